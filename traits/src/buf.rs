@@ -1,0 +1,251 @@
+//! Buffers that an operation may own: [`IoBuf`] to be written from, [`IoBufMut`] to be read into.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::{Slice, Spare};
+
+/// A buffer whose initialised bytes an operation may read while it owns the buffer.
+///
+/// Implemented for `Vec<u8>`, `Box<[u8]>`, `String`, `&'static [u8]`, `&'static str`, `Rc<[u8]>`,
+/// `Arc<[u8]>`, [`bytes::Bytes`], [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf), and for the
+/// views [`Slice`] and [`Spare`].
+///
+/// The methods carry the prefix `buf_`, so that none shadows a method of the buffer's own.
+///
+/// # Safety
+///
+/// Callers hand the pointer to the kernel and move the value while the kernel still reads. So:
+///
+/// 1. [`buf_ptr`](Self::buf_ptr) points to [`buf_len`](Self::buf_len) initialised bytes.
+/// 2. The bytes keep their address and stay initialised until the value is dropped or handed out
+///    mutably, **however often the value itself is moved**. A type that holds its bytes inline
+///    (`[u8; N]`, a small-string) must not implement this trait.
+/// 3. Both methods return the same answer until the value is changed through `&mut`.
+///
+/// # Implementing it
+///
+/// ```
+/// use owned_io::IoBuf;
+///
+/// /// A message that is shared between connections.
+/// struct Message(std::rc::Rc<Vec<u8>>);
+///
+/// // SAFETY: 1. The pointer and the length are the vector's. 2. The vector lives in the Rc's heap
+/// // block and nobody can reach it mutably through the Rc. 3. For the same reason.
+/// unsafe impl IoBuf for Message {
+///     fn buf_ptr(&self) -> *const u8 {
+///         self.0.as_ptr()
+///     }
+///     fn buf_len(&self) -> usize {
+///         self.0.len()
+///     }
+/// }
+/// ```
+pub unsafe trait IoBuf: Unpin + 'static {
+    /// Where the bytes start. Dangling, but never null, when there are none.
+    fn buf_ptr(&self) -> *const u8;
+
+    /// How many bytes from [`buf_ptr`](Self::buf_ptr) on are initialised.
+    fn buf_len(&self) -> usize;
+
+    /// The initialised bytes.
+    fn buf_bytes(&self) -> &[u8] {
+        // SAFETY: rule 1 of the trait; the borrow of `self` keeps the bytes from being changed.
+        unsafe { std::slice::from_raw_parts(self.buf_ptr(), self.buf_len()) }
+    }
+
+    /// A view of some of the initialised bytes, which gives the buffer back with
+    /// [`into_inner`](Slice::into_inner).
+    ///
+    /// # Panics
+    /// If `range` reaches past [`buf_len`](Self::buf_len).
+    fn buf_slice(self, range: impl std::ops::RangeBounds<usize>) -> Slice<Self>
+    where
+        Self: Sized,
+    {
+        Slice::new(self, range)
+    }
+}
+
+const _: [&dyn IoBuf; 0] = []; // object-safe
+
+/// A buffer that an operation may fill while it owns it.
+///
+/// Implemented for `Vec<u8>`, [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf) and [`Spare`]. Not
+/// for `Box<[u8]>`, which cannot carry a length of its own, nor for `String`, whose bytes must be
+/// UTF-8 at all times.
+///
+/// # Safety
+///
+/// Besides the rules of [`IoBuf`]:
+///
+/// 1. [`buf_mut_ptr`](Self::buf_mut_ptr) equals [`buf_ptr`](IoBuf::buf_ptr), and
+///    [`buf_capacity`](Self::buf_capacity) bytes from it on may be written.
+/// 2. That memory keeps its address and its extent until the value is dropped or handed out
+///    mutably, however often the value is moved. An operation that owns the value may write there.
+/// 3. After [`set_buf_len(n)`](Self::set_buf_len), [`buf_len`](IoBuf::buf_len) is exactly `n`.
+///
+/// # Implementing it
+///
+/// ```
+/// use owned_io::{IoBuf, IoBufMut};
+///
+/// /// A page on the heap, filled from its start.
+/// struct Page {
+///     bytes: Box<[std::mem::MaybeUninit<u8>]>,
+///     filled: usize,
+/// }
+///
+/// impl Page {
+///     fn new() -> Self {
+///         Self { bytes: Box::new_uninit_slice(4096), filled: 0 }
+///     }
+/// }
+///
+/// // SAFETY: 1. `filled` only ever grows by `set_buf_len`, whose caller initialised the bytes.
+/// // 2. The bytes are on the heap. 3. Both answers depend on nothing but `self`.
+/// unsafe impl IoBuf for Page {
+///     fn buf_ptr(&self) -> *const u8 {
+///         self.bytes.as_ptr().cast()
+///     }
+///     fn buf_len(&self) -> usize {
+///         self.filled
+///     }
+/// }
+///
+/// // SAFETY: 1. The same pointer; the boxed slice is that long. 2. It never grows. 3. `filled` is
+/// // what `buf_len` returns.
+/// unsafe impl IoBufMut for Page {
+///     fn buf_mut_ptr(&mut self) -> *mut u8 {
+///         self.bytes.as_mut_ptr().cast()
+///     }
+///     fn buf_capacity(&self) -> usize {
+///         self.bytes.len()
+///     }
+///     unsafe fn set_buf_len(&mut self, len: usize) {
+///         debug_assert!(len <= self.bytes.len());
+///         self.filled = len;
+///     }
+/// }
+///
+/// # owned_io_sim::block_on(async {
+/// use owned_io::{OwnedRead, OwnedWrite};
+/// let (mut a, mut b) = owned_io_sim::pipe();
+/// let _ = a.write("page").await;
+/// let (n, page) = b.read(Page::new()).await.into_result()?;
+/// assert_eq!(page.buf_bytes(), &b"page"[..n]);
+/// # Ok::<(), std::io::Error>(())
+/// # }).unwrap();
+/// ```
+pub unsafe trait IoBufMut: IoBuf {
+    /// Where the buffer's memory starts.
+    fn buf_mut_ptr(&mut self) -> *mut u8;
+
+    /// How many bytes from [`buf_mut_ptr`](Self::buf_mut_ptr) on may be written, the initialised
+    /// ones included.
+    fn buf_capacity(&self) -> usize;
+
+    /// Sets the length to exactly `len`, which may be less than it was.
+    ///
+    /// # Safety
+    ///
+    /// 1. `len` is at most [`buf_capacity`](Self::buf_capacity).
+    /// 2. The first `len` bytes are initialised.
+    unsafe fn set_buf_len(&mut self, len: usize);
+
+    /// Empties the buffer; its memory stays.
+    fn buf_clear(&mut self) {
+        // SAFETY: 1. and 2. No byte at all.
+        unsafe { self.set_buf_len(0) }
+    }
+
+    /// Replaces what the buffer holds by the first of `bytes`, as many as it has room for, and says
+    /// how many: what a read does, for streams that have the bytes in memory.
+    fn buf_fill(&mut self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.buf_capacity());
+        // SAFETY: `n` bytes may be written there, and `bytes` is not within this buffer, which is
+        // borrowed mutably.
+        unsafe { self.buf_mut_ptr().copy_from_nonoverlapping(bytes.as_ptr(), n) };
+        // SAFETY: 1. and 2. `n` is within the capacity, and that many were written.
+        unsafe { self.set_buf_len(n) };
+        n
+    }
+
+    /// The part after the length, as a buffer of its own: reading into it appends.
+    ///
+    /// ```
+    /// # owned_io_sim::block_on(async {
+    /// use owned_io::{IoBufMut, OwnedRead, OwnedWrite, Spare};
+    /// let (mut a, mut b) = owned_io_sim::pipe();
+    /// let _ = a.write("def").await;
+    ///
+    /// let mut buf = Vec::with_capacity(6);
+    /// buf.extend_from_slice(b"abc");
+    /// while buf.len() < 6 {
+    ///     (_, buf) = b.read(buf.spare()).await.map_buf(Spare::into_inner).into_result()?;
+    /// }
+    /// assert_eq!(buf, b"abcdef");
+    /// # Ok::<(), std::io::Error>(())
+    /// # }).unwrap();
+    /// ```
+    fn spare(self) -> Spare<Self>
+    where
+        Self: Sized,
+    {
+        Spare::new(self)
+    }
+}
+
+const _: [&dyn IoBufMut; 0] = []; // object-safe
+
+// For all of these: 1. pointer and length are those of the type's own initialised bytes. 2. The
+// bytes are on the heap or static, and none of the types moves them while it is moved. 3. The
+// answers change through `&mut` only.
+macro_rules! heap_bytes {
+    ($($buf:ty),+ $(,)?) => {$(
+        // SAFETY: rules 1 to 3 as above the macro.
+        unsafe impl IoBuf for $buf {
+            fn buf_ptr(&self) -> *const u8 {
+                self.as_ptr()
+            }
+            fn buf_len(&self) -> usize {
+                self.len()
+            }
+        }
+    )+};
+}
+
+heap_bytes!(
+    Vec<u8>,
+    Box<[u8]>,
+    String,
+    &'static [u8],
+    &'static str,
+    Rc<[u8]>,
+    Arc<[u8]>,
+    bytes::Bytes,
+    bytes::BytesMut,
+);
+
+// For both: 1. the pointer is the allocation's, and `capacity` bytes from it on belong to it.
+// 2. The allocation changes through `&mut` only. 3. `set_len` sets exactly that length.
+macro_rules! growable_bytes {
+    ($($buf:ty),+) => {$(
+        // SAFETY: rules 1 to 3 as above the macro.
+        unsafe impl IoBufMut for $buf {
+            fn buf_mut_ptr(&mut self) -> *mut u8 {
+                self.as_mut_ptr()
+            }
+            fn buf_capacity(&self) -> usize {
+                self.capacity()
+            }
+            unsafe fn set_buf_len(&mut self, len: usize) {
+                // SAFETY: the caller's promises 1 and 2 are those of `set_len`.
+                unsafe { self.set_len(len) }
+            }
+        }
+    )+};
+}
+
+growable_bytes!(Vec<u8>, bytes::BytesMut);

@@ -1,0 +1,37 @@
+#![doc = include_str!("../README.md")]
+
+mod beside;
+mod buf;
+mod net;
+mod pool;
+mod read;
+mod result;
+mod runtime;
+mod slice;
+mod stream;
+mod task;
+mod time;
+mod vectored;
+mod worker;
+mod write;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
+pub use beside::{Ready, beside};
+pub use buf::{IoBuf, IoBufMut};
+pub use net::{
+    ACCEPT_BATCH_MAX, AddrError, BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream,
+    is_exhaustion,
+};
+pub use pool::{Pool, PoolBuf, PoolConfig, PoolExhausted};
+pub use read::{OwnedRead, OwnedReadExt};
+pub use result::BufResult;
+pub use runtime::{Capabilities, DroppedRead, IoModel, Runtime};
+pub use slice::{Slice, Spare};
+pub use stream::{ByteStream, ShutdownHandle, ShutdownTarget, TRANSFER_BYTES_MAX};
+pub use task::{JoinHandle, Panicked};
+pub use time::{Fallible, timeout};
+pub use vectored::{IOV_MAX, IoVec};
+pub use worker::{StopSignal, Stopped, Worker, WorkersConfig};
+pub use write::{OwnedWrite, OwnedWriteExt, copy};

@@ -1,0 +1,229 @@
+//! TCP: addresses, options, listeners, connections.
+
+use std::any::Any;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use crate::ByteStream;
+
+/// A TCP connection.
+pub trait TcpStream: ByteStream {
+    /// Our end's address.
+    ///
+    /// # Errors
+    /// The kernel's (`getsockname(2)`).
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is gone.
+    fn peer_addr(&self) -> io::Result<SocketAddr>;
+}
+
+/// Accepts TCP connections.
+#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
+pub trait TcpListener: 'static {
+    /// What it accepts.
+    type Stream: TcpStream;
+
+    /// Waits for a client, and takes it from the accept queue.
+    ///
+    /// A listener is fair in both directions: it is served however many connections are busy, and
+    /// it lets them be served after at most [`ACCEPT_BATCH_MAX`] clients, or an error.
+    ///
+    /// # Errors
+    /// None of them ends the listener.
+    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the client gave up while it
+    /// queued; go on. When [`is_exhaustion`] says so, descriptors or memory are used up: the
+    /// client is still in the queue, so wait a little (100 ms, say) before going on.
+    ///
+    /// # Cancellation
+    /// Safe: a dropped accept has taken no client.
+    async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)>;
+
+    /// The address it listens on, with the real port when 0 was asked for.
+    ///
+    /// # Errors
+    /// The kernel's (`getsockname(2)`).
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+}
+
+/// How many clients [`accept`](TcpListener::accept) hands out before other tasks and completions
+/// have their turn: enough that the cost of a turn is shared, few enough that they take under a
+/// millisecond.
+pub const ACCEPT_BATCH_MAX: u32 = 64;
+
+/// Whether an accept failed because descriptors or kernel memory are used up (`EMFILE`, `ENFILE`,
+/// `ENOBUFS`, `ENOMEM`; accept(2)), which passes when something is closed.
+pub fn is_exhaustion(error: &io::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    const ENOBUFS: i32 = 105;
+    matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE | ENOBUFS))
+}
+
+/// How to listen. The same on every backend, whatever the runtime's own defaults are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListenOptions {
+    /// The address; port 0 lets the system choose one.
+    pub addr: SocketAddr,
+    /// Connections that may wait to be accepted. Default 1,024. The kernel caps it at
+    /// `net.core.somaxconn`; what overflows is retried by the client after a second.
+    pub backlog: u32,
+    /// Sends small writes at once (`TCP_NODELAY`), on every accepted connection. Default true.
+    pub nodelay: bool,
+    /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
+    pub recv_buffer_bytes: Option<u32>,
+    /// Send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
+    pub send_buffer_bytes: Option<u32>,
+}
+
+impl ListenOptions {
+    /// The defaults, at `addr`.
+    pub const fn new(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            backlog: 1024,
+            nodelay: true,
+            recv_buffer_bytes: None,
+            send_buffer_bytes: None,
+        }
+    }
+}
+
+/// How to connect. The same on every backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// The address to connect to.
+    pub addr: SocketAddr,
+    /// How long to try. Default 30 s: five retries of a lost SYN (tcp(7), `tcp_syn_retries`).
+    pub timeout: Duration,
+    /// Sends small writes at once (`TCP_NODELAY`). Default true.
+    pub nodelay: bool,
+    /// Our own address, to choose an interface. Default: the kernel chooses.
+    pub local_addr: Option<SocketAddr>,
+    /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
+    pub recv_buffer_bytes: Option<u32>,
+    /// Send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
+    pub send_buffer_bytes: Option<u32>,
+}
+
+impl ConnectOptions {
+    /// The defaults, to `addr`.
+    pub const fn new(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            timeout: Duration::from_secs(30),
+            nodelay: true,
+            local_addr: None,
+            recv_buffer_bytes: None,
+            send_buffer_bytes: None,
+        }
+    }
+}
+
+/// An address that this process holds, for its workers to listen on.
+///
+/// Made once by [`Runtime::bind`](crate::Runtime::bind), cloned into every worker, which
+/// [listens](crate::Runtime::listen) on it with a listener of its own. The address is held until
+/// the last clone is dropped.
+#[derive(Clone)]
+pub struct BoundAddr {
+    options: Arc<ListenOptions>,
+    /// Keeps the address taken; the type is the backend's own.
+    hold: Arc<dyn Any + Send + Sync>,
+}
+
+impl BoundAddr {
+    /// For backends: `options.addr` has the real port, and is free again when `hold` is dropped.
+    pub fn new(options: ListenOptions, hold: impl Any + Send + Sync) -> Self {
+        Self { options: Arc::new(options), hold: Arc::new(hold) }
+    }
+
+    /// The address, with the real port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.options.addr
+    }
+
+    /// What was asked for, with the real port.
+    pub fn options(&self) -> &ListenOptions {
+        &self.options
+    }
+
+    /// For backends: what holds the address, if it is a `T`.
+    pub fn hold<T: Any>(&self) -> Option<&T> {
+        self.hold.downcast_ref()
+    }
+}
+
+impl fmt::Debug for BoundAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundAddr").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Why an address could not be used: the cause inside an [`io::Error`] of the same kind, from
+/// [`bind`](crate::Runtime::bind), [`listen`](crate::Runtime::listen) and
+/// [`connect`](crate::Runtime::connect).
+#[derive(Debug)]
+pub struct AddrError {
+    action: &'static str,
+    addr: SocketAddr,
+    cause: io::Error,
+}
+
+impl AddrError {
+    /// `action` as in "cannot *listen on* 127.0.0.1:80".
+    pub const fn new(action: &'static str, addr: SocketAddr, cause: io::Error) -> Self {
+        Self { action, addr, cause }
+    }
+
+    /// The address that could not be used.
+    pub const fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What the system said, with its OS error code.
+    pub const fn cause(&self) -> &io::Error {
+        &self.cause
+    }
+
+    fn way_out(&self) -> &'static str {
+        match self.cause.kind() {
+            io::ErrorKind::AddrInUse => "; another socket has it: end that program or choose another port",
+            io::ErrorKind::PermissionDenied => {
+                "; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one"
+            }
+            io::ErrorKind::AddrNotAvailable => "; no interface has this address, or no local port is free",
+            io::ErrorKind::ConnectionRefused => "; nothing listens there",
+            io::ErrorKind::TimedOut => "; no answer in the time allowed",
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for AddrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { action, addr, cause } = self;
+        write!(f, "cannot {action} {addr}: {cause}{}", self.way_out())
+    }
+}
+
+impl Error for AddrError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+impl From<AddrError> for io::Error {
+    fn from(error: AddrError) -> Self {
+        Self::new(error.cause.kind(), error)
+    }
+}

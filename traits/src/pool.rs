@@ -1,0 +1,205 @@
+//! [`Pool`]: the buffers of one worker.
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::rc::Rc;
+use std::{fmt, io};
+
+use crate::{IoBuf, IoBufMut};
+
+/// Buffers of one size that one worker reads into, and uses again and again.
+///
+/// Cloning gives another handle to the same pool. What [`take`](Self::take) gives returns to the
+/// pool when it is dropped, wherever that happens.
+///
+/// ```
+/// use owned_io::{IoBufMut, Pool, PoolConfig};
+///
+/// let mut config = PoolConfig::default();
+/// config.leased_max = 1;
+/// let pool = Pool::new(config);
+/// let buf = pool.take()?;
+/// assert_eq!(buf.buf_capacity(), config.buf_bytes);
+/// assert!(pool.take().is_err());
+/// drop(buf);
+/// assert!(pool.take().is_ok());
+/// # Ok::<(), owned_io::PoolExhausted>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pool {
+    shared: Rc<Shared>,
+}
+
+/// How large a [`Pool`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolConfig {
+    /// Capacity of each buffer, in bytes. Default 16 KiB: the largest TLS record, and large enough
+    /// that a larger one saves few system calls.
+    pub buf_bytes: usize,
+    /// The most buffers in use at once. Default 16,384: with the default size, 256 MiB a worker.
+    pub leased_max: usize,
+    /// The most unused buffers that are kept. Default 1,024: with the default size, 16 MiB stay
+    /// with a worker after a burst.
+    pub idle_max: usize,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self { buf_bytes: 16 * 1024, leased_max: 16 * 1024, idle_max: 1024 }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: PoolConfig,
+    leased: Cell<usize>,
+    /// Last in, first out: the buffer used last is the one in the cache.
+    idle: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Pool {
+    /// An empty pool; buffers are allocated when they are first needed.
+    ///
+    /// # Panics
+    /// If `buf_bytes` or `leased_max` is zero.
+    pub fn new(config: PoolConfig) -> Self {
+        assert!(config.buf_bytes > 0, "buf_bytes is zero: nothing could be read");
+        assert!(config.leased_max > 0, "leased_max is zero: no buffer could be taken");
+        Self {
+            shared: Rc::new(Shared {
+                config,
+                leased: Cell::new(0),
+                idle: RefCell::new(Vec::new()),
+            }),
+        }
+    }
+
+    /// An empty buffer of [`buf_bytes`](PoolConfig::buf_bytes) capacity.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when [`leased_max`](PoolConfig::leased_max) are in use.
+    pub fn take(&self) -> Result<PoolBuf, PoolExhausted> {
+        let Shared { config, leased, idle } = &*self.shared;
+        if leased.get() == config.leased_max {
+            return Err(PoolExhausted { leased_max: config.leased_max });
+        }
+        leased.set(leased.get() + 1);
+        let reused = idle.borrow_mut().pop();
+        let bytes = reused.unwrap_or_else(|| Vec::with_capacity(config.buf_bytes));
+        Ok(PoolBuf { bytes, pool: Rc::clone(&self.shared) })
+    }
+
+    /// How many buffers are in use.
+    pub fn leased(&self) -> usize {
+        self.shared.leased.get()
+    }
+}
+
+/// A buffer of a [`Pool`]; goes back to it when dropped.
+pub struct PoolBuf {
+    bytes: Vec<u8>,
+    pool: Rc<Shared>,
+}
+
+impl Drop for PoolBuf {
+    fn drop(&mut self) {
+        let Shared { config, leased, idle } = &*self.pool;
+        leased.set(leased.get() - 1);
+        let mut idle = idle.borrow_mut();
+        if idle.len() < config.idle_max {
+            let mut bytes = std::mem::take(&mut self.bytes);
+            bytes.clear();
+            idle.push(bytes);
+        }
+    }
+}
+
+impl std::ops::Deref for PoolBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl std::ops::DerefMut for PoolBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl fmt::Debug for PoolBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuf").field("len", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: as for the vector, which is never grown.
+unsafe impl IoBuf for PoolBuf {
+    fn buf_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+    fn buf_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+// SAFETY: 1. Within the vector's allocation. 2. It is never grown. 3. `set_len` sets exactly that.
+unsafe impl IoBufMut for PoolBuf {
+    fn buf_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+    fn buf_capacity(&self) -> usize {
+        self.pool.config.buf_bytes
+    }
+    unsafe fn set_buf_len(&mut self, len: usize) {
+        // SAFETY: the caller's promises 1 and 2 are those of `set_len`.
+        unsafe { self.bytes.set_len(len) }
+    }
+}
+
+/// All buffers of a [`Pool`] are in use. Nothing was lost: trying again later is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolExhausted {
+    leased_max: usize,
+}
+
+impl fmt::Display for PoolExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "all {} buffers of the pool are in use", self.leased_max)
+    }
+}
+
+impl Error for PoolExhausted {}
+
+impl From<PoolExhausted> for io::Error {
+    fn from(error: PoolExhausted) -> Self {
+        Self::new(io::ErrorKind::QuotaExceeded, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_empty() {
+        let pool = Pool::new(PoolConfig::default());
+        let mut buf = pool.take().unwrap();
+        buf.bytes.extend_from_slice(b"left over");
+        let ptr = buf.buf_ptr();
+        drop(buf);
+        let buf = pool.take().unwrap();
+        assert_eq!((buf.buf_ptr(), buf.len(), pool.leased()), (ptr, 0, 1));
+    }
+
+    #[test]
+    fn unused_buffers_are_kept_up_to_a_bound() {
+        let pool = Pool::new(PoolConfig { buf_bytes: 8, leased_max: 4, idle_max: 2 });
+        let bufs: Vec<_> = (0..4).map(|_| pool.take().unwrap()).collect();
+        assert_eq!(pool.take().unwrap_err().to_string(), "all 4 buffers of the pool are in use");
+        drop(bufs);
+        assert_eq!((pool.leased(), pool.shared.idle.borrow().len()), (0, 2));
+    }
+}

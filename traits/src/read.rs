@@ -1,0 +1,128 @@
+//! [`OwnedRead`] and what is built on it.
+
+use std::io;
+
+use crate::{BufResult, IoBufMut, Pool, PoolBuf, Spare};
+
+/// Reads bytes into buffers that it owns for as long as it needs them.
+///
+/// # Implementing it
+///
+/// ```
+/// use owned_io::{BufResult, IoBufMut, OwnedRead, OwnedReadExt};
+///
+/// /// Reads the bytes of a string, then ends.
+/// struct Text(&'static str);
+///
+/// impl OwnedRead for Text {
+///     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
+///         // No room: the stream and the buffer stay as they are.
+///         if buf.buf_capacity() == 0 {
+///             return BufResult(Ok(0), buf);
+///         }
+///         let n = buf.buf_fill(self.0.as_bytes()); // sets the length too
+///         self.0 = &self.0[n..];
+///         BufResult(Ok(n), buf)
+///     }
+/// }
+///
+/// # owned_io_sim::block_on(async {
+/// let mut text = Text("contract");
+/// let ((), buf) = text.read_exact(Vec::with_capacity(64), 3).await.into_result()?;
+/// assert_eq!(buf, b"con");
+/// # Ok::<(), std::io::Error>(())
+/// # }).unwrap();
+/// ```
+#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
+pub trait OwnedRead {
+    /// Reads into `buf`, from its start, and hands it back.
+    ///
+    /// Waits until data, the end of the stream or an error is there. `Ok(n)`: `n` bytes are new,
+    /// from the buffer's start, and its length is exactly `n`, whatever it was before; `n` may be
+    /// less than the capacity. `Ok(0)`: the peer has ended the stream, and every later read says so
+    /// again. To append, read into [`buf.spare()`](IoBufMut::spare).
+    ///
+    /// A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says
+    /// nothing about it.
+    ///
+    /// # Errors
+    /// The buffer comes back with its length unchanged; no byte was consumed. The OS error code is
+    /// kept ([`io::Error::raw_os_error`]).
+    ///
+    /// # Cancellation
+    /// A polled read that is dropped forfeits its buffer (freed once the kernel has let go of it)
+    /// and may lose bytes of the stream, so the stream is good for nothing but to be dropped. To
+    /// wait for something else meanwhile, keep the future and use [`beside`](crate::beside); to end
+    /// it, use the stream's [`ShutdownHandle`](crate::ShutdownHandle). What a backend promises
+    /// beyond this is in its [`Capabilities`](crate::Capabilities).
+    ///
+    /// # Implementer notes
+    /// Set the length before you return, and only on success. Ask the kernel for no more than
+    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX): its length fields are 32 bits wide.
+    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B>;
+
+    /// Reads into a buffer of `pool`, taken when there is something to read.
+    ///
+    /// Waits like [`read`](Self::read). The buffer that comes back holds what was read; it is
+    /// empty at the end of the stream. A backend whose
+    /// [`pooled_read_pins_buffer`](crate::Capabilities::pooled_read_pins_buffer) is false holds no
+    /// buffer while it waits, so 10,000 idle connections need none.
+    ///
+    /// # Errors
+    /// Those of `read`, and [`PoolExhausted`](crate::PoolExhausted) (as
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded)) when all of the pool's buffers are in use:
+    /// then nothing was consumed, and reading again later goes on where this left off.
+    ///
+    /// # Cancellation
+    /// As for `read`; the buffer goes back to the pool.
+    ///
+    /// # Implementer notes
+    /// The provided body takes the buffer first, and so pins it. Override it where the runtime can
+    /// wait for readiness, or has buffers of its own to choose from.
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        let buf = pool.take()?;
+        let (_, buf) = self.read(buf).await.into_result()?;
+        Ok(buf)
+    }
+}
+
+/// Reads made of several reads.
+#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
+pub trait OwnedReadExt: OwnedRead {
+    /// Reads exactly `len` bytes into `buf`, from its start.
+    ///
+    /// Success means that the buffer's length is `len` and those are the bytes. `len` 0 returns at
+    /// once.
+    ///
+    /// # Errors
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the stream ends first, and those of
+    /// [`read`](OwnedRead::read): the buffer comes back with what was read until then.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if the buffer's capacity is less than `len`:
+    /// nothing was consumed.
+    ///
+    /// # Cancellation
+    /// As for `read`, at every await.
+    async fn read_exact<B: IoBufMut>(&mut self, mut buf: B, len: usize) -> BufResult<(), B> {
+        if buf.buf_capacity() < len {
+            let error = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "read_exact: the buffer's capacity is less than the bytes asked for",
+            );
+            return BufResult(Err(error), buf);
+        }
+        buf.buf_clear();
+        while buf.buf_len() < len {
+            let missing = len - buf.buf_len();
+            let BufResult(result, spare) = self.read(buf.spare().limit(missing)).await;
+            buf = Spare::into_inner(spare);
+            match result {
+                Ok(0) => return BufResult(Err(io::ErrorKind::UnexpectedEof.into()), buf),
+                Ok(_) => {}
+                Err(error) => return BufResult(Err(error), buf),
+            }
+        }
+        BufResult(Ok(()), buf)
+    }
+}
+
+impl<T: OwnedRead + ?Sized> OwnedReadExt for T {}

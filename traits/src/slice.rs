@@ -1,0 +1,184 @@
+//! Views of part of a buffer that own the buffer and give it back: [`Slice`] and [`Spare`].
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::{IoBuf, IoBufMut};
+
+/// Some of the initialised bytes of a buffer: what is left to write, say.
+///
+/// Made by [`IoBuf::buf_slice`].
+#[derive(Debug)]
+pub struct Slice<B> {
+    buf: B,
+    /// Invariant: `start <= end <= buf.buf_len()`.
+    start: usize,
+    end: usize,
+}
+
+impl<B: IoBuf> Slice<B> {
+    pub(crate) fn new(buf: B, range: impl RangeBounds<usize>) -> Self {
+        let len = buf.buf_len();
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => len,
+        };
+        assert!(start <= end && end <= len, "slice {start}..{end} of a buffer of {len} bytes");
+        Self { buf, start, end }
+    }
+
+    /// Leaves out the next `n` bytes.
+    ///
+    /// # Panics
+    /// If fewer than `n` bytes are left.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.end - self.start, "advance by {n} over {}", self.end - self.start);
+        self.start += n;
+    }
+
+    /// The whole buffer.
+    pub fn into_inner(self) -> B {
+        self.buf
+    }
+
+    /// The whole buffer, borrowed.
+    pub fn get_ref(&self) -> &B {
+        &self.buf
+    }
+}
+
+// SAFETY: 1. By the invariant the range lies within the buffer's initialised bytes, and stays
+// there: the buffer is not handed out mutably. 2. and 3. As the buffer.
+unsafe impl<B: IoBuf> IoBuf for Slice<B> {
+    fn buf_ptr(&self) -> *const u8 {
+        self.buf.buf_bytes()[self.start..].as_ptr()
+    }
+    fn buf_len(&self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// The part of a buffer after its length, as a buffer that starts empty: reading into it appends.
+///
+/// Made by [`IoBufMut::spare`]. What is read counts as the inner buffer's at once, so nothing has
+/// to be set after [`into_inner`](Self::into_inner).
+#[derive(Debug)]
+pub struct Spare<B> {
+    buf: B,
+    /// Length of the buffer when the view was made. Invariant: `start <= buf.buf_len()`.
+    start: usize,
+    /// Capacity of the view. Invariant: `start + capacity <= buf.buf_capacity()`.
+    capacity: usize,
+}
+
+impl<B: IoBufMut> Spare<B> {
+    pub(crate) fn new(buf: B) -> Self {
+        let start = buf.buf_len();
+        let capacity = buf.buf_capacity() - start;
+        Self { buf, start, capacity }
+    }
+
+    /// Narrows the view, so that at most `bytes` are read into it. Never below what it holds.
+    #[must_use]
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.capacity = self.capacity.min(bytes.max(self.buf_len()));
+        self
+    }
+
+    /// The whole buffer: the bytes from before, then what was read.
+    pub fn into_inner(self) -> B {
+        self.buf
+    }
+
+    /// The whole buffer, borrowed.
+    pub fn get_ref(&self) -> &B {
+        &self.buf
+    }
+}
+
+// SAFETY: 1. The buffer's initialised bytes from `start` on. 2. and 3. As the buffer.
+unsafe impl<B: IoBufMut> IoBuf for Spare<B> {
+    fn buf_ptr(&self) -> *const u8 {
+        // Not through `buf_bytes()`: the pointer must be good for the bytes after the length too.
+        self.buf.buf_ptr().wrapping_add(self.start)
+    }
+    fn buf_len(&self) -> usize {
+        self.buf.buf_len() - self.start
+    }
+}
+
+// SAFETY: 1. The same offset into the buffer's memory; by the invariant `capacity` bytes from there
+// on are within it. 2. As the buffer. 3. `start + n` less `start`.
+unsafe impl<B: IoBufMut> IoBufMut for Spare<B> {
+    fn buf_mut_ptr(&mut self) -> *mut u8 {
+        self.buf.buf_mut_ptr().wrapping_add(self.start)
+    }
+    fn buf_capacity(&self) -> usize {
+        self.capacity
+    }
+    unsafe fn set_buf_len(&mut self, len: usize) {
+        // SAFETY: 1. `start + len` is at most the capacity, by the caller's promise 1 and the
+        // invariant. 2. The bytes before `start` were initialised when the view was made and have
+        // not been given up since; the next `len` are, by the caller's promise 2.
+        unsafe { self.buf.set_buf_len(self.start + len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slice_gives_the_buffer_back_whole() {
+        let mut slice = b"abcdef".to_vec().buf_slice(1..5);
+        assert_eq!(slice.buf_bytes(), b"bcde");
+        slice.advance(3);
+        assert_eq!(slice.buf_bytes(), b"e");
+        assert_eq!(slice.into_inner(), b"abcdef");
+    }
+
+    #[test]
+    #[should_panic(expected = "slice 2..7 of a buffer of 6 bytes")]
+    fn slice_past_the_length_is_refused() {
+        let _ = b"abcdef".to_vec().buf_slice(2..7);
+    }
+
+    #[test]
+    fn spare_appends_and_is_bounded() {
+        let mut buf = Vec::with_capacity(16);
+        buf.extend_from_slice(b"abc");
+        let mut spare = buf.spare().limit(2);
+        assert_eq!((spare.buf_len(), spare.buf_capacity()), (0, 2));
+        // SAFETY: two bytes are within the capacity.
+        unsafe { spare.buf_mut_ptr().copy_from_nonoverlapping(b"de".as_ptr(), 2) };
+        // SAFETY: 1. and 2. They are within it and were written just now.
+        unsafe { spare.set_buf_len(2) };
+        assert_eq!(spare.buf_bytes(), b"de");
+        // SAFETY: 1. and 2. No byte at all.
+        unsafe { spare.set_buf_len(0) };
+        assert_eq!(spare.into_inner(), b"abc");
+    }
+
+    #[test]
+    fn a_buffer_keeps_its_address_while_it_moves() {
+        fn check(buf: impl IoBuf) {
+            let before = buf.buf_ptr();
+            let moved = Box::new(buf);
+            assert_eq!(before, moved.buf_ptr());
+        }
+        check(vec![1, 2, 3]);
+        check(vec![1, 2, 3].into_boxed_slice());
+        check(String::from("abc"));
+        check(std::rc::Rc::<[u8]>::from(&b"abc"[..]));
+        check(std::sync::Arc::<[u8]>::from(&b"abc"[..]));
+        check(bytes::Bytes::from_owner(vec![1, 2, 3]));
+        check(bytes::BytesMut::from(&b"abc"[..]));
+        check(vec![1, 2, 3].buf_slice(1..));
+        check(vec![1, 2, 3].spare());
+    }
+}

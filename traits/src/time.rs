@@ -1,0 +1,69 @@
+//! [`timeout`]: a deadline that ends an operation by shutting its connection down.
+
+use std::future::Future;
+use std::io;
+use std::net::Shutdown;
+use std::pin::pin;
+use std::time::Duration;
+
+use crate::{BufResult, Runtime, ShutdownHandle, beside};
+
+/// Gives `operation` at most `limit`; then shuts `connection` down, both ways, and waits for the
+/// operation to end.
+///
+/// The operation is never dropped, so its buffer comes back in every case. The connection is of no
+/// more use after a timeout.
+///
+/// # Errors
+/// Those of the operation; [`TimedOut`](io::ErrorKind::TimedOut) when the limit came first, however
+/// the operation ended then: a deadline never reads as a clean end of the stream.
+///
+/// # Cancellation
+/// As for the operation.
+///
+/// ```
+/// # use owned_io_sim::Sim;
+/// # owned_io_sim::block_on(async {
+/// use std::{io, time::Duration};
+/// use owned_io::{BufResult, ByteStream, OwnedRead, timeout};
+///
+/// let (_silent, mut stream) = owned_io_sim::pipe();
+/// let connection = stream.shutdown_handle();
+/// let read = stream.read(Vec::with_capacity(512));
+/// let BufResult(result, buf) = timeout::<Sim, _>(Duration::from_secs(5), &connection, read).await;
+/// assert_eq!(result.unwrap_err().kind(), io::ErrorKind::TimedOut);
+/// assert_eq!(buf.capacity(), 512);
+/// # });
+/// ```
+pub async fn timeout<R: Runtime, T: Fallible>(
+    limit: Duration,
+    connection: &ShutdownHandle,
+    operation: impl Future<Output = T>,
+) -> T {
+    let mut operation = pin!(operation);
+    let ready = beside(operation.as_mut(), R::sleep(limit)).await;
+    if let Some(output) = ready.pinned {
+        return output;
+    }
+    connection.shutdown(Shutdown::Both);
+    operation.await.with_error(io::ErrorKind::TimedOut.into())
+}
+
+/// The outcomes that [`timeout`] can turn into an error: `io::Result<T>` and [`BufResult`].
+pub trait Fallible {
+    /// The same with `error` in place of what it was; a buffer stays.
+    #[must_use]
+    fn with_error(self, error: io::Error) -> Self;
+}
+
+impl<T> Fallible for io::Result<T> {
+    fn with_error(self, error: io::Error) -> Self {
+        Err(error)
+    }
+}
+
+impl<T, B> Fallible for BufResult<T, B> {
+    fn with_error(self, error: io::Error) -> Self {
+        Self(Err(error), self.1)
+    }
+}

@@ -1,0 +1,187 @@
+//! [`IoVec`]: many owned buffers in one write.
+
+use std::io::IoSlice;
+use std::mem;
+
+use crate::IoBuf;
+
+/// The most pieces that one vectored write passes to the kernel: `IOV_MAX` of Linux
+/// (`include/uapi/linux/uio.h`, `UIO_MAXIOV`). More are written by further operations.
+pub const IOV_MAX: usize = 1024;
+
+/// Owned buffers that leave in one write, in order, and the array the kernel reads them from.
+///
+/// Both arrays are reused: a warm `IoVec` that is [cleared](Self::clear) and filled again does not
+/// allocate. Nothing bounds how many buffers are pushed; one operation takes at most [`IOV_MAX`].
+///
+/// ```
+/// # owned_io_sim::block_on(async {
+/// use owned_io::{IoVec, OwnedWriteExt};
+/// let (mut a, b) = owned_io_sim::pipe();
+/// # let _b = b;
+/// let mut out = IoVec::new();
+/// out.push(bytes::Bytes::from_static(b"header"));
+/// out.push(bytes::Bytes::from_static(b"payload"));
+/// let ((), mut out) = a.write_all_vectored(out).await.into_result()?;
+/// out.clear();
+/// # Ok::<(), std::io::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct IoVec<B> {
+    bufs: Vec<B>,
+    /// One entry for each buffer that is not empty, in order. Invariant: entries from `written` on
+    /// lie within the initialised bytes of a buffer in `bufs`, none of them empty.
+    pieces: Vec<RawPiece>,
+    /// How many pieces, from the first on, were written whole.
+    written: usize,
+    /// Bytes in the pieces from `written` on.
+    bytes_left: usize,
+}
+
+/// What POSIX calls `struct iovec`, and `std` guarantees `IoSlice` to be on Unix.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct RawPiece {
+    ptr: *const u8,
+    len: usize,
+}
+
+const _: () = assert!(
+    size_of::<RawPiece>() == size_of::<IoSlice<'_>>()
+        && align_of::<RawPiece>() == align_of::<IoSlice<'_>>()
+);
+
+impl<B: IoBuf> IoVec<B> {
+    /// An empty one, which allocates nothing yet.
+    pub const fn new() -> Self {
+        Self { bufs: Vec::new(), pieces: Vec::new(), written: 0, bytes_left: 0 }
+    }
+
+    /// Room for `bufs` buffers.
+    pub fn with_capacity(bufs: usize) -> Self {
+        Self { bufs: Vec::with_capacity(bufs), pieces: Vec::with_capacity(bufs), ..Self::new() }
+    }
+
+    /// Adds `buf` at the end.
+    pub fn push(&mut self, buf: B) {
+        let len = buf.buf_len();
+        if len > 0 {
+            self.pieces.push(RawPiece { ptr: buf.buf_ptr(), len });
+            self.bytes_left += len;
+        }
+        self.bufs.push(buf);
+    }
+
+    /// How many bytes are still to be written.
+    pub const fn bytes_left(&self) -> usize {
+        self.bytes_left
+    }
+
+    /// The buffers, written or not, in order.
+    pub fn bufs(&self) -> &[B] {
+        &self.bufs
+    }
+
+    /// The buffers, written or not, in order.
+    pub fn into_bufs(self) -> Vec<B> {
+        self.bufs
+    }
+
+    /// Drops the buffers and keeps the arrays.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.bufs.clear();
+        self.written = 0;
+        self.bytes_left = 0;
+    }
+
+    /// Takes the next `n` bytes as written.
+    ///
+    /// # Panics
+    /// If fewer than `n` bytes are left.
+    pub fn advance(&mut self, mut n: usize) {
+        assert!(n <= self.bytes_left, "advance by {n} over {}", self.bytes_left);
+        self.bytes_left -= n;
+        while n > 0 {
+            let piece = &mut self.pieces[self.written];
+            let taken = n.min(piece.len);
+            piece.ptr = piece.ptr.wrapping_add(taken);
+            piece.len -= taken;
+            n -= taken;
+            if piece.len == 0 {
+                self.written += 1;
+            }
+        }
+    }
+
+    /// What the next operation writes: the first [`IOV_MAX`] pieces that are left.
+    ///
+    /// For backends. The array and the bytes keep their address while the `IoVec` moves, as long
+    /// as nothing is pushed, advanced or cleared.
+    pub fn as_io_slices(&self) -> &[IoSlice<'_>] {
+        let left = &self.pieces[self.written..];
+        let next = &left[..left.len().min(IOV_MAX)];
+        // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, which `RawPiece` has too.
+        // By the invariant each piece is within initialised bytes of a buffer that this value owns,
+        // and the borrow of `self` keeps the buffers where they are and as they are.
+        unsafe { mem::transmute::<&[RawPiece], &[IoSlice<'_>]>(next) }
+    }
+}
+
+impl<B: IoBuf> Default for IoVec<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B: IoBuf> Extend<B> for IoVec<B> {
+    fn extend<T: IntoIterator<Item = B>>(&mut self, bufs: T) {
+        for buf in bufs {
+            self.push(buf);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(vec: &IoVec<Vec<u8>>) -> Vec<u8> {
+        vec.as_io_slices().iter().flat_map(|piece| piece.to_vec()).collect()
+    }
+
+    #[test]
+    fn advances_within_and_across_buffers_and_skips_empty_ones() {
+        let mut vec = IoVec::new();
+        vec.extend([b"ab".to_vec(), Vec::new(), b"cde".to_vec(), b"f".to_vec()]);
+        assert_eq!((next(&vec), vec.bytes_left()), (b"abcdef".to_vec(), 6));
+        vec.advance(1);
+        assert_eq!(next(&vec), b"bcdef");
+        vec.advance(3);
+        assert_eq!(next(&vec), b"ef");
+        vec.advance(2);
+        assert_eq!((vec.as_io_slices().len(), vec.bytes_left()), (0, 0));
+        assert_eq!(vec.bufs().len(), 4);
+        vec.clear();
+        vec.push(b"again".to_vec());
+        assert_eq!(next(&vec), b"again");
+    }
+
+    #[test]
+    fn one_operation_takes_iov_max_pieces() {
+        let mut vec = IoVec::with_capacity(IOV_MAX + 1);
+        vec.extend((0..=IOV_MAX).map(|_| vec![7]));
+        assert_eq!(vec.as_io_slices().len(), IOV_MAX);
+        vec.advance(IOV_MAX);
+        assert_eq!(vec.as_io_slices().len(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "advance by 3 over 2")]
+    fn advancing_past_the_end_is_refused() {
+        let mut vec = IoVec::new();
+        vec.push(b"ab".to_vec());
+        vec.advance(3);
+    }
+}
