@@ -8,9 +8,9 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
-    BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
-    ShutdownHandle, ShutdownTarget, TcpStream,
+    BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle,
 };
 
 use crate::world::{self, World};
@@ -29,10 +29,7 @@ pub fn pipe() -> (SimStream, SimStream) {
 }
 
 /// What [`pipe`] and [`Sim::connect`](owned_io::Runtime::connect) make.
-#[derive(Debug)]
-pub struct SimStream {
-    end: Rc<End>,
-}
+pub type SimStream = Duplex<SimReadHalf, SimWriteHalf>;
 
 /// The half of a [`SimStream`] that reads.
 #[derive(Debug)]
@@ -65,65 +62,17 @@ pub(crate) fn connected(
         Rc::new(RefCell::new(Lane { capacity, ..Lane::default() }))
     };
     let (to_client, to_server) = (lane(bytes.to_client), lane(bytes.to_server));
-    let end = |incoming: &_, outgoing: &_, local, peer| SimStream {
-        end: Rc::new(End {
+    let end = |incoming: &_, outgoing: &_, local, peer| {
+        let end = Rc::new(End {
             world: Rc::downgrade(world),
             incoming: Rc::clone(incoming),
             outgoing: Rc::clone(outgoing),
             local,
             peer,
-        }),
+        });
+        Duplex::new(SimReadHalf { end: Rc::clone(&end) }, SimWriteHalf { end })
     };
     (end(&to_client, &to_server, client, server), end(&to_server, &to_client, server, client))
-}
-
-impl OwnedRead for SimStream {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.end.read(buf).await
-    }
-
-    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        self.end.read_pooled(pool).await
-    }
-}
-
-impl OwnedWrite for SimStream {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.end.write(buf).await
-    }
-
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-        self.end.write_vectored(bufs).await
-    }
-
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.end.shutdown(Shutdown::Write);
-        Ok(())
-    }
-}
-
-impl ByteStream for SimStream {
-    type ReadHalf = SimReadHalf;
-    type WriteHalf = SimWriteHalf;
-
-    fn into_split(self) -> (SimReadHalf, SimWriteHalf) {
-        (SimReadHalf { end: Rc::clone(&self.end) }, SimWriteHalf { end: self.end })
-    }
-
-    fn shutdown_handle(&self) -> ShutdownHandle {
-        let target: Weak<End> = Rc::downgrade(&self.end);
-        ShutdownHandle::new(target)
-    }
-}
-
-impl TcpStream for SimStream {
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.end.local)
-    }
-
-    fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.end.peer)
-    }
 }
 
 impl OwnedRead for SimReadHalf {
@@ -148,6 +97,21 @@ impl OwnedWrite for SimWriteHalf {
     async fn shutdown(&mut self) -> io::Result<()> {
         self.end.shutdown(Shutdown::Write);
         Ok(())
+    }
+}
+
+impl Endpoint for SimWriteHalf {
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        let target: Weak<End> = Rc::downgrade(&self.end);
+        ShutdownHandle::new(target)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.end.local)
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.end.peer)
     }
 }
 

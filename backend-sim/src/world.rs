@@ -12,6 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use owned_io::backend::run_main;
+
 use crate::listener::AcceptQueue;
 
 /// What one poll of a task takes by the virtual clock, so that timers are reached even while some
@@ -37,7 +39,7 @@ pub(crate) fn run<F: Future>(seed: u64, future: F) -> F::Output {
         *current = Some(Rc::clone(&world));
     });
     let _leave = Leave(Rc::clone(&world));
-    world.run(future)
+    world.run(run_main(future)).unwrap_or_else(|panicked| panicked.resume())
 }
 
 /// The world that runs on this thread.

@@ -18,6 +18,12 @@ mod write;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
+/// What only the author of a backend needs.
+pub mod backend {
+    pub use crate::stream::{Duplex, Endpoint, ShutdownTarget};
+    pub use crate::task::run_main;
+}
+
 pub use beside::{Ready, beside};
 pub use buf::{IoBuf, IoBufMut};
 pub use net::{
@@ -29,7 +35,7 @@ pub use read::{OwnedRead, OwnedReadExt};
 pub use result::BufResult;
 pub use runtime::{Capabilities, DroppedRead, IoModel, Runtime};
 pub use slice::{Slice, Spare};
-pub use stream::{ByteStream, ShutdownHandle, ShutdownTarget, TRANSFER_BYTES_MAX};
+pub use stream::{ByteStream, ShutdownHandle, TRANSFER_BYTES_MAX};
 pub use task::{JoinHandle, Panicked};
 pub use time::{Fallible, timeout};
 pub use vectored::{IOV_MAX, IoVec};

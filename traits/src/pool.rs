@@ -90,6 +90,11 @@ impl Pool {
         Ok(PoolBuf { bytes, pool: Rc::clone(&self.shared) })
     }
 
+    /// Capacity of each buffer, in bytes.
+    pub fn buf_bytes(&self) -> usize {
+        self.shared.config.buf_bytes
+    }
+
     /// How many buffers are in use.
     pub fn leased(&self) -> usize {
         self.shared.leased.get()

@@ -1,10 +1,12 @@
 //! [`ByteStream`]: a connection, whatever carries it, and the handle that ends it.
 
-use std::fmt;
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::rc::Weak;
+use std::{fmt, io};
 
-use crate::{OwnedRead, OwnedWrite};
+use crate::{
+    BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, TcpStream,
+};
 
 /// The most bytes that one read or write passes to the kernel: `MAX_RW_COUNT` of Linux
 /// (`include/linux/fs.h`: `INT_MAX`, rounded down to a page). A larger buffer is used in part.
@@ -122,8 +124,139 @@ impl fmt::Debug for ShutdownHandle {
     }
 }
 
-/// What a [`ShutdownHandle`] acts upon; implemented by backends.
+/// What a [`ShutdownHandle`] acts upon.
 pub trait ShutdownTarget: 'static {
     /// See [`ShutdownHandle::shutdown`]. Errors are of no use to anybody: drop them.
     fn shutdown(&self, how: Shutdown);
+}
+
+/// A connection made of its two halves: with it a backend implements only the halves.
+///
+/// ```
+/// use std::io;
+/// use std::net::SocketAddr;
+/// use owned_io::backend::{Duplex, Endpoint};
+/// use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, ShutdownHandle};
+/// # use owned_io_sim::SimWriteHalf;
+///
+/// /// Writes to a connection, except what it is told to keep back.
+/// struct Muted { inner: SimWriteHalf, muted: bool }
+///
+/// impl OwnedWrite for Muted {
+///     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+///         if self.muted { BufResult(Ok(buf.buf_len()), buf) } else { self.inner.write(buf).await }
+///     }
+/// #   async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+/// #       self.inner.write_vectored(bufs).await
+/// #   }
+///     // ... and the rest
+/// #   async fn shutdown(&mut self) -> io::Result<()> { self.inner.shutdown().await }
+/// }
+///
+/// impl Endpoint for Muted {
+///     fn shutdown_handle(&self) -> ShutdownHandle {
+///         self.inner.shutdown_handle()
+///     }
+///     fn local_addr(&self) -> io::Result<SocketAddr> {
+///         self.inner.local_addr()
+///     }
+///     fn peer_addr(&self) -> io::Result<SocketAddr> {
+///         self.inner.peer_addr()
+///     }
+/// }
+///
+/// # owned_io_sim::block_on(async {
+/// use owned_io::{ByteStream, OwnedWriteExt, TcpStream};
+/// let (a, _b) = owned_io_sim::pipe();
+/// let (read, inner) = a.into_split();
+/// let mut stream = Duplex::new(read, Muted { inner, muted: true }); // a `TcpStream`
+/// assert!(stream.peer_addr().is_ok());
+/// stream.write_all("unheard").await.into_result()?;
+/// # Ok::<(), io::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Duplex<R, W> {
+    read: R,
+    write: W,
+}
+
+impl<R, W> Duplex<R, W> {
+    /// The connection that these are the halves of.
+    pub const fn new(read: R, write: W) -> Self {
+        Self { read, write }
+    }
+}
+
+/// What a [`Duplex`] asks of its write half about the connection.
+pub trait Endpoint {
+    /// See [`ByteStream::shutdown_handle`].
+    fn shutdown_handle(&self) -> ShutdownHandle;
+
+    /// Our end's address.
+    ///
+    /// # Errors
+    /// Those of [`TcpStream::local_addr`].
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// Those of [`TcpStream::peer_addr`].
+    fn peer_addr(&self) -> io::Result<SocketAddr>;
+}
+
+impl<R: OwnedRead, W> OwnedRead for Duplex<R, W> {
+    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        self.read.read(buf).await
+    }
+
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        self.read.read_pooled(pool).await
+    }
+}
+
+impl<R, W: OwnedWrite> OwnedWrite for Duplex<R, W> {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        self.write.write(buf).await
+    }
+
+    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        self.write.write_vectored(bufs).await
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.write.shutdown().await
+    }
+}
+
+impl<R, W> ByteStream for Duplex<R, W>
+where
+    R: OwnedRead + 'static,
+    W: OwnedWrite + Endpoint + 'static,
+{
+    type ReadHalf = R;
+    type WriteHalf = W;
+
+    fn into_split(self) -> (R, W) {
+        (self.read, self.write)
+    }
+
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        self.write.shutdown_handle()
+    }
+}
+
+impl<R, W> TcpStream for Duplex<R, W>
+where
+    R: OwnedRead + 'static,
+    W: OwnedWrite + Endpoint + 'static,
+{
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.write.local_addr()
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.write.peer_addr()
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::{fmt, io};
 
 use crate::Runtime;
@@ -15,27 +16,9 @@ use crate::Runtime;
 /// Waits for a task's output.
 ///
 /// Dropping it detaches the task, which goes on.
-#[derive(Debug)]
-#[must_use = "dropping it detaches the task; say so with `drop` or `let _`"]
+#[must_use = "dropping it detaches the task; say so with `drop`"]
 pub struct JoinHandle<T> {
-    slot: Rc<RefCell<Slot<T>>>,
-}
-
-#[derive(Debug)]
-enum Slot<T> {
-    Running(Option<Waker>),
-    Done(Result<T, Panicked>),
-    Taken,
-}
-
-/// Starts `future` as a task of `R` whose panic stays its own.
-pub(crate) fn spawn<R: Runtime, F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future<Output: 'static> + 'static,
-{
-    let slot = Rc::new(RefCell::new(Slot::Running(None)));
-    R::spawn_detached(Task { future: CatchPanic::new(future), slot: Rc::clone(&slot) });
-    JoinHandle { slot }
+    task: Rc<dyn Join<T>>,
 }
 
 impl<T> Future for JoinHandle<T> {
@@ -44,58 +27,180 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// When polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = self.slot.borrow_mut();
-        if let Slot::Running(waker) = &mut *slot {
-            match waker {
-                Some(waker) => waker.clone_from(cx.waker()),
-                None => *waker = Some(cx.waker().clone()),
-            }
+        self.task.poll_join(cx)
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").finish_non_exhaustive()
+    }
+}
+
+/// For backends: runs the main future, then drops the tasks that [`Runtime::spawn`] started and
+/// that still run; those that nobody waits for any more are leaked with their connections by some
+/// runtimes (monoio, glommio), and resumed later by others.
+///
+/// Call it inside the runtime, as the body of [`Runtime::block_on`], and let the runtime have a
+/// turn or two afterwards, so that what the tasks left in the kernel can end. Then resume the
+/// panic, if there was one.
+///
+/// # Errors
+/// [`Panicked`] when `future` did.
+pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
+    let _tasks = EndTasks { outer: RUNNING.take() };
+    CatchPanic::new(future).await
+}
+
+/// Starts `future` as a task of `R` whose panic stays its own.
+pub(crate) fn spawn<R: Runtime, F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: 'static> + 'static,
+{
+    let task = Rc::new(Task {
+        future: RefCell::new(CatchPanic::new(future)),
+        state: RefCell::new(State::Running(None)),
+    });
+    let id = RUNNING.with_borrow_mut(|running| running.insert(Rc::clone(&task) as Rc<dyn End>));
+    R::spawn_detached(Poller { task: Rc::clone(&task), id });
+    JoinHandle { task }
+}
+
+thread_local! {
+    /// The tasks of this thread's runtime that are not done.
+    static RUNNING: RefCell<Running> = const { RefCell::new(Running::new()) };
+}
+
+/// Bounded by the number of tasks.
+struct Running {
+    tasks: BTreeMap<u64, Rc<dyn End>>,
+    last_id: u64,
+}
+
+impl Running {
+    const fn new() -> Self {
+        Self { tasks: BTreeMap::new(), last_id: 0 }
+    }
+
+    fn insert(&mut self, task: Rc<dyn End>) -> u64 {
+        self.last_id += 1;
+        self.tasks.insert(self.last_id, task);
+        self.last_id
+    }
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Ends the tasks of a runtime when its main future is done, or dropped.
+struct EndTasks {
+    /// Those of a runtime within whose poll this one runs (a simulation in a test, say).
+    outer: Running,
+}
+
+impl Drop for EndTasks {
+    fn drop(&mut self) {
+        // A task may spawn another while it is dropped; that one is in the list then.
+        while let Some((_, task)) = RUNNING.with_borrow_mut(|running| running.tasks.pop_first()) {
+            task.end();
+        }
+        RUNNING.set(std::mem::take(&mut self.outer));
+    }
+}
+
+struct Task<F: Future> {
+    future: RefCell<CatchPanic<F>>,
+    state: RefCell<State<F::Output>>,
+}
+
+enum State<T> {
+    Running(Option<Waker>),
+    Done(Result<T, Panicked>),
+    Taken,
+}
+
+/// What a [`JoinHandle`] knows of its task.
+trait Join<T> {
+    fn poll_join(&self, cx: &Context<'_>) -> Poll<Result<T, Panicked>>;
+}
+
+impl<F: Future> Join<F::Output> for Task<F> {
+    fn poll_join(&self, cx: &Context<'_>) -> Poll<Result<F::Output, Panicked>> {
+        let mut state = self.state.borrow_mut();
+        if let State::Running(waker) = &mut *state {
+            *waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        match std::mem::replace(&mut *slot, Slot::Taken) {
-            Slot::Done(output) => Poll::Ready(output),
-            Slot::Running(_) | Slot::Taken => panic!("JoinHandle polled after it was ready"),
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(output) => Poll::Ready(output),
+            State::Running(_) | State::Taken => panic!("JoinHandle polled after it was ready"),
         }
     }
 }
 
-/// The task itself. Dropped before it is done (its runtime has ended), it counts as panicked, so
-/// that nobody waits for it for ever.
-struct Task<F: Future> {
-    future: CatchPanic<F>,
-    slot: Rc<RefCell<Slot<F::Output>>>,
+/// What [`run_main`] knows of a task.
+trait End {
+    /// Drops what the task holds, unless it is done; whoever waits for it learns that it was ended.
+    fn end(&self);
+}
+
+impl<F: Future> End for Task<F> {
+    fn end(&self) {
+        let mut future = self.future.borrow_mut();
+        if future.is_running() {
+            let ended = future.drop_future().err();
+            drop(future);
+            let ended = ended.unwrap_or_else(|| Panicked::new(Box::new("the runtime has ended")));
+            self.finish(Err(ended));
+        }
+    }
 }
 
 impl<F: Future> Task<F> {
     fn finish(&self, output: Result<F::Output, Panicked>) {
-        let before = std::mem::replace(&mut *self.slot.borrow_mut(), Slot::Done(output));
-        if let Slot::Running(Some(waker)) = before {
+        let before = self.state.replace(State::Done(output));
+        if let State::Running(Some(waker)) = before {
             waker.wake();
         }
     }
 }
 
-impl<F: Future> Future for Task<F> {
+/// What the runtime polls: ready when the task is done or was ended.
+struct Poller<F: Future> {
+    task: Rc<Task<F>>,
+    id: u64,
+}
+
+impl<F: Future> Future for Poller<F> {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.future).poll(cx).map(|output| self.finish(output))
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut future = self.task.future.borrow_mut();
+        if future.is_running() {
+            let output = ready!(Pin::new(&mut *future).poll(cx));
+            drop(future);
+            self.task.finish(output);
+        }
+        Poll::Ready(())
     }
 }
 
-impl<F: Future> Drop for Task<F> {
+impl<F: Future> Drop for Poller<F> {
     fn drop(&mut self) {
-        if self.future.is_running() {
-            let ended = self.future.drop_future().err();
-            self.finish(Err(ended.unwrap_or_else(|| Panicked::new(Box::new("the runtime has ended")))));
-        }
+        // Dropped before it is done where the runtime drops its tasks itself.
+        self.task.end();
+        // Not there any more while a thread's locals are destroyed.
+        let _ = RUNNING.try_with(|running| running.borrow_mut().tasks.remove(&self.id));
     }
 }
 
 /// A future whose panic is its output. What it holds is dropped before it is ready, and a panic
 /// while that is dropped is its output too.
 pub(crate) struct CatchPanic<F> {
-    /// Boxed once, so that it can be dropped in place and is not copied into the task's frame.
+    /// Boxed, so that it can be dropped in place without being pinned in what holds it.
     future: Option<Pin<Box<F>>>,
 }
 
@@ -143,9 +248,12 @@ impl Panicked {
         Self { payload }
     }
 
-    /// What was panicked with, as for [`std::panic::resume_unwind`].
-    pub fn into_payload(self) -> Box<dyn Any + Send> {
-        self.payload
+    /// Goes on panicking with it.
+    ///
+    /// # Panics
+    /// Always.
+    pub fn resume(self) -> ! {
+        resume_unwind(self.payload)
     }
 
     /// The panic's message, where it was a string.

@@ -1,0 +1,47 @@
+//! [`owned_io`] on [tokio](::tokio): epoll, one current-thread runtime for each worker.
+//!
+//! ```
+//! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};
+//! use owned_io_tokio::{Config, Tokio};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! Tokio::block_on(Config::default(), async {
+//!     let bound = Tokio::bind(ListenOptions::new(([127, 0, 0, 1], 0).into()))?;
+//!     let mut listener = Tokio::listen(&bound)?;
+//!     let mut client = Tokio::connect(ConnectOptions::new(bound.local_addr())).await?;
+//!     let (mut server, _) = listener.accept().await?;
+//!
+//!     client.write_all("hello").await.into_result()?;
+//!     let ((), hello) = server.read_exact(Vec::with_capacity(5), 5).await.into_result()?;
+//!     assert_eq!(hello, b"hello");
+//!     Ok(())
+//! })?
+//! # }
+//! ```
+//!
+//! # What a drop does
+//!
+//! | dropped while pending | buffer | bytes | stream afterwards |
+//! |---|---|---|---|
+//! | read, pooled read | freed at once | none lost | usable |
+//! | write, vectored write | freed at once | none sent | usable |
+//! | accept | – | no client lost | usable |
+//! | connect | – | – | attempt given up, socket closed |
+//! | stream | – | – | closed at once |
+//!
+//! # Platform notes
+//!
+//! Reads and writes are `recv`, `send` and `sendmsg` once epoll has said that they can be done.
+//! A pending pooled read holds no buffer. There is no ring to set up, so the tuned settings are
+//! the runtime's own.
+
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+
+mod listener;
+mod runtime;
+mod stream;
+
+pub use listener::TokioListener;
+pub use runtime::{Config, Tokio};
+pub use stream::{TokioReadHalf, TokioStream, TokioWriteHalf};

@@ -1,0 +1,86 @@
+//! [`Tokio`]: the runtime.
+
+use std::future::Future;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use owned_io::{
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+};
+use owned_io_os as os;
+use tokio::runtime::{Builder, LocalOptions};
+
+use crate::listener::TokioListener;
+use crate::stream::TokioStream;
+
+/// tokio's current-thread runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokio;
+
+/// How to set the runtime up: there is nothing to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {}
+
+impl Runtime for Tokio {
+    const NAME: &'static str = "tokio";
+    const CAPABILITIES: Capabilities =
+        Capabilities::new(IoModel::Readiness, false, DroppedRead::LosesNothing, true);
+
+    type Config = Config;
+    type TcpStream = TokioStream;
+    type TcpListener = TokioListener;
+
+    fn tuned() -> Config {
+        Config::default()
+    }
+
+    fn block_on<F: Future>(_config: Config, future: F) -> io::Result<F::Output> {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_io().enable_time().build_local(LocalOptions::default())?;
+        Ok(runtime.block_on(future))
+    }
+
+    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+        drop(tokio::task::spawn_local(future));
+    }
+
+    async fn spawn_blocking<T: Send + 'static>(
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        os::spawn_blocking(f).await
+    }
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn wall_clock() -> SystemTime {
+        SystemTime::now()
+    }
+
+    async fn sleep(duration: Duration) {
+        // tokio's sleep of zero is ready at once.
+        if duration.is_zero() {
+            tokio::task::yield_now().await;
+        } else {
+            tokio::time::sleep(duration).await;
+        }
+    }
+
+    fn fill_random(bytes: &mut [u8]) {
+        os::fill_random(bytes);
+    }
+
+    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+        os::listen::bind(options)
+    }
+
+    fn listen(bound: &BoundAddr) -> io::Result<TokioListener> {
+        TokioListener::new(bound)
+    }
+
+    async fn connect(options: ConnectOptions) -> io::Result<TokioStream> {
+        TokioStream::connect(options).await
+    }
+}

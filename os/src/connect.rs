@@ -1,0 +1,64 @@
+//! Connecting without blocking: begun here, waited for by the backend, finished here.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use owned_io::{AddrError, ConnectOptions};
+use socket2::SockRef;
+
+use crate::listen::{new_socket, set_buffers};
+
+/// A non-blocking socket that has begun to connect. Once it is writable, see [`finish`].
+///
+/// # Errors
+/// [`AddrError`] inside.
+pub fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
+    let begin = || {
+        let socket = new_socket(options.addr)?;
+        socket.set_tcp_nodelay(options.nodelay)?;
+        set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
+        if let Some(local) = options.local_addr {
+            socket.bind(&local.into())?;
+        }
+        match socket.connect(&options.addr.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(socket.into()),
+        }
+    };
+    begin().map_err(|error| failed(options.addr, error))
+}
+
+/// How the attempt ended.
+///
+/// # Errors
+/// [`AddrError`] inside.
+pub fn finish(fd: BorrowedFd<'_>, options: &ConnectOptions) -> io::Result<()> {
+    let error = SockRef::from(&fd).take_error().unwrap_or_else(Some);
+    error.map_or(Ok(()), |error| Err(failed(options.addr, error)))
+}
+
+/// What to return when [`ConnectOptions::timeout`] is over.
+pub fn timed_out(options: &ConnectOptions) -> io::Error {
+    failed(options.addr, io::ErrorKind::TimedOut.into())
+}
+
+/// Our end's address.
+///
+/// # Errors
+/// Those of getsockname(2).
+pub fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    SockRef::from(&fd).local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// The peer's address.
+///
+/// # Errors
+/// Those of getpeername(2).
+pub fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    SockRef::from(&fd).peer_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+fn failed(addr: SocketAddr, error: io::Error) -> io::Error {
+    AddrError::new("connect to", addr, error).into()
+}

@@ -1,0 +1,119 @@
+//! Listening sockets: bound once for the process, listened on by each worker, drained on accept.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use owned_io::{ACCEPT_BATCH_MAX, AddrError, BoundAddr, ListenOptions};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// Takes an address for this process; see [`Runtime::bind`](owned_io::Runtime::bind).
+///
+/// The socket that holds it is never listened on. It is bound without `SO_REUSEPORT`, so that any
+/// other socket at the address is a conflict, and only then made to share it with the listeners,
+/// which are bound with. `SO_REUSEADDR` is on while it binds, so that connections in TIME_WAIT do
+/// not keep a restarted server out, and off afterwards, so that nobody else binds beside it.
+///
+/// # Errors
+/// [`AddrError`] inside.
+pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
+    let hold = || {
+        let socket = new_socket(options.addr)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&options.addr.into())?;
+        socket.set_reuse_address(false)?;
+        socket.set_reuse_port(true)?;
+        let addr = local_addr(&socket)?;
+        Ok((socket, addr))
+    };
+    let (socket, addr) =
+        hold().map_err(|error| AddrError::new("listen on", options.addr, error))?;
+    options.addr = addr;
+    Ok(BoundAddr::new(options, socket))
+}
+
+/// A non-blocking socket that listens on `bound`, beside those of other workers.
+///
+/// # Errors
+/// [`AddrError`] inside.
+pub fn listen(bound: &BoundAddr) -> io::Result<OwnedFd> {
+    let options = bound.options();
+    let listen = || {
+        let socket = new_socket(options.addr)?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
+        socket.set_tcp_nodelay(options.nodelay)?; // inherited by what it accepts
+        socket.bind(&options.addr.into())?;
+        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        Ok(socket.into())
+    };
+    listen().map_err(|error| AddrError::new("listen on", options.addr, error).into())
+}
+
+/// Takes the next client from the accept queue; its socket does not block.
+///
+/// # Errors
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when there is none, and those of accept(2).
+pub fn try_accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let accept = |addr: *mut libc::sockaddr_storage, len: *mut libc::socklen_t| {
+        // SAFETY: `addr` and `len` are those of a `sockaddr_storage`, which fits every address.
+        let fd = unsafe { libc::accept4(listener.as_raw_fd(), addr.cast(), len, flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made it, for us alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    // SAFETY: accept4 fills in the address, and sets its length, whenever it succeeds.
+    let (stream, addr) = unsafe { SockAddr::try_init(|addr, len| accept(addr.cast(), len)) }?;
+    let addr = addr.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+    Ok((stream, addr))
+}
+
+/// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
+/// and after every error.
+#[derive(Debug, Default)]
+pub struct Turn {
+    accepted: u32,
+}
+
+impl Turn {
+    /// Whether the next accept has to wait a turn first; then a new batch begins.
+    pub const fn is_over(&mut self) -> bool {
+        let over = self.accepted >= ACCEPT_BATCH_MAX;
+        if over {
+            self.accepted = 0;
+        }
+        over
+    }
+
+    /// Counts an accept, and passes its outcome on.
+    pub const fn count<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
+        self.accepted = if outcome.is_ok() { self.accepted + 1 } else { ACCEPT_BATCH_MAX };
+        outcome
+    }
+}
+
+pub(crate) fn new_socket(addr: SocketAddr) -> io::Result<Socket> {
+    // `Socket::new` sets CLOEXEC.
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+pub(crate) fn set_buffers(socket: &Socket, recv: Option<u32>, send: Option<u32>) -> io::Result<()> {
+    // Before listen or connect, because the window scale is settled by the handshake (tcp(7)).
+    if let Some(bytes) = recv {
+        socket.set_recv_buffer_size(bytes as usize)?;
+    }
+    if let Some(bytes) = send {
+        socket.set_send_buffer_size(bytes as usize)?;
+    }
+    Ok(())
+}
+
+fn local_addr(socket: &Socket) -> io::Result<SocketAddr> {
+    socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+}

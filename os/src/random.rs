@@ -1,0 +1,22 @@
+//! Randomness from the kernel.
+
+use std::io;
+
+/// Fills `bytes` from getrandom(2).
+///
+/// # Panics
+/// When the kernel refuses, which it only does where the call is forbidden: nothing secret could be
+/// made then.
+pub fn fill_random(mut bytes: &mut [u8]) {
+    // Each turn fills at least one byte, or is interrupted by a signal before the first.
+    while !bytes.is_empty() {
+        // SAFETY: the kernel writes at most `bytes.len()` bytes there.
+        let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        let Ok(n) = usize::try_from(n) else {
+            let error = io::Error::last_os_error();
+            assert!(error.kind() == io::ErrorKind::Interrupted, "getrandom: {error}");
+            continue;
+        };
+        bytes = &mut bytes[n..];
+    }
+}
