@@ -50,7 +50,7 @@ mod world;
 
 pub use listener::SimListener;
 pub use runtime::{Config, Sim};
-pub use stream::{SimStream, SimReadHalf, SimWriteHalf, pipe};
+pub use stream::{SimReadHalf, SimStream, SimWriteHalf, pipe};
 
 /// Runs `future` in a simulation with seed 0, for examples and small tests.
 ///

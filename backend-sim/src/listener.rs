@@ -73,7 +73,8 @@ pub(crate) fn listen(bound: &BoundAddr) -> SimListener {
 }
 
 pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
-    let failed = |kind: io::ErrorKind| AddrError::new("connect to", options.addr, kind.into()).into();
+    let failed =
+        |kind: io::ErrorKind| AddrError::new("connect to", options.addr, kind.into()).into();
     let world = world::current();
     let deadline = world.elapsed() + options.timeout;
     let client = options.local_addr.unwrap_or_else(|| client_addr(&world, options.addr));

@@ -154,7 +154,8 @@ impl World {
     fn fire_timers(&self) {
         loop {
             let mut timers = self.timers.borrow_mut();
-            let Some(first) = timers.first_entry().filter(|timer| timer.key().0 <= self.elapsed.get())
+            let Some(first) =
+                timers.first_entry().filter(|timer| timer.key().0 <= self.elapsed.get())
             else {
                 return;
             };

@@ -4,14 +4,15 @@ use std::future::Future;
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
+use owned_io::backend::run_main;
 use owned_io::{
     BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
 };
 use owned_io_os as os;
 use tokio::runtime::{Builder, LocalOptions};
 
-use crate::listener::TokioListener;
-use crate::stream::TokioStream;
+use crate::listener::{self, TokioListener};
+use crate::stream::{self, TokioStream};
 
 /// tokio's current-thread runtime.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,9 @@ impl Runtime for Tokio {
     fn block_on<F: Future>(_config: Config, future: F) -> io::Result<F::Output> {
         let mut builder = Builder::new_current_thread();
         let runtime = builder.enable_io().enable_time().build_local(LocalOptions::default())?;
-        Ok(runtime.block_on(future))
+        let output = runtime.block_on(run_main(future));
+        drop(runtime);
+        Ok(output.unwrap_or_else(|panicked| panicked.resume()))
     }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
@@ -77,10 +80,10 @@ impl Runtime for Tokio {
     }
 
     fn listen(bound: &BoundAddr) -> io::Result<TokioListener> {
-        TokioListener::new(bound)
+        listener::listen(bound)
     }
 
     async fn connect(options: ConnectOptions) -> io::Result<TokioStream> {
-        TokioStream::connect(options).await
+        stream::connect(options).await
     }
 }

@@ -7,18 +7,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
-    BufResult, ByteStream, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool,
-    PoolBuf, ShutdownHandle, ShutdownTarget, TcpStream,
+    BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
+    ShutdownHandle,
 };
 use owned_io_os as os;
-use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
 
 /// A TCP connection on tokio.
-#[derive(Debug)]
-pub struct TokioStream {
-    socket: Rc<Socket>,
-}
+pub type TokioStream = Duplex<TokioReadHalf, TokioWriteHalf>;
 
 /// The half of a [`TokioStream`] that reads.
 #[derive(Debug)]
@@ -32,194 +31,145 @@ pub struct TokioWriteHalf {
     socket: Rc<Socket>,
 }
 
-impl TokioStream {
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: Rc::new(Socket { fd: AsyncFd::new(fd)? }) })
-    }
-
-    pub(crate) async fn connect(options: ConnectOptions) -> io::Result<Self> {
-        let stream = Self::new(os::connect::begin(&options)?)?;
-        match tokio::time::timeout(options.timeout, stream.socket.fd.writable()).await {
-            Ok(ready) => drop(ready?),
-            Err(_elapsed) => return Err(os::connect::timed_out(&options)),
-        }
-        os::connect::finish(stream.socket.fd.as_fd(), &options)?;
-        Ok(stream)
-    }
+/// What the halves and their shutdown handles share. Closed when the halves are dropped.
+#[derive(Debug)]
+struct Socket {
+    tcp: TcpStream,
 }
 
-impl OwnedRead for TokioStream {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.socket.read(buf).await
-    }
-
-    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        self.socket.read_pooled(pool).await
-    }
+pub(crate) fn stream(tcp: TcpStream) -> TokioStream {
+    let socket = Rc::new(Socket { tcp });
+    Duplex::new(TokioReadHalf { socket: Rc::clone(&socket) }, TokioWriteHalf { socket })
 }
 
-impl OwnedWrite for TokioStream {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.socket.write(buf).await
+pub(crate) async fn connect(options: ConnectOptions) -> io::Result<TokioStream> {
+    let fd: OwnedFd = os::connect::begin(&options)?;
+    let tcp = TcpStream::from_std(fd.into())?;
+    match tokio::time::timeout(options.timeout, tcp.writable()).await {
+        Ok(writable) => writable?,
+        Err(_elapsed) => return Err(os::connect::timed_out(&options)),
     }
-
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-        self.socket.write_vectored(bufs).await
-    }
-
-    async fn shutdown(&mut self) -> io::Result<()> {
-        os::shutdown(self.socket.fd.as_fd(), Shutdown::Write)
-    }
-}
-
-impl ByteStream for TokioStream {
-    type ReadHalf = TokioReadHalf;
-    type WriteHalf = TokioWriteHalf;
-
-    fn into_split(self) -> (TokioReadHalf, TokioWriteHalf) {
-        let read = TokioReadHalf { socket: Rc::clone(&self.socket) };
-        (read, TokioWriteHalf { socket: self.socket })
-    }
-
-    fn shutdown_handle(&self) -> ShutdownHandle {
-        let target: Weak<Socket> = Rc::downgrade(&self.socket);
-        ShutdownHandle::new(target)
-    }
-}
-
-impl TcpStream for TokioStream {
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        os::connect::local_addr(self.socket.fd.as_fd())
-    }
-
-    fn peer_addr(&self) -> io::Result<SocketAddr> {
-        os::connect::peer_addr(self.socket.fd.as_fd())
-    }
+    os::connect::finish(tcp.as_fd(), &options)?;
+    Ok(stream(tcp))
 }
 
 impl OwnedRead for TokioReadHalf {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.socket.read(buf).await
-    }
-
-    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        self.socket.read_pooled(pool).await
-    }
-}
-
-impl OwnedWrite for TokioWriteHalf {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.socket.write(buf).await
-    }
-
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-        self.socket.write_vectored(bufs).await
-    }
-
-    async fn shutdown(&mut self) -> io::Result<()> {
-        os::shutdown(self.socket.fd.as_fd(), Shutdown::Write)
-    }
-}
-
-/// What a stream, its halves and its shutdown handles share. Closed when the halves are dropped.
-#[derive(Debug)]
-struct Socket {
-    fd: AsyncFd<OwnedFd>,
-}
-
-impl Socket {
-    async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
-        if buf.buf_capacity() == 0 {
+    async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
+        let capacity = buf.buf_capacity();
+        if capacity == 0 {
             return BufResult(Ok(0), buf);
         }
+        let tcp = &self.socket.tcp;
         let result = poll_fn(|cx| {
-            let capacity = buf.buf_capacity();
-            poll_ready(cx, &self.fd, AsyncFd::poll_read_ready, capacity, || {
-                os::try_read(self.fd.as_fd(), &mut buf)
-            })
+            poll_io(cx, tcp, Interest::READABLE, capacity, || os::try_read(tcp.as_fd(), &mut buf))
         })
         .await;
         BufResult(result, buf)
     }
 
-    async fn read_pooled(&self, pool: &Pool) -> io::Result<PoolBuf> {
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        let tcp = &self.socket.tcp;
         // A buffer is taken for each attempt, and an attempt made only when epoll says so.
         poll_fn(|cx| {
             let mut buf = None;
-            let result = poll_ready(cx, &self.fd, AsyncFd::poll_read_ready, pool.buf_bytes(), || {
-                let buf = buf.insert(pool.take()?);
-                os::try_read(self.fd.as_fd(), buf)
+            let result = poll_io(cx, tcp, Interest::READABLE, pool.buf_bytes(), || {
+                os::try_read(tcp.as_fd(), buf.insert(pool.take()?))
             });
             result.map_ok(|_| buf.expect("what was read is in a buffer"))
         })
         .await
     }
+}
 
-    async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+impl OwnedWrite for TokioWriteHalf {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         let len = buf.buf_len();
         if len == 0 {
             return BufResult(Ok(0), buf);
         }
+        let tcp = &self.socket.tcp;
         let result = poll_fn(|cx| {
-            poll_ready(cx, &self.fd, AsyncFd::poll_write_ready, len, || {
-                os::try_write(self.fd.as_fd(), &buf)
-            })
+            poll_io(cx, tcp, Interest::WRITABLE, len, || os::try_write(tcp.as_fd(), &buf))
         })
         .await;
         BufResult(result, buf)
     }
 
-    async fn write_vectored<B: IoBuf>(&self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+    async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
         let len = bufs.bytes_left();
         if len == 0 {
             return BufResult(Ok(0), bufs);
         }
+        let tcp = &self.socket.tcp;
         let result = poll_fn(|cx| {
-            poll_ready(cx, &self.fd, AsyncFd::poll_write_ready, len, || {
-                os::try_write_vectored(self.fd.as_fd(), &mut bufs)
+            poll_io(cx, tcp, Interest::WRITABLE, len, || {
+                os::try_write_vectored(tcp.as_fd(), &mut bufs)
             })
         })
         .await;
         BufResult(result, bufs)
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        os::shutdown(self.socket.tcp.as_fd(), Shutdown::Write)
+    }
+}
+
+impl Endpoint for TokioWriteHalf {
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        let target: Weak<Socket> = Rc::downgrade(&self.socket);
+        ShutdownHandle::new(target)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.tcp.local_addr()
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.tcp.peer_addr()
     }
 }
 
 impl ShutdownTarget for Socket {
     fn shutdown(&self, how: Shutdown) {
         // It fails only when the connection is gone, and then there is nothing to shut down.
-        let _ = os::shutdown(self.fd.as_fd(), how);
+        let _ = os::shutdown(self.tcp.as_fd(), how);
     }
 }
 
-/// Tries `transfer`, which asks for `asked` bytes, whenever `poll` says that `fd` is ready, until it
+/// Tries `transfer`, which asks for `asked` bytes, whenever epoll says that it can be done, until it
 /// does not have to wait.
 ///
-/// A transfer that was short has emptied, or filled, the kernel's buffer: readiness is cleared at
-/// once, which saves the attempt that would only be told to wait. New bytes make epoll, which is
-/// edge-triggered here, report anew (epoll(7), question 9).
-fn poll_ready<'a>(
+/// A short transfer has emptied, or filled, the kernel's buffer. tokio is told that it would have
+/// blocked, and so clears its readiness, which saves the attempt that would only find that out. New
+/// bytes make epoll, which is edge-triggered here, report anew (epoll(7), question 9).
+fn poll_io(
     cx: &mut Context<'_>,
-    fd: &'a AsyncFd<OwnedFd>,
-    poll: PollReady<'a>,
+    tcp: &TcpStream,
+    interest: Interest,
     asked: usize,
     mut transfer: impl FnMut() -> io::Result<usize>,
 ) -> Poll<io::Result<usize>> {
+    // Each turn but the last ends with readiness cleared; bounded by tokio's budget for a task.
     loop {
-        let mut ready = ready!(poll(fd, cx))?;
-        match transfer() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-            result => {
-                if result.as_ref().is_ok_and(|n| 0 < *n && *n < asked) {
-                    ready.clear_ready();
-                }
-                return Poll::Ready(result);
+        ready!(if interest.is_readable() {
+            tcp.poll_read_ready(cx)
+        } else {
+            tcp.poll_write_ready(cx)
+        })?;
+        let mut short = None;
+        let result = tcp.try_io(interest, || {
+            let n = transfer()?;
+            if 0 < n && n < asked {
+                short = Some(n);
+                return Err(io::ErrorKind::WouldBlock.into());
             }
+            Ok(n)
+        });
+        match (short, result) {
+            (Some(n), _) => return Poll::Ready(Ok(n)),
+            (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+            (None, result) => return Poll::Ready(result),
         }
     }
 }
-
-/// [`AsyncFd::poll_read_ready`] or [`AsyncFd::poll_write_ready`].
-type PollReady<'a> = fn(
-    &'a AsyncFd<OwnedFd>,
-    &mut Context<'_>,
-) -> Poll<io::Result<AsyncFdReadyGuard<'a, OwnedFd>>>;

@@ -1,0 +1,209 @@
+//! Whether io_uring is to be had, how a ring is set up, and what to say when it cannot be.
+
+use std::error::Error;
+use std::time::Duration;
+use std::{fmt, io};
+
+use io_uring::{IoUring, Probe, opcode};
+
+/// How a backend's ring is set up (io_uring_setup(2)).
+///
+/// Which of these a runtime can use is its backend's to say: what it cannot is an error when the
+/// runtime starts, never ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingConfig {
+    /// Entries of the submission queue; the completion queue has twice as many. A power of two, at
+    /// most [`ENTRIES_MAX`].
+    pub entries: u32,
+    /// `IORING_SETUP_COOP_TASKRUN`: completions do not interrupt the thread. Linux 5.19.
+    pub coop_taskrun: bool,
+    /// `IORING_SETUP_SINGLE_ISSUER`: one thread submits, which saves locking. Linux 6.0.
+    pub single_issuer: bool,
+    /// `IORING_SETUP_DEFER_TASKRUN`: completions are worked off when the thread asks for them.
+    /// Needs `single_issuer`. Linux 6.1.
+    pub defer_taskrun: bool,
+    /// `IORING_SETUP_SQPOLL`: a kernel thread submits, and sleeps after this long without work.
+    /// Takes a core of its own while it is awake.
+    pub sqpoll_idle: Option<Duration>,
+}
+
+/// The most entries a ring may have: `IORING_MAX_ENTRIES` (`io_uring/io_uring.h`).
+pub const ENTRIES_MAX: u32 = 32_768;
+
+impl RingConfig {
+    /// A ring with no flags.
+    pub const fn plain(entries: u32) -> Self {
+        Self {
+            entries,
+            coop_taskrun: false,
+            single_issuer: false,
+            defer_taskrun: false,
+            sqpoll_idle: None,
+        }
+    }
+
+    /// Refuses what no kernel would take.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput), naming the setting.
+    pub fn check(&self) -> io::Result<()> {
+        if !self.entries.is_power_of_two() || self.entries > ENTRIES_MAX {
+            return Err(invalid("entries is not a power of two up to 32768"));
+        }
+        if self.defer_taskrun && !self.single_issuer {
+            return Err(invalid("defer_taskrun needs single_issuer"));
+        }
+        if self.sqpoll_idle.is_some() && (self.coop_taskrun || self.defer_taskrun) {
+            return Err(invalid("sqpoll_idle excludes coop_taskrun and defer_taskrun"));
+        }
+        Ok(())
+    }
+}
+
+/// The error for a ring setting that cannot be used, and why.
+pub fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+/// Whether this process may use io_uring, and whether the kernel has every operation a backend
+/// uses. To be asked before the runtime is built: some runtimes panic, exit or leak where this
+/// fails.
+///
+/// # Errors
+/// [`RingError`] inside.
+pub fn probe() -> io::Result<()> {
+    // Two entries: the smallest ring, so that a small memlock limit is the runtime's to meet.
+    let ring = IoUring::new(2).map_err(explain)?;
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe).map_err(explain)?;
+    check_operations(|code| probe.is_supported(code))
+}
+
+/// What to make of an error of io_uring_setup(2), from [`probe`] or from a runtime.
+pub fn explain(cause: io::Error) -> io::Error {
+    let kind = match cause.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => io::ErrorKind::PermissionDenied,
+        Some(libc::ENOSYS | libc::EINVAL) => io::ErrorKind::Unsupported,
+        _ => cause.kind(),
+    };
+    io::Error::new(kind, RingError { cause })
+}
+
+/// Why there is no io_uring: the cause, and the way out.
+#[derive(Debug)]
+pub struct RingError {
+    cause: io::Error,
+}
+
+impl RingError {
+    /// What the kernel said.
+    pub const fn cause(&self) -> &io::Error {
+        &self.cause
+    }
+
+    fn way_out(&self) -> &'static str {
+        match self.cause.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                "it is not permitted here: allow io_uring in the container's seccomp policy, set \
+                 the sysctl kernel.io_uring_disabled to 0, or run on tokio"
+            }
+            Some(libc::ENOSYS) => {
+                "this kernel has none, or a seccomp policy says so: run on tokio, or on Linux 5.19 \
+                 or newer"
+            }
+            Some(libc::ENOMEM) => {
+                "the limit on locked memory is too small: raise it (ulimit -l, LimitMEMLOCK=), use \
+                 fewer ring entries or fewer workers"
+            }
+            Some(libc::EINVAL) => {
+                "this kernel is too old for the ring settings: use the runtime's default ones, or \
+                 a newer kernel"
+            }
+            Some(libc::EMFILE | libc::ENFILE) => {
+                "no descriptor is free: raise the limit on open files (ulimit -n, LimitNOFILE=)"
+            }
+            _ => "run on tokio, which does without",
+        }
+    }
+}
+
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot set up io_uring: {}; {}", self.cause, self.way_out())
+    }
+}
+
+impl Error for RingError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// The operations that the backends and their runtimes use. The newest is of Linux 5.6.
+const OPERATIONS: [(&str, u8); 10] = [
+    ("POLL_ADD", opcode::PollAdd::CODE),
+    ("POLL_REMOVE", opcode::PollRemove::CODE),
+    ("TIMEOUT", opcode::Timeout::CODE),
+    ("TIMEOUT_REMOVE", opcode::TimeoutRemove::CODE),
+    ("ASYNC_CANCEL", opcode::AsyncCancel::CODE),
+    ("CLOSE", opcode::Close::CODE),
+    ("READ", opcode::Read::CODE),
+    ("RECV", opcode::Recv::CODE),
+    ("SEND", opcode::Send::CODE),
+    ("SENDMSG", opcode::SendMsg::CODE),
+];
+
+fn check_operations(is_supported: impl Fn(u8) -> bool) -> io::Result<()> {
+    for (name, code) in OPERATIONS {
+        if !is_supported(code) {
+            let why = format!(
+                "cannot use io_uring: this kernel lacks the operation {name}: run on tokio, or on \
+                 Linux 5.19 or newer",
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_is_told_by_the_operation_it_lacks() {
+        let error = check_operations(|code| code < opcode::Send::CODE).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        assert!(error.to_string().contains("lacks the operation RECV"), "{error}");
+        check_operations(|_| true).unwrap();
+    }
+
+    #[test]
+    fn each_refusal_names_its_way_out() {
+        for (code, kind, way_out) in [
+            (libc::EPERM, io::ErrorKind::PermissionDenied, "kernel.io_uring_disabled"),
+            (libc::ENOSYS, io::ErrorKind::Unsupported, "run on tokio"),
+            (libc::ENOMEM, io::ErrorKind::OutOfMemory, "ulimit -l"),
+            (libc::EINVAL, io::ErrorKind::Unsupported, "too old for the ring settings"),
+        ] {
+            let error = explain(io::Error::from_raw_os_error(code));
+            assert_eq!(error.kind(), kind);
+            assert!(error.to_string().contains(way_out), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_that_exclude_each_other_are_refused() {
+        let mut config = RingConfig::plain(48);
+        assert!(config.check().unwrap_err().to_string().contains("entries"));
+        config.entries = 64;
+        config.check().unwrap();
+        config.defer_taskrun = true;
+        assert!(config.check().unwrap_err().to_string().contains("single_issuer"));
+        config.single_issuer = true;
+        config.check().unwrap();
+        config.sqpoll_idle = Some(Duration::from_millis(50));
+        assert!(config.check().unwrap_err().to_string().contains("sqpoll_idle"));
+    }
+}

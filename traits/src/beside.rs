@@ -44,7 +44,11 @@ pub async fn beside<A: Future, B: Future>(
             pinned: into_option(pinned.as_mut().poll(cx)),
             other: into_option(other.as_mut().poll(cx)),
         };
-        if ready.pinned.is_some() || ready.other.is_some() { Poll::Ready(ready) } else { Poll::Pending }
+        if ready.pinned.is_some() || ready.other.is_some() {
+            Poll::Ready(ready)
+        } else {
+            Poll::Pending
+        }
     })
     .await
 }

@@ -197,11 +197,15 @@ impl AddrError {
 
     fn way_out(&self) -> &'static str {
         match self.cause.kind() {
-            io::ErrorKind::AddrInUse => "; another socket has it: end that program or choose another port",
+            io::ErrorKind::AddrInUse => {
+                "; another socket has it: end that program or choose another port"
+            }
             io::ErrorKind::PermissionDenied => {
                 "; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one"
             }
-            io::ErrorKind::AddrNotAvailable => "; no interface has this address, or no local port is free",
+            io::ErrorKind::AddrNotAvailable => {
+                "; no interface has this address, or no local port is free"
+            }
             io::ErrorKind::ConnectionRefused => "; nothing listens there",
             io::ErrorKind::TimedOut => "; no answer in the time allowed",
             _ => "",

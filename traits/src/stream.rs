@@ -4,9 +4,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Weak;
 use std::{fmt, io};
 
-use crate::{
-    BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, TcpStream,
-};
+use crate::{BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, TcpStream};
 
 /// The most bytes that one read or write passes to the kernel: `MAX_RW_COUNT` of Linux
 /// (`include/linux/fs.h`: `INT_MAX`, rounded down to a page). A larger buffer is used in part.

@@ -140,7 +140,10 @@ pub trait OwnedWriteExt: OwnedWrite {
     ///
     /// # Cancellation
     /// As for `write_vectored`, at every await.
-    async fn write_all_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<(), IoVec<B>> {
+    async fn write_all_vectored<B: IoBuf>(
+        &mut self,
+        mut bufs: IoVec<B>,
+    ) -> BufResult<(), IoVec<B>> {
         while bufs.bytes_left() > 0 {
             let BufResult(result, back) = self.write_vectored(bufs).await;
             bufs = back;
