@@ -9,7 +9,8 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use owned_io::{AddrError, BoundAddr, ConnectOptions, TcpListener};
+use owned_io::backend::Turn;
+use owned_io::{AddrError, BoundAddr, ConnectOptions, TcpListener, TcpStream};
 
 use crate::stream::{BufferBytes, SimStream, connected};
 use crate::world::{self, World};
@@ -23,6 +24,7 @@ pub struct SimListener {
     queue: Rc<AcceptQueue>,
     /// A listener holds its address even when nobody else does any more.
     bound: BoundAddr,
+    turn: Turn,
 }
 
 /// Connections that wait to be accepted.
@@ -39,6 +41,9 @@ impl TcpListener for SimListener {
     type Stream = SimStream;
 
     async fn accept(&mut self) -> io::Result<(SimStream, SocketAddr)> {
+        if self.turn.is_over() {
+            world::current().sleep(Duration::ZERO).await;
+        }
         let stream = poll_fn(|cx| {
             if let Some(stream) = self.queue.waiting.borrow_mut().pop_front() {
                 return Poll::Ready(stream);
@@ -47,8 +52,8 @@ impl TcpListener for SimListener {
             Poll::Pending
         })
         .await;
-        let peer = owned_io::TcpStream::peer_addr(&stream)?;
-        Ok((stream, peer))
+        let peer = stream.peer_addr();
+        self.turn.count(peer.map(|peer| (stream, peer)))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -69,7 +74,7 @@ pub(crate) fn listen(bound: &BoundAddr) -> SimListener {
     let here = listeners.entry(options.addr).or_default();
     here.retain(|queue| queue.strong_count() > 0);
     here.push(Rc::downgrade(&queue));
-    SimListener { queue, bound: bound.clone() }
+    SimListener { queue, bound: bound.clone(), turn: Turn::default() }
 }
 
 pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {

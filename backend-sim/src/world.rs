@@ -24,6 +24,9 @@ const POLL_TAKES: Duration = Duration::from_micros(1);
 /// thread before it says that it never comes.
 const DEADLOCK_AFTER: Duration = Duration::from_secs(10);
 
+/// What a timer set for this time waits for. The clock does not go there.
+const NEVER: Duration = Duration::MAX;
+
 thread_local! {
     static CURRENT: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
@@ -134,7 +137,7 @@ impl World {
     /// Nothing is ready: goes to the time of the next timer, or else waits for another thread.
     fn wait_for_event(&self) {
         let next = self.timers.borrow().keys().next().copied();
-        if let Some((when, _)) = next {
+        if let Some((when, _)) = next.filter(|(when, _)| *when < NEVER) {
             self.elapsed.set(when);
             return;
         }
@@ -185,7 +188,7 @@ impl World {
     }
 
     pub(crate) fn sleep(self: Rc<Self>, duration: Duration) -> Sleep {
-        let when = self.elapsed.get() + duration;
+        let when = self.elapsed.get().saturating_add(duration);
         Sleep { world: self, when, key: None }
     }
 }

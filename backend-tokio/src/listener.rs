@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use owned_io::backend::Turn;
 use owned_io::{BoundAddr, TcpListener};
 use owned_io_os as os;
 
@@ -12,12 +13,12 @@ use crate::stream::{self, TokioStream};
 #[derive(Debug)]
 pub struct TokioListener {
     tcp: tokio::net::TcpListener,
-    turn: os::listen::Turn,
+    turn: Turn,
 }
 
 pub(crate) fn listen(bound: &BoundAddr) -> io::Result<TokioListener> {
     let tcp = tokio::net::TcpListener::from_std(os::listen::listen(bound)?.into())?;
-    Ok(TokioListener { tcp, turn: os::listen::Turn::default() })
+    Ok(TokioListener { tcp, turn: Turn::default() })
 }
 
 impl TcpListener for TokioListener {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
     BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
-    ShutdownHandle,
+    ShutdownHandle, TRANSFER_BYTES_MAX,
 };
 use owned_io_os as os;
 use tokio::io::Interest;
@@ -96,10 +96,10 @@ impl OwnedWrite for TokioWriteHalf {
     }
 
     async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-        let len = bufs.bytes_left();
-        if len == 0 {
+        if bufs.bytes_left() == 0 {
             return BufResult(Ok(0), bufs);
         }
+        let len = bufs.bytes_next();
         let tcp = &self.socket.tcp;
         let result = poll_fn(|cx| {
             poll_io(cx, tcp, Interest::WRITABLE, len, || {
@@ -160,7 +160,7 @@ fn poll_io(
         let mut short = None;
         let result = tcp.try_io(interest, || {
             let n = transfer()?;
-            if 0 < n && n < asked {
+            if 0 < n && n < asked.min(TRANSFER_BYTES_MAX) {
                 short = Some(n);
                 return Err(io::ErrorKind::WouldBlock.into());
             }

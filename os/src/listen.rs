@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use owned_io::{ACCEPT_BATCH_MAX, AddrError, BoundAddr, ListenOptions};
+pub use owned_io::backend::Turn;
+use owned_io::{AddrError, BoundAddr, ListenOptions};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 /// Takes an address for this process; see [`Runtime::bind`](owned_io::Runtime::bind).
@@ -70,30 +71,6 @@ pub fn try_accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)>
     let (stream, addr) = unsafe { SockAddr::try_init(|addr, len| accept(addr.cast(), len)) }?;
     let addr = addr.as_socket().ok_or(io::ErrorKind::Unsupported)?;
     Ok((stream, addr))
-}
-
-/// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
-/// and after every error.
-#[derive(Debug, Default)]
-pub struct Turn {
-    accepted: u32,
-}
-
-impl Turn {
-    /// Whether the next accept has to wait a turn first; then a new batch begins.
-    pub const fn is_over(&mut self) -> bool {
-        let over = self.accepted >= ACCEPT_BATCH_MAX;
-        if over {
-            self.accepted = 0;
-        }
-        over
-    }
-
-    /// Counts an accept, and passes its outcome on.
-    pub const fn count<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
-        self.accepted = if outcome.is_ok() { self.accepted + 1 } else { ACCEPT_BATCH_MAX };
-        outcome
-    }
 }
 
 pub(crate) fn new_socket(addr: SocketAddr) -> io::Result<Socket> {

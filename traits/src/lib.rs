@@ -20,6 +20,7 @@ pub mod conformance;
 
 /// What only the author of a backend needs.
 pub mod backend {
+    pub use crate::net::Turn;
     pub use crate::stream::{Duplex, Endpoint, ShutdownTarget};
     pub use crate::task::run_main;
 }

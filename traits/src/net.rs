@@ -67,6 +67,30 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE | ENOBUFS))
 }
 
+/// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
+/// and after every error.
+#[derive(Debug, Default)]
+pub struct Turn {
+    accepted: u32,
+}
+
+impl Turn {
+    /// Whether the next accept has to wait a turn first; then a new batch begins.
+    pub const fn is_over(&mut self) -> bool {
+        let over = self.accepted >= ACCEPT_BATCH_MAX;
+        if over {
+            self.accepted = 0;
+        }
+        over
+    }
+
+    /// Counts an accept, and passes its outcome on.
+    pub const fn count<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
+        self.accepted = if outcome.is_ok() { self.accepted + 1 } else { ACCEPT_BATCH_MAX };
+        outcome
+    }
+}
+
 /// How to listen. The same on every backend, whatever the runtime's own defaults are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

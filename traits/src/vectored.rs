@@ -78,6 +78,11 @@ impl<B: IoBuf> IoVec<B> {
         self.bytes_left
     }
 
+    /// How many bytes the next operation can write at most: those of its [`IOV_MAX`] pieces.
+    pub fn bytes_next(&self) -> usize {
+        self.as_io_slices().iter().map(|piece| piece.len()).sum()
+    }
+
     /// The buffers, written or not, in order.
     pub fn bufs(&self) -> &[B] {
         &self.bufs

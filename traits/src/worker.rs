@@ -229,8 +229,9 @@ where
             }
         }
     }
-    let mut stopped_at = None;
-    while !running.is_empty() {
+    let mut stuck_at = None;
+    // Ends at the latest when the workers count as stuck; turns only when something has happened.
+    loop {
         for (id, outcome) in outcomes.try_iter() {
             running.retain(|other| *other != id);
             if let Err(error) = outcome {
@@ -238,21 +239,20 @@ where
                 stop.stop();
             }
         }
+        let Some(&worker) = running.first() else { break };
         let mut stopped = pin!(stop.stopped());
         if stopped.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             thread::park();
             continue;
         }
-        let stuck_at = *stopped_at.get_or_insert_with(Instant::now) + config.drain + STUCK_AFTER;
-        let left = stuck_at.saturating_duration_since(Instant::now());
-        if left.is_zero() && !running.is_empty() {
+        let now = Instant::now();
+        let stuck_at = *stuck_at.get_or_insert(now + config.drain + STUCK_AFTER);
+        if now >= stuck_at {
             let stuck = io::Error::new(io::ErrorKind::TimedOut, "its thread is stuck");
-            first_error.get_or_insert(worker_error(running[0], stuck));
+            first_error.get_or_insert_with(|| worker_error(worker, stuck));
             break;
         }
-        if !running.is_empty() {
-            thread::park_timeout(left);
-        }
+        thread::park_timeout(stuck_at - now);
     }
     first_error.map_or(Ok(()), Err)
 }

@@ -1,1 +1,358 @@
-//! stub
+//! The conformance suite: one case for each sentence of the contract, runnable on any backend.
+//!
+//! ```ignore
+//! // backend/tests/conformance.rs
+//! owned_io::conformance! {
+//!     runtime: my_backend::MyRuntime,
+//!     config: my_backend::Config::default(),
+//! }
+//! ```
+//!
+//! This makes one `#[test]` for each case, named after it: `io::read_sets_the_exact_length`. The
+//! sentence that a case proves is quoted in its documentation here.
+//!
+//! A sentence that a runtime cannot keep is declared, with the reason and a function that asserts
+//! what it does instead. The case itself must then fail, so that a declaration cannot outlive its
+//! cause:
+//!
+//! ```ignore
+//! owned_io::conformance! {
+//!     runtime: my_backend::MyRuntime,
+//!     config: my_backend::Config::default(),
+//!     deviations: {
+//!         "task::a_task_that_is_always_ready_leaves_others_their_turn" => (
+//!             "the runtime polls for I/O only when no task is ready",
+//!             my_deviations::io_waits_until_the_task_ends,
+//!         ),
+//!     },
+//! }
+//! ```
+//!
+//! Cases of the module [`os`] are about the operating system: each runs in a process of its own,
+//! with its peers in another, both made by running the test binary again. A backend without kernel
+//! sockets leaves them out with `portable` as the macro's first word.
+//!
+//! [`canary`] tests the suite itself: backends that each break one sentence must each fail the case
+//! named for it.
+
+pub mod canary;
+pub mod cancel;
+pub mod io;
+pub mod net;
+pub mod os;
+pub mod runtime;
+pub mod task;
+pub mod time;
+pub mod worker;
+
+mod isolate;
+mod peer;
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::Runtime;
+
+/// How long a case may take, before it counts as hung. Most take milliseconds; the longest moves a
+/// gibibyte in an unoptimised build on a busy machine.
+const CASE_TAKES_MAX: Duration = Duration::from_secs(120);
+
+/// One sentence of the contract, to be proved on `R`.
+pub struct Case<R: Runtime> {
+    /// Module and function, as in `io::read_sets_the_exact_length`.
+    pub name: &'static str,
+    /// Whether it needs a process of its own.
+    pub isolated: bool,
+    /// Proves it with runtimes set up like this; panics if it fails.
+    pub prove: fn(&R::Config),
+}
+
+/// A sentence of the contract that a backend does not keep.
+pub struct Deviation<R: Runtime> {
+    /// The case that proves it.
+    pub case: &'static str,
+    /// Why the backend cannot keep it.
+    pub reason: &'static str,
+    /// Asserts what happens instead; panics if it does not.
+    pub instead: fn(&R::Config),
+}
+
+/// Proves one case, or that it deviates as declared. What the tests of [`conformance!`] call.
+///
+/// `module` is the path of the module that the calling test, named as the case, stands in.
+///
+/// [`conformance!`]: crate::conformance!
+///
+/// # Panics
+/// If the case fails.
+pub fn check<R: Runtime>(
+    case: &str,
+    config: &R::Config,
+    deviations: &[Deviation<R>],
+    module: &str,
+) {
+    let cases = cases::<R>();
+    let case = cases.iter().find(|known| known.name == case).expect("a case of the table");
+    if case.isolated && isolate::run_elsewhere::<R>(case.name, module, config) {
+        return;
+    }
+    match deviations.iter().find(|deviation| deviation.case == case.name) {
+        None => {
+            if let Err(why) = prove(config, case.prove) {
+                panic!("{} does not keep {}: {why}", R::NAME, case.name);
+            }
+        }
+        Some(Deviation { case: name, reason, instead }) => {
+            let failed = prove(config, case.prove);
+            assert!(failed.is_err(), "{name} is kept: remove the deviation ({reason})");
+            if let Err(why) = prove(config, *instead) {
+                panic!("{name}: {} does not even do what it does instead: {why}", R::NAME);
+            }
+        }
+    }
+}
+
+/// Panics unless each deviation names a case and a reason.
+pub fn check_deviations<R: Runtime>(deviations: &[Deviation<R>]) {
+    let cases = cases::<R>();
+    for Deviation { case, reason, .. } in deviations {
+        assert!(cases.iter().any(|known| known.name == *case), "there is no case {case}");
+        assert!(!reason.is_empty(), "the deviation of {case} has no reason");
+    }
+}
+
+/// Runs `prove` on a thread of its own, so that a hang is a failure too.
+///
+/// # Errors
+/// Why it failed. After a hang the thread is left behind.
+pub(crate) fn prove<C: Clone + Send + 'static>(config: &C, prove: fn(&C)) -> Result<(), String> {
+    let config = config.clone();
+    let (done, outcome) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let panicked = catch_unwind(AssertUnwindSafe(|| prove(&config)));
+        // Nobody listens any more after a hang.
+        let _ = done
+            .send(panicked.map_err(|payload| crate::Panicked::new(payload).message().to_owned()));
+    });
+    let outcome = outcome.recv_timeout(CASE_TAKES_MAX);
+    let outcome = outcome.unwrap_or_else(|_| Err(format!("not done in {CASE_TAKES_MAX:?}")));
+    if outcome.is_ok() {
+        thread.join().map_err(|_| "the thread panicked after the case was done".to_owned())?;
+    }
+    outcome
+}
+
+/// The suite.
+pub fn cases<R: Runtime>() -> Vec<Case<R>> {
+    crate::__conformance_cases!(all __conformance_table { R })
+}
+
+/// Makes a `#[test]` of each case of the suite, for one runtime and one configuration.
+///
+/// See the [module](crate::conformance) for what it takes.
+#[macro_export]
+macro_rules! conformance {
+    (portable, $($rest:tt)*) => {
+        $crate::__conformance_cases!(portable __conformance_tests { $($rest)* });
+    };
+    ($($rest:tt)*) => {
+        $crate::__conformance_cases!(all __conformance_tests { $($rest)* });
+    };
+}
+
+/// The table of cases, passed to the macro named, after its context. A `future` runs within
+/// `block_on`, a `function` calls `block_on` itself, and a `process` does so alone in its process.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_cases {
+    (portable $callback:ident $context:tt) => {
+        $crate::__conformance_cases! { @ $callback $context [] }
+    };
+    (all $callback:ident $context:tt) => {
+        $crate::__conformance_cases! { @ $callback $context [
+            process os {
+                ten_thousand_connections_are_open
+                a_burst_of_two_thousand_connects_is_served
+                out_of_descriptors_is_survived
+                idle_connections_cost_no_cpu
+                a_flood_leaves_timers_alone
+                a_reset_in_the_middle_is_an_error
+                bind_refuses_what_another_process_shares
+                bind_goes_again_right_after_a_restart
+                bind_names_a_port_that_is_not_permitted
+                connections_leave_no_descriptor_behind
+                block_on_leaves_no_descriptor_behind
+                block_on_tells_why_there_is_no_io_uring
+                block_on_tells_of_a_small_memlock
+            }
+        ] }
+    };
+    (@ $callback:ident $context:tt [$($more:tt)*]) => {
+        $crate::$callback! {
+            $context
+            future io {
+                read_sets_the_exact_length
+                read_leaves_no_stale_bytes
+                read_appends_through_spare
+                read_gives_the_same_buffer_back
+                read_error_leaves_the_length
+                read_without_capacity_says_nothing
+                read_takes_a_buffer_of_more_than_four_gibibytes
+                end_of_stream_is_zero_and_stays
+                half_close_leaves_the_other_way_open
+                write_gives_the_buffer_back_unchanged
+                write_takes_at_least_one_byte
+                write_of_nothing_returns_at_once
+                write_takes_buffers_of_every_kind
+                write_after_shutdown_is_a_broken_pipe
+                write_to_a_peer_that_is_gone_fails
+                shutdown_may_be_repeated
+                read_exact_reads_exactly
+                read_exact_tells_of_an_early_end
+                read_exact_needs_the_capacity
+                vectored_write_keeps_the_order_and_advances
+                vectored_write_of_nothing_returns_at_once
+                vectored_write_takes_more_than_iov_max_pieces
+                vectored_write_goes_on_after_a_short_one
+                pooled_read_brings_what_is_there
+                pooled_read_is_empty_at_the_end
+                pooled_read_pins_a_buffer_only_if_it_says_so
+                pooled_read_loses_nothing_when_the_pool_is_exhausted
+                copy_moves_everything_and_counts
+                halves_read_and_write_at_once
+                a_gibibyte_arrives_whole
+            }
+            future net {
+                bind_tells_the_real_port
+                bind_refuses_an_address_in_use
+                bind_holds_the_address_until_dropped
+                bound_but_not_listening_refuses
+                listeners_share_an_address
+                a_dropped_listener_refuses
+                accept_tells_the_peer
+                accept_when_dropped_loses_nobody
+                accept_lets_others_have_their_turn
+                accept_is_fair_beside_busy_connections
+                connect_refused_names_the_address
+                connect_gives_up_when_its_time_is_over
+                a_dropped_stream_closes
+                dropped_halves_close_once_both_are
+                a_peer_that_drops_unread_bytes_resets
+            }
+            future cancel {
+                shutdown_handle_ends_a_pending_read
+                shutdown_handle_ends_a_pending_pooled_read
+                shutdown_handle_ends_a_pending_write
+                shutdown_handle_ends_the_write_side
+                shutdown_handle_does_not_keep_the_stream
+                timeout_is_no_clean_end
+                timeout_ends_a_write
+                timeout_leaves_success_alone
+                beside_resumes_the_read
+                beside_gives_both
+                dropped_read_does_what_it_says
+                dropped_read_and_stream_close
+                dropped_write_and_stream_close
+                dropped_read_frees_its_buffer_with_the_stream
+                dropped_pooled_read_returns_its_buffer
+            }
+            future task {
+                a_task_gives_its_output
+                a_task_goes_on_when_its_handle_is_dropped
+                a_panic_stays_in_its_task
+                a_panic_closes_what_the_task_held
+                wakes_come_from_other_threads
+                blocking_closures_leave_others_their_turn
+                blocking_closures_may_panic
+                a_task_that_is_always_ready_leaves_others_their_turn
+            }
+            function runtime {
+                block_on_gives_the_output
+                block_on_may_be_repeated
+                block_on_passes_a_panic_on
+                block_on_refuses_to_nest
+                block_on_ends_the_tasks_that_still_run
+            }
+            future time {
+                sleep_is_never_early
+                sleep_ends_in_order_of_time
+                sleep_of_zero_gives_others_their_turn
+                sleep_may_be_dropped
+                sleep_may_be_endless
+                sleep_ends_while_connections_are_busy
+                clocks_go_forward
+                random_bytes_differ
+            }
+            function worker {
+                each_worker_runs_once
+                workers_share_an_address
+                workers_stop_when_told
+                workers_stop_when_told_from_another_thread
+                workers_that_do_not_drain_are_cut_off
+                a_failing_worker_stops_the_others
+                a_panicking_worker_stops_the_others
+            }
+            $($more)*
+        }
+    };
+}
+
+/// Makes the table of [`cases`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_table {
+    ({ $runtime:ident } $($kind:ident $module:ident { $($case:ident)* })*) => {
+        vec![$($(Case {
+            name: concat!(stringify!($module), "::", stringify!($case)),
+            isolated: $crate::__conformance_table!(@ isolated $kind),
+            prove: $crate::__conformance_table!(@ $kind $module::$case::<$runtime>),
+        }),*),*]
+    };
+    (@ isolated process) => { true };
+    (@ isolated $kind:ident) => { false };
+    (@ future $case:expr) => { |config| support::run::<R, _>(config, $case()) };
+    (@ $kind:ident $case:expr) => { $case };
+}
+
+/// Makes the tests of [`conformance!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_tests {
+    (
+        {
+            runtime: $runtime:ty,
+            config: $config:expr
+            $(, deviations: { $($case:literal => ($reason:expr, $instead:expr $(,)?)),* $(,)? })?
+            $(,)?
+        }
+        $($kind:ident $module:ident { $($test:ident)* })*
+    ) => {
+        fn __deviations() -> ::std::vec::Vec<$crate::conformance::Deviation<$runtime>> {
+            ::std::vec![$($($crate::conformance::Deviation {
+                case: $case,
+                reason: $reason,
+                instead: $instead,
+            }),*)?]
+        }
+
+        fn __check(case: &str, module: &str) {
+            $crate::conformance::check::<$runtime>(case, &$config, &__deviations(), module);
+        }
+
+        #[test]
+        fn deviations_name_a_case_and_a_reason() {
+            $crate::conformance::check_deviations(&__deviations());
+        }
+
+        $(mod $module {
+            $(#[test]
+            fn $test() {
+                let case = ::std::concat!(::std::stringify!($module), "::", ::std::stringify!($test));
+                super::__check(case, ::std::module_path!());
+            })*
+        })*
+    };
+}

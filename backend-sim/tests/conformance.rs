@@ -1,0 +1,31 @@
+//! The contract, in the simulation.
+
+use std::thread;
+use std::time::Duration;
+
+use owned_io::Runtime;
+use owned_io_sim::{Config, Sim};
+
+owned_io::conformance! {
+    portable,
+    runtime: Sim,
+    config: Config::default(),
+    deviations: {
+        "task::blocking_closures_leave_others_their_turn" => (
+            "closures run on the simulation's own thread, because another thread's progress could \
+             not be repeated",
+            blocking_closures_run_in_turn,
+        ),
+    },
+}
+
+fn blocking_closures_run_in_turn(config: &Config) {
+    Sim::block_on(*config, async {
+        let here = thread::current().id();
+        assert_eq!(Sim::spawn_blocking(|| thread::current().id()).await.unwrap(), here);
+        let started = Sim::now();
+        Sim::spawn_blocking(|| ()).await.unwrap();
+        assert!(Sim::now() - started < Duration::from_millis(2));
+    })
+    .unwrap();
+}

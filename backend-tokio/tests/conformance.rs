@@ -1,0 +1,10 @@
+//! The contract, on tokio.
+
+#![cfg(target_os = "linux")]
+
+use owned_io_tokio::{Config, Tokio};
+
+owned_io::conformance! {
+    runtime: Tokio,
+    config: Config::default(),
+}

@@ -1,0 +1,382 @@
+//! Backends that each break one sentence of the contract, to test the suite: each must fail the case
+//! named for it.
+//!
+//! ```ignore
+//! owned_io::canaries! { runtime: my_backend::MyRuntime, config: my_backend::Config::default() }
+//! ```
+
+use std::cell::Cell;
+use std::future::{Future, pending};
+use std::io;
+use std::marker::PhantomData;
+use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{prove, support};
+use crate::backend::{Duplex, Endpoint};
+use crate::{
+    BoundAddr, BufResult, ByteStream, Capabilities, ConnectOptions, IoBuf, IoBufMut, IoVec,
+    ListenOptions, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Runtime,
+    ShutdownHandle, TcpListener,
+};
+
+/// Which sentence a canary breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// A read leaves a longer buffer's length as it was.
+    KeepsTheLength,
+    /// A read sets the length, and leaves what the buffer held.
+    KeepsStaleBytes,
+    /// An error empties the buffer.
+    EmptiesOnError,
+    /// The end of the stream is waited for, not told.
+    SwallowsTheEnd,
+    /// A read without capacity waits for bytes.
+    WaitsWithoutCapacity,
+    /// A pooled read takes its buffer before there is something to read.
+    PinsPooledBuffer,
+    /// A write says zero, though bytes were there.
+    WritesZero,
+    /// A vectored write sends the pieces last to first.
+    ReordersPieces,
+    /// A vectored write does not advance.
+    ForgetsToAdvance,
+    /// A write after the shutdown is taken, and goes nowhere.
+    WritesAfterShutdown,
+    /// Dropping a stream leaves it open.
+    LeaksStreams,
+    /// Dropping the read half closes the connection.
+    ClosesWithOneHalf,
+    /// The shutdown handle does nothing.
+    IgnoresShutdown,
+    /// A dropped accept takes a client with it.
+    LosesClients,
+    /// Tasks are forgotten after they were first polled.
+    ForgetsTasks,
+    /// Sleeps end early.
+    SleepsHalf,
+    /// A sleep of zero is ready at once.
+    SleepsNoTurn,
+    /// The time that connecting may take is ignored.
+    ConnectsForever,
+    /// Random bytes are all the same.
+    RepeatsRandom,
+    /// A connection that could not be made says nothing of the address.
+    NamesNoAddress,
+}
+
+/// Panics unless `case`, run on the canary with the defect of `D`, fails.
+pub fn check_canary<R: Runtime, D: Broken>(config: &R::Config, case: fn(&R::Config)) {
+    let failed = prove(config, case);
+    assert!(failed.is_err(), "{:?} was not noticed", D::DEFECT);
+}
+
+/// Runs the future of a case.
+pub fn run<R: Runtime, F: Future<Output = ()>>(config: &R::Config, case: F) {
+    support::run::<R, F>(config, case);
+}
+
+/// Makes a `#[test]` of each canary, on top of a sound runtime: it passes when the case named beside
+/// the defect fails.
+#[macro_export]
+macro_rules! canaries {
+    (runtime: $runtime:ty, config: $config:expr $(,)?) => {
+        $crate::__canaries! {
+            { $runtime, $config }
+            keeps_the_length: KeepsTheLength => io::read_sets_the_exact_length,
+            keeps_stale_bytes: KeepsStaleBytes => io::read_leaves_no_stale_bytes,
+            empties_on_error: EmptiesOnError => io::read_error_leaves_the_length,
+            swallows_the_end: SwallowsTheEnd => io::end_of_stream_is_zero_and_stays,
+            waits_without_capacity: WaitsWithoutCapacity => io::read_without_capacity_says_nothing,
+            pins_pooled_buffer: PinsPooledBuffer => io::pooled_read_pins_a_buffer_only_if_it_says_so,
+            writes_zero: WritesZero => io::write_takes_at_least_one_byte,
+            reorders_pieces: ReordersPieces => io::vectored_write_keeps_the_order_and_advances,
+            forgets_to_advance: ForgetsToAdvance => io::vectored_write_keeps_the_order_and_advances,
+            writes_after_shutdown: WritesAfterShutdown => io::write_after_shutdown_is_a_broken_pipe,
+            leaks_streams: LeaksStreams => net::a_dropped_stream_closes,
+            closes_with_one_half: ClosesWithOneHalf => net::dropped_halves_close_once_both_are,
+            ignores_shutdown: IgnoresShutdown => cancel::shutdown_handle_ends_a_pending_read,
+            loses_clients: LosesClients => net::accept_when_dropped_loses_nobody,
+            forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
+            sleeps_half: SleepsHalf => time::sleep_is_never_early,
+            sleeps_no_turn: SleepsNoTurn => time::sleep_of_zero_gives_others_their_turn,
+            connects_forever: ConnectsForever => net::connect_gives_up_when_its_time_is_over,
+            repeats_random: RepeatsRandom => time::random_bytes_differ,
+            names_no_address: NamesNoAddress => net::connect_refused_names_the_address,
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __canaries {
+    ({ $runtime:ty, $config:expr } $($test:ident: $defect:ident => $module:ident::$case:ident,)*) => {$(
+        #[test]
+        fn $test() {
+            use $crate::conformance::{$module, canary};
+            struct This;
+            impl canary::Broken for This {
+                const DEFECT: canary::Defect = canary::Defect::$defect;
+            }
+            canary::check_canary::<$runtime, This>(&$config, |config| {
+                type Broken = canary::Canary<$runtime, This>;
+                canary::run::<Broken, _>(config, $module::$case::<Broken>());
+            });
+        }
+    )*};
+}
+
+/// A type that stands for a [`Defect`].
+pub trait Broken: 'static {
+    /// The defect.
+    const DEFECT: Defect;
+}
+
+/// `R` with the defect of `D`.
+#[derive(Debug)]
+pub struct Canary<R, D>(PhantomData<(R, D)>);
+
+type Whole<R> = <R as Runtime>::TcpStream;
+
+/// The read half of a canary's stream.
+pub struct CanaryRead<R: Runtime, D: Broken> {
+    inner: <Whole<R> as ByteStream>::ReadHalf,
+    handle: ShutdownHandle,
+    defect: PhantomData<D>,
+}
+
+/// The write half of a canary's stream.
+pub struct CanaryWrite<R: Runtime, D> {
+    inner: Rc<Cell<Option<<Whole<R> as ByteStream>::WriteHalf>>>,
+    handle: ShutdownHandle,
+    local: SocketAddr,
+    peer: SocketAddr,
+    is_shut: bool,
+    defect: PhantomData<D>,
+}
+
+/// The listener of a canary.
+pub struct CanaryListener<R: Runtime, D> {
+    inner: R::TcpListener,
+    defect: PhantomData<D>,
+}
+
+type CanaryStream<R, D> = Duplex<CanaryRead<R, D>, CanaryWrite<R, D>>;
+
+fn stream<R: Runtime, D: Broken>(whole: Whole<R>) -> io::Result<CanaryStream<R, D>> {
+    use crate::TcpStream;
+    let (handle, local, peer) = (whole.shutdown_handle(), whole.local_addr()?, whole.peer_addr()?);
+    let (read, write) = whole.into_split();
+    let inner = Rc::new(Cell::new(Some(write)));
+    if D::DEFECT == Defect::LeaksStreams {
+        std::mem::forget(Rc::clone(&inner));
+    }
+    Ok(Duplex::new(
+        CanaryRead { inner: read, handle: handle.clone(), defect: PhantomData },
+        CanaryWrite { inner, handle, local, peer, is_shut: false, defect: PhantomData },
+    ))
+}
+
+impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
+    async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
+        if D::DEFECT == Defect::WaitsWithoutCapacity && buf.buf_capacity() == 0 {
+            return pending().await;
+        }
+        let before = buf.buf_bytes().to_vec();
+        let result;
+        BufResult(result, buf) = self.inner.read(buf).await;
+        match (D::DEFECT, &result) {
+            (Defect::KeepsTheLength, &Ok(n)) => {
+                let mut bytes = buf.buf_bytes().to_vec();
+                bytes.extend(before.get(n..).unwrap_or_default());
+                buf.buf_fill(&bytes);
+            }
+            (Defect::KeepsStaleBytes, &Ok(n)) => {
+                let mut bytes = before;
+                bytes.resize(n, 0);
+                buf.buf_fill(&bytes);
+            }
+            (Defect::EmptiesOnError, Err(_)) => buf.buf_clear(),
+            (Defect::SwallowsTheEnd, Ok(0)) if buf.buf_capacity() > 0 => return pending().await,
+            _ => {}
+        }
+        BufResult(result, buf)
+    }
+
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        if D::DEFECT == Defect::PinsPooledBuffer {
+            let (_, buf) = self.inner.read(pool.take()?).await.into_result()?;
+            return Ok(buf);
+        }
+        self.inner.read_pooled(pool).await
+    }
+}
+
+impl<R: Runtime, D: Broken> Drop for CanaryRead<R, D> {
+    fn drop(&mut self) {
+        if D::DEFECT == Defect::ClosesWithOneHalf {
+            self.handle.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl<R: Runtime, D: Broken> OwnedWrite for CanaryWrite<R, D> {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        if D::DEFECT == Defect::WritesZero && buf.buf_len() > 0 {
+            return BufResult(Ok(0), buf);
+        }
+        if D::DEFECT == Defect::WritesAfterShutdown && self.is_shut {
+            return BufResult(Ok(buf.buf_len()), buf);
+        }
+        let mut inner = self.inner.take().expect("put back after each use");
+        let result = inner.write(buf).await;
+        self.inner.set(Some(inner));
+        result
+    }
+
+    async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        let mut inner = self.inner.take().expect("put back after each use");
+        let result = match D::DEFECT {
+            Defect::ReordersPieces | Defect::ForgetsToAdvance => {
+                let mut pieces: Vec<Vec<u8>> =
+                    bufs.as_io_slices().iter().map(|piece| piece.to_vec()).collect();
+                if D::DEFECT == Defect::ReordersPieces {
+                    pieces.reverse();
+                }
+                let all = pieces.concat();
+                let n = all.len();
+                let BufResult(result, _) = inner.write_all(all).await;
+                if D::DEFECT == Defect::ReordersPieces && result.is_ok() {
+                    bufs.advance(n);
+                }
+                BufResult(result.map(|()| n), bufs)
+            }
+            _ => inner.write_vectored(bufs).await,
+        };
+        self.inner.set(Some(inner));
+        result
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.is_shut = true;
+        let mut inner = self.inner.take().expect("put back after each use");
+        let result = inner.shutdown().await;
+        self.inner.set(Some(inner));
+        result
+    }
+}
+
+impl<R: Runtime, D: Broken> Endpoint for CanaryWrite<R, D> {
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        struct Deaf;
+        impl crate::backend::ShutdownTarget for Deaf {
+            fn shutdown(&self, _how: Shutdown) {}
+        }
+        if D::DEFECT == Defect::IgnoresShutdown {
+            let deaf: std::rc::Weak<Deaf> = std::rc::Weak::new();
+            return ShutdownHandle::new(deaf);
+        }
+        self.handle.clone()
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.peer)
+    }
+}
+
+impl<R: Runtime, D: Broken> TcpListener for CanaryListener<R, D> {
+    type Stream = CanaryStream<R, D>;
+
+    async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
+        let (whole, peer) = self.inner.accept().await?;
+        if D::DEFECT == Defect::LosesClients {
+            R::sleep(Duration::ZERO).await; // with the client in hand
+        }
+        Ok((stream::<R, D>(whole)?, peer))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+}
+
+impl<R: Runtime, D: Broken> Runtime for Canary<R, D> {
+    const NAME: &'static str = "a canary";
+    const CAPABILITIES: Capabilities = R::CAPABILITIES;
+
+    type Config = R::Config;
+    type TcpStream = CanaryStream<R, D>;
+    type TcpListener = CanaryListener<R, D>;
+
+    fn tuned() -> Self::Config {
+        R::tuned()
+    }
+
+    fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output> {
+        R::block_on(config, future)
+    }
+
+    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+        if D::DEFECT == Defect::ForgetsTasks {
+            return R::spawn_detached(async {
+                let mut future = Box::pin(future);
+                let _ = std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx)))
+                    .await;
+            });
+        }
+        R::spawn_detached(future);
+    }
+
+    async fn spawn_blocking<T: Send + 'static>(
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        R::spawn_blocking(f).await
+    }
+
+    fn now() -> Instant {
+        R::now()
+    }
+
+    fn wall_clock() -> SystemTime {
+        R::wall_clock()
+    }
+
+    async fn sleep(duration: Duration) {
+        match D::DEFECT {
+            Defect::SleepsHalf => R::sleep(duration / 2).await,
+            Defect::SleepsNoTurn if duration.is_zero() => {}
+            _ => R::sleep(duration).await,
+        }
+    }
+
+    fn fill_random(bytes: &mut [u8]) {
+        if D::DEFECT == Defect::RepeatsRandom {
+            return bytes.fill(4); // chosen by fair dice roll
+        }
+        R::fill_random(bytes);
+    }
+
+    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+        R::bind(options)
+    }
+
+    fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
+        Ok(CanaryListener { inner: R::listen(bound)?, defect: PhantomData })
+    }
+
+    async fn connect(mut options: ConnectOptions) -> io::Result<Self::TcpStream> {
+        if D::DEFECT == Defect::ConnectsForever {
+            options.timeout = Duration::from_secs(7);
+        }
+        let whole = R::connect(options).await;
+        if D::DEFECT == Defect::NamesNoAddress {
+            return stream::<R, D>(whole.map_err(|error| io::Error::from(error.kind()))?);
+        }
+        stream::<R, D>(whole?)
+    }
+}

@@ -1,0 +1,237 @@
+//! Cases about ending operations: by shutdown, by deadline, by drop.
+
+use std::cell::Cell;
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::support::{
+    A_WHILE, Counted, SOON, expect_closed, fill, pair, pair_with, pattern, read_to_end, soon,
+    stays_pending, within,
+};
+use crate::{
+    BufResult, ByteStream, DroppedRead, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, beside, timeout,
+};
+
+/// "`Shutdown::Read`: a pending read returns `Ok(0)`. `Shutdown::Both`: both."
+pub async fn shutdown_handle_ends_a_pending_read<R: Runtime>() {
+    for how in [Shutdown::Read, Shutdown::Both] {
+        let (_a, mut b) = pair::<R>().await;
+        let handle = b.shutdown_handle();
+        let mut read = pin!(b.read(b"old".to_vec()));
+        let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
+        assert!(ready.pinned.is_none());
+        handle.shutdown(how);
+        let (n, buf) = soon::<R, _>("the read's end", read).await.into_result().unwrap();
+        assert_eq!((n, buf.len()), (0, 0), "{how:?}");
+    }
+}
+
+/// As for a read: a pending pooled read comes back empty.
+pub async fn shutdown_handle_ends_a_pending_pooled_read<R: Runtime>() {
+    let (_a, b) = pair::<R>().await;
+    let handle = b.shutdown_handle();
+    let (mut read, _write) = b.into_split();
+    let pool = Pool::new(PoolConfig::default());
+    let mut read = pin!(read.read_pooled(&pool));
+    assert!(beside(read.as_mut(), R::sleep(A_WHILE)).await.pinned.is_none());
+    handle.shutdown(Shutdown::Both);
+    assert!(soon::<R, _>("the read's end", read).await.unwrap().is_empty());
+}
+
+/// "`Shutdown::Both`: a pending write ends, with that error or a short count."
+pub async fn shutdown_handle_ends_a_pending_write<R: Runtime>() {
+    let (mut a, _b) = pair_with::<R>(Some(16 * 1024)).await;
+    let handle = a.shutdown_handle();
+    // More than fits anywhere on the way, so it pends sooner or later.
+    let writer = R::spawn(async move { a.write_all(pattern(64 << 20)).await.0 });
+    R::sleep(A_WHILE).await;
+    handle.shutdown(Shutdown::Both);
+    let written = soon::<R, _>("the write's end", writer).await.unwrap();
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
+}
+
+/// "`Shutdown::Write`: the peer sees the end of the stream; a later write fails with `BrokenPipe`."
+pub async fn shutdown_handle_ends_the_write_side<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("before").await.into_result().unwrap();
+    a.shutdown_handle().shutdown(Shutdown::Write);
+    assert_eq!(soon::<R, _>("the end", read_to_end(&mut b)).await, b"before");
+    assert_eq!(a.write("after").await.0.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    b.write_all("the other way").await.into_result().unwrap();
+    drop(b);
+    assert_eq!(soon::<R, _>("the other way", read_to_end(&mut a)).await, b"the other way");
+}
+
+/// "It does not keep the connection open: once the stream and its halves are dropped, it does
+/// nothing."
+pub async fn shutdown_handle_does_not_keep_the_stream<R: Runtime>() {
+    let (a, mut b) = pair::<R>().await;
+    let handle = a.shutdown_handle();
+    let (read, write) = a.into_split();
+    drop((read, write));
+    expect_closed::<R>(&mut b).await;
+    // Were its descriptor used still, these new connections might have it now.
+    let (mut c, mut d) = pair::<R>().await;
+    handle.shutdown(Shutdown::Both);
+    c.write_all("unharmed").await.into_result().unwrap();
+    let read = d.read_exact(Vec::with_capacity(8), 8).await;
+    assert_eq!(read.into_result().unwrap().1, b"unharmed");
+}
+
+/// "`TimedOut` when the limit came first, however the operation ended then: a deadline never reads
+/// as a clean end of the stream", and "its buffer comes back in every case."
+pub async fn timeout_is_no_clean_end<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let handle = b.shutdown_handle();
+    let buf = Vec::with_capacity(100);
+    let before = buf.as_ptr();
+    let read = timeout::<R, _>(A_WHILE, &handle, b.read(buf));
+    let BufResult(result, buf) = soon::<R, _>("the deadline", read).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(buf.as_ptr(), before);
+    expect_closed::<R>(&mut a).await;
+}
+
+/// The same for a write that waits for a peer who does not read.
+pub async fn timeout_ends_a_write<R: Runtime>() {
+    let (mut a, _b) = pair_with::<R>(Some(16 * 1024)).await;
+    let handle = a.shutdown_handle();
+    let write = timeout::<R, _>(A_WHILE * 3, &handle, a.write_all(pattern(64 << 20)));
+    let BufResult(result, buf) = soon::<R, _>("the deadline", write).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(buf.len(), 64 << 20);
+}
+
+/// "Gives `operation` at most `limit`": one that is done in time is left alone.
+pub async fn timeout_leaves_success_alone<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let handle = b.shutdown_handle();
+    for word in ["one", "two"] {
+        a.write_all(word).await.into_result().unwrap();
+        let read = b.read_exact(Vec::with_capacity(3), 3);
+        let ((), buf) = timeout::<R, _>(SOON, &handle, read).await.into_result().unwrap();
+        assert_eq!(buf, word.as_bytes());
+    }
+}
+
+/// "The read is borrowed, not given away, so nothing of it is lost and it is waited for again
+/// afterwards."
+pub async fn beside_resumes_the_read<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let sent = pattern(5_000);
+    let writer = R::spawn({
+        let sent = sent.clone();
+        async move {
+            for part in sent.chunks(100) {
+                a.write_all(part.to_vec()).await.into_result().unwrap();
+                R::sleep(Duration::from_millis(1)).await;
+            }
+            a.shutdown().await.unwrap();
+        }
+    });
+    let (mut received, mut interrupted) = (Vec::new(), 0);
+    loop {
+        let mut read = pin!(b.read(Vec::with_capacity(64)));
+        let (n, buf) = loop {
+            let ready = beside(read.as_mut(), R::sleep(Duration::from_micros(100))).await;
+            if let Some(result) = ready.pinned {
+                break result.into_result().unwrap();
+            }
+            interrupted += 1;
+        };
+        if n == 0 {
+            break;
+        }
+        received.extend_from_slice(&buf);
+    }
+    assert!(received == sent && interrupted > 0);
+    writer.await.unwrap();
+}
+
+/// "When both are ready both come back."
+pub async fn beside_gives_both<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("x").await.into_result().unwrap();
+    let read = R::spawn(async move { b.read(Vec::with_capacity(1)).await.into_result() });
+    R::sleep(A_WHILE).await;
+    let mut read = pin!(read);
+    let ready = beside(read.as_mut(), std::future::ready("other")).await;
+    assert_eq!(ready.pinned.unwrap().unwrap().unwrap().1, b"x");
+    assert_eq!(ready.other, Some("other"));
+}
+
+/// `DroppedRead`: "what becomes of the bytes that arrive after a pending read was dropped."
+pub async fn dropped_read_does_what_it_says<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    assert!(stays_pending::<R>(b.read(Vec::with_capacity(16))).await);
+    // Long enough for a cancellation to reach the kernel.
+    R::sleep(A_WHILE).await;
+    a.write_all("first").await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    a.write_all("second").await.into_result().unwrap();
+    a.shutdown().await.unwrap();
+    let received = soon::<R, _>("the end", read_to_end(&mut b)).await;
+    match R::CAPABILITIES.dropped_read {
+        DroppedRead::LosesNothing | DroppedRead::Cancelled => assert_eq!(received, b"firstsecond"),
+        DroppedRead::EatsNextBytes => assert_eq!(received, b"second"),
+    }
+}
+
+/// "Dropping the stream closes the connection all the same."
+pub async fn dropped_read_and_stream_close<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    assert!(stays_pending::<R>(b.read(Vec::with_capacity(16))).await);
+    drop(b);
+    expect_closed::<R>(&mut a).await;
+
+    let (mut a, b) = pair::<R>().await;
+    let (mut read, write) = b.into_split();
+    assert!(stays_pending::<R>(read.read_pooled(&Pool::new(PoolConfig::default()))).await);
+    drop((read, write));
+    expect_closed::<R>(&mut a).await;
+}
+
+/// The same after a write that was pending.
+pub async fn dropped_write_and_stream_close<R: Runtime>() {
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    fill::<R>(&mut b).await;
+    drop(b);
+    expect_closed::<R>(&mut a).await;
+}
+
+/// "Its buffer is forfeited (freed once the kernel has let go of it)": at the latest when the
+/// stream is dropped, and once.
+pub async fn dropped_read_frees_its_buffer_with_the_stream<R: Runtime>() {
+    let (a, mut b) = pair::<R>().await;
+    let drops = Rc::new(Cell::new(0));
+    let buf = Counted { bytes: Vec::with_capacity(16), drops: Rc::clone(&drops) };
+    assert!(stays_pending::<R>(b.read(buf)).await);
+    drop(b);
+    let freed = within::<R, _>(SOON, async {
+        while drops.get() == 0 {
+            R::sleep(A_WHILE).await;
+        }
+    });
+    assert!(freed.await.is_some(), "the buffer was never freed");
+    R::sleep(A_WHILE).await;
+    assert_eq!(drops.get(), 1);
+    drop(a);
+}
+
+/// "As for `read`; the buffer goes back to the pool."
+pub async fn dropped_pooled_read_returns_its_buffer<R: Runtime>() {
+    let (_a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig::default());
+    assert!(stays_pending::<R>(b.read_pooled(&pool)).await);
+    drop(b);
+    let back = within::<R, _>(SOON, async {
+        while pool.leased() > 0 {
+            R::sleep(A_WHILE).await;
+        }
+    });
+    assert!(back.await.is_some(), "the buffer never came back");
+}

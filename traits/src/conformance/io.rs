@@ -1,0 +1,488 @@
+//! Cases about reading and writing.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::support::{A_WHILE, expect_closed, fill, pair, pair_with, pattern, read_to_end, soon};
+use crate::{
+    BufResult, ByteStream, IOV_MAX, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, copy,
+};
+
+/// "`Ok(n)`: `n` bytes are new, from the buffer's start, and its length is exactly `n`, whatever it
+/// was before."
+pub async fn read_sets_the_exact_length<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("5byte").await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    let (n, buf) = b.read(vec![0; 32]).await.into_result().unwrap();
+    assert!((1..=5).contains(&n));
+    assert_eq!(buf.len(), n);
+}
+
+/// "`n` bytes are new, from the buffer's start."
+pub async fn read_leaves_no_stale_bytes<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("new").await.into_result().unwrap();
+    let (n, buf) = b.read(b"stale bytes".to_vec()).await.into_result().unwrap();
+    assert_eq!(buf, &b"new"[..n]);
+}
+
+/// "To append, read into `buf.spare()`."
+pub async fn read_appends_through_spare<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let mut buf = Vec::with_capacity(64);
+    for word in ["one ", "two ", "three"] {
+        a.write_all(word).await.into_result().unwrap();
+        let mut missing = word.len();
+        while missing > 0 {
+            let (n, spare) = b.read(buf.spare().limit(missing)).await.into_result().unwrap();
+            buf = Spare::into_inner(spare);
+            assert!(n > 0);
+            missing -= n;
+        }
+    }
+    assert_eq!(buf, b"one two three");
+}
+
+/// "Reads into `buf` and hands it back": that very buffer, on success and on an error.
+pub async fn read_gives_the_same_buffer_back<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("bytes").await.into_result().unwrap();
+    let buf = Vec::with_capacity(100);
+    let (before, capacity) = (buf.as_ptr(), buf.capacity());
+    let (_, buf) = b.read(buf).await.into_result().unwrap();
+    assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity));
+
+    let (mut b, buf) = reset_stream::<R>(buf).await;
+    let BufResult(result, buf) = b.read(buf).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity));
+}
+
+/// "The buffer comes back with its length unchanged; no byte was consumed. The OS error code is
+/// kept."
+pub async fn read_error_leaves_the_length<R: Runtime>() {
+    let (mut b, buf) = reset_stream::<R>(b"length 9.".to_vec()).await;
+    let BufResult(result, buf) = b.read(buf).await;
+    let error = result.unwrap_err();
+    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::ConnectionReset, Some(104)));
+    assert_eq!(buf, b"length 9.");
+}
+
+/// A stream whose peer has reset it, which its next read tells; and `buf` again.
+async fn reset_stream<R: Runtime>(buf: Vec<u8>) -> (R::TcpStream, Vec<u8>) {
+    let (a, mut b) = pair::<R>().await;
+    b.write_all("never read").await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    drop(a);
+    R::sleep(A_WHILE).await;
+    (b, buf)
+}
+
+/// "A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says nothing
+/// about it."
+pub async fn read_without_capacity_says_nothing<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let read = soon::<R, _>("a read without capacity", b.read(Vec::new()));
+    assert_eq!(read.await.into_result().unwrap().0, 0);
+
+    a.write_all("x").await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    assert_eq!(b.read(Vec::new()).await.into_result().unwrap().0, 0);
+    let (n, buf) = b.read(Vec::with_capacity(8)).await.into_result().unwrap();
+    assert_eq!((n, &buf[..]), (1, &b"x"[..]), "the byte is still there");
+}
+
+/// "Ask the kernel for no more than `TRANSFER_BYTES_MAX`: its length fields are 32 bits wide."
+pub async fn read_takes_a_buffer_of_more_than_four_gibibytes<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("x").await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    // Reserved, not touched, so it costs no memory. Its low 32 bits are zero.
+    let buf = Vec::with_capacity(1 << 33);
+    let (n, buf) = soon::<R, _>("a read", b.read(buf)).await.into_result().unwrap();
+    assert_eq!((n, &buf[..]), (1, &b"x"[..]));
+}
+
+/// "`Ok(0)`: the peer has ended the stream, and every later read says so again."
+pub async fn end_of_stream_is_zero_and_stays<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("last").await.into_result().unwrap();
+    a.shutdown().await.unwrap();
+    assert_eq!(soon::<R, _>("the end", read_to_end(&mut b)).await, b"last");
+    for _ in 0..3 {
+        let read = soon::<R, _>("the end again", b.read(b"old".to_vec()));
+        let (n, buf) = read.await.into_result().unwrap();
+        assert_eq!((n, buf.len()), (0, 0));
+    }
+}
+
+/// "Ends the write side: the peer reads what was written, then the end of the stream. The read side
+/// stays open."
+pub async fn half_close_leaves_the_other_way_open<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("question").await.into_result().unwrap();
+    a.shutdown().await.unwrap();
+    assert_eq!(soon::<R, _>("the question", read_to_end(&mut b)).await, b"question");
+    b.write_all("answer").await.into_result().unwrap();
+    b.shutdown().await.unwrap();
+    assert_eq!(soon::<R, _>("the answer", read_to_end(&mut a)).await, b"answer");
+}
+
+/// "The buffer comes back unchanged."
+pub async fn write_gives_the_buffer_back_unchanged<R: Runtime>() {
+    let (mut a, b) = pair::<R>().await;
+    let buf = b"some bytes".to_vec();
+    let before = buf.as_ptr();
+    let (n, buf) = a.write(buf).await.into_result().unwrap();
+    assert!((1..=10).contains(&n));
+    assert_eq!((buf.as_ptr(), &buf[..]), (before, &b"some bytes"[..]));
+
+    drop(b);
+    let mut buf = buf;
+    // The first writes may still be taken; bounded by the time a reset takes on loopback.
+    for _ in 0..100 {
+        let BufResult(result, back) = a.write(buf).await;
+        assert_eq!((back.as_ptr(), &back[..]), (before, &b"some bytes"[..]));
+        if result.is_err() {
+            return;
+        }
+        buf = back;
+        R::sleep(A_WHILE).await;
+    }
+    panic!("writing to a peer that is gone never failed");
+}
+
+/// "`Ok(n)`: it has taken the first `n`; `n` is at least 1 and may be less than the length."
+pub async fn write_takes_at_least_one_byte<R: Runtime>() {
+    const BYTES: usize = 4 << 20;
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    let reader = R::spawn(async move { read_to_end(&mut b).await });
+    let sent = pattern(BYTES);
+    let mut left = sent.clone().buf_slice(..);
+    while left.buf_len() > 0 {
+        let (n, back) = a.write(left).await.into_result().unwrap();
+        assert!(n > 0 && n <= back.buf_len());
+        left = back;
+        left.advance(n);
+    }
+    a.shutdown().await.unwrap();
+    assert!(reader.await.unwrap() == sent);
+}
+
+/// "An empty buffer returns `Ok(0)` at once and leaves the stream as it is."
+pub async fn write_of_nothing_returns_at_once<R: Runtime>() {
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    fill::<R>(&mut a).await; // nothing more fits in
+    let write = soon::<R, _>("a write of nothing", a.write(Vec::new()));
+    assert_eq!(write.await.into_result().unwrap().0, 0);
+    drop(a);
+    expect_closed::<R>(&mut b).await;
+}
+
+/// Buffers of every kind are written from: "`Vec<u8>`, `Box<[u8]>`, `String`, `&'static [u8]`,
+/// `&'static str`, `Rc<[u8]>`, `Arc<[u8]>`, `Bytes`, `BytesMut`, `PoolBuf`, `Slice` and `Spare`".
+pub async fn write_takes_buffers_of_every_kind<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let mut pooled = Pool::new(PoolConfig::default()).take().unwrap();
+    pooled.buf_fill(b"j");
+    let mut spare = Vec::with_capacity(8).spare();
+    spare.buf_fill(b"l");
+    a.write_all(b"a".to_vec()).await.into_result().unwrap();
+    a.write_all(Box::<[u8]>::from(&b"b"[..])).await.into_result().unwrap();
+    a.write_all(String::from("c")).await.into_result().unwrap();
+    a.write_all(&b"d"[..]).await.into_result().unwrap();
+    a.write_all("e").await.into_result().unwrap();
+    a.write_all(Rc::<[u8]>::from(&b"f"[..])).await.into_result().unwrap();
+    a.write_all(Arc::<[u8]>::from(&b"g"[..])).await.into_result().unwrap();
+    a.write_all(bytes::Bytes::from_static(b"h")).await.into_result().unwrap();
+    a.write_all(bytes::BytesMut::from(&b"i"[..])).await.into_result().unwrap();
+    a.write_all(pooled).await.into_result().unwrap();
+    let ((), slice) = a.write_all("-k-".buf_slice(1..2)).await.into_result().unwrap();
+    assert_eq!(Slice::into_inner(slice), "-k-");
+    a.write_all(spare).await.into_result().unwrap();
+    a.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut b).await, b"abcdefghijkl");
+}
+
+/// "`BrokenPipe` after a shutdown of the write side, by whichever way."
+pub async fn write_after_shutdown_is_a_broken_pipe<R: Runtime>() {
+    let (mut a, _b) = pair::<R>().await;
+    a.shutdown().await.unwrap();
+    let BufResult(result, buf) = a.write("too late").await;
+    let error = result.unwrap_err();
+    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::BrokenPipe, Some(32)));
+    assert_eq!(buf, "too late");
+    let mut bufs = IoVec::new();
+    bufs.push("too late");
+    let BufResult(result, bufs) = a.write_vectored(bufs).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    assert_eq!(bufs.bytes_left(), 8, "nothing was advanced");
+}
+
+/// "That or `ConnectionReset` when the peer is gone."
+pub async fn write_to_a_peer_that_is_gone_fails<R: Runtime>() {
+    let (mut a, b) = pair::<R>().await;
+    drop(b);
+    // The first writes may still be taken; bounded by the time a reset takes on loopback.
+    for _ in 0..100 {
+        R::sleep(A_WHILE).await;
+        if let Err(error) = a.write("anybody there?").await.0 {
+            assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset));
+            return;
+        }
+    }
+    panic!("writing to a peer that is gone never failed");
+}
+
+/// "Doing it again, or after the peer has ended its own side, is no error."
+pub async fn shutdown_may_be_repeated<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.shutdown().await.unwrap();
+    a.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut b).await, b"");
+    b.shutdown().await.unwrap();
+}
+
+/// "Success means that the buffer's length is `len` and those are the bytes."
+pub async fn read_exact_reads_exactly<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let sent = pattern(100_000);
+    let writer = R::spawn({
+        let sent = sent.clone();
+        async move { a.write_all(sent).await.into_result().map(drop) }
+    });
+    let mut received = Vec::new();
+    let mut buf = b"what the buffer held before".to_vec();
+    buf.reserve(1000);
+    while received.len() < sent.len() {
+        let len = (received.len() % 997 + 1).min(sent.len() - received.len());
+        ((), buf) = b.read_exact(buf, len).await.into_result().unwrap();
+        assert_eq!(buf.len(), len);
+        received.extend_from_slice(&buf);
+    }
+    assert!(received == sent);
+    assert_eq!(b.read_exact(buf, 0).await.into_result().unwrap().1.len(), 0);
+    writer.await.unwrap().unwrap();
+}
+
+/// "`UnexpectedEof` if the stream ends first: the buffer comes back with what was read until then."
+pub async fn read_exact_tells_of_an_early_end<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("half").await.into_result().unwrap();
+    a.shutdown().await.unwrap();
+    let BufResult(result, buf) = b.read_exact(Vec::with_capacity(8), 8).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(buf, b"half");
+}
+
+/// "`InvalidInput` if the buffer's capacity is less than `len`: nothing was consumed."
+pub async fn read_exact_needs_the_capacity<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all("x").await.into_result().unwrap();
+    let small = b"small".to_vec().into_boxed_slice().into_vec();
+    let BufResult(result, small) = b.read_exact(small, 6).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(small, b"small");
+    assert_eq!(b.read_exact(small, 1).await.into_result().unwrap().1, b"x");
+}
+
+/// "Like `write` of the pieces put together. On `Ok(n)` `bufs` is already advanced by `n`."
+pub async fn vectored_write_keeps_the_order_and_advances<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let mut bufs = IoVec::new();
+    bufs.extend([&b"one "[..], b"", b"two ", b"three"]);
+    while bufs.bytes_left() > 0 {
+        let before = bufs.bytes_left();
+        let (n, back) = a.write_vectored(bufs).await.into_result().unwrap();
+        bufs = back;
+        assert!(n > 0);
+        assert_eq!(bufs.bytes_left(), before - n);
+    }
+    assert_eq!(bufs.into_bufs(), [&b"one "[..], b"", b"two ", b"three"]);
+    a.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut b).await, b"one two three");
+}
+
+/// As `write`: "An empty buffer returns `Ok(0)` at once."
+pub async fn vectored_write_of_nothing_returns_at_once<R: Runtime>() {
+    let (mut a, _b) = pair::<R>().await;
+    let (n, mut bufs) = a.write_vectored(IoVec::<Vec<u8>>::new()).await.into_result().unwrap();
+    assert_eq!(n, 0);
+    bufs.push(Vec::new());
+    let write = soon::<R, _>("a write of nothing", a.write_vectored(bufs));
+    assert_eq!(write.await.into_result().unwrap().0, 0);
+}
+
+/// "At most `IOV_MAX` of them": more leave by further writes.
+pub async fn vectored_write_takes_more_than_iov_max_pieces<R: Runtime>() {
+    const PIECES: usize = 3 * IOV_MAX + 17;
+    let (mut a, mut b) = pair::<R>().await;
+    let sent = pattern(PIECES * 5);
+    let mut bufs = IoVec::with_capacity(PIECES);
+    bufs.extend(sent.chunks(5).map(<[u8]>::to_vec));
+    let reader = R::spawn(async move { read_to_end(&mut b).await });
+    let ((), bufs) = a.write_all_vectored(bufs).await.into_result().unwrap();
+    assert_eq!((bufs.bytes_left(), bufs.bufs().len()), (0, PIECES));
+    a.shutdown().await.unwrap();
+    assert!(reader.await.unwrap() == sent);
+}
+
+/// "Writes the bytes that are left in `bufs`, or the first of them": a short write ends anywhere.
+pub async fn vectored_write_goes_on_after_a_short_one<R: Runtime>() {
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    let sent = pattern(2 << 20);
+    let mut bufs = IoVec::new();
+    bufs.extend(sent.chunks(70_001).map(<[u8]>::to_vec));
+    let reader = R::spawn(async move { read_to_end(&mut b).await });
+    a.write_all_vectored(bufs).await.into_result().unwrap();
+    a.shutdown().await.unwrap();
+    assert!(reader.await.unwrap() == sent);
+}
+
+/// "The buffer that comes back holds what was read", and goes back to the pool when dropped.
+pub async fn pooled_read_brings_what_is_there<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig::default());
+    let sent = pattern(200_000);
+    let writer = R::spawn({
+        let sent = sent.clone();
+        async move { a.write_all(sent).await.into_result().map(drop) }
+    });
+    let mut received = Vec::new();
+    while received.len() < sent.len() {
+        let buf = b.read_pooled(&pool).await.unwrap();
+        assert!(!buf.is_empty() && buf.len() <= pool.buf_bytes());
+        assert_eq!(pool.leased(), 1);
+        received.extend_from_slice(&buf);
+    }
+    assert!(received == sent);
+    assert_eq!(pool.leased(), 0);
+    writer.await.unwrap().unwrap();
+}
+
+/// "It is empty at the end of the stream."
+pub async fn pooled_read_is_empty_at_the_end<R: Runtime>() {
+    let (a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig::default());
+    drop(a);
+    for _ in 0..2 {
+        let read = soon::<R, _>("the end", b.read_pooled(&pool));
+        assert!(read.await.unwrap().is_empty());
+    }
+}
+
+/// "A backend whose `pooled_read_pins_buffer` is false holds no buffer while it waits."
+pub async fn pooled_read_pins_a_buffer_only_if_it_says_so<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig::default());
+    let read = R::spawn({
+        let pool = pool.clone();
+        async move { b.read_pooled(&pool).await.map(|buf| buf.to_vec()) }
+    });
+    R::sleep(A_WHILE).await;
+    let pinned = usize::from(R::CAPABILITIES.pooled_read_pins_buffer);
+    assert_eq!(pool.leased(), pinned, "buffers that a pending pooled read holds");
+    a.write_all("x").await.into_result().unwrap();
+    assert_eq!(soon::<R, _>("the byte", read).await.unwrap().unwrap(), b"x");
+}
+
+/// "`PoolExhausted` (as `QuotaExceeded`) when all of the pool's buffers are in use: then nothing was
+/// consumed, and reading again later goes on where this left off."
+pub async fn pooled_read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let mut config = PoolConfig::default();
+    config.leased_max = 1;
+    let pool = Pool::new(config);
+    let taken = pool.take().unwrap();
+    a.write_all("kept").await.into_result().unwrap();
+    for _ in 0..3 {
+        let read = soon::<R, _>("the refusal", b.read_pooled(&pool));
+        assert_eq!(read.await.unwrap_err().kind(), ErrorKind::QuotaExceeded);
+    }
+    drop(taken);
+    let mut received = Vec::new();
+    while received.len() < 4 {
+        let read = soon::<R, _>("the bytes", b.read_pooled(&pool));
+        received.extend_from_slice(&read.await.unwrap());
+    }
+    assert_eq!(received, b"kept");
+}
+
+/// "Writes to `writer` what `reader` reads, until the end of the stream; says how many bytes that
+/// were. Does not shut the writer down."
+pub async fn copy_moves_everything_and_counts<R: Runtime>() {
+    const BYTES: usize = 1 << 20;
+    let (client, server) = pair::<R>().await;
+    let echo = R::spawn(async move {
+        let (mut read, mut write) = server.into_split();
+        let copied = copy(&mut read, &mut write, &Pool::new(PoolConfig::default())).await;
+        write.write_all(" still open").await.into_result().unwrap();
+        copied.unwrap()
+    });
+    let (mut read, mut write) = client.into_split();
+    drop(R::spawn(async move {
+        write.write_all(pattern(BYTES)).await.into_result().unwrap();
+        write.shutdown().await.unwrap();
+    }));
+    let received = read_to_end(&mut read).await;
+    assert!(received[..BYTES] == pattern(BYTES));
+    assert_eq!(&received[BYTES..], b" still open");
+    assert_eq!(echo.await.unwrap(), BYTES as u64);
+}
+
+/// "Two halves, so that one task may read while another writes."
+pub async fn halves_read_and_write_at_once<R: Runtime>() {
+    const BYTES: usize = 4 << 20;
+    let (a, b) = pair_with::<R>(Some(16 * 1024)).await;
+    let mut tasks = Vec::new();
+    for stream in [a, b] {
+        let (mut read, mut write) = stream.into_split();
+        tasks.push(R::spawn(async move {
+            // Were the halves to exclude each other, neither end would ever read.
+            let writer = R::spawn(async move {
+                write.write_all(pattern(BYTES)).await.into_result().unwrap();
+                write.shutdown().await.unwrap();
+            });
+            let received = read_to_end(&mut read).await;
+            writer.await.unwrap();
+            received
+        }));
+    }
+    for task in tasks {
+        assert!(task.await.unwrap() == pattern(BYTES));
+    }
+}
+
+/// Nothing is lost, doubled or swapped, however long the stream: a gibibyte through 64 KiB buffers.
+pub async fn a_gibibyte_arrives_whole<R: Runtime>() {
+    const BYTES: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
+    const BLOCK: usize = 64 * 1024 - 8; // not a power of two, so that a shift is seen
+    let (mut a, mut b) = pair::<R>().await;
+    let writer = R::spawn(async move {
+        let (mut sent, mut block) = (0, pattern(BLOCK));
+        while sent < BYTES {
+            block[..8].copy_from_slice(&(sent as u64).to_le_bytes()); // each block differs
+            let ((), back) = a.write_all(block).await.into_result().unwrap();
+            (sent, block) = (sent + BLOCK, back);
+        }
+        a.shutdown().await.unwrap();
+        sent
+    });
+    let (mut received, mut expected) = (0, pattern(BLOCK));
+    let mut buf = Vec::with_capacity(BLOCK);
+    loop {
+        let BufResult(result, back) = b.read_exact(buf, BLOCK).await;
+        buf = back;
+        if let Err(error) = result {
+            assert_eq!((error.kind(), buf.len()), (ErrorKind::UnexpectedEof, 0));
+            break;
+        }
+        expected[..8].copy_from_slice(&(received as u64).to_le_bytes());
+        assert!(buf == expected, "block at {received}");
+        received += BLOCK;
+    }
+    assert_eq!(received, writer.await.unwrap());
+}

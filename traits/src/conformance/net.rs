@@ -1,0 +1,286 @@
+//! Cases about addresses, listeners and connections.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::support::{
+    A_WHILE, SOON, connect, echo, echoed, expect_closed, listener, loopback, pair, soon,
+    stays_pending,
+};
+use crate::{
+    ACCEPT_BATCH_MAX, AddrError, ByteStream, ConnectOptions, OwnedRead, OwnedWriteExt, Runtime,
+    TcpListener, TcpStream,
+};
+
+/// "The address, with the real port."
+pub async fn bind_tells_the_real_port<R: Runtime>() {
+    let bound = R::bind(loopback()).unwrap();
+    assert_ne!(bound.local_addr().port(), 0);
+    let mut listener = R::listen(&bound).unwrap();
+    assert_eq!(listener.local_addr().unwrap(), bound.local_addr());
+    let client = connect::<R>(bound.local_addr()).await;
+    let (server, _) = listener.accept().await.unwrap();
+    assert_eq!(client.peer_addr().unwrap(), bound.local_addr());
+    assert_eq!(server.local_addr().unwrap(), bound.local_addr());
+}
+
+/// "`AddrInUse` when any other socket has the address": bound alone, or listened on too.
+pub async fn bind_refuses_an_address_in_use<R: Runtime>() {
+    let first = R::bind(loopback()).unwrap();
+    let mut again = loopback();
+    again.addr = first.local_addr();
+    let refused = |what: &str| {
+        let error = R::bind(again.clone()).expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "{what}");
+        assert!(error.to_string().contains(&again.addr.to_string()), "{what}: {error}");
+    };
+    refused("bound");
+    let _listener = R::listen(&first).unwrap();
+    refused("bound and listened on");
+    drop(first);
+    refused("listened on");
+}
+
+/// "The address is held until the last clone is dropped", and by each listener.
+pub async fn bind_holds_the_address_until_dropped<R: Runtime>() {
+    let first = R::bind(loopback()).unwrap();
+    let mut again = loopback();
+    again.addr = first.local_addr();
+    let listener = R::listen(&first).unwrap();
+    drop((first, listener));
+    let bound = soon::<R, _>("the address is free", async {
+        loop {
+            match R::bind(again.clone()) {
+                Ok(bound) => return bound,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::AddrInUse),
+            }
+            R::sleep(A_WHILE).await;
+        }
+    });
+    assert_eq!(bound.await.local_addr(), again.addr);
+}
+
+/// "Nobody can connect before somebody listens on it."
+pub async fn bound_but_not_listening_refuses<R: Runtime>() {
+    let bound = R::bind(loopback()).unwrap();
+    let connect = soon::<R, _>("the refusal", R::connect(ConnectOptions::new(bound.local_addr())));
+    assert_eq!(connect.await.err().unwrap().kind(), ErrorKind::ConnectionRefused);
+}
+
+/// "Each worker has a listener of its own; the kernel spreads clients over the listeners": every
+/// client reaches one of them.
+pub async fn listeners_share_an_address<R: Runtime>() {
+    const CLIENTS: usize = 64;
+    let bound = R::bind(loopback()).unwrap();
+    let accepted = Rc::new(Cell::new(0));
+    for _ in 0..2 {
+        let mut listener = R::listen(&bound).unwrap();
+        let accepted = Rc::clone(&accepted);
+        drop(R::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                accepted.set(accepted.get() + 1);
+                drop(R::spawn(echo(stream)));
+            }
+        }));
+    }
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = connect::<R>(bound.local_addr()).await;
+        let answer = soon::<R, _>("an echo", echoed(&mut client, b"who is there?"));
+        assert_eq!(answer.await, b"who is there?");
+        clients.push(client);
+    }
+    assert_eq!(accepted.get(), CLIENTS);
+}
+
+/// A listener that is dropped listens no more, even with an accept that was dropped before.
+pub async fn a_dropped_listener_refuses<R: Runtime>() {
+    let (mut listener, addr) = listener::<R>(loopback());
+    assert!(stays_pending::<R>(listener.accept()).await);
+    drop(listener);
+    let refused = soon::<R, _>("the refusal", async {
+        // Until the runtime has turned, connections may still be taken, and are reset then.
+        loop {
+            match R::connect(ConnectOptions::new(addr)).await {
+                Ok(mut stream) => expect_closed::<R>(&mut stream).await,
+                Err(error) => return error,
+            }
+        }
+    });
+    assert_eq!(refused.await.kind(), ErrorKind::ConnectionRefused);
+}
+
+/// `accept` gives the connection and the peer's address.
+pub async fn accept_tells_the_peer<R: Runtime>() {
+    let (mut listener, addr) = listener::<R>(loopback());
+    let client = connect::<R>(addr).await;
+    let (server, peer) = listener.accept().await.unwrap();
+    assert_eq!(peer, client.local_addr().unwrap());
+    assert_eq!(peer, server.peer_addr().unwrap());
+}
+
+/// "Safe: a dropped accept has taken no client."
+pub async fn accept_when_dropped_loses_nobody<R: Runtime>() {
+    const CLIENTS: usize = 20;
+    let (mut listener, addr) = listener::<R>(loopback());
+    for _ in 0..CLIENTS {
+        assert!(stays_pending::<R>(listener.accept()).await);
+    }
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(connect::<R>(addr).await);
+    }
+    // Polled once and dropped: each either has a client, or has left it in the queue.
+    let mut accepted = 0;
+    for _ in 0..CLIENTS {
+        let mut accept = std::pin::pin!(listener.accept());
+        let polled = poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx))).await;
+        if let Poll::Ready(outcome) = polled {
+            outcome.unwrap();
+            accepted += 1;
+        }
+    }
+    for _ in accepted..CLIENTS {
+        soon::<R, _>("a client", listener.accept()).await.unwrap();
+    }
+    assert!(stays_pending::<R>(listener.accept()).await, "nobody else");
+}
+
+/// "It lets them be served after at most `ACCEPT_BATCH_MAX` clients."
+pub async fn accept_lets_others_have_their_turn<R: Runtime>() {
+    const CLIENTS: u32 = 3 * ACCEPT_BATCH_MAX;
+    let (mut listener, addr) = listener::<R>(loopback());
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(connect::<R>(addr).await);
+    }
+    let turns = Rc::new(Cell::new(0));
+    drop(R::spawn({
+        let turns = Rc::clone(&turns);
+        async move {
+            loop {
+                R::sleep(Duration::ZERO).await;
+                turns.set(turns.get() + 1);
+            }
+        }
+    }));
+    let (mut streams, mut longest, mut since) = (Vec::new(), 0, (0, 0));
+    for accepted in 0..CLIENTS {
+        streams.push(listener.accept().await.unwrap());
+        if turns.get() != since.1 {
+            since = (accepted, turns.get());
+        }
+        longest = longest.max(accepted - since.0);
+    }
+    // Twice, because the others' turn may come anywhere within the batch.
+    assert!(longest <= 2 * ACCEPT_BATCH_MAX, "{longest} clients in a row");
+}
+
+/// "A listener is served however many connections are busy."
+pub async fn accept_is_fair_beside_busy_connections<R: Runtime>() {
+    const BUSY: usize = 100;
+    const CLIENTS: usize = 100;
+    let (mut listener, addr) = listener::<R>(loopback());
+    drop(R::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            drop(R::spawn(echo(stream)));
+        }
+    }));
+    for _ in 0..BUSY {
+        let mut client = connect::<R>(addr).await;
+        drop(R::spawn(async move {
+            loop {
+                echoed(&mut client, &[7; 200]).await;
+            }
+        }));
+    }
+    let all = soon::<R, _>("a hundred new connections beside a hundred busy ones", async {
+        for _ in 0..CLIENTS {
+            let mut client = connect::<R>(addr).await;
+            assert_eq!(echoed(&mut client, b"new").await, b"new");
+        }
+    });
+    all.await;
+}
+
+/// "`ConnectionRefused`", with `AddrError` inside, which names the address and keeps the OS error.
+pub async fn connect_refused_names_the_address<R: Runtime>() {
+    let addr = R::bind(loopback()).unwrap().local_addr(); // and free again
+    let error = R::connect(ConnectOptions::new(addr)).await.err().expect("nothing listens there");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert!(error.to_string().contains(&addr.to_string()), "{error}");
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AddrError>()).unwrap();
+    assert_eq!((inner.addr(), inner.cause().kind()), (addr, ErrorKind::ConnectionRefused));
+    assert!(inner.source().is_some());
+}
+
+/// "`TimedOut` after `ConnectOptions::timeout`."
+pub async fn connect_gives_up_when_its_time_is_over<R: Runtime>() {
+    let mut options = loopback();
+    options.backlog = 1;
+    let (_listener, addr) = listener::<R>(options);
+    let mut connect = ConnectOptions::new(addr);
+    connect.timeout = Duration::from_millis(200);
+    let mut clients = Vec::new();
+    // Bounded: a queue of one takes two, and the kernel two or so more that it has not answered.
+    for _ in 0..16 {
+        let started = R::now();
+        match R::connect(connect.clone()).await {
+            Ok(client) => clients.push(client),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::TimedOut);
+                assert!(error.to_string().contains(&addr.to_string()), "{error}");
+                let took = R::now() - started;
+                assert!(connect.timeout <= took && took < SOON, "{took:?}");
+                return;
+            }
+        }
+    }
+    panic!("a queue of one took sixteen clients");
+}
+
+/// "Dropping it closes the connection."
+pub async fn a_dropped_stream_closes<R: Runtime>() {
+    let (a, mut b) = pair::<R>().await;
+    drop(a);
+    expect_closed::<R>(&mut b).await;
+}
+
+/// "Dropping both halves does the same, and dropping one of them does nothing."
+pub async fn dropped_halves_close_once_both_are<R: Runtime>() {
+    let (a, mut b) = pair::<R>().await;
+    let (mut read, write) = a.into_split();
+    drop(write);
+    assert!(stays_pending::<R>(b.read(Vec::with_capacity(1))).await, "the write half alone");
+    drop(b);
+    expect_closed::<R>(&mut read).await;
+
+    let (a, b) = pair::<R>().await;
+    let (read, mut write) = a.into_split();
+    drop(read);
+    R::sleep(A_WHILE).await;
+    write.write_all("still open").await.into_result().unwrap();
+    let (mut b_read, b_write) = b.into_split();
+    let received = crate::OwnedReadExt::read_exact(&mut b_read, Vec::with_capacity(10), 10).await;
+    assert_eq!(received.into_result().unwrap().1, b"still open");
+    drop((write, b_write));
+    expect_closed::<R>(&mut b_read).await;
+}
+
+/// A connection that is dropped with bytes unread is reset: the peer learns that they were not seen
+/// (RFC 2525 2.17).
+pub async fn a_peer_that_drops_unread_bytes_resets<R: Runtime>() {
+    let (mut a, b) = pair::<R>().await;
+    a.write_all("never read").await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    drop(b);
+    let read = soon::<R, _>("the reset", a.read(Vec::with_capacity(8)));
+    assert_eq!(read.await.0.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}

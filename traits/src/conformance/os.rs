@@ -1,0 +1,346 @@
+//! Cases about the operating system: limits, queues, descriptors, other processes. Each runs in a
+//! process of its own, with its peers in another.
+
+use std::cell::Cell;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::isolate::Peer;
+use super::support::{A_WHILE, SOON, echo, listener, loopback, pair, run, soon, within};
+use crate::{
+    BufResult, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, TcpListener, is_exhaustion,
+};
+
+/// Ten thousand connections are open at once, each is served, and none of them holds a buffer while
+/// it is idle, where the backend says so.
+pub fn ten_thousand_connections_are_open<R: Runtime>(config: &R::Config) {
+    const CONNECTIONS: usize = 10_000;
+    raise_descriptor_limit(CONNECTIONS as u64 + 100);
+    run::<R, _>(config, async {
+        let (mut listener, addr) = listener::<R>(loopback());
+        let pool = Pool::new(PoolConfig::default());
+        let accepted = Rc::new(Cell::new(0));
+        drop(R::spawn({
+            let (pool, accepted) = (pool.clone(), Rc::clone(&accepted));
+            async move {
+                loop {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    accepted.set(accepted.get() + 1);
+                    drop(R::spawn(pooled_echo(stream, pool.clone())));
+                }
+            }
+        }));
+        let mut peer = clients(addr);
+        peer.ask::<R>(&format!("connect {CONNECTIONS}")).await;
+        wait_until::<R>("all are accepted", || accepted.get() == CONNECTIONS).await;
+        for _ in 0..2 {
+            peer.ask::<R>(&format!("echo {CONNECTIONS}")).await;
+        }
+        R::sleep(A_WHILE).await;
+        if !R::CAPABILITIES.pooled_read_pins_buffer {
+            assert_eq!(pool.leased(), 0, "buffers held by idle connections");
+        }
+    });
+}
+
+/// Two thousand connects at once overflow no queue for good: each is served.
+pub fn a_burst_of_two_thousand_connects_is_served<R: Runtime>(config: &R::Config) {
+    raise_descriptor_limit(2_100);
+    run::<R, _>(config, async {
+        let (listener, addr) = listener::<R>(loopback());
+        drop(R::spawn(serve::<R>(listener, Rc::default())));
+        clients(addr).ask::<R>("burst 2000").await;
+    });
+}
+
+/// "None of them ends the listener. Descriptors are used up: the client is still in the queue": what
+/// is open goes on, nothing spins, and clients are taken again once descriptors are free.
+pub fn out_of_descriptors_is_survived<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (listener, addr) = listener::<R>(loopback());
+        let mut peer = clients(addr);
+        let exhausted = Rc::new(Cell::new(0));
+        peer.ask::<R>("connect 1").await;
+        drop(R::spawn(serve::<R>(listener, Rc::clone(&exhausted))));
+        peer.ask::<R>("echo 1").await;
+
+        limit_descriptors(open_descriptors() as u64 + 40);
+        peer.ask::<R>("connect 100").await;
+        wait_until::<R>("descriptors are used up", || exhausted.get() > 0).await;
+        peer.ask::<R>("echo 30").await; // those that are open
+
+        let (errors, cpu) = (exhausted.get(), cpu_time());
+        R::sleep(Duration::from_secs(1)).await;
+        let (errors, cpu) = (exhausted.get() - errors, cpu_time() - cpu);
+        assert!(errors < 100, "{errors} errors a second");
+        assert!(cpu < Duration::from_millis(300), "{cpu:?} of CPU in a second at the limit");
+
+        peer.ask::<R>("close 66").await;
+        peer.ask::<R>("echo 35").await; // those that had waited
+    });
+}
+
+/// Connections that do nothing cost nothing.
+pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (listener, addr) = listener::<R>(loopback());
+        drop(R::spawn(serve::<R>(listener, Rc::default())));
+        let mut peer = clients(addr);
+        peer.ask::<R>("connect 100").await;
+        peer.ask::<R>("echo 100").await;
+        R::sleep(A_WHILE).await;
+        let before = cpu_time();
+        R::sleep(Duration::from_secs(2)).await;
+        let cpu = cpu_time() - before;
+        assert!(cpu <= Duration::from_millis(100), "{cpu:?} of CPU in two idle seconds");
+    });
+}
+
+/// A connection that always has bytes to read leaves timers, and other connections, their turn.
+pub fn a_flood_leaves_timers_alone<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (mut listener, addr) = listener::<R>(loopback());
+        let mut peer = clients(addr);
+        peer.ask::<R>("connect 1").await;
+        let (mut flooded, _) = listener.accept().await.unwrap();
+        let received = Rc::new(Cell::new(0));
+        drop(R::spawn({
+            let received = Rc::clone(&received);
+            async move {
+                let mut buf = Vec::with_capacity(4096);
+                loop {
+                    let (n, back) = flooded.read(buf).await.into_result().unwrap();
+                    received.set(received.get() + n);
+                    buf = back;
+                }
+            }
+        }));
+        peer.tell("flood");
+        wait_until::<R>("the flood has come", || received.get() > 1 << 20).await;
+        for _ in 0..20 {
+            let started = R::now();
+            R::sleep(Duration::from_millis(10)).await;
+            let took = R::now() - started;
+            assert!(took < Duration::from_secs(1), "ten milliseconds took {took:?}");
+        }
+    });
+}
+
+/// "`ConnectionReset`", with its OS error code, once the bytes before it are read or lost; the
+/// buffer's length is as it was.
+pub fn a_reset_in_the_middle_is_an_error<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (mut listener, addr) = listener::<R>(loopback());
+        let mut peer = clients(addr);
+        peer.ask::<R>("connect 1").await;
+        let (mut stream, _) = listener.accept().await.unwrap();
+        peer.ask::<R>("reset").await;
+        loop {
+            let read = soon::<R, _>("the reset", stream.read(b"length 9.".to_vec()));
+            let BufResult(result, buf) = read.await;
+            match result {
+                Ok(n) => assert!(n > 0, "a reset read as a clean end"),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+                    assert_eq!(buf, b"length 9.");
+                    return;
+                }
+            }
+        }
+    });
+}
+
+/// "`AddrInUse` when any other socket has the address, even one that would share it
+/// (`SO_REUSEPORT`)."
+pub fn bind_refuses_what_another_process_shares<R: Runtime>(_config: &R::Config) {
+    let mut peer = Peer::start("listener");
+    let mut options = loopback();
+    options.addr = peer.hear_blocking().parse().expect("an address");
+    let error = R::bind(options.clone()).expect_err("the port is the peer's");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert!(error.to_string().contains(&options.addr.to_string()), "{error}");
+}
+
+/// Connections that linger in TIME_WAIT do not keep a restarted server from its address.
+pub fn bind_goes_again_right_after_a_restart<R: Runtime>(config: &R::Config) {
+    let serve_one = |options| {
+        run::<R, _>(config, async {
+            let (mut listener, addr) = listener::<R>(options);
+            let mut peer = clients(addr);
+            peer.ask::<R>("connect 1").await;
+            let (stream, _) = listener.accept().await.unwrap();
+            drop(stream); // the end that closes first is the one that lingers
+            R::sleep(A_WHILE).await;
+            addr
+        })
+    };
+    let mut again = loopback();
+    again.addr = serve_one(loopback());
+    assert_eq!(serve_one(again.clone()), again.addr);
+}
+
+/// "`PermissionDenied`; `AddrNotAvailable`": an error that names the address and the way out.
+pub fn bind_names_a_port_that_is_not_permitted<R: Runtime>(_config: &R::Config) {
+    let foreign: SocketAddr = ([192, 0, 2, 1], 0).into(); // RFC 5737: nobody's
+    let mut options = loopback();
+    options.addr = foreign;
+    let error = R::bind(options).expect_err("no interface has it");
+    assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+    assert!(error.to_string().contains("192.0.2.1"), "{error}");
+
+    let first_free = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first_free: u16 = first_free.expect("procfs").trim().parse().expect("a port");
+    let said = Peer::start_as_nobody("bind 127.0.0.1:79").hear_blocking();
+    if first_free > 79 {
+        assert!(said.starts_with("PermissionDenied: cannot listen on 127.0.0.1:79"), "{said}");
+        assert!(said.contains("CAP_NET_BIND_SERVICE"), "{said}");
+    } else {
+        assert_eq!(said, "ok");
+    }
+}
+
+/// Connections that come and go leave nothing behind.
+pub fn connections_leave_no_descriptor_behind<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (listener, addr) = listener::<R>(loopback());
+        drop(R::spawn(serve::<R>(listener, Rc::default())));
+        let mut peer = clients(addr);
+        for round in 0..3 {
+            peer.ask::<R>("connect 1").await;
+            peer.ask::<R>("echo 1").await;
+            peer.ask::<R>("close 1").await;
+            R::sleep(A_WHILE).await;
+            let before = open_descriptors();
+            peer.ask::<R>("connect 100").await;
+            peer.ask::<R>("echo 100").await;
+            peer.ask::<R>("close 100").await;
+            let what = format!("round {round}: as many descriptors as before ({before})");
+            wait_until::<R>(&what, || open_descriptors() <= before).await;
+        }
+    });
+}
+
+/// A runtime that has ended leaves nothing behind, whatever its tasks were waiting for.
+pub fn block_on_leaves_no_descriptor_behind<R: Runtime>(config: &R::Config) {
+    let once = || {
+        run::<R, _>(config, async {
+            let (mut listener, _) = listener::<R>(loopback());
+            drop(R::spawn(async move { listener.accept().await.map(drop) }));
+            for _ in 0..10 {
+                let (mut a, b) = pair::<R>().await;
+                drop(R::spawn(async move { a.read(Vec::with_capacity(8)).await.0 }));
+                drop(R::spawn(echo(b)));
+            }
+            R::sleep(A_WHILE).await;
+        });
+    };
+    once();
+    let before = open_descriptors();
+    for _ in 0..5 {
+        once();
+    }
+    assert_eq!(open_descriptors(), before, "descriptors after five more runtimes");
+}
+
+/// "Where io_uring is not to be had, the error names the cause and the way out": refused by a
+/// seccomp policy, as containers do, or missing.
+pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(config: &R::Config) {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let config = config.clone();
+        // Filters are a thread's own, and for good.
+        let outcome = std::thread::spawn(move || {
+            refuse_io_uring(errno);
+            R::block_on(config, async { pair::<R>().await }).map(drop)
+        });
+        match outcome.join().expect("no panic, whatever the kernel says") {
+            Ok(()) => {} // it needs none
+            Err(error) => {
+                let kind = error.kind();
+                assert!(matches!(kind, ErrorKind::PermissionDenied | ErrorKind::Unsupported));
+                let text = error.to_string();
+                assert!(text.contains("io_uring") && text.contains("run on tokio"), "{text}");
+            }
+        }
+    }
+}
+
+/// The same where too little memory may be locked for a ring.
+pub fn block_on_tells_of_a_small_memlock<R: Runtime>(_config: &R::Config) {
+    let said = Peer::start_as_nobody("block_on").hear_blocking();
+    assert!(said == "ok" || said.contains("limit on locked memory is too small"), "{said}");
+}
+
+/// Accepts and echoes, and backs off when descriptors are used up, which it counts.
+async fn serve<R: Runtime>(mut listener: R::TcpListener, exhausted: Rc<Cell<u32>>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(R::spawn(echo(stream))),
+            Err(error) if is_exhaustion(&error) => {
+                exhausted.set(exhausted.get() + 1);
+                R::sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}"),
+        }
+    }
+}
+
+async fn pooled_echo(mut stream: impl OwnedRead + OwnedWriteExt, pool: Pool) -> io::Result<()> {
+    loop {
+        let buf = stream.read_pooled(&pool).await?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        stream.write_all(buf).await.into_result()?;
+    }
+}
+
+fn clients(addr: SocketAddr) -> Peer {
+    Peer::start(&format!("clients {addr}"))
+}
+
+async fn wait_until<R: Runtime>(what: &str, condition: impl Fn() -> bool) {
+    let waited = within::<R, _>(2 * SOON, async {
+        while !condition() {
+            R::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    assert!(waited.await.is_some(), "{what}: not in {:?}", 2 * SOON);
+}
+
+fn raise_descriptor_limit(needed: u64) {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    assert!(maximum.is_none_or(|maximum| maximum >= needed), "needs `ulimit -Hn` {needed}");
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the maximum");
+}
+
+fn limit_descriptors(current: u64) {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum }).expect("below it");
+}
+
+fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").expect("procfs").count()
+}
+
+/// The time this process has been on a CPU, user and system together.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("it is not negative")
+}
+
+/// Makes io_uring_setup(2) fail on this thread from now on.
+fn refuse_io_uring(errno: i32) {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+    let refused = SeccompAction::Errno(errno.cast_unsigned());
+    let arch = std::env::consts::ARCH.try_into().expect("an architecture that seccomp knows");
+    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
+    let program: BpfProgram = filter.expect("a valid filter").try_into().expect("a small filter");
+    apply_filter(&program).expect("seccomp");
+}

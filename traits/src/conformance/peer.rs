@@ -1,0 +1,138 @@
+//! What stands at the other end of an isolated case: plain blocking sockets of the standard
+//! library, told what to do line by line.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write, stdin};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::isolate::say;
+use super::support::loopback;
+use crate::Runtime;
+
+/// How long any read or write may take, so that a peer ends even if nobody ends it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Plays the peer of this name until its standard input is closed:
+///
+/// - `clients ADDR`: connections, by commands; see [`Clients::obey`].
+/// - `listener`: listens on a port that it would share (`SO_REUSEPORT`), and says which.
+/// - `block_on`: locks no memory, starts the runtime, and says how that went.
+/// - `bind ADDR`: binds the address through the runtime, and says how that went.
+pub(super) fn play<R: Runtime>(role: &str, config: &R::Config) {
+    match role.split_once(' ').unwrap_or((role, "")) {
+        ("clients", addr) => {
+            let mut clients =
+                Clients { addr: addr.parse().expect("an address"), open: VecDeque::new() };
+            for command in stdin().lines() {
+                let Ok(command) = command else { return };
+                clients.obey(&command);
+            }
+        }
+        ("listener", _) => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            socket.set_reuse_port(true).expect("to share the port");
+            socket.bind(&loopback().addr.into()).expect("a free port");
+            socket.listen(1).expect("to listen");
+            let addr = socket.local_addr().expect("bound").as_socket().expect("an IP address");
+            say(&addr.to_string());
+            let _ = std::io::read_to_string(stdin());
+        }
+        ("block_on", _) => {
+            use rustix::process::{Resource, Rlimit, setrlimit};
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            setrlimit(Resource::Memlock, none).expect("a limit may always be lowered");
+            let outcome = R::block_on(config.clone(), async {});
+            say(&outcome.map_or_else(|error| error.to_string(), |()| "ok".to_owned()));
+        }
+        ("bind", addr) => {
+            let mut options = loopback();
+            options.addr = addr.parse().expect("an address");
+            let outcome = R::bind(options);
+            say(&outcome
+                .map_or_else(|error| format!("{:?}: {error}", error.kind()), |_| "ok".to_owned()));
+        }
+        (role, _) => panic!("there is no peer {role}"),
+    }
+}
+
+struct Clients {
+    addr: SocketAddr,
+    /// The oldest first.
+    open: VecDeque<TcpStream>,
+}
+
+impl Clients {
+    /// - `connect N`: opens N more connections, one after the other.
+    /// - `burst N`: opens N more at once, and waits until each has had a byte echoed.
+    /// - `echo N`: has eight bytes echoed on each of the oldest N.
+    /// - `close N`: closes the oldest N.
+    /// - `reset`: sends a little on the oldest, then resets it.
+    /// - `flood`: writes on the oldest until that fails.
+    ///
+    /// Says the command again when it is done.
+    fn obey(&mut self, command: &str) {
+        let (verb, count) = command.split_once(' ').unwrap_or((command, "0"));
+        let count: usize = count.parse().expect("a count");
+        match verb {
+            "connect" => {
+                for _ in 0..count {
+                    let stream = TcpStream::connect(self.addr).expect("to connect");
+                    self.adopt(stream);
+                }
+            }
+            "burst" => self.burst(count),
+            "echo" => {
+                for (n, stream) in self.open.iter_mut().take(count).enumerate() {
+                    echoed(stream, &n.to_le_bytes());
+                }
+            }
+            "close" => drop(self.open.drain(..count)),
+            "reset" => {
+                let mut stream = self.open.pop_front().expect("a connection");
+                stream.write_all(b"the middle of").expect("to write");
+                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("to set linger");
+            }
+            "flood" => {
+                let mut stream = self.open.pop_front().expect("a connection");
+                while stream.write_all(&[9; 256 * 1024]).is_ok() {}
+            }
+            verb => panic!("there is no command {verb}"),
+        }
+        say(command);
+    }
+
+    fn burst(&mut self, count: usize) {
+        let sockets: Vec<_> = (0..count)
+            .map(|_| {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+                socket.set_nonblocking(true).expect("to set O_NONBLOCK");
+                // In progress, mostly; what fails shows when it is written to.
+                let _ = socket.connect(&self.addr.into());
+                socket
+            })
+            .collect();
+        for socket in sockets {
+            socket.set_nonblocking(false).expect("to clear O_NONBLOCK");
+            self.adopt(socket.into());
+            let stream = self.open.back_mut().expect("just adopted");
+            // A blocking write waits for the handshake.
+            echoed(stream, b"!");
+        }
+    }
+
+    fn adopt(&mut self, stream: TcpStream) {
+        stream.set_read_timeout(Some(PATIENCE)).expect("to set a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("to set a timeout");
+        self.open.push_back(stream);
+    }
+}
+
+fn echoed(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).expect("to write");
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer[..bytes.len()]).expect("an echo");
+    assert_eq!(&answer[..bytes.len()], bytes);
+}

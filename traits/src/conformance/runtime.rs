@@ -1,0 +1,102 @@
+//! Cases about starting and ending a runtime.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::support::{A_WHILE, pair};
+use crate::{OwnedRead, Panicked, Runtime};
+
+/// "Runs `future` on this thread until it is done", and gives its output.
+pub fn block_on_gives_the_output<R: Runtime>(config: &R::Config) {
+    let here = std::thread::current().id();
+    let borrowed = String::from("output");
+    let output = R::block_on(config.clone(), async {
+        R::sleep(Duration::from_millis(1)).await;
+        assert_eq!(std::thread::current().id(), here);
+        borrowed.as_str()
+    });
+    assert_eq!(output.unwrap(), "output");
+}
+
+/// One runtime after the other on the same thread.
+pub fn block_on_may_be_repeated<R: Runtime>(config: &R::Config) {
+    for _ in 0..10 {
+        let echoed = R::block_on(config.clone(), async {
+            let (mut a, b) = pair::<R>().await;
+            drop(R::spawn(super::support::echo(b)));
+            super::support::echoed(&mut a, b"again").await
+        });
+        assert_eq!(echoed.unwrap(), b"again");
+    }
+}
+
+/// "Panics when `future` panics, with its panic"; and the thread may run another runtime.
+pub fn block_on_passes_a_panic_on<R: Runtime>(config: &R::Config) {
+    let panicking = || {
+        R::block_on(config.clone(), async {
+            R::sleep(Duration::from_millis(1)).await;
+            panic!("on purpose");
+        })
+    };
+    let payload = catch_unwind(AssertUnwindSafe(panicking)).unwrap_err();
+    assert_eq!(Panicked::new(payload).message(), "on purpose");
+    block_on_gives_the_output::<R>(config);
+}
+
+/// "And when called within itself."
+pub fn block_on_refuses_to_nest<R: Runtime>(config: &R::Config) {
+    let nested = || R::block_on(config.clone(), async {}).is_ok();
+    let outcome = R::block_on(config.clone(), async { catch_unwind(AssertUnwindSafe(nested)) });
+    assert!(outcome.unwrap().is_err(), "a runtime ran within a runtime");
+    block_on_gives_the_output::<R>(config);
+}
+
+/// "Tasks that still run then are dropped with what they hold, and their connections closed, before
+/// this returns."
+pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
+    struct Ended(Rc<Cell<u32>>);
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let ended = Rc::new(Cell::new(0));
+    let started = Rc::new(Cell::new(0));
+    let handle = R::block_on(config.clone(), async {
+        let (mut a, mut b) = pair::<R>().await;
+        let start = || {
+            started.set(started.get() + 1);
+            Ended(Rc::clone(&ended))
+        };
+        let reads = (start(), start());
+        drop(R::spawn(async move {
+            let _reads = reads.0;
+            a.read(Vec::with_capacity(8)).await
+        }));
+        drop(R::spawn(async move {
+            let _reads = reads.1;
+            b.read(Vec::with_capacity(8)).await
+        }));
+        let sleeps = start();
+        drop(R::spawn(async move {
+            let _sleeps = sleeps;
+            R::sleep(Duration::from_secs(1_000)).await;
+        }));
+        let waits = start();
+        let handle = R::spawn(async move {
+            let _waits = waits;
+            std::future::pending::<()>().await;
+        });
+        R::sleep(A_WHILE).await;
+        // Never polled before the runtime ends.
+        let new = start();
+        drop(R::spawn(async move {
+            let _new = new;
+        }));
+        handle
+    });
+    assert_eq!((started.get(), ended.get()), (5, 5));
+    drop(handle);
+}

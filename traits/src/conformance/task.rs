@@ -1,0 +1,145 @@
+//! Cases about tasks.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon};
+use crate::Runtime;
+
+/// "Waits for a task's output."
+pub async fn a_task_gives_its_output<R: Runtime>() {
+    let tasks: Vec<_> = (0..100).map(|n| R::spawn(async move { n * n })).collect();
+    for (n, task) in tasks.into_iter().enumerate() {
+        assert_eq!(task.await.unwrap(), n * n);
+    }
+}
+
+/// "The task goes on when the handle is dropped."
+pub async fn a_task_goes_on_when_its_handle_is_dropped<R: Runtime>() {
+    let done = Rc::new(Cell::new(false));
+    drop(R::spawn({
+        let done = Rc::clone(&done);
+        async move {
+            R::sleep(Duration::from_millis(5)).await;
+            done.set(true);
+        }
+    }));
+    soon::<R, _>("the task", async {
+        while !done.get() {
+            R::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// "If it panics, the handle says so, and nobody else is disturbed."
+pub async fn a_panic_stays_in_its_task<R: Runtime>() {
+    let (mut a, b) = pair::<R>().await;
+    drop(R::spawn(echo(b)));
+    for round in 0..3 {
+        let panicking = R::spawn(async move {
+            R::sleep(Duration::from_millis(1)).await;
+            assert!(round > 9, "on purpose, round {round}");
+        });
+        let panicked = soon::<R, _>("the panic", panicking).await.unwrap_err();
+        assert_eq!(panicked.message(), format!("on purpose, round {round}"));
+        let answer = soon::<R, _>("the neighbour", echoed(&mut a, b"still there?"));
+        assert_eq!(answer.await, b"still there?");
+    }
+}
+
+/// What a panicking task held is dropped: its connection closes.
+pub async fn a_panic_closes_what_the_task_held<R: Runtime>() {
+    let (mut a, b) = pair::<R>().await;
+    let panicking = R::spawn(async move {
+        let _held = b;
+        R::sleep(Duration::from_millis(1)).await;
+        panic!("on purpose");
+    });
+    expect_closed::<R>(&mut a).await;
+    let outcome: Result<(), _> = panicking.await;
+    assert!(outcome.is_err());
+}
+
+/// "Wakes from other threads work everywhere."
+pub async fn wakes_come_from_other_threads<R: Runtime>() {
+    const WAKES: u32 = 1_000;
+    let (to_thread, wakers) = mpsc::channel::<Waker>();
+    let thread = thread::spawn(move || {
+        for waker in wakers {
+            waker.wake();
+        }
+    });
+    for wake in 0..WAKES {
+        let mut sent = false;
+        poll_fn(|cx| {
+            if sent {
+                return Poll::Ready(());
+            }
+            sent = true;
+            if wake % 100 == 0 {
+                thread::sleep(Duration::from_micros(100)); // now and then a late one
+            }
+            to_thread.send(cx.waker().clone()).expect("the thread lives");
+            Poll::Pending
+        })
+        .await;
+    }
+    drop(to_thread);
+    thread.join().unwrap();
+}
+
+/// "Runs `f` on another thread, so that this one's other tasks go on meanwhile."
+pub async fn blocking_closures_leave_others_their_turn<R: Runtime>() {
+    let (go_on, wait) = mpsc::channel();
+    let blocked = R::spawn(R::spawn_blocking(move || wait.recv_timeout(SOON)));
+    R::sleep(A_WHILE).await;
+    go_on.send("from the runtime's thread").expect("the closure waits still");
+    let received = soon::<R, _>("the closure", blocked).await.unwrap().unwrap();
+    assert_eq!(received.unwrap(), "from the runtime's thread");
+}
+
+/// "`Panicked` if `f` panics", time and again.
+pub async fn blocking_closures_may_panic<R: Runtime>() {
+    for _ in 0..10 {
+        let outcome = soon::<R, _>("the panic", R::spawn_blocking(|| panic!("on purpose"))).await;
+        let outcome: Result<(), _> = outcome;
+        assert_eq!(outcome.unwrap_err().message(), "on purpose");
+        assert_eq!(R::spawn_blocking(|| 7).await.unwrap(), 7);
+    }
+}
+
+/// A task that is always ready (it wakes itself whenever it is polled) leaves others their turn:
+/// tasks, timers, connections.
+pub async fn a_task_that_is_always_ready_leaves_others_their_turn<R: Runtime>() {
+    let (mut a, b) = pair::<R>().await;
+    drop(R::spawn(echo(b)));
+    let echoes = Rc::new(Cell::new(0));
+    drop(R::spawn({
+        let echoes = Rc::clone(&echoes);
+        async move {
+            loop {
+                echoed(&mut a, b"beside").await;
+                R::sleep(Duration::from_millis(1)).await;
+                echoes.set(echoes.get() + 1);
+            }
+        }
+    }));
+    R::sleep(A_WHILE).await;
+    let (before, until) = (echoes.get(), R::now() + Duration::from_secs(1));
+    poll_fn(|cx| {
+        if R::now() >= until {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    let echoes = echoes.get() - before;
+    assert!(echoes >= 3, "{echoes} echoes in a second beside a task that is always ready");
+}

@@ -1,0 +1,112 @@
+//! Cases about time and chance.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use super::support::{A_WHILE, SOON, echo, echoed, pair, soon, within};
+use crate::Runtime;
+
+/// "Waits until `duration` has passed by `now`, or a little longer."
+pub async fn sleep_is_never_early<R: Runtime>() {
+    for micros in [1, 500, 1_000, 1_500, 10_000, 20_000] {
+        let duration = Duration::from_micros(micros);
+        let started = R::now();
+        R::sleep(duration).await;
+        let took = R::now() - started;
+        assert!(took >= duration, "{duration:?} took {took:?}");
+        assert!(took < duration + SOON, "{duration:?} took {took:?}");
+    }
+}
+
+/// Sleeps end in the order of their times, whatever order they were begun in.
+pub async fn sleep_ends_in_order_of_time<R: Runtime>() {
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let tasks: Vec<_> = [60, 20, 80, 40]
+        .map(|millis| {
+            let order = Rc::clone(&order);
+            R::spawn(async move {
+                R::sleep(Duration::from_millis(millis)).await;
+                order.borrow_mut().push(millis);
+            })
+        })
+        .into();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(*order.borrow(), [20, 40, 60, 80]);
+}
+
+/// "While it waits, other tasks and I/O go on, even for a duration of zero."
+pub async fn sleep_of_zero_gives_others_their_turn<R: Runtime>() {
+    let (mut a, b) = pair::<R>().await;
+    drop(R::spawn(echo(b)));
+    let echoes = Rc::new(Cell::new(0));
+    drop(R::spawn({
+        let echoes = Rc::clone(&echoes);
+        async move {
+            loop {
+                echoed(&mut a, b"x").await;
+                echoes.set(echoes.get() + 1);
+            }
+        }
+    }));
+    // Counted, because time stands still for who gives it no turn.
+    for _ in 0..100_000 {
+        if echoes.get() >= 10 {
+            return;
+        }
+        R::sleep(Duration::ZERO).await;
+    }
+    panic!("{} echoes beside 100,000 sleeps of zero", echoes.get());
+}
+
+/// "Safe" to drop, at any time.
+pub async fn sleep_may_be_dropped<R: Runtime>() {
+    for _ in 0..100 {
+        assert!(within::<R, _>(Duration::ZERO, R::sleep(SOON)).await.is_none());
+    }
+    R::sleep(Duration::from_millis(1)).await;
+}
+
+/// However long the duration: what never ends is waited for, not an error.
+pub async fn sleep_may_be_endless<R: Runtime>() {
+    assert!(within::<R, _>(A_WHILE, R::sleep(Duration::MAX)).await.is_none());
+}
+
+/// "Other tasks and I/O go on", and timers beside them.
+pub async fn sleep_ends_while_connections_are_busy<R: Runtime>() {
+    for _ in 0..20 {
+        let (mut a, b) = pair::<R>().await;
+        drop(R::spawn(echo(b)));
+        drop(R::spawn(async move {
+            loop {
+                echoed(&mut a, &[1; 100]).await;
+            }
+        }));
+    }
+    for _ in 0..10 {
+        soon::<R, _>("ten milliseconds", R::sleep(Duration::from_millis(10))).await;
+    }
+}
+
+/// "The time by the runtime's clock, which never goes back", and the time of day.
+pub async fn clocks_go_forward<R: Runtime>() {
+    let (now, day) = (R::now(), R::wall_clock());
+    R::sleep(Duration::from_millis(20)).await;
+    assert!(R::now() >= now + Duration::from_millis(20));
+    // The wall clock may be set while this runs, but not to before this was written.
+    assert!(R::wall_clock() > SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    assert!(day > SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+}
+
+/// "Fills `bytes` at random": all of them, and never twice the same.
+pub async fn random_bytes_differ<R: Runtime>() {
+    let (mut one, mut other) = ([0; 4096], [0; 4096]);
+    R::fill_random(&mut one);
+    R::fill_random(&mut other);
+    assert_ne!(one, other);
+    // The chance that 64 random bytes are all zero is below 2^-500.
+    assert!(one.chunks(64).all(|chunk| chunk.iter().any(|byte| *byte != 0)));
+    R::fill_random(&mut []);
+}

@@ -1,0 +1,166 @@
+//! Cases about workers.
+
+use std::io::{Error, ErrorKind};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::support::{SOON, connect, echo, echoed, loopback, soon};
+use crate::{Runtime, TcpListener, Worker, WorkersConfig, beside};
+
+fn workers<R: Runtime>(config: &R::Config, count: usize) -> WorkersConfig<R> {
+    let mut workers = WorkersConfig::new(NonZeroUsize::new(count).expect("some workers"));
+    workers.runtime = config.clone();
+    workers.drain = Duration::from_millis(300);
+    workers
+}
+
+/// "Runs `config.count` workers, until all are done": each once, with its number.
+pub fn each_worker_runs_once<R: Runtime>(config: &R::Config) {
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let service = {
+        let ran = Arc::clone(&ran);
+        move |worker: Worker| {
+            let ran = Arc::clone(&ran);
+            async move {
+                assert_eq!(worker.count.get(), 3);
+                R::sleep(Duration::from_millis(1)).await;
+                ran.lock().unwrap().push(worker.id);
+                Ok(())
+            }
+        }
+    };
+    R::run_workers(workers::<R>(config, 3), service).unwrap();
+    let mut ran = ran.lock().unwrap().clone();
+    ran.sort_unstable();
+    assert_eq!(ran, [0, 1, 2]);
+}
+
+/// "Its own listener on the same address": every client is served by some worker.
+pub fn workers_share_an_address<R: Runtime>(config: &R::Config) {
+    const CLIENTS: usize = 32;
+    let bound = R::bind(loopback()).unwrap();
+    let listening = Arc::new(AtomicUsize::new(0));
+    R::run_workers(workers::<R>(config, 2), move |worker| {
+        let (bound, listening) = (bound.clone(), Arc::clone(&listening));
+        async move {
+            let mut listener = R::listen(&bound)?;
+            listening.fetch_add(1, Ordering::SeqCst);
+            let serving = R::spawn(async move {
+                loop {
+                    let (stream, _) = listener.accept().await?;
+                    drop(R::spawn(echo(stream)));
+                }
+                #[expect(unreachable_code, reason = "names the type")]
+                Ok::<(), Error>(())
+            });
+            if worker.id == 0 {
+                while listening.load(Ordering::SeqCst) < 2 {
+                    R::sleep(Duration::from_millis(1)).await;
+                }
+                let clients = soon::<R, _>("all clients", async {
+                    for _ in 0..CLIENTS {
+                        let mut client = connect::<R>(bound.local_addr()).await;
+                        assert_eq!(echoed(&mut client, b"hello").await, b"hello");
+                    }
+                });
+                clients.await;
+                worker.stop.stop();
+            }
+            let mut serving = std::pin::pin!(serving);
+            let ready = beside(serving.as_mut(), worker.stop.stopped()).await;
+            assert!(ready.pinned.is_none(), "the listener failed");
+            Ok(())
+        }
+    })
+    .unwrap();
+}
+
+/// "Says when to stop": all workers see it.
+pub fn workers_stop_when_told<R: Runtime>(config: &R::Config) {
+    R::run_workers(workers::<R>(config, 3), |worker| async move {
+        if worker.id == 1 {
+            R::sleep(Duration::from_millis(5)).await;
+            worker.stop.stop();
+        }
+        worker.stop.stopped().await;
+        worker.stop.stopped().await; // and goes on saying so
+        assert!(worker.stop.is_stopped());
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// "A signal to stop, given once, from any thread, and seen on every thread."
+pub fn workers_stop_when_told_from_another_thread<R: Runtime>(config: &R::Config) {
+    let workers = workers::<R>(config, 2);
+    let stop = workers.stop.clone();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        stop.stop();
+    });
+    R::run_workers(workers, |worker| async move {
+        worker.stop.stopped().await;
+        Ok(())
+    })
+    .unwrap();
+    thread.join().unwrap();
+}
+
+/// "After the stop signal the workers have `drain` to finish; what is not done then is dropped":
+/// `TimedOut`, naming the worker.
+pub fn workers_that_do_not_drain_are_cut_off<R: Runtime>(config: &R::Config) {
+    struct Dropped(Arc<AtomicUsize>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let workers = workers::<R>(config, 2);
+    let (stop, dropped) = (workers.stop.clone(), Arc::new(AtomicUsize::new(0)));
+    stop.stop();
+    let (started, counter) = (Instant::now(), Arc::clone(&dropped));
+    let outcome = R::run_workers(workers, move |worker| {
+        let dropped = Dropped(Arc::clone(&counter));
+        async move {
+            if worker.id == 1 {
+                let _dropped = dropped;
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        }
+    });
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(error.to_string().starts_with("worker 1: "), "{error}");
+    assert!(started.elapsed() < SOON);
+    assert_eq!(dropped.load(Ordering::SeqCst), 2);
+}
+
+/// "A worker that fails stops the others": the error is the first one's, with its number.
+pub fn a_failing_worker_stops_the_others<R: Runtime>(config: &R::Config) {
+    let outcome = R::run_workers(workers::<R>(config, 3), |worker| async move {
+        if worker.id == 2 {
+            R::sleep(Duration::from_millis(5)).await;
+            return Err(Error::new(ErrorKind::AddrInUse, "on purpose"));
+        }
+        worker.stop.stopped().await;
+        Ok(())
+    });
+    let error = outcome.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::AddrInUse, "worker 2: on purpose")
+    );
+}
+
+/// "Or panics": its message, with its number.
+pub fn a_panicking_worker_stops_the_others<R: Runtime>(config: &R::Config) {
+    let outcome = R::run_workers(workers::<R>(config, 2), |worker| async move {
+        assert!(worker.id != 0, "on purpose");
+        worker.stop.stopped().await;
+        Ok(())
+    });
+    assert_eq!(outcome.unwrap_err().to_string(), "worker 0: panicked: on purpose");
+}
