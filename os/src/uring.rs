@@ -77,7 +77,7 @@ pub fn probe() -> io::Result<()> {
     let ring = IoUring::new(2).map_err(explain)?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(explain)?;
-    check_operations(|code| probe.is_supported(code))
+    check_kernel(ring.params().is_feature_ext_arg(), |code| probe.is_supported(code))
 }
 
 /// What to make of an error of io_uring_setup(2), from [`probe`] or from a runtime.
@@ -154,17 +154,21 @@ const OPERATIONS: [(&str, u8); 10] = [
     ("SENDMSG", opcode::SendMsg::CODE),
 ];
 
-fn check_operations(is_supported: impl Fn(u8) -> bool) -> io::Result<()> {
-    for (name, code) in OPERATIONS {
-        if !is_supported(code) {
-            let why = format!(
-                "cannot use io_uring: this kernel lacks the operation {name}: run on tokio, or on \
-                 Linux 5.19 or newer",
-            );
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
-        }
+fn check_kernel(has_ext_arg: bool, has_operation: impl Fn(u8) -> bool) -> io::Result<()> {
+    let operation = OPERATIONS.iter().find(|(_, code)| !has_operation(*code));
+    // compio waits with a timeout by it, and would panic.
+    let feature = (!has_ext_arg).then_some("the feature EXT_ARG");
+    let lacks = operation.map(|(name, _)| format!("the operation {name}"));
+    match lacks.as_deref().or(feature) {
+        None => Ok(()),
+        Some(lacks) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!(
+                "cannot use io_uring: this kernel lacks {lacks}: run on tokio, or on Linux 5.19 or \
+                 newer",
+            ),
+        )),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -172,11 +176,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_is_told_by_the_operation_it_lacks() {
-        let error = check_operations(|code| code < opcode::Send::CODE).unwrap_err();
+    fn an_old_kernel_is_told_by_what_it_lacks() {
+        let error = check_kernel(true, |code| code < opcode::Send::CODE).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         assert!(error.to_string().contains("lacks the operation RECV"), "{error}");
-        check_operations(|_| true).unwrap();
+        let error = check_kernel(false, |_| true).unwrap_err();
+        assert!(error.to_string().contains("lacks the feature EXT_ARG"), "{error}");
+        check_kernel(true, |_| true).unwrap();
     }
 
     #[test]

@@ -42,8 +42,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// runtimes (monoio, glommio), and resumed later by others.
 ///
 /// Call it inside the runtime, as the body of [`Runtime::block_on`], and let the runtime have a
-/// turn or two afterwards, so that what the tasks left in the kernel can end. Then resume the
-/// panic, if there was one.
+/// turn or two afterwards: each task is woken once more, to find that it is done, and what it left
+/// in the kernel can end. Then resume the panic, if there was one.
 ///
 /// # Errors
 /// [`Panicked`] when `future` did.
@@ -60,6 +60,7 @@ where
     let task = Rc::new(Task {
         future: RefCell::new(CatchPanic::new(future)),
         state: RefCell::new(State::Running(None)),
+        poller: RefCell::default(),
     });
     let id = RUNNING.with_borrow_mut(|running| running.insert(Rc::clone(&task) as Rc<dyn End>));
     R::spawn_detached(Poller { task: Rc::clone(&task), id });
@@ -114,6 +115,8 @@ impl Drop for EndTasks {
 struct Task<F: Future> {
     future: RefCell<CatchPanic<F>>,
     state: RefCell<State<F::Output>>,
+    /// Wakes what the runtime polls.
+    poller: RefCell<Option<Waker>>,
 }
 
 enum State<T> {
@@ -143,7 +146,8 @@ impl<F: Future> Join<F::Output> for Task<F> {
 
 /// What [`run_main`] knows of a task.
 trait End {
-    /// Drops what the task holds, unless it is done; whoever waits for it learns that it was ended.
+    /// Drops what the task holds, unless it is done; whoever waits for it learns that it was ended,
+    /// and so does the runtime.
     fn end(&self);
 }
 
@@ -155,6 +159,9 @@ impl<F: Future> End for Task<F> {
             drop(future);
             let ended = ended.unwrap_or_else(|| Panicked::new(Box::new("the runtime has ended")));
             self.finish(Err(ended));
+        }
+        if let Some(poller) = self.poller.take() {
+            poller.wake();
         }
     }
 }
@@ -180,6 +187,11 @@ impl<F: Future> Future for Poller<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut future = self.task.future.borrow_mut();
         if future.is_running() {
+            let mut waker = self.task.poller.borrow_mut();
+            if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                *waker = Some(cx.waker().clone());
+            }
+            drop(waker);
             let output = ready!(Pin::new(&mut *future).poll(cx));
             drop(future);
             self.task.finish(output);
@@ -190,7 +202,8 @@ impl<F: Future> Future for Poller<F> {
 
 impl<F: Future> Drop for Poller<F> {
     fn drop(&mut self) {
-        // Dropped before it is done where the runtime drops its tasks itself.
+        // Nobody is left to be woken. Dropped before it is done where the runtime drops its tasks.
+        self.task.poller.take();
         self.task.end();
         // Not there any more while a thread's locals are destroyed.
         let _ = RUNNING.try_with(|running| running.borrow_mut().tasks.remove(&self.id));

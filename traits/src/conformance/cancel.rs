@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, Counted, SOON, expect_closed, fill, pair, pair_with, pattern, read_to_end, soon,
-    stays_pending, within,
+    A_WHILE, Counted, SOON, expect_closed, fill, pair, pair_with, pattern, read_to_end, scaled,
+    soon, stays_pending, within,
 };
 use crate::{
     BufResult, ByteStream, DroppedRead, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
@@ -47,7 +47,7 @@ pub async fn shutdown_handle_ends_a_pending_write<R: Runtime>() {
     let (mut a, _b) = pair_with::<R>(Some(16 * 1024)).await;
     let handle = a.shutdown_handle();
     // More than fits anywhere on the way, so it pends sooner or later.
-    let writer = R::spawn(async move { a.write_all(pattern(64 << 20)).await.0 });
+    let writer = R::spawn(async move { a.write_all(pattern(scaled(64 << 20))).await.0 });
     R::sleep(A_WHILE).await;
     handle.shutdown(Shutdown::Both);
     let written = soon::<R, _>("the write's end", writer).await.unwrap();
@@ -100,10 +100,10 @@ pub async fn timeout_is_no_clean_end<R: Runtime>() {
 pub async fn timeout_ends_a_write<R: Runtime>() {
     let (mut a, _b) = pair_with::<R>(Some(16 * 1024)).await;
     let handle = a.shutdown_handle();
-    let write = timeout::<R, _>(A_WHILE * 3, &handle, a.write_all(pattern(64 << 20)));
+    let write = timeout::<R, _>(A_WHILE * 3, &handle, a.write_all(pattern(scaled(64 << 20))));
     let BufResult(result, buf) = soon::<R, _>("the deadline", write).await;
     assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
-    assert_eq!(buf.len(), 64 << 20);
+    assert_eq!(buf.len(), scaled(64 << 20));
 }
 
 /// "Gives `operation` at most `limit`": one that is done in time is left alone.
@@ -192,6 +192,17 @@ pub async fn dropped_read_and_stream_close<R: Runtime>() {
     let (mut read, write) = b.into_split();
     assert!(stays_pending::<R>(read.read_pooled(&Pool::new(PoolConfig::default()))).await);
     drop((read, write));
+    expect_closed::<R>(&mut a).await;
+}
+
+/// "Dropping it closes the connection, even while the kernel still works on an operation that was
+/// forgotten."
+pub async fn forgotten_read_and_stream_close<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let mut read = Box::pin(b.read(Vec::with_capacity(16)));
+    assert!(beside(read.as_mut(), R::sleep(A_WHILE)).await.pinned.is_none());
+    std::mem::forget(read);
+    drop(b);
     expect_closed::<R>(&mut a).await;
 }
 

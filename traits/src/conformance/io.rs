@@ -4,7 +4,9 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::support::{A_WHILE, expect_closed, fill, pair, pair_with, pattern, read_to_end, soon};
+use super::support::{
+    A_WHILE, expect_closed, fill, pair, pair_with, pattern, read_to_end, scaled, soon,
+};
 use crate::{
     BufResult, ByteStream, IOV_MAX, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
     OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, copy,
@@ -157,7 +159,7 @@ pub async fn write_gives_the_buffer_back_unchanged<R: Runtime>() {
 
 /// "`Ok(n)`: it has taken the first `n`; `n` is at least 1 and may be less than the length."
 pub async fn write_takes_at_least_one_byte<R: Runtime>() {
-    const BYTES: usize = 4 << 20;
+    const BYTES: usize = scaled(4 << 20);
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
     let reader = R::spawn(async move { read_to_end(&mut b).await });
     let sent = pattern(BYTES);
@@ -249,7 +251,7 @@ pub async fn shutdown_may_be_repeated<R: Runtime>() {
 /// "Success means that the buffer's length is `len` and those are the bytes."
 pub async fn read_exact_reads_exactly<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
-    let sent = pattern(100_000);
+    let sent = pattern(scaled(4 << 20));
     let writer = R::spawn({
         let sent = sent.clone();
         async move { a.write_all(sent).await.into_result().map(drop) }
@@ -333,9 +335,9 @@ pub async fn vectored_write_takes_more_than_iov_max_pieces<R: Runtime>() {
 /// "Writes the bytes that are left in `bufs`, or the first of them": a short write ends anywhere.
 pub async fn vectored_write_goes_on_after_a_short_one<R: Runtime>() {
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
-    let sent = pattern(2 << 20);
+    let sent = pattern(scaled(16 << 20));
     let mut bufs = IoVec::new();
-    bufs.extend(sent.chunks(70_001).map(<[u8]>::to_vec));
+    bufs.extend(sent.chunks(7_001).map(<[u8]>::to_vec));
     let reader = R::spawn(async move { read_to_end(&mut b).await });
     a.write_all_vectored(bufs).await.into_result().unwrap();
     a.shutdown().await.unwrap();
@@ -346,7 +348,7 @@ pub async fn vectored_write_goes_on_after_a_short_one<R: Runtime>() {
 pub async fn pooled_read_brings_what_is_there<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig::default());
-    let sent = pattern(200_000);
+    let sent = pattern(scaled(10 << 20));
     let writer = R::spawn({
         let sent = sent.clone();
         async move { a.write_all(sent).await.into_result().map(drop) }
@@ -414,7 +416,7 @@ pub async fn pooled_read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() 
 /// "Writes to `writer` what `reader` reads, until the end of the stream; says how many bytes that
 /// were. Does not shut the writer down."
 pub async fn copy_moves_everything_and_counts<R: Runtime>() {
-    const BYTES: usize = 1 << 20;
+    const BYTES: usize = scaled(1 << 20);
     let (client, server) = pair::<R>().await;
     let echo = R::spawn(async move {
         let (mut read, mut write) = server.into_split();
@@ -435,7 +437,7 @@ pub async fn copy_moves_everything_and_counts<R: Runtime>() {
 
 /// "Two halves, so that one task may read while another writes."
 pub async fn halves_read_and_write_at_once<R: Runtime>() {
-    const BYTES: usize = 4 << 20;
+    const BYTES: usize = scaled(4 << 20);
     let (a, b) = pair_with::<R>(Some(16 * 1024)).await;
     let mut tasks = Vec::new();
     for stream in [a, b] {
@@ -458,7 +460,7 @@ pub async fn halves_read_and_write_at_once<R: Runtime>() {
 
 /// Nothing is lost, doubled or swapped, however long the stream: a gibibyte through 64 KiB buffers.
 pub async fn a_gibibyte_arrives_whole<R: Runtime>() {
-    const BYTES: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
+    const BYTES: usize = scaled(1 << 30);
     const BLOCK: usize = 64 * 1024 - 8; // not a power of two, so that a shift is seen
     let (mut a, mut b) = pair::<R>().await;
     let writer = R::spawn(async move {

@@ -255,6 +255,7 @@ macro_rules! __conformance_cases {
                 beside_gives_both
                 dropped_read_does_what_it_says
                 dropped_read_and_stream_close
+                forgotten_read_and_stream_close
                 dropped_write_and_stream_close
                 dropped_read_frees_its_buffer_with_the_stream
                 dropped_pooled_read_returns_its_buffer

@@ -17,6 +17,11 @@ pub(super) const SOON: Duration = Duration::from_secs(5);
 /// Long enough for whatever is under way on loopback to arrive, or for a runtime to turn.
 pub(super) const A_WHILE: Duration = Duration::from_millis(30);
 
+/// `bytes`, or fewer where every byte is slow (Miri); still more than any buffer on the way holds.
+pub(super) const fn scaled(bytes: usize) -> usize {
+    if cfg!(miri) { bytes / 256 } else { bytes }
+}
+
 /// Runs a case.
 pub(super) fn run<R: Runtime, F: Future>(config: &R::Config, case: F) -> F::Output {
     R::block_on(config.clone(), case).expect("the runtime starts")

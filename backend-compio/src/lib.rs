@@ -1,0 +1,101 @@
+//! [`owned_io`] on [compio](::compio_runtime): io_uring, one runtime for each worker.
+//!
+//! ```
+//! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};
+//! use owned_io_compio::{Compio, Config};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! Compio::block_on(Config::default(), async {
+//!     let bound = Compio::bind(ListenOptions::new(([127, 0, 0, 1], 0).into()))?;
+//!     let mut listener = Compio::listen(&bound)?;
+//!     let mut client = Compio::connect(ConnectOptions::new(bound.local_addr())).await?;
+//!     let (mut server, _) = listener.accept().await?;
+//!
+//!     client.write_all("hello").await.into_result()?;
+//!     let ((), hello) = server.read_exact(Vec::with_capacity(5), 5).await.into_result()?;
+//!     assert_eq!(hello, b"hello");
+//!     Ok(())
+//! })?
+//! # }
+//! ```
+//!
+//! # What a drop does
+//!
+//! | dropped while pending | buffer | bytes | stream afterwards |
+//! |---|---|---|---|
+//! | read | freed once it is cancelled, a turn later | lost, if they arrive before that | usable, with that gap |
+//! | pooled read | none was held | none lost | usable |
+//! | write, vectored write | freed once it is cancelled, a turn later | any part may be sent | to be dropped |
+//! | accept | – | no client lost | usable |
+//! | connect | – | – | attempt given up, socket closed |
+//! | stream | – | – | closed at once; shut down, and closed a turn later, if an operation was pending |
+//!
+//! # Ring settings
+//!
+//! | setting | default | tuned | |
+//! |---|---|---|---|
+//! | `entries` | 1,024 | 4,096 | counts against the limit on locked memory, see below |
+//! | `coop_taskrun` | no | no | can be used |
+//! | `single_issuer` | no | yes | |
+//! | `defer_taskrun` | no | yes | |
+//! | `sqpoll_idle` | none | none | can be used; rounded up to whole milliseconds |
+//!
+//! The default is compio's own. Nothing is refused but what no kernel takes.
+//!
+//! `IORING_SETUP_TASKRUN_FLAG` is set along with `coop_taskrun` and `defer_taskrun`. Without it a
+//! task that yields again and again keeps deferred completions away: compio then only submits, and
+//! the kernel was not asked for them (of 1,000 echoes beside such a task none came through in two
+//! seconds; with the flag all did, in 32 ms, on Linux 6.18).
+//!
+//! Without `CAP_IPC_LOCK` each ring is charged to its user's limit on locked memory, over all rings
+//! of that user: on Linux 6.18 a limit of 8 MiB had room for 20 rings of 4,096 entries or at least
+//! 64 of 1,024; 512 KiB for one or four; 96 KiB for none.
+//!
+//! # Platform notes
+//!
+//! | call | is |
+//! |---|---|
+//! | read | `RECV` |
+//! | pooled read | `POLL_ADD`, then `recv` without waiting, into a buffer taken then |
+//! | write, vectored write | `SEND`, `SENDMSG` |
+//! | accept | `accept4` without waiting, `POLL_ADD` when the queue is empty |
+//! | connect | `connect` without waiting, then `POLL_ADD` |
+//! | sleep | a time-out of the ring's wait; `NOP` for a sleep of zero |
+//!
+//! Each operation on the ring is one allocation, compio's. Linux 5.11 is needed for the time-outs,
+//! 5.19 for `coop_taskrun`, 6.1 for `defer_taskrun`. Blocking closures run on the pool that all
+//! backends share, not on compio's, which makes the worker spin when it is full.
+//!
+//! # Limits of the runtime
+//!
+//! - A task that wakes itself without end leaves I/O and timers working: compio enters the ring
+//!   after every 61 polls of tasks.
+//! - Wakes from other threads go through a queue, here of 16,384 tasks. When it is full the thread
+//!   that wakes spins until the worker has come round, so a worker must never block on it.
+//! - A cancellation that finds the submission queue full is not sent. When more operations than
+//!   `entries` are dropped within a turn, the rest keep their buffers until the peer acts or the
+//!   connection is shut down; those whose stream is dropped too end at once.
+//! - A buffer may be dropped by the driver. One whose `Drop` starts or drops an operation panics
+//!   then; returning it to a pool, or waking a task, is fine.
+//! - A pending operation whose future is leaked ([`std::mem::forget`]) keeps the ring open.
+//! - The waker of the main future holds a descriptor, the runtime's eventfd. A thread that still
+//!   has one when `block_on` returns, at the end of a blocking closure say, closes it soon after.
+//! - With the default ring a completion can interrupt a blocking system call of the worker's thread
+//!   (`EINTR`; seen with reads that have a time-out).
+//! - An error of `io_uring_enter` that compio does not expect panics the worker.
+//! - Any crate that turns on the feature `polling` of `compio-driver` keeps this one from
+//!   compiling. It would bring an epoll driver to fall back to.
+
+#![cfg(target_os = "linux")]
+#![deny(unsafe_code)]
+
+mod listener;
+#[expect(unsafe_code, reason = "the kernel is handed pointers into buffers that the ring owns")]
+mod op;
+mod runtime;
+mod stream;
+
+pub use listener::CompioListener;
+pub use owned_io_os::uring::RingConfig;
+pub use runtime::{Compio, Config};
+pub use stream::{CompioReadHalf, CompioStream, CompioWriteHalf};

@@ -1,0 +1,148 @@
+//! [`Compio`]: the runtime.
+
+use std::future::Future;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use compio_driver::ProactorBuilder;
+use compio_driver::op::OpCodeFlag;
+use compio_runtime::RuntimeBuilder;
+use owned_io::backend::run_main;
+use owned_io::{
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+};
+use owned_io_os as os;
+use owned_io_os::uring::RingConfig;
+
+use crate::listener::{self, CompioListener};
+use crate::op;
+use crate::stream::{self, CompioStream};
+
+/// compio's runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Compio;
+
+/// How to set the runtime up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The ring. Default: compio's own, 1,024 entries and no flags. What the settings do here is in
+    /// the [crate's table](crate#ring-settings).
+    pub ring: RingConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { ring: RingConfig::plain(1024) }
+    }
+}
+
+/// How many tasks other threads may have woken before this one has come round: one per connection
+/// for 10,000 of them, at 16 bytes each. compio's own 64 deadlock when a worker waits for a thread
+/// that wakes more.
+const REMOTE_WAKES_MAX: usize = 16_384;
+
+/// The longest sleep: deadlines have to fit an `Instant`.
+const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+impl Runtime for Compio {
+    const NAME: &'static str = "compio";
+    const CAPABILITIES: Capabilities =
+        Capabilities::new(IoModel::Completion, false, DroppedRead::Cancelled, true);
+
+    type Config = Config;
+    type TcpStream = CompioStream;
+    type TcpListener = CompioListener;
+
+    fn tuned() -> Config {
+        let mut ring = RingConfig::plain(4096);
+        ring.single_issuer = true;
+        ring.defer_taskrun = true;
+        Config { ring }
+    }
+
+    fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
+        let within = compio_runtime::Runtime::try_with_current(|_| ()).is_ok();
+        assert!(!within, "Compio::block_on is called within itself");
+        config.ring.check()?;
+        os::uring::probe()?;
+        let runtime = builder(&config.ring).build().map_err(os::uring::explain)?;
+        let output = runtime.block_on(run_main(future));
+        op::settle(&runtime);
+        drop(runtime);
+        Ok(output.unwrap_or_else(|panicked| panicked.resume()))
+    }
+
+    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+        compio_runtime::spawn(future).detach();
+    }
+
+    async fn spawn_blocking<T: Send + 'static>(
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        os::spawn_blocking(f).await
+    }
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn wall_clock() -> SystemTime {
+        SystemTime::now()
+    }
+
+    async fn sleep(duration: Duration) {
+        let deadline = Instant::now() + duration.min(SLEEP_MAX);
+        // compio's sleep is ready at once when its time has come.
+        if deadline <= Instant::now() {
+            op::turn().await;
+        } else {
+            compio_runtime::time::sleep_until(deadline).await;
+        }
+    }
+
+    fn fill_random(bytes: &mut [u8]) {
+        os::fill_random(bytes);
+    }
+
+    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+        os::listen::bind(options)
+    }
+
+    fn listen(bound: &BoundAddr) -> io::Result<CompioListener> {
+        listener::listen(bound)
+    }
+
+    async fn connect(options: ConnectOptions) -> io::Result<CompioStream> {
+        stream::connect(options).await
+    }
+}
+
+fn builder(ring: &RingConfig) -> RuntimeBuilder {
+    let mut proactor = ProactorBuilder::new();
+    proactor
+        .capacity(ring.entries)
+        .coop_taskrun(ring.coop_taskrun)
+        .single_issuer(ring.single_issuer)
+        .defer_taskrun(ring.defer_taskrun)
+        // Without it compio does not notice that completions wait to be run: see the crate's docs.
+        .taskrun_flag(ring.coop_taskrun || ring.defer_taskrun)
+        // compio asks which operations there are when it is first told to look for one, with a ring
+        // of its own. Where that fails, for want of a descriptor, it blocks threads instead.
+        .detect_opcode_support(
+            OpCodeFlag::Recv
+                | OpCodeFlag::Send
+                | OpCodeFlag::SendMsg
+                | OpCodeFlag::PollAdd
+                | OpCodeFlag::AsyncCancel,
+        );
+    if let Some(idle) = ring.sqpoll_idle {
+        // In milliseconds, rounded up; zero would mean the kernel's default of a second.
+        let idle_ms = idle.as_nanos().div_ceil(1_000_000).max(1);
+        let idle_ms = u32::try_from(idle_ms).unwrap_or(u32::MAX);
+        proactor.sqpoll_idle(Duration::from_millis(idle_ms.into()));
+    }
+    let mut builder = RuntimeBuilder::new();
+    builder.with_proactor(proactor).sync_queue_size(REMOTE_WAKES_MAX);
+    builder
+}

@@ -1,0 +1,24 @@
+//! The contract, on compio: with its own ring settings, and with the tuned ones.
+
+#![cfg(target_os = "linux")]
+
+use owned_io::Runtime;
+use owned_io_compio::{Compio, Config};
+
+mod default {
+    use super::*;
+
+    owned_io::conformance! {
+        runtime: Compio,
+        config: Config::default(),
+    }
+}
+
+mod tuned {
+    use super::*;
+
+    owned_io::conformance! {
+        runtime: Compio,
+        config: Compio::tuned(),
+    }
+}

@@ -1,0 +1,150 @@
+//! [`Monoio`]: the runtime.
+
+use std::future::Future;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use io_uring::IoUring;
+use monoio::{IoUringDriver, RuntimeBuilder};
+use owned_io::backend::run_main;
+use owned_io::{
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+};
+use owned_io_os as os;
+use owned_io_os::uring::RingConfig;
+
+use crate::listener::{self, MonoioListener};
+use crate::local::{self, Entered, Local};
+use crate::stream::{self, MonoioStream};
+
+/// monoio's runtime, on its io_uring driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Monoio;
+
+/// How to set the runtime up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Its ring. Default: 1,024 entries and no flags, which is monoio's own; see the crate's
+    /// [documentation](crate#ring-settings) for what it cannot use.
+    pub ring: RingConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { ring: RingConfig::plain(1024) }
+    }
+}
+
+/// The fewest entries that monoio sets a ring up with, whatever it is told.
+const ENTRIES_MIN: u32 = 256;
+
+impl Config {
+    /// Refuses what no kernel would take, and what monoio cannot use.
+    fn check(&self) -> io::Result<()> {
+        self.ring.check()?;
+        if self.ring.entries < ENTRIES_MIN {
+            return Err(os::uring::invalid("entries: monoio takes no fewer than 256"));
+        }
+        if self.ring.sqpoll_idle.is_some() {
+            return Err(os::uring::invalid(
+                "sqpoll_idle: monoio panics when its submission queue is full, which it empties \
+                 itself only without a polling thread",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Runtime for Monoio {
+    const NAME: &'static str = "monoio";
+    const CAPABILITIES: Capabilities =
+        Capabilities::new(IoModel::Completion, false, DroppedRead::Cancelled, true);
+
+    type Config = Config;
+    type TcpStream = MonoioStream;
+    type TcpListener = MonoioListener;
+
+    fn tuned() -> Config {
+        let mut ring = RingConfig::plain(4096);
+        ring.single_issuer = true;
+        ring.defer_taskrun = true;
+        Config { ring }
+    }
+
+    fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
+        config.check()?;
+        let _entered = Entered::new();
+        os::uring::probe()?;
+        let builder = RuntimeBuilder::<IoUringDriver>::new()
+            .uring_builder(ring_builder(config.ring))
+            .with_entries(config.ring.entries)
+            .enable_timer();
+        let mut runtime = builder.build().map_err(os::uring::explain)?;
+        let output = runtime.block_on(async {
+            Local::start().map_err(os::uring::explain)?;
+            let output = run_main(future).await;
+            local::settle().await;
+            io::Result::Ok(output)
+        });
+        drop(runtime);
+        Ok(output?.unwrap_or_else(|panicked| panicked.resume()))
+    }
+
+    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+        drop(monoio::spawn(future));
+    }
+
+    async fn spawn_blocking<T: Send + 'static>(
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        os::spawn_blocking(f).await
+    }
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn wall_clock() -> SystemTime {
+        SystemTime::now()
+    }
+
+    async fn sleep(duration: Duration) {
+        // monoio's sleep of zero takes a millisecond.
+        if duration.is_zero() {
+            local::turn().await;
+        } else {
+            monoio::time::sleep(duration).await;
+        }
+    }
+
+    fn fill_random(bytes: &mut [u8]) {
+        os::fill_random(bytes);
+    }
+
+    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+        os::listen::bind(options)
+    }
+
+    fn listen(bound: &BoundAddr) -> io::Result<MonoioListener> {
+        listener::listen(bound)
+    }
+
+    async fn connect(options: ConnectOptions) -> io::Result<MonoioStream> {
+        stream::connect(options).await
+    }
+}
+
+fn ring_builder(ring: RingConfig) -> io_uring::Builder {
+    let mut builder = IoUring::builder();
+    if ring.coop_taskrun {
+        builder.setup_coop_taskrun();
+    }
+    if ring.single_issuer {
+        builder.setup_single_issuer();
+    }
+    if ring.defer_taskrun {
+        builder.setup_defer_taskrun();
+    }
+    builder
+}

@@ -1,0 +1,42 @@
+//! The contract, on monoio: with its own ring settings, and with the tuned ones.
+
+#![cfg(target_os = "linux")]
+
+use owned_io::Runtime;
+use owned_io::conformance::task::echoes_beside_a_task_that_is_always_ready;
+use owned_io_monoio::{Config, Monoio};
+
+mod default {
+    use super::*;
+
+    owned_io::conformance! {
+        runtime: Monoio,
+        config: Config::default(),
+        deviations: {
+            "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+                (WHY_OTHERS_WAIT, others_wait_until_it_ends),
+        },
+    }
+}
+
+mod tuned {
+    use super::*;
+
+    owned_io::conformance! {
+        runtime: Monoio,
+        config: Monoio::tuned(),
+        deviations: {
+            "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+                (WHY_OTHERS_WAIT, others_wait_until_it_ends),
+        },
+    }
+}
+
+const WHY_OTHERS_WAIT: &str = "monoio puts a task that wakes itself at the front of its queue, and \
+                               turns to the ring only when the queue is empty";
+
+fn others_wait_until_it_ends(config: &Config) {
+    let echoes = echoes_beside_a_task_that_is_always_ready::<Monoio>();
+    let (beside, after) = Monoio::block_on(*config, echoes).unwrap();
+    assert!(beside <= 1 && after > 10, "{beside} echoes beside it, {after} after it");
+}

@@ -1,0 +1,134 @@
+//! [`TokioUring`]: the runtime.
+
+use std::future::Future;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use owned_io::backend::run_main;
+use owned_io::{
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+};
+use owned_io_os as os;
+use owned_io_os::uring::RingConfig;
+
+use crate::listener::{self, TokioUringListener};
+use crate::op;
+use crate::stream::{self, TokioUringStream};
+
+/// tokio-uring's runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct TokioUring;
+
+/// How to set the runtime up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The ring. Default: tokio-uring's own, 256 entries and no flags. Which settings it takes is
+    /// in the [crate's table](crate#ring-settings).
+    pub ring: RingConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { ring: RingConfig::plain(256) }
+    }
+}
+
+impl Runtime for TokioUring {
+    const NAME: &'static str = "tokio-uring";
+    const CAPABILITIES: Capabilities =
+        Capabilities::new(IoModel::Completion, false, DroppedRead::EatsNextBytes, true);
+
+    type Config = Config;
+    type TcpStream = TokioUringStream;
+    type TcpListener = TokioUringListener;
+
+    fn tuned() -> Config {
+        let mut ring = RingConfig::plain(4096);
+        ring.coop_taskrun = true;
+        ring.single_issuer = true;
+        Config { ring }
+    }
+
+    fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
+        let builder = builder(&config.ring)?;
+        os::uring::probe()?;
+        let runtime = tokio_uring::Runtime::new(&builder).map_err(os::uring::explain)?;
+        let output = runtime.block_on(async {
+            let output = run_main(future).await;
+            op::settle().await;
+            output
+        });
+        op::end(runtime);
+        Ok(output.unwrap_or_else(|panicked| panicked.resume()))
+    }
+
+    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+        drop(tokio_uring::spawn(future));
+    }
+
+    async fn spawn_blocking<T: Send + 'static>(
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        os::spawn_blocking(f).await
+    }
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn wall_clock() -> SystemTime {
+        SystemTime::now()
+    }
+
+    async fn sleep(duration: Duration) {
+        // tokio's sleep of zero is ready at once.
+        if duration.is_zero() {
+            op::turn().await;
+        } else {
+            tokio::time::sleep(duration).await;
+        }
+    }
+
+    fn fill_random(bytes: &mut [u8]) {
+        os::fill_random(bytes);
+    }
+
+    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+        os::listen::bind(options)
+    }
+
+    fn listen(bound: &BoundAddr) -> io::Result<TokioUringListener> {
+        listener::listen(bound)
+    }
+
+    async fn connect(options: ConnectOptions) -> io::Result<TokioUringStream> {
+        stream::connect(options).await
+    }
+}
+
+/// Refuses what tokio-uring cannot use.
+fn builder(ring: &RingConfig) -> io::Result<tokio_uring::Builder> {
+    ring.check()?;
+    if ring.defer_taskrun {
+        return Err(os::uring::invalid(
+            "defer_taskrun hangs on tokio-uring: it waits in epoll, and nothing asks the ring for \
+             its completions",
+        ));
+    }
+    let mut uring = tokio_uring::uring_builder();
+    if ring.coop_taskrun {
+        uring.setup_coop_taskrun();
+    }
+    if ring.single_issuer {
+        uring.setup_single_issuer();
+    }
+    if let Some(idle) = ring.sqpoll_idle {
+        // In milliseconds, rounded up; zero would mean the kernel's default of a second.
+        let idle_ms = idle.as_nanos().div_ceil(1_000_000).max(1);
+        uring.setup_sqpoll(u32::try_from(idle_ms).unwrap_or(u32::MAX));
+    }
+    let mut builder = tokio_uring::builder();
+    builder.entries(ring.entries).uring_builder(&uring);
+    Ok(builder)
+}

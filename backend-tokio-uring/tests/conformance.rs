@@ -1,0 +1,42 @@
+//! The contract, on tokio-uring: with its own ring settings, and with the tuned ones.
+
+#![cfg(target_os = "linux")]
+
+use owned_io::Runtime;
+use owned_io::conformance::task::echoes_beside_a_task_that_is_always_ready;
+use owned_io_tokio_uring::{Config, TokioUring};
+
+mod default {
+    use super::*;
+
+    owned_io::conformance! {
+        runtime: TokioUring,
+        config: Config::default(),
+        deviations: {
+            "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+                (WHY_OTHERS_WAIT, others_wait_until_it_ends),
+        },
+    }
+}
+
+mod tuned {
+    use super::*;
+
+    owned_io::conformance! {
+        runtime: TokioUring,
+        config: TokioUring::tuned(),
+        deviations: {
+            "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+                (WHY_OTHERS_WAIT, others_wait_until_it_ends),
+        },
+    }
+}
+
+const WHY_OTHERS_WAIT: &str = "tokio-uring submits to the ring, and reaps from it, only when the \
+                               thread parks: that is, when no task is ready";
+
+fn others_wait_until_it_ends(config: &Config) {
+    let echoes = echoes_beside_a_task_that_is_always_ready::<TokioUring>();
+    let (beside, after) = TokioUring::block_on(*config, echoes).unwrap();
+    assert!(beside <= 1 && after > 10, "{beside} echoes beside it, {after} after it");
+}
