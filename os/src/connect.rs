@@ -26,7 +26,7 @@ pub fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
             _ => Ok(socket.into()),
         }
     };
-    begin().map_err(|error| failed(options.addr, error))
+    begin().map_err(|error| failed(options, error))
 }
 
 /// How the attempt ended.
@@ -35,12 +35,17 @@ pub fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
 /// [`AddrError`] inside.
 pub fn finish(fd: BorrowedFd<'_>, options: &ConnectOptions) -> io::Result<()> {
     let error = SockRef::from(&fd).take_error().unwrap_or_else(Some);
-    error.map_or(Ok(()), |error| Err(failed(options.addr, error)))
+    error.map_or(Ok(()), |error| Err(failed(options, error)))
 }
 
 /// What to return when [`ConnectOptions::timeout`] is over.
 pub fn timed_out(options: &ConnectOptions) -> io::Error {
-    failed(options.addr, io::ErrorKind::TimedOut.into())
+    failed(options, io::ErrorKind::TimedOut.into())
+}
+
+/// What to return when the kernel has said why.
+pub fn failed(options: &ConnectOptions, error: io::Error) -> io::Error {
+    AddrError::new("connect to", options.addr, error).into()
 }
 
 /// Our end's address.
@@ -57,8 +62,4 @@ pub fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 /// Those of getpeername(2).
 pub fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     SockRef::from(&fd).peer_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
-}
-
-fn failed(addr: SocketAddr, error: io::Error) -> io::Error {
-    AddrError::new("connect to", addr, error).into()
 }

@@ -395,9 +395,7 @@ pub async fn pooled_read_pins_a_buffer_only_if_it_says_so<R: Runtime>() {
 /// consumed, and reading again later goes on where this left off."
 pub async fn pooled_read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
-    let mut config = PoolConfig::default();
-    config.leased_max = 1;
-    let pool = Pool::new(config);
+    let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
     let taken = pool.take().unwrap();
     a.write_all("kept").await.into_result().unwrap();
     for _ in 0..3 {

@@ -67,7 +67,7 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
     }
     let ended = Rc::new(Cell::new(0));
     let started = Rc::new(Cell::new(0));
-    let handle = R::block_on(config.clone(), async {
+    let output = R::block_on(config.clone(), async {
         let (mut a, mut b) = pair::<R>().await;
         let start = || {
             started.set(started.get() + 1);
@@ -98,8 +98,8 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
         drop(R::spawn(async move {
             let _new = new;
         }));
-        handle
+        Some(handle)
     });
     assert_eq!((started.get(), ended.get()), (5, 5));
-    drop(handle);
+    drop(output);
 }

@@ -68,7 +68,7 @@ pub async fn a_panic_closes_what_the_task_held<R: Runtime>() {
 
 /// "Wakes from other threads work everywhere."
 pub async fn wakes_come_from_other_threads<R: Runtime>() {
-    const WAKES: u32 = 1_000;
+    const WAKES: u32 = if cfg!(miri) { 100 } else { 1_000 };
     let (to_thread, wakers) = mpsc::channel::<Waker>();
     let thread = thread::spawn(move || {
         for waker in wakers {
@@ -106,7 +106,7 @@ pub async fn blocking_closures_leave_others_their_turn<R: Runtime>() {
 
 /// "`Panicked` if `f` panics", time and again.
 pub async fn blocking_closures_may_panic<R: Runtime>() {
-    for _ in 0..10 {
+    for _ in 0..3 {
         let outcome = soon::<R, _>("the panic", R::spawn_blocking(|| panic!("on purpose"))).await;
         let outcome: Result<(), _> = outcome;
         assert_eq!(outcome.unwrap_err().message(), "on purpose");
@@ -124,7 +124,7 @@ pub async fn a_task_that_is_always_ready_leaves_others_their_turn<R: Runtime>() 
 /// How many echoes, a millisecond apart, another task gets done while one is always ready, and then
 /// in a second without it: for the declaration of a deviation.
 pub async fn echoes_beside_a_task_that_is_always_ready<R: Runtime>() -> (u32, u32) {
-    let lasts = Duration::from_millis(if cfg!(miri) { 20 } else { 1_000 });
+    let lasts = Duration::from_millis(if cfg!(miri) { 8 } else { 1_000 });
     let (mut a, b) = pair::<R>().await;
     drop(R::spawn(echo(b)));
     let echoes = Rc::new(Cell::new(0));

@@ -1,0 +1,76 @@
+//! [`owned_io`] on [glommio](::glommio): io_uring for readiness, one executor for each worker.
+//!
+//! ```
+//! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};
+//! use owned_io_glommio::{Config, Glommio};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! Glommio::block_on(Config::default(), async {
+//!     let bound = Glommio::bind(ListenOptions::new(([127, 0, 0, 1], 0).into()))?;
+//!     let mut listener = Glommio::listen(&bound)?;
+//!     let mut client = Glommio::connect(ConnectOptions::new(bound.local_addr())).await?;
+//!     let (mut server, _) = listener.accept().await?;
+//!
+//!     client.write_all("hello").await.into_result()?;
+//!     let ((), hello) = server.read_exact(Vec::with_capacity(5), 5).await.into_result()?;
+//!     assert_eq!(hello, b"hello");
+//!     Ok(())
+//! })?
+//! # }
+//! ```
+//!
+//! # What a drop does
+//!
+//! | dropped while pending | buffer | bytes | stream afterwards |
+//! |---|---|---|---|
+//! | read, pooled read | freed at once | none lost | usable |
+//! | write, vectored write | freed at once | none sent | usable |
+//! | accept | – | no client lost | usable |
+//! | connect | – | – | attempt given up, socket closed |
+//! | stream | – | – | shut down at once, closed a turn later |
+//!
+//! A stream that is dropped with bytes unread is not shut down but left to closing, which resets the
+//! connection; that comes a turn later.
+//!
+//! # Ring settings
+//!
+//! glommio sets up three rings for each executor, and no flag of theirs can be chosen.
+//!
+//! | | default | tuned |
+//! |---|---|---|
+//! | entries of each ring | 128 | 4,096 |
+//! | memory registered for direct I/O on files | 10 MiB | 64 KiB, the least it takes |
+//! | preemption timer | 100 ms | 1 ms |
+//!
+//! # Platform notes
+//!
+//! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send`
+//! itself. A read is that; a write is tried before it is waited for; a vectored write is `sendmsg`,
+//! waited for by writing its first piece. A pending read holds no buffer, pooled or not.
+//!
+//! An operation that need not wait does not yield, so after 64 of them in a row the ring is asked
+//! for what else there is.
+//!
+//! # Known limits
+//!
+//! - A task that is always ready keeps timers and I/O waiting for as long as the preemption timer
+//!   runs.
+//! - A write that has to wait is tried again by glommio, without `MSG_NOSIGNAL`: where SIGPIPE is not
+//!   ignored, as Rust's `main` has it, a peer that resets the connection in between raises it.
+//! - Each executor that ends leaves an eventfd open. Start one for each worker, not for each job.
+//! - glommio asks the kernel for its operations once in a process, and would panic, or end the
+//!   process, where they are missing. `block_on` asks first, and says what is missing.
+//! - At least 512 KiB of locked memory must be allowed.
+
+#![cfg(target_os = "linux")]
+#![deny(unsafe_code)]
+
+mod listener;
+#[expect(unsafe_code, reason = "glommio takes raw descriptors and initialised slices")]
+mod op;
+mod runtime;
+mod stream;
+
+pub use listener::GlommioListener;
+pub use runtime::{Config, Glommio};
+pub use stream::{GlommioReadHalf, GlommioStream, GlommioWriteHalf};

@@ -1,0 +1,192 @@
+//! [`Glommio`]: the runtime.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
+
+use glommio::timer::Timer;
+use glommio::{
+    GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind, TaskQueueHandle,
+};
+use owned_io::backend::run_main;
+use owned_io::{
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+};
+use owned_io_os as os;
+
+use crate::listener::{self, GlommioListener};
+use crate::op::Waited;
+use crate::stream::{self, GlommioStream};
+
+/// glommio's executor.
+#[derive(Clone, Copy, Debug)]
+pub struct Glommio;
+
+/// How to set the executor up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Entries of each of its three rings, a power of two from 2 to 32,768. Default 128, glommio's
+    /// own.
+    pub ring_entries: u32,
+    /// Memory that it registers with the rings for direct I/O on files, in bytes; TCP uses none of
+    /// it, and glommio takes at least 64 KiB. Default 10 MiB, glommio's own.
+    pub io_memory_bytes: usize,
+    /// How long tasks that are ready may keep I/O and timers waiting. Default 100 ms, glommio's own.
+    pub preempt_timer: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            ring_entries: 128,
+            io_memory_bytes: 10 << 20,
+            preempt_timer: Duration::from_millis(100),
+        }
+    }
+}
+
+impl Config {
+    /// Refuses what no kernel would take, and what glommio panics of: its timer takes two entries.
+    fn check(&self) -> io::Result<()> {
+        os::uring::RingConfig::plain(self.ring_entries).check()?;
+        if self.ring_entries < 2 {
+            return Err(os::uring::invalid("ring_entries: glommio needs at least 2"));
+        }
+        Ok(())
+    }
+}
+
+/// The longest sleep: deadlines have to fit an `Instant`.
+const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+impl Runtime for Glommio {
+    const NAME: &'static str = "glommio";
+    const CAPABILITIES: Capabilities =
+        Capabilities::new(IoModel::Readiness, false, DroppedRead::LosesNothing, true);
+
+    type Config = Config;
+    type TcpStream = GlommioStream;
+    type TcpListener = GlommioListener;
+
+    fn tuned() -> Config {
+        Config { ring_entries: 4096, io_memory_bytes: 0, preempt_timer: Duration::from_millis(1) }
+    }
+
+    fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
+        config.check()?;
+        os::uring::probe()?;
+        let executor = executor(config)?;
+        let output = executor.run(async {
+            READY.set(Some(ready_fd()?));
+            let output = run_main(future).await;
+            turn().await; // the tasks find that they are done
+            turn().await; // and the kernel lets go of what they polled
+            READY.set(None);
+            io::Result::Ok(output)
+        });
+        drop(executor);
+        Ok(output?.unwrap_or_else(|panicked| panicked.resume()))
+    }
+
+    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+        // Into a queue, because glommio would otherwise poll it within this call.
+        let task = glommio::spawn_local_into(future, TaskQueueHandle::default());
+        drop(task.expect("the default queue").detach());
+    }
+
+    async fn spawn_blocking<T: Send + 'static>(
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        os::spawn_blocking(f).await
+    }
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn wall_clock() -> SystemTime {
+        SystemTime::now()
+    }
+
+    async fn sleep(duration: Duration) {
+        // glommio's sleep of zero is ready at once.
+        if duration.is_zero() {
+            turn().await;
+        } else {
+            Timer::new(duration.min(SLEEP_MAX)).await;
+        }
+    }
+
+    fn fill_random(bytes: &mut [u8]) {
+        os::fill_random(bytes);
+    }
+
+    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+        os::listen::bind(options)
+    }
+
+    fn listen(bound: &BoundAddr) -> io::Result<GlommioListener> {
+        listener::listen(bound)
+    }
+
+    async fn connect(options: ConnectOptions) -> io::Result<GlommioStream> {
+        stream::connect(options).await
+    }
+}
+
+fn executor(config: Config) -> io::Result<LocalExecutor> {
+    let builder = LocalExecutorBuilder::new(Placement::Unbound)
+        .ring_depth(config.ring_entries as usize)
+        .io_memory(config.io_memory_bytes)
+        .preempt_timer(config.preempt_timer);
+    builder.make().map_err(|error| match error {
+        GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(..)) => {
+            os::uring::explain(io::Error::from_raw_os_error(libc::ENOMEM))
+        }
+        error => os::uring::explain(error.into()),
+    })
+}
+
+thread_local! {
+    /// What [`ready_fd`] made, while an executor runs.
+    static READY: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
+}
+
+/// A socket whose peer is closed, so that it is always readable.
+fn ready_fd() -> io::Result<OwnedFd> {
+    let (ready, closed) = UnixStream::pair()?;
+    drop(closed);
+    Ok(ready.into())
+}
+
+/// Waits until the ring has been asked for what else there is. Other tasks have their turn meanwhile.
+///
+/// Waking oneself does not do: glommio asks the ring only when no task is ready, or when the
+/// preemption timer has run out.
+pub(crate) async fn turn() {
+    let ready = READY.with_borrow(|ready| ready.as_ref().map(OwnedFd::try_clone));
+    match ready.expect("called outside of `Glommio::block_on`") {
+        Ok(ready) => {
+            let mut ready = Waited::new(ready);
+            poll_fn(|cx| ready.poll_readable(cx)).await;
+        }
+        // No descriptor is free: then the tasks that are ready have their turn, and the ring when
+        // the timer has run out.
+        Err(_) => {
+            let mut is_first = true;
+            poll_fn(|cx| {
+                if std::mem::take(&mut is_first) {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(())
+            })
+            .await;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What the hand-written echo servers share, so that their own files hold nothing but their runtime:
+//! the command line, the core to run on, the listening socket and the lines they print.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::process::ExitCode;
+use std::sync::Once;
+use std::time::Duration;
+use std::{env, io, thread};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// The size of a connection's buffer.
+pub const BUF_BYTES: usize = 16 * 1024;
+
+/// How long to wait after a failed accept.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many clients may wait to be accepted.
+pub const BACKLOG: i32 = 1024;
+
+/// Which option a server has beside the address and `--core`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// None.
+    Nothing,
+    /// `--ring default|tuned`.
+    Ring,
+    /// `--workers N`.
+    Workers,
+}
+
+/// How to set an io_uring runtime up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ring {
+    /// As the runtime does by itself.
+    Default,
+    /// As `tuned()` of the runtime's backend of owned-io does.
+    Tuned,
+}
+
+/// What the command line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Args {
+    /// Where to listen.
+    pub addr: SocketAddr,
+    /// `--ring`. Default: the runtime's own.
+    pub ring: Ring,
+    /// `--core`. Default: wherever the kernel likes.
+    pub core: Option<usize>,
+    /// `--workers`. Default: one if there is a `--core`, as many as there are cores if not.
+    pub workers: NonZero<usize>,
+}
+
+/// A server's `main`: reads the command line, moves this thread and those it will start to the
+/// core, and serves. Says in one sentence what goes wrong; 2 is for bad arguments, 1 for the rest.
+pub fn main(name: &str, extra: Extra, serve: impl FnOnce(Args) -> io::Result<()>) -> ExitCode {
+    let args = parse(name, extra, env::args().skip(1)).and_then(|args| pin(&args).map(|()| args));
+    let (why, code) = match args.map(serve) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(error)) => (error.to_string(), 1),
+        Err(why) => (why, 2),
+    };
+    let _ = writeln!(io::stderr(), "{name}: {why}");
+    ExitCode::from(code)
+}
+
+/// A listening socket, blocking. What it accepts inherits TCP_NODELAY.
+///
+/// # Errors
+/// Those of the socket calls, naming the address.
+pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let listen = || {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    listen().map_err(|error| no_listener(addr, error))
+}
+
+/// Tells whoever started the server that it accepts, and where.
+pub fn say_listening(addr: SocketAddr) {
+    let mut stdout = io::stdout().lock();
+    // Whoever started the server may not read it.
+    let _ = writeln!(stdout, "listening echo {addr}").and_then(|()| stdout.flush());
+}
+
+/// Says why accept failed, the first time. To be followed by [`ACCEPT_PAUSE`].
+pub fn say_accept_failed(error: &io::Error) {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        let _ = writeln!(io::stderr(), "cannot accept: {error}; trying again every 50 ms");
+    });
+}
+
+/// What to make of the error of building a runtime.
+pub fn no_runtime(error: io::Error) -> io::Error {
+    cannot("set up the runtime", error)
+}
+
+/// What to make of the error of listening on `addr`.
+pub fn no_listener(addr: SocketAddr, error: io::Error) -> io::Error {
+    cannot(&format!("listen on {addr}"), error)
+}
+
+fn cannot(what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {what}: {error}"))
+}
+
+fn parse(
+    name: &str,
+    extra: Extra,
+    mut words: impl Iterator<Item = String>,
+) -> Result<Args, String> {
+    let option = match extra {
+        Extra::Nothing => "",
+        Extra::Ring => " [--ring default|tuned]",
+        Extra::Workers => " [--workers N]",
+    };
+    let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
+    let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
+        match (word.as_str(), extra) {
+            ("--core", _) => {
+                let value = value()?;
+                let number = value.parse().ok().filter(|number| *number < CpuSet::MAX_CPU);
+                core = Some(number.ok_or_else(|| wrong(format!("there is no core {value:?}")))?);
+            }
+            ("--ring", Extra::Ring) => {
+                ring = match value()?.as_str() {
+                    "default" => Ring::Default,
+                    "tuned" => Ring::Tuned,
+                    other => return Err(wrong(format!("there is no ring setting {other:?}"))),
+                }
+            }
+            ("--workers", Extra::Workers) => {
+                let value = value()?;
+                let number = value.parse().ok();
+                workers =
+                    Some(number.ok_or_else(|| wrong(format!("cannot run {value:?} workers")))?);
+            }
+            (text, _) if addr.is_none() && !text.starts_with('-') => {
+                let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is no IP:PORT")))?;
+                addr = Some(parsed);
+            }
+            (other, _) => return Err(wrong(format!("{other:?} is not understood"))),
+        }
+    }
+    let one = NonZero::<usize>::MIN;
+    let cores = || thread::available_parallelism().unwrap_or(one);
+    let workers = workers.unwrap_or_else(|| if core.is_some() { one } else { cores() });
+    let addr = addr.ok_or_else(|| wrong("an address is missing".to_owned()))?;
+    Ok(Args { addr, ring, core, workers })
+}
+
+/// Threads started afterwards inherit it: as many workers share as many cores, from `core` on.
+fn pin(args: &Args) -> Result<(), String> {
+    let Some(core) = args.core else { return Ok(()) };
+    let mut cores = CpuSet::new();
+    for core in (core..CpuSet::MAX_CPU).take(args.workers.get()) {
+        cores.set(core);
+    }
+    sched_setaffinity(None, &cores).map_err(|error| format!("cannot run on core {core}: {error}"))
+}

@@ -1,0 +1,72 @@
+//! One connection: what it does when epoll says that it can go on.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use peers_common::BUF_BYTES;
+
+/// How many full buffers a connection may echo before the others have their turn.
+const ROUNDS_MAX: usize = 16;
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    Read,
+    Write,
+}
+
+/// A stream, and what was read from it and not yet written.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    buf: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self { stream, buf: vec![0; BUF_BYTES], start: 0, end: 0 }
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    pub(crate) fn interest(&self) -> Interest {
+        if self.start < self.end { Interest::Write } else { Interest::Read }
+    }
+
+    /// Goes on until it would block, has had its turn, or has ended, which is `false`. Epoll being
+    /// level-triggered, a read that did not fill the buffer need not be repeated to see that
+    /// nothing is left.
+    pub(crate) fn echo(&mut self) -> io::Result<bool> {
+        for _ in 0..ROUNDS_MAX {
+            if self.start == self.end {
+                match self.stream.read(&mut self.buf) {
+                    Ok(0) => return Ok(false),
+                    Ok(n) => (self.start, self.end) = (0, n),
+                    Err(error) => return would_block(error),
+                }
+            }
+            while self.start < self.end {
+                match self.stream.write(&self.buf[self.start..self.end]) {
+                    Ok(n) => self.start += n,
+                    Err(error) => return would_block(error),
+                }
+            }
+            if self.end < BUF_BYTES {
+                break;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Waits for the next event if that is all there is to it.
+fn would_block(error: io::Error) -> io::Result<bool> {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(true),
+        _ => Err(error),
+    }
+}

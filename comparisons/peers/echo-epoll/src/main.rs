@@ -1,0 +1,143 @@
+//! TCP echo written on epoll itself: one thread, level-triggered, no runtime.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+
+use std::io;
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use connection::{Connection, Interest};
+use peers_common::{ACCEPT_PAUSE, Args, Extra};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::net::{SocketFlags, accept_with};
+
+/// How many events one system call may fetch.
+const EVENTS_MAX: usize = 1024;
+
+/// How many clients are accepted before the connections have their turn.
+const ACCEPTS_MAX: usize = 64;
+
+/// What the listener's events carry; those of a connection carry its index.
+const LISTENER: u64 = u64::MAX;
+
+fn main() -> ExitCode {
+    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+}
+
+fn serve(args: Args) -> io::Result<()> {
+    let listener = peers_common::listen(args.addr)?;
+    listener.set_nonblocking(true)?;
+    let mut server = Server {
+        epoll: epoll::create(CreateFlags::CLOEXEC)?,
+        listener,
+        accept_again: None,
+        connections: Vec::new(),
+        free: Vec::new(),
+    };
+    let data = EventData::new_u64(LISTENER);
+    epoll::add(&server.epoll, &server.listener, data, EventFlags::IN)?;
+    peers_common::say_listening(server.listener.local_addr()?);
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    loop {
+        let timeout = server.timeout();
+        match epoll::wait(&server.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.drain(..) {
+            match event.data.u64() {
+                LISTENER => server.accept()?,
+                index => server.echo(index as usize),
+            }
+        }
+        server.resume_accepting()?;
+    }
+}
+
+struct Server {
+    epoll: OwnedFd,
+    listener: TcpListener,
+    /// When to accept again after a failure; until then the listener's events are off.
+    accept_again: Option<Instant>,
+    connections: Vec<Option<Connection>>,
+    /// The indices that are `None`.
+    free: Vec<usize>,
+}
+
+impl Server {
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..ACCEPTS_MAX {
+            let accepted =
+                match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                    Ok(stream) => self.add(stream),
+                    Err(rustix::io::Errno::AGAIN) => break,
+                    Err(error) => Err(error.into()),
+                };
+            if let Err(error) = accepted {
+                peers_common::say_accept_failed(&error);
+                self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+                self.listen_for(EventFlags::empty())?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, stream: OwnedFd) -> io::Result<()> {
+        let index = self.free.last().copied().unwrap_or(self.connections.len());
+        epoll::add(&self.epoll, &stream, EventData::new_u64(index as u64), EventFlags::IN)?;
+        let connection = Some(Connection::new(stream.into()));
+        if self.free.pop().is_some() {
+            self.connections[index] = connection;
+        } else {
+            self.connections.push(connection);
+        }
+        Ok(())
+    }
+
+    /// Lets a connection go on. Whatever goes wrong ends this one only, and nobody asks. A batch of
+    /// events has one per connection, so none is left for a connection that ended.
+    fn echo(&mut self, index: usize) {
+        let Some(connection) = &mut self.connections[index] else { return };
+        let before = connection.interest();
+        let alive = connection.echo().and_then(|alive| {
+            let after = connection.interest();
+            if alive && after != before {
+                let flags = match after {
+                    Interest::Read => EventFlags::IN,
+                    Interest::Write => EventFlags::OUT,
+                };
+                let data = EventData::new_u64(index as u64);
+                epoll::modify(&self.epoll, connection.stream(), data, flags)?;
+            }
+            Ok(alive)
+        });
+        if !alive.unwrap_or(false) {
+            self.connections[index] = None; // closed, and with it gone from epoll
+            self.free.push(index);
+        }
+    }
+
+    fn resume_accepting(&mut self) -> io::Result<()> {
+        if self.accept_again.is_some_and(|at| at <= Instant::now()) {
+            self.accept_again = None;
+            self.listen_for(EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    fn listen_for(&self, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), flags)?)
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let left = self.accept_again?.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
+    }
+}

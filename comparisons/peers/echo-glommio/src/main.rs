@@ -1,0 +1,56 @@
+//! TCP echo written on glommio.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use glommio::net::{TcpListener, TcpStream};
+use glommio::timer::sleep;
+use glommio::{LocalExecutorBuilder, Placement, spawn_local};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra, Ring};
+
+fn main() -> ExitCode {
+    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Ring, serve)
+}
+
+fn serve(args: Args) -> io::Result<()> {
+    // Placed already, if at all. glommio's own placement would change more than the core.
+    let mut builder = LocalExecutorBuilder::new(Placement::Unbound);
+    if args.ring == Ring::Tuned {
+        // It lets nobody set a flag of its rings. The memory is for files.
+        builder =
+            builder.ring_depth(4096).io_memory(64 << 10).preempt_timer(Duration::from_millis(1));
+    }
+    let executor = builder.make().map_err(io::Error::from).map_err(peers_common::no_runtime)?;
+    executor.run(async {
+        // Its own: there is no safe way from a socket to a listener. The backlog is 1,024 too.
+        let listener = TcpListener::bind(args.addr)
+            .map_err(|error| peers_common::no_listener(args.addr, error.into()))?;
+        peers_common::say_listening(listener.local_addr()?);
+        loop {
+            match listener.accept().await {
+                Ok(stream) => drop(spawn_local(echo(stream)).detach()),
+                Err(error) => {
+                    peers_common::say_accept_failed(&error.into());
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    })
+}
+
+/// Whatever goes wrong ends this connection only, and nobody asks.
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buf = vec![0; BUF_BYTES];
+    loop {
+        let n = stream.read(&mut buf).await?;
+        if n == 0 {
+            return Ok(());
+        }
+        stream.write_all(&buf[..n]).await?;
+    }
+}

@@ -1,0 +1,27 @@
+//! TCP echo written on io_uring itself: multishot accept, multishot receive into provided buffers,
+//! and sends from where the bytes arrived. What a runtime could at most reach.
+
+#![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "the kernel and this process share the ring of buffers")]
+mod buffers;
+#[expect(unsafe_code, reason = "the kernel is told addresses and descriptors")]
+mod ring;
+mod server;
+
+use std::io;
+use std::process::ExitCode;
+
+use peers_common::{Args, Extra};
+
+fn main() -> ExitCode {
+    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+}
+
+fn serve(args: Args) -> io::Result<()> {
+    let listener = peers_common::listen(args.addr)?;
+    let addr = listener.local_addr()?;
+    let mut server = server::Server::new(listener).map_err(peers_common::no_runtime)?;
+    peers_common::say_listening(addr);
+    server.run()
+}

@@ -1,0 +1,282 @@
+//! One connection: how far it has sent and how far it has been answered, and nothing buffered.
+
+use std::io::{self, Read, Write};
+use std::ops::Range;
+
+use mio::net::TcpStream;
+
+use super::exchange::Exchange;
+
+/// How often one turn may read before others get theirs.
+const READS_MAX: usize = 16;
+
+/// A place in a stream of messages of equal length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) message: u64,
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    /// Calls `each` with every part of a message in the next `buf.len()` bytes, and is then behind
+    /// them; or at the first part that `each` refuses.
+    fn advance<B: Parts>(
+        &mut self,
+        mut buf: B,
+        message_bytes: u64,
+        mut each: impl FnMut(Self, B) -> bool,
+    ) -> bool {
+        while buf.len() > 0 {
+            let left = message_bytes - self.offset;
+            let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+            let (part, rest) = buf.cut(len);
+            if !each(*self, part) {
+                return false;
+            }
+            self.skip(len as u64, message_bytes);
+            buf = rest;
+        }
+        true
+    }
+
+    fn skip(&mut self, bytes: u64, message_bytes: u64) {
+        let offset = self.offset + bytes;
+        if offset < message_bytes {
+            self.offset = offset;
+        } else {
+            self.message += offset / message_bytes;
+            self.offset = offset % message_bytes;
+        }
+    }
+}
+
+/// A slice, to read or to write, that can be cut in two.
+trait Parts: Sized {
+    fn len(&self) -> usize;
+    fn cut(self, at: usize) -> (Self, Self);
+}
+
+impl Parts for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn cut(self, at: usize) -> (Self, Self) {
+        self.split_at(at)
+    }
+}
+
+impl Parts for &mut [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn cut(self, at: usize) -> (Self, Self) {
+        self.split_at_mut(at)
+    }
+}
+
+/// Why a connection is over.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// Connecting failed.
+    Connect(io::Error),
+    /// The peer closed it.
+    Closed,
+    /// Reading failed.
+    Read(io::Error),
+    /// Writing failed.
+    Write(io::Error),
+    /// Something else came than was expected; where.
+    Wrong(Place),
+    /// More came than was asked for.
+    Unasked(Place),
+}
+
+/// What one turn of reading brought.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// The messages whose answers are now complete.
+    pub(crate) answered: Range<u64>,
+    /// How many bytes came.
+    pub(crate) bytes: u64,
+    /// Whether there may be more: nobody will say so again.
+    pub(crate) unfinished: bool,
+}
+
+/// A connection that sends messages as they are released.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
+    id: u32,
+    pub(crate) connected: bool,
+    writable: bool,
+    /// So many messages may be sent.
+    released: u64,
+    sent: Place,
+    answered: Place,
+}
+
+impl Connection {
+    /// One that is still connecting.
+    pub(crate) fn new(stream: TcpStream, id: u32) -> Self {
+        Self {
+            stream,
+            id,
+            connected: false,
+            writable: false,
+            released: 0,
+            sent: Place::default(),
+            answered: Place::default(),
+        }
+    }
+
+    /// What epoll said.
+    pub(crate) fn ready_to_write(&mut self) {
+        self.writable = true;
+    }
+
+    /// Lets one more message be sent; its number.
+    pub(crate) fn release(&mut self) -> u64 {
+        self.released += 1;
+        self.released - 1
+    }
+
+    /// Messages released and not answered.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.released - self.answered.message
+    }
+
+    /// Messages released and not sent.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.released - self.sent.message
+    }
+
+    /// Whether connecting has come to its end.
+    pub(crate) fn finish_connecting(&mut self) -> Result<bool, Fault> {
+        if let Some(error) = self.stream.take_error().map_err(Fault::Connect)? {
+            return Err(Fault::Connect(error));
+        }
+        match self.stream.peer_addr() {
+            Ok(_) => self.connected = true,
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+            Err(error) => return Err(Fault::Connect(error)),
+        }
+        Ok(self.connected)
+    }
+
+    /// Sends what was released, as much at once as `scratch` holds and the socket takes; how many
+    /// messages were completed.
+    pub(crate) fn flush<E: Exchange>(
+        &mut self,
+        exchange: &E,
+        scratch: &mut [u8],
+    ) -> Result<u64, Fault> {
+        let message_bytes = exchange.request_bytes();
+        let before = self.sent.message;
+        while self.connected && self.writable && self.sent.message < self.released {
+            let left = (self.released - self.sent.message) * message_bytes - self.sent.offset;
+            let len = usize::try_from(left).map_or(scratch.len(), |left| left.min(scratch.len()));
+            let mut filled = self.sent;
+            filled.advance(&mut scratch[..len], message_bytes, |place, part| {
+                exchange.fill(self.id, place.message, place.offset, part);
+                true
+            });
+            match self.stream.write(&scratch[..len]) {
+                Ok(n) => self.sent.skip(n as u64, message_bytes),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Fault::Write(error)),
+            }
+        }
+        Ok(self.sent.message - before)
+    }
+
+    /// Reads what is there and checks it.
+    ///
+    /// A short read says that there is no more, which saves the read that would say so again;
+    /// unless the peer `closed`, because that is only seen by reading to the end.
+    pub(crate) fn receive<E: Exchange>(
+        &mut self,
+        exchange: &E,
+        scratch: &mut [u8],
+        closed: bool,
+    ) -> Result<Received, (Received, Fault)> {
+        let first = self.answered.message;
+        let mut bytes = 0;
+        let mut reads = 0;
+        let fault = loop {
+            if reads == READS_MAX {
+                break None;
+            }
+            match self.stream.read(scratch) {
+                Ok(0) => break Some(Fault::Closed),
+                Ok(n) => {
+                    reads += 1;
+                    bytes += n as u64;
+                    if let Err(fault) = self.check(exchange, &scratch[..n]) {
+                        break Some(fault);
+                    }
+                    if n < scratch.len() && !closed {
+                        reads = 0;
+                        break None;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    reads = 0;
+                    break None;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Some(Fault::Read(error)),
+            }
+        };
+        let answered = first..self.answered.message;
+        let received = Received { answered, bytes, unfinished: reads == READS_MAX };
+        match fault {
+            None => Ok(received),
+            Some(fault) => Err((received, fault)),
+        }
+    }
+
+    fn check<E: Exchange>(&mut self, exchange: &E, got: &[u8]) -> Result<(), Fault> {
+        let id = self.id;
+        let message_bytes = exchange.answer_bytes();
+        let right = self.answered.advance(got, message_bytes, |place, part| {
+            exchange.matches(id, place.message, place.offset, part)
+        });
+        if self.answered > self.sent {
+            return Err(Fault::Unasked(self.sent));
+        }
+        if right { Ok(()) } else { Err(Fault::Wrong(self.answered)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_moves_over_messages_and_their_ends() {
+        let mut place = Place { message: 2, offset: 3 };
+        let mut parts = Vec::new();
+        assert!(place.advance(&[0; 12][..], 5, |at, part| {
+            parts.push((at.message, at.offset, part.len()));
+            true
+        }));
+        assert_eq!(parts, [(2, 3, 2), (3, 0, 5), (4, 0, 5)]);
+        assert_eq!(place, Place { message: 5, offset: 0 });
+    }
+
+    #[test]
+    fn a_place_stays_at_the_part_that_is_refused() {
+        let mut place = Place::default();
+        assert!(!place.advance(&[0; 12][..], 5, |at, _| at.message < 1));
+        assert_eq!(place, Place { message: 1, offset: 0 });
+    }
+
+    #[test]
+    fn a_place_within_a_long_answer_is_not_after_the_request() {
+        let answered = Place { message: 0, offset: 1 << 40 };
+        assert!(answered < Place { message: 1, offset: 0 });
+    }
+}

@@ -1,0 +1,105 @@
+//! Where connections come from: local addresses, and the limit of open files.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use mio::net::TcpStream;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Failure;
+
+/// Connections from one local address; it has some 28,000 ports, and those of the last minute rest.
+const PER_SOURCE: usize = 20_000;
+
+/// Even a small run uses several local addresses, because the next one comes within the minute.
+const SOURCES_MIN: usize = 8;
+
+/// 127.0.0.2 and on; the last byte stays below 255.
+const SOURCES_MAX: usize = 250;
+
+/// Files that are open besides connections.
+const FILES_SPARE: usize = 32;
+
+/// Opens connections to one address, from several if that is on this machine.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    target: SocketAddr,
+    sources: usize,
+    next: usize,
+}
+
+impl Dialer {
+    /// For so many connections in all.
+    pub(crate) fn new(target: SocketAddr, connections: usize) -> Self {
+        let loopback = matches!(target.ip(), IpAddr::V4(ip) if ip.is_loopback());
+        let wanted = connections.div_ceil(PER_SOURCE);
+        let sources = if loopback { wanted.clamp(SOURCES_MIN, SOURCES_MAX) } else { 0 };
+        Self { target, sources, next: 0 }
+    }
+
+    /// Begins to connect.
+    pub(crate) fn dial(&mut self) -> io::Result<TcpStream> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new(Domain::for_address(self.target), kind, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(source) = self.source() {
+            socket.bind(&SocketAddr::V4(source).into())?;
+        }
+        match socket.connect(&self.target.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(TcpStream::from_std(socket.into()))
+    }
+
+    fn source(&mut self) -> Option<SocketAddrV4> {
+        let index = self.next.checked_rem(self.sources)?;
+        self.next += 1;
+        Some(SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2 + index as u8), 0))
+    }
+}
+
+/// Raises the limit of open files as far as allowed and says so if that is too little.
+pub(crate) fn make_room(connections: usize) -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Refused only where the old limit stays, which is what is looked at next.
+    let _ = setrlimit(Resource::Nofile, raised);
+    let allowed = getrlimit(Resource::Nofile).current;
+    let needed = (connections + FILES_SPARE) as u64;
+    match allowed {
+        Some(allowed) if allowed < needed => Err(Failure::new(format!(
+            "{connections} connections need {needed} open files and the limit is {allowed}: \
+             raise the hard limit (ulimit -Hn) or ask for fewer"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(target: &str, connections: usize) -> usize {
+        Dialer::new(target.parse().expect("an address"), connections).sources
+    }
+
+    #[test]
+    fn only_loopback_has_other_local_addresses() {
+        assert_eq!(sources("127.0.0.1:7", 1), 8);
+        assert_eq!(sources("127.0.0.1:7", 200_000), 10);
+        assert_eq!(sources("127.0.0.1:7", usize::MAX), 250);
+        assert_eq!(sources("192.0.2.1:7", 100_000), 0);
+        assert_eq!(sources("[::1]:7", 100_000), 0);
+    }
+
+    #[test]
+    fn they_are_taken_in_turn() {
+        let mut dialer = Dialer::new("127.0.0.1:7".parse().expect("an address"), 1);
+        let ips: Vec<u8> =
+            (0..9).map(|_| dialer.source().expect("loopback").ip().octets()[3]).collect();
+        assert_eq!(ips, [2, 3, 4, 5, 6, 7, 8, 9, 2]);
+    }
+}

@@ -1,0 +1,107 @@
+//! The options that commands share, and what is done with them before a run.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::{Failure, dial};
+
+/// The options of every command.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// The server's address, host:port.
+    #[arg(value_parser = address)]
+    pub addr: SocketAddr,
+    /// Run on this core only.
+    #[arg(long, value_name = "N")]
+    pub core: Option<usize>,
+    /// Write the report to this file too, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Report what this process, the server, uses.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub server_pid: Option<u32>,
+}
+
+impl Common {
+    /// Pins the process, makes room for so many connections.
+    pub(crate) fn prepare(&self, connections: usize) -> Result<(), Failure> {
+        dial::make_room(connections)?;
+        let Some(core) = self.core else { return Ok(()) };
+        if core >= CpuSet::MAX_CPU {
+            return Err(Failure::new(format!("there is no core {core}")));
+        }
+        let mut cores = CpuSet::new();
+        cores.set(core);
+        sched_setaffinity(None, &cores)
+            .map_err(|error| Failure::new(format!("cannot run on core {core}: {error}")))
+    }
+}
+
+/// The options of a steady load.
+#[derive(Args, Clone, Debug)]
+pub struct Steady {
+    /// How many connections.
+    #[arg(long, value_name = "N", value_parser = connections)]
+    pub connections: usize,
+    /// The most messages that a connection has sent and not been answered.
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub in_flight: u32,
+    /// The measured window.
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub seconds: Duration,
+    /// The time before it.
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds_or_none)]
+    pub warm_up: Duration,
+    /// Open loop: so many messages a second over all connections, come what may.
+    #[arg(long, value_name = "MSG_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub rate: Option<u64>,
+    /// How long to wait for what is missing.
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    pub patience: Duration,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+/// How many connections one run may ask for.
+pub(crate) fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1_000_000) => Ok(count),
+        _ => Err("expected a number from 1 to 1000000".to_owned()),
+    }
+}
+
+/// A length of time, at most a week.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    match seconds_or_none(text) {
+        Ok(Duration::ZERO) => Err("expected more than 0".to_owned()),
+        result => result,
+    }
+}
+
+pub(crate) fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=604_800.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected seconds, such as 2 or 0.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_finite_and_not_negative() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "NaN", "inf", "1e9", "", "1s"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+        assert_eq!(seconds_or_none("0"), Ok(Duration::ZERO));
+    }
+}

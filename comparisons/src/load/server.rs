@@ -1,0 +1,190 @@
+//! What a process uses, from `/proc`: the server's, and our own.
+
+use std::{fs, io};
+
+use rustix::param::clock_ticks_per_second;
+use serde::Serialize;
+
+use super::Failure;
+
+/// What a process had used at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    user_ticks: u64,
+    system_ticks: u64,
+    /// On a core, over the threads there are; none where the kernel does not count it.
+    on_cpu_ns: Option<u64>,
+    voluntary: u64,
+    involuntary: u64,
+    threads: usize,
+    rss_kib: u64,
+    rss_peak_kib: u64,
+}
+
+/// What a process used between two moments.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Used {
+    /// User time; in whole ticks.
+    pub(crate) user_ns: u64,
+    /// System time; in whole ticks.
+    pub(crate) system_ns: u64,
+    /// The length of a tick.
+    pub(crate) tick_ns: u64,
+    /// Time on a core from schedstat, finer than the two above; none where it is not counted.
+    pub(crate) on_cpu_ns: Option<u64>,
+    /// Of one core, over the window.
+    pub(crate) cpu_percent: f64,
+    pub(crate) switches_voluntary: u64,
+    pub(crate) switches_involuntary: u64,
+    pub(crate) threads: usize,
+    pub(crate) rss_kib_before: u64,
+    pub(crate) rss_kib: u64,
+    pub(crate) rss_peak_kib: u64,
+}
+
+/// The same, for each message.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct PerMessage {
+    pub(crate) cpu_ns: f64,
+    pub(crate) user_ns: f64,
+    pub(crate) system_ns: f64,
+    /// What one tick more or less makes of the two above.
+    pub(crate) tick_ns: f64,
+    pub(crate) switches: f64,
+}
+
+impl Usage {
+    /// Of another process.
+    pub(crate) fn of(pid: u32) -> Result<Self, Failure> {
+        Self::read(&format!("/proc/{pid}")).map_err(|error| {
+            Failure::new(format!("cannot read what process {pid} uses (--server-pid): {error}"))
+        })
+    }
+
+    /// Of this process. Never fails: without `/proc` there are no figures.
+    pub(crate) fn own() -> Self {
+        Self::read("/proc/self").unwrap_or_default()
+    }
+
+    fn read(process: &str) -> io::Result<Self> {
+        let (user_ticks, system_ticks) = ticks(&fs::read_to_string(format!("{process}/stat"))?)
+            .ok_or_else(|| io::Error::other("its stat is not as expected"))?;
+        let status = fs::read_to_string(format!("{process}/status"))?;
+        let mut usage = Self {
+            user_ticks,
+            system_ticks,
+            on_cpu_ns: Some(0),
+            rss_kib: field(&status, "VmRSS:").unwrap_or(0),
+            rss_peak_kib: field(&status, "VmHWM:").unwrap_or(0),
+            ..Self::default()
+        };
+        for task in fs::read_dir(format!("{process}/task"))? {
+            let task = task?.path();
+            // A thread may end at any moment.
+            let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
+            usage.threads += 1;
+            usage.voluntary += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+            usage.involuntary += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+            let on_cpu = fs::read_to_string(task.join("schedstat")).ok();
+            let on_cpu = on_cpu.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+            usage.on_cpu_ns = usage.on_cpu_ns.zip(on_cpu).map(|(sum, task)| sum + task);
+        }
+        Ok(usage)
+    }
+
+    /// What was used since `before`, in `window_ns`.
+    pub(crate) fn since(&self, before: &Self, window_ns: u64) -> Used {
+        let tick_ns = 1_000_000_000 / clock_ticks_per_second();
+        let user_ns = self.user_ticks.saturating_sub(before.user_ticks) * tick_ns;
+        let system_ns = self.system_ticks.saturating_sub(before.system_ticks) * tick_ns;
+        let on_cpu_ns =
+            self.on_cpu_ns.zip(before.on_cpu_ns).map(|(after, before)| after.saturating_sub(before));
+        let cpu_ns = on_cpu_ns.unwrap_or(user_ns + system_ns);
+        Used {
+            user_ns,
+            system_ns,
+            tick_ns,
+            on_cpu_ns,
+            cpu_percent: 100.0 * cpu_ns as f64 / window_ns.max(1) as f64,
+            switches_voluntary: self.voluntary.saturating_sub(before.voluntary),
+            switches_involuntary: self.involuntary.saturating_sub(before.involuntary),
+            threads: self.threads,
+            rss_kib_before: before.rss_kib,
+            rss_kib: self.rss_kib,
+            rss_peak_kib: self.rss_peak_kib,
+        }
+    }
+}
+
+impl Used {
+    /// For each of so many messages; none for none.
+    pub(crate) fn per_message(&self, messages: u64) -> Option<PerMessage> {
+        let each = |total: u64| total as f64 / messages as f64;
+        (messages > 0).then(|| PerMessage {
+            cpu_ns: each(self.on_cpu_ns.unwrap_or(self.user_ns + self.system_ns)),
+            user_ns: each(self.user_ns),
+            system_ns: each(self.system_ns),
+            tick_ns: each(self.tick_ns),
+            switches: each(self.switches_voluntary + self.switches_involuntary),
+        })
+    }
+}
+
+/// User and system time in `/proc/PID/stat`: fields 14 and 15, counted behind the name, which may
+/// hold spaces and brackets.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+fn field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "12 (a ) b) S 1 2 3 4 5 6 7 8 9 10 71 82 13 14 15";
+        assert_eq!(ticks(stat), Some((71, 82)));
+        assert_eq!(ticks("12 (a"), None);
+    }
+
+    #[test]
+    fn fields_are_whole_names() {
+        let status = "VmHWM:\t  20 kB\nnonvoluntary_ctxt_switches:\t7\nvoluntary_ctxt_switches:\t5\n";
+        assert_eq!(field(status, "VmHWM:"), Some(20));
+        assert_eq!(field(status, "voluntary_ctxt_switches:"), Some(5));
+        assert_eq!(field(status, "VmRSS:"), None);
+    }
+
+    #[test]
+    fn a_process_uses_something() {
+        let before = Usage::own();
+        let mut sum = 1_u64;
+        for i in 0..50_000_000_u64 {
+            sum = std::hint::black_box(sum.wrapping_mul(i | 1));
+        }
+        let after = Usage::own();
+        assert!(after.rss_kib > 0 && after.threads > 0);
+        let used = after.since(&before, 1_000_000_000);
+        assert!(used.on_cpu_ns.unwrap_or(used.user_ns) > 0);
+        assert!(Usage::of(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn figures_per_message() {
+        let before = Usage { on_cpu_ns: Some(5), ..Usage::default() };
+        let after = Usage { user_ticks: 3, on_cpu_ns: Some(1_005), voluntary: 8, ..before };
+        let used = after.since(&before, 2_000);
+        assert_eq!(used.cpu_percent, 50.0);
+        let each = used.per_message(4).expect("some");
+        assert_eq!((each.cpu_ns, each.switches), (250.0, 2.0));
+        assert_eq!(each.user_ns, 3.0 * each.tick_ns);
+        assert!(used.per_message(0).is_none());
+    }
+}

@@ -1,0 +1,75 @@
+//! The runtimes that are compiled in. The only place of the server that names any.
+
+use std::io;
+use std::net::SocketAddr;
+
+use owned_io::{Runtime, StopSignal};
+use owned_io_server::config::{Config, Service};
+use owned_io_server::worker;
+
+#[cfg(not(any(
+    feature = "tokio",
+    feature = "tokio-uring",
+    feature = "compio",
+    feature = "monoio",
+    feature = "glommio"
+)))]
+compile_error!(
+    "no runtime is chosen: enable at least one of the features tokio, tokio-uring, compio, monoio, \
+     glommio"
+);
+
+/// A runtime that the server can run on.
+pub(crate) struct Backend {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Config, StopSignal, Listening) -> io::Result<()>,
+}
+
+/// Told of each listener once it accepts.
+pub(crate) type Listening = fn(Service, SocketAddr);
+
+const fn backend<R: Runtime>() -> Backend {
+    Backend { name: R::NAME, run: worker::run::<R> }
+}
+
+/// Those compiled in.
+pub(crate) const BACKENDS: &[Backend] = &[
+    #[cfg(feature = "tokio")]
+    backend::<owned_io_tokio::Tokio>(),
+    #[cfg(feature = "tokio-uring")]
+    backend::<owned_io_tokio_uring::TokioUring>(),
+    #[cfg(feature = "compio")]
+    backend::<owned_io_compio::Compio>(),
+    #[cfg(feature = "monoio")]
+    backend::<owned_io_monoio::Monoio>(),
+    #[cfg(any())]
+    backend::<owned_io_glommio::Glommio>(),
+];
+
+/// The names of the runtimes there could be.
+const ALL: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
+
+/// The runtime of this name; without one, the only one there is.
+///
+/// # Errors
+/// A sentence that says which there are.
+pub(crate) fn choose(name: Option<&str>) -> Result<&'static Backend, String> {
+    let names: Vec<_> = BACKENDS.iter().map(|backend| backend.name).collect();
+    let names = names.join(", ");
+    match (name, BACKENDS) {
+        (None, [only]) => Ok(only),
+        (None, _) => Err(format!("several runtimes are compiled in: choose one by --runtime: {names}")),
+        (Some(name), _) => {
+            BACKENDS.iter().find(|backend| backend.name == name).ok_or_else(|| {
+                if ALL.contains(&name) {
+                    format!(
+                        "runtime {name} is not compiled in (there is {names}): build with \
+                         --features {name}"
+                    )
+                } else {
+                    format!("there is no runtime {name}: choose one of {names}")
+                }
+            })
+        }
+    }
+}

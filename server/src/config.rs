@@ -1,0 +1,280 @@
+//! What the server is told: by flags, by a TOML file, or by both, flags first.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Parser, ValueEnum};
+use serde::Deserialize;
+
+/// A streaming server that runs on any of several async runtimes.
+#[derive(Debug, Parser)]
+#[command(name = "owned-io-server", version)]
+pub struct Flags {
+    /// TOML file with the same options, names as the flags' without dashes in front; flags override
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// The options that may stand in the file too.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// Every option, in the form in which it may be left out.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Options {
+    /// Runtime to run on, of those compiled in; needed when there are several
+    #[arg(long, value_name = "NAME")]
+    pub runtime: Option<String>,
+
+    /// Worker threads, each with its own runtime [default: the cores this process may use]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+
+    /// Ring settings of the io_uring runtimes [default: default]
+    #[arg(long, value_name = "SET")]
+    pub ring: Option<Ring>,
+
+    /// Serve echo over TCP
+    #[arg(long, value_name = "ADDR")]
+    pub echo: Option<SocketAddr>,
+
+    /// Serve sink over TCP
+    #[arg(long, value_name = "ADDR")]
+    pub sink: Option<SocketAddr>,
+
+    /// Serve source over TCP
+    #[arg(long, value_name = "ADDR")]
+    pub source: Option<SocketAddr>,
+
+    /// Connections a worker serves at once; more wait to be accepted [default: 16000]
+    #[arg(long, value_name = "N")]
+    pub connections_max: Option<NonZeroUsize>,
+
+    /// Bytes of the largest message taken or made [default: 16777216]
+    #[arg(long, value_name = "BYTES")]
+    pub message_bytes_max: Option<NonZeroU32>,
+
+    /// Bytes a worker commits to messages that are announced but have not all arrived
+    /// [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    pub announced_bytes_max: Option<NonZeroUsize>,
+
+    /// Seconds a message may take to arrive once it is announced, or to be taken by its receiver
+    /// [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub message_seconds_max: Option<NonZeroU32>,
+
+    /// Seconds that connections have to finish after SIGTERM or SIGINT [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    pub drain_seconds: Option<u32>,
+
+    /// How to write logs [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log: Option<Log>,
+}
+
+/// The two named sets of ring settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ring {
+    /// The runtime's own.
+    #[default]
+    Default,
+    /// Those that serve a loaded server best.
+    Tuned,
+}
+
+/// How to write logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Log {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What the server does: [`Options`] with nothing left open.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Name of the runtime, if one was chosen.
+    pub runtime: Option<String>,
+    /// How many workers.
+    pub workers: NonZeroUsize,
+    /// Which ring settings.
+    pub ring: Ring,
+    /// Where to serve what; at least one.
+    pub listeners: Vec<(Service, SocketAddr)>,
+    /// What connections may use.
+    pub limits: Limits,
+    /// How long connections have to finish.
+    pub drain: Duration,
+    /// How to write logs.
+    pub log: Log,
+}
+
+/// What a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// See [`echo`](crate::service::echo).
+    Echo,
+    /// See [`sink`](crate::service::sink).
+    Sink,
+    /// See [`source`](crate::service::source).
+    Source,
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Echo => "echo",
+            Self::Sink => "sink",
+            Self::Source => "source",
+        })
+    }
+}
+
+/// What connections may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections a worker serves at once. Default 16,000: fits the descriptors that many systems
+    /// allow a process (20,000), with room for the runtime's own.
+    pub connections_max: usize,
+    /// Bytes of a message. Default 16 MiB: the largest that the workloads ask for.
+    pub message_bytes_max: usize,
+    /// Bytes that a worker commits to messages announced but not received. Default 256 MiB.
+    pub announced_bytes_max: usize,
+    /// How long a message may take once it is announced. Default 30 s: 16 MiB at 5 Mbit/s.
+    pub message_time_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 16_000,
+            message_bytes_max: 16 << 20,
+            announced_bytes_max: 256 << 20,
+            message_time_max: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Flags {
+    /// Reads the file, if one is named, and puts the flags on top.
+    ///
+    /// # Errors
+    /// A sentence that names the file, or the option, and the cause.
+    pub fn into_config(self) -> Result<Config, String> {
+        let file = self.config.as_deref().map_or_else(|| Ok(Options::default()), read)?;
+        self.options.over(file).into_config()
+    }
+}
+
+fn read(path: &Path) -> Result<Options, String> {
+    let named = |error: &dyn fmt::Display| format!("cannot read {}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    toml::from_str(&text).map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        named(&format_args!("line {line}: {}", error.message()))
+    })
+}
+
+impl Options {
+    fn over(self, file: Self) -> Self {
+        Self {
+            runtime: self.runtime.or(file.runtime),
+            workers: self.workers.or(file.workers),
+            ring: self.ring.or(file.ring),
+            echo: self.echo.or(file.echo),
+            sink: self.sink.or(file.sink),
+            source: self.source.or(file.source),
+            connections_max: self.connections_max.or(file.connections_max),
+            message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
+            announced_bytes_max: self.announced_bytes_max.or(file.announced_bytes_max),
+            message_seconds_max: self.message_seconds_max.or(file.message_seconds_max),
+            drain_seconds: self.drain_seconds.or(file.drain_seconds),
+            log: self.log.or(file.log),
+        }
+    }
+
+    fn into_config(self) -> Result<Config, String> {
+        let served = [
+            (Service::Echo, self.echo),
+            (Service::Sink, self.sink),
+            (Service::Source, self.source),
+        ];
+        let listeners: Vec<_> =
+            served.into_iter().filter_map(|(service, addr)| Some((service, addr?))).collect();
+        if listeners.is_empty() {
+            return Err("nothing to serve: give --echo, --sink or --source an address".to_owned());
+        }
+        let defaults = Limits::default();
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Ok(Config {
+            runtime: self.runtime,
+            workers: self.workers.unwrap_or_else(cores),
+            ring: self.ring.unwrap_or_default(),
+            listeners,
+            limits: Limits {
+                connections_max: self
+                    .connections_max
+                    .map_or(defaults.connections_max, NonZeroUsize::get),
+                message_bytes_max: self
+                    .message_bytes_max
+                    .map_or(defaults.message_bytes_max, |bytes| bytes.get() as usize),
+                announced_bytes_max: self
+                    .announced_bytes_max
+                    .map_or(defaults.announced_bytes_max, NonZeroUsize::get),
+                message_time_max: self
+                    .message_seconds_max
+                    .map_or(defaults.message_time_max, |limit| seconds(limit.get())),
+            },
+            drain: seconds(self.drain_seconds.unwrap_or(10)),
+            log: self.log.unwrap_or_default(),
+        })
+    }
+}
+
+fn cores() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        let file = std::env::temp_dir().join(format!("owned-io-config-{}", std::process::id()));
+        std::fs::write(&file, text).unwrap();
+        let options = read(&file);
+        std::fs::remove_file(&file).unwrap();
+        options
+    }
+
+    #[test]
+    fn flags_override_the_file() {
+        let file = parse("echo = \"127.0.0.1:7\"\nworkers = 3\nring = \"tuned\"").unwrap();
+        let flags = Flags::parse_from(["owned-io-server", "--workers", "5"]);
+        let config = flags.options.over(file).into_config().unwrap();
+        assert_eq!((config.workers.get(), config.ring), (5, Ring::Tuned));
+        assert_eq!(config.listeners, [(Service::Echo, ([127, 0, 0, 1], 7).into())]);
+
+        // What is wrong is named, with its line.
+        let error = parse("workers = 3\n\nworker = 4").unwrap_err();
+        assert!(error.contains("line 3") && error.contains("unknown field `worker`"), "{error}");
+        let error = parse("workers = 0").unwrap_err();
+        assert!(error.contains("line 1") && error.contains("nonzero"), "{error}");
+    }
+
+    #[test]
+    fn serving_nothing_is_refused() {
+        let error = Options::default().into_config().unwrap_err();
+        assert!(error.contains("--echo"), "{error}");
+    }
+}

@@ -1,0 +1,17 @@
+//! The services of the server, generic over the runtime: this library names none. The binary does,
+//! behind its cargo features.
+//!
+//! | service | what a connection does |
+//! |---|---|
+//! | [`echo`](service::echo) | gets back what it sends, as it arrives |
+//! | [`sink`](service::sink) | sends messages, each answered by its length |
+//! | [`source`](service::source) | asks for messages, and is sent them |
+//!
+//! A message is its length (`u32`, little-endian) and then that many bytes.
+
+#![forbid(unsafe_code)]
+
+pub mod accept;
+pub mod config;
+pub mod service;
+pub mod worker;

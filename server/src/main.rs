@@ -1,0 +1,65 @@
+//! The server's program: options, logs, signals, and the one line that picks the runtime.
+
+mod backends;
+
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::{io, thread};
+
+use clap::Parser;
+use owned_io::StopSignal;
+use owned_io_server::config::{Config, Flags, Log, Service};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::info;
+
+fn main() -> ExitCode {
+    match Flags::parse().into_config().and_then(|config| run(&config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("owned-io-server: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: &Config) -> Result<(), String> {
+    let backend = backends::choose(config.runtime.as_deref())?;
+    start_logs(config.log);
+    let stop = StopSignal::new();
+    stop_on_signals(stop.clone()).map_err(|error| format!("cannot handle signals: {error}"))?;
+    info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
+    (backend.run)(config, stop, say_listening).map_err(|error| error.to_string())
+}
+
+fn say_listening(service: Service, addr: SocketAddr) {
+    // Whoever started the server may not read it.
+    let _ = writeln!(io::stdout(), "listening {service} {addr}");
+}
+
+fn start_logs(log: Log) {
+    let logs = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_max_level(tracing::Level::INFO)
+        .with_target(false);
+    match log {
+        Log::Text => logs.init(),
+        Log::Json => logs.json().init(),
+    }
+}
+
+/// The first signal drains, the second ends at once.
+fn stop_on_signals(stop: StopSignal) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            if stop.is_stopped() {
+                std::process::exit(128 + signal);
+            }
+            stop.stop();
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! What a connection is served: one function for each service, over any stream of the contract.
+
+pub mod echo;
+pub mod sink;
+pub mod source;
+
+mod message;
+
+pub use message::{Announced, Budget};

@@ -1,0 +1,110 @@
+//! One worker: its listeners, its connections, its end.
+
+use std::io;
+use std::sync::Arc;
+
+use owned_io::{BoundAddr, Pool, PoolConfig, Runtime, Worker, WorkersConfig};
+use tracing::info;
+
+use crate::accept::{Places, accept_loop};
+use crate::config::{Config, Limits, Ring, Service};
+use crate::service::{Budget, echo, sink, source};
+
+/// Runs the server on `R` until it is stopped by `stop`; `listening` is called once for each listener
+/// as soon as all workers listen on it.
+///
+/// # Errors
+/// The bind's, or the first worker's that failed.
+pub fn run<R: Runtime>(
+    config: &Config,
+    stop: owned_io::StopSignal,
+    listening: impl Fn(Service, std::net::SocketAddr) + Send + Sync + 'static,
+) -> io::Result<()> {
+    let bound = config
+        .listeners
+        .iter()
+        .map(|(service, addr)| Ok((*service, R::bind(owned_io::ListenOptions::new(*addr))?)))
+        .collect::<io::Result<Vec<_>>>()?;
+    let mut workers = WorkersConfig::<R>::new(config.workers);
+    if config.ring == Ring::Tuned {
+        workers.runtime = R::tuned();
+    }
+    workers.drain = config.drain;
+    workers.stop = stop;
+    let ready = Arc::new(Ready::new(config.workers.get(), bound.clone(), Box::new(listening)));
+    let limits = config.limits;
+    R::run_workers(workers, move |worker| {
+        let (bound, ready) = (bound.clone(), Arc::clone(&ready));
+        async move { serve::<R>(worker, &bound, limits, &ready).await }
+    })
+}
+
+async fn serve<R: Runtime>(
+    worker: Worker,
+    bound: &[(Service, BoundAddr)],
+    limits: Limits,
+    ready: &Ready,
+) -> io::Result<()> {
+    let places = Places::new(limits.connections_max);
+    let mut pool = PoolConfig::default();
+    pool.leased_max = limits.connections_max.max(1);
+    let pool = Pool::new(pool);
+    let budget = Budget::new(limits.announced_bytes_max);
+    let mut accepting = Vec::with_capacity(bound.len());
+    for (service, addr) in bound {
+        let listener = R::listen(addr)?;
+        let (places, stop) = (places.clone(), worker.stop.clone());
+        let (pool, budget) = (pool.clone(), budget.clone());
+        let service = *service;
+        accepting.push(R::spawn(async move {
+            match service {
+                Service::Echo => {
+                    let serve = |stream| echo::serve(stream, pool.clone());
+                    accept_loop::<R, _, _>(listener, places, &stop, serve).await
+                }
+                Service::Sink => {
+                    let serve =
+                        |stream| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
+                    accept_loop::<R, _, _>(listener, places, &stop, serve).await
+                }
+                Service::Source => {
+                    let serve = |stream| source::serve::<R>(stream, limits);
+                    accept_loop::<R, _, _>(listener, places, &stop, serve).await
+                }
+            }
+        }));
+    }
+    ready.one_more();
+    for accepting in accepting {
+        accepting.await.unwrap_or_else(|panicked| Err(panicked.into()))?;
+    }
+    info!(worker = worker.id, "draining");
+    places.end_reading();
+    places.all_free().await;
+    Ok(())
+}
+
+/// Counts the workers that listen.
+struct Ready {
+    missing: std::sync::atomic::AtomicUsize,
+    bound: Vec<(Service, BoundAddr)>,
+    listening: Box<dyn Fn(Service, std::net::SocketAddr) + Send + Sync>,
+}
+
+impl Ready {
+    fn new(
+        workers: usize,
+        bound: Vec<(Service, BoundAddr)>,
+        listening: Box<dyn Fn(Service, std::net::SocketAddr) + Send + Sync>,
+    ) -> Self {
+        Self { missing: workers.into(), bound, listening }
+    }
+
+    fn one_more(&self) {
+        if self.missing.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+            for (service, bound) in &self.bound {
+                (self.listening)(*service, bound.local_addr());
+            }
+        }
+    }
+}
