@@ -36,7 +36,8 @@ pub struct Config {
     /// Memory that it registers with the rings for direct I/O on files, in bytes; TCP uses none of
     /// it, and glommio takes at least 64 KiB. Default 10 MiB, glommio's own.
     pub io_memory_bytes: usize,
-    /// How long tasks that are ready may keep I/O and timers waiting. Default 100 ms, glommio's own.
+    /// How long tasks that are ready may keep I/O and timers waiting. Default 100 ms, glommio's own;
+    /// see the crate's [known limits](crate#known-limits) before choosing less.
     pub preempt_timer: Duration,
 }
 
@@ -74,7 +75,7 @@ impl Runtime for Glommio {
     type TcpListener = GlommioListener;
 
     fn tuned() -> Config {
-        Config { ring_entries: 4096, io_memory_bytes: 0, preempt_timer: Duration::from_millis(1) }
+        Config { ring_entries: 4096, io_memory_bytes: 0, ..Config::default() }
     }
 
     fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {

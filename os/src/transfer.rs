@@ -7,7 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use owned_io::{IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
 use socket2::SockRef;
 
-/// What has arrived, into `buf` from its start, up to its capacity; sets its exact length.
+/// What has arrived, into `buf`, which has capacity, from its start; sets its exact length. Zero is
+/// the end of the stream.
 ///
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has, and those of recv(2); the length is

@@ -42,7 +42,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
     backend::<owned_io_compio::Compio>(),
     #[cfg(feature = "monoio")]
     backend::<owned_io_monoio::Monoio>(),
-    #[cfg(any())]
+    #[cfg(feature = "glommio")]
     backend::<owned_io_glommio::Glommio>(),
 ];
 
@@ -58,18 +58,18 @@ pub(crate) fn choose(name: Option<&str>) -> Result<&'static Backend, String> {
     let names = names.join(", ");
     match (name, BACKENDS) {
         (None, [only]) => Ok(only),
-        (None, _) => Err(format!("several runtimes are compiled in: choose one by --runtime: {names}")),
-        (Some(name), _) => {
-            BACKENDS.iter().find(|backend| backend.name == name).ok_or_else(|| {
-                if ALL.contains(&name) {
-                    format!(
-                        "runtime {name} is not compiled in (there is {names}): build with \
-                         --features {name}"
-                    )
-                } else {
-                    format!("there is no runtime {name}: choose one of {names}")
-                }
-            })
+        (None, _) => {
+            Err(format!("several runtimes are compiled in: choose one by --runtime: {names}"))
         }
+        (Some(name), _) => BACKENDS.iter().find(|backend| backend.name == name).ok_or_else(|| {
+            if ALL.contains(&name) {
+                format!(
+                    "runtime {name} is not compiled in (there is {names}): build with \
+                         --features {name}"
+                )
+            } else {
+                format!("there is no runtime {name}: choose one of {names}")
+            }
+        }),
     }
 }

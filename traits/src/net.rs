@@ -69,6 +69,10 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
 
 /// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
 /// and after every error.
+///
+/// Before each accept: if [`is_over`](Self::is_over), yield, in whatever way has the runtime ask for
+/// I/O within a bounded number of such yields. After it: pass what came of it, but not
+/// `WouldBlock`, through [`count`](Self::count).
 #[derive(Debug, Default)]
 pub struct Turn {
     accepted: u32,

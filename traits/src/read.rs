@@ -45,6 +45,9 @@ pub trait OwnedRead {
     /// A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says
     /// nothing about it.
     ///
+    /// However much there is to read, other tasks have their turn: a loop of reads that never have to
+    /// wait does not keep them from it.
+    ///
     /// # Errors
     /// The buffer comes back with its length unchanged; no byte was consumed. The OS error code is
     /// kept ([`io::Error::raw_os_error`]).
@@ -58,7 +61,9 @@ pub trait OwnedRead {
     ///
     /// # Implementer notes
     /// Set the length before you return, and only on success. Ask the kernel for no more than
-    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX): its length fields are 32 bits wide.
+    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX): its length fields are 32 bits wide. Where
+    /// the runtime does not ration a task that is always ready (tokio does), yield after some tens of
+    /// operations in a row that did not wait; the same goes for pooled reads and for writes.
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B>;
 
     /// Reads into a buffer of `pool`, taken when there is something to read.
@@ -70,8 +75,9 @@ pub trait OwnedRead {
     ///
     /// # Errors
     /// Those of `read`, and [`PoolExhausted`](crate::PoolExhausted) (as
-    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded)) when all of the pool's buffers are in use:
-    /// then nothing was consumed, and reading again later goes on where this left off.
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded)) when there is something to read and all of
+    /// the pool's buffers are in use: then nothing was consumed, and reading again later goes on
+    /// where this left off. A backend that pins a buffer says so before there is something to read.
     ///
     /// # Cancellation
     /// As for `read`; the buffer goes back to the pool.

@@ -14,7 +14,7 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 /// A service generic over `R: Runtime` runs on each of them; which one is decided where `R` is
 /// named, once. All functions but [`block_on`](Self::block_on), [`bind`](Self::bind),
 /// [`tuned`](Self::tuned), [`run_workers`](Self::run_workers), [`wall_clock`](Self::wall_clock) and
-/// [`fill_random`](Self::fill_random) are to be called within `block_on`, and panic elsewhere.
+/// [`fill_random`](Self::fill_random) are to be called within `block_on`; elsewhere they may panic.
 ///
 /// ```
 /// use owned_io::{Pool, PoolConfig, Runtime, TcpListener, ListenOptions, ByteStream, copy};
@@ -82,6 +82,10 @@ pub trait Runtime: Sized + 'static {
     ///
     /// # Panics
     /// When `future` panics, with its panic; and when called within itself.
+    ///
+    /// # Implementer notes
+    /// The body is [`run_main`](crate::backend::run_main), polled within the runtime, on every
+    /// backend. See to it that a nested call panics, if the runtime does not.
     fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output>;
 
     /// Starts a task on this thread and returns at once. The task goes on when the handle is
@@ -134,8 +138,9 @@ pub trait Runtime: Sized + 'static {
     /// The time of day.
     fn wall_clock() -> SystemTime;
 
-    /// Waits until `duration` has passed by [`now`](Self::now), or a little longer: runtimes round
-    /// up to their tick, at most 2 ms. While it waits, other tasks and I/O go on, even for a
+    /// Waits until `duration` has passed by [`now`](Self::now) since this was called, or since it was
+    /// first polled, or a little longer: runtimes round up to their tick, at most 2 ms. While it
+    /// waits, other tasks and I/O go on, even for a
     /// duration of zero.
     ///
     /// # Cancellation
@@ -172,6 +177,10 @@ pub trait Runtime: Sized + 'static {
     ///
     /// # Cancellation
     /// Safe: the attempt is given up and its socket closed.
+    ///
+    /// # Implementer notes
+    /// The time is the backend's to watch. Put an `AddrError` into every error: `owned-io-os` has
+    /// functions for it.
     async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream>;
 }
 

@@ -37,9 +37,10 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// For backends: runs the main future, then drops the tasks that [`Runtime::spawn`] started and
-/// that still run; those that nobody waits for any more are leaked with their connections by some
-/// runtimes (monoio, glommio), and resumed later by others.
+/// For backends, all of them: runs the main future, then drops the tasks that [`Runtime::spawn`]
+/// started and that still run, whatever the runtime would do with them: monoio and glommio leak
+/// those that wait, with their connections; others resume them in the next `block_on`, or drop them
+/// when waking is no longer possible.
 ///
 /// Call it inside the runtime, as the body of [`Runtime::block_on`], and let the runtime have a
 /// turn or two afterwards: each task is woken once more, to find that it is done, and what it left

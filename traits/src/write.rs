@@ -60,7 +60,8 @@ use crate::{BufResult, IoBuf, IoVec, OwnedRead, Pool, Slice};
 pub trait OwnedWrite {
     /// Writes the initialised bytes of `buf`, or the first of them, and hands it back.
     ///
-    /// Waits until the transport has taken at least one byte. `Ok(n)`: it has taken the first `n`;
+    /// Waits until the transport has taken at least one byte; others have their turn as they have
+    /// beside [`read`](OwnedRead::read)s. `Ok(n)`: it has taken the first `n`;
     /// `n` is at least 1 and may be less than the length. The buffer comes back unchanged. An
     /// empty buffer returns `Ok(0)` at once and leaves the stream as it is.
     ///
@@ -101,7 +102,8 @@ pub trait OwnedWrite {
     /// error.
     ///
     /// # Errors
-    /// [`NotConnected`](io::ErrorKind::NotConnected) when the connection is gone already.
+    /// [`NotConnected`](io::ErrorKind::NotConnected) when the connection is gone already: reset, or
+    /// ended from both sides.
     ///
     /// # Cancellation
     /// The stream is as it was, or shut down.

@@ -34,6 +34,10 @@ pub enum Defect {
     SwallowsTheEnd,
     /// A read without capacity waits for bytes.
     WaitsWithoutCapacity,
+    /// A read that need not wait never yields.
+    NeverYields,
+    /// An exhausted pool is told of before there is something to read.
+    ExhaustsEarly,
     /// A pooled read takes its buffer before there is something to read.
     PinsPooledBuffer,
     /// A write says zero, though bytes were there.
@@ -89,6 +93,8 @@ macro_rules! canaries {
             empties_on_error: EmptiesOnError => io::read_error_leaves_the_length,
             swallows_the_end: SwallowsTheEnd => io::end_of_stream_is_zero_and_stays,
             waits_without_capacity: WaitsWithoutCapacity => io::read_without_capacity_says_nothing,
+            never_yields: NeverYields => io::reads_that_never_wait_leave_others_their_turn,
+            exhausts_early: ExhaustsEarly => io::pooled_read_waits_though_the_pool_is_exhausted,
             pins_pooled_buffer: PinsPooledBuffer => io::pooled_read_pins_a_buffer_only_if_it_says_so,
             writes_zero: WritesZero => io::write_takes_at_least_one_byte,
             reorders_pieces: ReordersPieces => io::vectored_write_keeps_the_order_and_advances,
@@ -143,6 +149,8 @@ type Whole<R> = <R as Runtime>::TcpStream;
 pub struct CanaryRead<R: Runtime, D: Broken> {
     inner: <Whole<R> as ByteStream>::ReadHalf,
     handle: ShutdownHandle,
+    /// Read already, to be given out without waiting.
+    ahead: Vec<u8>,
     defect: PhantomData<D>,
 }
 
@@ -173,7 +181,7 @@ fn stream<R: Runtime, D: Broken>(whole: Whole<R>) -> io::Result<CanaryStream<R, 
         std::mem::forget(Rc::clone(&inner));
     }
     Ok(Duplex::new(
-        CanaryRead { inner: read, handle: handle.clone(), defect: PhantomData },
+        CanaryRead { inner: read, handle: handle.clone(), ahead: Vec::new(), defect: PhantomData },
         CanaryWrite { inner, handle, local, peer, is_shut: false, defect: PhantomData },
     ))
 }
@@ -182,6 +190,18 @@ impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         if D::DEFECT == Defect::WaitsWithoutCapacity && buf.buf_capacity() == 0 {
             return pending().await;
+        }
+        if D::DEFECT == Defect::NeverYields && buf.buf_capacity() > 0 {
+            if self.ahead.is_empty() {
+                let read = self.inner.read(Vec::with_capacity(64 * 1024));
+                match read.await.into_result() {
+                    Ok((_, ahead)) => self.ahead = ahead,
+                    Err(error) => return BufResult(Err(error), buf),
+                }
+            }
+            let n = buf.buf_fill(&self.ahead);
+            self.ahead.drain(..n);
+            return BufResult(Ok(n), buf);
         }
         let before = buf.buf_bytes().to_vec();
         let result;
@@ -208,6 +228,9 @@ impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
         if D::DEFECT == Defect::PinsPooledBuffer {
             let (_, buf) = self.inner.read(pool.take()?).await.into_result()?;
             return Ok(buf);
+        }
+        if D::DEFECT == Defect::ExhaustsEarly {
+            drop(pool.take()?);
         }
         self.inner.read_pooled(pool).await
     }

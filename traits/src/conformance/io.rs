@@ -1,15 +1,16 @@
 //! Cases about reading and writing.
 
 use std::io::ErrorKind;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::support::{
-    A_WHILE, expect_closed, fill, pair, pair_with, pattern, read_to_end, scaled, soon,
+    A_WHILE, count_turns, expect_closed, fill, pair, pair_with, pattern, read_to_end, scaled, soon,
 };
 use crate::{
     BufResult, ByteStream, IOV_MAX, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, copy,
+    OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, beside, copy,
 };
 
 /// "`Ok(n)`: `n` bytes are new, from the buffer's start, and its length is exactly `n`, whatever it
@@ -409,6 +410,37 @@ pub async fn pooled_read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() 
         received.extend_from_slice(&read.await.unwrap());
     }
     assert_eq!(received, b"kept");
+}
+
+/// "`PoolExhausted` when there is something to read": who waits is not told before.
+pub async fn pooled_read_waits_though_the_pool_is_exhausted<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
+    let taken = pool.take().unwrap();
+    let mut read = pin!(b.read_pooled(&pool));
+    let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
+    if R::CAPABILITIES.pooled_read_pins_buffer {
+        assert_eq!(ready.pinned.unwrap().unwrap_err().kind(), ErrorKind::QuotaExceeded);
+        return;
+    }
+    assert!(ready.pinned.is_none(), "told of an exhausted pool with nothing to read");
+    drop(taken);
+    a.write_all("x").await.into_result().unwrap();
+    assert_eq!(&*soon::<R, _>("the byte", read).await.unwrap(), b"x");
+}
+
+/// "A loop of reads that never have to wait does not keep other tasks from their turn."
+pub async fn reads_that_never_wait_leave_others_their_turn<R: Runtime>() {
+    const BYTES: u32 = 10_000;
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all(pattern(BYTES as usize)).await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    let turns = count_turns::<R>();
+    let mut buf = Vec::with_capacity(1);
+    for _ in 0..BYTES {
+        ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
+    }
+    assert!(turns.get() >= 10, "{} turns beside {BYTES} reads", turns.get());
 }
 
 /// "Writes to `writer` what `reader` reads, until the end of the stream; says how many bytes that

@@ -221,6 +221,8 @@ macro_rules! __conformance_cases {
                 pooled_read_is_empty_at_the_end
                 pooled_read_pins_a_buffer_only_if_it_says_so
                 pooled_read_loses_nothing_when_the_pool_is_exhausted
+                pooled_read_waits_though_the_pool_is_exhausted
+                reads_that_never_wait_leave_others_their_turn
                 copy_moves_everything_and_counts
                 halves_read_and_write_at_once
                 a_gibibyte_arrives_whole

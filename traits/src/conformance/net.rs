@@ -9,8 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, connect, echo, echoed, expect_closed, listener, loopback, pair, soon,
-    stays_pending,
+    A_WHILE, SOON, connect, count_turns, echo, echoed, expect_closed, listener, loopback, pair,
+    soon, stays_pending,
 };
 use crate::{
     ACCEPT_BATCH_MAX, AddrError, ByteStream, ConnectOptions, OwnedRead, OwnedWriteExt, Runtime,
@@ -160,16 +160,7 @@ pub async fn accept_lets_others_have_their_turn<R: Runtime>() {
     for _ in 0..CLIENTS {
         clients.push(connect::<R>(addr).await);
     }
-    let turns = Rc::new(Cell::new(0));
-    drop(R::spawn({
-        let turns = Rc::clone(&turns);
-        async move {
-            loop {
-                R::sleep(Duration::ZERO).await;
-                turns.set(turns.get() + 1);
-            }
-        }
-    }));
+    let turns = count_turns::<R>();
     let (mut streams, mut longest, mut since) = (Vec::new(), 0, (0, 0));
     for accepted in 0..CLIENTS {
         streams.push(listener.accept().await.unwrap());
@@ -232,7 +223,7 @@ pub async fn connect_gives_up_when_its_time_is_over<R: Runtime>() {
     // Bounded: a queue of one takes two, and the kernel two or so more that it has not answered.
     for _ in 0..16 {
         let started = R::now();
-        match R::connect(connect.clone()).await {
+        match soon::<R, _>("the end of the attempt", R::connect(connect.clone())).await {
             Ok(client) => clients.push(client),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::TimedOut);

@@ -1,8 +1,10 @@
 //! What the cases share: connected pairs, bounded waits, bytes that can be checked.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::{
@@ -134,6 +136,21 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Counts how often a task has had its turn that is done with it at once, a million times at most.
+pub(super) fn count_turns<R: Runtime>() -> Rc<Cell<u32>> {
+    let turns = Rc::new(Cell::new(0));
+    drop(R::spawn({
+        let turns = Rc::clone(&turns);
+        async move {
+            while turns.get() < 1_000_000 {
+                R::sleep(Duration::ZERO).await;
+                turns.set(turns.get() + 1);
+            }
+        }
+    }));
+    turns
+}
+
 /// Echoes until the client ends, then ends too.
 pub(super) async fn echo(stream: impl ByteStream) {
     let (mut read, mut write) = stream.into_split();
@@ -163,7 +180,7 @@ pub(super) async fn echoed(stream: &mut (impl OwnedRead + OwnedWrite), bytes: &[
 /// A buffer whose drops are counted.
 pub(super) struct Counted {
     pub(super) bytes: Vec<u8>,
-    pub(super) drops: std::rc::Rc<std::cell::Cell<u32>>,
+    pub(super) drops: Rc<Cell<u32>>,
 }
 
 impl Drop for Counted {

@@ -99,7 +99,8 @@ pub async fn blocking_closures_leave_others_their_turn<R: Runtime>() {
     let (go_on, wait) = mpsc::channel();
     let blocked = R::spawn(R::spawn_blocking(move || wait.recv_timeout(SOON)));
     R::sleep(A_WHILE).await;
-    go_on.send("from the runtime's thread").expect("the closure waits still");
+    let sent = go_on.send("from the runtime's thread");
+    assert!(sent.is_ok(), "the closure kept the runtime's thread until it gave up");
     let received = soon::<R, _>("the closure", blocked).await.unwrap().unwrap();
     assert_eq!(received.unwrap(), "from the runtime's thread");
 }
@@ -109,7 +110,8 @@ pub async fn blocking_closures_may_panic<R: Runtime>() {
     for _ in 0..3 {
         let outcome = soon::<R, _>("the panic", R::spawn_blocking(|| panic!("on purpose"))).await;
         let outcome: Result<(), _> = outcome;
-        assert_eq!(outcome.unwrap_err().message(), "on purpose");
+        let panicked = outcome.expect_err("the closure panicked");
+        assert_eq!(panicked.message(), "on purpose");
         assert_eq!(R::spawn_blocking(|| 7).await.unwrap(), 7);
     }
 }
