@@ -9,7 +9,7 @@ use compio_driver::op::OpCodeFlag;
 use compio_runtime::RuntimeBuilder;
 use owned_io::backend::run_main;
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
 };
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
@@ -48,7 +48,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 impl Runtime for Compio {
     const NAME: &'static str = "compio";
     const CAPABILITIES: Capabilities =
-        Capabilities::new(IoModel::Completion, false, DroppedRead::Cancelled, true);
+        Capabilities::new(true, false, DroppedRead::Cancelled);
 
     type Config = Config;
     type TcpStream = CompioStream;

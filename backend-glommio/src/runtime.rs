@@ -14,7 +14,7 @@ use glommio::{
 };
 use owned_io::backend::run_main;
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
 };
 use owned_io_os as os;
 
@@ -67,8 +67,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Runtime for Glommio {
     const NAME: &'static str = "glommio";
-    const CAPABILITIES: Capabilities =
-        Capabilities::new(IoModel::Readiness, false, DroppedRead::LosesNothing, true);
+    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::LosesNothing);
 
     type Config = Config;
     type TcpStream = GlommioStream;

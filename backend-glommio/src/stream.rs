@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -15,7 +14,6 @@ use owned_io::{
     Runtime, ShutdownHandle, beside,
 };
 use owned_io_os as os;
-use socket2::SockRef;
 
 use crate::op::Tcp;
 use crate::runtime::{Glommio, turn};
@@ -153,9 +151,7 @@ impl ShutdownTarget for Socket {
 
 impl Socket {
     fn has_unread(&self) -> bool {
-        self.tcp.with_fd(|fd| {
-            SockRef::from(&fd).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|n| n > 0)
-        })
+        self.tcp.with_fd(os::try_peek).unwrap_or(false)
     }
 }
 

@@ -8,7 +8,7 @@ use io_uring::IoUring;
 use monoio::{IoUringDriver, RuntimeBuilder};
 use owned_io::backend::run_main;
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
 };
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
@@ -58,8 +58,7 @@ impl Config {
 
 impl Runtime for Monoio {
     const NAME: &'static str = "monoio";
-    const CAPABILITIES: Capabilities =
-        Capabilities::new(IoModel::Completion, false, DroppedRead::Cancelled, true);
+    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::Cancelled);
 
     type Config = Config;
     type TcpStream = MonoioStream;

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
@@ -16,7 +15,6 @@ use owned_io::{
     ShutdownHandle,
 };
 use owned_io_os as os;
-use socket2::SockRef;
 
 use crate::op::{NativeWriteHalf, Reading, Shared, Writing};
 
@@ -170,8 +168,7 @@ impl Socket {
     }
 
     fn has_unread(&self) -> bool {
-        let fd = self.shared.as_fd();
-        SockRef::from(&fd).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|n| n > 0)
+        os::try_peek(self.shared.as_fd()).unwrap_or(false)
     }
 }
 

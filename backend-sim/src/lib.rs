@@ -43,6 +43,8 @@
 //! `spawn_blocking` runs its closure on the simulation's own thread: another thread's progress
 //! could not be repeated.
 
+#![forbid(unsafe_code)]
+
 mod listener;
 mod runtime;
 mod stream;

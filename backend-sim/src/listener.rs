@@ -15,6 +15,10 @@ use owned_io::{AddrError, BoundAddr, ConnectOptions, TcpListener, TcpStream};
 use crate::stream::{BufferBytes, SimStream, connected};
 use crate::world::{self, World};
 
+// The numbers of Linux, so that errors look alike on every backend.
+const ETIMEDOUT: i32 = 110;
+const ECONNREFUSED: i32 = 111;
+
 /// When a client tries again after its SYN was dropped (RFC 6298 2.1, and Linux).
 const SYN_RETRY: Duration = Duration::from_secs(1);
 
@@ -78,15 +82,16 @@ pub(crate) fn listen(bound: &BoundAddr) -> SimListener {
 }
 
 pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
-    let failed =
-        |kind: io::ErrorKind| AddrError::new("connect to", options.addr, kind.into()).into();
+    let failed = |code| {
+        let cause = io::Error::from_raw_os_error(code);
+        io::Error::from(AddrError::new("connect to", options.addr, cause))
+    };
     let world = world::current();
-    let deadline = world.elapsed() + options.timeout;
+    let deadline = world.elapsed().saturating_add(options.timeout);
     let client = options.local_addr.unwrap_or_else(|| client_addr(&world, options.addr));
     // Bounded by the deadline.
     loop {
-        let queue = pick_listener(&world, options.addr)
-            .ok_or_else(|| failed(io::ErrorKind::ConnectionRefused))?;
+        let queue = pick_listener(&world, options.addr).ok_or_else(|| failed(ECONNREFUSED))?;
         if queue.waiting.borrow().len() <= queue.backlog {
             let bytes = BufferBytes {
                 to_client: options.recv_buffer_bytes,
@@ -103,7 +108,7 @@ pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
         let left = deadline.saturating_sub(world.elapsed());
         Rc::clone(&world).sleep(left.min(SYN_RETRY)).await;
         if world.elapsed() >= deadline {
-            return Err(failed(io::ErrorKind::TimedOut));
+            return Err(failed(ETIMEDOUT));
         }
     }
 }

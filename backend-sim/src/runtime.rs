@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use owned_io::{
-    AddrError, BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions,
-    Panicked, Runtime, Worker, WorkersConfig,
+    AddrError, BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked,
+    Runtime, Worker, WorkersConfig,
 };
 
 use crate::listener::{self, SimListener};
@@ -39,8 +39,7 @@ impl Config {
 
 impl Runtime for Sim {
     const NAME: &'static str = "sim";
-    const CAPABILITIES: Capabilities =
-        Capabilities::new(IoModel::Readiness, false, DroppedRead::LosesNothing, false);
+    const CAPABILITIES: Capabilities = Capabilities::new(false, false, DroppedRead::LosesNothing);
 
     type Config = Config;
     type TcpStream = SimStream;

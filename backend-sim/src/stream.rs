@@ -137,7 +137,7 @@ struct Lane {
     read_ended: bool,
     /// The reader is gone: what is written goes nowhere.
     reader_gone: bool,
-    /// The connection was reset; told to the reader once, then the stream has ended.
+    /// The connection was reset; told to the reader once, after `bytes`, then the stream has ended.
     reset: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -166,7 +166,8 @@ impl End {
         if lane.poll_readable(cx).is_pending() {
             return Poll::Pending;
         }
-        if std::mem::take(&mut lane.reset) {
+        // After the bytes that came before it, as on Linux.
+        if lane.bytes.is_empty() && std::mem::take(&mut lane.reset) {
             return Poll::Ready(Err(io::Error::from_raw_os_error(ECONNRESET)));
         }
         let (next, _) = lane.bytes.as_slices();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use owned_io::backend::run_main;
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
 };
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
@@ -37,7 +37,7 @@ impl Default for Config {
 impl Runtime for TokioUring {
     const NAME: &'static str = "tokio-uring";
     const CAPABILITIES: Capabilities =
-        Capabilities::new(IoModel::Completion, false, DroppedRead::EatsNextBytes, true);
+        Capabilities::new(true, false, DroppedRead::EatsNextBytes);
 
     type Config = Config;
     type TcpStream = TokioUringStream;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use owned_io::backend::run_main;
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, IoModel, ListenOptions, Panicked, Runtime,
+    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
 };
 use owned_io_os as os;
 use tokio::runtime::{Builder, LocalOptions};
@@ -25,8 +25,7 @@ pub struct Config {}
 
 impl Runtime for Tokio {
     const NAME: &'static str = "tokio";
-    const CAPABILITIES: Capabilities =
-        Capabilities::new(IoModel::Readiness, false, DroppedRead::LosesNothing, true);
+    const CAPABILITIES: Capabilities = Capabilities::new(false, false, DroppedRead::LosesNothing);
 
     type Config = Config;
     type TcpStream = TokioStream;

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-pub use owned_io::backend::Turn;
 use owned_io::{AddrError, BoundAddr, ListenOptions};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 

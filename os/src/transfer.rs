@@ -1,6 +1,7 @@
 //! Reads and writes on a socket that return at once.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -23,6 +24,16 @@ pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize
     // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
     unsafe { buf.set_buf_len(n) };
     Ok(n)
+}
+
+/// Whether bytes have arrived (true) or the end of the stream has; leaves them where they are.
+///
+/// # Errors
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when neither has, and those of recv(2).
+pub fn try_peek(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let n = SockRef::from(&fd).recv_with_flags(&mut [MaybeUninit::uninit()], flags)?;
+    Ok(n > 0)
 }
 
 /// Hands the kernel as many bytes of `buf`, which is not empty, as it takes now: at least one.

@@ -180,7 +180,7 @@ fn read(path: &Path) -> Result<Options, String> {
     let named = |error: &dyn fmt::Display| format!("cannot read {}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
     toml::from_str(&text).map_err(|error: toml::de::Error| {
-        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         named(&format_args!("line {line}: {}", error.message()))
     })
 }

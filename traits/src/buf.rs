@@ -7,9 +7,10 @@ use crate::{Slice, Spare};
 
 /// A buffer whose initialised bytes an operation may read while it owns the buffer.
 ///
-/// Implemented for `Vec<u8>`, `Box<[u8]>`, `String`, `&'static [u8]`, `&'static str`, `Rc<[u8]>`,
-/// `Arc<[u8]>`, [`bytes::Bytes`], [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf), and for the
-/// views [`Slice`] and [`Spare`].
+/// Implemented for `Vec<u8>`, `String`, `&'static [u8]`, `&'static [u8; N]`, `&'static str`,
+/// `Rc<[u8]>`, `Arc<[u8]>`, [`bytes::Bytes`], [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf), and
+/// for the views [`Slice`] and [`Spare`]. Not for `Box<[u8]>`: moving a box claims its bytes anew, so
+/// that a pointer taken before is not to be used any more; `Vec::from` takes one without copying.
 ///
 /// The methods carry the prefix `buf_`, so that none shadows a method of the buffer's own.
 ///
@@ -21,7 +22,9 @@ use crate::{Slice, Spare};
 /// 2. The bytes keep their address and stay initialised until the value is dropped or handed out
 ///    mutably, **however often the value itself is moved**. A type that holds its bytes inline
 ///    (`[u8; N]`, a small-string) must not implement this trait.
-/// 3. Both methods return the same answer until the value is changed through `&mut`.
+/// 3. Both methods return the same answer until the value is changed through `&mut`, and
+///    [`buf_bytes`](Self::buf_bytes) is not overridden.
+/// 4. Nobody writes to the bytes but through this value.
 ///
 /// # Implementing it
 ///
@@ -32,7 +35,7 @@ use crate::{Slice, Spare};
 /// struct Message(std::rc::Rc<Vec<u8>>);
 ///
 /// // SAFETY: 1. The pointer and the length are the vector's. 2. The vector lives in the Rc's heap
-/// // block and nobody can reach it mutably through the Rc. 3. For the same reason.
+/// // block and nobody can reach it mutably through the Rc. 3. and 4. For the same reason.
 /// unsafe impl IoBuf for Message {
 ///     fn buf_ptr(&self) -> *const u8 {
 ///         self.0.as_ptr()
@@ -72,9 +75,9 @@ const _: [&dyn IoBuf; 0] = []; // object-safe
 
 /// A buffer that an operation may fill while it owns it.
 ///
-/// Implemented for `Vec<u8>`, [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf) and [`Spare`]. Not
-/// for `Box<[u8]>`, which cannot carry a length of its own, nor for `String`, whose bytes must be
-/// UTF-8 at all times.
+/// Implemented for `Vec<u8>`, [`PoolBuf`](crate::PoolBuf) and [`Spare`]. Not for `String`, whose bytes
+/// must be UTF-8 at all times, nor for [`bytes::BytesMut`], which gives out no pointer that reaches
+/// past its length.
 ///
 /// # Safety
 ///
@@ -84,7 +87,8 @@ const _: [&dyn IoBuf; 0] = []; // object-safe
 ///    [`buf_capacity`](Self::buf_capacity) bytes from it on may be written.
 /// 2. That memory keeps its address and its extent until the value is dropped or handed out
 ///    mutably, however often the value is moved. An operation that owns the value may write there.
-/// 3. After [`set_buf_len(n)`](Self::set_buf_len), [`buf_len`](IoBuf::buf_len) is exactly `n`.
+/// 3. After [`set_buf_len(n)`](Self::set_buf_len), [`buf_len`](IoBuf::buf_len) is exactly `n`; it
+///    never exceeds the capacity.
 ///
 /// # Implementing it
 ///
@@ -93,18 +97,18 @@ const _: [&dyn IoBuf; 0] = []; // object-safe
 ///
 /// /// A page on the heap, filled from its start.
 /// struct Page {
-///     bytes: Box<[std::mem::MaybeUninit<u8>]>,
+///     bytes: Vec<std::mem::MaybeUninit<u8>>,
 ///     filled: usize,
 /// }
 ///
 /// impl Page {
 ///     fn new() -> Self {
-///         Self { bytes: Box::new_uninit_slice(4096), filled: 0 }
+///         Self { bytes: vec![std::mem::MaybeUninit::uninit(); 4096], filled: 0 }
 ///     }
 /// }
 ///
 /// // SAFETY: 1. `filled` only ever grows by `set_buf_len`, whose caller initialised the bytes.
-/// // 2. The bytes are on the heap. 3. Both answers depend on nothing but `self`.
+/// // 2. The bytes are on the heap. 3. and 4. They depend on nothing but `self`.
 /// unsafe impl IoBuf for Page {
 ///     fn buf_ptr(&self) -> *const u8 {
 ///         self.bytes.as_ptr().cast()
@@ -114,8 +118,8 @@ const _: [&dyn IoBuf; 0] = []; // object-safe
 ///     }
 /// }
 ///
-/// // SAFETY: 1. The same pointer; the boxed slice is that long. 2. It never grows. 3. `filled` is
-/// // what `buf_len` returns.
+/// // SAFETY: 1. The same pointer; the vector is that long. 2. It never grows. 3. `filled` is what
+/// // `buf_len` returns.
 /// unsafe impl IoBufMut for Page {
 ///     fn buf_mut_ptr(&mut self) -> *mut u8 {
 ///         self.bytes.as_mut_ptr().cast()
@@ -201,10 +205,10 @@ const _: [&dyn IoBufMut; 0] = []; // object-safe
 
 // For all of these: 1. pointer and length are those of the type's own initialised bytes. 2. The
 // bytes are on the heap or static, and none of the types moves them while it is moved. 3. The
-// answers change through `&mut` only.
+// answers change through `&mut` only. 4. The types own their bytes, or share them read-only.
 macro_rules! heap_bytes {
     ($($buf:ty),+ $(,)?) => {$(
-        // SAFETY: rules 1 to 3 as above the macro.
+        // SAFETY: rules 1 to 4 as above the macro.
         unsafe impl IoBuf for $buf {
             fn buf_ptr(&self) -> *const u8 {
                 self.as_ptr()
@@ -218,7 +222,6 @@ macro_rules! heap_bytes {
 
 heap_bytes!(
     Vec<u8>,
-    Box<[u8]>,
     String,
     &'static [u8],
     &'static str,
@@ -228,24 +231,27 @@ heap_bytes!(
     bytes::BytesMut,
 );
 
-// For both: 1. the pointer is the allocation's, and `capacity` bytes from it on belong to it.
-// 2. The allocation changes through `&mut` only. 3. `set_len` sets exactly that length.
-macro_rules! growable_bytes {
-    ($($buf:ty),+) => {$(
-        // SAFETY: rules 1 to 3 as above the macro.
-        unsafe impl IoBufMut for $buf {
-            fn buf_mut_ptr(&mut self) -> *mut u8 {
-                self.as_mut_ptr()
-            }
-            fn buf_capacity(&self) -> usize {
-                self.capacity()
-            }
-            unsafe fn set_buf_len(&mut self, len: usize) {
-                // SAFETY: the caller's promises 1 and 2 are those of `set_len`.
-                unsafe { self.set_len(len) }
-            }
-        }
-    )+};
+// SAFETY: as for the others above the macro.
+unsafe impl<const N: usize> IoBuf for &'static [u8; N] {
+    fn buf_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+    fn buf_len(&self) -> usize {
+        N
+    }
 }
 
-growable_bytes!(Vec<u8>, bytes::BytesMut);
+// SAFETY: 1. The pointer is the allocation's, and `capacity` bytes from it on belong to it. 2. The
+// allocation changes through `&mut` only. 3. `set_len` sets exactly that length.
+unsafe impl IoBufMut for Vec<u8> {
+    fn buf_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+    fn buf_capacity(&self) -> usize {
+        self.capacity()
+    }
+    unsafe fn set_buf_len(&mut self, len: usize) {
+        // SAFETY: the caller's promises 1 and 2 are those of `set_len`.
+        unsafe { self.set_len(len) }
+    }
+}

@@ -1,5 +1,8 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(not(unix))]
+compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `iovec`");
+
 mod beside;
 mod buf;
 mod net;
@@ -34,7 +37,7 @@ pub use net::{
 pub use pool::{Pool, PoolBuf, PoolConfig, PoolExhausted};
 pub use read::{OwnedRead, OwnedReadExt};
 pub use result::BufResult;
-pub use runtime::{Capabilities, DroppedRead, IoModel, Runtime};
+pub use runtime::{Capabilities, DroppedRead, Runtime};
 pub use slice::{Slice, Spare};
 pub use stream::{ByteStream, ShutdownHandle, TRANSFER_BYTES_MAX};
 pub use task::{JoinHandle, Panicked};

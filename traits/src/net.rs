@@ -57,14 +57,16 @@ pub trait TcpListener: 'static {
 /// millisecond.
 pub const ACCEPT_BATCH_MAX: u32 = 64;
 
-/// Whether an accept failed because descriptors or kernel memory are used up (`EMFILE`, `ENFILE`,
+/// Whether an accept, or a connect, failed because descriptors or kernel memory are used up (`EMFILE`, `ENFILE`,
 /// `ENOBUFS`, `ENOMEM`; accept(2)), which passes when something is closed.
 pub fn is_exhaustion(error: &io::Error) -> bool {
     const ENOMEM: i32 = 12;
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     const ENOBUFS: i32 = 105;
-    matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE | ENOBUFS))
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AddrError>());
+    let code = inner.map_or(error, AddrError::cause).raw_os_error();
+    matches!(code, Some(ENOMEM | ENFILE | EMFILE | ENOBUFS))
 }
 
 /// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
@@ -166,13 +168,13 @@ impl ConnectOptions {
 pub struct BoundAddr {
     options: Arc<ListenOptions>,
     /// Keeps the address taken; the type is the backend's own.
-    hold: Arc<dyn Any + Send + Sync>,
+    _hold: Arc<dyn Any + Send + Sync>,
 }
 
 impl BoundAddr {
     /// For backends: `options.addr` has the real port, and is free again when `hold` is dropped.
     pub fn new(options: ListenOptions, hold: impl Any + Send + Sync) -> Self {
-        Self { options: Arc::new(options), hold: Arc::new(hold) }
+        Self { options: Arc::new(options), _hold: Arc::new(hold) }
     }
 
     /// The address, with the real port.
@@ -183,11 +185,6 @@ impl BoundAddr {
     /// What was asked for, with the real port.
     pub fn options(&self) -> &ListenOptions {
         &self.options
-    }
-
-    /// For backends: what holds the address, if it is a `T`.
-    pub fn hold<T: Any>(&self) -> Option<&T> {
-        self.hold.downcast_ref()
     }
 }
 
@@ -228,7 +225,7 @@ impl AddrError {
             io::ErrorKind::AddrInUse => {
                 "; another socket has it: end that program or choose another port"
             }
-            io::ErrorKind::PermissionDenied => {
+            io::ErrorKind::PermissionDenied if self.action == "listen on" => {
                 "; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one"
             }
             io::ErrorKind::AddrNotAvailable => {

@@ -13,17 +13,21 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 ///
 /// A service generic over `R: Runtime` runs on each of them; which one is decided where `R` is
 /// named, once. All functions but [`block_on`](Self::block_on), [`bind`](Self::bind),
-/// [`tuned`](Self::tuned), [`run_workers`](Self::run_workers), [`wall_clock`](Self::wall_clock) and
-/// [`fill_random`](Self::fill_random) are to be called within `block_on`; elsewhere they may panic.
+/// [`tuned`](Self::tuned) and [`run_workers`](Self::run_workers) are to be called within `block_on`;
+/// elsewhere they may panic.
 ///
 /// ```
+/// use std::time::Duration;
 /// use owned_io::{Pool, PoolConfig, Runtime, TcpListener, ListenOptions, ByteStream, copy};
 ///
 /// /// Echoes on every connection, on whatever runtime.
-/// async fn echo<R: Runtime>(mut listener: R::TcpListener) -> std::io::Result<()> {
+/// async fn echo<R: Runtime>(mut listener: R::TcpListener) {
 ///     let pool = Pool::new(PoolConfig::default());
 ///     loop {
-///         let (stream, _peer) = listener.accept().await?;
+///         let Ok((stream, _peer)) = listener.accept().await else {
+///             R::sleep(Duration::from_millis(50)).await; // out of descriptors, say
+///             continue;
+///         };
 ///         let pool = pool.clone();
 ///         drop(R::spawn(async move {
 ///             let (mut read, mut write) = stream.into_split();
@@ -154,8 +158,9 @@ pub trait Runtime: Sized + 'static {
     /// [listens](Self::listen) on it.
     ///
     /// # Errors
-    /// [`AddrError`](crate::AddrError) inside. [`AddrInUse`](io::ErrorKind::AddrInUse) when any
-    /// other socket has the address, even one that would share it (`SO_REUSEPORT`);
+    /// [`AddrError`](crate::AddrError) inside. [`AddrInUse`](io::ErrorKind::AddrInUse) when another
+    /// socket listens on the address, even one that would share it (`SO_REUSEPORT`), or holds it as
+    /// this does;
     /// [`PermissionDenied`](io::ErrorKind::PermissionDenied);
     /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable).
     fn bind(options: ListenOptions) -> io::Result<BoundAddr>;
@@ -189,36 +194,23 @@ pub trait Runtime: Sized + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// How reads and writes reach the kernel.
-    pub io: IoModel,
+    /// Whether it needs io_uring, and starts nothing where that is not to be had.
+    pub io_uring: bool,
     /// Whether a pending [`read_pooled`](crate::OwnedRead::read_pooled) holds a buffer.
     pub pooled_read_pins_buffer: bool,
     /// What becomes of the bytes that arrive after a pending read was dropped.
     pub dropped_read: DroppedRead,
-    /// Whether connections are the operating system's, so that the conformance cases about it
-    /// apply.
-    pub kernel_sockets: bool,
 }
 
 impl Capabilities {
     /// All of them.
     pub const fn new(
-        io: IoModel,
+        io_uring: bool,
         pooled_read_pins_buffer: bool,
         dropped_read: DroppedRead,
-        kernel_sockets: bool,
     ) -> Self {
-        Self { io, pooled_read_pins_buffer, dropped_read, kernel_sockets }
+        Self { io_uring, pooled_read_pins_buffer, dropped_read }
     }
-}
-
-/// How reads and writes reach the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IoModel {
-    /// Wait until the descriptor is ready, then call `recv`, `send`, `sendmsg`.
-    Readiness,
-    /// Submit the operation with its buffer (io_uring), and wait for its completion.
-    Completion,
 }
 
 /// What becomes of the bytes that arrive after a pending read was dropped. Generic code relies on

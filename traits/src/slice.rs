@@ -56,7 +56,7 @@ impl<B: IoBuf> Slice<B> {
 // there: the buffer is not handed out mutably. 2. and 3. As the buffer.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     fn buf_ptr(&self) -> *const u8 {
-        self.buf.buf_bytes()[self.start..].as_ptr()
+        self.buf.buf_ptr().wrapping_add(self.start)
     }
     fn buf_len(&self) -> usize {
         self.end - self.start
@@ -79,7 +79,7 @@ pub struct Spare<B> {
 impl<B: IoBufMut> Spare<B> {
     pub(crate) fn new(buf: B) -> Self {
         let start = buf.buf_len();
-        let capacity = buf.buf_capacity() - start;
+        let capacity = buf.buf_capacity().saturating_sub(start);
         Self { buf, start, capacity }
     }
 
@@ -172,7 +172,7 @@ mod tests {
             assert_eq!(before, moved.buf_ptr());
         }
         check(vec![1, 2, 3]);
-        check(vec![1, 2, 3].into_boxed_slice());
+        check(b"abc");
         check(String::from("abc"));
         check(std::rc::Rc::<[u8]>::from(&b"abc"[..]));
         check(std::sync::Arc::<[u8]>::from(&b"abc"[..]));

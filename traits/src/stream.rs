@@ -19,7 +19,8 @@ pub const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 ///
 /// ```
 /// use std::io;
-/// use owned_io::{BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, ShutdownHandle};
+/// use owned_io::{BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool};
+/// use owned_io::{PoolBuf, ShutdownHandle};
 ///
 /// /// A stream that counts what it reads, over any other.
 /// struct Counted<S> { inner: S, read: u64 }
@@ -29,6 +30,12 @@ pub const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 ///         let result = self.inner.read(buf).await;
 ///         self.read += *result.0.as_ref().unwrap_or(&0) as u64;
 ///         result
+///     }
+///     // Passed on, because the provided one would hold a buffer while it waits.
+///     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+///         let buf = self.inner.read_pooled(pool).await?;
+///         self.read += buf.len() as u64;
+///         Ok(buf)
 ///     }
 /// }
 ///
@@ -99,8 +106,8 @@ impl ShutdownHandle {
 
     /// Shuts the connection down: the given side, or both.
     ///
-    /// - [`Shutdown::Read`]: a pending read, and every later one once the bytes that had arrived
-    ///   are read, returns `Ok(0)`.
+    /// - [`Shutdown::Read`]: a pending read returns `Ok(0)`, and so does a later one while there is
+    ///   nothing to read. What the peer sends nevertheless is still read, on Linux.
     /// - [`Shutdown::Write`]: the peer sees the end of the stream; a later write fails with
     ///   [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
     /// - [`Shutdown::Both`]: both, and a pending write ends, with that error or a short count.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::Future;
+use std::mem::{replace, take};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -49,7 +50,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// # Errors
 /// [`Panicked`] when `future` did.
 pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
-    let _tasks = EndTasks { outer: RUNNING.take() };
+    let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
     CatchPanic::new(future).await
 }
 
@@ -91,16 +92,10 @@ impl Running {
     }
 }
 
-impl Default for Running {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// Ends the tasks of a runtime when its main future is done, or dropped.
 struct EndTasks {
     /// Those of a runtime within whose poll this one runs (a simulation in a test, say).
-    outer: Running,
+    outer: BTreeMap<u64, Rc<dyn End>>,
 }
 
 impl Drop for EndTasks {
@@ -109,7 +104,8 @@ impl Drop for EndTasks {
         while let Some((_, task)) = RUNNING.with_borrow_mut(|running| running.tasks.pop_first()) {
             task.end();
         }
-        RUNNING.set(std::mem::take(&mut self.outer));
+        // Numbers are never given twice, so what is dropped late removes nobody else.
+        RUNNING.with_borrow_mut(|running| running.tasks = take(&mut self.outer));
     }
 }
 
@@ -138,7 +134,7 @@ impl<F: Future> Join<F::Output> for Task<F> {
             *waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        match std::mem::replace(&mut *state, State::Taken) {
+        match replace(&mut *state, State::Taken) {
             State::Done(output) => Poll::Ready(output),
             State::Running(_) | State::Taken => panic!("JoinHandle polled after it was ready"),
         }
@@ -206,6 +202,10 @@ impl<F: Future> Drop for Poller<F> {
         // Nobody is left to be woken. Dropped before it is done where the runtime drops its tasks.
         self.task.poller.take();
         self.task.end();
+        // The last to know of a task that nobody waits for: its output is dropped here.
+        let output =
+            (Rc::strong_count(&self.task) <= 2).then(|| self.task.state.replace(State::Taken));
+        drop(catch_unwind(AssertUnwindSafe(|| drop(output))));
         // Not there any more while a thread's locals are destroyed.
         let _ = RUNNING.try_with(|running| running.borrow_mut().tasks.remove(&self.id));
     }

@@ -12,7 +12,8 @@ use crate::{BufResult, Runtime, ShutdownHandle, beside};
 /// operation to end.
 ///
 /// The operation is never dropped, so its buffer comes back in every case. The connection is of no
-/// more use after a timeout.
+/// more use after a timeout. What waits for anything else than this connection does not end by it: a
+/// [`copy`](crate::copy) to another one needs that one's deadline too.
 ///
 /// # Errors
 /// Those of the operation; [`TimedOut`](io::ErrorKind::TimedOut) when the limit came first, however

@@ -92,7 +92,8 @@ impl Worker {
         F: FnOnce(Self) -> Fut,
         Fut: Future<Output = io::Result<()>>,
     {
-        let mut service = pin!(CatchPanic::new(service(self.clone())));
+        let worker = self.clone();
+        let mut service = pin!(CatchPanic::new(async { service(worker).await }));
         let deadline = async {
             self.stop.stopped().await;
             R::sleep(self.drain).await;
@@ -181,7 +182,10 @@ impl Future for Stopped<'_> {
             state.last_wait += 1;
             state.last_wait
         });
-        state.waiting.insert(wait, cx.waker().clone());
+        let before = state.waiting.insert(wait, cx.waker().clone());
+        drop(state);
+        // Not under the lock: it may be the last to hold a future, with a wait of its own.
+        drop(before);
         Poll::Pending
     }
 }
@@ -189,10 +193,14 @@ impl Future for Stopped<'_> {
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         if let Some(wait) = self.wait {
-            self.signal.lock().waiting.remove(&wait);
+            let waker = self.signal.lock().waiting.remove(&wait);
+            drop(waker); // not under the lock
         }
     }
 }
+
+/// The longest time to drain that the clock has room for.
+const DRAIN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// How long after the deadline a worker's thread may take to drop what it holds, before it counts
 /// as stuck (in a blocking call, or an endless loop).
@@ -246,7 +254,8 @@ where
             continue;
         }
         let now = Instant::now();
-        let stuck_at = *stuck_at.get_or_insert(now + config.drain + STUCK_AFTER);
+        let drained_in = config.drain.saturating_add(STUCK_AFTER).min(DRAIN_MAX);
+        let stuck_at = *stuck_at.get_or_insert_with(|| now + drained_in);
         if now >= stuck_at {
             let stuck = io::Error::new(io::ErrorKind::TimedOut, "its thread is stuck");
             first_error.get_or_insert_with(|| worker_error(worker, stuck));

@@ -28,7 +28,7 @@ impl Place {
     ) -> bool {
         while buf.len() > 0 {
             let left = message_bytes - self.offset;
-            let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+            let len = left.min(buf.len() as u64) as usize;
             let (part, rest) = buf.cut(len);
             if !each(*self, part) {
                 return false;
@@ -111,6 +111,8 @@ pub(crate) struct Connection {
     id: u32,
     pub(crate) connected: bool,
     writable: bool,
+    /// The peer has sent all it will.
+    closed: bool,
     /// So many messages may be sent.
     released: u64,
     sent: Place,
@@ -125,15 +127,17 @@ impl Connection {
             id,
             connected: false,
             writable: false,
+            closed: false,
             released: 0,
             sent: Place::default(),
             answered: Place::default(),
         }
     }
 
-    /// What epoll said.
-    pub(crate) fn ready_to_write(&mut self) {
-        self.writable = true;
+    /// What epoll said; both stay true until an operation says otherwise.
+    pub(crate) fn ready(&mut self, writable: bool, closed: bool) {
+        self.writable |= writable;
+        self.closed |= closed;
     }
 
     /// Lets one more message be sent; its number.
@@ -176,7 +180,7 @@ impl Connection {
         let before = self.sent.message;
         while self.connected && self.writable && self.sent.message < self.released {
             let left = (self.released - self.sent.message) * message_bytes - self.sent.offset;
-            let len = usize::try_from(left).map_or(scratch.len(), |left| left.min(scratch.len()));
+            let len = left.min(scratch.len() as u64) as usize;
             let mut filled = self.sent;
             filled.advance(&mut scratch[..len], message_bytes, |place, part| {
                 exchange.fill(self.id, place.message, place.offset, part);
@@ -195,12 +199,11 @@ impl Connection {
     /// Reads what is there and checks it.
     ///
     /// A short read says that there is no more, which saves the read that would say so again;
-    /// unless the peer `closed`, because that is only seen by reading to the end.
+    /// unless the peer closed, because that is only seen by reading to the end.
     pub(crate) fn receive<E: Exchange>(
         &mut self,
         exchange: &E,
         scratch: &mut [u8],
-        closed: bool,
     ) -> Result<Received, (Received, Fault)> {
         let first = self.answered.message;
         let mut bytes = 0;
@@ -217,7 +220,7 @@ impl Connection {
                     if let Err(fault) = self.check(exchange, &scratch[..n]) {
                         break Some(fault);
                     }
-                    if n < scratch.len() && !closed {
+                    if n < scratch.len() && !self.closed {
                         reads = 0;
                         break None;
                     }
@@ -244,7 +247,7 @@ impl Connection {
         let right = self.answered.advance(got, message_bytes, |place, part| {
             exchange.matches(id, place.message, place.offset, part)
         });
-        if self.answered > self.sent {
+        if self.answered > self.sent || !right && self.answered == self.sent {
             return Err(Fault::Unasked(self.sent));
         }
         if right { Ok(()) } else { Err(Fault::Wrong(self.answered)) }

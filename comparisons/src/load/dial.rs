@@ -48,7 +48,8 @@ impl Dialer {
         }
         match socket.connect(&self.target.into()) {
             Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+            Err(error)
+                if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
         Ok(TcpStream::from_std(socket.into()))

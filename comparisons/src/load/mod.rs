@@ -7,6 +7,7 @@
 mod connection;
 mod dial;
 mod exchange;
+mod histogram;
 mod options;
 mod pace;
 mod report;

@@ -77,6 +77,19 @@ pub(crate) fn connections(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The same, or none.
+pub(crate) fn connections_or_none(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { connections(text) }
+}
+
+/// The length of a message, at most a gigabyte: it is held in memory.
+pub(crate) fn payload(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ 1..=0x4000_0000) => Ok(bytes),
+        _ => Err("expected a number of bytes from 1 to 1073741824".to_owned()),
+    }
+}
+
 /// A length of time, at most a week.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match seconds_or_none(text) {

@@ -1,5 +1,7 @@
 //! What a process uses, from `/proc`: the server's, and our own.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::{fs, io};
 
 use rustix::param::clock_ticks_per_second;
@@ -8,17 +10,23 @@ use serde::Serialize;
 use super::Failure;
 
 /// What a process had used at one moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
     user_ticks: u64,
     system_ticks: u64,
-    /// On a core, over the threads there are; none where the kernel does not count it.
+    /// By thread: those that have ended are not here, unlike in the ticks.
+    tasks: BTreeMap<OsString, Task>,
+    rss_kib: u64,
+    rss_peak_kib: u64,
+}
+
+/// What a thread had used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Task {
+    /// On a core; none where the kernel does not count it.
     on_cpu_ns: Option<u64>,
     voluntary: u64,
     involuntary: u64,
-    threads: usize,
-    rss_kib: u64,
-    rss_peak_kib: u64,
 }
 
 /// What a process used between two moments.
@@ -30,13 +38,16 @@ pub(crate) struct Used {
     pub(crate) system_ns: u64,
     /// The length of a tick.
     pub(crate) tick_ns: u64,
-    /// Time on a core from schedstat, finer than the two above; none where it is not counted.
+    /// Time on a core from schedstat, finer than the two above; none where it is not counted, or
+    /// where threads ended, which take theirs with them.
     pub(crate) on_cpu_ns: Option<u64>,
     /// Of one core, over the window.
     pub(crate) cpu_percent: f64,
     pub(crate) switches_voluntary: u64,
     pub(crate) switches_involuntary: u64,
     pub(crate) threads: usize,
+    /// Threads that were there before and not after.
+    pub(crate) threads_ended: usize,
     pub(crate) rss_kib_before: u64,
     pub(crate) rss_kib: u64,
     pub(crate) rss_peak_kib: u64,
@@ -66,6 +77,10 @@ impl Usage {
         Self::read("/proc/self").unwrap_or_default()
     }
 
+    pub(crate) fn rss_bytes(&self) -> u64 {
+        self.rss_kib * 1024
+    }
+
     fn read(process: &str) -> io::Result<Self> {
         let (user_ticks, system_ticks) = ticks(&fs::read_to_string(format!("{process}/stat"))?)
             .ok_or_else(|| io::Error::other("its stat is not as expected"))?;
@@ -73,7 +88,6 @@ impl Usage {
         let mut usage = Self {
             user_ticks,
             system_ticks,
-            on_cpu_ns: Some(0),
             rss_kib: field(&status, "VmRSS:").unwrap_or(0),
             rss_peak_kib: field(&status, "VmHWM:").unwrap_or(0),
             ..Self::default()
@@ -82,12 +96,13 @@ impl Usage {
             let task = task?.path();
             // A thread may end at any moment.
             let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
-            usage.threads += 1;
-            usage.voluntary += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
-            usage.involuntary += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
             let on_cpu = fs::read_to_string(task.join("schedstat")).ok();
-            let on_cpu = on_cpu.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
-            usage.on_cpu_ns = usage.on_cpu_ns.zip(on_cpu).map(|(sum, task)| sum + task);
+            let used = Task {
+                on_cpu_ns: on_cpu.and_then(|text| text.split(' ').next()?.parse().ok()),
+                voluntary: field(&status, "voluntary_ctxt_switches:").unwrap_or(0),
+                involuntary: field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0),
+            };
+            usage.tasks.insert(task.file_name().unwrap_or_default().to_owned(), used);
         }
         Ok(usage)
     }
@@ -97,8 +112,18 @@ impl Usage {
         let tick_ns = 1_000_000_000 / clock_ticks_per_second();
         let user_ns = self.user_ticks.saturating_sub(before.user_ticks) * tick_ns;
         let system_ns = self.system_ticks.saturating_sub(before.system_ticks) * tick_ns;
-        let on_cpu_ns =
-            self.on_cpu_ns.zip(before.on_cpu_ns).map(|(after, before)| after.saturating_sub(before));
+        let threads_ended =
+            before.tasks.keys().filter(|task| !self.tasks.contains_key(*task)).count();
+        let mut sum = Task { on_cpu_ns: (threads_ended == 0).then_some(0), ..Task::default() };
+        for (name, task) in &self.tasks {
+            let new = Task { on_cpu_ns: Some(0), ..Task::default() };
+            let before = before.tasks.get(name).unwrap_or(&new);
+            let on_cpu = task.on_cpu_ns.zip(before.on_cpu_ns).map(|(a, b)| a.saturating_sub(b));
+            sum.on_cpu_ns = sum.on_cpu_ns.zip(on_cpu).map(|(sum, task)| sum + task);
+            sum.voluntary += task.voluntary.saturating_sub(before.voluntary);
+            sum.involuntary += task.involuntary.saturating_sub(before.involuntary);
+        }
+        let on_cpu_ns = sum.on_cpu_ns.filter(|_| !self.tasks.is_empty());
         let cpu_ns = on_cpu_ns.unwrap_or(user_ns + system_ns);
         Used {
             user_ns,
@@ -106,9 +131,10 @@ impl Usage {
             tick_ns,
             on_cpu_ns,
             cpu_percent: 100.0 * cpu_ns as f64 / window_ns.max(1) as f64,
-            switches_voluntary: self.voluntary.saturating_sub(before.voluntary),
-            switches_involuntary: self.involuntary.saturating_sub(before.involuntary),
-            threads: self.threads,
+            switches_voluntary: sum.voluntary,
+            switches_involuntary: sum.involuntary,
+            threads: self.tasks.len(),
+            threads_ended,
             rss_kib_before: before.rss_kib,
             rss_kib: self.rss_kib,
             rss_peak_kib: self.rss_peak_kib,
@@ -156,7 +182,8 @@ mod tests {
 
     #[test]
     fn fields_are_whole_names() {
-        let status = "VmHWM:\t  20 kB\nnonvoluntary_ctxt_switches:\t7\nvoluntary_ctxt_switches:\t5\n";
+        let status =
+            "VmHWM:\t  20 kB\nnonvoluntary_ctxt_switches:\t7\nvoluntary_ctxt_switches:\t5\n";
         assert_eq!(field(status, "VmHWM:"), Some(20));
         assert_eq!(field(status, "voluntary_ctxt_switches:"), Some(5));
         assert_eq!(field(status, "VmRSS:"), None);
@@ -170,7 +197,7 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_mul(i | 1));
         }
         let after = Usage::own();
-        assert!(after.rss_kib > 0 && after.threads > 0);
+        assert!(after.rss_kib > 0 && !after.tasks.is_empty());
         let used = after.since(&before, 1_000_000_000);
         assert!(used.on_cpu_ns.unwrap_or(used.user_ns) > 0);
         assert!(Usage::of(u32::MAX).is_err());
@@ -178,13 +205,31 @@ mod tests {
 
     #[test]
     fn figures_per_message() {
-        let before = Usage { on_cpu_ns: Some(5), ..Usage::default() };
-        let after = Usage { user_ticks: 3, on_cpu_ns: Some(1_005), voluntary: 8, ..before };
+        let before = usage(0, &[("1", 5, 10)]);
+        let after = usage(3, &[("1", 905, 14), ("2", 100, 4)]);
         let used = after.since(&before, 2_000);
         assert_eq!(used.cpu_percent, 50.0);
         let each = used.per_message(4).expect("some");
         assert_eq!((each.cpu_ns, each.switches), (250.0, 2.0));
         assert_eq!(each.user_ns, 3.0 * each.tick_ns);
         assert!(used.per_message(0).is_none());
+    }
+
+    #[test]
+    fn threads_that_end_leave_the_ticks() {
+        let before = usage(0, &[("1", 5, 10), ("2", 1_000_000, 4)]);
+        let after = usage(3, &[("1", 905, 14)]);
+        let used = after.since(&before, 1_000_000_000);
+        assert_eq!((used.on_cpu_ns, used.threads_ended), (None, 1));
+        assert_eq!(used.per_message(1).expect("some").cpu_ns, (3 * used.tick_ns) as f64);
+        assert_eq!(used.switches_voluntary, 4);
+    }
+
+    fn usage(user_ticks: u64, tasks: &[(&str, u64, u64)]) -> Usage {
+        let tasks = tasks.iter().map(|&(name, on_cpu_ns, voluntary)| {
+            let task = Task { on_cpu_ns: Some(on_cpu_ns), voluntary, involuntary: 0 };
+            (OsString::from(name), task)
+        });
+        Usage { user_ticks, tasks: tasks.collect(), ..Usage::default() }
     }
 }

@@ -24,6 +24,8 @@ use crate::{
 /// Which sentence a canary breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
+    /// None: for [`Sound`], which shows that a case fails for the defect and not for the wrapper.
+    None,
     /// A read leaves a longer buffer's length as it was.
     KeepsTheLength,
     /// A read sets the length, and leaves what the buffer held.
@@ -70,10 +72,15 @@ pub enum Defect {
     NamesNoAddress,
 }
 
-/// Panics unless `case`, run on the canary with the defect of `D`, fails.
-pub fn check_canary<R: Runtime, D: Broken>(config: &R::Config, case: fn(&R::Config)) {
-    let failed = prove(config, case);
-    assert!(failed.is_err(), "{:?} was not noticed", D::DEFECT);
+/// Panics unless a case fails when it is run on the canary with the defect of `D`, `broken`, and does
+/// not when it is run on one without defect, `sound`.
+pub fn check_canary<R: Runtime, D: Broken>(
+    config: &R::Config,
+    broken: fn(&R::Config),
+    sound: fn(&R::Config),
+) {
+    assert!(prove(config, broken).is_err(), "{:?} was not noticed", D::DEFECT);
+    assert_eq!(prove(config, sound), Ok(()), "fails without {:?} too", D::DEFECT);
 }
 
 /// Runs the future of a case.
@@ -125,10 +132,13 @@ macro_rules! __canaries {
             impl canary::Broken for This {
                 const DEFECT: canary::Defect = canary::Defect::$defect;
             }
-            canary::check_canary::<$runtime, This>(&$config, |config| {
-                type Broken = canary::Canary<$runtime, This>;
-                canary::run::<Broken, _>(config, $module::$case::<Broken>());
-            });
+            type Broken = canary::Canary<$runtime, This>;
+            type Sound = canary::Canary<$runtime, canary::Sound>;
+            canary::check_canary::<$runtime, This>(
+                &$config,
+                |config| canary::run::<Broken, _>(config, $module::$case::<Broken>()),
+                |config| canary::run::<Sound, _>(config, $module::$case::<Sound>()),
+            );
         }
     )*};
 }
@@ -137,6 +147,14 @@ macro_rules! __canaries {
 pub trait Broken: 'static {
     /// The defect.
     const DEFECT: Defect;
+}
+
+/// Stands for no defect.
+#[derive(Debug)]
+pub struct Sound;
+
+impl Broken for Sound {
+    const DEFECT: Defect = Defect::None;
 }
 
 /// `R` with the defect of `D`.

@@ -166,6 +166,17 @@ pub async fn beside_gives_both<R: Runtime>() {
 
 /// `DroppedRead`: "what becomes of the bytes that arrive after a pending read was dropped."
 pub async fn dropped_read_does_what_it_says<R: Runtime>() {
+    if R::CAPABILITIES.dropped_read == DroppedRead::LosesNothing {
+        // However soon after the drop they arrive.
+        let (mut a, mut b) = pair::<R>().await;
+        for _ in 0..50 {
+            let read = b.read(Vec::with_capacity(16));
+            assert!(within::<R, _>(Duration::ZERO, read).await.is_none());
+            a.write_all("kept").await.into_result().unwrap();
+            let read = soon::<R, _>("the bytes", b.read_exact(Vec::with_capacity(4), 4));
+            assert_eq!(read.await.into_result().unwrap().1, b"kept");
+        }
+    }
     let (mut a, mut b) = pair::<R>().await;
     assert!(stays_pending::<R>(b.read(Vec::with_capacity(16))).await);
     // Long enough for a cancellation to reach the kernel.

@@ -278,6 +278,7 @@ macro_rules! __conformance_cases {
                 block_on_passes_a_panic_on
                 block_on_refuses_to_nest
                 block_on_ends_the_tasks_that_still_run
+                block_on_ends_its_own_tasks_only
             }
             future time {
                 sleep_is_never_early
@@ -297,6 +298,7 @@ macro_rules! __conformance_cases {
                 workers_that_do_not_drain_are_cut_off
                 a_failing_worker_stops_the_others
                 a_panicking_worker_stops_the_others
+                a_service_that_panics_at_once_stops_the_others
             }
             $($more)*
         }

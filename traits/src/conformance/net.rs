@@ -51,8 +51,13 @@ pub async fn bind_holds_the_address_until_dropped<R: Runtime>() {
     let first = R::bind(loopback()).unwrap();
     let mut again = loopback();
     again.addr = first.local_addr();
-    let listener = R::listen(&first).unwrap();
-    drop((first, listener));
+    let (clone, listener) = (first.clone(), R::listen(&first).unwrap());
+    for held in [Box::new(first) as Box<dyn std::any::Any>, Box::new(listener)] {
+        drop(held);
+        R::sleep(A_WHILE).await;
+        assert_eq!(R::bind(again.clone()).unwrap_err().kind(), ErrorKind::AddrInUse);
+    }
+    drop(clone);
     let bound = soon::<R, _>("the address is free", async {
         loop {
             match R::bind(again.clone()) {
@@ -169,7 +174,8 @@ pub async fn accept_lets_others_have_their_turn<R: Runtime>() {
         }
         longest = longest.max(accepted - since.0);
     }
-    // Twice, because the others' turn may come anywhere within the batch.
+    // Twice the bound, because what is counted here is from turn to turn of the others, and theirs
+    // may come anywhere within a batch.
     assert!(longest <= 2 * ACCEPT_BATCH_MAX, "{longest} clients in a row");
 }
 
@@ -203,12 +209,14 @@ pub async fn accept_is_fair_beside_busy_connections<R: Runtime>() {
 
 /// "`ConnectionRefused`", with `AddrError` inside, which names the address and keeps the OS error.
 pub async fn connect_refused_names_the_address<R: Runtime>() {
-    let addr = R::bind(loopback()).unwrap().local_addr(); // and free again
+    let bound = R::bind(loopback()).unwrap(); // held, so that nobody else listens there
+    let addr = bound.local_addr();
     let error = R::connect(ConnectOptions::new(addr)).await.err().expect("nothing listens there");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert!(error.to_string().contains(&addr.to_string()), "{error}");
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AddrError>()).unwrap();
     assert_eq!((inner.addr(), inner.cause().kind()), (addr, ErrorKind::ConnectionRefused));
+    assert_eq!(inner.cause().raw_os_error(), Some(111));
     assert!(inner.source().is_some());
 }
 

@@ -75,10 +75,9 @@ pub fn out_of_descriptors_is_survived<R: Runtime>(config: &R::Config) {
         wait_until::<R>("descriptors are used up", || exhausted.get() > 0).await;
         peer.ask::<R>("echo 30").await; // those that are open
 
-        let (errors, cpu) = (exhausted.get(), cpu_time());
+        let cpu = cpu_time();
         R::sleep(Duration::from_secs(1)).await;
-        let (errors, cpu) = (exhausted.get() - errors, cpu_time() - cpu);
-        assert!(errors < 100, "{errors} errors a second");
+        let cpu = cpu_time() - cpu;
         assert!(cpu < Duration::from_millis(300), "{cpu:?} of CPU in a second at the limit");
 
         peer.ask::<R>("close 66").await;
@@ -259,7 +258,7 @@ pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(config: &R::Config) {
             R::block_on(config, async { pair::<R>().await }).map(drop)
         });
         match outcome.join().expect("no panic, whatever the kernel says") {
-            Ok(()) => {} // it needs none
+            Ok(()) => assert!(!R::CAPABILITIES.io_uring, "it fell back to something else"),
             Err(error) => {
                 let kind = error.kind();
                 assert!(matches!(kind, ErrorKind::PermissionDenied | ErrorKind::Unsupported));

@@ -56,6 +56,43 @@ pub fn block_on_refuses_to_nest<R: Runtime>(config: &R::Config) {
     block_on_gives_the_output::<R>(config);
 }
 
+/// The same where another runtime ran within one of its polls (a simulation in a test, say): each
+/// ends its own tasks, and only those.
+pub fn block_on_ends_its_own_tasks_only<R: Runtime>(config: &R::Config) {
+    let ended = Rc::new(Cell::new(0));
+    let hold = || {
+        let ended = Rc::clone(&ended);
+        let count = on_drop(move || ended.set(ended.get() + 1));
+        async move {
+            let _count = count;
+            std::future::pending::<()>().await;
+        }
+    };
+    R::block_on(config.clone(), async {
+        drop(R::spawn(hold()));
+        R::sleep(A_WHILE).await;
+        // The part of a nested runtime that could mix them up.
+        let nested = crate::backend::run_main(async { drop(R::spawn(hold())) });
+        nested.await.unwrap();
+        assert_eq!(ended.get(), 1);
+        R::sleep(A_WHILE).await;
+        drop(R::spawn(hold()));
+        R::sleep(A_WHILE).await;
+    })
+    .unwrap();
+    assert_eq!(ended.get(), 3);
+}
+
+fn on_drop(f: impl FnMut()) -> impl Drop {
+    struct Guard<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for Guard<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    Guard(f)
+}
+
 /// "Tasks that still run then are dropped with what they hold, and their connections closed, before
 /// this returns."
 pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {

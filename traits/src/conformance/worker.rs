@@ -155,6 +155,20 @@ pub fn a_failing_worker_stops_the_others<R: Runtime>(config: &R::Config) {
     );
 }
 
+/// The same where it panics before it is a future.
+pub fn a_service_that_panics_at_once_stops_the_others<R: Runtime>(config: &R::Config) {
+    let mut workers = workers::<R>(config, 2);
+    workers.drain = Duration::MAX; // as long as they like
+    let outcome = R::run_workers(workers, |worker| {
+        assert!(worker.id != 1, "on purpose");
+        async move {
+            worker.stop.stopped().await;
+            Ok(())
+        }
+    });
+    assert_eq!(outcome.unwrap_err().to_string(), "worker 1: panicked: on purpose");
+}
+
 /// "Or panics": its message, with its number.
 pub fn a_panicking_worker_stops_the_others<R: Runtime>(config: &R::Config) {
     let outcome = R::run_workers(workers::<R>(config, 2), |worker| async move {

@@ -4,7 +4,6 @@
 
 use std::io;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::{TcpListener, TcpStream};
@@ -21,8 +20,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = LocalExecutorBuilder::new(Placement::Unbound);
     if args.ring == Ring::Tuned {
         // It lets nobody set a flag of its rings. The memory is for files.
-        builder =
-            builder.ring_depth(4096).io_memory(64 << 10).preempt_timer(Duration::from_millis(1));
+        builder = builder.ring_depth(4096).io_memory(0);
     }
     let executor = builder.make().map_err(io::Error::from).map_err(peers_common::no_runtime)?;
     executor.run(async {

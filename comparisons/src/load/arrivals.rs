@@ -1,0 +1,283 @@
+//! `load arrivals`: connections that come at a rate while others are busy.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use clap::Args;
+use mio::Interest;
+use mio::unix::SourceFd;
+
+use super::dial::Dialer;
+use super::exchange::Echo;
+use super::histogram::Histogram;
+use super::options::{self, Common};
+use super::pace::{Clock, Schedule, Timer, ns};
+use super::report::{Arrivals, Messages};
+use super::session::{OTHER, Ready, Session, Turn};
+use super::window::{MIB, Window};
+use super::{Failure, Report};
+
+/// After so many events of busy connections, newcomers are looked at.
+const BUSY_EVENTS_MAX: usize = 32;
+
+/// How often newcomers without an echo are looked for.
+const EXPIRY: Duration = Duration::from_millis(50);
+
+/// More connections in one run would be a mistake, and memory.
+const NEWCOMERS_MAX: u64 = 10_000_000;
+
+/// What it is told.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// How many connections are busy: each sends again as soon as it is answered.
+    #[arg(long, value_name = "N", value_parser = options::connections_or_none)]
+    busy: usize,
+    /// The length of a message.
+    #[arg(long, value_name = "BYTES", value_parser = options::payload)]
+    payload: u32,
+    /// How many new connections come in a second.
+    #[arg(long, value_name = "CONN_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: u64,
+    /// For how long they come.
+    #[arg(long, value_name = "S", value_parser = options::seconds)]
+    seconds: Duration,
+    /// How long the others are busy before that.
+    #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
+    warm_up: Duration,
+    /// How long a first echo may take.
+    #[arg(long, value_name = "S", default_value = "30", value_parser = options::seconds)]
+    patience: Duration,
+}
+
+impl Options {
+    /// Runs it and prints the report.
+    ///
+    /// # Errors
+    /// When there was no run; what happens to connections in a run is in the report.
+    pub fn run(&self) -> Result<Report, Failure> {
+        let newcomers = self.newcomers(self.seconds);
+        if newcomers > NEWCOMERS_MAX {
+            return Err(Failure::new(format!(
+                "{newcomers} connections would come; {NEWCOMERS_MAX} is the most"
+            )));
+        }
+        let at_once = newcomers.min(self.newcomers(self.patience));
+        self.common.prepare(self.busy + at_once as usize)?;
+        let newcomers = newcomers as usize;
+
+        let clock = Clock::new();
+        let payload = self.payload as usize;
+        let mut dialer = Dialer::new(self.common.addr, self.busy + newcomers);
+        let mut busy = Session::new(Echo::new(payload), clock, self.busy, 1, 0)?;
+        busy.open_all(&mut dialer, self.patience, true)?;
+        if self.busy > 0 {
+            busy.tally.require_opened()?;
+        }
+        let first_id = self.busy as u32;
+        let newcomers = Session::new(Echo::new(payload), clock, newcomers, 1, first_id)?;
+        let mut run = Run::new(self, busy, newcomers, dialer)
+            .map_err(|error| Failure::new(format!("cannot wait for two things: {error}")))?;
+        run.drive()?;
+        run.into_report(self).finish(&self.common)
+    }
+
+    /// How many come in so much time.
+    fn newcomers(&self, time: Duration) -> u64 {
+        (time.as_secs_f64() * self.rate as f64).ceil() as u64
+    }
+}
+
+struct Run {
+    clock: Clock,
+    busy: Session<Echo>,
+    newcomers: Session<Echo>,
+    dialer: Dialer,
+    window: Window,
+    schedule: Schedule,
+    timer: Timer,
+    patience: u64,
+    latency: Histogram,
+    first_echo: Histogram,
+    lateness: Histogram,
+    /// So many newcomers have come.
+    came: usize,
+    /// Those before this one are over.
+    oldest: usize,
+    never: u64,
+    ready_newcomers: Vec<Ready>,
+}
+
+impl Run {
+    fn new(
+        options: &Options,
+        busy: Session<Echo>,
+        newcomers: Session<Echo>,
+        dialer: Dialer,
+    ) -> std::io::Result<Self> {
+        let clock = busy.clock;
+        let start = clock.now() + ns(options.warm_up);
+        let end = start + ns(options.seconds);
+        let timer = Timer::new(busy.registry(), OTHER)?;
+        // Newcomers have an epoll of their own, so as not to queue behind the busy.
+        let epoll: RawFd = newcomers.epoll();
+        busy.registry().register(&mut SourceFd(&epoll), OTHER, Interest::READABLE)?;
+        Ok(Self {
+            clock,
+            busy,
+            newcomers,
+            dialer,
+            window: Window::new(start, end, options.common.server_pid),
+            schedule: Schedule::new(start, end, options.rate),
+            timer,
+            patience: ns(options.patience),
+            latency: Histogram::new(),
+            first_echo: Histogram::new(),
+            lateness: Histogram::new(),
+            came: 0,
+            oldest: 0,
+            never: 0,
+            ready_newcomers: Vec::new(),
+        })
+    }
+
+    /// The busy stay so until the last newcomer has its echo: else the load would be gone when it
+    /// matters most. Then their last answers are waited for.
+    fn drive(&mut self) -> Result<(), Failure> {
+        for index in 0..self.busy.connections() {
+            self.busy.release(index, self.clock.now());
+            self.busy.flush(index);
+        }
+        let mut ready: Vec<Ready> = Vec::new();
+        let mut last = None;
+        loop {
+            let now = self.clock.now();
+            self.window.look(self.clock, now, &self.busy.tally)?;
+            self.attend()?;
+            let over = now >= self.window.end && self.oldest == self.came;
+            if over {
+                let last = *last.get_or_insert(now + self.patience);
+                if self.busy.outstanding == 0 || now >= last {
+                    return Ok(());
+                }
+            }
+            let timeout = self.timeout()?;
+            self.busy.wait(&mut ready, timeout)?;
+            for events in ready.chunks(BUSY_EVENTS_MAX) {
+                for event in events {
+                    let turn = self.busy.turn(*event);
+                    self.answered(event.index, &turn, !over);
+                }
+                self.attend()?;
+            }
+        }
+    }
+
+    fn timeout(&self) -> Result<Duration, Failure> {
+        let now = self.clock.now();
+        let boundary = self.window.next_after(now, u64::MAX);
+        let longest = EXPIRY.min(Duration::from_nanos(boundary - now));
+        let Some(next) = self.schedule.next_at() else { return Ok(longest) };
+        let timeout = self.timer.arm(now, next, longest);
+        timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
+    }
+
+    fn answered(&mut self, index: usize, turn: &Turn, again: bool) {
+        for message in turn.answered.clone() {
+            let started = self.busy.started(index, message);
+            if self.window.contains(started) {
+                self.latency.record(turn.now - started);
+            }
+            if again {
+                self.busy.release(index, turn.now);
+            }
+        }
+        self.busy.flush(index);
+    }
+
+    /// Lets those come whose time it is, and does what newcomers are ready for.
+    fn attend(&mut self) -> Result<(), Failure> {
+        while let Some((_, intended)) = self.schedule.take_due(self.clock.now()) {
+            self.lateness.record(self.clock.now() - intended);
+            if self.newcomers.open(self.came, &mut self.dialer) {
+                self.newcomers.release(self.came, intended);
+            }
+            self.came += 1;
+        }
+        let mut ready = std::mem::take(&mut self.ready_newcomers);
+        // To the end: their epoll speaks up only when there is something new.
+        loop {
+            self.newcomers.wait(&mut ready, Duration::ZERO)?;
+            if ready.is_empty() {
+                break;
+            }
+            for event in &ready {
+                self.attend_one(*event);
+            }
+        }
+        self.ready_newcomers = ready;
+        self.expire();
+        Ok(())
+    }
+
+    fn attend_one(&mut self, event: Ready) {
+        let turn = self.newcomers.turn(event);
+        if turn.answered.is_empty() {
+            self.newcomers.flush(event.index);
+        } else if !turn.over {
+            self.first_echo.record(turn.now - self.newcomers.started(event.index, 0));
+            self.newcomers.close(event.index);
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = self.clock.now();
+        while self.oldest < self.came {
+            if self.newcomers.is_open(self.oldest) {
+                if now - self.newcomers.started(self.oldest, 0) < self.patience {
+                    return;
+                }
+                self.newcomers.close(self.oldest);
+                self.never += 1;
+            }
+            self.oldest += 1;
+        }
+    }
+
+    fn into_report(mut self, options: &Options) -> Report {
+        let seen = self.window.finish(self.clock, &self.busy.tally);
+        let patience = options.patience.as_secs_f64();
+        self.busy.close_all(&format!("not answered within {patience} s"));
+        let busy = self.busy.tally;
+        let newcomers = self.newcomers.tally;
+        let over_1_s = self.first_echo.over_1_s();
+        let mut report = Report::new(seen.seconds, options.busy as u64, &busy);
+        report.add_wrong(&newcomers);
+        report.messages = Some(Messages {
+            offered_per_s: None,
+            sent: seen.sent,
+            received: seen.received,
+            received_per_s: seen.received as f64 / seen.seconds.max(1e-9),
+            received_mib_per_s: seen.received_bytes as f64 / seen.seconds.max(1e-9) / MIB,
+            unanswered: busy.unanswered,
+            unsent: busy.unsent,
+            held_back: None,
+        });
+        report.arrivals = Some(Arrivals {
+            offered_per_s: options.rate,
+            came: self.came as u64,
+            within_1_s: self.first_echo.len() - over_1_s,
+            over_1_s,
+            never: self.never,
+            failed: newcomers.errors.values().sum(),
+            errors: newcomers.errors,
+            first_echo_us: self.first_echo.percentiles(),
+        });
+        report.latency_us = self.latency.percentiles();
+        report.lateness_us = self.lateness.percentiles();
+        report.client = seen.client;
+        report.server = seen.server;
+        report
+    }
+}

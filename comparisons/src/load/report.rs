@@ -1,0 +1,332 @@
+//! What a run saw: a table to read, and the same as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::fs;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::Failure;
+use super::histogram::Percentiles;
+use super::options::Common;
+use super::server::{PerMessage, Used};
+use super::session::Tally;
+
+/// What the client uses of its core when it may well be what was measured.
+const CLIENT_CPU_PERCENT_MAX: f64 = 90.0;
+
+/// What a run saw. The fields that are none have no meaning for the command.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    command: Vec<String>,
+    pub(crate) seconds: f64,
+    pub(crate) connections: Connections,
+    pub(crate) messages: Option<Messages>,
+    pub(crate) arrivals: Option<Arrivals>,
+    pub(crate) burst: Option<Burst>,
+    pub(crate) hold: Option<Hold>,
+    pub(crate) latency_us: Option<Percentiles>,
+    /// How late the client was.
+    pub(crate) lateness_us: Option<Percentiles>,
+    pub(crate) client: Used,
+    pub(crate) server: Option<ServerUse>,
+    wrong: u64,
+    wrong_answer: Option<String>,
+    warnings: Vec<String>,
+}
+
+/// The connections that were opened before the window; in a burst, all.
+#[derive(Debug, Serialize)]
+pub(crate) struct Connections {
+    pub(crate) wanted: u64,
+    pub(crate) opened: u64,
+    pub(crate) errors: BTreeMap<String, u64>,
+}
+
+/// Sent and received within the window.
+#[derive(Debug, Serialize)]
+pub(crate) struct Messages {
+    pub(crate) offered_per_s: Option<u64>,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) received_per_s: f64,
+    pub(crate) received_mib_per_s: f64,
+    /// Over the whole run: sent, and never answered.
+    pub(crate) unanswered: u64,
+    /// Over the whole run: to be sent, and never sent.
+    pub(crate) unsent: u64,
+    /// Open loop: messages that waited for room.
+    pub(crate) held_back: Option<u64>,
+}
+
+/// Connections that came while others were busy.
+#[derive(Debug, Serialize)]
+pub(crate) struct Arrivals {
+    pub(crate) offered_per_s: u64,
+    pub(crate) came: u64,
+    pub(crate) within_1_s: u64,
+    pub(crate) over_1_s: u64,
+    /// No echo within patience.
+    pub(crate) never: u64,
+    pub(crate) failed: u64,
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) first_echo_us: Option<Percentiles>,
+}
+
+/// Connections that came all at once.
+#[derive(Debug, Serialize)]
+pub(crate) struct Burst {
+    pub(crate) issued_us: f64,
+    pub(crate) connected: u64,
+    pub(crate) connected_over_1_s: u64,
+    pub(crate) echoed: u64,
+    pub(crate) echoed_over_1_s: u64,
+    /// No echo within patience.
+    pub(crate) never: u64,
+    pub(crate) connect_us: Option<Percentiles>,
+    pub(crate) first_echo_us: Option<Percentiles>,
+}
+
+/// Connections that did nothing.
+#[derive(Debug, Serialize)]
+pub(crate) struct Hold {
+    pub(crate) opening_us: f64,
+    /// After the window.
+    pub(crate) still_open: u64,
+    /// What the server's memory grew by, for each.
+    pub(crate) server_rss_bytes_each: Option<f64>,
+}
+
+/// What the server used within the window.
+#[derive(Debug, Serialize)]
+pub(crate) struct ServerUse {
+    #[serde(flatten)]
+    pub(crate) used: Used,
+    pub(crate) per_message: Option<PerMessage>,
+}
+
+impl ServerUse {
+    pub(crate) fn new(used: Used, messages: u64) -> Self {
+        let per_message = used.per_message(messages);
+        Self { used, per_message }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(seconds: f64, wanted: u64, tally: &Tally) -> Self {
+        Self {
+            command: std::env::args().collect(),
+            seconds,
+            connections: Connections { wanted, opened: tally.opened, errors: tally.errors.clone() },
+            messages: None,
+            arrivals: None,
+            burst: None,
+            hold: None,
+            latency_us: None,
+            lateness_us: None,
+            client: Used::default(),
+            server: None,
+            wrong: tally.wrong,
+            wrong_answer: tally.wrong_answer.clone(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Adds the wrong answers of other connections.
+    pub(crate) fn add_wrong(&mut self, tally: &Tally) {
+        self.wrong += tally.wrong;
+        if self.wrong_answer.is_none() {
+            self.wrong_answer.clone_from(&tally.wrong_answer);
+        }
+    }
+
+    /// That answers were wrong, and the first of them, in one sentence; none if all were right.
+    pub fn wrong_answer(&self) -> Option<String> {
+        let first = self.wrong_answer.as_ref()?;
+        Some(format!("wrong answers on {} connections; the first: {first}", self.wrong))
+    }
+
+    /// Prints it, and writes it where `--json` says.
+    pub(crate) fn finish(mut self, common: &Common) -> Result<Self, Failure> {
+        self.warn(common);
+        // Whoever started this may not read it.
+        let _ = write!(io::stdout(), "{self}");
+        if let Some(file) = &common.json {
+            let json = serde_json::to_vec_pretty(&self).map_err(io::Error::from);
+            json.and_then(|json| fs::write(file, json)).map_err(|error| {
+                Failure::new(format!("cannot write {}: {error}", file.display()))
+            })?;
+        }
+        Ok(self)
+    }
+
+    fn warn(&mut self, common: &Common) {
+        // An open loop looks at the clock until the next moment, which is no sign of being late.
+        let open_loop = self.messages.as_ref().is_some_and(|m| m.offered_per_s.is_some());
+        if !open_loop && self.client.cpu_percent > CLIENT_CPU_PERCENT_MAX {
+            self.warnings.push(format!(
+                "the client used {:.0} % of a core: this may have measured the client",
+                self.client.cpu_percent
+            ));
+        }
+        let first_echo = self.arrivals.as_ref().and_then(|a| a.first_echo_us.as_ref());
+        if let (Some(late), Some(latency)) =
+            (&self.lateness_us, first_echo.or(self.latency_us.as_ref()))
+            && late.p99 > latency.p99 / 2.0
+        {
+            self.warnings.push("the client was late: see lateness against latency".to_owned());
+        }
+        if common.server_pid.is_some() && self.server.is_none() {
+            self.warnings.push("the server's process ended during the run".to_owned());
+        }
+        if let Some(server) = &self.server
+            && server.used.threads_ended > 0
+        {
+            self.warnings.push(format!(
+                "{} of the server's threads ended during the run: its CPU time is in whole ticks",
+                server.used.threads_ended
+            ));
+        }
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "command", self.command.join(" "))?;
+        row(f, "window", format_args!("{:.3} s", self.seconds))?;
+        let Connections { wanted, opened, errors } = &self.connections;
+        row(f, "connections", format_args!("{opened} of {wanted}"))?;
+        for (kind, count) in errors {
+            row(f, "  error", format_args!("{count} x {kind}"))?;
+        }
+        self.messages.iter().try_for_each(|messages| messages.fmt(f))?;
+        percentiles(f, "latency", &self.latency_us)?;
+        self.arrivals.iter().try_for_each(|arrivals| arrivals.fmt(f))?;
+        self.burst.iter().try_for_each(|burst| burst.fmt(f))?;
+        self.hold.iter().try_for_each(|hold| hold.fmt(f))?;
+        percentiles(f, "lateness", &self.lateness_us)?;
+        used(f, "client", &self.client)?;
+        self.server.iter().try_for_each(|server| server.fmt(f))?;
+        if let Some(sentence) = self.wrong_answer() {
+            row(f, "WRONG", sentence)?;
+        }
+        self.warnings.iter().try_for_each(|warning| row(f, "warning", warning))
+    }
+}
+
+impl Display for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(offered) = self.offered_per_s {
+            row(f, "offered", format_args!("{offered} msg/s"))?;
+        }
+        let (rate, mib) = (self.received_per_s, self.received_mib_per_s);
+        row(f, "rate", format_args!("{rate:.0} msg/s, {mib:.1} MiB/s received"))?;
+        row(f, "messages", format_args!("{} sent, {} received", self.sent, self.received))?;
+        row(f, "missing", format_args!("{} unanswered, {} unsent", self.unanswered, self.unsent))?;
+        self.held_back.iter().try_for_each(|held| row(f, "held back", held))
+    }
+}
+
+impl Display for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(
+            f,
+            "arrivals",
+            format_args!("{} came, {} offered a second", self.came, self.offered_per_s),
+        )?;
+        let Self { within_1_s, over_1_s, never, failed, .. } = self;
+        let split = format_args!(
+            "{within_1_s} within 1 s, {over_1_s} over 1 s, {never} never, {failed} failed"
+        );
+        row(f, "  first echo", split)?;
+        for (kind, count) in &self.errors {
+            row(f, "  error", format_args!("{count} x {kind}"))?;
+        }
+        percentiles(f, "first echo", &self.first_echo_us)
+    }
+}
+
+impl Display for Burst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "issued in", format_args!("{:.0} us", self.issued_us))?;
+        let Self { connected, connected_over_1_s, echoed, echoed_over_1_s, never, .. } = self;
+        row(f, "connected", format_args!("{connected}, {connected_over_1_s} over 1 s"))?;
+        row(f, "echoed", format_args!("{echoed}, {echoed_over_1_s} over 1 s, {never} never"))?;
+        percentiles(f, "connect", &self.connect_us)?;
+        percentiles(f, "first echo", &self.first_echo_us)
+    }
+}
+
+impl Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "opened in", format_args!("{:.0} us", self.opening_us))?;
+        row(f, "still open", self.still_open)?;
+        let each = self.server_rss_bytes_each;
+        each.iter().try_for_each(|each| row(f, "memory each", format_args!("{each:.0} B")))
+    }
+}
+
+impl Display for ServerUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        used(f, "server", &self.used)?;
+        let Used { rss_kib, rss_peak_kib, threads, .. } = &self.used;
+        let memory = format_args!("{rss_kib} KiB, peak {rss_peak_kib} KiB, {threads} threads");
+        row(f, "  memory", memory)?;
+        let Some(each) = &self.per_message else { return Ok(()) };
+        let PerMessage { cpu_ns, user_ns, system_ns, tick_ns, switches } = each;
+        let cpu = format_args!(
+            "{cpu_ns:.0} ns CPU; user {user_ns:.0}, system {system_ns:.0} (in steps of {tick_ns:.1})"
+        );
+        row(f, "  per message", cpu)?;
+        row(f, "  per message", format_args!("{switches:.4} context switches"))
+    }
+}
+
+fn used(f: &mut fmt::Formatter<'_>, whose: &str, used: &Used) -> fmt::Result {
+    let ms = |ns: u64| ns / 1_000_000;
+    let Used { cpu_percent, switches_voluntary, switches_involuntary, .. } = used;
+    let (user, system) = (ms(used.user_ns), ms(used.system_ns));
+    let cpu = format_args!("{cpu_percent:.1} % of a core; user {user} ms, system {system} ms");
+    row(f, whose, cpu)?;
+    let switches = format_args!("{switches_voluntary} voluntary, {switches_involuntary} not");
+    row(f, "  switches", switches)
+}
+
+fn percentiles(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    percentiles: &Option<Percentiles>,
+) -> fmt::Result {
+    percentiles.iter().try_for_each(|percentiles| row(f, name, percentiles))
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, value: impl Display) -> fmt::Result {
+    writeln!(f, "{name:<14} {value}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_names_the_first_wrong_answer_and_counts_them() {
+        let tally = Tally { wrong: 2, wrong_answer: Some("here".to_owned()), ..Tally::default() };
+        let mut report = Report::new(1.0, 3, &Tally::default());
+        assert_eq!(report.wrong_answer(), None);
+        report.add_wrong(&tally);
+        report.add_wrong(&tally);
+        let sentence = report.wrong_answer().expect("wrong");
+        assert_eq!(sentence, "wrong answers on 4 connections; the first: here");
+    }
+
+    #[test]
+    fn a_report_is_json_and_text() {
+        let mut report = Report::new(2.0, 3, &Tally::default());
+        report.server = Some(ServerUse::new(Used::default(), 10));
+        let json = serde_json::to_value(&report).expect("JSON");
+        assert_eq!(json["connections"]["wanted"], 3);
+        assert_eq!(json["server"]["per_message"]["cpu_ns"], 0.0);
+        assert!(report.to_string().contains("connections    0 of 3\n"));
+    }
+}

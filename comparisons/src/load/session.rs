@@ -1,0 +1,398 @@
+//! A set of connections on one epoll, which all do the same exchange.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use mio::{Events, Interest, Poll, Registry, Token};
+
+use super::Failure;
+use super::connection::{Connection, Fault};
+use super::dial::Dialer;
+use super::exchange::Exchange;
+use super::pace::{Clock, ns};
+
+/// The token of what is not a connection: a timer, another epoll.
+pub(crate) const OTHER: Token = Token(usize::MAX);
+
+/// Read at once, and written at once.
+const SCRATCH_BYTES: usize = 256 * 1024;
+
+const EVENTS_MAX: usize = 1024;
+
+/// How many connections are being opened at once, so as to stay far below any backlog.
+const OPENING_MAX: usize = 64;
+
+/// What comes unasked comes right behind what was asked for.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// What became of everything so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Connections that got through their set-up.
+    pub(crate) opened: u64,
+    /// Connections that failed, by kind.
+    pub(crate) errors: BTreeMap<String, u64>,
+    /// Messages.
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+    /// Released and neither sent nor answered when their connection ended.
+    pub(crate) unsent: u64,
+    /// Sent and not answered when their connection ended.
+    pub(crate) unanswered: u64,
+    /// Connections on which something wrong came.
+    pub(crate) wrong: u64,
+    /// The first of them.
+    pub(crate) wrong_answer: Option<String>,
+}
+
+impl Tally {
+    pub(crate) fn error(&mut self, kind: impl Into<String>) {
+        *self.errors.entry(kind.into()).or_insert(0) += 1;
+    }
+
+    fn fault(&mut self, index: usize, fault: &Fault) {
+        let sentence = match fault {
+            Fault::Connect(error) => return self.error(format!("connect: {error}")),
+            Fault::Read(error) => return self.error(format!("read: {error}")),
+            Fault::Write(error) => return self.error(format!("write: {error}")),
+            Fault::Closed => return self.error("closed by the server"),
+            Fault::Wrong(at) => format!(
+                "connection {index}: the answer to message {} is wrong, at byte {} or after",
+                at.message, at.offset
+            ),
+            Fault::Unasked(at) => format!(
+                "connection {index}: more came than {} messages and {} bytes, which were sent",
+                at.message, at.offset
+            ),
+        };
+        self.error("wrong answer");
+        self.wrong += 1;
+        self.wrong_answer.get_or_insert(sentence);
+    }
+
+    /// That nothing could be opened, unless something was, or was opened and wrong.
+    pub(crate) fn require_opened(&self) -> Result<(), Failure> {
+        if self.opened > 0 || self.wrong > 0 {
+            return Ok(());
+        }
+        let kinds: Vec<_> = self.errors.iter().map(|(kind, n)| format!("{kind} ({n})")).collect();
+        Err(Failure::new(format!("no connection could be opened: {}", kinds.join(", "))))
+    }
+}
+
+/// What epoll said about a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub(crate) index: usize,
+    readable: bool,
+    writable: bool,
+    closed: bool,
+}
+
+/// What a connection did about it.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// It has just become connected.
+    pub(crate) connected: bool,
+    /// These messages have just been answered.
+    pub(crate) answered: Range<u64>,
+    /// So many bytes came.
+    pub(crate) bytes: u64,
+    /// It is over, and in the tally.
+    pub(crate) over: bool,
+    /// When that was; before the answers were checked.
+    pub(crate) now: u64,
+}
+
+/// The connections; each has a number, its index.
+#[derive(Debug)]
+pub(crate) struct Session<E> {
+    pub(crate) exchange: E,
+    pub(crate) clock: Clock,
+    pub(crate) tally: Tally,
+    /// Connections that are not over.
+    pub(crate) open: usize,
+    /// Messages released and not answered, on those.
+    pub(crate) outstanding: u64,
+    poll: Poll,
+    events: Events,
+    connections: Vec<Option<Connection>>,
+    /// For each connection and message in flight, when it was to be sent.
+    starts: Vec<u64>,
+    in_flight: usize,
+    first_id: u32,
+    read_scratch: Vec<u8>,
+    write_scratch: Vec<u8>,
+    /// Connections that stopped reading before there was no more.
+    unfinished: Vec<usize>,
+}
+
+impl<E: Exchange> Session<E> {
+    /// Room for so many connections with so many messages in flight; their messages are numbered as
+    /// those of connections from `first_id` on.
+    pub(crate) fn new(
+        exchange: E,
+        clock: Clock,
+        count: usize,
+        in_flight: u32,
+        first_id: u32,
+    ) -> Result<Self, Failure> {
+        let in_flight = in_flight as usize;
+        let starts = count.checked_mul(in_flight).filter(|slots| *slots <= 1 << 27);
+        let starts = starts.ok_or_else(|| {
+            Failure::new("connections times messages in flight must not be over 134217728")
+        })?;
+        let poll = Poll::new().map_err(|error| Failure::new(format!("no epoll: {error}")))?;
+        Ok(Self {
+            exchange,
+            clock,
+            tally: Tally::default(),
+            open: 0,
+            outstanding: 0,
+            poll,
+            events: Events::with_capacity(EVENTS_MAX),
+            connections: (0..count).map(|_| None).collect(),
+            starts: vec![0; starts],
+            in_flight,
+            first_id,
+            read_scratch: vec![0; SCRATCH_BYTES],
+            write_scratch: vec![0; SCRATCH_BYTES],
+            unfinished: Vec::new(),
+        })
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    pub(crate) fn epoll(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+
+    /// Waits for events; replaces `ready` by them. Events of [`OTHER`] only end the wait.
+    pub(crate) fn wait(
+        &mut self,
+        ready: &mut Vec<Ready>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        ready.clear();
+        let timeout = if self.unfinished.is_empty() { timeout } else { Duration::ZERO };
+        match self.poll.poll(&mut self.events, Some(timeout)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::new(format!("cannot wait for events: {error}"))),
+        }
+        ready.extend(self.events.iter().filter(|event| event.token() != OTHER).map(|event| {
+            let Token(index) = event.token();
+            Ready {
+                index,
+                readable: event.is_readable(),
+                writable: event.is_writable() || event.is_error(),
+                closed: event.is_read_closed() || event.is_error(),
+            }
+        }));
+        ready.extend(self.unfinished.drain(..).map(|index| Ready {
+            index,
+            readable: true,
+            writable: false,
+            closed: false,
+        }));
+        Ok(())
+    }
+
+    /// Begins to open a connection; whether that went well.
+    pub(crate) fn open(&mut self, index: usize, dialer: &mut Dialer) -> bool {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let opened = dialer.dial().and_then(|mut stream| {
+            self.poll.registry().register(&mut stream, Token(index), interest)?;
+            Ok(stream)
+        });
+        match opened {
+            Ok(stream) => {
+                let id = self.first_id.wrapping_add(index as u32);
+                self.connections[index] = Some(Connection::new(stream, id));
+                self.open += 1;
+            }
+            Err(error) => self.tally.fault(index, &Fault::Connect(error)),
+        }
+        self.connections[index].is_some()
+    }
+
+    /// Opens all, a few at a time; if there is to be a `first` message, each sends it, and is open
+    /// when it is answered: by then the server has accepted it.
+    pub(crate) fn open_all(
+        &mut self,
+        dialer: &mut Dialer,
+        patience: Duration,
+        first: bool,
+    ) -> Result<(), Failure> {
+        let count = self.connections.len();
+        let mut began = vec![0; count];
+        let mut opening = vec![false; count];
+        let mut opening_count = 0;
+        let (mut next, mut oldest) = (0, 0);
+        let mut ready = Vec::with_capacity(EVENTS_MAX);
+        while next < count || opening_count > 0 {
+            while next < count && opening_count < OPENING_MAX {
+                began[next] = self.clock.now();
+                opening[next] = self.open(next, dialer);
+                opening_count += usize::from(opening[next]);
+                if opening[next] && first {
+                    self.release(next, began[next]);
+                }
+                next += 1;
+            }
+            self.wait(&mut ready, Duration::from_millis(10))?;
+            for event in &ready {
+                let turn = self.turn(*event);
+                let alive = !turn.over && self.flush(event.index);
+                let through = if first { !turn.answered.is_empty() } else { turn.connected };
+                if opening[event.index] && (through || !alive) {
+                    opening[event.index] = false;
+                    opening_count -= 1;
+                    self.tally.opened += u64::from(alive);
+                }
+            }
+            let now = self.clock.now();
+            while oldest < next && (!opening[oldest] || now - began[oldest] > ns(patience)) {
+                if opening[oldest] {
+                    opening[oldest] = false;
+                    opening_count -= 1;
+                    self.give_up(oldest, &format!("not open within {} s", patience.as_secs_f64()));
+                }
+                oldest += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a connection send its next message, which was to be sent at `intended`.
+    pub(crate) fn release(&mut self, index: usize, intended: u64) {
+        let Some(connection) = &mut self.connections[index] else { return };
+        let message = connection.release();
+        let slot = self.slot(index, message);
+        self.starts[slot] = intended;
+        self.outstanding += 1;
+    }
+
+    /// When a message was to be sent, one of the last that were released.
+    pub(crate) fn started(&self, index: usize, message: u64) -> u64 {
+        self.starts[self.slot(index, message)]
+    }
+
+    fn slot(&self, index: usize, message: u64) -> usize {
+        index * self.in_flight + (message % self.in_flight as u64) as usize
+    }
+
+    /// Whether a connection is not over and may have another message in flight.
+    pub(crate) fn has_room(&self, index: usize) -> bool {
+        let connection = self.connections[index].as_ref();
+        connection.is_some_and(|c| c.outstanding() < self.in_flight as u64)
+    }
+
+    /// How many there are, open or not.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(crate) fn is_open(&self, index: usize) -> bool {
+        self.connections[index].is_some()
+    }
+
+    /// Sends what was released; whether the connection is not over.
+    pub(crate) fn flush(&mut self, index: usize) -> bool {
+        let Some(connection) = &mut self.connections[index] else { return false };
+        match connection.flush(&self.exchange, &mut self.write_scratch) {
+            Ok(sent) => {
+                self.tally.sent += sent;
+                true
+            }
+            Err(fault) => {
+                self.tally.fault(index, &fault);
+                self.close(index);
+                false
+            }
+        }
+    }
+
+    /// Does what epoll said can be done, except for sending.
+    pub(crate) fn turn(&mut self, ready: Ready) -> Turn {
+        let index = ready.index;
+        let now = self.clock.now();
+        let mut turn = Turn { connected: false, answered: 0..0, bytes: 0, over: false, now };
+        let Some(connection) = &mut self.connections[index] else { return turn };
+        connection.ready(ready.writable, ready.closed);
+        let mut fault = None;
+        if !connection.connected && ready.writable {
+            match connection.finish_connecting() {
+                Ok(connected) => turn.connected = connected,
+                Err(error) => fault = Some(error),
+            }
+        }
+        if connection.connected && (ready.readable || ready.closed) {
+            let result = connection.receive(&self.exchange, &mut self.read_scratch);
+            let received = match result {
+                Ok(received) => received,
+                Err((received, error)) => {
+                    fault = Some(error);
+                    received
+                }
+            };
+            let answers = received.answered.end - received.answered.start;
+            self.tally.received += answers;
+            self.tally.received_bytes += received.bytes;
+            self.outstanding -= answers;
+            turn.answered = received.answered;
+            turn.bytes = received.bytes;
+            if received.unfinished && fault.is_none() {
+                self.unfinished.push(index);
+            }
+        }
+        if let Some(fault) = fault {
+            self.tally.fault(index, &fault);
+            self.close(index);
+            turn.over = true;
+        }
+        turn
+    }
+
+    /// Listens on for a moment when everything was answered: nothing more may come.
+    pub(crate) fn linger(&mut self) -> Result<(), Failure> {
+        let mut ready = Vec::new();
+        self.wait(&mut ready, LINGER)?;
+        for event in &ready {
+            self.turn(*event);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection that did not do what was expected in time.
+    pub(crate) fn give_up(&mut self, index: usize, kind: &str) {
+        self.tally.error(kind);
+        self.close(index);
+    }
+
+    /// Ends a connection.
+    pub(crate) fn close(&mut self, index: usize) {
+        let Some(connection) = self.connections[index].take() else { return };
+        let (outstanding, unsent) = (connection.outstanding(), connection.unsent());
+        self.open -= 1;
+        self.outstanding -= outstanding;
+        self.tally.unsent += unsent;
+        self.tally.unanswered += outstanding - unsent;
+    }
+
+    /// Ends those that owe an answer, as `kind`, and those that do not; the tally is final then.
+    pub(crate) fn close_all(&mut self, kind: &str) {
+        for index in 0..self.connections.len() {
+            match &self.connections[index] {
+                Some(connection) if connection.outstanding() > 0 => self.give_up(index, kind),
+                _ => self.close(index),
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A load that does not change: as fast as answers come (closed loop), or at a rate (open loop).
+
+use std::time::Duration;
+
+use super::Failure;
+use super::dial::Dialer;
+use super::exchange::Exchange;
+use super::histogram::Histogram;
+use super::options::{Common, Steady};
+use super::pace::{Clock, Schedule, Timer, ns};
+use super::report::{Messages, Report};
+use super::session::{OTHER, Ready, Session, Turn};
+use super::window::{MIB, Window};
+
+/// Runs it and prints the report.
+pub(crate) fn run<E: Exchange>(
+    common: &Common,
+    options: &Steady,
+    exchange: E,
+) -> Result<Report, Failure> {
+    common.prepare(options.connections)?;
+    let clock = Clock::new();
+    let mut session = Session::new(exchange, clock, options.connections, options.in_flight, 0)?;
+    let mut dialer = Dialer::new(common.addr, options.connections);
+    session.open_all(&mut dialer, options.patience, true)?;
+    session.tally.require_opened()?;
+    let mut load = Load::new(session, common, options)?;
+    load.drive(ns(options.patience))?;
+    load.into_report(options)?.finish(common)
+}
+
+struct Load<E> {
+    session: Session<E>,
+    window: Window,
+    latency: Histogram,
+    open_loop: Option<OpenLoop>,
+}
+
+impl<E: Exchange> Load<E> {
+    fn new(session: Session<E>, common: &Common, options: &Steady) -> Result<Self, Failure> {
+        let now = session.clock.now();
+        let start = now + ns(options.warm_up);
+        let window = Window::new(start, start + ns(options.seconds), common.server_pid);
+        let open_loop = match options.rate {
+            Some(rate) => Some(OpenLoop::new(&session, Schedule::new(now, window.end, rate))?),
+            None => None,
+        };
+        Ok(Self { session, window, latency: Histogram::new(), open_loop })
+    }
+
+    /// Until the window is over and everything is answered, or patience is.
+    fn drive(&mut self, patience: u64) -> Result<(), Failure> {
+        let clock = self.session.clock;
+        let last = self.window.end + patience;
+        let mut ready: Vec<Ready> = Vec::new();
+        self.start_closed_loop();
+        loop {
+            let now = clock.now();
+            self.window.look(clock, now, &self.session.tally)?;
+            self.send_due(now);
+            if self.session.open == 0 || now >= last || now >= self.window.end && !self.owes() {
+                return Ok(());
+            }
+            let timeout = self.timeout(clock.now(), last)?;
+            self.session.wait(&mut ready, timeout)?;
+            for event in &ready {
+                let turn = self.session.turn(*event);
+                self.answered(event.index, &turn);
+                if turn.now < self.window.end {
+                    // A long list of events must not make the next message late.
+                    self.send_due(turn.now);
+                }
+            }
+        }
+    }
+
+    fn start_closed_loop(&mut self) {
+        if self.open_loop.is_some() {
+            return;
+        }
+        for index in 0..self.session.connections() {
+            let now = self.session.clock.now();
+            while self.session.has_room(index) {
+                self.session.release(index, now);
+            }
+            self.session.flush(index);
+        }
+    }
+
+    /// Whether something is to be sent or answered still.
+    fn owes(&self) -> bool {
+        self.session.outstanding > 0 || self.open_loop.as_ref().is_some_and(|open| open.held() > 0)
+    }
+
+    /// Records what was answered, then sends what there is room for.
+    fn answered(&mut self, index: usize, turn: &Turn) {
+        for message in turn.answered.clone() {
+            let started = self.session.started(index, message);
+            if self.window.contains(started) {
+                self.latency.record(turn.now - started);
+            }
+        }
+        if let Some(open_loop) = &mut self.open_loop {
+            open_loop.release_and_flush(&mut self.session, index);
+            return;
+        }
+        if turn.now < self.window.end {
+            for _ in turn.answered.clone() {
+                self.session.release(index, turn.now);
+            }
+        }
+        self.session.flush(index);
+    }
+
+    fn send_due(&mut self, now: u64) {
+        if let Some(open_loop) = &mut self.open_loop {
+            open_loop.send_due(&mut self.session, &self.window, now);
+        }
+    }
+
+    fn timeout(&self, now: u64, last: u64) -> Result<Duration, Failure> {
+        let boundary = self.window.next_after(now, last);
+        let longest = Duration::from_nanos(boundary.saturating_sub(now));
+        let Some(open_loop) = &self.open_loop else { return Ok(longest) };
+        let Some(next) = open_loop.schedule.next_at() else { return Ok(longest) };
+        let timeout = open_loop.timer.arm(now, next, longest);
+        timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
+    }
+
+    fn into_report(mut self, options: &Steady) -> Result<Report, Failure> {
+        let clock = self.session.clock;
+        let patience = options.patience.as_secs_f64();
+        let seen = self.window.finish(clock, &self.session.tally);
+        self.session.linger()?;
+        let held = self.open_loop.as_ref().map_or(0, OpenLoop::held);
+        self.session.close_all(&format!("not answered within {patience} s"));
+        let tally = self.session.tally;
+        let lost = self.open_loop.as_ref().map_or(0, |open_loop| open_loop.lost);
+        let mut report = Report::new(seen.seconds, options.connections as u64, &tally);
+        report.messages = Some(Messages {
+            offered_per_s: options.rate,
+            sent: seen.sent,
+            received: seen.received,
+            received_per_s: seen.received as f64 / seen.seconds.max(1e-9),
+            received_mib_per_s: seen.received_bytes as f64 / seen.seconds.max(1e-9) / MIB,
+            unanswered: tally.unanswered,
+            unsent: tally.unsent + held + lost,
+            held_back: self.open_loop.as_ref().map(|open_loop| open_loop.held_back),
+        });
+        report.latency_us = self.latency.percentiles();
+        report.lateness_us =
+            self.open_loop.as_ref().and_then(|open_loop| open_loop.lateness.percentiles());
+        report.client = seen.client;
+        report.server = seen.server;
+        Ok(report)
+    }
+}
+
+/// Hands the messages of a schedule to the open connections in turn.
+struct OpenLoop {
+    schedule: Schedule,
+    timer: Timer,
+    /// The connections that were open at the beginning, by their lane: message `k` of the schedule
+    /// belongs to lane `k % lanes`.
+    lanes: Vec<usize>,
+    /// For each connection.
+    paced: Vec<Paced>,
+    /// Lanes with something new to send.
+    touched: Vec<usize>,
+    /// How late messages were handed out.
+    lateness: Histogram,
+    /// Messages that had to wait for room on their connection.
+    held_back: u64,
+    /// Messages of connections that are over.
+    lost: u64,
+}
+
+/// How many messages of a connection have become due, and were released.
+#[derive(Clone, Copy, Default)]
+struct Paced {
+    lane: u64,
+    due: u64,
+    released: u64,
+    touched: bool,
+}
+
+impl OpenLoop {
+    fn new<E: Exchange>(session: &Session<E>, schedule: Schedule) -> Result<Self, Failure> {
+        let timer = Timer::new(session.registry(), OTHER)
+            .map_err(|error| Failure::new(format!("no timer: {error}")))?;
+        let lanes: Vec<usize> =
+            (0..session.connections()).filter(|index| session.is_open(*index)).collect();
+        let mut paced = vec![Paced::default(); session.connections()];
+        for (lane, index) in lanes.iter().enumerate() {
+            paced[*index].lane = lane as u64;
+        }
+        let touched = Vec::with_capacity(lanes.len());
+        let lateness = Histogram::new();
+        Ok(Self { schedule, timer, lanes, paced, touched, lateness, held_back: 0, lost: 0 })
+    }
+
+    /// Messages that wait for room.
+    fn held(&self) -> u64 {
+        self.paced.iter().map(|paced| paced.due - paced.released).sum()
+    }
+
+    fn send_due<E: Exchange>(&mut self, session: &mut Session<E>, window: &Window, now: u64) {
+        while let Some((number, intended)) = self.schedule.take_due(now) {
+            if window.contains(intended) {
+                self.lateness.record(now - intended);
+            }
+            let index = self.lanes[(number % self.lanes.len() as u64) as usize];
+            if !session.is_open(index) {
+                self.lost += 1;
+                continue;
+            }
+            let paced = &mut self.paced[index];
+            paced.due += 1;
+            if paced.due - paced.released > 1 || !session.has_room(index) {
+                self.held_back += 1;
+            } else if !paced.touched {
+                paced.touched = true;
+                self.touched.push(index);
+            }
+            self.release(session, index);
+        }
+        while let Some(index) = self.touched.pop() {
+            self.paced[index].touched = false;
+            self.release_and_flush(session, index);
+        }
+    }
+
+    fn release_and_flush<E: Exchange>(&mut self, session: &mut Session<E>, index: usize) {
+        self.release(session, index);
+        if !session.flush(index) {
+            self.release(session, index);
+        }
+    }
+
+    /// Releases what is due on a connection, as far as there is room; it is lost if that is over.
+    fn release<E: Exchange>(&mut self, session: &mut Session<E>, index: usize) {
+        let lanes = self.lanes.len() as u64;
+        let paced = &mut self.paced[index];
+        if !session.is_open(index) {
+            self.lost += paced.due - paced.released;
+            paced.released = paced.due;
+        }
+        while paced.released < paced.due && session.has_room(index) {
+            let intended = self.schedule.intended(paced.released * lanes + paced.lane);
+            session.release(index, intended);
+            paced.released += 1;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The measured window: what both sides had used, and what had been sent, at its two ends.
+
+use super::Failure;
+use super::pace::Clock;
+use super::report::ServerUse;
+use super::server::{Usage, Used};
+use super::session::Tally;
+
+pub(crate) const MIB: f64 = 1024.0 * 1024.0;
+
+/// From `start` on, until before `end`.
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    server_pid: Option<u32>,
+    began: Option<Snapshot>,
+    ended: Option<Snapshot>,
+}
+
+/// What the window saw.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) seconds: f64,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) client: Used,
+    pub(crate) server: Option<ServerUse>,
+}
+
+#[derive(Clone, Debug)]
+struct Snapshot {
+    at: u64,
+    client: Usage,
+    server: Option<Usage>,
+    sent: u64,
+    received: u64,
+    received_bytes: u64,
+}
+
+impl Window {
+    pub(crate) fn new(start: u64, end: u64, server_pid: Option<u32>) -> Self {
+        Self { start, end, server_pid, began: None, ended: None }
+    }
+
+    pub(crate) fn contains(&self, at: u64) -> bool {
+        (self.start..self.end).contains(&at)
+    }
+
+    /// The next end that [`look`](Self::look) waits for, or `last`.
+    pub(crate) fn next_after(&self, now: u64, last: u64) -> u64 {
+        [self.start, self.end].into_iter().find(|at| *at > now).unwrap_or(last)
+    }
+
+    /// Notes what it needs if one of its ends has come.
+    pub(crate) fn look(&mut self, clock: Clock, now: u64, tally: &Tally) -> Result<(), Failure> {
+        if self.began.is_none() && now >= self.start {
+            let snapshot = Snapshot::take(clock, tally, self.server_pid);
+            // There at the beginning or not at all; at the end it may have died of the load.
+            if let (None, Some(pid)) = (&snapshot.server, self.server_pid) {
+                Usage::of(pid)?;
+            }
+            self.began = Some(snapshot);
+        }
+        if self.ended.is_none() && now >= self.end {
+            self.ended = Some(Snapshot::take(clock, tally, self.server_pid));
+        }
+        Ok(())
+    }
+
+    /// What it saw; up to now if its end has not come.
+    pub(crate) fn finish(self, clock: Clock, tally: &Tally) -> Seen {
+        let ended = self.ended.unwrap_or_else(|| Snapshot::take(clock, tally, self.server_pid));
+        let began = self.began.unwrap_or_else(|| ended.clone());
+        let window_ns = ended.at - began.at;
+        let received = ended.received - began.received;
+        Seen {
+            seconds: window_ns as f64 / 1e9,
+            sent: ended.sent - began.sent,
+            received,
+            received_bytes: ended.received_bytes - began.received_bytes,
+            client: ended.client.since(&began.client, window_ns),
+            server: ended
+                .server
+                .zip(began.server)
+                .map(|(ended, began)| ServerUse::new(ended.since(&began, window_ns), received)),
+        }
+    }
+}
+
+impl Snapshot {
+    fn take(clock: Clock, tally: &Tally, server_pid: Option<u32>) -> Self {
+        Self {
+            server: server_pid.and_then(|pid| Usage::of(pid).ok()),
+            client: Usage::own(),
+            sent: tally.sent,
+            received: tally.received,
+            received_bytes: tally.received_bytes,
+            at: clock.now(),
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! Every command of `load` against small servers on threads, good ones and bad ones.
+
+#![cfg(target_os = "linux")]
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const RUN_MAX: Duration = Duration::from_secs(30);
+
+/// Runs `serve` on each connection, with its number.
+fn server<F>(serve: F) -> SocketAddr
+where
+    F: Fn(u32, TcpStream) -> io::Result<()> + Send + Sync + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    let serve = Arc::new(serve);
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let serve = Arc::clone(&serve);
+            // A connection that ends in an error has ended.
+            thread::spawn(move || stream.and_then(|stream| serve(number as u32, stream)));
+        }
+    });
+    addr
+}
+
+fn echo(stream: &mut TcpStream, mut change: impl FnMut(&mut Vec<u8>)) -> io::Result<()> {
+    let mut buf = vec![0; 64 * 1024];
+    loop {
+        let n = stream.read(&mut buf)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let mut bytes = buf[..n].to_vec();
+        change(&mut bytes);
+        stream.write_all(&bytes)?;
+    }
+}
+
+fn good_echo() -> SocketAddr {
+    server(|_, mut stream| echo(&mut stream, |_| ()))
+}
+
+fn good_sink(_: u32, mut stream: TcpStream) -> io::Result<()> {
+    loop {
+        let mut len = [0; 4];
+        stream.read_exact(&mut len)?;
+        let len = u32::from_le_bytes(len);
+        io::copy(&mut (&mut stream).take(len.into()), &mut io::sink())?;
+        stream.write_all(&u64::from(len).to_le_bytes())?;
+    }
+}
+
+/// A source that shows its answer to `change` before it is sent.
+fn source(change: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
+    server(move |_, mut stream| {
+        let mut request = [0; 12];
+        stream.read_exact(&mut request)?;
+        let field = |at: usize| u32::from_le_bytes(request[at..at + 4].try_into().expect("four"));
+        let (messages, bytes) = (field(0), field(4));
+        let mut answer = Vec::new();
+        for n in 0..messages {
+            answer.extend(bytes.to_le_bytes());
+            answer.extend((0..bytes).map(|i| n.wrapping_add(i) as u8));
+        }
+        change(&mut answer);
+        stream.write_all(&answer)?;
+        // Open until the client closes it.
+        io::copy(&mut stream, &mut io::sink()).map(drop)
+    })
+}
+
+struct Run {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+    json: Value,
+}
+
+fn finish(mut command: Command) -> Output {
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let deadline = Instant::now() + RUN_MAX;
+    while child.try_wait().expect("a child").is_none() {
+        if Instant::now() > deadline {
+            child.kill().expect("a child");
+            panic!("{command:?} hangs");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("output")
+}
+
+/// `load COMMAND ADDR OPTIONS`, with the report as JSON if there is one.
+fn load(command: &str, addr: SocketAddr, options: &str) -> Run {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let file = std::env::temp_dir().join(format!("load-test-{}-{run}.json", std::process::id()));
+    let mut load = Command::new(env!("CARGO_BIN_EXE_load"));
+    load.arg(command).arg(addr.to_string()).args(options.split_whitespace());
+    load.arg("--json").arg(&file);
+    let output = finish(load);
+    let text = std::fs::read(&file).unwrap_or_default();
+    let _ = std::fs::remove_file(&file);
+    Run {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("text"),
+        stderr: String::from_utf8(output.stderr).expect("text"),
+        json: serde_json::from_slice(&text).unwrap_or(Value::Null),
+    }
+}
+
+impl Run {
+    #[track_caller]
+    fn number(&self, pointer: &str) -> f64 {
+        let number = self.json.pointer(pointer).and_then(Value::as_f64);
+        number.unwrap_or_else(|| panic!("no {pointer}: {}{}", self.stdout, self.stderr))
+    }
+
+    #[track_caller]
+    fn is_clean(&self) {
+        assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
+        assert_eq!(self.stderr, "");
+        assert_eq!(self.json["wrong"], 0, "{}", self.stdout);
+        assert_eq!(self.json["connections"]["errors"], serde_json::json!({}), "{}", self.stdout);
+    }
+
+    #[track_caller]
+    fn is_wrong(&self, what: &str) {
+        assert_eq!(self.code, Some(2), "{}{}", self.stdout, self.stderr);
+        assert!(self.stderr.starts_with("load: wrong answers on "), "{}", self.stderr);
+        assert!(self.stderr.contains(what), "{}", self.stderr);
+        assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
+        assert!(self.number("/wrong") >= 1.0);
+    }
+
+    #[track_caller]
+    fn is_refused(&self, what: &str) {
+        assert_eq!(self.code, Some(1), "{}{}", self.stdout, self.stderr);
+        assert!(self.stderr.contains(what), "{}", self.stderr);
+        assert_eq!(self.json, Value::Null);
+    }
+}
+
+#[test]
+fn an_echo_in_a_closed_loop() {
+    let options = "--connections 3 --payload 200 --in-flight 4 --seconds 0.4 --warm-up 0.1";
+    let pid = std::process::id();
+    let run = load("echo", good_echo(), &format!("{options} --core 0 --server-pid {pid}"));
+    run.is_clean();
+    assert_eq!(run.number("/connections/opened"), 3.0);
+    assert!(run.number("/messages/received") > 100.0, "{}", run.stdout);
+    assert_eq!(run.number("/messages/unanswered"), 0.0);
+    assert!(run.number("/latency_us/p50") <= run.number("/latency_us/p99.9"));
+    assert!(run.number("/server/per_message/cpu_ns") > 0.0);
+    assert!(run.number("/server/rss_kib") > 0.0);
+    assert!((run.number("/seconds") - 0.4).abs() < 0.1);
+    assert!(run.json["command"].to_string().contains("--in-flight"));
+    assert!(run.stdout.contains("latency        p50 "), "{}", run.stdout);
+}
+
+#[test]
+fn an_echo_of_more_than_any_buffer_holds() {
+    let options = "--connections 2 --payload 3000000 --in-flight 3 --seconds 0.5 --warm-up 0";
+    let run = load("echo", good_echo(), options);
+    run.is_clean();
+    assert!(run.number("/messages/received") > 0.0);
+    assert_eq!(run.number("/messages/unanswered"), 0.0);
+}
+
+#[test]
+fn an_echo_of_a_byte() {
+    let options = "--connections 2 --payload 1 --in-flight 100 --seconds 0.2 --warm-up 0";
+    load("echo", good_echo(), options).is_clean();
+}
+
+#[test]
+fn an_open_loop_sends_what_it_was_to_send() {
+    let options = "--connections 3 --payload 50 --in-flight 8 --seconds 0.5 --warm-up 0.25";
+    let run = load("echo", good_echo(), &format!("{options} --rate 2000"));
+    run.is_clean();
+    assert_eq!(run.number("/latency_us/count"), 1000.0, "{}", run.stdout);
+    assert_eq!(run.number("/lateness_us/count"), 1000.0, "{}", run.stdout);
+    assert_eq!(run.number("/messages/unsent"), 0.0);
+}
+
+#[test]
+fn an_open_loop_times_from_the_intended_moment() {
+    // A server that pauses once, 400 ms of the second: with one message in flight a closed loop
+    // would see one slow message; here all that were to be sent meanwhile are slow.
+    let addr = server(|_, mut stream| {
+        let begin = Instant::now();
+        let mut paused = false;
+        echo(&mut stream, |_| {
+            if !paused && begin.elapsed() > Duration::from_millis(300) {
+                paused = true;
+                thread::sleep(Duration::from_millis(400));
+            }
+        })
+    });
+    let options = "--connections 1 --payload 50 --in-flight 1 --seconds 1 --warm-up 0 --rate 1000";
+    let run = load("echo", addr, options);
+    run.is_clean();
+    assert_eq!(run.number("/latency_us/count"), 1000.0, "{}", run.stdout);
+    assert!(run.number("/latency_us/max") > 380_000.0, "{}", run.stdout);
+    assert!(run.number("/latency_us/p90") > 200_000.0, "{}", run.stdout);
+    assert!(run.number("/messages/held_back") > 300.0, "{}", run.stdout);
+}
+
+#[test]
+fn a_wrong_byte_is_found_and_the_run_exits_2() {
+    let addr = server(|number, mut stream| {
+        let mut seen = 0;
+        echo(&mut stream, |bytes| {
+            let at = 100_000_usize.wrapping_sub(seen);
+            seen += bytes.len();
+            if let (1, Some(byte)) = (number, bytes.get_mut(at)) {
+                *byte ^= 1;
+            }
+        })
+    });
+    let options = "--connections 3 --payload 200 --in-flight 4 --seconds 1 --warm-up 0";
+    let run = load("echo", addr, options);
+    run.is_wrong("message 500 is wrong");
+    assert_eq!(run.number("/wrong"), 1.0);
+    assert!(run.number("/messages/received") > 500.0);
+    assert!(run.stdout.contains("WRONG"), "{}", run.stdout);
+}
+
+#[test]
+fn more_than_was_sent_is_wrong() {
+    let addr = server(|_, mut stream| echo(&mut stream, |bytes| bytes.push(0)));
+    let options = "--connections 1 --payload 20 --seconds 0.3 --warm-up 0";
+    load("echo", addr, options).is_wrong("more came than");
+}
+
+#[test]
+fn a_connection_that_stalls_is_counted_and_ends_the_run_in_time() {
+    let addr = server(|number, mut stream| {
+        let mut seen = 0;
+        echo(&mut stream, |bytes| {
+            seen += bytes.len();
+            if number == 2 && seen > 10_000 {
+                thread::sleep(RUN_MAX);
+            }
+        })
+    });
+    for rate in ["", "--rate 3000"] {
+        let options = "--connections 3 --payload 100 --in-flight 2 --seconds 1 --warm-up 0";
+        let run = load("echo", addr, &format!("{options} --patience 0.5 {rate}"));
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        if rate.is_empty() {
+            let errors = &run.json["connections"]["errors"];
+            assert_eq!(errors["not answered within 0.5 s"], 1, "{}", run.stdout);
+            assert!((1.0..=2.0).contains(&run.number("/messages/unanswered")), "{}", run.stdout);
+        }
+        assert!(run.number("/messages/received") > 100.0);
+    }
+}
+
+#[test]
+fn what_an_open_loop_cannot_send_is_counted() {
+    let addr = server(|number, mut stream| {
+        let mut seen = 0;
+        echo(&mut stream, |bytes| {
+            seen += bytes.len();
+            if number == 1 && seen > 10_000 {
+                thread::sleep(RUN_MAX);
+            }
+        })
+    });
+    let options = "--connections 2 --payload 100 --in-flight 2 --seconds 0.5 --warm-up 0";
+    let run = load("echo", addr, &format!("{options} --rate 2000 --patience 0.3"));
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let counted = run.number("/latency_us/count")
+        + run.number("/messages/unsent")
+        + run.number("/messages/unanswered");
+    assert_eq!(counted, 1000.0, "{}", run.stdout);
+    assert!(run.number("/messages/unsent") > 300.0, "{}", run.stdout);
+}
+
+#[test]
+fn connections_that_the_server_ends_are_counted() {
+    let addr = server(|number, mut stream| {
+        let mut rounds = 0;
+        let ended = stream.try_clone()?;
+        echo(&mut stream, |_| {
+            rounds += 1;
+            if number == 1 && rounds == 50 {
+                let _ = ended.shutdown(Shutdown::Both);
+            }
+        })
+    });
+    for rate in ["", "--rate 2000"] {
+        let options = "--connections 2 --payload 100 --seconds 0.5 --warm-up 0 --patience 1";
+        let run = load("echo", addr, &format!("{options} {rate}"));
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        if rate.is_empty() {
+            let errors = run.json["connections"]["errors"].as_object().expect("errors");
+            assert_eq!(errors.len(), 1, "{}", run.stdout);
+        }
+        assert!(run.number("/seconds") > 0.4);
+    }
+}
+
+#[test]
+fn a_server_that_ends_everything_ends_the_run() {
+    let addr = server(|_, stream| {
+        let mut buf = [0; 100];
+        for _ in 0..20 {
+            (&stream).read_exact(&mut buf)?;
+            (&stream).write_all(&buf)?;
+        }
+        Ok(())
+    });
+    let begin = Instant::now();
+    let run = load("echo", addr, "--connections 2 --payload 100 --seconds 20 --warm-up 0");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(run.json["connections"]["errors"].to_string().contains(":2"), "{}", run.stdout);
+}
+
+#[test]
+fn a_sink() {
+    let options = "--connections 3 --payload 70000 --in-flight 4 --seconds 0.4 --warm-up 0.1";
+    let run = load("sink", server(good_sink), options);
+    run.is_clean();
+    assert!(run.number("/messages/received") > 10.0, "{}", run.stdout);
+    let run = load("sink", server(good_sink), &format!("{options} --rate 100"));
+    run.is_clean();
+    assert_eq!(run.number("/latency_us/count"), 40.0, "{}", run.stdout);
+}
+
+#[test]
+fn a_sink_that_answers_with_another_length() {
+    let addr = server(|_, mut stream| {
+        let mut buf = [0; 104];
+        loop {
+            stream.read_exact(&mut buf)?;
+            stream.write_all(&101_u64.to_le_bytes())?;
+        }
+    });
+    let run = load("sink", addr, "--connections 1 --payload 100 --seconds 0.3");
+    run.is_wrong("message 0 is wrong");
+}
+
+#[test]
+fn a_source() {
+    for (messages, bytes, connections) in [(1, 1, 1), (1000, 300, 2), (3, 5_000_000, 1)] {
+        let options =
+            format!("--messages {messages} --bytes {bytes} --batch 10 --connections {connections}");
+        let run = load("source", source(|_| ()), &options);
+        run.is_clean();
+        assert_eq!(run.number("/messages/received"), f64::from(messages * connections));
+        assert_eq!(run.number("/messages/unanswered"), 0.0);
+    }
+}
+
+#[test]
+fn a_source_that_is_wrong_or_stops() {
+    let options = "--messages 1000 --bytes 300 --batch 10 --patience 0.5";
+    let run = load("source", source(|answer| answer[304 * 700 + 150] ^= 1), options);
+    run.is_wrong("wrong");
+    let run = load("source", source(|answer| answer[304 * 999] ^= 1), options);
+    run.is_wrong("wrong");
+    let run = load("source", source(|answer| answer.push(0)), options);
+    run.is_wrong("more came than");
+    let run = load("source", source(|answer| answer.truncate(304 * 700 + 150)), options);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.number("/messages/received"), 700.0);
+    assert_eq!(run.number("/messages/unanswered"), 300.0);
+    assert_eq!(run.json["connections"]["errors"]["nothing came for 0.5 s"], 1);
+}
+
+#[test]
+fn arrivals_while_others_are_busy() {
+    let options = "--busy 4 --payload 200 --rate 100 --seconds 0.5 --warm-up 0.1";
+    let run = load("arrivals", good_echo(), options);
+    run.is_clean();
+    assert_eq!(run.number("/arrivals/came"), 50.0, "{}", run.stdout);
+    let answered = run.number("/arrivals/within_1_s") + run.number("/arrivals/over_1_s");
+    assert_eq!(answered, 50.0, "{}", run.stdout);
+    assert_eq!(run.number("/arrivals/first_echo_us/count"), 50.0);
+    assert_eq!(run.number("/arrivals/never") + run.number("/arrivals/failed"), 0.0);
+    assert!(run.number("/messages/received") > 50.0, "{}", run.stdout);
+    let options = "--busy 0 --payload 200 --rate 200 --seconds 0.25 --warm-up 0";
+    let run = load("arrivals", good_echo(), options);
+    assert_eq!(run.number("/arrivals/first_echo_us/count"), 50.0, "{}", run.stdout);
+}
+
+#[test]
+fn arrivals_that_wait_fail_or_never_hear() {
+    // After the two busy ones: every fifth is never answered, every fifth closed, every fifth slow.
+    let addr = server(|number, mut stream| {
+        match number.checked_sub(2).map(|newcomer| newcomer % 5) {
+            Some(0) => thread::sleep(RUN_MAX),
+            Some(1) => return Ok(()),
+            Some(2) => thread::sleep(Duration::from_millis(1200)),
+            _ => {}
+        }
+        echo(&mut stream, |_| ())
+    });
+    let options = "--busy 2 --payload 20 --rate 100 --seconds 0.5 --warm-up 0 --patience 2";
+    let run = load("arrivals", addr, options);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.number("/arrivals/came"), 50.0);
+    assert_eq!(run.number("/arrivals/never"), 10.0, "{}", run.stdout);
+    assert_eq!(run.number("/arrivals/failed"), 10.0, "{}", run.stdout);
+    assert!(run.number("/arrivals/over_1_s") >= 10.0, "{}", run.stdout);
+    assert!(run.number("/arrivals/first_echo_us/max") > 1_190_000.0, "{}", run.stdout);
+}
+
+#[test]
+fn an_arrival_with_a_wrong_echo() {
+    let addr =
+        server(|number, mut stream| echo(&mut stream, |bytes| bytes[0] ^= u8::from(number == 20)));
+    let options = "--busy 2 --payload 20 --rate 100 --seconds 0.5 --warm-up 0";
+    load("arrivals", addr, options).is_wrong("message 0 is wrong");
+}
+
+#[test]
+fn a_burst() {
+    let run = load("burst", good_echo(), "--connections 60");
+    run.is_clean();
+    assert_eq!(run.number("/burst/connected"), 60.0, "{}", run.stdout);
+    assert_eq!(run.number("/burst/echoed"), 60.0, "{}", run.stdout);
+    assert_eq!(run.number("/burst/never"), 0.0);
+    assert!(run.number("/burst/connect_us/max") <= run.number("/burst/first_echo_us/max"));
+}
+
+#[test]
+fn a_burst_that_is_not_echoed() {
+    let addr = server(|number, mut stream| {
+        if number < 5 {
+            thread::sleep(RUN_MAX);
+        }
+        echo(&mut stream, |bytes| bytes[0] ^= u8::from(number == 10))
+    });
+    let run = load("burst", addr, "--connections 20 --patience 0.5");
+    run.is_wrong("message 0 is wrong");
+    assert_eq!(run.number("/burst/echoed"), 14.0, "{}", run.stdout);
+    assert_eq!(run.number("/burst/never"), 5.0, "{}", run.stdout);
+}
+
+#[test]
+fn idle_connections_and_those_that_do_not_stay() {
+    let addr = server(|number, mut stream| {
+        if number < 3 {
+            thread::sleep(Duration::from_millis(200));
+            return Ok(());
+        }
+        echo(&mut stream, |_| ())
+    });
+    let pid = std::process::id();
+    let run = load("hold", addr, &format!("--connections 20 --seconds 0.6 --server-pid {pid}"));
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.number("/connections/opened"), 20.0);
+    assert_eq!(run.number("/hold/still_open"), 17.0, "{}", run.stdout);
+    assert_eq!(run.json["connections"]["errors"]["closed by the server"], 3);
+    assert!(run.number("/hold/server_rss_bytes_each") >= 0.0);
+}
+
+#[test]
+fn no_run_is_one_sentence_and_exit_1() {
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("an address")
+    };
+    let steady = "--connections 2 --payload 20 --seconds 0.2";
+    load("echo", nobody, steady).is_refused("no connection could be opened: connect: ");
+    load("hold", nobody, "--connections 2 --seconds 1").is_refused("no connection could be");
+    load("burst", nobody, "--connections 2").is_refused("no connection could be opened");
+    load("source", nobody, "--messages 1 --bytes 1 --batch 1").is_refused("no connection could");
+    load("echo", nobody, &format!("{steady} --core 1000")).is_refused("core 1000");
+    let silent = server(|_, _stream| {
+        thread::sleep(RUN_MAX);
+        Ok(())
+    });
+    let run = load("echo", silent, &format!("{steady} --patience 0.3"));
+    run.is_refused("not open within 0.3 s");
+    let run = load("echo", good_echo(), &format!("{steady} --server-pid 4294967295"));
+    run.is_refused("cannot read what process 4294967295 uses");
+    let run = load("echo", good_echo(), &format!("{steady} --json /nowhere/at/all"));
+    run.is_refused("");
+}
+
+#[test]
+fn usage_is_explained() {
+    for (options, what) in [
+        ("--connections 0 --payload 1 --seconds 1", "from 1 to"),
+        ("--connections 1 --payload 0 --seconds 1", "from 1 to"),
+        ("--connections 1 --payload 1 --seconds nan", "expected seconds"),
+        ("--connections 1 --payload 1", "--seconds"),
+        ("--connections 1 --payload 1 --seconds 1 --rate 0", "--rate"),
+        ("--connections 1 --payload 1 --seconds 1 --nothing", "--nothing"),
+    ] {
+        load("echo", SocketAddr::from(([127, 0, 0, 1], 9)), options).is_refused(what);
+    }
+}
+
+#[test]
+fn too_many_connections_for_the_limit_of_open_files() {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!(
+        "ulimit -n 64 && exec {} hold 127.0.0.1:9 --connections 100 --seconds 1",
+        env!("CARGO_BIN_EXE_load")
+    ));
+    let output = finish(shell);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert!(stderr.contains("the limit is 64"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}

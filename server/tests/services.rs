@@ -1,0 +1,86 @@
+//! The services in the simulation, where every read and write may be short: many seeds, one answer.
+
+use owned_io::{BufResult, ByteStream, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io_server::config::Limits;
+use owned_io_server::service::{Budget, echo, sink, source};
+use owned_io_sim::{Config, Sim, pipe};
+
+const SEEDS: u64 = 200;
+
+fn simulate(case: impl AsyncFn()) {
+    for seed in 0..SEEDS {
+        println!("seed {seed}"); // shown when it fails
+        Sim::block_on(Config::with_seed(seed), case()).unwrap();
+    }
+}
+
+#[test]
+fn echo_gives_back_what_it_gets() {
+    simulate(async || {
+        let (client, server) = pipe();
+        let serving = Sim::spawn(echo::serve(server, Pool::new(PoolConfig::default())));
+        let sent: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
+        let (mut read, mut write) = client.into_split();
+        drop(Sim::spawn({
+            let sent = sent.clone();
+            async move {
+                write.write_all(sent).await.into_result().unwrap();
+                owned_io::OwnedWrite::shutdown(&mut write).await.unwrap();
+            }
+        }));
+        let ((), received) = read
+            .read_exact(Vec::with_capacity(sent.len()), sent.len())
+            .await
+            .into_result()
+            .unwrap();
+        assert!(received == sent);
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn sink_answers_each_message_and_gives_its_budget_back() {
+    simulate(async || {
+        let limits = Limits { announced_bytes_max: 5_000, ..Limits::default() };
+        let budget = Budget::new(limits.announced_bytes_max);
+        let (mut client, server) = pipe();
+        let pool = Pool::new(PoolConfig::default());
+        let serving = Sim::spawn(sink::serve::<Sim>(server, pool.clone(), limits, budget.clone()));
+        for len in [0_u32, 3, 5_000, 100, 4_999] {
+            client.write_all(len.to_le_bytes().to_vec()).await.into_result().unwrap();
+            client.write_all(vec![1; len as usize]).await.into_result().unwrap();
+            let answer = client.read_exact(Vec::with_capacity(8), 8).await.into_result().unwrap().1;
+            assert_eq!(answer, u64::from(len).to_le_bytes());
+        }
+        // Half a message, and then nothing: it is given up, and so is what was committed to it.
+        client.write_all(vec![200, 0, 0, 0, 1, 2, 3]).await.into_result().unwrap();
+        let BufResult(result, _) = client.read_exact(Vec::with_capacity(1), 1).await;
+        assert!(result.is_err());
+        let ended = serving.await.unwrap().unwrap_err();
+        assert_eq!(ended.kind(), std::io::ErrorKind::TimedOut);
+        budget.commit(5_000).expect("all of it is back");
+        assert_eq!(pool.leased(), 0);
+    });
+}
+
+#[test]
+fn source_sends_what_is_asked_for() {
+    simulate(async || {
+        let (mut client, server) = pipe();
+        let serving = Sim::spawn(source::serve::<Sim>(server, Limits::default()));
+        for (messages, bytes, batch) in [(7_u32, 300_u32, 2_u32), (1, 100_000, 1), (50, 0, 64)] {
+            let request = [messages, bytes, batch].map(u32::to_le_bytes).concat();
+            client.write_all(request).await.into_result().unwrap();
+            for n in 0..messages {
+                let len = 4 + bytes as usize;
+                let read = client.read_exact(Vec::with_capacity(len), len).await;
+                let message = read.into_result().unwrap().1;
+                assert_eq!(message[..4], bytes.to_le_bytes());
+                let expected = |i: usize| (n as usize + i) as u8;
+                assert!(message[4..].iter().enumerate().all(|(i, byte)| *byte == expected(i)));
+            }
+        }
+        drop(client);
+        serving.await.unwrap().unwrap();
+    });
+}
