@@ -1,4 +1,4 @@
-//! [`owned_io`] on [glommio](::glommio): io_uring for readiness, one executor for each worker.
+//! [`owned_io`] on [glommio]: io_uring for readiness, one executor for each worker.
 //!
 //! ```
 //! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};

@@ -1,4 +1,4 @@
-//! [`owned_io`] on [tokio](::tokio): epoll, one current-thread runtime for each worker.
+//! [`owned_io`] on [tokio]: epoll, one current-thread runtime for each worker.
 //!
 //! ```
 //! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};

@@ -55,7 +55,7 @@ pub trait OwnedRead {
     /// # Cancellation
     /// A polled read that is dropped forfeits its buffer (freed once the kernel has let go of it)
     /// and may lose bytes of the stream, so the stream is good for nothing but to be dropped. To
-    /// wait for something else meanwhile, keep the future and use [`beside`](crate::beside); to end
+    /// wait for something else meanwhile, keep the future and use [`beside`](fn@crate::beside); to end
     /// it, use the stream's [`ShutdownHandle`](crate::ShutdownHandle). What a backend promises
     /// beyond this is in its [`Capabilities`](crate::Capabilities).
     ///

@@ -8,13 +8,13 @@ use mio::Interest;
 use mio::unix::SourceFd;
 
 use super::dial::Dialer;
-use super::exchange::Echo;
+use super::exchange::{Echo, Exchange};
 use super::histogram::Histogram;
 use super::options::{self, Common};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::{Arrivals, Messages};
 use super::session::{OTHER, Ready, Session, Turn};
-use super::window::{MIB, Window};
+use super::window::Window;
 use super::{Failure, Report};
 
 /// After so many events of busy connections, newcomers are looked at.
@@ -247,6 +247,7 @@ impl Run {
 
     fn into_report(mut self, options: &Options) -> Report {
         let seen = self.window.finish(self.clock, &self.busy.tally);
+        let request_bytes = self.busy.exchange.request_bytes();
         let patience = options.patience.as_secs_f64();
         self.busy.close_all(&format!("not answered within {patience} s"));
         let busy = self.busy.tally;
@@ -258,8 +259,9 @@ impl Run {
             offered_per_s: None,
             sent: seen.sent,
             received: seen.received,
-            received_per_s: seen.received as f64 / seen.seconds.max(1e-9),
-            received_mib_per_s: seen.received_bytes as f64 / seen.seconds.max(1e-9) / MIB,
+            received_per_s: seen.per_s(seen.received),
+            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
+            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
             unanswered: busy.unanswered,
             unsent: busy.unsent,
             held_back: None,

@@ -52,6 +52,7 @@ pub(crate) struct Messages {
     pub(crate) received: u64,
     pub(crate) received_per_s: f64,
     pub(crate) received_mib_per_s: f64,
+    pub(crate) sent_mib_per_s: f64,
     /// Over the whole run: sent, and never answered.
     pub(crate) unanswered: u64,
     /// Over the whole run: to be sent, and never sent.
@@ -220,8 +221,9 @@ impl Display for Messages {
         if let Some(offered) = self.offered_per_s {
             row(f, "offered", format_args!("{offered} msg/s"))?;
         }
-        let (rate, mib) = (self.received_per_s, self.received_mib_per_s);
-        row(f, "rate", format_args!("{rate:.0} msg/s, {mib:.1} MiB/s received"))?;
+        row(f, "rate", format_args!("{:.0} msg/s", self.received_per_s))?;
+        let (sent, received) = (self.sent_mib_per_s, self.received_mib_per_s);
+        row(f, "  bytes", format_args!("{sent:.1} MiB/s sent, {received:.1} MiB/s received"))?;
         row(f, "messages", format_args!("{} sent, {} received", self.sent, self.received))?;
         row(f, "missing", format_args!("{} unanswered, {} unsent", self.unanswered, self.unsent))?;
         self.held_back.iter().try_for_each(|held| row(f, "held back", held))

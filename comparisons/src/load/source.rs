@@ -6,13 +6,13 @@ use clap::Args;
 
 use super::Failure;
 use super::dial::Dialer;
-use super::exchange::Source;
+use super::exchange::{Exchange, Source};
 use super::histogram::Histogram;
 use super::options::{self, Common};
 use super::pace::{Clock, ns};
 use super::report::{Messages, Report, ServerUse};
 use super::session::Session;
-use super::window::{MIB, Window};
+use super::window::Window;
 
 /// What it is told.
 #[derive(Args, Clone, Debug)]
@@ -56,6 +56,7 @@ impl Options {
         let mut latency = Histogram::new();
         let bytes = self.receive(&mut session, &mut latency)?;
         let seen = window.finish(clock, &session.tally);
+        let request_bytes = session.exchange.request_bytes();
         let received = bytes.iter().map(|bytes| session.exchange.messages_in(*bytes)).sum::<u64>();
         session.linger()?;
         let unfinished = format!("nothing came for {} s", self.patience.as_secs_f64());
@@ -66,8 +67,9 @@ impl Options {
             offered_per_s: None,
             sent: seen.sent,
             received,
-            received_per_s: received as f64 / seen.seconds.max(1e-9),
-            received_mib_per_s: seen.received_bytes as f64 / seen.seconds.max(1e-9) / MIB,
+            received_per_s: seen.per_s(received),
+            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
+            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
             unanswered: self.connections as u64 * u64::from(self.messages) - received,
             unsent: session.tally.unsent,
             held_back: None,

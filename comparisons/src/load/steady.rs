@@ -10,7 +10,7 @@ use super::options::{Common, Steady};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::{Messages, Report};
 use super::session::{OTHER, Ready, Session, Turn};
-use super::window::{MIB, Window};
+use super::window::Window;
 
 /// Runs it and prints the report.
 pub(crate) fn run<E: Exchange>(
@@ -131,6 +131,7 @@ impl<E: Exchange> Load<E> {
         let clock = self.session.clock;
         let patience = options.patience.as_secs_f64();
         let seen = self.window.finish(clock, &self.session.tally);
+        let request_bytes = self.session.exchange.request_bytes();
         self.session.linger()?;
         let held = self.open_loop.as_ref().map_or(0, OpenLoop::held);
         self.session.close_all(&format!("not answered within {patience} s"));
@@ -141,8 +142,9 @@ impl<E: Exchange> Load<E> {
             offered_per_s: options.rate,
             sent: seen.sent,
             received: seen.received,
-            received_per_s: seen.received as f64 / seen.seconds.max(1e-9),
-            received_mib_per_s: seen.received_bytes as f64 / seen.seconds.max(1e-9) / MIB,
+            received_per_s: seen.per_s(seen.received),
+            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
+            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
             unanswered: tally.unanswered,
             unsent: tally.unsent + held + lost,
             held_back: self.open_loop.as_ref().map(|open_loop| open_loop.held_back),

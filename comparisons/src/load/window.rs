@@ -6,7 +6,7 @@ use super::report::ServerUse;
 use super::server::{Usage, Used};
 use super::session::Tally;
 
-pub(crate) const MIB: f64 = 1024.0 * 1024.0;
+const MIB: f64 = 1024.0 * 1024.0;
 
 /// From `start` on, until before `end`.
 #[derive(Debug)]
@@ -37,6 +37,16 @@ struct Snapshot {
     sent: u64,
     received: u64,
     received_bytes: u64,
+}
+
+impl Seen {
+    pub(crate) fn per_s(&self, count: u64) -> f64 {
+        count as f64 / self.seconds.max(1e-9)
+    }
+
+    pub(crate) fn mib_per_s(&self, bytes: u64) -> f64 {
+        self.per_s(bytes) / MIB
+    }
 }
 
 impl Window {

@@ -152,7 +152,7 @@ pub fn cases<R: Runtime>() -> Vec<Case<R>> {
 
 /// Makes a `#[test]` of each case of the suite, for one runtime and one configuration.
 ///
-/// See the [module](crate::conformance) for what it takes.
+/// See the [module](mod@crate::conformance) for what it takes.
 #[macro_export]
 macro_rules! conformance {
     (portable, $($rest:tt)*) => {
