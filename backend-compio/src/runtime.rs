@@ -47,8 +47,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Runtime for Compio {
     const NAME: &'static str = "compio";
-    const CAPABILITIES: Capabilities =
-        Capabilities::new(true, false, DroppedRead::Cancelled);
+    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::Cancelled);
 
     type Config = Config;
     type TcpStream = CompioStream;

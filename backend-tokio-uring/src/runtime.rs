@@ -36,8 +36,7 @@ impl Default for Config {
 
 impl Runtime for TokioUring {
     const NAME: &'static str = "tokio-uring";
-    const CAPABILITIES: Capabilities =
-        Capabilities::new(true, false, DroppedRead::EatsNextBytes);
+    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::EatsNextBytes);
 
     type Config = Config;
     type TcpStream = TokioUringStream;
