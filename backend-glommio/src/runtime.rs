@@ -74,7 +74,7 @@ impl Runtime for Glommio {
     type TcpListener = GlommioListener;
 
     fn tuned() -> Config {
-        Config { ring_entries: 4096, io_memory_bytes: 0, ..Config::default() }
+        Config { io_memory_bytes: 0, ..Config::default() }
     }
 
     fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {

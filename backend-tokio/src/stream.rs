@@ -76,7 +76,7 @@ impl OwnedRead for TokioReadHalf {
                 match pool.take() {
                     Ok(taken) => os::try_read(tcp.as_fd(), buf.insert(taken)),
                     // Said only to those for whom there is something to read.
-                    Err(exhausted) => os::try_peek(tcp.as_fd()).and(Err(exhausted.into())),
+                    Err(exhausted) => os::try_peek(tcp.as_fd()).and_then(|_| Err(exhausted.into())),
                 }
             });
             result.map_ok(|_| buf.expect("what was read is in a buffer"))

@@ -20,7 +20,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = LocalExecutorBuilder::new(Placement::Unbound);
     if args.ring == Ring::Tuned {
         // It lets nobody set a flag of its rings. The memory is for files.
-        builder = builder.ring_depth(4096).io_memory(0);
+        builder = builder.io_memory(0);
     }
     let executor = builder.make().map_err(io::Error::from).map_err(peers_common::no_runtime)?;
     executor.run(async {
