@@ -93,3 +93,47 @@ pub(crate) fn set_buffers(socket: &Socket, recv: Option<u32>, send: Option<u32>)
 fn local_addr(socket: &Socket) -> io::Result<SocketAddr> {
     socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    #[test]
+    fn options_reach_the_listener_and_what_it_accepts() {
+        let mut options = ListenOptions::new(([127, 0, 0, 1], 0).into());
+        options.recv_buffer_bytes = Some(32 * 1024);
+        for nodelay in [true, false] {
+            options.nodelay = nodelay;
+            let bound = bind(options.clone()).unwrap();
+            let listener = listen(&bound).unwrap();
+            let client = std::net::TcpStream::connect(bound.local_addr()).unwrap();
+            let (server, peer) = try_accept(listener.as_fd()).unwrap();
+            assert_eq!(peer, client.local_addr().unwrap());
+            let server = SockRef::from(&server);
+            assert_eq!(server.tcp_nodelay().unwrap(), nodelay);
+            // The kernel doubles it, for its own bookkeeping (socket(7)).
+            assert_eq!(server.recv_buffer_size().unwrap(), 64 * 1024);
+            assert!(server.nonblocking().unwrap());
+        }
+    }
+
+    #[test]
+    fn the_backlog_is_what_was_asked_for() {
+        let mut options = ListenOptions::new(([127, 0, 0, 1], 0).into());
+        options.backlog = 3;
+        let bound = bind(options).unwrap();
+        let _listener = listen(&bound).unwrap();
+        let connect = || {
+            let timeout = std::time::Duration::from_millis(200);
+            std::net::TcpStream::connect_timeout(&bound.local_addr(), timeout)
+        };
+        // The queue takes one more than the backlog; the next SYN is dropped.
+        let waiting: Vec<_> = (0..4).map(|_| connect().unwrap()).collect();
+        assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(waiting);
+    }
+}

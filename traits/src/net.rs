@@ -10,6 +10,53 @@ use std::{fmt, io};
 use crate::ByteStream;
 
 /// A TCP connection.
+///
+/// # Implementing it
+///
+/// A backend gets it from [`Duplex`](crate::backend::Duplex); a wrapper passes it on:
+///
+/// ```
+/// use std::io;
+/// use std::net::SocketAddr;
+/// use owned_io::TcpStream;
+/// # use owned_io::{BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool};
+/// # use owned_io::{PoolBuf, ShutdownHandle};
+///
+/// /// A connection that a proxy made on behalf of somebody else.
+/// struct Forwarded<S> { inner: S, client: SocketAddr }
+///
+/// impl<S: TcpStream> TcpStream for Forwarded<S> {
+///     fn local_addr(&self) -> io::Result<SocketAddr> {
+///         self.inner.local_addr()
+///     }
+///     fn peer_addr(&self) -> io::Result<SocketAddr> {
+///         Ok(self.client)
+///     }
+/// }
+/// // ... and `ByteStream`, as shown there
+/// # impl<S: OwnedRead> OwnedRead for Forwarded<S> {
+/// #     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> { self.inner.read(buf).await }
+/// #     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> { self.inner.read_pooled(pool).await }
+/// # }
+/// # impl<S: OwnedWrite> OwnedWrite for Forwarded<S> {
+/// #     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> { self.inner.write(buf).await }
+/// #     async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+/// #         self.inner.write_vectored(bufs).await
+/// #     }
+/// #     async fn shutdown(&mut self) -> io::Result<()> { self.inner.shutdown().await }
+/// # }
+/// # impl<S: ByteStream> ByteStream for Forwarded<S> {
+/// #     type ReadHalf = S::ReadHalf;
+/// #     type WriteHalf = S::WriteHalf;
+/// #     fn into_split(self) -> (S::ReadHalf, S::WriteHalf) { self.inner.into_split() }
+/// #     fn shutdown_handle(&self) -> ShutdownHandle { self.inner.shutdown_handle() }
+/// # }
+/// # owned_io_sim::block_on(async {
+/// let (inner, _b) = owned_io_sim::pipe();
+/// let stream = Forwarded { inner, client: ([192, 0, 2, 7], 1).into() };
+/// assert_eq!(stream.peer_addr().unwrap().ip().to_string(), "192.0.2.7");
+/// # });
+/// ```
 pub trait TcpStream: ByteStream {
     /// Our end's address.
     ///
@@ -25,6 +72,41 @@ pub trait TcpStream: ByteStream {
 }
 
 /// Accepts TCP connections.
+///
+/// # Implementing it
+///
+/// ```
+/// use std::collections::VecDeque;
+/// use std::io;
+/// use std::net::SocketAddr;
+/// use owned_io::{TcpListener, TcpStream};
+/// use owned_io_sim::SimStream;
+///
+/// /// Hands out connections that were made beforehand, and then waits for ever.
+/// struct Prepared { streams: VecDeque<SimStream>, addr: SocketAddr }
+///
+/// impl TcpListener for Prepared {
+///     type Stream = SimStream;
+///
+///     // Nothing is taken before it is returned, so a dropped accept has taken nobody.
+///     async fn accept(&mut self) -> io::Result<(SimStream, SocketAddr)> {
+///         let Some(stream) = self.streams.pop_front() else { return std::future::pending().await };
+///         let peer = stream.peer_addr()?;
+///         Ok((stream, peer))
+///     }
+///     fn local_addr(&self) -> io::Result<SocketAddr> {
+///         Ok(self.addr)
+///     }
+/// }
+///
+/// # owned_io_sim::block_on(async {
+/// let (a, _b) = owned_io_sim::pipe();
+/// let addr = a.local_addr()?;
+/// let (_stream, peer) = Prepared { streams: [a].into(), addr }.accept().await?;
+/// assert_eq!(peer.port(), 2);
+/// # Ok::<(), io::Error>(())
+/// # }).unwrap();
+/// ```
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait TcpListener: 'static {
     /// What it accepts.

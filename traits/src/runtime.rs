@@ -52,6 +52,68 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 /// # }
 /// ```
 ///
+/// # Implementing it
+///
+/// A runtime made of another, whose clock is an hour ahead:
+///
+/// ```
+/// use std::future::Future;
+/// use std::io;
+/// use std::time::{Duration, Instant, SystemTime};
+/// use owned_io::{BoundAddr, Capabilities, ConnectOptions, ListenOptions, Panicked, Runtime};
+/// use owned_io_sim::{Config, Sim, SimListener, SimStream};
+///
+/// struct Ahead;
+///
+/// impl Runtime for Ahead {
+///     const NAME: &'static str = "ahead";
+///     const CAPABILITIES: Capabilities = Sim::CAPABILITIES;
+///     type Config = Config;
+///     type TcpStream = SimStream;
+///     type TcpListener = SimListener;
+///
+///     fn tuned() -> Config {
+///         Sim::tuned()
+///     }
+///     fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
+///         Sim::block_on(config, future) // which polls `backend::run_main(future)`
+///     }
+///     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+///         Sim::spawn_detached(future);
+///     }
+///     async fn spawn_blocking<T: Send + 'static>(
+///         f: impl FnOnce() -> T + Send + 'static,
+///     ) -> Result<T, Panicked> {
+///         Sim::spawn_blocking(f).await
+///     }
+///     fn now() -> Instant {
+///         Sim::now() + Duration::from_secs(3600)
+///     }
+///     fn wall_clock() -> SystemTime {
+///         Sim::wall_clock() + Duration::from_secs(3600)
+///     }
+///     fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static {
+///         Sim::sleep(duration)
+///     }
+///     fn fill_random(bytes: &mut [u8]) {
+///         Sim::fill_random(bytes);
+///     }
+///     fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+///         Sim::bind(options)
+///     }
+///     fn listen(bound: &BoundAddr) -> io::Result<SimListener> {
+///         Sim::listen(bound)
+///     }
+///     async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
+///         Sim::connect(options).await
+///     }
+/// }
+///
+/// let seven = Ahead::block_on(Config::default(), async { Ahead::spawn(async { 7 }).await })?;
+/// assert_eq!(seven.unwrap(), 7);
+/// # Ok::<(), io::Error>(())
+/// ```
+///
 /// # Implementer notes
 /// `owned-io-tokio` is the shortest complete implementation on a kernel, `owned-io-sim` the one
 /// without. The conformance suite (feature `conformance`) says when yours is done.

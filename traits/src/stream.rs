@@ -130,6 +130,30 @@ impl fmt::Debug for ShutdownHandle {
 }
 
 /// What a [`ShutdownHandle`] acts upon.
+///
+/// # Implementing it
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::net::Shutdown;
+/// use std::rc::{Rc, Weak};
+/// use owned_io::ShutdownHandle;
+/// use owned_io::backend::ShutdownTarget;
+///
+/// /// What the halves of a stream share: a socket, in a backend.
+/// struct Shared { is_shut: Cell<bool> }
+///
+/// impl ShutdownTarget for Shared {
+///     fn shutdown(&self, _how: Shutdown) {
+///         self.is_shut.set(true);
+///     }
+/// }
+///
+/// let shared = Rc::new(Shared { is_shut: Cell::new(false) });
+/// let weak: Weak<Shared> = Rc::downgrade(&shared);
+/// ShutdownHandle::new(weak).shutdown(Shutdown::Both);
+/// assert!(shared.is_shut.get());
+/// ```
 pub trait ShutdownTarget: 'static {
     /// See [`ShutdownHandle::shutdown`]. Errors are of no use to anybody: drop them.
     fn shutdown(&self, how: Shutdown);

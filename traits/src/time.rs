@@ -51,6 +51,24 @@ pub async fn timeout<R: Runtime, T: Fallible>(
 }
 
 /// The outcomes that [`timeout`] can turn into an error: `io::Result<T>` and [`BufResult`].
+///
+/// # Implementing it
+///
+/// ```
+/// use std::io;
+/// use owned_io::Fallible;
+///
+/// /// How many bytes came before the end, and how it ended.
+/// struct Transfer { bytes: u64, end: io::Result<()> }
+///
+/// impl Fallible for Transfer {
+///     fn with_error(self, error: io::Error) -> Self {
+///         Self { end: Err(error), ..self }
+///     }
+/// }
+/// # let late = Transfer { bytes: 7, end: Ok(()) }.with_error(io::ErrorKind::TimedOut.into());
+/// # assert!(late.bytes == 7 && late.end.is_err());
+/// ```
 pub trait Fallible {
     /// The same with `error` in place of what it was; a buffer stays.
     #[must_use]

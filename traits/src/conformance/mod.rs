@@ -187,6 +187,8 @@ macro_rules! __conformance_cases {
                 block_on_leaves_no_descriptor_behind
                 block_on_tells_why_there_is_no_io_uring
                 block_on_tells_of_a_small_memlock
+                workers_tell_why_there_is_no_io_uring
+                a_worker_that_is_stuck_is_given_up
             }
         ] }
     };
@@ -240,6 +242,8 @@ macro_rules! __conformance_cases {
                 accept_is_fair_beside_busy_connections
                 connect_refused_names_the_address
                 connect_gives_up_when_its_time_is_over
+                connect_may_be_dropped
+                connect_comes_from_the_address_asked_for
                 a_dropped_stream_closes
                 dropped_halves_close_once_both_are
                 a_peer_that_drops_unread_bytes_resets

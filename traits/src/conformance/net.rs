@@ -245,6 +245,40 @@ pub async fn connect_gives_up_when_its_time_is_over<R: Runtime>() {
     panic!("a queue of one took sixteen clients");
 }
 
+/// "Safe: the attempt is given up": others that were begun, or are begun later, are not disturbed.
+pub async fn connect_may_be_dropped<R: Runtime>() {
+    let (mut listener, addr) = listener::<R>(loopback());
+    for _ in 0..20 {
+        let mut connect = std::pin::pin!(R::connect(ConnectOptions::new(addr)));
+        let polled = poll_fn(|cx| Poll::Ready(connect.as_mut().poll(cx))).await;
+        drop(polled.map(|connected| connected.expect("to connect")));
+    }
+    let mut client = connect::<R>(addr).await;
+    let peer = client.local_addr().unwrap();
+    // Those that were given up may have come as far as the accept queue.
+    let served = soon::<R, _>("the client", async {
+        loop {
+            let (stream, from) = listener.accept().await.unwrap();
+            if from == peer {
+                return stream;
+            }
+        }
+    });
+    drop(R::spawn(echo(served.await)));
+    assert_eq!(echoed(&mut client, b"still here").await, b"still here");
+}
+
+/// "Our own address, to choose an interface."
+pub async fn connect_comes_from_the_address_asked_for<R: Runtime>() {
+    let (mut listener, addr) = listener::<R>(loopback());
+    let mut options = ConnectOptions::new(addr);
+    options.local_addr = Some(([127, 0, 0, 2], 0).into());
+    let client = R::connect(options).await.unwrap();
+    let (_server, peer) = listener.accept().await.unwrap();
+    assert_eq!(peer.ip().to_string(), "127.0.0.2");
+    assert_eq!(client.local_addr().unwrap(), peer);
+}
+
 /// "Dropping it closes the connection."
 pub async fn a_dropped_stream_closes<R: Runtime>() {
     let (a, mut b) = pair::<R>().await;

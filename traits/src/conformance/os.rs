@@ -5,8 +5,9 @@ use std::cell::Cell;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -14,7 +15,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::isolate::Peer;
 use super::support::{A_WHILE, SOON, echo, listener, loopback, pair, run, soon, within};
 use crate::{
-    BufResult, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, TcpListener, is_exhaustion,
+    BufResult, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, TcpListener, WorkersConfig,
+    is_exhaustion,
 };
 
 /// Ten thousand connections are open at once, each is served, and none of them holds a buffer while
@@ -268,6 +270,40 @@ pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(config: &R::Config) {
         }
     }
 }
+
+/// "The runtime's, when it could not be set up": with the worker's number.
+pub fn workers_tell_why_there_is_no_io_uring<R: Runtime>(_config: &R::Config) {
+    let outcome = std::thread::spawn(|| {
+        refuse_io_uring(libc::EPERM); // the workers' threads inherit it
+        let workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
+        R::run_workers(workers, |_worker| async { Ok(()) })
+    });
+    match outcome.join().expect("no panic, whatever the kernel says") {
+        Ok(()) => assert!(!R::CAPABILITIES.io_uring, "it fell back to something else"),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.starts_with("worker 0: ") && text.contains("io_uring"), "{text}");
+        }
+    }
+}
+
+/// "Or its thread did not even notice": nobody waits for it for ever.
+pub fn a_worker_that_is_stuck_is_given_up<R: Runtime>(config: &R::Config) {
+    let mut workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
+    workers.runtime = config.clone();
+    workers.drain = Duration::from_millis(100);
+    workers.stop.stop();
+    let started = Instant::now();
+    let outcome = R::run_workers(workers, |_worker| async {
+        std::thread::sleep(3 * SOON); // blocks the thread: what nobody should do
+        Ok(())
+    });
+    let error = outcome.expect_err("the worker is stuck");
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::TimedOut, STUCK));
+    assert!(started.elapsed() < 2 * SOON);
+}
+
+const STUCK: &str = "worker 0: its thread is stuck";
 
 /// The same where too little memory may be locked for a ring.
 pub fn block_on_tells_of_a_small_memlock<R: Runtime>(_config: &R::Config) {
