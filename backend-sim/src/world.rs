@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::rc::{Rc, Weak};
+use std::rc::{self, Rc};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ pub(crate) struct World {
     ready: Arc<Ready>,
     timers: RefCell<BTreeMap<TimerKey, Waker>>,
     last_timer: Cell<u64>,
-    pub(crate) listeners: RefCell<BTreeMap<SocketAddr, Vec<Weak<AcceptQueue>>>>,
+    pub(crate) listeners: RefCell<BTreeMap<SocketAddr, Vec<rc::Weak<AcceptQueue>>>>,
 }
 
 /// When, then in the order they were set.
@@ -237,7 +237,7 @@ struct Ready {
 impl Ready {
     fn push_new(self: &Arc<Self>, id: TaskId) {
         let queued = AtomicBool::new(false);
-        Arc::new(TaskWaker { id, queued, ready: Arc::clone(self) }).wake();
+        Arc::new(TaskWaker { id, queued, ready: Arc::downgrade(self) }).wake();
     }
 
     /// Any of them: tasks run in no order that code could rely on.
@@ -266,13 +266,15 @@ impl Ready {
 struct TaskWaker {
     id: TaskId,
     queued: AtomicBool,
-    ready: Arc<Ready>,
+    /// Not kept alive: it holds the wakers of the tasks that were woken, and may end with some.
+    ready: Weak<Ready>,
 }
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            let ready = Arc::clone(&self.ready);
+        if let Some(ready) = self.ready.upgrade()
+            && !self.queued.swap(true, Ordering::AcqRel)
+        {
             ready.lock().push(self);
             ready.thread.unpark();
         }

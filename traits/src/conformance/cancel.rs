@@ -212,7 +212,11 @@ pub async fn forgotten_read_and_stream_close<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let mut read = Box::pin(b.read(Vec::with_capacity(16)));
     assert!(beside(read.as_mut(), R::sleep(A_WHILE)).await.pinned.is_none());
-    std::mem::forget(read);
+    if cfg!(miri) {
+        drop(read); // Miri takes what is forgotten for a leak
+    } else {
+        std::mem::forget(read);
+    }
     drop(b);
     expect_closed::<R>(&mut a).await;
 }
