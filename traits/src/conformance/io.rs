@@ -445,6 +445,18 @@ pub async fn reads_that_never_wait_leave_others_their_turn<R: Runtime>() {
     assert!(turns.get() >= 10, "{} turns beside {BYTES} reads", turns.get());
 }
 
+/// "Others have their turn as they have beside reads."
+pub async fn writes_that_never_wait_leave_others_their_turn<R: Runtime>() {
+    const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
+    let (mut a, _b) = pair::<R>().await; // whose buffers have room for all of them
+    let turns = count_turns::<R>();
+    for _ in 0..BYTES {
+        let write = soon::<R, _>("a byte", a.write_all("x"));
+        write.await.into_result().unwrap();
+    }
+    assert!(turns.get() >= 10, "{} turns beside {BYTES} writes", turns.get());
+}
+
 /// "Writes to `writer` what `reader` reads, until the end of the stream; says how many bytes that
 /// were. Does not shut the writer down."
 pub async fn copy_moves_everything_and_counts<R: Runtime>() {

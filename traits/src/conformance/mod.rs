@@ -225,6 +225,7 @@ macro_rules! __conformance_cases {
                 pooled_read_loses_nothing_when_the_pool_is_exhausted
                 pooled_read_waits_though_the_pool_is_exhausted
                 reads_that_never_wait_leave_others_their_turn
+                writes_that_never_wait_leave_others_their_turn
                 copy_moves_everything_and_counts
                 halves_read_and_write_at_once
                 a_gibibyte_arrives_whole
@@ -274,6 +275,7 @@ macro_rules! __conformance_cases {
                 wakes_come_from_other_threads
                 blocking_closures_leave_others_their_turn
                 blocking_closures_may_panic
+                blocking_closures_that_have_started_run_to_their_end
                 a_task_that_is_always_ready_leaves_others_their_turn
             }
             function runtime {

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon};
+use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon, within};
 use crate::Runtime;
 
 /// "Waits for a task's output."
@@ -114,6 +115,25 @@ pub async fn blocking_closures_may_panic<R: Runtime>() {
         assert_eq!(panicked.message(), "on purpose");
         assert_eq!(R::spawn_blocking(|| 7).await.unwrap(), 7);
     }
+}
+
+/// "Dropping the future abandons the result; an `f` that has started runs to its end."
+pub async fn blocking_closures_that_have_started_run_to_their_end<R: Runtime>() {
+    let ended = Arc::new(AtomicBool::new(false));
+    let closure = R::spawn_blocking({
+        let ended = Arc::clone(&ended);
+        move || {
+            thread::sleep(3 * A_WHILE);
+            ended.store(true, Ordering::SeqCst);
+        }
+    });
+    drop(within::<R, _>(A_WHILE, closure).await);
+    let waited = soon::<R, _>("its end", async {
+        while !ended.load(Ordering::SeqCst) {
+            R::sleep(A_WHILE).await;
+        }
+    });
+    waited.await;
 }
 
 /// A task that is always ready (it wakes itself whenever it is polled) leaves others their turn:
