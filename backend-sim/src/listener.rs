@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use owned_io::backend::Turn;
-use owned_io::{AddrError, BoundAddr, ConnectOptions, TcpListener, TcpStream};
+use owned_io::{AddrError, BoundAddr, ConnectOptions, TcpListener};
 
 use crate::stream::{BufferBytes, SimStream, connected};
 use crate::world::{self, World};
@@ -34,7 +34,7 @@ pub struct SimListener {
 /// Connections that wait to be accepted.
 #[derive(Debug)]
 pub(crate) struct AcceptQueue {
-    waiting: RefCell<VecDeque<SimStream>>,
+    waiting: RefCell<VecDeque<(SimStream, SocketAddr)>>,
     /// As Linux counts: one more than the backlog fits in.
     backlog: usize,
     recv_buffer_bytes: Option<u32>,
@@ -48,16 +48,15 @@ impl TcpListener for SimListener {
         if self.turn.is_over() {
             world::current().sleep(Duration::ZERO).await;
         }
-        let stream = poll_fn(|cx| {
-            if let Some(stream) = self.queue.waiting.borrow_mut().pop_front() {
-                return Poll::Ready(stream);
+        let client = poll_fn(|cx| {
+            if let Some(client) = self.queue.waiting.borrow_mut().pop_front() {
+                return Poll::Ready(client);
             }
             *self.queue.acceptor.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;
-        let peer = stream.peer_addr();
-        self.turn.count(peer.map(|peer| (stream, peer)))
+        self.turn.count(Ok(client))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -98,7 +97,7 @@ pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
                 to_server: queue.recv_buffer_bytes,
             };
             let (ours, theirs) = connected(&world, client, options.addr, bytes);
-            queue.waiting.borrow_mut().push_back(theirs);
+            queue.waiting.borrow_mut().push_back((theirs, client));
             if let Some(acceptor) = queue.acceptor.borrow_mut().take() {
                 acceptor.wake();
             }

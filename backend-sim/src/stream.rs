@@ -95,6 +95,7 @@ impl OwnedWrite for SimWriteHalf {
     }
 
     async fn shutdown(&mut self) -> io::Result<()> {
+        self.end.check_connected()?;
         self.end.shutdown(Shutdown::Write);
         Ok(())
     }
@@ -111,6 +112,7 @@ impl Endpoint for SimWriteHalf {
     }
 
     fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.end.check_connected()?;
         Ok(self.end.peer)
     }
 }
@@ -137,8 +139,10 @@ struct Lane {
     read_ended: bool,
     /// The reader is gone: what is written goes nowhere.
     reader_gone: bool,
-    /// The connection was reset; told to the reader once, after `bytes`, then the stream has ended.
+    /// The connection was reset.
     reset: bool,
+    /// Told to the reader once, after `bytes`; then the stream has ended.
+    reset_untold: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -167,7 +171,7 @@ impl End {
             return Poll::Pending;
         }
         // After the bytes that came before it, as on Linux.
-        if lane.bytes.is_empty() && std::mem::take(&mut lane.reset) {
+        if lane.bytes.is_empty() && std::mem::take(&mut lane.reset_untold) {
             return Poll::Ready(Err(io::Error::from_raw_os_error(ECONNRESET)));
         }
         let (next, _) = lane.bytes.as_slices();
@@ -225,6 +229,15 @@ impl End {
         Poll::Ready(Ok(n))
     }
 
+    /// As Linux has it: there is no peer once the connection was reset, or ended from both sides.
+    fn check_connected(&self) -> io::Result<()> {
+        let (incoming, outgoing) = (self.incoming.borrow(), self.outgoing.borrow());
+        if incoming.reset || incoming.write_ended && outgoing.write_ended {
+            return Err(io::Error::from_raw_os_error(ENOTCONN));
+        }
+        Ok(())
+    }
+
     /// One time in four an operation that could be done at once is done a little later.
     async fn maybe_yield(&self) {
         let mut later = self.world.upgrade().is_some_and(|world| world.dice.one_in(4));
@@ -263,7 +276,8 @@ impl Drop for End {
         incoming.reader_gone = true;
         wake(&mut incoming.writer);
         // Unread bytes: the peer must learn that they were not seen (RFC 2525 2.17).
-        outgoing.reset = !incoming.bytes.is_empty() && !outgoing.write_ended;
+        outgoing.reset = !incoming.bytes.is_empty();
+        outgoing.reset_untold = outgoing.reset && !outgoing.write_ended;
         outgoing.end_writing();
     }
 }
@@ -293,3 +307,4 @@ fn wake(waker: &mut Option<Waker>) {
 // The numbers of Linux, so that errors look alike on every backend.
 const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
+const ENOTCONN: i32 = 107;

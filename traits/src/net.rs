@@ -67,7 +67,8 @@ pub trait TcpStream: ByteStream {
     /// The peer's address.
     ///
     /// # Errors
-    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is gone.
+    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is gone: reset, or ended from
+    /// both sides.
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 }
 
@@ -134,7 +135,7 @@ pub trait TcpListener: 'static {
     fn local_addr(&self) -> io::Result<SocketAddr>;
 }
 
-/// How many clients [`accept`](TcpListener::accept) hands out before other tasks and completions
+/// The most clients that [`accept`](TcpListener::accept) hands out before other tasks and completions
 /// have their turn: enough that the cost of a turn is shared, few enough that they take under a
 /// millisecond.
 pub const ACCEPT_BATCH_MAX: u32 = 64;
@@ -336,5 +337,26 @@ impl Error for AddrError {
 impl From<AddrError> for io::Error {
     fn from(error: AddrError) -> Self {
         Self::new(error.cause.kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_over_after_a_batch_and_after_an_error() {
+        let mut turn = Turn::default();
+        for _ in 0..3 {
+            for _ in 0..ACCEPT_BATCH_MAX {
+                assert!(!turn.is_over());
+                turn.count(Ok(())).unwrap();
+            }
+            assert!(turn.is_over());
+        }
+        turn.count(Ok(())).unwrap();
+        turn.count::<()>(Err(io::ErrorKind::ConnectionAborted.into())).unwrap_err();
+        assert!(turn.is_over());
+        assert!(!turn.is_over(), "a new batch has begun");
     }
 }

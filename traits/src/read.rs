@@ -68,8 +68,8 @@ pub trait OwnedRead {
 
     /// Reads into a buffer of `pool`, taken when there is something to read.
     ///
-    /// Waits like [`read`](Self::read). The buffer that comes back holds what was read; it is
-    /// empty at the end of the stream. A backend whose
+    /// Waits like [`read`](Self::read), and like it leaves others their turn. The buffer that comes
+    /// back holds what was read; it is empty at the end of the stream. A backend whose
     /// [`pooled_read_pins_buffer`](crate::Capabilities::pooled_read_pins_buffer) is false holds no
     /// buffer while it waits, so 10,000 idle connections need none.
     ///

@@ -205,9 +205,8 @@ pub trait Runtime: Sized + 'static {
     fn wall_clock() -> SystemTime;
 
     /// Waits until `duration` has passed by [`now`](Self::now) since this was called, or since it was
-    /// first polled, or a little longer: runtimes round up to their tick, at most 2 ms. While it
-    /// waits, other tasks and I/O go on, even for a
-    /// duration of zero.
+    /// first polled. A runtime rounds it up to its tick, by at most 2 ms; a busy thread adds to that.
+    /// While it waits, other tasks and I/O go on, even for a duration of zero.
     ///
     /// # Cancellation
     /// Safe.

@@ -102,8 +102,8 @@ pub trait OwnedWrite {
     /// error.
     ///
     /// # Errors
-    /// [`NotConnected`](io::ErrorKind::NotConnected) when the connection is gone already: reset, or
-    /// ended from both sides.
+    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is gone: reset, or ended from
+    /// both sides.
     ///
     /// # Cancellation
     /// The stream is as it was, or shut down.

@@ -6,6 +6,7 @@
 //! ```
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::future::{Future, pending};
 use std::io;
 use std::marker::PhantomData;
@@ -13,12 +14,13 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::support::SOON;
 use super::{prove, support};
 use crate::backend::{Duplex, Endpoint};
 use crate::{
     BoundAddr, BufResult, ByteStream, Capabilities, ConnectOptions, IoBuf, IoBufMut, IoVec,
     ListenOptions, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Runtime,
-    ShutdownHandle, TcpListener,
+    ShutdownHandle, Slice, TcpListener,
 };
 
 /// Which sentence a canary breaks.
@@ -38,6 +40,8 @@ pub enum Defect {
     WaitsWithoutCapacity,
     /// A read that need not wait never yields.
     NeverYields,
+    /// A write takes its length for one of 32 bits.
+    CutsTheLength,
     /// An exhausted pool is told of before there is something to read.
     ExhaustsEarly,
     /// A pooled read takes its buffer before there is something to read.
@@ -50,6 +54,8 @@ pub enum Defect {
     ForgetsToAdvance,
     /// A write after the shutdown is taken, and goes nowhere.
     WritesAfterShutdown,
+    /// Shutting down what is gone is no error.
+    ShutsWhatIsGone,
     /// Dropping a stream leaves it open.
     LeaksStreams,
     /// Dropping the read half closes the connection.
@@ -58,10 +64,14 @@ pub enum Defect {
     IgnoresShutdown,
     /// A dropped accept takes a client with it.
     LosesClients,
+    /// Clients are handed out by the hundred.
+    HoardsClients,
     /// Tasks are forgotten after they were first polled.
     ForgetsTasks,
     /// Sleeps end early.
     SleepsHalf,
+    /// Sleeps end by a tick of ten milliseconds.
+    SleepsByTheTick,
     /// A sleep of zero is ready at once.
     SleepsNoTurn,
     /// The time that connecting may take is ignored.
@@ -101,18 +111,25 @@ macro_rules! canaries {
             swallows_the_end: SwallowsTheEnd => io::end_of_stream_is_zero_and_stays,
             waits_without_capacity: WaitsWithoutCapacity => io::read_without_capacity_says_nothing,
             never_yields: NeverYields => io::reads_that_never_wait_leave_others_their_turn,
-            exhausts_early: ExhaustsEarly => io::pooled_read_waits_though_the_pool_is_exhausted,
-            pins_pooled_buffer: PinsPooledBuffer => io::pooled_read_pins_a_buffer_only_if_it_says_so,
+            never_yields_to_pooled_reads:
+                NeverYields => pooled::reads_that_never_wait_leave_others_their_turn,
+            cuts_the_length: CutsTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
+            exhausts_early: ExhaustsEarly => pooled::read_waits_though_the_pool_is_exhausted,
+            pins_pooled_buffer: PinsPooledBuffer => pooled::reads_that_wait_hold_few_buffers,
             writes_zero: WritesZero => io::write_takes_at_least_one_byte,
-            reorders_pieces: ReordersPieces => io::vectored_write_keeps_the_order_and_advances,
-            forgets_to_advance: ForgetsToAdvance => io::vectored_write_keeps_the_order_and_advances,
+            reorders_pieces: ReordersPieces => vectored::write_keeps_the_order_and_advances,
+            forgets_to_advance: ForgetsToAdvance => vectored::write_keeps_the_order_and_advances,
             writes_after_shutdown: WritesAfterShutdown => io::write_after_shutdown_is_a_broken_pipe,
+            shuts_what_is_gone: ShutsWhatIsGone => io::shutdown_tells_of_a_connection_that_is_gone,
             leaks_streams: LeaksStreams => net::a_dropped_stream_closes,
             closes_with_one_half: ClosesWithOneHalf => net::dropped_halves_close_once_both_are,
             ignores_shutdown: IgnoresShutdown => cancel::shutdown_handle_ends_a_pending_read,
             loses_clients: LosesClients => net::accept_when_dropped_loses_nobody,
+            hoards_clients: HoardsClients => net::accept_lets_others_have_their_turn,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
             sleeps_half: SleepsHalf => time::sleep_is_never_early,
+            sleeps_by_the_tick:
+                SleepsByTheTick => time::sleep_is_rounded_up_by_at_most_two_milliseconds,
             sleeps_no_turn: SleepsNoTurn => time::sleep_of_zero_gives_others_their_turn,
             connects_forever: ConnectsForever => net::connect_gives_up_when_its_time_is_over,
             repeats_random: RepeatsRandom => time::random_bytes_differ,
@@ -185,6 +202,8 @@ pub struct CanaryWrite<R: Runtime, D> {
 /// The listener of a canary.
 pub struct CanaryListener<R: Runtime, D> {
     inner: R::TcpListener,
+    /// Accepted already, to be handed out without waiting.
+    ahead: VecDeque<(R::TcpStream, SocketAddr)>,
     defect: PhantomData<D>,
 }
 
@@ -243,6 +262,10 @@ impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
     }
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        if D::DEFECT == Defect::NeverYields {
+            let (_, buf) = self.read(pool.take()?).await.into_result()?;
+            return Ok(buf);
+        }
         if D::DEFECT == Defect::PinsPooledBuffer {
             let (_, buf) = self.inner.read(pool.take()?).await.into_result()?;
             return Ok(buf);
@@ -271,7 +294,13 @@ impl<R: Runtime, D: Broken> OwnedWrite for CanaryWrite<R, D> {
             return BufResult(Ok(buf.buf_len()), buf);
         }
         let mut inner = self.inner.take().expect("put back after each use");
-        let result = inner.write(buf).await;
+        let result = if D::DEFECT == Defect::CutsTheLength {
+            let len = buf.buf_len() as u32 as usize;
+            let BufResult(result, cut) = inner.write(buf.buf_slice(..len)).await;
+            BufResult(result, Slice::into_inner(cut))
+        } else {
+            inner.write(buf).await
+        };
         self.inner.set(Some(inner));
         result
     }
@@ -304,7 +333,7 @@ impl<R: Runtime, D: Broken> OwnedWrite for CanaryWrite<R, D> {
         let mut inner = self.inner.take().expect("put back after each use");
         let result = inner.shutdown().await;
         self.inner.set(Some(inner));
-        result
+        if D::DEFECT == Defect::ShutsWhatIsGone { Ok(()) } else { result }
     }
 }
 
@@ -334,7 +363,18 @@ impl<R: Runtime, D: Broken> TcpListener for CanaryListener<R, D> {
     type Stream = CanaryStream<R, D>;
 
     async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
-        let (whole, peer) = self.inner.accept().await?;
+        if D::DEFECT == Defect::HoardsClients && self.ahead.is_empty() {
+            // Others have their turn meanwhile, but not when these are handed out.
+            while self.ahead.len() < 100
+                && let Some(client) = support::within::<R, _>(SOON, self.inner.accept()).await
+            {
+                self.ahead.push_back(client?);
+            }
+        }
+        let (whole, peer) = match self.ahead.pop_front() {
+            Some(client) => client,
+            None => self.inner.accept().await?,
+        };
         if D::DEFECT == Defect::LosesClients {
             R::sleep(Duration::ZERO).await; // with the client in hand
         }
@@ -390,6 +430,10 @@ impl<R: Runtime, D: Broken> Runtime for Canary<R, D> {
     async fn sleep(duration: Duration) {
         match D::DEFECT {
             Defect::SleepsHalf => R::sleep(duration / 2).await,
+            Defect::SleepsByTheTick => {
+                R::sleep(Duration::from_millis(duration.as_micros().div_ceil(10_000) as u64 * 10))
+                    .await;
+            }
             Defect::SleepsNoTurn if duration.is_zero() => {}
             _ => R::sleep(duration).await,
         }
@@ -407,7 +451,8 @@ impl<R: Runtime, D: Broken> Runtime for Canary<R, D> {
     }
 
     fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
-        Ok(CanaryListener { inner: R::listen(bound)?, defect: PhantomData })
+        let inner = R::listen(bound)?;
+        Ok(CanaryListener { inner, ahead: VecDeque::new(), defect: PhantomData })
     }
 
     async fn connect(mut options: ConnectOptions) -> io::Result<Self::TcpStream> {

@@ -1,14 +1,15 @@
 //! Cases about reading and writing.
 
 use std::io::ErrorKind;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::support::{A_WHILE, count_turns, pair, pair_with, pattern, read_to_end, scaled, soon};
+use super::support::{
+    A_WHILE, count_turns, pair, pair_with, pattern, read_to_end, reset_stream, scaled, soon,
+};
 use crate::{
-    BufResult, ByteStream, IOV_MAX, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, beside, copy,
+    BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, TRANSFER_BYTES_MAX, copy,
 };
 
 /// "`Ok(n)`: `n` bytes are new, from the buffer's start, and its length is exactly `n`, whatever it
@@ -56,7 +57,7 @@ pub async fn read_gives_the_same_buffer_back<R: Runtime>() {
     let (_, buf) = b.read(buf).await.into_result().unwrap();
     assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity));
 
-    let (mut b, buf) = reset_stream::<R>(buf).await;
+    let mut b = reset_stream::<R>().await;
     let BufResult(result, buf) = b.read(buf).await;
     assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity));
@@ -65,21 +66,11 @@ pub async fn read_gives_the_same_buffer_back<R: Runtime>() {
 /// "The buffer comes back with its length unchanged; no byte was consumed. The OS error code is
 /// kept."
 pub async fn read_error_leaves_the_length<R: Runtime>() {
-    let (mut b, buf) = reset_stream::<R>(b"length 9.".to_vec()).await;
-    let BufResult(result, buf) = b.read(buf).await;
+    let mut b = reset_stream::<R>().await;
+    let BufResult(result, buf) = b.read(b"length 9.".to_vec()).await;
     let error = result.unwrap_err();
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::ConnectionReset, Some(104)));
     assert_eq!(buf, b"length 9.");
-}
-
-/// A stream whose peer has reset it, which its next read tells; and `buf` again.
-async fn reset_stream<R: Runtime>(buf: Vec<u8>) -> (R::TcpStream, Vec<u8>) {
-    let (a, mut b) = pair::<R>().await;
-    b.write_all("never read").await.into_result().unwrap();
-    R::sleep(A_WHILE).await;
-    drop(a);
-    R::sleep(A_WHILE).await;
-    (b, buf)
 }
 
 /// "A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says nothing
@@ -174,6 +165,22 @@ pub async fn write_takes_at_least_one_byte<R: Runtime>() {
     assert!(reader.await.unwrap() == sent);
 }
 
+/// "Hand the kernel no more than `TRANSFER_BYTES_MAX` at once": a length of which 32 bits say
+/// something else, or nothing, is not taken for that, and what is said to be written is.
+pub async fn write_takes_a_buffer_of_more_than_four_gibibytes<R: Runtime>() {
+    for len in [1 << 32, (1 << 32) + 5] {
+        let (mut a, mut b) = pair::<R>().await;
+        let reader = R::spawn(async move { read_to_end(&mut b).await });
+        // Its pages stay the zero page that all share, as long as they are only read.
+        let write = soon::<R, _>("a write", a.write(vec![0; len]));
+        let (n, buf) = write.await.into_result().unwrap();
+        assert!((1..=TRANSFER_BYTES_MAX).contains(&n), "{n} bytes of {len}");
+        assert_eq!(buf.len(), len);
+        a.shutdown().await.unwrap();
+        assert_eq!(reader.await.unwrap().len(), n, "bytes of {len}");
+    }
+}
+
 /// "An empty buffer returns `Ok(0)` at once and leaves the stream as it is."
 pub async fn write_of_nothing_returns_at_once<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
@@ -251,6 +258,18 @@ pub async fn shutdown_may_be_repeated<R: Runtime>() {
     b.shutdown().await.unwrap();
 }
 
+/// "`NotConnected` once the connection is gone: reset, or ended from both sides."
+pub async fn shutdown_tells_of_a_connection_that_is_gone<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.shutdown().await.unwrap();
+    b.shutdown().await.unwrap();
+    R::sleep(A_WHILE).await;
+    for mut gone in [a, b, reset_stream::<R>().await] {
+        let error = gone.shutdown().await.expect_err("there is nothing left to end");
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NotConnected, Some(107)));
+    }
+}
+
 /// "Success means that the buffer's length is `len` and those are the bytes."
 pub async fn read_exact_reads_exactly<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
@@ -292,143 +311,6 @@ pub async fn read_exact_needs_the_capacity<R: Runtime>() {
     assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(small, b"small");
     assert_eq!(b.read_exact(small, 1).await.into_result().unwrap().1, b"x");
-}
-
-/// "Like `write` of the pieces put together. On `Ok(n)` `bufs` is already advanced by `n`."
-pub async fn vectored_write_keeps_the_order_and_advances<R: Runtime>() {
-    let (mut a, mut b) = pair::<R>().await;
-    let mut bufs = IoVec::new();
-    bufs.extend([&b"one "[..], b"", b"two ", b"three"]);
-    while bufs.bytes_left() > 0 {
-        let before = bufs.bytes_left();
-        let (n, back) = a.write_vectored(bufs).await.into_result().unwrap();
-        bufs = back;
-        assert!(n > 0);
-        assert_eq!(bufs.bytes_left(), before - n);
-    }
-    assert_eq!(bufs.into_bufs(), [&b"one "[..], b"", b"two ", b"three"]);
-    a.shutdown().await.unwrap();
-    assert_eq!(read_to_end(&mut b).await, b"one two three");
-}
-
-/// As `write`: "An empty buffer returns `Ok(0)` at once."
-pub async fn vectored_write_of_nothing_returns_at_once<R: Runtime>() {
-    let (mut a, _b) = pair::<R>().await;
-    let (n, mut bufs) = a.write_vectored(IoVec::<Vec<u8>>::new()).await.into_result().unwrap();
-    assert_eq!(n, 0);
-    bufs.push(Vec::new());
-    let write = soon::<R, _>("a write of nothing", a.write_vectored(bufs));
-    assert_eq!(write.await.into_result().unwrap().0, 0);
-}
-
-/// "At most `IOV_MAX` of them": more leave by further writes.
-pub async fn vectored_write_takes_more_than_iov_max_pieces<R: Runtime>() {
-    const PIECES: usize = 3 * IOV_MAX + 17;
-    let (mut a, mut b) = pair::<R>().await;
-    let sent = pattern(PIECES * 5);
-    let mut bufs = IoVec::with_capacity(PIECES);
-    bufs.extend(sent.chunks(5).map(<[u8]>::to_vec));
-    let reader = R::spawn(async move { read_to_end(&mut b).await });
-    let ((), bufs) = a.write_all_vectored(bufs).await.into_result().unwrap();
-    assert_eq!((bufs.bytes_left(), bufs.bufs().len()), (0, PIECES));
-    a.shutdown().await.unwrap();
-    assert!(reader.await.unwrap() == sent);
-}
-
-/// "Writes the bytes that are left in `bufs`, or the first of them": a short write ends anywhere.
-pub async fn vectored_write_goes_on_after_a_short_one<R: Runtime>() {
-    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
-    let sent = pattern(scaled(16 << 20));
-    let mut bufs = IoVec::new();
-    bufs.extend(sent.chunks(7_001).map(<[u8]>::to_vec));
-    let reader = R::spawn(async move { read_to_end(&mut b).await });
-    a.write_all_vectored(bufs).await.into_result().unwrap();
-    a.shutdown().await.unwrap();
-    assert!(reader.await.unwrap() == sent);
-}
-
-/// "The buffer that comes back holds what was read", and goes back to the pool when dropped.
-pub async fn pooled_read_brings_what_is_there<R: Runtime>() {
-    let (mut a, mut b) = pair::<R>().await;
-    let pool = Pool::new(PoolConfig::default());
-    let sent = pattern(scaled(10 << 20));
-    let writer = R::spawn({
-        let sent = sent.clone();
-        async move { a.write_all(sent).await.into_result().map(drop) }
-    });
-    let mut received = Vec::new();
-    while received.len() < sent.len() {
-        let buf = b.read_pooled(&pool).await.unwrap();
-        assert!(!buf.is_empty() && buf.len() <= pool.buf_bytes());
-        assert_eq!(pool.leased(), 1);
-        received.extend_from_slice(&buf);
-    }
-    assert!(received == sent);
-    assert_eq!(pool.leased(), 0);
-    writer.await.unwrap().unwrap();
-}
-
-/// "It is empty at the end of the stream."
-pub async fn pooled_read_is_empty_at_the_end<R: Runtime>() {
-    let (a, mut b) = pair::<R>().await;
-    let pool = Pool::new(PoolConfig::default());
-    drop(a);
-    for _ in 0..2 {
-        let read = soon::<R, _>("the end", b.read_pooled(&pool));
-        assert!(read.await.unwrap().is_empty());
-    }
-}
-
-/// "A backend whose `pooled_read_pins_buffer` is false holds no buffer while it waits."
-pub async fn pooled_read_pins_a_buffer_only_if_it_says_so<R: Runtime>() {
-    let (mut a, mut b) = pair::<R>().await;
-    let pool = Pool::new(PoolConfig::default());
-    let read = R::spawn({
-        let pool = pool.clone();
-        async move { b.read_pooled(&pool).await.map(|buf| buf.to_vec()) }
-    });
-    R::sleep(A_WHILE).await;
-    let pinned = usize::from(R::CAPABILITIES.pooled_read_pins_buffer);
-    assert_eq!(pool.leased(), pinned, "buffers that a pending pooled read holds");
-    a.write_all("x").await.into_result().unwrap();
-    assert_eq!(soon::<R, _>("the byte", read).await.unwrap().unwrap(), b"x");
-}
-
-/// "`PoolExhausted` (as `QuotaExceeded`) when all of the pool's buffers are in use: then nothing was
-/// consumed, and reading again later goes on where this left off."
-pub async fn pooled_read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
-    let (mut a, mut b) = pair::<R>().await;
-    let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
-    let taken = pool.take().unwrap();
-    a.write_all("kept").await.into_result().unwrap();
-    for _ in 0..3 {
-        let read = soon::<R, _>("the refusal", b.read_pooled(&pool));
-        assert_eq!(read.await.unwrap_err().kind(), ErrorKind::QuotaExceeded);
-    }
-    drop(taken);
-    let mut received = Vec::new();
-    while received.len() < 4 {
-        let read = soon::<R, _>("the bytes", b.read_pooled(&pool));
-        received.extend_from_slice(&read.await.unwrap());
-    }
-    assert_eq!(received, b"kept");
-}
-
-/// "`PoolExhausted` when there is something to read": who waits is not told before.
-pub async fn pooled_read_waits_though_the_pool_is_exhausted<R: Runtime>() {
-    let (mut a, mut b) = pair::<R>().await;
-    let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
-    let taken = pool.take().unwrap();
-    let mut read = pin!(b.read_pooled(&pool));
-    let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
-    if R::CAPABILITIES.pooled_read_pins_buffer {
-        assert_eq!(ready.pinned.unwrap().unwrap_err().kind(), ErrorKind::QuotaExceeded);
-        return;
-    }
-    assert!(ready.pinned.is_none(), "told of an exhausted pool with nothing to read");
-    drop(taken);
-    a.write_all("x").await.into_result().unwrap();
-    assert_eq!(&*soon::<R, _>("the byte", read).await.unwrap(), b"x");
 }
 
 /// "A loop of reads that never have to wait does not keep other tasks from their turn."

@@ -40,9 +40,11 @@ pub mod cancel;
 pub mod io;
 pub mod net;
 pub mod os;
+pub mod pooled;
 pub mod runtime;
 pub mod task;
 pub mod time;
+pub mod vectored;
 pub mod worker;
 
 mod isolate;
@@ -180,6 +182,7 @@ macro_rules! __conformance_cases {
                 idle_connections_cost_no_cpu
                 a_flood_leaves_timers_alone
                 a_reset_in_the_middle_is_an_error
+                writes_raise_no_signal
                 bind_refuses_what_another_process_shares
                 bind_goes_again_right_after_a_restart
                 bind_names_a_port_that_is_not_permitted
@@ -207,28 +210,36 @@ macro_rules! __conformance_cases {
                 half_close_leaves_the_other_way_open
                 write_gives_the_buffer_back_unchanged
                 write_takes_at_least_one_byte
+                write_takes_a_buffer_of_more_than_four_gibibytes
                 write_of_nothing_returns_at_once
                 write_takes_buffers_of_every_kind
                 write_after_shutdown_is_a_broken_pipe
                 write_to_a_peer_that_is_gone_fails
                 shutdown_may_be_repeated
+                shutdown_tells_of_a_connection_that_is_gone
                 read_exact_reads_exactly
                 read_exact_tells_of_an_early_end
                 read_exact_needs_the_capacity
-                vectored_write_keeps_the_order_and_advances
-                vectored_write_of_nothing_returns_at_once
-                vectored_write_takes_more_than_iov_max_pieces
-                vectored_write_goes_on_after_a_short_one
-                pooled_read_brings_what_is_there
-                pooled_read_is_empty_at_the_end
-                pooled_read_pins_a_buffer_only_if_it_says_so
-                pooled_read_loses_nothing_when_the_pool_is_exhausted
-                pooled_read_waits_though_the_pool_is_exhausted
                 reads_that_never_wait_leave_others_their_turn
                 writes_that_never_wait_leave_others_their_turn
                 copy_moves_everything_and_counts
                 halves_read_and_write_at_once
                 a_gibibyte_arrives_whole
+            }
+            future vectored {
+                write_keeps_the_order_and_advances
+                write_of_nothing_returns_at_once
+                write_takes_more_than_iov_max_pieces
+                write_goes_on_after_a_short_one
+                write_takes_pieces_of_more_than_four_gibibytes
+            }
+            future pooled {
+                read_brings_what_is_there
+                read_is_empty_at_the_end
+                reads_that_wait_hold_few_buffers
+                read_loses_nothing_when_the_pool_is_exhausted
+                read_waits_though_the_pool_is_exhausted
+                reads_that_never_wait_leave_others_their_turn
             }
             future net {
                 bind_tells_the_real_port
@@ -245,6 +256,7 @@ macro_rules! __conformance_cases {
                 connect_gives_up_when_its_time_is_over
                 connect_may_be_dropped
                 connect_comes_from_the_address_asked_for
+                peer_addr_tells_of_a_connection_that_is_gone
                 a_dropped_stream_closes
                 dropped_halves_close_once_both_are
                 a_peer_that_drops_unread_bytes_resets
@@ -288,6 +300,7 @@ macro_rules! __conformance_cases {
             }
             future time {
                 sleep_is_never_early
+                sleep_is_rounded_up_by_at_most_two_milliseconds
                 sleep_ends_in_order_of_time
                 sleep_of_zero_gives_others_their_turn
                 sleep_may_be_dropped

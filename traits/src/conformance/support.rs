@@ -65,6 +65,16 @@ pub(super) async fn pair_with<R: Runtime>(
     (client, server)
 }
 
+/// A stream whose peer has reset it, which its next read tells.
+pub(super) async fn reset_stream<R: Runtime>() -> R::TcpStream {
+    let (a, mut b) = pair::<R>().await;
+    crate::OwnedWriteExt::write_all(&mut b, "never read").await.into_result().expect("to write");
+    R::sleep(A_WHILE).await;
+    drop(a);
+    R::sleep(A_WHILE).await;
+    b
+}
+
 /// The output of `future`, which must come soon.
 pub(super) async fn soon<R: Runtime, F: Future>(what: &str, future: F) -> F::Output {
     within::<R, F>(SOON, future).await.unwrap_or_else(|| panic!("{what}: not in {SOON:?}"))

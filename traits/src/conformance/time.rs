@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::support::{A_WHILE, SOON, echo, echoed, pair, soon, within};
 use crate::Runtime;
 
-/// "Waits until `duration` has passed by `now`, or a little longer."
+/// "Waits until `duration` has passed by `now` since this was called, or since it was first polled."
 pub async fn sleep_is_never_early<R: Runtime>() {
     for micros in [1, 500, 1_000, 1_500, 10_000, 20_000] {
         let duration = Duration::from_micros(micros);
@@ -16,6 +16,31 @@ pub async fn sleep_is_never_early<R: Runtime>() {
         let took = R::now() - started;
         assert!(took >= duration, "{duration:?} took {took:?}");
         assert!(took < duration + SOON, "{duration:?} took {took:?}");
+    }
+}
+
+/// "A runtime rounds it up to its tick, by at most 2 ms."
+pub async fn sleep_is_rounded_up_by_at_most_two_milliseconds<R: Runtime>() {
+    const ROUNDED_MAX: Duration = Duration::from_millis(2);
+    const SLEEPS: u32 = 16;
+    const ATTEMPTS: u32 = 50;
+    for micros in [1, 600, 1_000, 1_400] {
+        let duration = Duration::from_micros(micros);
+        let longest = SLEEPS * (duration + ROUNDED_MAX);
+        let mut best = Duration::MAX;
+        // What else runs here may delay any of them, but seldom all: the best attempt counts. It is
+        // of many sleeps in a row, so that none gains by being begun late in a tick.
+        for _ in 0..ATTEMPTS {
+            let started = R::now();
+            for _ in 0..SLEEPS {
+                R::sleep(duration).await;
+            }
+            best = best.min(R::now() - started);
+            if best <= longest {
+                break;
+            }
+        }
+        assert!(best <= longest, "{SLEEPS} times {duration:?} took {best:?} at best");
     }
 }
 
@@ -85,8 +110,10 @@ pub async fn sleep_ends_while_connections_are_busy<R: Runtime>() {
             }
         }));
     }
+    // A thousand polls for each millisecond, in the simulation.
+    let duration = Duration::from_millis(if cfg!(miri) { 1 } else { 10 });
     for _ in 0..10 {
-        soon::<R, _>("ten milliseconds", R::sleep(Duration::from_millis(10))).await;
+        soon::<R, _>("a short sleep", R::sleep(duration)).await;
     }
 }
 

@@ -1,0 +1,117 @@
+//! Cases about reads into buffers of a pool.
+
+use std::io::ErrorKind;
+use std::pin::pin;
+
+use super::support::{A_WHILE, count_turns, pair, pattern, scaled, soon};
+use crate::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+
+/// "The buffer that comes back holds what was read", and goes back to the pool when dropped.
+pub async fn read_brings_what_is_there<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig::default());
+    let sent = pattern(scaled(10 << 20));
+    let writer = R::spawn({
+        let sent = sent.clone();
+        async move { a.write_all(sent).await.into_result().map(drop) }
+    });
+    let mut received = Vec::new();
+    while received.len() < sent.len() {
+        let buf = b.read_pooled(&pool).await.unwrap();
+        assert!(!buf.is_empty() && buf.len() <= pool.buf_bytes());
+        assert_eq!(pool.leased(), 1);
+        received.extend_from_slice(&buf);
+    }
+    assert!(received == sent);
+    assert_eq!(pool.leased(), 0);
+    writer.await.unwrap().unwrap();
+}
+
+/// "It is empty at the end of the stream."
+pub async fn read_is_empty_at_the_end<R: Runtime>() {
+    let (a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig::default());
+    drop(a);
+    for _ in 0..2 {
+        let read = soon::<R, _>("the end", b.read_pooled(&pool));
+        assert!(read.await.unwrap().is_empty());
+    }
+}
+
+/// "However many reads of a pool wait, they hold at most `idle_max` of its buffers; unless the
+/// backend's `pooled_read_pins_buffer` is true: then each holds one."
+pub async fn reads_that_wait_hold_few_buffers<R: Runtime>() {
+    const READS: usize = 6;
+    let pool = Pool::new(PoolConfig { idle_max: 2, ..PoolConfig::default() });
+    let (mut peers, mut reads) = (Vec::new(), Vec::new());
+    for _ in 0..READS {
+        let (peer, mut stream) = pair::<R>().await;
+        let pool = pool.clone();
+        peers.push(peer);
+        reads
+            .push(R::spawn(async move { stream.read_pooled(&pool).await.map(|buf| buf.to_vec()) }));
+    }
+    R::sleep(A_WHILE).await;
+    let held = pool.leased();
+    if R::CAPABILITIES.pooled_read_pins_buffer {
+        assert_eq!(held, READS, "buffers that so many reads hold");
+    } else {
+        assert!(held <= 2, "{READS} reads that wait hold {held} buffers; idle_max is 2");
+    }
+    // Those without a buffer are served as well, in whatever order.
+    for (peer, read) in peers.iter_mut().zip(reads).rev() {
+        peer.write_all("x").await.into_result().unwrap();
+        assert_eq!(soon::<R, _>("the byte", read).await.unwrap().unwrap(), b"x");
+    }
+}
+
+/// "`PoolExhausted` (as `QuotaExceeded`) when all of the pool's buffers are in use: then nothing was
+/// consumed, and reading again later goes on where this left off."
+pub async fn read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
+    let taken = pool.take().unwrap();
+    a.write_all("kept").await.into_result().unwrap();
+    for _ in 0..3 {
+        let read = soon::<R, _>("the refusal", b.read_pooled(&pool));
+        assert_eq!(read.await.unwrap_err().kind(), ErrorKind::QuotaExceeded);
+    }
+    drop(taken);
+    let mut received = Vec::new();
+    while received.len() < 4 {
+        let read = soon::<R, _>("the bytes", b.read_pooled(&pool));
+        received.extend_from_slice(&read.await.unwrap());
+    }
+    assert_eq!(received, b"kept");
+}
+
+/// "`PoolExhausted` when there is something to read": who waits is not told before.
+pub async fn read_waits_though_the_pool_is_exhausted<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
+    let taken = pool.take().unwrap();
+    let mut read = pin!(b.read_pooled(&pool));
+    let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
+    if R::CAPABILITIES.pooled_read_pins_buffer {
+        assert_eq!(ready.pinned.unwrap().unwrap_err().kind(), ErrorKind::QuotaExceeded);
+        return;
+    }
+    assert!(ready.pinned.is_none(), "told of an exhausted pool with nothing to read");
+    drop(taken);
+    a.write_all("x").await.into_result().unwrap();
+    assert_eq!(&*soon::<R, _>("the byte", read).await.unwrap(), b"x");
+}
+
+/// "Waits like `read`, and like it leaves others their turn."
+pub async fn reads_that_never_wait_leave_others_their_turn<R: Runtime>() {
+    const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig { buf_bytes: 1, ..PoolConfig::default() });
+    a.write_all(pattern(BYTES as usize)).await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    let turns = count_turns::<R>();
+    for _ in 0..BYTES {
+        assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
+    }
+    assert!(turns.get() >= 10, "{} turns beside {BYTES} reads", turns.get());
+}

@@ -1,0 +1,73 @@
+//! Cases about vectored writes.
+
+use super::support::{pair, pair_with, pattern, read_to_end, scaled, soon};
+use crate::{IOV_MAX, IoVec, OwnedWrite, OwnedWriteExt, Runtime, TRANSFER_BYTES_MAX};
+
+/// "Like `write` of the pieces put together. On `Ok(n)` `bufs` is already advanced by `n`."
+pub async fn write_keeps_the_order_and_advances<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let mut bufs = IoVec::new();
+    bufs.extend([&b"one "[..], b"", b"two ", b"three"]);
+    while bufs.bytes_left() > 0 {
+        let before = bufs.bytes_left();
+        let (n, back) = a.write_vectored(bufs).await.into_result().unwrap();
+        bufs = back;
+        assert!(n > 0);
+        assert_eq!(bufs.bytes_left(), before - n);
+    }
+    assert_eq!(bufs.into_bufs(), [&b"one "[..], b"", b"two ", b"three"]);
+    a.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut b).await, b"one two three");
+}
+
+/// As `write`: "An empty buffer returns `Ok(0)` at once."
+pub async fn write_of_nothing_returns_at_once<R: Runtime>() {
+    let (mut a, _b) = pair::<R>().await;
+    let (n, mut bufs) = a.write_vectored(IoVec::<Vec<u8>>::new()).await.into_result().unwrap();
+    assert_eq!(n, 0);
+    bufs.push(Vec::new());
+    let write = soon::<R, _>("a write of nothing", a.write_vectored(bufs));
+    assert_eq!(write.await.into_result().unwrap().0, 0);
+}
+
+/// "At most `IOV_MAX` of them": more leave by further writes.
+pub async fn write_takes_more_than_iov_max_pieces<R: Runtime>() {
+    const PIECES: usize = 3 * IOV_MAX + 17;
+    let (mut a, mut b) = pair::<R>().await;
+    let sent = pattern(PIECES * 5);
+    let mut bufs = IoVec::with_capacity(PIECES);
+    bufs.extend(sent.chunks(5).map(<[u8]>::to_vec));
+    let reader = R::spawn(async move { read_to_end(&mut b).await });
+    let ((), bufs) = a.write_all_vectored(bufs).await.into_result().unwrap();
+    assert_eq!((bufs.bytes_left(), bufs.bufs().len()), (0, PIECES));
+    a.shutdown().await.unwrap();
+    assert!(reader.await.unwrap() == sent);
+}
+
+/// "Writes the bytes that are left in `bufs`, or the first of them": a short write ends anywhere.
+pub async fn write_goes_on_after_a_short_one<R: Runtime>() {
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    let sent = pattern(scaled(16 << 20));
+    let mut bufs = IoVec::new();
+    bufs.extend(sent.chunks(7_001).map(<[u8]>::to_vec));
+    let reader = R::spawn(async move { read_to_end(&mut b).await });
+    a.write_all_vectored(bufs).await.into_result().unwrap();
+    a.shutdown().await.unwrap();
+    assert!(reader.await.unwrap() == sent);
+}
+
+/// "Like `write` of the pieces put together", however long they are.
+pub async fn write_takes_pieces_of_more_than_four_gibibytes<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let reader = R::spawn(async move { read_to_end(&mut b).await });
+    let mut bufs = IoVec::new();
+    // Of the same length as far as 32 bits can tell: 5. Pages that are only read cost no memory.
+    bufs.extend([vec![0; (1 << 32) + 5], vec![0; 5]]);
+    let before = bufs.bytes_left();
+    let write = soon::<R, _>("a write", a.write_vectored(bufs));
+    let (n, bufs) = write.await.into_result().unwrap();
+    assert!((1..=TRANSFER_BYTES_MAX).contains(&n), "{n} bytes");
+    assert_eq!(bufs.bytes_left(), before - n);
+    a.shutdown().await.unwrap();
+    assert_eq!(reader.await.unwrap().len(), n);
+}
