@@ -46,7 +46,9 @@
 //!
 //! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send`
 //! itself. A read is that; a write is tried before it is waited for; a vectored write is `sendmsg`,
-//! waited for by writing its first piece. A pending read holds no buffer, pooled or not.
+//! waited for by writing its first piece. To wait, glommio tries to write once more, without
+//! `MSG_NOSIGNAL`; SIGPIPE is blocked on the thread meanwhile. A pending read holds no buffer, pooled
+//! or not.
 //!
 //! An operation that need not wait does not yield, so after 64 of them in a row the ring is asked
 //! for what else there is.
@@ -59,8 +61,6 @@
 //!   something else wakes it: glommio itself does, in a hand-written server too. It was seen with a
 //!   preemption timer of 1 ms (5 of 74 runs on a busy machine) and once with 4,096 ring entries (1 of
 //!   113), never with glommio's own settings (0 of 271). So the tuned settings leave both alone.
-//! - A write that has to wait is tried again by glommio, without `MSG_NOSIGNAL`: where SIGPIPE is not
-//!   ignored, as Rust's `main` has it, a peer that resets the connection in between raises it.
 //! - Each executor that ends leaves an eventfd open. Start one for each worker, not for each job.
 //! - glommio asks the kernel for its operations once in a process, and would panic, or end the
 //!   process, where they are missing. `block_on` asks first, and says what is missing.

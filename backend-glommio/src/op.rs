@@ -3,11 +3,11 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::pin::Pin;
-use std::slice;
 use std::task::{Context, Poll, ready};
+use std::{ptr, slice};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
@@ -47,9 +47,19 @@ impl Tcp {
     }
 
     /// Sends the first of `bytes`, which are not none, or waits until that can be tried again.
+    ///
+    /// For when it could not be done just now: it costs two system calls more than the attempt.
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
-        Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
+        // glommio's attempt lacks MSG_NOSIGNAL.
+        let blocked = SigpipeBlocked::new();
+        let polled = Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes);
+        if let Poll::Ready(Err(error)) = &polled
+            && error.kind() == io::ErrorKind::BrokenPipe
+        {
+            blocked.take_back();
+        }
+        polled
     }
 
     /// Ready when the connection is made, or could not be.
@@ -62,6 +72,51 @@ impl Tcp {
         // SAFETY: the stream has it open while it is borrowed.
         f(unsafe { BorrowedFd::borrow_raw(tcp.as_raw_fd()) })
     }
+}
+
+/// Keeps SIGPIPE from this thread until it is dropped, if it was not kept from it anyway.
+struct SigpipeBlocked {
+    before: libc::sigset_t,
+}
+
+impl SigpipeBlocked {
+    fn new() -> Self {
+        let mut before = MaybeUninit::uninit();
+        let pipe = sigpipe();
+        // SAFETY: it reads one set and writes the other, which are there for it.
+        let error =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, before.as_mut_ptr()) };
+        assert_eq!(error, 0, "pthread_sigmask fails only when asked for nonsense");
+        // SAFETY: it was written, as nothing failed.
+        Self { before: unsafe { before.assume_init() } }
+    }
+
+    /// Takes the signal from those that wait to be delivered.
+    fn take_back(&self) {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let pipe = sigpipe();
+        // SAFETY: it reads the set and the time, and what it would write is not asked for.
+        unsafe { libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const at_once) };
+    }
+}
+
+impl Drop for SigpipeBlocked {
+    fn drop(&mut self) {
+        // SAFETY: it reads the set that the kernel gave, and what it would write is not asked for.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
+        };
+    }
+}
+
+fn sigpipe() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: it writes the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: it changes the set, which was written above.
+    unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGPIPE) };
+    // SAFETY: as above.
+    unsafe { set.assume_init() }
 }
 
 /// A descriptor of any kind that can be waited for.
@@ -124,4 +179,33 @@ fn take_back(tcp: TcpStream) -> OwnedFd {
     let tcp = ManuallyDrop::new(tcp);
     // SAFETY: the stream has the descriptor open, and will never use or close it.
     unsafe { OwnedFd::from_raw_fd(tcp.as_raw_fd()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use owned_io::Runtime;
+
+    use super::*;
+    use crate::{Config, Glommio};
+
+    #[test]
+    fn glommios_own_attempt_to_write_raises_no_signal() {
+        let raised = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(libc::SIGPIPE, Arc::clone(&raised)).unwrap();
+        let error = Glommio::block_on(Config::default(), async {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let tcp = Tcp::new(ours.into());
+            drop(theirs);
+            poll_fn(|cx| tcp.poll_write(cx, b"x")).await.unwrap_err()
+        });
+        assert_eq!(error.unwrap().raw_os_error(), Some(libc::EPIPE));
+        assert!(!raised.load(Ordering::SeqCst));
+        signal_hook::low_level::raise(libc::SIGPIPE).unwrap();
+        assert!(raised.load(Ordering::SeqCst), "it is not blocked any more");
+    }
 }

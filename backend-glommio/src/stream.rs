@@ -149,20 +149,10 @@ impl ShutdownTarget for Socket {
     }
 }
 
-impl Socket {
-    fn has_unread(&self) -> bool {
-        self.tcp.with_fd(os::try_peek).unwrap_or(false)
-    }
-}
-
 impl Drop for Socket {
     fn drop(&mut self) {
         // The ring has a poll of the descriptor, which keeps it open until the reactor's next turn.
-        // The connection ends now. Only where bytes were left unread is that left to closing, which
-        // resets the connection then; after a shutdown the peer would see a clean end.
-        if !self.has_unread() {
-            self.shutdown(Shutdown::Both);
-        }
+        self.tcp.with_fd(os::end);
     }
 }
 

@@ -166,21 +166,17 @@ impl Socket {
         self.held.set(self.held.get() - 1);
         output
     }
-
-    fn has_unread(&self) -> bool {
-        os::try_peek(self.shared.as_fd()).unwrap_or(false)
-    }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
         // An operation that was dropped, or forgotten, holds the descriptor until the kernel is
-        // done with it, and monoio closes through its ring, a turn later at best. The connection
-        // ends now, and with it what is pending on it. Only where bytes were left unread is that
-        // left to closing, which resets the connection then; after a shutdown the peer would see a
-        // clean end.
-        if self.held.get() > 0 || !self.has_unread() {
+        // done with it: the connection ends now, and with it the operation. Otherwise monoio closes
+        // it, through its ring, a turn later at best.
+        if self.held.get() > 0 {
             self.shutdown(Shutdown::Both);
+        } else {
+            os::end(self.shared.as_fd());
         }
     }
 }

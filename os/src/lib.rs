@@ -44,4 +44,6 @@ pub mod uring;
 
 pub use blocking::spawn_blocking;
 pub use random::fill_random;
-pub use transfer::{check_written, shutdown, try_peek, try_read, try_write, try_write_vectored};
+pub use transfer::{
+    check_written, end, shutdown, try_peek, try_read, try_write, try_write_vectored,
+};
