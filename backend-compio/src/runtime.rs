@@ -2,15 +2,13 @@
 
 use std::future::Future;
 use std::io;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use compio_driver::ProactorBuilder;
 use compio_driver::op::OpCodeFlag;
 use compio_runtime::RuntimeBuilder;
 use owned_io::backend::run_main;
-use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
-};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -76,20 +74,6 @@ impl Runtime for Compio {
         compio_runtime::spawn(future).detach();
     }
 
-    async fn spawn_blocking<T: Send + 'static>(
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
-        os::spawn_blocking(f).await
-    }
-
-    fn now() -> Instant {
-        Instant::now()
-    }
-
-    fn wall_clock() -> SystemTime {
-        SystemTime::now()
-    }
-
     async fn sleep(duration: Duration) {
         let deadline = Instant::now() + duration.min(SLEEP_MAX);
         // compio's sleep is ready at once when its time has come.
@@ -100,14 +84,6 @@ impl Runtime for Compio {
         }
     }
 
-    fn fill_random(bytes: &mut [u8]) {
-        os::fill_random(bytes);
-    }
-
-    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-        os::listen::bind(options)
-    }
-
     fn listen(bound: &BoundAddr) -> io::Result<CompioListener> {
         listener::listen(bound)
     }
@@ -115,6 +91,8 @@ impl Runtime for Compio {
     async fn connect(options: ConnectOptions) -> io::Result<CompioStream> {
         stream::connect(options).await
     }
+
+    os::runtime_functions!();
 }
 
 fn builder(ring: &RingConfig) -> RuntimeBuilder {

@@ -6,16 +6,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::task::Poll;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use glommio::timer::Timer;
 use glommio::{
     GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind, TaskQueueHandle,
 };
 use owned_io::backend::run_main;
-use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
-};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 
 use crate::listener::{self, GlommioListener};
@@ -99,20 +97,6 @@ impl Runtime for Glommio {
         drop(task.expect("the default queue").detach());
     }
 
-    async fn spawn_blocking<T: Send + 'static>(
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
-        os::spawn_blocking(f).await
-    }
-
-    fn now() -> Instant {
-        Instant::now()
-    }
-
-    fn wall_clock() -> SystemTime {
-        SystemTime::now()
-    }
-
     async fn sleep(duration: Duration) {
         // glommio's sleep of zero is ready at once.
         if duration.is_zero() {
@@ -122,14 +106,6 @@ impl Runtime for Glommio {
         }
     }
 
-    fn fill_random(bytes: &mut [u8]) {
-        os::fill_random(bytes);
-    }
-
-    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-        os::listen::bind(options)
-    }
-
     fn listen(bound: &BoundAddr) -> io::Result<GlommioListener> {
         listener::listen(bound)
     }
@@ -137,6 +113,8 @@ impl Runtime for Glommio {
     async fn connect(options: ConnectOptions) -> io::Result<GlommioStream> {
         stream::connect(options).await
     }
+
+    os::runtime_functions!();
 }
 
 fn executor(config: Config) -> io::Result<LocalExecutor> {

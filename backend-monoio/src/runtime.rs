@@ -2,14 +2,12 @@
 
 use std::future::Future;
 use std::io;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use io_uring::IoUring;
 use monoio::{IoUringDriver, RuntimeBuilder};
 use owned_io::backend::run_main;
-use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
-};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -94,20 +92,6 @@ impl Runtime for Monoio {
         drop(monoio::spawn(future));
     }
 
-    async fn spawn_blocking<T: Send + 'static>(
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
-        os::spawn_blocking(f).await
-    }
-
-    fn now() -> Instant {
-        Instant::now()
-    }
-
-    fn wall_clock() -> SystemTime {
-        SystemTime::now()
-    }
-
     async fn sleep(duration: Duration) {
         // monoio's sleep of zero takes a millisecond.
         if duration.is_zero() {
@@ -117,14 +101,6 @@ impl Runtime for Monoio {
         }
     }
 
-    fn fill_random(bytes: &mut [u8]) {
-        os::fill_random(bytes);
-    }
-
-    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-        os::listen::bind(options)
-    }
-
     fn listen(bound: &BoundAddr) -> io::Result<MonoioListener> {
         listener::listen(bound)
     }
@@ -132,6 +108,8 @@ impl Runtime for Monoio {
     async fn connect(options: ConnectOptions) -> io::Result<MonoioStream> {
         stream::connect(options).await
     }
+
+    os::runtime_functions!();
 }
 
 fn ring_builder(ring: RingConfig) -> io_uring::Builder {

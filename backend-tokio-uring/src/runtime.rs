@@ -2,12 +2,10 @@
 
 use std::future::Future;
 use std::io;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime,
-};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -66,20 +64,6 @@ impl Runtime for TokioUring {
         drop(tokio_uring::spawn(future));
     }
 
-    async fn spawn_blocking<T: Send + 'static>(
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
-        os::spawn_blocking(f).await
-    }
-
-    fn now() -> Instant {
-        Instant::now()
-    }
-
-    fn wall_clock() -> SystemTime {
-        SystemTime::now()
-    }
-
     async fn sleep(duration: Duration) {
         // tokio's sleep of zero is ready at once.
         if duration.is_zero() {
@@ -89,14 +73,6 @@ impl Runtime for TokioUring {
         }
     }
 
-    fn fill_random(bytes: &mut [u8]) {
-        os::fill_random(bytes);
-    }
-
-    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-        os::listen::bind(options)
-    }
-
     fn listen(bound: &BoundAddr) -> io::Result<TokioUringListener> {
         listener::listen(bound)
     }
@@ -104,6 +80,8 @@ impl Runtime for TokioUring {
     async fn connect(options: ConnectOptions) -> io::Result<TokioUringStream> {
         stream::connect(options).await
     }
+
+    os::runtime_functions!();
 }
 
 /// Refuses what tokio-uring cannot use.

@@ -38,6 +38,7 @@ mod blocking;
 pub mod connect;
 pub mod listen;
 mod random;
+mod runtime;
 mod transfer;
 #[cfg(feature = "uring")]
 pub mod uring;
