@@ -5,7 +5,8 @@
 //! owned_io::canaries! { runtime: my_backend::MyRuntime, config: my_backend::Config::default() }
 //! ```
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, pending};
 use std::io;
@@ -209,13 +210,18 @@ pub struct CanaryListener<R: Runtime, D> {
 
 type CanaryStream<R, D> = Duplex<CanaryRead<R, D>, CanaryWrite<R, D>>;
 
+thread_local! {
+    /// Dropped with the thread, which is the case's own: after its runtime has ended.
+    static LEAKED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+}
+
 fn stream<R: Runtime, D: Broken>(whole: Whole<R>) -> io::Result<CanaryStream<R, D>> {
     use crate::TcpStream;
     let (handle, local, peer) = (whole.shutdown_handle(), whole.local_addr()?, whole.peer_addr()?);
     let (read, write) = whole.into_split();
     let inner = Rc::new(Cell::new(Some(write)));
     if D::DEFECT == Defect::LeaksStreams {
-        std::mem::forget(Rc::clone(&inner));
+        LEAKED.with_borrow_mut(|leaked| leaked.push(Box::new(Rc::clone(&inner))));
     }
     Ok(Duplex::new(
         CanaryRead { inner: read, handle: handle.clone(), ahead: Vec::new(), defect: PhantomData },
