@@ -24,7 +24,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed once it is cancelled, a turn later | lost, if they arrive before that | usable, with that gap |
-//! | pooled read | none was held | none lost | usable |
+//! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
 //! | write, vectored write | freed once it is cancelled, a turn later | any part may be sent | to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
@@ -56,7 +56,7 @@
 //! | call | is |
 //! |---|---|
 //! | read | `RECV` |
-//! | pooled read | `POLL_ADD`, then `recv` without waiting, into a buffer taken then |
+//! | pooled read | `RECV` while `Pool::take_to_wait` has a buffer, else `POLL_ADD` and then `recv` without waiting |
 //! | write, vectored write | `SEND`, `SENDMSG` |
 //! | accept | `accept4` without waiting, `POLL_ADD` when the queue is empty |
 //! | connect | `connect` without waiting, then `POLL_ADD` |

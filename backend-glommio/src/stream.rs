@@ -73,6 +73,10 @@ impl OwnedRead for GlommioReadHalf {
     }
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        // One buffer taken, where there would be one for each attempt.
+        if let Some(buf) = pool.take_to_wait() {
+            return self.read(buf).await.into_result().map(|(_, buf)| buf);
+        }
         let tcp = &self.socket.tcp;
         // A buffer is taken for each attempt, and goes back when that has to wait.
         let read = |cx: &mut Context<'_>| match pool.take() {

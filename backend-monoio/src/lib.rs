@@ -24,7 +24,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed a turn later | lost if they arrive before the kernel cancels it, a turn later | good for nothing |
-//! | pooled read | none held | none lost | usable |
+//! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
 //! | write | freed once the kernel lets go of it | any part may have been sent | good for nothing |
 //! | vectored write | freed at once | none sent | usable |
 //! | accept | – | no client lost | usable |
@@ -46,9 +46,9 @@
 //!
 //! # Platform notes
 //!
-//! A read is a `RECV` of the ring, a write a `SEND`. A pooled read waits by a `POLL_ADD` without a
-//! buffer, then receives; a vectored write waits likewise, then calls `sendmsg`, because monoio's
-//! own is a `WRITEV`, which raises SIGPIPE. Accept and connect wait by `POLL_ADD` too. Closing is a
+//! A read is a `RECV` of the ring, a write a `SEND`. So is a pooled read while `Pool::take_to_wait`
+//! has a buffer; else it waits by a `POLL_ADD`, then receives. A vectored write waits likewise, then
+//! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept and connect wait by `POLL_ADD` too. Closing is a
 //! `CLOSE` within the runtime, and close(2) outside of it. Each worker has, beside its ring and its
 //! eventfd, a descriptor that is always readable: a sleep of zero waits for it, which took 0.9 µs.
 //!

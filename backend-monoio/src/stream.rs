@@ -80,6 +80,10 @@ impl OwnedRead for MonoioReadHalf {
     }
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        // One operation, where waiting without a buffer takes one and a system call.
+        if let Some(buf) = pool.take_to_wait() {
+            return self.read(buf).await.into_result().map(|(_, buf)| buf);
+        }
         let socket = &self.socket;
         // Each turn but the last waits in the ring; another reader took the bytes, or there were
         // none (a checksum that was wrong).

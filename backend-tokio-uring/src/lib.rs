@@ -25,7 +25,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed when it completes | it eats the next ones | only to be dropped |
-//! | pooled read | holds none | none lost | usable |
+//! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
 //! | write, vectored write | freed when it completes | sent all the same, or some of them | only to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
@@ -46,7 +46,7 @@
 //! | call | system |
 //! |---|---|
 //! | read | RECV |
-//! | pooled read | POLL_ADD, then `recv` without waiting |
+//! | pooled read | RECV while `Pool::take_to_wait` has a buffer, else POLL_ADD and then `recv` without waiting |
 //! | write | SEND |
 //! | vectored write | SENDMSG |
 //! | accept, connect | `accept4`, `connect`, once epoll has said that they can be done |

@@ -79,6 +79,10 @@ impl OwnedRead for TokioUringReadHalf {
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
         let fd = &self.socket.fd;
+        // One operation, where waiting without a buffer takes one and a system call.
+        if let Some(buf) = pool.take_to_wait() {
+            return op::recv(fd, buf).await.into_result().map(|(_, buf)| buf);
+        }
         // Each turn but the last was woken for nothing.
         loop {
             op::readable(fd).await?;

@@ -144,9 +144,9 @@ impl ShutdownTarget for Socket {
 /// Tries `transfer`, which asks for `asked` bytes, whenever epoll says that it can be done, until it
 /// does not have to wait.
 ///
-/// A short transfer has emptied, or filled, the kernel's buffer. tokio is told that it would have
-/// blocked, and so clears its readiness, which saves the attempt that would only find that out. New
-/// bytes make epoll, which is edge-triggered here, report anew (epoll(7), question 9).
+/// A short transfer has emptied, or filled, the kernel's buffer. Readiness is cleared then, which
+/// saves the attempt that would only find that out. New bytes make epoll, which is edge-triggered
+/// here, report anew (epoll(7), question 9).
 fn poll_io(
     cx: &mut Context<'_>,
     tcp: &TcpStream,
@@ -161,19 +161,23 @@ fn poll_io(
         } else {
             tcp.poll_write_ready(cx)
         })?;
-        let mut short = None;
-        let result = tcp.try_io(interest, || {
-            let n = transfer()?;
-            if 0 < n && n < asked.min(TRANSFER_BYTES_MAX) {
-                short = Some(n);
-                return Err(io::ErrorKind::WouldBlock.into());
+        match transfer() {
+            Ok(n) => {
+                if 0 < n && n < asked.min(TRANSFER_BYTES_MAX) {
+                    clear_readiness(tcp, interest);
+                }
+                return Poll::Ready(Ok(n));
             }
-            Ok(n)
-        });
-        match (short, result) {
-            (Some(n), _) => return Poll::Ready(Ok(n)),
-            (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
-            (None, result) => return Poll::Ready(result),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                clear_readiness(tcp, interest);
+            }
+            Err(error) => return Poll::Ready(Err(error)),
         }
     }
+}
+
+/// Nothing new is lost by it: epoll is asked by this thread only, and not while a task is polled.
+fn clear_readiness(tcp: &TcpStream, interest: Interest) {
+    let would_block = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+    let _ = tcp.try_io(interest, would_block);
 }

@@ -1,11 +1,17 @@
 //! Reads and writes on a socket that return at once.
 
+//!
+//! By rustix, whose system calls are made in place: libc's are cancellation points of its threads,
+//! which costs some fifty instructions each where there are several threads.
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::slice;
 
 use owned_io::{IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use socket2::SockRef;
 
 /// What has arrived, into `buf`, which has capacity, from its start; sets its exact length. Zero is
@@ -17,10 +23,9 @@ use socket2::SockRef;
 pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize> {
     let capacity = buf.buf_capacity().min(TRANSFER_BYTES_MAX);
     // SAFETY: `capacity` bytes from the pointer on may be written while `buf` is borrowed.
-    let n = unsafe {
-        libc::recv(fd.as_raw_fd(), buf.buf_mut_ptr().cast(), capacity, libc::MSG_DONTWAIT)
-    };
-    let n = transferred(n)?;
+    let room: &mut [MaybeUninit<u8>] =
+        unsafe { slice::from_raw_parts_mut(buf.buf_mut_ptr().cast(), capacity) };
+    let (_, n) = recv(fd, room, RecvFlags::DONTWAIT)?;
     // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
     unsafe { buf.set_buf_len(n) };
     Ok(n)
@@ -31,8 +36,7 @@ pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when neither has, and those of recv(2).
 pub fn try_peek(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    let n = SockRef::from(&fd).recv_with_flags(&mut [MaybeUninit::uninit()], flags)?;
+    let (_, n) = recv(fd, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
     Ok(n > 0)
 }
 
@@ -41,11 +45,10 @@ pub fn try_peek(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of send(2).
 pub fn try_write(fd: BorrowedFd<'_>, buf: &impl IoBuf) -> io::Result<usize> {
-    let len = buf.buf_len().min(TRANSFER_BYTES_MAX);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `len` initialised bytes are at the pointer while `buf` is borrowed.
-    let n = unsafe { libc::send(fd.as_raw_fd(), buf.buf_ptr().cast(), len, flags) };
-    transferred(n).and_then(check_written)
+    let bytes = buf.buf_bytes();
+    let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
+    let n = send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    check_written(n)
 }
 
 /// Hands the kernel as many bytes of `bufs`, of which some are left, as it takes now, and advances
@@ -55,16 +58,9 @@ pub fn try_write(fd: BorrowedFd<'_>, buf: &impl IoBuf) -> io::Result<usize> {
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of sendmsg(2); nothing
 /// is advanced then.
 pub fn try_write_vectored<B: IoBuf>(fd: BorrowedFd<'_>, bufs: &mut IoVec<B>) -> io::Result<usize> {
-    let pieces = bufs.as_io_slices();
-    // SAFETY: all zeroes is a message without name, pieces or control data.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.as_ptr().cast_mut().cast();
-    message.msg_iovlen = pieces.len();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the pieces are `iovec`s of initialised bytes, which stay as long as `bufs` is
-    // borrowed, and sendmsg only reads them.
-    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) };
-    let n = transferred(n).and_then(check_written)?;
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let n = sendmsg(fd, bufs.as_io_slices(), &mut SendAncillaryBuffer::default(), flags)?;
+    let n = check_written(n)?;
     bufs.advance(n);
     Ok(n)
 }
@@ -93,8 +89,4 @@ pub fn end(fd: BorrowedFd<'_>) {
         // It fails only when the connection is gone, and then there is nothing to shut down.
         let _ = shutdown(fd, Shutdown::Both);
     }
-}
-
-fn transferred(n: isize) -> io::Result<usize> {
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }

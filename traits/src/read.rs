@@ -66,12 +66,14 @@ pub trait OwnedRead {
     /// operations in a row that did not wait; the same goes for pooled reads and for writes.
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B>;
 
-    /// Reads into a buffer of `pool`, taken when there is something to read.
+    /// Reads into a buffer of `pool`, taken as late as serves the runtime best.
     ///
-    /// Waits like [`read`](Self::read), and like it leaves others their turn. The buffer that comes
-    /// back holds what was read; it is empty at the end of the stream. A backend whose
-    /// [`pooled_read_pins_buffer`](crate::Capabilities::pooled_read_pins_buffer) is false holds no
-    /// buffer while it waits, so 10,000 idle connections need none.
+    /// Waits like [`read`](Self::read), and like it leaves others their turn. The buffer that comes back holds what was read; it is
+    /// empty at the end of the stream. However many reads of a pool wait, they hold at most
+    /// [`idle_max`](crate::PoolConfig::idle_max) of its buffers, so 10,000 idle connections need no
+    /// 10,000; unless the backend's
+    /// [`pooled_read_pins_buffer`](crate::Capabilities::pooled_read_pins_buffer) is true: then each
+    /// holds one.
     ///
     /// # Errors
     /// Those of `read`, and [`PoolExhausted`](crate::PoolExhausted) (as
@@ -84,7 +86,8 @@ pub trait OwnedRead {
     ///
     /// # Implementer notes
     /// The provided body takes the buffer first, and so pins it. Override it where the runtime can
-    /// wait for readiness, or has buffers of its own to choose from.
+    /// wait for readiness. If a read that owns its buffer is the faster one all the same, use that as
+    /// long as [`take_to_wait`](Pool::take_to_wait) gives one.
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
         let buf = pool.take()?;
         let (_, buf) = self.read(buf).await.into_result()?;

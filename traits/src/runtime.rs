@@ -257,7 +257,8 @@ pub trait Runtime: Sized + 'static {
 pub struct Capabilities {
     /// Whether it needs io_uring, and starts nothing where that is not to be had.
     pub io_uring: bool,
-    /// Whether a pending [`read_pooled`](crate::OwnedRead::read_pooled) holds a buffer.
+    /// Whether each pending [`read_pooled`](crate::OwnedRead::read_pooled) holds a buffer, however
+    /// many there are.
     pub pooled_read_pins_buffer: bool,
     /// What becomes of the bytes that arrive after a pending read was dropped.
     pub dropped_read: DroppedRead,
