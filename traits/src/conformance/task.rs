@@ -32,7 +32,7 @@ pub async fn a_task_goes_on_when_its_handle_is_dropped<R: Runtime>() {
     }));
     soon::<R, _>("the task", async {
         while !done.get() {
-            R::sleep(Duration::from_millis(1)).await;
+            R::sleep(A_WHILE).await;
         }
     })
     .await;
@@ -146,7 +146,7 @@ pub async fn a_task_that_is_always_ready_leaves_others_their_turn<R: Runtime>() 
 /// How many echoes, a millisecond apart, another task gets done while one is always ready, and then
 /// in a second without it: for the declaration of a deviation.
 pub async fn echoes_beside_a_task_that_is_always_ready<R: Runtime>() -> (u32, u32) {
-    let lasts = Duration::from_millis(if cfg!(miri) { 8 } else { 1_000 });
+    let lasts = Duration::from_millis(if cfg!(miri) { 5 } else { 1_000 });
     let (mut a, b) = pair::<R>().await;
     drop(R::spawn(echo(b)));
     let echoes = Rc::new(Cell::new(0));
