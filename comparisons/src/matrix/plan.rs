@@ -1,0 +1,193 @@
+//! What is measured: a TOML file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Failure;
+use super::program::Server;
+
+/// What is measured.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Plan {
+    /// How often each row is measured.
+    pub(crate) rounds: NonZeroUsize,
+    #[serde(rename = "workload")]
+    pub(crate) workloads: Vec<Workload>,
+}
+
+/// One load on several servers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Workload {
+    pub(crate) name: String,
+    /// A command of `load` with its options, but for the address and where it runs.
+    pub(crate) load: String,
+    /// What the servers serve.
+    #[serde(default)]
+    pub(crate) service: Service,
+    /// The rows.
+    pub(crate) servers: Vec<Server>,
+    /// What each row is compared with.
+    pub(crate) against: Against,
+    /// What is shown of a report of `load`: a name, and where it stands (a JSON pointer).
+    pub(crate) figures: BTreeMap<String, String>,
+    /// The servers' limit of open files, if it is to be other than that of this process.
+    pub(crate) open_files: Option<u32>,
+    /// Other than the plan's.
+    pub(crate) rounds: Option<NonZeroUsize>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Service {
+    #[default]
+    Echo,
+    Sink,
+    Source,
+}
+
+/// What a row is compared with.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub(crate) enum Against {
+    /// The hand-written echo server on the same runtime, which is measured beside it.
+    Peer,
+    /// Another row.
+    Server(String),
+}
+
+impl From<String> for Against {
+    fn from(text: String) -> Self {
+        if text == "peer" { Self::Peer } else { Self::Server(text) }
+    }
+}
+
+impl Service {
+    /// The server's option.
+    pub(crate) const fn flag(self) -> &'static str {
+        match self {
+            Self::Echo => "--echo",
+            Self::Sink => "--sink",
+            Self::Source => "--source",
+        }
+    }
+}
+
+impl Workload {
+    /// The rows, with those that they are compared with.
+    pub(crate) fn rows(&self) -> Vec<Server> {
+        match self.against {
+            Against::Peer => {
+                self.servers.iter().flat_map(|server| [server.clone(), server.peer()]).collect()
+            }
+            Against::Server(_) => self.servers.clone(),
+        }
+    }
+
+    /// The name of the row that `server` is compared with; none if that is itself.
+    pub(crate) fn baseline(&self, server: &Server) -> Option<String> {
+        let baseline = match &self.against {
+            Against::Peer => server.peer().name().to_owned(),
+            Against::Server(name) => name.clone(),
+        };
+        (baseline != server.name()).then_some(baseline)
+    }
+}
+
+impl Plan {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A sentence that names the file and what is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let named = |why: String| Failure::new(format!("cannot use {}: {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
+        let plan: Self = toml::from_str(&text).map_err(|error| named(error.to_string()))?;
+        for workload in &plan.workloads {
+            if let Against::Server(baseline) = &workload.against
+                && !workload.servers.iter().any(|server| server.name() == baseline)
+            {
+                let name = &workload.name;
+                return Err(named(format!("{name:?} has no row {baseline:?} to be compared with")));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Leaves only workloads whose name holds `workload`, and rows of `runtime` and what they are
+    /// compared with.
+    pub(crate) fn narrow(&mut self, workload: Option<&str>, runtime: Option<&str>) {
+        self.workloads.retain(|w| workload.is_none_or(|part| w.name.contains(part)));
+        if let Some(runtime) = runtime {
+            for workload in &mut self.workloads {
+                let against = workload.against.clone();
+                workload.servers.retain(|server| {
+                    server.runtime() == runtime
+                        || against == Against::Server(server.name().to_owned())
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        rounds = 3
+        [[workload]]
+        name = "small"
+        load = "echo --connections 1 --payload 1"
+        servers = ["tokio", "compio/tuned"]
+        against = "peer"
+        figures = { "CPU" = "/server/per_message/cpu_ns" }
+    "#;
+
+    fn names(workload: &Workload) -> Vec<String> {
+        workload.rows().iter().map(|row| row.name().to_owned()).collect()
+    }
+
+    #[test]
+    fn peers_are_measured_beside_their_servers() {
+        let mut plan: Plan = toml::from_str(PLAN).unwrap();
+        let small = &plan.workloads[0];
+        assert_eq!(names(small), ["tokio", "echo-tokio", "compio/tuned", "echo-compio/tuned"]);
+        assert_eq!(small.baseline(&small.servers[1]).unwrap(), "echo-compio/tuned");
+        plan.narrow(Some("mal"), Some("compio"));
+        assert_eq!(names(&plan.workloads[0]), ["compio/tuned", "echo-compio/tuned"]);
+        plan.narrow(Some("large"), None);
+        assert!(plan.workloads.is_empty());
+    }
+
+    #[test]
+    fn the_committed_plans_can_be_read() {
+        let mut plans = 0;
+        for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/plans")).unwrap() {
+            Plan::read(&file.unwrap().path()).unwrap();
+            plans += 1;
+        }
+        assert!(plans > 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (right, wrong, why) in [
+            ("\"peer\"", "\"glommio\"", "no row \"glommio\""),
+            ("\"tokio\"", "\"turbo\"", "there is no server turbo"),
+            ("rounds = 3", "rounds = 0", "nonzero"),
+            ("rounds = 3", "round = 3", "unknown field `round`"),
+        ] {
+            let file = std::env::temp_dir().join(format!("plan-{}.toml", std::process::id()));
+            fs::write(&file, PLAN.replace(right, wrong)).unwrap();
+            let error = Plan::read(&file).unwrap_err().to_string();
+            fs::remove_file(&file).unwrap();
+            assert!(error.contains(why) && error.contains("plan-"), "{error}");
+        }
+    }
+}

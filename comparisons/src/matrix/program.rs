@@ -1,0 +1,203 @@
+//! The programs that are measured: how to build them, start them and end them.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+use super::plan::Service;
+
+const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
+
+/// Hand-written servers that are not on one of these.
+const OTHER_PEERS: [&str; 3] = ["echo-tokio-multi", "echo-epoll", "echo-uring"];
+
+/// How long a server may take to end once it is told to; it is killed then.
+const END: Duration = Duration::from_secs(5);
+
+/// A server: a runtime's name for ours, that of its program for a peer (`echo-tokio`); followed by
+/// `/tuned` for the tuned ring settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Server {
+    name: String,
+}
+
+impl TryFrom<String> for Server {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let server = Self { name };
+        let runtime = server.runtime();
+        if RUNTIMES.contains(&runtime) || OTHER_PEERS.contains(&server.program()) {
+            Ok(server)
+        } else {
+            Err(format!(
+                "there is no server {runtime}: choose one of {}, their peers (echo-…), or {}",
+                RUNTIMES.join(", "),
+                OTHER_PEERS.join(", ")
+            ))
+        }
+    }
+}
+
+impl From<Server> for String {
+    fn from(server: Server) -> Self {
+        server.name
+    }
+}
+
+impl Server {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn runtime(&self) -> &str {
+        let name = self.name.strip_suffix("/tuned").unwrap_or(&self.name);
+        name.strip_prefix("echo-").unwrap_or(name)
+    }
+
+    /// The hand-written one on the same runtime.
+    pub(crate) fn peer(&self) -> Self {
+        Self { name: format!("echo-{}", self.name) }
+    }
+
+    fn is_peer(&self) -> bool {
+        self.name.starts_with("echo-")
+    }
+
+    fn program(&self) -> &str {
+        if self.is_peer() {
+            self.name.strip_suffix("/tuned").unwrap_or(&self.name)
+        } else {
+            "owned-io-server"
+        }
+    }
+
+    fn args(&self, service: Service) -> Vec<&str> {
+        let any_port = "127.0.0.1:0";
+        let mut args = if self.is_peer() {
+            vec![any_port]
+        } else {
+            vec!["--runtime", self.runtime(), "--workers", "1", service.flag(), any_port]
+        };
+        if self.name.ends_with("/tuned") {
+            args.extend(["--ring", "tuned"]);
+        }
+        args
+    }
+}
+
+/// Where the programs are: beside this one.
+pub(crate) fn programs() -> Result<PathBuf, Failure> {
+    let own = env::current_exe().map_err(|error| Failure::new(format!("where am I? {error}")))?;
+    Ok(own.with_file_name(""))
+}
+
+/// Builds what `servers` need, one package at a time: cargo joins the features of what is built
+/// together, and then a peer is not what its own manifest says.
+pub(crate) fn build(servers: &[Server]) -> Result<(), Failure> {
+    let mut packages: Vec<_> = servers.iter().map(Server::program).collect();
+    packages.push("owned-io-comparisons");
+    packages.sort_unstable();
+    packages.dedup();
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    for package in packages {
+        let mut command = Command::new(&cargo);
+        command.args(["build", "--release", "--quiet", "-p", package]);
+        if package == "owned-io-server" {
+            command.arg("--all-features");
+        }
+        let built = command.status();
+        if !built.is_ok_and(|status| status.success()) {
+            return Err(Failure::new(format!("cannot build {package}")));
+        }
+    }
+    Ok(())
+}
+
+/// A server that runs, until this is dropped.
+pub(crate) struct Running {
+    process: Child,
+    pub(crate) addr: SocketAddr,
+    /// From its start to its start-up line.
+    pub(crate) startup: Duration,
+}
+
+impl Running {
+    /// Starts a server on `core`, with at most `open_files` of them if that is given.
+    pub(crate) fn start(
+        server: &Server,
+        service: Service,
+        core: usize,
+        open_files: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let program = programs()?.join(server.program());
+        let cannot = |why: String| Failure::new(format!("cannot start {}: {why}", server.name()));
+        let mut command = match open_files {
+            None => Command::new(&program),
+            Some(files) => {
+                let mut shell = Command::new("sh");
+                let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+                shell.args(["-c", &limited]).arg(&program);
+                shell
+            }
+        };
+        command.args(server.args(service)).stdout(Stdio::piped()).stderr(Stdio::null());
+        let began = Instant::now();
+        let mut process = on_core(core, || command.spawn())
+            .map_err(|error| cannot(format!("{}: {error}", program.display())))?;
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("it is piped");
+        let read = BufReader::new(stdout).read_line(&mut line);
+        let startup = began.elapsed();
+        let addr = line.split_whitespace().nth(2).and_then(|addr| addr.parse().ok());
+        match (read, addr) {
+            (Ok(_), Some(addr)) => Ok(Self { process, addr, startup }),
+            _ => {
+                let _ = process.kill();
+                let _ = process.wait();
+                Err(cannot("it does not say where it listens".to_owned()))
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(self.process.id().cast_signed());
+        // It may have ended by itself; then it is only waited for.
+        let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        let until = Instant::now() + END;
+        while Instant::now() < until {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Does `start` on a core; what it starts stays there.
+fn on_core<T>(core: usize, start: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+    let before = sched_getaffinity(None)?;
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores)?;
+    let started = start();
+    sched_setaffinity(None, &before)?;
+    started
+}

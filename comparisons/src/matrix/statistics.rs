@@ -1,0 +1,89 @@
+//! Medians, ranges, and how sure a ratio is.
+
+use serde::Serialize;
+
+/// How often rounds are drawn again for a confidence interval.
+const RESAMPLES: usize = 10_000;
+
+/// Fewer rounds than this have a range, but no confidence interval.
+const ROUNDS_MIN: usize = 5;
+
+/// The middle of some figures, and an interval about it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) rounds: usize,
+}
+
+impl Summary {
+    /// With the least and the largest as the interval; none of none.
+    pub(crate) fn range(figures: &[f64]) -> Option<Self> {
+        let mut sorted = figures.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let (low, high) = (*sorted.first()?, *sorted.last()?);
+        Some(Self { median: median(&sorted), low, high, rounds: sorted.len() })
+    }
+
+    /// With the 95 % confidence interval of the median, by bootstrap (percentiles); with fewer than
+    /// five figures the range; none of none.
+    pub(crate) fn confidence(figures: &[f64]) -> Option<Self> {
+        let range = Self::range(figures)?;
+        if figures.len() < ROUNDS_MIN {
+            return Some(range);
+        }
+        // The same figures give the same interval: xorshift64 from a fixed seed.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut draw = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            figures[(state % figures.len() as u64) as usize]
+        };
+        let mut medians: Vec<f64> = (0..RESAMPLES)
+            .map(|_| {
+                let mut again: Vec<f64> = figures.iter().map(|_| draw()).collect();
+                again.sort_unstable_by(f64::total_cmp);
+                median(&again)
+            })
+            .collect();
+        medians.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| medians[((RESAMPLES - 1) as f64 * share).round() as usize];
+        Some(Self { low: at(0.025), high: at(0.975), ..range })
+    }
+}
+
+/// Of sorted figures, of which there are some.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_figures_have_a_range() {
+        assert_eq!(Summary::range(&[]), None);
+        let expected = Summary { median: 2.0, low: 1.0, high: 9.0, rounds: 3 };
+        assert_eq!(Summary::confidence(&[9.0, 1.0, 2.0]), Some(expected));
+        assert_eq!(Summary::range(&[4.0, 1.0]).map(|s| s.median), Some(2.5));
+    }
+
+    #[test]
+    fn the_interval_of_many_is_about_the_median_and_within_the_range() {
+        let figures: Vec<f64> = (1..=21).map(f64::from).collect();
+        let Summary { median, low, high, rounds } = Summary::confidence(&figures).unwrap();
+        assert_eq!((median, rounds), (11.0, 21));
+        // By the binomial distribution it runs from the 6th to the 16th of 21.
+        assert!((5.0..=7.0).contains(&low) && (15.0..=17.0).contains(&high), "{low} {high}");
+        let same = Summary::confidence(&[3.0; 8]).unwrap();
+        assert_eq!((same.low, same.high), (3.0, 3.0));
+    }
+}
