@@ -68,10 +68,10 @@ pub trait OwnedRead {
 
     /// Reads into a buffer of `pool`, taken as late as serves the runtime best.
     ///
-    /// Waits like [`read`](Self::read), and like it leaves others their turn. The buffer that comes back holds what was read; it is
-    /// empty at the end of the stream. However many reads of a pool wait, they hold at most
-    /// [`idle_max`](crate::PoolConfig::idle_max) of its buffers, so 10,000 idle connections need no
-    /// 10,000; unless the backend's
+    /// Waits like [`read`](Self::read), and like it leaves others their turn. The buffer that comes
+    /// back holds what was read; it is empty at the end of the stream. However many reads of a pool
+    /// wait, they hold at most [`idle_max`](crate::PoolConfig::idle_max) of its buffers, so 10,000
+    /// idle connections need no 10,000; unless the backend's
     /// [`pooled_read_pins_buffer`](crate::Capabilities::pooled_read_pins_buffer) is true: then each
     /// holds one.
     ///
