@@ -16,7 +16,9 @@ mod program {
     use std::process::ExitCode;
 
     use clap::{Parser, Subcommand};
-    use owned_io_comparisons::load::{Failure, Report, arrivals, burst, echo, hold, sink, source};
+    use owned_io_comparisons::load::{
+        Failure, Report, arrivals, burst, echo, hold, limit, sink, source,
+    };
 
     /// A load generator on one thread: it drives a server, checks every byte that comes back, and says
     /// how long it took. It exits with 2 when an answer was wrong, with 1 when there was no run.
@@ -37,6 +39,8 @@ mod program {
         Burst(burst::Options),
         /// Opens connections and leaves them idle: what they cost the server.
         Hold(hold::Options),
+        /// Opens more connections than the server has descriptors for: what it does then.
+        Limit(limit::Options),
         /// Sends messages and expects the length of each.
         Sink(sink::Options),
         /// Asks for messages and checks what comes.
@@ -50,6 +54,7 @@ mod program {
                 Self::Arrivals(options) => options.run(),
                 Self::Burst(options) => options.run(),
                 Self::Hold(options) => options.run(),
+                Self::Limit(options) => options.run(),
                 Self::Sink(options) => options.run(),
                 Self::Source(options) => options.run(),
             }

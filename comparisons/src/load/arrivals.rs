@@ -13,7 +13,7 @@ use super::histogram::Histogram;
 use super::options::{self, Common};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::{Arrivals, Messages};
-use super::session::{OTHER, Ready, Session, Turn};
+use super::session::{OTHER, Opening, Ready, Session, Turn};
 use super::window::Window;
 use super::{Failure, Report};
 
@@ -71,7 +71,7 @@ impl Options {
         let payload = self.payload as usize;
         let mut dialer = Dialer::new(self.common.addr, self.busy + newcomers);
         let mut busy = Session::new(Echo::new(payload), clock, self.busy, 1, 0)?;
-        busy.open_all(&mut dialer, self.patience, true)?;
+        busy.open_all(&mut dialer, self.patience, Opening::Answer)?;
         if self.busy > 0 {
             busy.tally.require_opened()?;
         }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use clap::Args;
 
 use super::dial::Dialer;
-use super::exchange::Echo;
+use super::exchange::{Echo, Exchange};
 use super::options::{self, Common};
 use super::pace::{Clock, ns};
 use super::report::Hold;
 use super::server::Usage;
-use super::session::Session;
+use super::session::{Opening, Session};
 use super::window::Window;
 use super::{Failure, Report};
 
@@ -41,25 +41,12 @@ impl Options {
         let clock = Clock::new();
         let mut session = Session::new(Echo::new(1), clock, self.connections, 1, 0)?;
         let mut dialer = Dialer::new(self.common.addr, self.connections);
-        session.open_all(&mut dialer, self.patience, false)?;
+        session.open_all(&mut dialer, self.patience, Opening::Connect)?;
         session.tally.require_opened()?;
 
         let opening = clock.now();
-        let end = opening + ns(self.seconds);
-        let mut window = Window::new(opening, end, self.common.server_pid);
-        let mut ready = Vec::new();
-        loop {
-            let now = clock.now();
-            window.look(clock, now, &session.tally)?;
-            if now >= end {
-                break;
-            }
-            session.wait(&mut ready, Duration::from_nanos(end - now))?;
-            for event in &ready {
-                // Nothing is to come but the end of a connection, which goes to the tally.
-                session.turn(*event);
-            }
-        }
+        let mut window = Window::new(opening, opening + ns(self.seconds), self.common.server_pid);
+        stay(&mut session, &mut window)?;
         let still_open = session.open as u64;
         let seen = window.finish(clock, &session.tally);
 
@@ -75,5 +62,26 @@ impl Options {
         report.client = seen.client;
         report.server = seen.server;
         report.finish(&self.common)
+    }
+}
+
+/// Lets connections do nothing until the window is over.
+pub(crate) fn stay<E: Exchange>(
+    session: &mut Session<E>,
+    window: &mut Window,
+) -> Result<(), Failure> {
+    let clock = session.clock;
+    let mut ready = Vec::new();
+    loop {
+        let now = clock.now();
+        window.look(clock, now, &session.tally)?;
+        if now >= window.end {
+            return Ok(());
+        }
+        session.wait(&mut ready, Duration::from_nanos(window.next_after(now, now) - now))?;
+        for event in &ready {
+            // Nothing is to come but the end of a connection, which goes to the tally.
+            session.turn(*event);
+        }
     }
 }

@@ -20,6 +20,7 @@ pub mod arrivals;
 pub mod burst;
 pub mod echo;
 pub mod hold;
+pub mod limit;
 pub mod sink;
 pub mod source;
 

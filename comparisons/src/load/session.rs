@@ -74,6 +74,21 @@ impl Tally {
         self.wrong_answer.get_or_insert(sentence);
     }
 
+    /// The same of other connections, with these.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.opened += other.opened;
+        for (kind, count) in other.errors {
+            *self.errors.entry(kind).or_insert(0) += count;
+        }
+        self.sent += other.sent;
+        self.received += other.received;
+        self.received_bytes += other.received_bytes;
+        self.unsent += other.unsent;
+        self.unanswered += other.unanswered;
+        self.wrong += other.wrong;
+        self.wrong_answer = self.wrong_answer.take().or(other.wrong_answer);
+    }
+
     /// That nothing could be opened, unless something was, or was opened and wrong.
     pub(crate) fn require_opened(&self) -> Result<(), Failure> {
         if self.opened > 0 || self.wrong > 0 {
@@ -82,6 +97,17 @@ impl Tally {
         let kinds: Vec<_> = self.errors.iter().map(|(kind, n)| format!("{kind} ({n})")).collect();
         Err(Failure::new(format!("no connection could be opened: {}", kinds.join(", "))))
     }
+}
+
+/// What a connection has to have done to be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// It is connected.
+    Connect,
+    /// The same; and it sends a first message, which may wait for its answer.
+    Send,
+    /// It has its first message answered: by then the server has accepted it.
+    Answer,
 }
 
 /// What epoll said about a connection.
@@ -222,13 +248,12 @@ impl<E: Exchange> Session<E> {
         self.connections[index].is_some()
     }
 
-    /// Opens all, a few at a time; if there is to be a `first` message, each sends it, and is open
-    /// when it is answered: by then the server has accepted it.
+    /// Opens all, a few at a time.
     pub(crate) fn open_all(
         &mut self,
         dialer: &mut Dialer,
         patience: Duration,
-        first: bool,
+        opens: Opening,
     ) -> Result<(), Failure> {
         let count = self.connections.len();
         let mut began = vec![0; count];
@@ -241,7 +266,7 @@ impl<E: Exchange> Session<E> {
                 began[next] = self.clock.now();
                 opening[next] = self.open(next, dialer);
                 opening_count += usize::from(opening[next]);
-                if opening[next] && first {
+                if opening[next] && opens != Opening::Connect {
                     self.release(next, began[next]);
                 }
                 next += 1;
@@ -250,7 +275,10 @@ impl<E: Exchange> Session<E> {
             for event in &ready {
                 let turn = self.turn(*event);
                 let alive = !turn.over && self.flush(event.index);
-                let through = if first { !turn.answered.is_empty() } else { turn.connected };
+                let through = match opens {
+                    Opening::Connect | Opening::Send => turn.connected,
+                    Opening::Answer => !turn.answered.is_empty(),
+                };
                 if opening[event.index] && (through || !alive) {
                     opening[event.index] = false;
                     opening_count -= 1;
@@ -301,6 +329,13 @@ impl<E: Exchange> Session<E> {
 
     pub(crate) fn is_open(&self, index: usize) -> bool {
         self.connections[index].is_some()
+    }
+
+    /// Those that are not over and have everything answered that they were to send.
+    pub(crate) fn answered(&self) -> impl Iterator<Item = usize> {
+        let answered = |c: &Connection| c.outstanding() == 0;
+        (0..self.connections.len())
+            .filter(move |index| self.connections[*index].as_ref().is_some_and(answered))
     }
 
     /// Sends what was released; whether the connection is not over.
@@ -358,6 +393,21 @@ impl<E: Exchange> Session<E> {
             turn.over = true;
         }
         turn
+    }
+
+    /// Does what connections are ready for by now: they may have ended while nobody looked.
+    pub(crate) fn catch_up(&mut self) -> Result<(), Failure> {
+        let mut ready = Vec::new();
+        loop {
+            self.wait(&mut ready, Duration::ZERO)?;
+            if ready.is_empty() {
+                return Ok(());
+            }
+            for event in &ready {
+                self.turn(*event);
+                self.flush(event.index);
+            }
+        }
     }
 
     /// Listens on for a moment when everything was answered: nothing more may come.

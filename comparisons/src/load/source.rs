@@ -11,7 +11,7 @@ use super::histogram::Histogram;
 use super::options::{self, Common};
 use super::pace::{Clock, ns};
 use super::report::{Messages, Report, ServerUse};
-use super::session::Session;
+use super::session::{Opening, Session};
 use super::window::Window;
 
 /// What it is told.
@@ -47,7 +47,7 @@ impl Options {
         let source = Source::new(self.messages, self.bytes, self.batch);
         let mut session = Session::new(source, clock, self.connections, 1, 0)?;
         let mut dialer = Dialer::new(self.common.addr, self.connections);
-        session.open_all(&mut dialer, self.patience, false)?;
+        session.open_all(&mut dialer, self.patience, Opening::Connect)?;
         session.tally.require_opened()?;
 
         let now = clock.now();

@@ -9,8 +9,8 @@ use super::histogram::Histogram;
 use super::options::{Common, Steady};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::{Messages, Report};
-use super::session::{OTHER, Ready, Session, Turn};
-use super::window::Window;
+use super::session::{OTHER, Opening, Ready, Session, Turn};
+use super::window::{Seen, Window};
 
 /// Runs it and prints the report.
 pub(crate) fn run<E: Exchange>(
@@ -22,32 +22,41 @@ pub(crate) fn run<E: Exchange>(
     let clock = Clock::new();
     let mut session = Session::new(exchange, clock, options.connections, options.in_flight, 0)?;
     let mut dialer = Dialer::new(common.addr, options.connections);
-    session.open_all(&mut dialer, options.patience, true)?;
+    session.open_all(&mut dialer, options.patience, Opening::Answer)?;
     session.tally.require_opened()?;
-    let mut load = Load::new(session, common, options)?;
+    let now = clock.now();
+    let start = now + ns(options.warm_up);
+    let window = Window::new(start, start + ns(options.seconds), common.server_pid);
+    let open_loop = match options.rate {
+        Some(rate) => Some(OpenLoop::new(&session, Schedule::new(now, window.end, rate))?),
+        None => None,
+    };
+    let mut load = Load { session: &mut session, window, latency: Histogram::new(), open_loop };
     load.drive(ns(options.patience))?;
     load.into_report(options)?.finish(common)
 }
 
-struct Load<E> {
-    session: Session<E>,
+/// Has every connection send again as soon as it is answered, until the window is over and
+/// everything is answered, or patience is; what the window saw, and how long answers took.
+pub(crate) fn closed_loop<E: Exchange>(
+    session: &mut Session<E>,
+    window: Window,
+    patience: Duration,
+) -> Result<(Seen, Histogram), Failure> {
+    let mut load = Load { session, window, latency: Histogram::new(), open_loop: None };
+    load.drive(ns(patience))?;
+    let Load { session, window, latency, .. } = load;
+    Ok((window.finish(session.clock, &session.tally), latency))
+}
+
+struct Load<'a, E> {
+    session: &'a mut Session<E>,
     window: Window,
     latency: Histogram,
     open_loop: Option<OpenLoop>,
 }
 
-impl<E: Exchange> Load<E> {
-    fn new(session: Session<E>, common: &Common, options: &Steady) -> Result<Self, Failure> {
-        let now = session.clock.now();
-        let start = now + ns(options.warm_up);
-        let window = Window::new(start, start + ns(options.seconds), common.server_pid);
-        let open_loop = match options.rate {
-            Some(rate) => Some(OpenLoop::new(&session, Schedule::new(now, window.end, rate))?),
-            None => None,
-        };
-        Ok(Self { session, window, latency: Histogram::new(), open_loop })
-    }
-
+impl<E: Exchange> Load<'_, E> {
     /// Until the window is over and everything is answered, or patience is.
     fn drive(&mut self, patience: u64) -> Result<(), Failure> {
         let clock = self.session.clock;
@@ -101,7 +110,7 @@ impl<E: Exchange> Load<E> {
             }
         }
         if let Some(open_loop) = &mut self.open_loop {
-            open_loop.release_and_flush(&mut self.session, index);
+            open_loop.release_and_flush(self.session, index);
             return;
         }
         if turn.now < self.window.end {
@@ -114,7 +123,7 @@ impl<E: Exchange> Load<E> {
 
     fn send_due(&mut self, now: u64) {
         if let Some(open_loop) = &mut self.open_loop {
-            open_loop.send_due(&mut self.session, &self.window, now);
+            open_loop.send_due(self.session, &self.window, now);
         }
     }
 
@@ -127,7 +136,7 @@ impl<E: Exchange> Load<E> {
         timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
     }
 
-    fn into_report(mut self, options: &Steady) -> Result<Report, Failure> {
+    fn into_report(self, options: &Steady) -> Result<Report, Failure> {
         let clock = self.session.clock;
         let patience = options.patience.as_secs_f64();
         let seen = self.window.finish(clock, &self.session.tally);
@@ -135,9 +144,9 @@ impl<E: Exchange> Load<E> {
         self.session.linger()?;
         let held = self.open_loop.as_ref().map_or(0, OpenLoop::held);
         self.session.close_all(&format!("not answered within {patience} s"));
-        let tally = self.session.tally;
+        let tally = &self.session.tally;
         let lost = self.open_loop.as_ref().map_or(0, |open_loop| open_loop.lost);
-        let mut report = Report::new(seen.seconds, options.connections as u64, &tally);
+        let mut report = Report::new(seen.seconds, options.connections as u64, tally);
         report.messages = Some(Messages {
             offered_per_s: options.rate,
             sent: seen.sent,
