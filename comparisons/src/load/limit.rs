@@ -116,6 +116,12 @@ impl<'a> Run<'a> {
         };
         run.busy.open_all(&mut run.dialer, options.patience, Opening::Answer)?;
         run.busy.tally.require_opened()?;
+        if run.busy.tally.opened < options.busy as u64 && !run.has_wrong_answer() {
+            let (opened, busy) = (run.busy.tally.opened, options.busy);
+            return Err(Failure::new(format!(
+                "the server took {opened} of the {busy} that are to be busy: ask for fewer (--busy)"
+            )));
+        }
         Ok(run)
     }
 
@@ -152,7 +158,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        if self.waiting() > 0 {
+        if self.waiting() > 0 || self.has_wrong_answer() {
             return Ok(());
         }
         let (served, all) = (self.served(), self.options.connections);
@@ -221,6 +227,11 @@ impl<'a> Run<'a> {
 
     fn served(&self) -> usize {
         self.busy.answered().count() + self.others.answered().count()
+    }
+
+    /// Then there is a report, whatever else: it says so.
+    fn has_wrong_answer(&self) -> bool {
+        self.busy.tally.wrong + self.others.tally.wrong > 0
     }
 
     /// Each of them waits for the answer to its only message.
