@@ -13,5 +13,7 @@
 
 pub mod accept;
 pub mod config;
+pub mod connections;
+pub mod places;
 pub mod service;
 pub mod worker;

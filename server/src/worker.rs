@@ -1,13 +1,19 @@
 //! One worker: its listeners, its connections, its end.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use owned_io::{BoundAddr, Pool, PoolConfig, Runtime, Worker, WorkersConfig};
+use owned_io::{
+    BoundAddr, ListenOptions, Pool, PoolConfig, Runtime, StopSignal, Worker, WorkersConfig,
+};
 use tracing::info;
 
-use crate::accept::{Places, accept_loop};
+use crate::accept::accept_loop;
 use crate::config::{Config, Limits, Ring, Service};
+use crate::connections::Connections;
+use crate::places::Places;
 use crate::service::{Budget, echo, sink, source};
 
 /// Runs the server on `R` until it is stopped by `stop`; `listening` is called once for each listener
@@ -17,13 +23,13 @@ use crate::service::{Budget, echo, sink, source};
 /// The bind's, or the first worker's that failed.
 pub fn run<R: Runtime>(
     config: &Config,
-    stop: owned_io::StopSignal,
-    listening: impl Fn(Service, std::net::SocketAddr) + Send + Sync + 'static,
+    stop: StopSignal,
+    listening: impl Fn(Service, SocketAddr) + Send + Sync + 'static,
 ) -> io::Result<()> {
     let bound = config
         .listeners
         .iter()
-        .map(|(service, addr)| Ok((*service, R::bind(owned_io::ListenOptions::new(*addr))?)))
+        .map(|(service, addr)| Ok((*service, R::bind(ListenOptions::new(*addr))?)))
         .collect::<io::Result<Vec<_>>>()?;
     let mut workers = WorkersConfig::<R>::new(config.workers);
     if config.ring == Ring::Tuned {
@@ -46,6 +52,7 @@ async fn serve<R: Runtime>(
     ready: &Ready,
 ) -> io::Result<()> {
     let places = Places::new(limits.connections_max);
+    let connections = Connections::default();
     let mut pool = PoolConfig::default();
     pool.leased_max = limits.connections_max.max(1);
     let pool = Pool::new(pool);
@@ -53,23 +60,24 @@ async fn serve<R: Runtime>(
     let mut accepting = Vec::with_capacity(bound.len());
     for (service, addr) in bound {
         let listener = R::listen(addr)?;
-        let (places, stop) = (places.clone(), worker.stop.clone());
+        let (places, connections) = (places.clone(), connections.clone());
+        let stop = worker.stop.clone();
         let (pool, budget) = (pool.clone(), budget.clone());
         let service = *service;
         accepting.push(R::spawn(async move {
             match service {
                 Service::Echo => {
                     let serve = |stream| echo::serve(stream, pool.clone());
-                    accept_loop::<R, _, _>(listener, places, &stop, serve).await
+                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await
                 }
                 Service::Sink => {
                     let serve =
                         |stream| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
-                    accept_loop::<R, _, _>(listener, places, &stop, serve).await
+                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await
                 }
                 Service::Source => {
                     let serve = |stream| source::serve::<R>(stream, limits);
-                    accept_loop::<R, _, _>(listener, places, &stop, serve).await
+                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await
                 }
             }
         }));
@@ -79,29 +87,28 @@ async fn serve<R: Runtime>(
         accepting.await.unwrap_or_else(|panicked| Err(panicked.into()))?;
     }
     info!(worker = worker.id, "draining");
-    places.end_reading();
+    connections.end_reading();
     places.all_free().await;
     Ok(())
 }
 
 /// Counts the workers that listen.
 struct Ready {
-    missing: std::sync::atomic::AtomicUsize,
+    missing: AtomicUsize,
     bound: Vec<(Service, BoundAddr)>,
-    listening: Box<dyn Fn(Service, std::net::SocketAddr) + Send + Sync>,
+    listening: Box<Listening>,
 }
 
+/// Told of each listener.
+type Listening = dyn Fn(Service, SocketAddr) + Send + Sync;
+
 impl Ready {
-    fn new(
-        workers: usize,
-        bound: Vec<(Service, BoundAddr)>,
-        listening: Box<dyn Fn(Service, std::net::SocketAddr) + Send + Sync>,
-    ) -> Self {
+    fn new(workers: usize, bound: Vec<(Service, BoundAddr)>, listening: Box<Listening>) -> Self {
         Self { missing: workers.into(), bound, listening }
     }
 
     fn one_more(&self) {
-        if self.missing.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+        if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             for (service, bound) in &self.bound {
                 (self.listening)(*service, bound.local_addr());
             }
