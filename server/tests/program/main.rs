@@ -1,0 +1,162 @@
+//! The program, on each runtime that is compiled in: its services, its limits, its end, and why
+//! it may refuse to start.
+
+#![cfg(target_os = "linux")]
+
+mod refusals;
+mod server;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use server::{PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
+
+#[test]
+fn services_answer() {
+    for runtime in RUNTIMES {
+        let all = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0", "--source", "127.0.0.1:0"];
+        let server = Server::start(runtime, &all);
+        for round in 0..8 {
+            echoed(&mut server.connect(0), &vec![round; 10_000]);
+        }
+
+        let mut sink = server.connect(1);
+        for len in [0, 1, 5, 70_000, 2_000_000_u32] {
+            announce(&mut sink, len, &vec![7; len as usize]);
+            assert_eq!(answer(&mut sink), len.into());
+        }
+
+        let mut source = server.connect(2);
+        for (messages, bytes, batch) in [(10_u32, 1_000_u32, 3_u32), (2, 600_000, 2), (0, 5, 1)] {
+            for number in [messages, bytes, batch] {
+                source.write_all(&number.to_le_bytes()).unwrap();
+            }
+            for n in 0..messages {
+                let mut message = vec![0; 4 + bytes as usize];
+                source.read_exact(&mut message).unwrap();
+                assert_eq!(message[..4], bytes.to_le_bytes());
+                let expected = |i: usize| (n as usize + i) as u8;
+                assert!(message[4..].iter().enumerate().all(|(i, byte)| *byte == expected(i)));
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_clients_lose_their_connection_and_nobody_elses() {
+    for runtime in RUNTIMES {
+        let options = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0", "--source", "127.0.0.1:0"];
+        let limits = ["--message-seconds-max", "1", "--announced-bytes-max", "1000000"];
+        let server = Server::start(runtime, &[&options[..], &limits[..]].concat());
+        let mut neighbour = server.connect(0);
+        echoed(&mut neighbour, b"before");
+
+        let mut too_long = server.connect(1);
+        announce(&mut too_long, u32::MAX, b"");
+        assert_closed(&mut too_long);
+
+        // More is announced than the worker commits to, however little of it is sent.
+        let mut beyond = server.connect(1);
+        announce(&mut beyond, 1_000_001, b"x");
+        assert_closed(&mut beyond);
+
+        let mut half = server.connect(1);
+        announce(&mut half, 100, b"half");
+        let started = Instant::now();
+        assert_closed(&mut half);
+        assert!(started.elapsed() >= Duration::from_millis(900));
+
+        let mut nonsense = server.connect(2);
+        nonsense.write_all(&[0; 12]).unwrap(); // batches of none
+        assert_closed(&mut nonsense);
+
+        echoed(&mut neighbour, b"after");
+    }
+}
+
+#[test]
+fn connections_over_the_limit_wait_until_there_is_a_place() {
+    for runtime in RUNTIMES {
+        // One worker, so that it is known which one has the places.
+        let one_worker = ["--runtime", runtime, "--workers", "1", "--connections-max", "2"];
+        let server = Server::start_with(&[&one_worker[..], &["--echo", "127.0.0.1:0"]].concat());
+        let (mut first, mut second, mut third) =
+            (server.connect(0), server.connect(0), server.connect(0));
+        echoed(&mut first, b"1");
+        echoed(&mut second, b"2");
+        third.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        third.write_all(b"3").unwrap();
+        assert!(third.read(&mut [0]).is_err(), "served over the limit");
+        drop(first);
+        third.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = [0];
+        third.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"3");
+    }
+}
+
+#[test]
+fn a_signal_drains_and_ends_cleanly() {
+    for runtime in RUNTIMES {
+        for signal in ["-TERM", "-INT"] {
+            let server = Server::start(runtime, &["--echo", "127.0.0.1:0"]);
+            let mut client = server.connect(0);
+            echoed(&mut client, b"before");
+            server.signal(signal);
+            assert_closed(&mut client);
+            assert_eq!(server.wait(), 0, "{runtime} {signal}");
+        }
+    }
+}
+
+/// Half a message and then silence: what is announced is counted, not allocated.
+#[test]
+fn what_is_announced_takes_no_memory() {
+    const CONNECTIONS: usize = 64;
+    const ANNOUNCED: u32 = 4 * 1024 * 1024;
+    for runtime in RUNTIMES {
+        let budget = (CONNECTIONS * ANNOUNCED as usize).to_string();
+        let options = ["--sink", "127.0.0.1:0", "--announced-bytes-max", &budget];
+        let one_worker = ["--runtime", runtime, "--workers", "1"];
+        let server = Server::start_with(&[&one_worker[..], &options[..]].concat());
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect(0)).collect();
+        for client in &mut clients {
+            announce(client, 1, b"x");
+            assert_eq!(answer(client), 1);
+        }
+        let before = server.memory();
+        for client in &mut clients {
+            announce(client, ANNOUNCED, b"x");
+        }
+        // Those that come later are answered, so the worker has had time for all of them.
+        for _ in 0..10 {
+            let mut later = server.connect(0);
+            announce(&mut later, 0, b"");
+            assert_eq!(answer(&mut later), 0);
+        }
+        let after = server.memory();
+        // And it has read all of them: it commits to nothing more.
+        let mut beyond = server.connect(0);
+        announce(&mut beyond, 2, b"x");
+        assert_closed(&mut beyond);
+        // Of 256 MiB that are announced, less than what one message would take.
+        for (what, before, after) in
+            [("resident", before.0, after.0), ("allocated", before.1, after.1)]
+        {
+            let grown = after.saturating_sub(before);
+            assert!(grown < ANNOUNCED.into(), "{runtime}: {grown} B more are {what}");
+        }
+        for client in &mut clients {
+            client.write_all(&vec![7; ANNOUNCED as usize - 1]).unwrap();
+            assert_eq!(answer(client), ANNOUNCED.into());
+        }
+    }
+}
+
+/// The answer of the sink.
+fn answer(sink: &mut TcpStream) -> u64 {
+    let mut answer = [0; 8];
+    sink.read_exact(&mut answer).unwrap();
+    u64::from_le_bytes(answer)
+}

@@ -1,0 +1,158 @@
+//! Why the program does not start: one sentence, no panic, an exit code that is not 0.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+
+use super::server::{RUNTIMES, Server, echoed, ended, program};
+
+/// The user that may do the least; by convention the same number everywhere.
+const NOBODY: u32 = 65_534;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_owned-io-server");
+
+#[test]
+fn what_cannot_start_says_why_in_one_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let file = std::env::temp_dir().join(format!("owned-io-server-{}.toml", std::process::id()));
+    fs::write(&file, "echo = \"127.0.0.1:0\"\nworker = 3\n").unwrap();
+    let file = file.to_str().unwrap();
+    let runtime = RUNTIMES[0];
+    for (args, sentence) in [
+        (vec!["--echo", "127.0.0.1:0", "--runtime", "fusion"], "there is no runtime fusion"),
+        (vec!["--runtime", runtime], "nothing to serve"),
+        (vec!["--echo", "127.0.0.1:0", "--frob"], "unexpected argument '--frob'"),
+        (vec!["--echo", "nowhere"], "invalid value 'nowhere'"),
+        (vec!["--config", file], "line 2: unknown field `worker`"),
+        (vec!["--config", "/no/such/file"], "cannot read /no/such/file"),
+        (vec!["--runtime", runtime, "--echo", &taken], "another socket has it"),
+        (vec!["--runtime", runtime, "--echo", "192.0.2.1:0"], "cannot listen on 192.0.2.1:0"),
+    ] {
+        let said = refusal(program(&args));
+        assert!(said.contains(sentence), "{args:?}: {said}");
+    }
+    fs::remove_file(file).unwrap();
+}
+
+/// As containers do it, by a policy that forbids the call, or says that there is none.
+#[test]
+fn io_uring_that_is_refused() {
+    for runtime in RUNTIMES {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            // Filters are a thread's own and its children's, and for good.
+            let thread = thread::spawn(move || {
+                refuse_io_uring(errno);
+                if *runtime == "tokio" {
+                    let server = Server::start(runtime, &["--echo", "127.0.0.1:0"]);
+                    return echoed(&mut server.connect(0), b"without io_uring");
+                }
+                let said = sentence(program(&["--runtime", runtime, "--echo", "127.0.0.1:0"]));
+                assert!(said.contains("cannot set up io_uring: "), "{runtime}: {said}");
+                assert!(said.contains(&format!("(os error {errno})")), "{runtime}: {said}");
+                assert!(said.contains("run on tokio"), "{runtime}: {said}");
+            });
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn locked_memory_that_is_too_small() {
+    let program = Program::for_nobody();
+    for runtime in RUNTIMES {
+        let args = ["--runtime", runtime, "--workers", "1", "--echo", "127.0.0.1:0"];
+        let command = program.command("ulimit -l 0 && exec \"$0\" \"$@\"", &args);
+        if *runtime == "tokio" {
+            let server = Server::start_as(command, &args);
+            echoed(&mut server.connect(0), b"without locked memory");
+            continue;
+        }
+        let said = sentence(command);
+        assert!(said.contains("the limit on locked memory is too small"), "{runtime}: {said}");
+        assert!(said.contains("ulimit -l"), "{runtime}: {said}");
+    }
+}
+
+#[test]
+fn a_port_that_is_not_permitted() {
+    let first_free = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    let first_free: u16 = first_free.trim().parse().unwrap();
+    assert!(first_free > 79, "needs the sysctl net.ipv4.ip_unprivileged_port_start over 79");
+    let program = Program::for_nobody();
+    for runtime in RUNTIMES {
+        let args = ["--runtime", runtime, "--echo", "127.0.0.1:79"];
+        let said = sentence(program.command("exec \"$0\" \"$@\"", &args));
+        assert!(said.contains("cannot listen on 127.0.0.1:79: "), "{runtime}: {said}");
+        assert!(said.contains("CAP_NET_BIND_SERVICE"), "{runtime}: {said}");
+    }
+}
+
+/// What it says instead of starting.
+fn refusal(mut command: Command) -> String {
+    let command = command.env("RUST_BACKTRACE", "1").stdout(Stdio::null()).stderr(Stdio::piped());
+    let (code, stderr) = ended(command.spawn().unwrap());
+    assert!(code.is_some_and(|code| code != 0), "{stderr}");
+    for word in ["panicked", "backtrace"] {
+        assert!(!stderr.contains(word), "{stderr}");
+    }
+    stderr
+}
+
+/// The same, where that is one line besides the logs.
+fn sentence(command: Command) -> String {
+    let stderr = refusal(command);
+    let mut lines = stderr.lines().filter(|line| !line.contains(" INFO "));
+    let said = lines.next().unwrap_or_default();
+    assert!(said.starts_with("owned-io-server: ") && lines.next().is_none(), "{stderr}");
+    said.to_owned()
+}
+
+/// Makes io_uring_setup(2) fail on this thread, and in the processes that it starts.
+fn refuse_io_uring(errno: i32) {
+    let refused = SeccompAction::Errno(errno.cast_unsigned());
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    apply_filter(&program).unwrap();
+}
+
+/// A copy of the program that everybody may run, because it may be in a folder that not everybody
+/// can enter. Removed when dropped.
+struct Program(PathBuf);
+
+impl Program {
+    fn for_nobody() -> Self {
+        static COPIES: AtomicU32 = AtomicU32::new(0);
+        let number = COPIES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("owned-io-server-{}-{number}", std::process::id());
+        let copy = Self(std::env::temp_dir().join(name));
+        // By another process: what this one starts meanwhile would have the copy open for writing.
+        assert!(Command::new("cp").arg(PROGRAM).arg(&copy.0).status().unwrap().success());
+        copy
+    }
+
+    /// Runs it by `script`, as a user without privileges where this process is root.
+    fn command(&self, script: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&self.0).args(args).current_dir("/");
+        if fs::metadata("/proc/self").unwrap().uid() == 0 {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,136 @@
+//! The program as a process, and what its clients do.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+/// Those that this test was built with.
+pub(super) const RUNTIMES: &[&str] = &[
+    #[cfg(feature = "tokio")]
+    "tokio",
+    #[cfg(feature = "tokio-uring")]
+    "tokio-uring",
+    #[cfg(feature = "compio")]
+    "compio",
+    #[cfg(feature = "monoio")]
+    "monoio",
+    #[cfg(feature = "glommio")]
+    "glommio",
+];
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) struct Server {
+    process: Child,
+    addrs: Vec<SocketAddr>,
+}
+
+impl Server {
+    pub(super) fn start(runtime: &str, options: &[&str]) -> Self {
+        Self::start_with(&[&["--runtime", runtime, "--workers", "2"], options].concat())
+    }
+
+    pub(super) fn start_with(options: &[&str]) -> Self {
+        Self::start_as(program(options), options)
+    }
+
+    /// By a command that has these options.
+    pub(super) fn start_as(mut command: Command, options: &[&str]) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let services =
+            options.iter().filter(|option| ["--echo", "--sink", "--source"].contains(option));
+        let addrs = services.map(|option| {
+            let line = lines.next().unwrap().unwrap();
+            let said = line.strip_prefix("listening ").unwrap();
+            let (service, addr) = said.split_once(' ').unwrap();
+            assert_eq!(service, &option[2..]);
+            addr.parse().unwrap()
+        });
+        let addrs = addrs.collect();
+        Self { process, addrs }
+    }
+
+    pub(super) fn connect(&self, service: usize) -> TcpStream {
+        let stream = TcpStream::connect(self.addrs[service]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    pub(super) fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Its memory in bytes: what is resident, and what is allocated, touched or not.
+    pub(super) fn memory(&self) -> (u64, u64) {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+            kib * 1024
+        };
+        (bytes("VmRSS:"), bytes("VmData:"))
+    }
+
+    /// The exit code, once it has ended by itself.
+    pub(super) fn wait(mut self) -> i32 {
+        wait(&mut self.process).unwrap_or(-1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The exit code of a process that ends by itself, if it has one, and what it wrote to stderr.
+pub(super) fn ended(process: Child) -> (Option<i32>, String) {
+    let mut server = Server { process, addrs: Vec::new() };
+    let code = wait(&mut server.process);
+    let stderr = server.process.stderr.take().unwrap();
+    (code, io::read_to_string(stderr).unwrap())
+}
+
+fn wait(process: &mut Child) -> Option<i32> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status.code();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("the server did not end");
+}
+
+pub(super) fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_owned-io-server"));
+    command.args(args);
+    command
+}
+
+pub(super) fn echoed(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap();
+    let mut answer = vec![0; bytes.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, bytes);
+}
+
+/// In one write: the second of two would wait until the first is acknowledged.
+pub(super) fn announce(stream: &mut TcpStream, len: u32, bytes: &[u8]) {
+    stream.write_all(&[&len.to_le_bytes(), bytes].concat()).unwrap();
+}
+
+/// Closed by the server, cleanly or by a reset, with nothing more to read.
+pub(super) fn assert_closed(stream: &mut TcpStream) {
+    match stream.read(&mut [0; 16]) {
+        Ok(0) => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        other => panic!("expected the end, got {other:?}"),
+    }
+}
