@@ -1,5 +1,7 @@
 //! `load limit`: more connections than the server has descriptors for.
 
+use std::hash::{BuildHasher, RandomState};
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -67,6 +69,8 @@ impl Options {
         let open = run.open();
         let idle = run.idle()?;
         let at_limit = run.speed()?;
+        thread::sleep(by_chance(SETTLED));
+        run.busy.catch_up()?;
         run.others.catch_up()?;
         let lost = open - run.open();
         let (released, resumed) = run.release()?;
@@ -238,4 +242,11 @@ impl<'a> Run<'a> {
     fn waiting(&self) -> usize {
         self.others.outstanding as usize
     }
+}
+
+/// Up to `most`. All else takes so long as it is told: a server that looks for descriptors at
+/// intervals would be met at the same moment of its interval in every run.
+fn by_chance(most: Duration) -> Duration {
+    let chance = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
+    most.mul_f64(chance)
 }
