@@ -494,7 +494,7 @@ fn few_places(Places { all, again, at_limit }: Places) -> SocketAddr {
                 && let Some((index, act)) = at_limit
             {
                 // Later than those that come have waited to see whether they are served.
-                thread::sleep(Duration::from_millis(800));
+                thread::sleep(Duration::from_millis(1000));
                 act(&streams[index as usize]);
             }
             let Ok(()) = free.recv() else { return };
