@@ -62,8 +62,8 @@ pub trait OwnedRead {
     /// # Implementer notes
     /// Set the length before you return, and only on success. Ask the kernel for no more than
     /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX): its length fields are 32 bits wide. Where
-    /// the runtime does not ration a task that is always ready (tokio does), yield after some tens of
-    /// operations in a row that did not wait; the same goes for pooled reads and for writes.
+    /// the runtime does not ration a task that is always ready (tokio does), yield after some
+    /// hundred operations in a row that did not wait; the same goes for pooled reads and for writes.
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B>;
 
     /// Reads into a buffer of `pool`, taken as late as serves the runtime best.

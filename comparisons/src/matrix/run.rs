@@ -153,6 +153,11 @@ impl Options {
         let _ = fs::remove_file(&json);
         let mut value: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.into()))?;
         value["startup_ms"] = (running.startup.as_secs_f64() * 1e3).into();
+        for (name, pointer) in &workload.figures {
+            if !value.pointer(pointer).is_some_and(Value::is_number) {
+                return Err(Failure::new(format!("nothing was measured that gives {name:?}")));
+            }
+        }
         Ok(value)
     }
 }
