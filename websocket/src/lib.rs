@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod close;
+mod config;
+mod engine;
+mod error;
+pub mod frame;
+mod message;
+mod utf8;
+
+pub use close::{CloseCode, CloseFrame};
+pub use config::Config;
+pub use engine::{Control, Decoded, Engine, Event, Piece, Receiver, Sender, State};
+pub use error::{Error, Limit, Misuse, Timeout, Violation};
+pub use message::{Kind, Part};
