@@ -1,4 +1,19 @@
-//! [`Utf8`]: validates text that comes in parts, however they are cut.
+//! Text: whole, by [`unmask_text`], and in parts, however they are cut, by [`Utf8`].
+
+use crate::frame::mask_is_ascii;
+
+/// The text that `payload` is, once it is unmasked if there is a key; none if it is not UTF-8.
+#[inline]
+#[expect(unsafe_code, reason = "a second look at ASCII would cost half as much as the first")]
+pub(crate) fn unmask_text(payload: &mut [u8], key: Option<[u8; 4]>) -> Option<&mut str> {
+    if let Some(key) = key
+        && mask_is_ascii(payload, key)
+    {
+        // SAFETY: ASCII is UTF-8.
+        return Some(unsafe { str::from_utf8_unchecked_mut(payload) });
+    }
+    simdutf8::basic::from_utf8_mut(payload).ok()
+}
 
 /// A validator that remembers a character cut off at the end of a part.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,6 @@
 use super::Control;
-use crate::frame::{Header, Opcode, mask, rotated};
-use crate::utf8::Utf8;
+use crate::frame::{Header, Opcode, mask, mask_is_ascii, rotated};
+use crate::utf8::{Utf8, unmask_text};
 use crate::{CloseFrame, Config, Error, Kind, Limit, Violation};
 
 /// Turns the bytes that the peer sends into events, in the buffer that they were read into.
@@ -180,15 +180,17 @@ impl Receiver {
         {
             let consumed = header_bytes + header.payload_bytes as usize;
             let payload = &mut buf[header_bytes..consumed];
-            if let Some(key) = header.key {
-                mask(payload, key);
-            }
             control.handle_data();
             let event = match kind {
-                Kind::Binary => Event::Binary(payload),
-                Kind::Text => match text(payload) {
-                    Ok(text) => Event::Text(text),
-                    Err(violation) => return Err(self.fail(control, violation.into())),
+                Kind::Binary => {
+                    if let Some(key) = header.key {
+                        mask(payload, key);
+                    }
+                    Event::Binary(payload)
+                }
+                Kind::Text => match unmask_text(payload, header.key) {
+                    Some(text) => Event::Text(text),
+                    None => return Err(self.fail(control, Violation::TextNotUtf8.into())),
                 },
             };
             return Ok(Decoded { consumed, event: Some(event) });
@@ -270,15 +272,16 @@ impl Receiver {
         let end = buf.len().min(start + frame.held + frame.left);
         let payload = &mut buf[start..end];
         let fresh = &mut payload[frame.held..];
+        let mut ascii = false;
         if let Some(key) = frame.key {
-            mask(fresh, key);
+            ascii = mask_is_ascii(fresh, key);
             frame.key = Some(rotated(key, fresh.len()));
         }
         frame.left -= fresh.len();
         // Text is checked as it comes, so that what cannot be text any more fails at once.
-        let is_data = !frame.opcode.is_control();
-        let message = self.message.filter(|_| is_data);
-        if message.is_some_and(|message| message.kind == Kind::Text) && !self.utf8.push(fresh) {
+        let message = self.message.filter(|_| !frame.opcode.is_control());
+        let is_text = message.is_some_and(|message| message.kind == Kind::Text);
+        if is_text && !(ascii && self.utf8.is_complete() || self.utf8.push(fresh)) {
             return Err(self.fail(control, Violation::TextNotUtf8.into()));
         }
 
@@ -320,7 +323,10 @@ impl Receiver {
                 Event::Piece(Piece { kind, payload, first, last, frame_bytes_left: left })
             }
             Kind::Binary => Event::Binary(payload),
-            Kind::Text => Event::Text(text(payload)?),
+            Kind::Text => match simdutf8::basic::from_utf8_mut(payload) {
+                Ok(text) => Event::Text(text),
+                Err(_) => return Err(Violation::TextNotUtf8),
+            },
         })
     }
 
@@ -359,8 +365,4 @@ fn within(limit: Limit, got: u64, max: usize) -> Result<usize, Error> {
         Ok(bytes) if bytes <= max => Ok(bytes),
         _ => Err(Error::Limit { limit, max: max as u64, got }),
     }
-}
-
-fn text(payload: &mut [u8]) -> Result<&mut str, Violation> {
-    simdutf8::basic::from_utf8_mut(payload).map_err(|_| Violation::TextNotUtf8)
 }

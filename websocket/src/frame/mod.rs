@@ -6,5 +6,6 @@ mod opcode;
 
 pub(crate) use header::CONTROL_PAYLOAD_BYTES_MAX;
 pub use header::{Header, HeaderBytes};
+pub(crate) use mask::mask_is_ascii;
 pub use mask::{mask, rotated};
 pub use opcode::Opcode;
