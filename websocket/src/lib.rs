@@ -6,6 +6,7 @@ mod config;
 mod engine;
 mod error;
 pub mod frame;
+pub mod handshake;
 mod message;
 mod utf8;
 
