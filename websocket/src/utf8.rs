@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn any_two_cuts_agree_with_the_whole() {
-        for sample in SAMPLES {
+        let step = if cfg!(miri) { 6 } else { 1 };
+        for sample in SAMPLES.into_iter().step_by(step) {
             for end in 0..=sample.len() {
                 for middle in 0..=end {
                     let mut utf8 = Utf8::default();

@@ -187,7 +187,9 @@ mod tests {
 
     #[test]
     fn every_pair_of_first_bytes_is_a_header_or_a_violation() {
-        for (first, second) in (0..=255).flat_map(|first| (0..=255).map(move |s| (first, s))) {
+        let step = if cfg!(miri) { 13 } else { 1 };
+        let bytes = || (0..=255).step_by(step);
+        for (first, second) in bytes().flat_map(|first| bytes().map(move |s| (first, s))) {
             let (fin, opcode, length) = (first & 0x80 != 0, first & 0x0F, second & 0x7F);
             let expected = match opcode {
                 _ if first & 0x70 != 0 => Some(Violation::ReservedBits),

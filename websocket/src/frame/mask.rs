@@ -115,11 +115,11 @@ mod tests {
     #[test]
     fn every_length_at_every_phase_and_alignment() {
         let key = [0x11, 0x22, 0x44, 0x88];
-        let lengths: &[_] = if cfg!(miri) { &[0..30, 255..257] } else { &[0..300, 8191..8194] };
-        let original: Vec<u8> = (0..=255).cycle().take(9100).collect();
+        let lengths: &[_] = if cfg!(miri) { &[0..18, 256..257] } else { &[0..300, 8191..8194] };
+        let alignments = if cfg!(miri) { 0..2 } else { 0..16 };
         for len in lengths.iter().cloned().flatten() {
-            for (phase, align) in (0..4).flat_map(|phase| (0..16).map(move |align| (phase, align)))
-            {
+            let original: Vec<u8> = (0..=255).cycle().take(len + 32).collect();
+            for (phase, align) in (0..4).flat_map(|p| alignments.clone().map(move |a| (p, a))) {
                 let mut masked = original.clone();
                 mask(&mut masked[align..][..len], rotated(key, phase));
                 for (at, (masked, original)) in masked.iter().zip(&original).enumerate() {
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn one_byte_that_is_not_ascii_is_seen_wherever_it_is() {
         let key = [0x91, 0x22, 0xC4, 0x08];
-        let lengths = if cfg!(miri) { [0, 1, 17, 256] } else { [0, 7, 63, 530] };
+        let lengths = if cfg!(miri) { [0, 1, 9, 17] } else { [0, 7, 63, 530] };
         for len in lengths {
             let mut payload = vec![b'~'; len];
             mask(&mut payload, key);
