@@ -1,3 +1,5 @@
+use std::fmt;
+
 use super::Control;
 use crate::frame::{Header, Opcode, mask, mask_is_ascii, rotated};
 use crate::utf8::{Utf8, unmask_text};
@@ -61,7 +63,7 @@ pub struct Decoded<'b> {
 }
 
 /// What the peer sent. Payloads are unmasked, in the buffer they were received in.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub enum Event<'b> {
     /// A message of text, in one frame.
     Text(&'b mut str),
@@ -80,7 +82,7 @@ pub enum Event<'b> {
 
 /// A piece of a message. Other pieces may come before and after it, and control frames in between;
 /// pieces of another message may not.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Piece<'b> {
     /// What the message is. Of text, a piece can end within a character, and is otherwise known to
     /// be UTF-8.
@@ -94,6 +96,33 @@ pub struct Piece<'b> {
     /// How many bytes of this piece's frame are still to come. If there are any, they come first, and
     /// with no other frame in between.
     pub frame_bytes_left: usize,
+}
+
+impl fmt::Debug for Event<'_> {
+    /// How long the payload is, not what it is: that may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Binary(payload) => write!(f, "Binary({} bytes)", payload.len()),
+            Self::Piece(piece) => piece.fmt(f),
+            Self::Ping(payload) => write!(f, "Ping({} bytes)", payload.len()),
+            Self::Pong(payload) => write!(f, "Pong({} bytes)", payload.len()),
+            Self::Close(frame) => frame.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Piece<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, payload, first, last, frame_bytes_left } = self;
+        f.debug_struct("Piece")
+            .field("kind", kind)
+            .field("payload_bytes", &payload.len())
+            .field("first", first)
+            .field("last", last)
+            .field("frame_bytes_left", frame_bytes_left)
+            .finish()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +190,9 @@ impl Receiver {
     /// # Errors
     /// [`Error::Peer`] and [`Error::Limit`]. The connection has failed, the close frame that says why
     /// is queued, and every later call says the same.
+    ///
+    /// # Panics
+    /// If bytes are left out that came before and were not consumed.
     #[inline]
     pub fn decode<'b>(
         &mut self,
