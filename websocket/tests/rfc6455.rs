@@ -414,8 +414,11 @@ fn a_connection_without_messages_is_closed() {
     let mut engine = Engine::server(config, start);
     let Engine { receiver, sender, control } = &mut engine;
 
-    control.handle_received(start + 10 * SECOND);
+    control.handle_received(start + 5 * SECOND);
     receiver.decode(control, &mut frame(Role::Server, FIN | TEXT, b"")).unwrap();
+    assert_eq!(control.poll_timeout(), Some(start + 65 * SECOND));
+    control.handle_received(start + 10 * SECOND);
+    receiver.decode(control, &mut frame(Role::Server, TEXT, b"a fragment")).unwrap();
     control.handle_received(start + 20 * SECOND);
     receiver.decode(control, &mut frame(Role::Server, FIN | PING, b"")).unwrap(); // no message
     assert_eq!(control.poll_timeout(), Some(start + 70 * SECOND));

@@ -312,6 +312,9 @@ impl Receiver {
         frame.left -= fresh.len();
         // Text is checked as it comes, so that what cannot be text any more fails at once.
         let message = self.message.filter(|_| !frame.opcode.is_control());
+        if message.is_some() {
+            control.handle_data();
+        }
         let is_text = message.is_some_and(|message| message.kind == Kind::Text);
         if is_text && !(ascii && self.utf8.is_complete() || self.utf8.push(fresh)) {
             return Err(self.fail(control, Violation::TextNotUtf8.into()));
