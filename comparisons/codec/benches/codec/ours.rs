@@ -1,0 +1,141 @@
+//! The engine, driven as a stream drives it, and the floor under it.
+
+use std::hint::black_box;
+use std::io::Write;
+use std::time::Instant;
+
+use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire};
+use owned_io_websocket::frame::mask;
+use owned_io_websocket::{Config, Decoded, Engine, Event, Kind, Part};
+
+/// A receive buffer, as a stream has one: bytes are read behind those that are not decoded yet.
+struct Buffer {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    fn new(capacity: usize) -> Self {
+        Self { bytes: vec![0; capacity].into(), start: 0, end: 0 }
+    }
+
+    /// Reads once, after what is not decoded yet; that is moved to the front if room is short. Behind
+    /// the start of a long frame no more is read than its end, so that such bytes move never.
+    fn fill(&mut self, connection: &mut Connection, missing: usize) {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        let held = self.end - self.start;
+        if self.bytes.len() - self.end < missing.max(1024) {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, held);
+        }
+        let spare = &mut self.bytes[self.end..];
+        let max = if held > 2048 { missing } else { spare.len() };
+        let bytes = connection.next(max);
+        spare[..bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
+    }
+}
+
+/// Every message whole, in a receive buffer that holds a chunk behind the start of one.
+pub(crate) fn whole(wire: &Wire) -> impl FnMut(&mut Tally) {
+    let mut config = Config::default();
+    let len = wire.tally.bytes / wire.tally.messages;
+    config.whole_frame_bytes_max = len.max(16 * 1024);
+    let now = Instant::now(); // the codec alone is measured, not the clock
+    let Engine { mut receiver, control, .. } = Engine::server(config, now);
+    let (mut connection, expected) = (Connection::new(wire), wire.tally.messages);
+    let mut buffer = Buffer::new(config.whole_frame_bytes_max + CHUNK_BYTES);
+    move |tally| {
+        while tally.messages < expected {
+            let buf = &mut buffer.bytes[buffer.start..buffer.end];
+            let Decoded { consumed, event } = receiver.decode(&control, buf).unwrap();
+            buffer.start += consumed;
+            match event {
+                Some(Event::Binary(payload)) => tally.add(payload),
+                Some(Event::Text(text)) => tally.add(text.as_bytes()),
+                Some(other) => panic!("{other:?}"),
+                None => {
+                    control.handle_received(now);
+                    buffer.fill(&mut connection, receiver.bytes_missing());
+                }
+            }
+        }
+    }
+}
+
+/// With a receive buffer of 16 KiB: longer messages are put together in a buffer of their announced
+/// size, into which all is read that is not there yet.
+pub(crate) fn assembled(wire: &Wire) -> impl FnMut(&mut Tally) {
+    let now = Instant::now();
+    let Engine { mut receiver, control, .. } = Engine::server(Config::default(), now);
+    let (mut connection, expected) = (Connection::new(wire), wire.tally.messages);
+    let mut buffer = Buffer::new(16 * 1024);
+    move |tally| {
+        while tally.messages < expected {
+            let buf = &mut buffer.bytes[buffer.start..buffer.end];
+            let Decoded { consumed, event } = receiver.decode(&control, buf).unwrap();
+            buffer.start += consumed;
+            match event {
+                Some(Event::Binary(payload)) => tally.add(payload),
+                Some(Event::Text(text)) => tally.add(text.as_bytes()),
+                Some(Event::Piece(piece)) => {
+                    let mut message =
+                        Vec::with_capacity(piece.payload.len() + piece.frame_bytes_left);
+                    message.extend_from_slice(piece.payload);
+                    while receiver.bytes_missing() > 0 {
+                        let at = message.len();
+                        message.extend_from_slice(connection.next(receiver.bytes_missing()));
+                        control.handle_received(now);
+                        receiver.decode(&control, &mut message[at..]).unwrap();
+                    }
+                    tally.add(&message);
+                }
+                Some(other) => panic!("{other:?}"),
+                None => {
+                    control.handle_received(now);
+                    buffer.fill(&mut connection, receiver.bytes_missing());
+                }
+            }
+        }
+    }
+}
+
+/// Copies each chunk and runs over it once.
+pub(crate) fn floor(wire: &Wire) -> impl FnMut() -> usize {
+    let (mut connection, expected) = (Connection::new(wire), wire.bytes.len());
+    let mut buf = vec![0; CHUNK_BYTES];
+    move || {
+        let mut read = 0;
+        while read < expected {
+            let bytes = connection.next(CHUNK_BYTES);
+            let buf = &mut buf[..bytes.len()];
+            buf.copy_from_slice(bytes);
+            mask(buf, [1, 2, 3, 4]);
+            read += black_box(buf).len();
+        }
+        read
+    }
+}
+
+/// Says how many bytes went out.
+pub(crate) fn encode(len: usize, messages: usize) -> impl FnMut() -> usize {
+    let mut config = Config::default();
+    config.queue_bytes_max = usize::MAX;
+    let Engine { mut sender, control, .. } = Engine::server(config, Instant::now());
+    let mut connection = Connection::new(&Wire { bytes: Vec::new(), tally: Tally::default() });
+    let (payload, mut queue) = (vec![b'a'; len], Vec::new());
+    move || {
+        for _ in 0..messages {
+            let part = Part::Whole(Kind::Binary);
+            sender.encode(&control, part, black_box(&payload), &mut queue).unwrap();
+        }
+        connection.written = 0;
+        connection.write_all(black_box(&queue)).unwrap();
+        sender.handle_written(&control, queue.len(), Instant::now());
+        queue.clear();
+        connection.written
+    }
+}

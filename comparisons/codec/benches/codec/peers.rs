@@ -1,0 +1,109 @@
+//! The others, each through its public API, on a connection that is always ready.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire};
+
+/// What a future gives that never waits.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("the connection is always ready"),
+    }
+}
+
+pub(crate) fn tungstenite(wire: &Wire) -> impl FnMut(&mut Tally) {
+    use tungstenite::protocol::{Role, WebSocket};
+    let mut socket = WebSocket::from_raw_socket(Connection::new(wire), Role::Server, None);
+    let expected = wire.tally.messages;
+    move |tally| {
+        while tally.messages < expected {
+            match socket.read().unwrap() {
+                tungstenite::Message::Binary(payload) => tally.add(&payload),
+                tungstenite::Message::Text(text) => tally.add(text.as_bytes()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+pub(crate) fn fastwebsockets(wire: &Wire) -> impl FnMut(&mut Tally) {
+    use fastwebsockets::{FragmentCollector, Role, WebSocket};
+    let mut socket = WebSocket::after_handshake(Connection::new(wire), Role::Server);
+    socket.set_writev(false);
+    let mut socket = FragmentCollector::new(socket); // checks text, too
+    let expected = wire.tally.messages;
+    move |tally| {
+        while tally.messages < expected {
+            tally.add(&ready(socket.read_frame()).unwrap().payload);
+        }
+    }
+}
+
+pub(crate) fn tokio_websockets(wire: &Wire) -> impl FnMut(&mut Tally) {
+    let mut socket = tokio_websockets::ServerBuilder::new().serve(Connection::new(wire));
+    let expected = wire.tally.messages;
+    move |tally| {
+        let context = &mut Context::from_waker(Waker::noop());
+        while tally.messages < expected {
+            // It gives up the processor now and then, as if the connection were not ready.
+            if let Poll::Ready(message) = Pin::new(&mut socket).poll_next(context) {
+                tally.add(message.unwrap().unwrap().as_payload());
+            }
+        }
+    }
+}
+
+pub(crate) fn sockudo(wire: &Wire) -> impl FnMut(&mut Tally) {
+    use sockudo_ws::{Message, protocol::Protocol, protocol::Role};
+    let mut protocol = Protocol::new(Role::Server, 16 << 20, 64 << 20);
+    let (mut connection, expected) = (Connection::new(wire), wire.tally.messages);
+    let (mut buf, mut messages) = (BytesMut::with_capacity(2 * CHUNK_BYTES), Vec::new());
+    move |tally| {
+        while tally.messages < expected {
+            buf.extend_from_slice(connection.next(CHUNK_BYTES));
+            protocol.process_into(&mut buf, &mut messages).unwrap();
+            for message in messages.drain(..) {
+                match message {
+                    Message::Binary(payload) | Message::Text(payload) => tally.add(&payload),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn web_socket(wire: &Wire) -> impl FnMut(&mut Tally) {
+    let stream = tokio::io::BufReader::with_capacity(CHUNK_BYTES, Connection::new(wire));
+    let mut socket = web_socket::WebSocket::server(stream);
+    let expected = wire.tally.messages;
+    move |tally| {
+        while tally.messages < expected {
+            match ready(socket.recv()).unwrap() {
+                web_socket::Event::Data { data, .. } => tally.add(&data),
+                _ => panic!("no data"),
+            }
+        }
+    }
+}
+
+/// Says how many bytes went out.
+pub(crate) fn tungstenite_encode(len: usize, messages: usize) -> impl FnMut() -> usize {
+    use tungstenite::protocol::{Role, WebSocket};
+    let connection = Connection::new(&Wire { bytes: Vec::new(), tally: Tally::default() });
+    let mut socket = WebSocket::from_raw_socket(connection, Role::Server, None);
+    let payload = Bytes::from(vec![b'a'; len]);
+    move || {
+        socket.get_mut().written = 0;
+        for _ in 0..messages {
+            socket.write(tungstenite::Message::Binary(black_box(&payload).clone())).unwrap();
+        }
+        socket.flush().unwrap();
+        socket.get_ref().written
+    }
+}

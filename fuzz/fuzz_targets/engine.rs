@@ -1,0 +1,84 @@
+//! However the bytes are cut, and whatever the buffer holds, the same messages come and the same error.
+#![no_main]
+
+use std::time::Instant;
+
+use libfuzzer_sys::fuzz_target;
+use owned_io_websocket::{Config, Decoded, Engine, Error, Event, Kind, Part, State};
+
+#[derive(Debug, PartialEq)]
+enum Got {
+    Message(Kind, Vec<u8>),
+    Ping(Vec<u8>),
+    Pong(Vec<u8>),
+    Close(Option<u16>, String),
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [role, cut, whole, wire @ ..] = input else { return };
+    let one = run(*role, wire.len().max(1), 1 << 20, wire);
+    let other = run(*role, usize::from(*cut) + 1, usize::from(*whole), wire);
+    // Text that turns bad in a frame that is not complete fails earlier when it is seen earlier, so
+    // what came before an error is the same, and so is whether there is one.
+    assert_eq!(one, other);
+});
+
+fn run(role: u8, size: usize, whole: usize, wire: &[u8]) -> (Vec<Got>, Option<Error>, Vec<u8>) {
+    let mut config = Config::default();
+    config.whole_frame_bytes_max = whole;
+    config.frame_bytes_max = 1 << 16;
+    config.message_bytes_max = 1 << 17;
+    let now = Instant::now();
+    let mut engine = match role & 1 {
+        0 => Engine::server(config, now),
+        _ => Engine::client(config, now, |keys| keys.fill(0x5A)),
+    };
+    let (mut buf, mut got, mut assembled, mut out) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for chunk in wire.chunks(size) {
+        engine.control.handle_received(now);
+        buf.extend_from_slice(chunk);
+        if let Err(error) = decode(&mut engine, &mut buf, &mut assembled, &mut got) {
+            assert_eq!(engine.control.failure(), Some(error));
+            engine.sender.poll_control(&engine.control, &mut out);
+            assert_eq!(engine.control.state(), State::Closed);
+            return (got, Some(error), out);
+        }
+    }
+    let sent = engine.sender.encode(&engine.control, Part::Whole(Kind::Text), b"", &mut Vec::new());
+    assert_eq!(sent.is_ok(), engine.control.state() == State::Open);
+    engine.sender.poll_control(&engine.control, &mut out);
+    (got, None, out)
+}
+
+fn decode(
+    engine: &mut Engine,
+    buf: &mut Vec<u8>,
+    assembled: &mut Vec<u8>,
+    got: &mut Vec<Got>,
+) -> Result<(), Error> {
+    let Engine { receiver, control, .. } = engine;
+    loop {
+        let Decoded { consumed, event } = receiver.decode(control, buf)?;
+        let event = match event {
+            None => {
+                buf.drain(..consumed);
+                return Ok(());
+            }
+            Some(Event::Text(text)) => Some(Got::Message(Kind::Text, text.as_bytes().to_vec())),
+            Some(Event::Binary(payload)) => Some(Got::Message(Kind::Binary, payload.to_vec())),
+            Some(Event::Ping(payload)) => Some(Got::Ping(payload.to_vec())),
+            Some(Event::Pong(payload)) => Some(Got::Pong(payload.to_vec())),
+            Some(Event::Close(frame)) => {
+                Some(Got::Close(frame.code.map(|code| code.get()), frame.reason.into()))
+            }
+            Some(Event::Piece(piece)) => {
+                assert_eq!(piece.first && !assembled.is_empty(), false);
+                assembled.extend_from_slice(piece.payload);
+                piece.last.then(|| Got::Message(piece.kind, std::mem::take(assembled)))
+            }
+        };
+        got.extend(event);
+        buf.drain(..consumed);
+    }
+}

@@ -1,0 +1,58 @@
+//! [`Config`]: the limits of a connection.
+
+use std::time::Duration;
+
+use crate::frame::Header;
+
+/// What a connection accepts, holds and waits for at most.
+///
+/// ```
+/// let mut config = owned_io_websocket::Config::default();
+/// config.message_bytes_max = 64 * 1024;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The longest payload of one frame that the peer may send, in bytes. Checked when the header
+    /// is read, before anybody allocates. Default 16 MiB.
+    pub frame_bytes_max: usize,
+    /// The longest message that the peer may send, over all its fragments, in bytes. Default
+    /// 64 MiB: what one connection can make a program hold that assembles messages.
+    pub message_bytes_max: usize,
+    /// Frames of at most this payload, in bytes, are handed out whole, once they are complete in the
+    /// receive buffer; longer ones in pieces, as their bytes come.
+    ///
+    /// The receive buffer must hold this much and the longest header, 14 bytes, and no less than 139
+    /// bytes: control frames are always whole. Default 16 KiB less 14 bytes: what fits the
+    /// contract's pooled buffers.
+    pub whole_frame_bytes_max: usize,
+    /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
+    /// that a peer that does not read cannot make the program hold more. Default 16 MiB.
+    pub queue_bytes_max: usize,
+    /// How long the peer may be silent before it is sent a ping. Default 30 s, less than what
+    /// most NATs and proxies take for a dead connection. None: no pings.
+    pub ping_interval: Option<Duration>,
+    /// How long the peer may stay silent after a ping before the connection fails. Any byte counts,
+    /// not a pong alone: within a long frame a peer has no way to send one. Default 20 s.
+    pub pong_timeout: Duration,
+    /// How long a connection stays open with no message either way, pings answered or not. Default
+    /// none: waiting for something to happen is what many connections are for.
+    pub idle_timeout: Option<Duration>,
+    /// How long the closing handshake may take. Default 5 s.
+    pub close_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            frame_bytes_max: 16 * 1024 * 1024,
+            message_bytes_max: 64 * 1024 * 1024,
+            whole_frame_bytes_max: 16 * 1024 - Header::BYTES_MAX,
+            queue_bytes_max: 16 * 1024 * 1024,
+            ping_interval: Some(Duration::from_secs(30)),
+            pong_timeout: Duration::from_secs(20),
+            idle_timeout: None,
+            close_timeout: Duration::from_secs(5),
+        }
+    }
+}

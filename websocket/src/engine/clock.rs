@@ -1,0 +1,117 @@
+//! [`Clock`]: when something is late, by the times that the engine is told.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::{Config, Timeout};
+
+/// The timers of a connection.
+#[derive(Debug)]
+pub(super) struct Clock {
+    ping_interval: Option<Duration>,
+    pong_timeout: Duration,
+    idle_timeout: Option<Duration>,
+    close_timeout: Duration,
+
+    /// The latest time that the engine was told.
+    now: Cell<Instant>,
+    /// When bytes of the peer came last.
+    heard_at: Cell<Instant>,
+    /// When the peer was sent a ping, if nothing was heard since.
+    pinged_at: Cell<Option<Instant>>,
+    /// When a message went either way last, except for `data`.
+    data_at: Cell<Instant>,
+    /// Whether one has gone since `now`, which is then its time. So a message costs one store, and
+    /// the engine need not be told the time with each.
+    data: Cell<bool>,
+    /// When the closing handshake began.
+    closing_at: Cell<Option<Instant>>,
+}
+
+/// What has to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Ping,
+    Timeout(Timeout),
+}
+
+impl Clock {
+    pub(super) fn new(config: &Config, now: Instant) -> Self {
+        Self {
+            ping_interval: config.ping_interval,
+            pong_timeout: config.pong_timeout,
+            idle_timeout: config.idle_timeout,
+            close_timeout: config.close_timeout,
+            now: Cell::new(now),
+            heard_at: Cell::new(now),
+            pinged_at: Cell::new(None),
+            data_at: Cell::new(now),
+            data: Cell::new(false),
+            closing_at: Cell::new(None),
+        }
+    }
+
+    pub(super) fn set(&self, now: Instant) {
+        self.settle_data();
+        self.now.set(now.max(self.now.get()));
+    }
+
+    pub(super) fn handle_received(&self, now: Instant) {
+        self.set(now);
+        self.heard_at.set(self.now.get());
+        self.pinged_at.set(None);
+    }
+
+    #[inline]
+    pub(super) fn handle_data(&self) {
+        self.data.set(true);
+    }
+
+    pub(super) fn handle_close(&self) {
+        self.closing_at.set(Some(self.now.get()));
+    }
+
+    /// When something is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due().map(|(at, _)| at)
+    }
+
+    /// What is due at `now`.
+    pub(super) fn handle_timeout(&self, now: Instant) -> Option<Due> {
+        self.set(now);
+        let (_, due) = self.due().filter(|(at, _)| *at <= self.now.get())?;
+        if due == Due::Ping {
+            self.pinged_at.set(Some(self.now.get()));
+        }
+        Some(due)
+    }
+
+    /// What is due next, and when. A deadline too far away to be a time is none.
+    fn due(&self) -> Option<(Instant, Due)> {
+        if let Some(at) = self.closing_at.get() {
+            let at = at.checked_add(self.close_timeout)?;
+            return Some((at, Due::Timeout(Timeout::Close)));
+        }
+        self.settle_data();
+        let alive = match self.pinged_at.get() {
+            Some(at) => {
+                at.checked_add(self.pong_timeout).map(|at| (at, Due::Timeout(Timeout::Pong)))
+            }
+            None => self
+                .ping_interval
+                .and_then(|interval| self.heard_at.get().checked_add(interval))
+                .map(|at| (at, Due::Ping)),
+        };
+        let idle = self
+            .idle_timeout
+            .and_then(|timeout| self.data_at.get().checked_add(timeout))
+            .map(|at| (at, Due::Timeout(Timeout::Idle)));
+        [alive, idle].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    fn settle_data(&self) {
+        if self.data.take() {
+            self.data_at.set(self.now.get());
+        }
+    }
+}

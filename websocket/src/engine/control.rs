@@ -1,0 +1,254 @@
+use std::cell::Cell;
+use std::fmt;
+use std::time::Instant;
+
+use super::clock::{Clock, Due};
+use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Opcode};
+use crate::{CloseCode, CloseFrame, Config, Error, Misuse, Timeout, Violation};
+
+/// What the halves of a connection share: answers that are due, the closing handshake, the timers.
+///
+/// All through `&self`, so that a [`Receiver`](super::Receiver) and a [`Sender`](super::Sender) in
+/// two tasks of one thread can have it in an `Rc`.
+///
+/// # Closing (RFC 6455 section 7)
+///
+/// Either side begins: [`close`](Self::close), or the peer's [`Event::Close`](super::Event::Close),
+/// which is answered with the same code. An error of the receiver and a timeout begin it too, with
+/// [the code of the error](Error::close_code), and wait for no answer. From then on data is refused,
+/// while the peer's may still come. Then, when all is written:
+///
+/// - a server shuts the stream down once the state is [`Closed`](State::Closed);
+/// - a client whose connection has not failed waits for the server to do so, until
+///   [`handle_timeout`](Self::handle_timeout) says that it has waited for long enough.
+pub struct Control {
+    clock: Clock,
+    pong: Cell<Option<Payload>>,
+    ping: Cell<Option<Payload>>,
+    close: Cell<Option<Payload>>,
+    local: Cell<Local>,
+    /// Whether the peer's close frame has come.
+    peer_closed: Cell<bool>,
+    failure: Cell<Option<Error>>,
+    /// Whether nothing is to be sent any more, not even a close frame.
+    ended: Cell<bool>,
+}
+
+/// How far a connection is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Messages go both ways.
+    Open,
+    /// A close frame is on its way from one side or the other, and its answer not yet.
+    Closing,
+    /// Close frames have gone both ways, or the connection has failed: nothing comes any more, and
+    /// nothing goes but what is already encoded.
+    Closed,
+}
+
+/// How far our own close frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Local {
+    Open,
+    /// It is due.
+    Queued,
+    /// It is encoded, and was the last frame.
+    Sent,
+}
+
+impl Control {
+    pub(super) fn new(config: &Config, now: Instant) -> Self {
+        Self {
+            clock: Clock::new(config, now),
+            pong: Cell::new(None),
+            ping: Cell::new(None),
+            close: Cell::new(None),
+            local: Cell::new(Local::Open),
+            peer_closed: Cell::new(false),
+            failure: Cell::new(None),
+            ended: Cell::new(false),
+        }
+    }
+
+    /// How far the connection is from its end.
+    pub fn state(&self) -> State {
+        match self.local.get() {
+            _ if self.ended.get() => State::Closed,
+            Local::Open => State::Open,
+            Local::Sent if self.peer_closed.get() || self.failure.get().is_some() => State::Closed,
+            Local::Queued | Local::Sent => State::Closing,
+        }
+    }
+
+    /// Why the connection failed, if it has.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.get()
+    }
+
+    /// Sends a ping with this payload at the next [`poll_control`](super::Sender::poll_control). One
+    /// that still waits is replaced; none is sent once the connection closes.
+    ///
+    /// # Errors
+    /// [`Misuse::LongControlFrame`] above 125 bytes.
+    pub fn ping(&self, payload: &[u8]) -> Result<(), Error> {
+        self.ping.set(Some(Payload::new(payload)?));
+        Ok(())
+    }
+
+    /// Begins the closing handshake: the close frame leaves at the next
+    /// [`poll_control`](super::Sender::poll_control), and is the last frame. If the connection closes
+    /// already, nothing changes. Without a code the reason is left out.
+    ///
+    /// # Errors
+    /// [`Misuse::LongControlFrame`] if the reason is above 123 bytes.
+    pub fn close(&self, frame: CloseFrame<'_>, now: Instant) -> Result<(), Error> {
+        let payload = Payload::close(frame)?;
+        self.clock.set(now);
+        self.queue_close(payload);
+        Ok(())
+    }
+
+    /// Bytes of the peer came: call it after each read, before they are decoded.
+    pub fn handle_received(&self, now: Instant) {
+        self.clock.handle_received(now);
+    }
+
+    /// The stream has ended: the peer will send no more.
+    ///
+    /// # Errors
+    /// The [failure](Self::failure) of the connection, if it has failed;
+    /// [`Violation::EndedWithoutClose`] if the peer's close frame did not come before.
+    pub fn handle_end(&self) -> Result<(), Error> {
+        self.ended.set(true);
+        if !self.peer_closed.get() && self.failure.get().is_none() {
+            self.failure.set(Some(Violation::EndedWithoutClose.into()));
+        }
+        self.failure.get().map_or(Ok(()), Err)
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called; it changes with every other
+    /// call.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.clock.deadline()
+    }
+
+    /// Does what is due at `now`, which may be nothing: queues a ping, or fails the connection.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]. After [`Timeout::Pong`] and [`Timeout::Idle`] a close frame is to be sent,
+    /// after [`Timeout::Close`] there is nothing to do but to shut the stream down.
+    pub fn handle_timeout(&self, now: Instant) -> Result<(), Error> {
+        match self.clock.handle_timeout(now) {
+            None => Ok(()),
+            Some(Due::Ping) => self.ping(b""),
+            Some(Due::Timeout(timeout)) => {
+                self.ended.set(timeout == Timeout::Close);
+                self.fail(Error::Timeout(timeout));
+                Err(Error::Timeout(timeout))
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn handle_data(&self) {
+        self.clock.handle_data();
+    }
+
+    pub(super) fn handle_written(&self, now: Instant) {
+        self.clock.set(now);
+    }
+
+    /// To be answered: the latest ping alone (section 5.5.3).
+    pub(super) fn handle_ping(&self, payload: &[u8]) {
+        self.pong.set(Payload::new(payload).ok());
+    }
+
+    pub(super) fn handle_close(&self, frame: CloseFrame<'_>) {
+        self.peer_closed.set(true);
+        self.queue_close(frame.code.map_or(Payload::EMPTY, Payload::code));
+    }
+
+    /// The connection fails with `error`, unless it has failed before; says what with.
+    pub(super) fn fail(&self, error: Error) -> Error {
+        let failure = self.failure.get().unwrap_or(error);
+        self.failure.set(Some(failure));
+        match failure.close_code() {
+            Some(code) => self.queue_close(Payload::code(code)),
+            None => self.ended.set(true),
+        }
+        failure
+    }
+
+    /// The next control frame that is due. A close frame is the last.
+    pub(super) fn poll(&self) -> Option<(Opcode, Payload)> {
+        if self.local.get() == Local::Sent || self.ended.get() {
+            return None;
+        }
+        if let Some(pong) = self.pong.take() {
+            return Some((Opcode::Pong, pong));
+        }
+        if let Some(close) = self.close.take() {
+            self.local.set(Local::Sent);
+            return Some((Opcode::Close, close));
+        }
+        self.ping.take().map(|ping| (Opcode::Ping, ping))
+    }
+
+    fn queue_close(&self, payload: Payload) {
+        if self.local.get() == Local::Open {
+            self.local.set(Local::Queued);
+            self.close.set(Some(payload));
+            self.clock.handle_close();
+        }
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { clock, local, peer_closed, failure, .. } = self;
+        f.debug_struct("Control")
+            .field("clock", clock)
+            .field("local", local)
+            .field("peer_closed", peer_closed)
+            .field("failure", failure)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The payload of a control frame.
+#[derive(Clone, Copy)]
+pub(super) struct Payload {
+    bytes: [u8; CONTROL_PAYLOAD_BYTES_MAX],
+    len: u8,
+}
+
+impl Payload {
+    const EMPTY: Self = Self { bytes: [0; CONTROL_PAYLOAD_BYTES_MAX], len: 0 };
+
+    fn new(payload: &[u8]) -> Result<Self, Misuse> {
+        let mut bytes = Self::EMPTY.bytes;
+        let into = bytes.get_mut(..payload.len()).ok_or(Misuse::LongControlFrame)?;
+        into.copy_from_slice(payload);
+        Ok(Self { bytes, len: payload.len() as u8 })
+    }
+
+    fn code(code: CloseCode) -> Self {
+        let mut payload = Self { len: 2, ..Self::EMPTY };
+        payload.bytes[..2].copy_from_slice(&code.get().to_be_bytes());
+        payload
+    }
+
+    fn close(frame: CloseFrame<'_>) -> Result<Self, Misuse> {
+        let Some(code) = frame.code else { return Ok(Self::EMPTY) };
+        let end = 2 + frame.reason.len();
+        let mut payload = Self::code(code);
+        let reason = payload.bytes.get_mut(2..end).ok_or(Misuse::LongControlFrame)?;
+        reason.copy_from_slice(frame.reason.as_bytes());
+        payload.len = end as u8;
+        Ok(payload)
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}

@@ -1,0 +1,403 @@
+use std::fmt;
+
+use super::Control;
+use crate::frame::{Header, Opcode, mask, mask_is_ascii, rotated};
+use crate::utf8::{Utf8, unmask_text};
+use crate::{CloseFrame, Config, Error, Kind, Limit, Violation};
+
+/// Turns the bytes that the peer sends into events, in the buffer that they were read into.
+///
+/// It never copies a payload and never allocates. What does not fit the receive buffer comes out in
+/// [pieces](Event::Piece), the first of which says how long the frame is; the caller can read the
+/// rest to where it assembles the message, and have it decoded there:
+///
+/// ```
+/// use std::time::Instant;
+/// use owned_io_websocket::{Config, Engine, Event, Kind, Part};
+///
+/// let now = Instant::now();
+/// let mut client = Engine::client(Config::default(), now, |key| key.fill(7)); // use real randomness
+/// let mut wire = Vec::new();
+/// client.sender.encode(&client.control, Part::Whole(Kind::Binary), &[1; 100_000], &mut wire)?;
+///
+/// let Engine { mut receiver, control, .. } = Engine::server(Config::default(), now);
+/// let (start, rest) = wire.split_at_mut(16 * 1024); // a receive buffer full, say
+/// let decoded = receiver.decode(&control, start)?;
+/// let Some(Event::Piece(piece)) = decoded.event else { panic!("100,000 bytes do not fit") };
+///
+/// let mut message = Vec::with_capacity(piece.payload.len() + piece.frame_bytes_left);
+/// message.extend_from_slice(piece.payload);
+/// while receiver.bytes_missing() > 0 {
+///     let at = message.len();
+///     message.extend_from_slice(&rest[..receiver.bytes_missing()]); // stands for reading there
+///     receiver.decode(&control, &mut message[at..])?;
+/// }
+/// assert_eq!(message, [1; 100_000]);
+/// # Ok::<(), owned_io_websocket::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Receiver {
+    /// Whether the peer has to mask what it sends: a client has to, a server must not.
+    peer_masks: bool,
+    frame_bytes_max: usize,
+    message_bytes_max: usize,
+    whole_frame_bytes_max: usize,
+    /// The least of the three.
+    whole_message_bytes_max: usize,
+
+    phase: Phase,
+    /// The message in several frames that is under way.
+    message: Option<Message>,
+    /// Of the text that is under way, what has come out of the decoder.
+    utf8: Utf8,
+}
+
+/// What [`Receiver::decode`] made of the front of a buffer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decoded<'b> {
+    /// How many bytes at the front of the buffer are done with once `event` is, the event's own
+    /// payload included.
+    pub consumed: usize,
+    /// What they were; none if more bytes are needed to tell.
+    pub event: Option<Event<'b>>,
+}
+
+/// What the peer sent. Payloads are unmasked, in the buffer they were received in.
+#[derive(PartialEq, Eq)]
+pub enum Event<'b> {
+    /// A message of text, in one frame.
+    Text(&'b mut str),
+    /// A message of bytes, in one frame.
+    Binary(&'b mut [u8]),
+    /// A piece of a message that comes in several frames, or in one that is longer than
+    /// [`whole_frame_bytes_max`](Config::whole_frame_bytes_max).
+    Piece(Piece<'b>),
+    /// A ping. Its answer is queued already.
+    Ping(&'b [u8]),
+    /// A pong, asked for or not.
+    Pong(&'b [u8]),
+    /// The peer closes: the last event. Its answer is queued already.
+    Close(CloseFrame<'b>),
+}
+
+/// A piece of a message. Other pieces may come before and after it, and control frames in between;
+/// pieces of another message may not.
+#[derive(PartialEq, Eq)]
+pub struct Piece<'b> {
+    /// What the message is. Of text, a piece can end within a character, and is otherwise known to
+    /// be UTF-8.
+    pub kind: Kind,
+    /// The next bytes of the message: maybe none.
+    pub payload: &'b mut [u8],
+    /// Whether the message begins with this piece.
+    pub first: bool,
+    /// Whether the message ends with this piece.
+    pub last: bool,
+    /// How many bytes of this piece's frame are still to come. If there are any, they come first, and
+    /// with no other frame in between.
+    pub frame_bytes_left: usize,
+}
+
+impl fmt::Debug for Event<'_> {
+    /// How long the payload is, not what it is: that may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Binary(payload) => write!(f, "Binary({} bytes)", payload.len()),
+            Self::Piece(piece) => piece.fmt(f),
+            Self::Ping(payload) => write!(f, "Ping({} bytes)", payload.len()),
+            Self::Pong(payload) => write!(f, "Pong({} bytes)", payload.len()),
+            Self::Close(frame) => frame.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Piece<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, payload, first, last, frame_bytes_left } = self;
+        f.debug_struct("Piece")
+            .field("kind", kind)
+            .field("payload_bytes", &payload.len())
+            .field("first", first)
+            .field("last", last)
+            .field("frame_bytes_left", frame_bytes_left)
+            .finish()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// A header comes next.
+    Header,
+    /// The payload of this frame comes next.
+    Payload(Frame),
+    /// The peer has closed. What comes after is thrown away (section 5.5.1).
+    Closed,
+    Failed(Error),
+}
+
+/// A frame whose header is done with, and whose payload is not.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    opcode: Opcode,
+    fin: bool,
+    /// Whether nothing of its message came before.
+    first: bool,
+    /// Whether it is to come out whole.
+    whole: bool,
+    /// For the next byte that is not yet unmasked.
+    key: Option<[u8; 4]>,
+    /// How many bytes, at the front of the buffer, are unmasked already.
+    held: usize,
+    /// How many bytes follow those.
+    left: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    kind: Kind,
+    /// Of all its frames so far, as they were announced.
+    bytes: usize,
+}
+
+impl Receiver {
+    pub(super) fn new(config: &Config, peer_masks: bool) -> Self {
+        let memory_max = isize::MAX as usize; // the longest slice there can be
+        let frame_bytes_max = config.frame_bytes_max.min(memory_max);
+        let message_bytes_max = config.message_bytes_max.min(memory_max);
+        let whole_frame_bytes_max = config.whole_frame_bytes_max;
+        Self {
+            peer_masks,
+            frame_bytes_max,
+            message_bytes_max,
+            whole_frame_bytes_max,
+            whole_message_bytes_max: whole_frame_bytes_max
+                .min(frame_bytes_max)
+                .min(message_bytes_max),
+            phase: Phase::Header,
+            message: None,
+            utf8: Utf8::default(),
+        }
+    }
+
+    /// Decodes what is at the front of `buf`, at most one event. For the next one, call it again
+    /// with what follows the [consumed](Decoded::consumed) bytes.
+    ///
+    /// When more bytes are needed, call it again with the same bytes, less those consumed, and more
+    /// behind them. The bytes may move meanwhile, but are not to be changed: a part of them may be
+    /// unmasked already.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] and [`Error::Limit`]. The connection has failed, the close frame that says why
+    /// is queued, and every later call says the same.
+    ///
+    /// # Panics
+    /// If bytes are left out that came before and were not consumed.
+    #[inline]
+    pub fn decode<'b>(
+        &mut self,
+        control: &Control,
+        buf: &'b mut [u8],
+    ) -> Result<Decoded<'b>, Error> {
+        if !matches!(self.phase, Phase::Header) {
+            return self.decode_payload(control, buf, 0);
+        }
+        let (header, header_bytes) = match Header::decode(buf) {
+            Ok(Some(decoded)) => decoded,
+            Ok(None) => return Ok(Decoded { consumed: 0, event: None }),
+            Err(violation) => return Err(self.fail(control, violation.into())),
+        };
+        if let Some(kind) = self.whole_message(&header)
+            && header.payload_bytes <= (buf.len() - header_bytes) as u64
+        {
+            let consumed = header_bytes + header.payload_bytes as usize;
+            let payload = &mut buf[header_bytes..consumed];
+            control.handle_data();
+            let event = match kind {
+                Kind::Binary => {
+                    if let Some(key) = header.key {
+                        mask(payload, key);
+                    }
+                    Event::Binary(payload)
+                }
+                Kind::Text => match unmask_text(payload, header.key) {
+                    Some(text) => Event::Text(text),
+                    None => return Err(self.fail(control, Violation::TextNotUtf8.into())),
+                },
+            };
+            return Ok(Decoded { consumed, event: Some(event) });
+        }
+        match self.admit(&header) {
+            Ok(frame) => self.phase = Phase::Payload(frame),
+            Err(error) => return Err(self.fail(control, error)),
+        }
+        self.decode_payload(control, buf, header_bytes)
+    }
+
+    /// How many bytes the frame that is under way lacks, if its header has come; otherwise 0. A frame
+    /// that is to come out whole needs all of them; of one in pieces, each part is a piece.
+    pub const fn bytes_missing(&self) -> usize {
+        match self.phase {
+            Phase::Payload(frame) => frame.left,
+            _ => 0,
+        }
+    }
+
+    /// What kind of message a frame is if it is what most frames are: a message of its own, with
+    /// nothing else under way, that is to come out whole. For all others see [`admit`](Self::admit).
+    #[inline]
+    fn whole_message(&self, header: &Header) -> Option<Kind> {
+        let kind = match header.opcode {
+            Opcode::Text => Kind::Text,
+            Opcode::Binary => Kind::Binary,
+            _ => return None,
+        };
+        let whole = header.fin
+            && self.message.is_none()
+            && header.key.is_some() == self.peer_masks
+            && header.payload_bytes <= self.whole_message_bytes_max as u64;
+        whole.then_some(kind)
+    }
+
+    /// Checks a frame against the rules of section 5 and the limits, before any of its payload is
+    /// looked at.
+    fn admit(&mut self, header: &Header) -> Result<Frame, Error> {
+        match header.key {
+            None if self.peer_masks => return Err(Violation::NotMasked.into()),
+            Some(_) if !self.peer_masks => return Err(Violation::Masked.into()),
+            _ => {}
+        }
+        let Header { fin, opcode, key, payload_bytes } = *header;
+        let left = within(Limit::Frame, payload_bytes, self.frame_bytes_max)?;
+        let whole = opcode.is_control() || left <= self.whole_frame_bytes_max;
+        let frame = Frame { opcode, fin, first: false, whole, key, held: 0, left };
+        let (first, message) = match (opcode, self.message) {
+            (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => return Ok(frame),
+            (Opcode::Continuation, Some(message)) => (false, message),
+            (Opcode::Continuation, None) => {
+                return Err(Violation::ContinuationWithoutStart.into());
+            }
+            (_, Some(_)) => return Err(Violation::MessageWithinMessage.into()),
+            (Opcode::Text, None) => (true, Message { kind: Kind::Text, bytes: 0 }),
+            (Opcode::Binary, None) => (true, Message { kind: Kind::Binary, bytes: 0 }),
+        };
+        let bytes = (message.bytes as u64).saturating_add(left as u64);
+        let bytes = within(Limit::Message, bytes, self.message_bytes_max)?;
+        self.message = Some(Message { bytes, ..message });
+        Ok(Frame { first, ..frame })
+    }
+
+    /// Goes on with the frame that is under way, whose payload begins at `start`.
+    fn decode_payload<'b>(
+        &mut self,
+        control: &Control,
+        buf: &'b mut [u8],
+        start: usize,
+    ) -> Result<Decoded<'b>, Error> {
+        let mut frame = match self.phase {
+            Phase::Payload(frame) => frame,
+            Phase::Failed(error) => return Err(error),
+            Phase::Closed | Phase::Header => {
+                return Ok(Decoded { consumed: buf.len(), event: None });
+            }
+        };
+        let end = buf.len().min(start + frame.held + frame.left);
+        let payload = &mut buf[start..end];
+        let fresh = &mut payload[frame.held..];
+        let mut ascii = false;
+        if let Some(key) = frame.key {
+            ascii = mask_is_ascii(fresh, key);
+            frame.key = Some(rotated(key, fresh.len()));
+        }
+        frame.left -= fresh.len();
+        // Text is checked as it comes, so that what cannot be text any more fails at once.
+        let message = self.message.filter(|_| !frame.opcode.is_control());
+        if message.is_some() {
+            control.handle_data();
+        }
+        let is_text = message.is_some_and(|message| message.kind == Kind::Text);
+        if is_text && !(ascii && self.utf8.is_complete() || self.utf8.push(fresh)) {
+            return Err(self.fail(control, Violation::TextNotUtf8.into()));
+        }
+
+        if frame.left > 0 && (frame.whole || fresh.is_empty() && !frame.first) {
+            frame.held = if frame.whole { payload.len() } else { 0 };
+            self.phase = Phase::Payload(frame);
+            return Ok(Decoded { consumed: start, event: None });
+        }
+        self.phase = match frame.left {
+            0 => Phase::Header,
+            _ => Phase::Payload(Frame { first: false, ..frame }),
+        };
+        let event = match message {
+            Some(message) => self.data_event(message.kind, frame, payload),
+            None => self.control_event(control, frame.opcode, payload),
+        };
+        match event {
+            Ok(event) => Ok(Decoded { consumed: end, event: Some(event) }),
+            Err(violation) => Err(self.fail(control, violation.into())),
+        }
+    }
+
+    fn data_event<'b>(
+        &mut self,
+        kind: Kind,
+        frame: Frame,
+        payload: &'b mut [u8],
+    ) -> Result<Event<'b>, Violation> {
+        let Frame { first, left, .. } = frame;
+        let last = frame.fin && left == 0;
+        if last {
+            self.message = None;
+            if !self.utf8.is_complete() {
+                return Err(Violation::TextNotUtf8);
+            }
+        }
+        Ok(match kind {
+            _ if !(frame.whole && first && last) => {
+                Event::Piece(Piece { kind, payload, first, last, frame_bytes_left: left })
+            }
+            Kind::Binary => Event::Binary(payload),
+            Kind::Text => match simdutf8::basic::from_utf8_mut(payload) {
+                Ok(text) => Event::Text(text),
+                Err(_) => return Err(Violation::TextNotUtf8),
+            },
+        })
+    }
+
+    fn control_event<'b>(
+        &mut self,
+        control: &Control,
+        opcode: Opcode,
+        payload: &'b mut [u8],
+    ) -> Result<Event<'b>, Violation> {
+        let payload = &*payload;
+        Ok(match opcode {
+            Opcode::Ping => {
+                control.handle_ping(payload);
+                Event::Ping(payload)
+            }
+            Opcode::Close => {
+                let frame = CloseFrame::decode(payload)?;
+                self.phase = Phase::Closed;
+                control.handle_close(frame);
+                Event::Close(frame)
+            }
+            _ => Event::Pong(payload),
+        })
+    }
+
+    #[cold]
+    fn fail(&mut self, control: &Control, error: Error) -> Error {
+        let error = control.fail(error);
+        self.phase = Phase::Failed(error);
+        error
+    }
+}
+
+fn within(limit: Limit, got: u64, max: usize) -> Result<usize, Error> {
+    match usize::try_from(got) {
+        Ok(bytes) if bytes <= max => Ok(bytes),
+        _ => Err(Error::Limit { limit, max: max as u64, got }),
+    }
+}

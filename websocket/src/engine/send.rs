@@ -1,0 +1,225 @@
+use std::time::Instant;
+
+use super::{Control, State};
+use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, Opcode, mask};
+use crate::{Config, Error, Limit, Misuse, Part};
+
+/// Turns messages into the bytes that are sent to the peer.
+///
+/// Three ways, for a caller that gathers them and writes many at once:
+///
+/// - [`encode`](Self::encode) copies a payload behind its header: best for small ones;
+/// - [`encode_header`](Self::encode_header) makes the header of a payload that a server sends from
+///   where it is, shared with other connections maybe;
+/// - [`encode_in_place`](Self::encode_in_place) does that for one that the caller owns alone: a
+///   client masks it.
+///
+/// Frames are to be written in the order of the calls, those of
+/// [`poll_control`](Self::poll_control) included. What is encoded and not yet
+/// [written](Self::handle_written) counts towards [`queue_bytes_max`](Config::queue_bytes_max).
+///
+/// ```
+/// use std::time::Instant;
+/// use owned_io_websocket::{Config, Engine, Kind, Part};
+///
+/// let now = Instant::now();
+/// let Engine { mut sender, control, .. } = Engine::server(Config::default(), now);
+/// let mut queue = Vec::new();
+/// sender.encode(&control, Part::Whole(Kind::Text), b"small", &mut queue)?;
+///
+/// let large: std::rc::Rc<[u8]> = vec![0; 100_000].into();
+/// let header = sender.encode_header(&control, Part::Whole(Kind::Binary), large.len())?;
+/// queue.extend_from_slice(&header);
+/// // One vectored write of `queue` and `large`, say; then what was written is told:
+/// sender.handle_written(&control, queue.len() + large.len(), now);
+/// assert_eq!(sender.queued_bytes(), 0);
+/// # Ok::<(), owned_io_websocket::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Sender {
+    /// None on a server.
+    keys: Option<Keys>,
+    /// Whether a message was begun and not yet ended.
+    within_message: bool,
+    queue_bytes_max: usize,
+    queued_bytes: usize,
+}
+
+impl Sender {
+    pub(super) fn new(config: &Config, fill_random: Option<fn(&mut [u8])>) -> Self {
+        Self {
+            keys: fill_random.map(Keys::new),
+            within_message: false,
+            queue_bytes_max: config.queue_bytes_max,
+            queued_bytes: 0,
+        }
+    }
+
+    /// Appends a frame to `out`.
+    ///
+    /// Text must be UTF-8 over all its parts; that is not checked here, but the peer will.
+    ///
+    /// # Errors
+    /// [`Limit::Queue`], and each [`Misuse`] of messages. Nothing is appended, and nothing has
+    /// changed.
+    #[inline]
+    pub fn encode(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let header = self.admit(control, part, payload.len())?;
+        append(header, payload, out);
+        Ok(())
+    }
+
+    /// The header of a frame whose payload, of `payload_bytes` bytes, the caller sends as it is.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode), and [`Misuse::NotMasked`] on a client.
+    #[inline]
+    pub fn encode_header(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload_bytes: usize,
+    ) -> Result<HeaderBytes, Error> {
+        if self.keys.is_some() {
+            return Err(Misuse::NotMasked.into());
+        }
+        Ok(self.admit(control, part, payload_bytes)?.encode())
+    }
+
+    /// The header of a frame whose payload the caller sends from where it is; a client masks it
+    /// there.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode). The payload is as it was.
+    #[inline]
+    pub fn encode_in_place(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload: &mut [u8],
+    ) -> Result<HeaderBytes, Error> {
+        let header = self.admit(control, part, payload.len())?;
+        if let Some(key) = header.key {
+            mask(payload, key);
+        }
+        Ok(header.encode())
+    }
+
+    /// Appends the control frames that are due to `out`: a pong, a ping, a close frame. Whether there
+    /// were any.
+    ///
+    /// With a full queue they wait, the latest pong alone, for some of it to be written.
+    pub fn poll_control(&mut self, control: &Control, out: &mut Vec<u8>) -> bool {
+        let before = out.len();
+        while self.queued_bytes == 0 || self.queued_bytes + FRAME_BYTES_MAX <= self.queue_bytes_max
+        {
+            let Some((opcode, payload)) = control.poll() else { break };
+            let payload = payload.as_bytes();
+            let key = self.keys.as_mut().map(Keys::next);
+            let header = Header { fin: true, opcode, key, payload_bytes: payload.len() as u64 };
+            let start = out.len();
+            append(header, payload, out);
+            self.queued_bytes += out.len() - start;
+        }
+        out.len() > before
+    }
+
+    /// So many bytes of what was encoded are written.
+    ///
+    /// # Panics
+    /// If that many were not [queued](Self::queued_bytes).
+    pub fn handle_written(&mut self, control: &Control, bytes: usize, now: Instant) {
+        assert!(bytes <= self.queued_bytes, "{bytes} bytes written of {}", self.queued_bytes);
+        self.queued_bytes -= bytes;
+        control.handle_written(now);
+    }
+
+    /// How many bytes are encoded and not yet written.
+    pub const fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// Checks a frame against section 5.4 and the limit, and counts it in.
+    #[inline]
+    fn admit(&mut self, control: &Control, part: Part, len: usize) -> Result<Header, Error> {
+        if control.state() != State::Open {
+            return Err(Misuse::SentAfterClose.into());
+        }
+        let (opcode, fin) = match (part, self.within_message) {
+            (Part::Whole(kind), false) => (kind.opcode(), true),
+            (Part::First(kind), false) => (kind.opcode(), false),
+            (Part::Middle, true) => (Opcode::Continuation, false),
+            (Part::Last, true) => (Opcode::Continuation, true),
+            (Part::Whole(_) | Part::First(_), true) => {
+                return Err(Misuse::MessageWithinMessage.into());
+            }
+            (Part::Middle | Part::Last, false) => {
+                return Err(Misuse::ContinuationWithoutStart.into());
+            }
+        };
+        let queued = self.queued_bytes.saturating_add(len).saturating_add(Header::BYTES_MAX);
+        if queued > self.queue_bytes_max {
+            return Err(self.full(queued));
+        }
+        self.within_message = !fin;
+        let key = self.keys.as_mut().map(Keys::next);
+        let header = Header { fin, opcode, key, payload_bytes: len as u64 };
+        self.queued_bytes += header.encoded_bytes() + len;
+        control.handle_data();
+        Ok(header)
+    }
+
+    #[cold]
+    fn full(&self, queued: usize) -> Error {
+        Error::Limit { limit: Limit::Queue, max: self.queue_bytes_max as u64, got: queued as u64 }
+    }
+}
+
+/// The longest control frame, in bytes.
+const FRAME_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
+
+#[inline]
+fn append(header: Header, payload: &[u8], out: &mut Vec<u8>) {
+    out.reserve(Header::BYTES_MAX + payload.len());
+    out.extend_from_slice(&header.encode());
+    let start = out.len();
+    out.extend_from_slice(payload);
+    if let Some(key) = header.key {
+        mask(&mut out[start..], key);
+    }
+}
+
+/// Masking keys, drawn a few at a time: each is used once, and random bytes may cost a system call.
+struct Keys {
+    fill_random: fn(&mut [u8]),
+    drawn: [[u8; 4]; 32],
+    left: usize,
+}
+
+impl Keys {
+    fn new(fill_random: fn(&mut [u8])) -> Self {
+        Self { fill_random, drawn: [[0; 4]; 32], left: 0 }
+    }
+
+    #[inline]
+    fn next(&mut self) -> [u8; 4] {
+        if self.left == 0 {
+            (self.fill_random)(self.drawn.as_flattened_mut());
+            self.left = self.drawn.len();
+        }
+        self.left -= 1;
+        self.drawn[self.left]
+    }
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive() // they are to be kept secret
+    }
+}

@@ -1,0 +1,213 @@
+//! [`Error`]: what went wrong, and whose fault it is.
+
+use std::{error, fmt};
+
+use crate::CloseCode;
+
+/// Why the engine refused something. Says whose doing it was; holds no I/O error, and compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The peer broke the protocol. The connection has failed.
+    Peer(Violation),
+    /// A limit of the [`Config`](crate::Config) would be exceeded: by the peer, and the connection
+    /// has failed; or by the caller's own queue, and it goes on.
+    Limit {
+        /// Which limit.
+        limit: Limit,
+        /// What it is set to, in bytes.
+        max: u64,
+        /// What was announced or asked for, in bytes.
+        got: u64,
+    },
+    /// Something took longer than the [`Config`](crate::Config) allows. The connection has failed.
+    Timeout(Timeout),
+    /// The caller asked for what the protocol does not allow. Nothing has changed.
+    Misuse(Misuse),
+}
+
+/// How a peer broke the protocol; the sections are those of RFC 6455.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A reserved bit is set, and no extension was agreed on that uses it (5.2).
+    ReservedBits,
+    /// An opcode that the RFC reserves (5.2).
+    ReservedOpcode,
+    /// A length is not written in the fewest bytes (5.2).
+    LengthNotMinimal,
+    /// A control frame has no FIN bit (5.5).
+    FragmentedControlFrame,
+    /// A control frame's payload is longer than 125 bytes (5.5).
+    LongControlFrame,
+    /// A client sent a frame that is not masked (5.1).
+    NotMasked,
+    /// A server sent a frame that is masked (5.1).
+    Masked,
+    /// A continuation without a message that it would go on with (5.4).
+    ContinuationWithoutStart,
+    /// A new message began before the last fragment of the one before (5.4).
+    MessageWithinMessage,
+    /// Text that is not UTF-8 (8.1).
+    TextNotUtf8,
+    /// The payload of a close frame is one byte (5.5.1).
+    TruncatedCloseCode,
+    /// A close code that must not be on the wire (7.4).
+    ReservedCloseCode,
+    /// The reason in a close frame is not UTF-8 (5.5.1).
+    CloseReasonNotUtf8,
+    /// The stream ended before the closing handshake had (7.1.5: code 1006, which is never sent).
+    EndedWithoutClose,
+}
+
+/// What a limit is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// [`frame_bytes_max`](crate::Config::frame_bytes_max).
+    Frame,
+    /// [`message_bytes_max`](crate::Config::message_bytes_max).
+    Message,
+    /// [`queue_bytes_max`](crate::Config::queue_bytes_max).
+    Queue,
+}
+
+/// What took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Timeout {
+    /// Nothing was heard from the peer since it was sent a ping.
+    Pong,
+    /// No message went either way.
+    Idle,
+    /// The peer did not finish the closing handshake.
+    Close,
+}
+
+/// What a caller must not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Misuse {
+    /// Sent something on a connection that is closing.
+    SentAfterClose,
+    /// Began a message before the last fragment of the one before.
+    MessageWithinMessage,
+    /// Went on with a message that was not begun.
+    ContinuationWithoutStart,
+    /// A ping of more than 125 bytes, or a close reason of more than 123.
+    LongControlFrame,
+    /// Asked for a header alone on a client, whose payloads must be masked.
+    NotMasked,
+}
+
+impl Error {
+    /// What a connection that fails for this reason is closed with; none if it does not fail, or if
+    /// nothing is sent any more.
+    pub const fn close_code(self) -> Option<CloseCode> {
+        Some(match self {
+            Self::Peer(Violation::TextNotUtf8 | Violation::CloseReasonNotUtf8) => {
+                CloseCode::INVALID_DATA
+            }
+            Self::Peer(Violation::EndedWithoutClose) => return None,
+            Self::Peer(_) => CloseCode::PROTOCOL_ERROR,
+            Self::Limit { limit: Limit::Frame | Limit::Message, .. } => CloseCode::TOO_LARGE,
+            Self::Timeout(Timeout::Pong) => CloseCode::INTERNAL_ERROR,
+            Self::Timeout(Timeout::Idle) => CloseCode::GOING_AWAY,
+            Self::Timeout(Timeout::Close)
+            | Self::Limit { limit: Limit::Queue, .. }
+            | Self::Misuse(_) => return None,
+        })
+    }
+}
+
+impl From<Violation> for Error {
+    fn from(violation: Violation) -> Self {
+        Self::Peer(violation)
+    }
+}
+
+impl From<Misuse> for Error {
+    fn from(misuse: Misuse) -> Self {
+        Self::Misuse(misuse)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer(violation) => violation.fmt(f),
+            Self::Limit { limit, max, got } => {
+                let what = match limit {
+                    Limit::Frame => "frame",
+                    Limit::Message => "message",
+                    Limit::Queue => "write queue",
+                };
+                write!(f, "{what} of {got} bytes exceeds the limit of {max}")
+            }
+            Self::Timeout(timeout) => timeout.fmt(f),
+            Self::Misuse(misuse) => misuse.fmt(f),
+        }
+    }
+}
+
+impl error::Error for Error {}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReservedBits => "peer set a reserved bit",
+            Self::ReservedOpcode => "peer used a reserved opcode",
+            Self::LengthNotMinimal => "peer wrote a length in more bytes than it needs",
+            Self::FragmentedControlFrame => "peer fragmented a control frame",
+            Self::LongControlFrame => "peer sent a control frame of more than 125 bytes",
+            Self::NotMasked => "client sent a frame that is not masked",
+            Self::Masked => "server sent a masked frame",
+            Self::ContinuationWithoutStart => "peer continued a message that was not begun",
+            Self::MessageWithinMessage => "peer began a message within another",
+            Self::TextNotUtf8 => "peer sent text that is not utf-8",
+            Self::TruncatedCloseCode => "peer sent half a close code",
+            Self::ReservedCloseCode => "peer sent a close code that must not be sent",
+            Self::CloseReasonNotUtf8 => "peer sent a close reason that is not utf-8",
+            Self::EndedWithoutClose => "stream ended without a closing handshake",
+        })
+    }
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pong => "peer did not answer a ping in time",
+            Self::Idle => "no message for too long",
+            Self::Close => "peer did not close in time",
+        })
+    }
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SentAfterClose => "sent on a connection that is closing",
+            Self::MessageWithinMessage => "began a message within another",
+            Self::ContinuationWithoutStart => "continued a message that was not begun",
+            Self::LongControlFrame => "control frame of more than 125 bytes",
+            Self::NotMasked => "a client's payload needs masking",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_words_at_most() {
+        assert!(size_of::<Error>() <= 24);
+    }
+
+    #[test]
+    fn says_what_and_how_much() {
+        let error = Error::Limit { limit: Limit::Frame, max: 10, got: 1 << 63 };
+        let expected = "frame of 9223372036854775808 bytes exceeds the limit of 10";
+        assert_eq!(error.to_string(), expected);
+    }
+}

@@ -1,0 +1,211 @@
+use std::ops::Deref;
+
+use super::Opcode;
+use crate::Violation;
+
+/// The start of a frame (RFC 6455 section 5.2).
+///
+/// ```text
+///  first byte           second byte      then
+/// +---+------+--------+------+---------+----------------------+-------------------+
+/// |FIN|RSV   | opcode | MASK | length  | longer length        | masking key       |
+/// |1  |3     | 4      | 1    | 7 bits  | 2 bytes (length 126) | 4 bytes (MASK)    |
+/// |   |      |        |      |         | 8 bytes (length 127) |                   |
+/// +---+------+--------+------+---------+----------------------+-------------------+
+/// ```
+///
+/// ```
+/// use owned_io_websocket::frame::{Header, Opcode};
+///
+/// let header = Header { fin: true, opcode: Opcode::Binary, key: None, payload_bytes: 300 };
+/// assert_eq!(&*header.encode(), [0x82, 126, 1, 44]);
+/// assert_eq!(Header::decode(&header.encode()), Ok(Some((header, 4))));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whether this frame is the last of its message.
+    pub fin: bool,
+    /// What the frame is.
+    pub opcode: Opcode,
+    /// The key that the payload is masked with: always from a client, never from a server.
+    pub key: Option<[u8; 4]>,
+    /// How many bytes of payload follow the header. Not bounded here: a length with the top bit
+    /// set, which the RFC forbids, is above every limit, and refused as such.
+    pub payload_bytes: u64,
+}
+
+impl Header {
+    /// The length of the longest header, in bytes.
+    pub const BYTES_MAX: usize = 14;
+
+    /// The header at the front of `bytes`, and how many bytes long it is; none if more bytes are
+    /// needed to tell.
+    ///
+    /// # Errors
+    /// What this frame must not look like whoever sent it and whatever came before: reserved bits
+    /// and opcodes, a length not written in the fewest bytes, a control frame that is fragmented or
+    /// longer than 125 bytes.
+    #[inline]
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
+        let &[first, second, ..] = bytes else { return Ok(None) };
+        let fin = first & FIN != 0;
+        if first & RESERVED != 0 {
+            return Err(Violation::ReservedBits);
+        }
+        let Some(opcode) = Opcode::from_bits(first & OPCODE) else {
+            return Err(Violation::ReservedOpcode);
+        };
+        let length = second & LENGTH;
+        if opcode.is_control() {
+            if !fin {
+                return Err(Violation::FragmentedControlFrame);
+            }
+            if length > CONTROL_PAYLOAD_BYTES_MAX as u8 {
+                return Err(Violation::LongControlFrame);
+            }
+        }
+
+        let (payload_bytes, key_at) = match length {
+            LENGTH_16 => {
+                let Some(&length) = bytes[2..].first_chunk() else { return Ok(None) };
+                let length = u16::from_be_bytes(length);
+                if length < LENGTH_16.into() {
+                    return Err(Violation::LengthNotMinimal);
+                }
+                (length.into(), 4)
+            }
+            LENGTH_64 => {
+                let Some(&length) = bytes[2..].first_chunk() else { return Ok(None) };
+                let length = u64::from_be_bytes(length);
+                if length <= u16::MAX.into() {
+                    return Err(Violation::LengthNotMinimal);
+                }
+                (length, 10)
+            }
+            short => (short.into(), 2),
+        };
+        if second & MASKED == 0 {
+            return Ok(Some((Self { fin, opcode, key: None, payload_bytes }, key_at)));
+        }
+        let Some(&key) = bytes[key_at..].first_chunk() else { return Ok(None) };
+        Ok(Some((Self { fin, opcode, key: Some(key), payload_bytes }, key_at + 4)))
+    }
+
+    /// How many bytes the header is long, without its payload.
+    #[inline]
+    pub const fn encoded_bytes(&self) -> usize {
+        let key_bytes = if self.key.is_some() { 4 } else { 0 };
+        let length_bytes = match self.payload_bytes {
+            0..=125 => 0,
+            126..=0xFFFF => 2,
+            _ => 8,
+        };
+        2 + length_bytes + key_bytes
+    }
+
+    /// The header as it goes over the wire.
+    #[inline]
+    pub fn encode(&self) -> HeaderBytes {
+        let mut header = HeaderBytes { bytes: [0; Self::BYTES_MAX], len: 2 };
+        let fin = if self.fin { FIN } else { 0 };
+        header.bytes[0] = fin | self.opcode as u8;
+        header.bytes[1] = if let Ok(length @ 0..LENGTH_16) = u8::try_from(self.payload_bytes) {
+            length
+        } else if let Ok(length) = u16::try_from(self.payload_bytes) {
+            header.bytes[2..4].copy_from_slice(&length.to_be_bytes());
+            header.len = 4;
+            LENGTH_16
+        } else {
+            header.bytes[2..10].copy_from_slice(&self.payload_bytes.to_be_bytes());
+            header.len = 10;
+            LENGTH_64
+        };
+        if let Some(key) = self.key {
+            header.bytes[1] |= MASKED;
+            let key_at = usize::from(header.len);
+            header.bytes[key_at..key_at + 4].copy_from_slice(&key);
+            header.len += 4;
+        }
+        header
+    }
+}
+
+/// An encoded [`Header`]: 2 to 14 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderBytes {
+    bytes: [u8; Header::BYTES_MAX],
+    len: u8,
+}
+
+impl Deref for HeaderBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+/// The longest payload of a control frame, in bytes (section 5.5).
+pub(crate) const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
+
+const FIN: u8 = 0x80;
+const RESERVED: u8 = 0x70;
+const OPCODE: u8 = 0x0F;
+const MASKED: u8 = 0x80;
+const LENGTH: u8 = 0x7F;
+/// In place of a length: the length is in the next two bytes.
+const LENGTH_16: u8 = 126;
+/// In place of a length: the length is in the next eight bytes.
+const LENGTH_64: u8 = 127;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTHS: [u64; 10] =
+        [0, 1, 125, 126, 127, 65_535, 65_536, u32::MAX as u64, 1 << 62, u64::MAX];
+
+    #[test]
+    fn every_header_there_and_back_and_cut_at_every_byte() {
+        let opcodes = (0..=255).filter_map(Opcode::from_bits);
+        for (opcode, payload_bytes) in opcodes.flat_map(|o| LENGTHS.map(|length| (o, length))) {
+            for (fin, key) in [(true, None), (false, Some([1, 2, 3, 4])), (true, Some([0; 4]))] {
+                if opcode.is_control() && (!fin || payload_bytes > 125) {
+                    continue;
+                }
+                let header = Header { fin, opcode, key, payload_bytes };
+                let encoded = header.encode();
+                assert_eq!(Header::decode(&encoded), Ok(Some((header, encoded.len()))));
+                assert_eq!(header.encoded_bytes(), encoded.len());
+                for cut in 0..encoded.len() {
+                    assert_eq!(Header::decode(&encoded[..cut]), Ok(None));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_pair_of_first_bytes_is_a_header_or_a_violation() {
+        let step = if cfg!(miri) { 13 } else { 1 };
+        let bytes = || (0..=255).step_by(step);
+        for (first, second) in bytes().flat_map(|first| bytes().map(move |s| (first, s))) {
+            let (fin, opcode, length) = (first & 0x80 != 0, first & 0x0F, second & 0x7F);
+            let expected = match opcode {
+                _ if first & 0x70 != 0 => Some(Violation::ReservedBits),
+                3..=7 | 11..=15 => Some(Violation::ReservedOpcode),
+                8..=10 if !fin => Some(Violation::FragmentedControlFrame),
+                8..=10 if length > 125 => Some(Violation::LongControlFrame),
+                _ => None,
+            };
+            assert_eq!(Header::decode(&[first, second]).err(), expected);
+        }
+    }
+
+    #[test]
+    fn a_length_takes_the_fewest_bytes() {
+        let not_minimal = Err(Violation::LengthNotMinimal);
+        assert_eq!(Header::decode(&[0x82, 126, 0, 125]), not_minimal);
+        assert_eq!(Header::decode(&[0x82, 127, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF]), not_minimal);
+    }
+}

@@ -1,0 +1,150 @@
+/// Masks or unmasks `bytes` in place (RFC 6455 section 5.3): the first with the first byte of `key`,
+/// and so on in turn. Doing it again undoes it.
+///
+/// For a payload that comes in parts, see [`rotated`].
+#[inline]
+pub fn mask(bytes: &mut [u8], key: [u8; 4]) {
+    mask_and_look(bytes, key);
+}
+
+/// The key for what follows after `bytes` bytes masked with `key`.
+///
+/// ```
+/// use owned_io_websocket::frame::{mask, rotated};
+///
+/// let (key, mut payload) = ([1, 2, 3, 4], *b"payload");
+/// mask(&mut payload, key);
+///
+/// let (start, rest) = payload.split_at_mut(3);
+/// mask(start, key);
+/// mask(rest, rotated(key, 3));
+/// assert_eq!(&payload, b"payload");
+/// ```
+#[inline]
+pub fn rotated(mut key: [u8; 4], bytes: usize) -> [u8; 4] {
+    key.rotate_left(bytes % 4);
+    key
+}
+
+/// The same as [`mask`]; says whether all bytes are ASCII now. That costs next to nothing in passing,
+/// and saves text from being looked at again.
+#[inline]
+pub(crate) fn mask_is_ascii(bytes: &mut [u8], key: [u8; 4]) -> bool {
+    const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
+    mask_and_look(bytes, key) & HIGH_BITS == 0
+}
+
+/// From this length on it pays to choose instructions when the program runs.
+const WIDE_BYTES_MIN: usize = 256;
+/// From this length on it pays to begin at a cache line (7 % at 16 KiB, 15 % at 64 KiB), as payloads
+/// by themselves do not.
+const ALIGNED_BYTES_MIN: usize = 8 * 1024;
+const CACHE_LINE_BYTES: usize = 64;
+
+/// Masks, and gives the bits that are set in some byte then.
+///
+/// The compiler makes vector instructions of the loop, of the width it is allowed to use. GB/s in a
+/// loop over one buffer, Zen 5, 2026-11-21, at 1,000 B and at 16 KiB: SSE2, which every x86-64 has,
+/// 75 and 84; AVX2 105 and 147; AVX-512 123 and 182. On aarch64 NEON is always allowed.
+#[inline]
+fn mask_and_look(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    if bytes.len() < WIDE_BYTES_MIN {
+        return word_by_word(bytes, key);
+    }
+    let unaligned = match bytes.len() {
+        ALIGNED_BYTES_MIN.. => bytes.as_ptr().align_offset(CACHE_LINE_BYTES).min(bytes.len()),
+        _ => 0,
+    };
+    let (unaligned, rest) = bytes.split_at_mut(unaligned);
+    word_by_word(unaligned, key) | wide(rest, rotated(key, unaligned.len()))
+}
+
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "to call what was compiled for some processors only")
+)]
+fn wide(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has AVX-512F.
+            return unsafe { with_avx512(bytes, key) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2.
+            return unsafe { with_avx2(bytes, key) };
+        }
+    }
+    word_by_word(bytes, key)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn with_avx512(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    word_by_word(bytes, key)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn with_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    word_by_word(bytes, key)
+}
+
+#[inline(always)]
+fn word_by_word(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    let [a, b, c, d] = key;
+    let key_word = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);
+    let mut seen = 0;
+    let (words, tail) = bytes.as_chunks_mut();
+    for bytes in words {
+        let word = u64::from_ne_bytes(*bytes) ^ key_word;
+        seen |= word;
+        *bytes = word.to_ne_bytes();
+    }
+    for (byte, key) in tail.iter_mut().zip([a, b, c, d, a, b, c]) {
+        *byte ^= key;
+        seen |= u64::from(*byte);
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_at_every_phase_and_alignment() {
+        let key = [0x11, 0x22, 0x44, 0x88];
+        let lengths: &[_] = if cfg!(miri) { &[0..18, 256..257] } else { &[0..300, 8191..8194] };
+        let alignments = if cfg!(miri) { 0..2 } else { 0..16 };
+        for len in lengths.iter().cloned().flatten() {
+            let original: Vec<u8> = (0..=255).cycle().take(len + 32).collect();
+            for (phase, align) in (0..4).flat_map(|p| alignments.clone().map(move |a| (p, a))) {
+                let mut masked = original.clone();
+                mask(&mut masked[align..][..len], rotated(key, phase));
+                for (at, (masked, original)) in masked.iter().zip(&original).enumerate() {
+                    let within = (align..align + len).contains(&at);
+                    let key = if within { key[(at - align + phase) % 4] } else { 0 };
+                    assert_eq!(*masked, original ^ key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_byte_that_is_not_ascii_is_seen_wherever_it_is() {
+        let key = [0x91, 0x22, 0xC4, 0x08];
+        let lengths = if cfg!(miri) { [0, 1, 9, 17] } else { [0, 7, 63, 530] };
+        for len in lengths {
+            let mut payload = vec![b'~'; len];
+            mask(&mut payload, key);
+            assert!(mask_is_ascii(&mut payload, key));
+            for at in 0..len {
+                payload[at] = 0x80;
+                mask(&mut payload, key);
+                assert!(!mask_is_ascii(&mut payload, key));
+                payload[at] = b'~';
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Bytes on the wire, without any state: [`Header`], [`Opcode`], and masking.
+
+mod header;
+mod mask;
+mod opcode;
+
+pub(crate) use header::CONTROL_PAYLOAD_BYTES_MAX;
+pub use header::{Header, HeaderBytes};
+pub(crate) use mask::mask_is_ascii;
+pub use mask::{mask, rotated};
+pub use opcode::Opcode;

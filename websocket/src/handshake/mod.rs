@@ -1,0 +1,70 @@
+//! The opening handshake (RFC 6455 section 4) as functions over bytes: one HTTP request, one response.
+//!
+//! A server reads until [`Request::decode`] gives a request, looks at its path and headers as it
+//! likes, and has it checked by [`Request::upgrade`]. It answers with [`Upgrade::accept`], or with the
+//! [`Refusal`], or with any other status by [`refuse`]:
+//!
+//! ```
+//! use owned_io_websocket::handshake::{Offer, Origins, Refusal, Request, refuse};
+//!
+//! /// What to answer, or none if more bytes have to come.
+//! fn answer(received: &[u8]) -> Option<Vec<u8>> {
+//!     let mut out = Vec::new();
+//!     let result = match Request::decode(received, 8192) {
+//!         Ok(None) => return None,
+//!         Ok(Some((request, _head_bytes))) if request.path() != "/chat" => {
+//!             refuse(404, &[], b"there is /chat alone", &mut out).expect("no headers");
+//!             return Some(out);
+//!         }
+//!         Ok(Some((request, _head_bytes))) => request.upgrade(Origins::Any).map(|upgrade| {
+//!             let protocol = upgrade.choose_protocol(&["chat.v2", "chat.v1"]);
+//!             upgrade.accept(protocol, &[("Server", "me")], &mut out).expect("good headers");
+//!         }),
+//!         Err(refusal) => Err(refusal),
+//!     };
+//!     result.unwrap_or_else(|refusal: Refusal| refusal.encode(&mut out));
+//!     Some(out)
+//! }
+//!
+//! let mut request = Vec::new();
+//! let key = owned_io_websocket::handshake::Key::new([7; 16]); // use real randomness
+//! let offer = Offer { host: "example.com", path: "/chat", protocols: &["chat.v1"], ..Offer::default() };
+//! offer.encode(&key, &mut request).unwrap();
+//! assert_eq!(answer(&request[..20]), None);
+//! assert!(answer(&request).unwrap().starts_with(b"HTTP/1.1 101 "));
+//! ```
+//!
+//! A client sends an [`Offer`], reads until [`Response::decode`] gives a response, and has that checked
+//! by [`Response::check`]. No extension is offered, nor agreed to.
+//!
+//! Nothing here knows of time: it is the caller who cuts off a peer that sends its head a byte a
+//! second. What follows a head in the buffer is the first of the frames.
+
+mod client;
+mod head;
+mod server;
+
+pub use client::{HandshakeError, Key, Offer, Response};
+pub use head::{HEADERS_MAX, InvalidHeader};
+pub use server::{Origins, Refusal, Request, Upgrade, refuse};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha1::{Digest, Sha1};
+
+/// What a server answers to a client's `Sec-WebSocket-Key` (section 4.2.2, step 5.4): proof that it
+/// knows this protocol.
+///
+/// ```
+/// // The example of the RFC, section 1.3.
+/// let accept = owned_io_websocket::handshake::accept_key(b"dGhlIHNhbXBsZSBub25jZQ==");
+/// assert_eq!(&accept, b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+/// ```
+pub fn accept_key(key: &[u8]) -> [u8; 28] {
+    const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
+    let mut accept = [0; 28];
+    let written = STANDARD.encode_slice(digest, &mut accept);
+    debug_assert_eq!(written, Ok(28), "20 bytes are 28 characters");
+    accept
+}

@@ -1,0 +1,289 @@
+use std::{error, fmt};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::accept_key;
+use super::head::{
+    BadHead, Headers, InvalidHeader, append, append_header, append_headers, is_token,
+};
+
+/// The head of an HTTP request, which may ask for an upgrade to WebSocket or for something else.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'b> {
+    method: &'b str,
+    path: &'b str,
+    /// Whether it is HTTP/1.1, not 1.0.
+    is_http_1_1: bool,
+    headers: Headers<'b>,
+}
+
+/// A request for an upgrade to WebSocket, as section 4.2.1 wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct Upgrade<'b> {
+    headers: Headers<'b>,
+    key: &'b [u8],
+}
+
+/// From where a browser may connect: whose scripts a server talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origins<'a> {
+    /// From anywhere: for services that know their users by other means than cookies.
+    Any,
+    /// From pages of these, `https://example.com` say, and from clients that are no browsers, which
+    /// send no origin.
+    Only(&'a [&'a str]),
+}
+
+/// Why a request is not answered with an upgrade. All but the size of the head is the peer's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The head is longer than the limit, or has more than
+    /// [`HEADERS_MAX`](super::HEADERS_MAX) headers: 431.
+    HeadTooLarge,
+    /// The head is not HTTP/1.x: 400.
+    Malformed,
+    /// The method is not GET: 405.
+    NotGet,
+    /// HTTP/1.0: 505.
+    OldHttp,
+    /// No `Host`, or several: 400.
+    NoHost,
+    /// A body is announced, which nothing would separate from the frames: 400.
+    Body,
+    /// No `Upgrade: websocket` or no `Connection: upgrade`: 426.
+    NoUpgrade,
+    /// No `Sec-WebSocket-Key`, or several, or not 16 bytes in base64: 400.
+    BadKey,
+    /// `Sec-WebSocket-Version` is not 13: 426, with what it should be.
+    WrongVersion,
+    /// The origin is not one of [`Origins::Only`]: 403.
+    ForeignOrigin,
+}
+
+impl<'b> Request<'b> {
+    /// The request at the front of `bytes`, and how many bytes its head is long; none if more bytes
+    /// are needed.
+    ///
+    /// Each call reads the head from its start: `head_bytes_max`, 8192 say, bounds that too.
+    ///
+    /// # Errors
+    /// [`Refusal::HeadTooLarge`], [`Refusal::Malformed`].
+    pub fn decode(
+        bytes: &'b [u8],
+        head_bytes_max: usize,
+    ) -> Result<Option<(Self, usize)>, Refusal> {
+        let read = Headers::read(bytes, head_bytes_max, |headers| {
+            let mut request = httparse::Request::new(headers);
+            let head_bytes = request.parse(bytes)?;
+            let start = (request.method, request.path, request.version);
+            Ok((head_bytes, start))
+        });
+        match read {
+            Ok(Some(((Some(method), Some(path), version), headers, head_bytes))) => {
+                let is_http_1_1 = version == Some(1);
+                Ok(Some((Self { method, path, is_http_1_1, headers }, head_bytes)))
+            }
+            Ok(None) => Ok(None),
+            Ok(Some(_)) | Err(BadHead::Malformed) => Err(Refusal::Malformed),
+            Err(BadHead::TooLarge) => Err(Refusal::HeadTooLarge),
+        }
+    }
+
+    /// The method, `GET` for one.
+    pub const fn method(&self) -> &'b str {
+        self.method
+    }
+
+    /// The target as it was sent: the path, and the query if there is one.
+    pub const fn target(&self) -> &'b str {
+        self.path
+    }
+
+    /// The target without its query.
+    pub fn path(&self) -> &'b str {
+        self.path.split_once('?').map_or(self.path, |(path, _)| path)
+    }
+
+    /// The value of the first header with this name, in whichever case.
+    pub fn header(&self, name: &str) -> Option<&'b [u8]> {
+        self.headers.values(name).next()
+    }
+
+    /// All headers, in order.
+    pub fn headers(&self) -> impl Iterator<Item = (&'b str, &'b [u8])> {
+        self.headers.iter()
+    }
+
+    /// Whether it asks for an upgrade to WebSocket, rightly or not.
+    pub fn is_upgrade(&self) -> bool {
+        self.headers.has_token("upgrade", "websocket")
+    }
+
+    /// Checks the request against section 4.2.1 and the origin.
+    ///
+    /// # Errors
+    /// Each [`Refusal`] but those of [`decode`](Self::decode).
+    pub fn upgrade(&self, origins: Origins<'_>) -> Result<Upgrade<'b>, Refusal> {
+        let headers = self.headers;
+        if self.method != "GET" {
+            return Err(Refusal::NotGet);
+        }
+        if !self.is_http_1_1 {
+            return Err(Refusal::OldHttp);
+        }
+        if headers.only("host").is_none() {
+            return Err(Refusal::NoHost);
+        }
+        let has_length = headers.values("content-length").any(|length| length != b"0");
+        if has_length || headers.values("transfer-encoding").next().is_some() {
+            return Err(Refusal::Body);
+        }
+        if !self.is_upgrade() || !headers.has_token("connection", "upgrade") {
+            return Err(Refusal::NoUpgrade);
+        }
+        if headers.only("sec-websocket-version") != Some(b"13") {
+            return Err(Refusal::WrongVersion);
+        }
+        let key = headers.only("sec-websocket-key").ok_or(Refusal::BadKey)?;
+        if key.len() != 24 || STANDARD.decode_slice(key, &mut [0; 18]) != Ok(16) {
+            return Err(Refusal::BadKey);
+        }
+        if let (Origins::Only(allowed), Some(origin)) = (origins, self.header("origin")) {
+            let same = |allowed: &&str| origin.eq_ignore_ascii_case(allowed.as_bytes());
+            if !allowed.iter().any(same) {
+                return Err(Refusal::ForeignOrigin);
+            }
+        }
+        Ok(Upgrade { headers, key })
+    }
+}
+
+impl<'b> Upgrade<'b> {
+    /// The subprotocols that the client offers, the one it likes best first.
+    pub fn protocols(&self) -> impl Iterator<Item = &'b str> {
+        let tokens = self.headers.tokens("sec-websocket-protocol");
+        tokens.filter_map(|token| std::str::from_utf8(token).ok())
+    }
+
+    /// The first of `supported` that the client offers.
+    pub fn choose_protocol<'p>(&self, supported: &[&'p str]) -> Option<&'p str> {
+        supported.iter().copied().find(|supported| self.protocols().any(|p| p == *supported))
+    }
+
+    /// Appends the response that agrees: with this subprotocol, which must be one that was offered,
+    /// and with these headers beside its own. After it the connection speaks in frames.
+    ///
+    /// # Errors
+    /// A header that cannot be sent; nothing is appended.
+    pub fn accept(
+        &self,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+        out: &mut Vec<u8>,
+    ) -> Result<(), InvalidHeader> {
+        append(out, |out| {
+            out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
+            append_header(out, "Upgrade", b"websocket")?;
+            append_header(out, "Connection", b"Upgrade")?;
+            append_header(out, "Sec-WebSocket-Accept", &accept_key(self.key))?;
+            if let Some(protocol) = protocol {
+                if !is_token(protocol) {
+                    return Err(InvalidHeader);
+                }
+                append_header(out, "Sec-WebSocket-Protocol", protocol.as_bytes())?;
+            }
+            append_headers(out, headers)
+        })
+    }
+}
+
+impl Refusal {
+    /// The status that it is answered with.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Malformed | Self::NoHost | Self::Body | Self::BadKey => 400,
+            Self::ForeignOrigin => 403,
+            Self::NotGet => 405,
+            Self::NoUpgrade | Self::WrongVersion => 426,
+            Self::HeadTooLarge => 431,
+            Self::OldHttp => 505,
+        }
+    }
+
+    /// Appends the response, after which the connection is to be closed.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        let headers: &[_] = match self {
+            Self::NotGet => &[("Allow", "GET")],
+            Self::NoUpgrade => &[("Upgrade", "websocket")],
+            Self::WrongVersion => &[("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")],
+            _ => &[],
+        };
+        let sent = refuse(self.status(), headers, self.to_string().as_bytes(), out);
+        debug_assert_eq!(sent, Ok(()), "these headers can be sent");
+    }
+}
+
+/// Appends a response with this status, these headers and this body, which is text. After it the
+/// connection is to be closed, and it says so.
+///
+/// # Errors
+/// A header that cannot be sent; nothing is appended.
+///
+/// # Panics
+/// If the status does not have three digits.
+pub fn refuse(
+    status: u16,
+    headers: &[(&str, &str)],
+    body: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), InvalidHeader> {
+    assert!((100..1000).contains(&status), "{status} is no status");
+    append(out, |out| {
+        out.extend_from_slice(format!("HTTP/1.1 {status} {}\r\n", reason(status)).as_bytes());
+        append_header(out, "Connection", b"close")?;
+        append_header(out, "Content-Type", b"text/plain")?;
+        append_header(out, "Content-Length", body.len().to_string().as_bytes())?;
+        append_headers(out, headers)?;
+        out.extend_from_slice(body);
+        Ok(())
+    })
+}
+
+/// The words that go with the statuses a refusal is likely to have; a response needs none.
+const fn reason(status: u16) -> &'static str {
+    match status {
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        426 => "Upgrade Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "",
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HeadTooLarge => "request head is too large",
+            Self::Malformed => "request is not http",
+            Self::NotGet => "method is not get",
+            Self::OldHttp => "http version is not 1.1",
+            Self::NoHost => "request does not name one host",
+            Self::Body => "request has a body",
+            Self::NoUpgrade => "request asks for no upgrade to websocket",
+            Self::BadKey => "sec-websocket-key is not 16 bytes in base64",
+            Self::WrongVersion => "sec-websocket-version is not 13",
+            Self::ForeignOrigin => "origin is not allowed",
+        })
+    }
+}
+
+impl error::Error for Refusal {}

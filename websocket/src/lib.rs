@@ -1,0 +1,17 @@
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
+
+mod close;
+mod config;
+mod engine;
+mod error;
+pub mod frame;
+pub mod handshake;
+mod message;
+mod utf8;
+
+pub use close::{CloseCode, CloseFrame};
+pub use config::Config;
+pub use engine::{Control, Decoded, Engine, Event, Piece, Receiver, Sender, State};
+pub use error::{Error, Limit, Misuse, Timeout, Violation};
+pub use message::{Kind, Part};

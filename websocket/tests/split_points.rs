@@ -1,0 +1,130 @@
+//! Every kind of frame, cut wherever it can be cut, comes out the same.
+
+mod common;
+
+use common::{BINARY, CLOSE, CONTINUATION, FIN, Got, PING, PONG, ROLES, Reader, Role, TEXT};
+use common::{frame, message};
+use owned_io_websocket::{CloseCode, Config, Kind};
+
+/// One length of each class, and those around where the classes meet.
+const LENGTHS: [usize; 10] = [0, 1, 7, 124, 125, 126, 127, 65_535, 65_536, 70_001];
+
+/// Frames of every kind and the events they are. The close frame is the last.
+fn samples(role: Role, len: usize) -> Vec<(Vec<u8>, Got)> {
+    let text: String = "a€\u{10348}é".chars().cycle().take(len / 2).collect();
+    let text = text.as_bytes();
+    let bytes: Vec<u8> = (0..=255).cycle().take(len).collect();
+    let third = text.len() / 3;
+    let fragments = [
+        frame(role, TEXT, &text[..third]),
+        frame(role, FIN | PING, b"in between"),
+        frame(role, CONTINUATION, &text[third..2 * third]),
+        frame(role, CONTINUATION, b""),
+        frame(role, FIN | CONTINUATION, &text[2 * third..]),
+    ];
+    let mut samples = vec![
+        (frame(role, FIN | BINARY, &bytes), message(Kind::Binary, &bytes)),
+        (frame(role, FIN | TEXT, text), message(Kind::Text, text)),
+        (fragments.concat(), message(Kind::Text, text)),
+    ];
+    if len <= 125 {
+        samples.push((frame(role, FIN | PING, &bytes), Got::Ping(bytes.clone())));
+        samples.push((frame(role, FIN | PONG, &bytes), Got::Pong(bytes)));
+    }
+    if len == 7 {
+        let close = frame(role, FIN | CLOSE, b"\x03\xE8bye");
+        samples.push((close, Got::Close(Some(CloseCode::NORMAL), "bye".into())));
+    }
+    samples
+}
+
+/// Frames that come out whole, and frames that come out in pieces.
+fn configs() -> [Config; 3] {
+    [14, 1000, 1 << 20].map(|whole_frame_bytes_max| {
+        let mut config = Config::default();
+        config.whole_frame_bytes_max = whole_frame_bytes_max;
+        config
+    })
+}
+
+/// Feeds `parts` and expects `expected`, and the ping that comes before it where it is fragmented.
+#[track_caller]
+fn check(role: Role, config: Config, parts: impl IntoIterator<Item: AsRef<[u8]>>, expected: &Got) {
+    let mut reader = Reader::new(role, config);
+    for part in parts {
+        assert_eq!(reader.feed(part.as_ref()), Ok(()));
+    }
+    let ping = Got::Ping(b"in between".to_vec());
+    let got: Vec<_> = reader.got.iter().filter(|got| **got != ping).collect();
+    assert!(got == [expected], "{} events in place of one", got.len());
+}
+
+#[test]
+fn in_two_parts() {
+    for (role, len) in ROLES.into_iter().flat_map(|role| LENGTHS.map(|len| (role, len))) {
+        for (wire, expected) in samples(role, len) {
+            for config in configs() {
+                // Of long frames, the cuts at every byte of the headers, and some of the others.
+                let all = if wire.len() > 60_000 { 24 } else { wire.len() };
+                let step = |at: usize| if at < all || at + 6 > wire.len() { 1 } else { 9_973 };
+                let mut cut = 0;
+                while cut <= wire.len() {
+                    check(role, config, [&wire[..cut], &wire[cut..]], &expected);
+                    cut += step(cut);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn in_three_parts() {
+    for (role, len) in ROLES.into_iter().flat_map(|role| LENGTHS.map(|len| (role, len))) {
+        for (wire, expected) in samples(role, len).into_iter().filter(|(wire, _)| wire.len() < 200)
+        {
+            for config in configs() {
+                for end in 0..=wire.len() {
+                    for middle in 0..=end {
+                        let parts = [&wire[..middle], &wire[middle..end], &wire[end..]];
+                        check(role, config, parts, &expected);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn byte_by_byte() {
+    for (role, len) in
+        ROLES.into_iter().flat_map(|role| [0, 1, 7, 125, 126, 3000].map(|l| (role, l)))
+    {
+        for (wire, expected) in samples(role, len) {
+            for config in configs() {
+                check(role, config, wire.chunks(1), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn all_in_one_buffer_and_in_chunks_of_every_size() {
+    for role in ROLES {
+        let lengths = [0, 1, 7, 125, 126, 700];
+        let mut samples: Vec<_> = lengths.into_iter().flat_map(|len| samples(role, len)).collect();
+        samples.sort_by_key(|(_, got)| matches!(got, Got::Close(..))); // the last event
+        let wire: Vec<u8> = samples.iter().flat_map(|(wire, _)| wire.clone()).collect();
+        let expected: Vec<_> = samples.into_iter().map(|(_, got)| got).collect();
+        let in_between = Got::Ping(b"in between".to_vec());
+        for (config, size) in
+            configs().into_iter().flat_map(|c| (1..=wire.len()).map(move |s| (c, s)))
+        {
+            let mut reader = Reader::new(role, config);
+            for chunk in wire.chunks(size) {
+                assert_eq!(reader.feed(chunk), Ok(()));
+            }
+            reader.got.retain(|got| *got != in_between);
+            assert!(reader.got == expected, "{role:?}, chunks of {size}");
+        }
+    }
+}
