@@ -47,11 +47,11 @@
 //! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send`
 //! itself. A read is that; a write is tried before it is waited for; a vectored write is `sendmsg`,
 //! waited for by writing its first piece. To wait, glommio tries to write once more, without
-//! `MSG_NOSIGNAL`; SIGPIPE is blocked on the thread meanwhile. A pending read holds no buffer, pooled
-//! or not.
+//! `MSG_NOSIGNAL`; SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds a buffer
+//! while `Pool::take_to_wait` has one, which saves taking another for each attempt.
 //!
-//! An operation that need not wait does not yield, so after 64 of them in a row the ring is asked
-//! for what else there is.
+//! An operation that need not wait does not yield, so after 128 of them in a row on a connection the
+//! ring is asked for what else there is.
 //!
 //! # Known limits
 //!

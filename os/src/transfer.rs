@@ -1,5 +1,4 @@
 //! Reads and writes on a socket that return at once.
-
 //!
 //! By rustix, whose system calls are made in place: libc's are cancellation points of its threads,
 //! which costs some fifty instructions each where there are several threads.

@@ -82,6 +82,7 @@ impl Options {
             waiting: waiting as u64,
             lost: lost as u64,
             idle_cpu_percent: idle.server.as_ref().map(|server| server.used.cpu_percent),
+            speed_ratio: at_limit.received_per_s / before.received_per_s,
             before,
             at_limit,
             released: released as u64,

@@ -113,6 +113,8 @@ pub(crate) struct Limit {
     pub(crate) idle_cpu_percent: Option<f64>,
     pub(crate) before: Speed,
     pub(crate) at_limit: Speed,
+    /// Messages a second at the limit, over those before.
+    pub(crate) speed_ratio: f64,
     /// Closed at the end, to make room.
     pub(crate) released: u64,
     /// Those that had waited and were answered then.
@@ -318,6 +320,7 @@ impl Display for Limit {
         row(f, "speed before", &self.before)?;
         percentiles(f, "  latency", &self.before.latency_us)?;
         row(f, "speed at limit", &self.at_limit)?;
+        row(f, "  to before", format_args!("{:.3}", self.speed_ratio))?;
         percentiles(f, "  latency", &self.at_limit.latency_us)?;
         let split = format_args!("{released}; {resumed} answered then, {never} never");
         row(f, "released", split)?;

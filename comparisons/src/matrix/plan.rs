@@ -1,6 +1,5 @@
 //! What is measured: a TOML file.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -35,7 +34,7 @@ pub(crate) struct Workload {
     /// What each row is compared with.
     pub(crate) against: Against,
     /// What is shown of a report of `load`: a name, and where it stands (a JSON pointer).
-    pub(crate) figures: BTreeMap<String, String>,
+    pub(crate) figures: Vec<(String, String)>,
     /// The servers' limit of open files, if it is to be other than that of this process.
     pub(crate) open_files: Option<u32>,
     /// Other than the plan's.
@@ -146,7 +145,7 @@ mod tests {
         load = "echo --connections 1 --payload 1"
         servers = ["tokio", "compio/tuned"]
         against = "peer"
-        figures = { "CPU" = "/server/per_message/cpu_ns" }
+        figures = [["CPU", "/server/per_message/cpu_ns"]]
     "#;
 
     fn names(workload: &Workload) -> Vec<String> {

@@ -21,7 +21,7 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
         writeln!(text, "The servers may open {files} files.")?;
     }
     write!(text, "\n| server | rounds |")?;
-    for name in workload.figures.keys() {
+    for (name, _) in &workload.figures {
         write!(text, " {name} | ratio |")?;
     }
     write!(text, "\n|---|---|")?;
@@ -31,7 +31,7 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
         write!(text, "| {} | {sound} of {} |", row.server.name(), row.rounds.len())?;
         let baseline = workload.baseline(&row.server);
         let baseline = measured.rows.iter().find(|r| baseline.as_deref() == Some(r.server.name()));
-        for pointer in workload.figures.values() {
+        for (_, pointer) in &workload.figures {
             write!(text, " {} |", shown(Summary::range(&figures(row, pointer)), amount))?;
             let ratios = baseline.map(|baseline| ratios(row, baseline, pointer));
             let ratio = ratios.and_then(|ratios| Summary::confidence(&ratios));

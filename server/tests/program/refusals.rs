@@ -16,6 +16,9 @@ use super::server::{RUNTIMES, Server, echoed, ended, program};
 /// The user that may do the least; by convention the same number everywhere.
 const NOBODY: u32 = 65_534;
 
+/// Those that there could be.
+const ALL_RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_owned-io-server");
 
 #[test]
@@ -40,6 +43,12 @@ fn what_cannot_start_says_why_in_one_sentence() {
         assert!(said.contains(sentence), "{args:?}: {said}");
     }
     fs::remove_file(file).unwrap();
+
+    // With all features there is none; with the default ones there are four.
+    for absent in ALL_RUNTIMES.iter().filter(|name| !RUNTIMES.contains(name)) {
+        let said = refusal(program(&["--runtime", absent, "--echo", "127.0.0.1:0"]));
+        assert!(said.contains(&format!("build with --features {absent}")), "{absent}: {said}");
+    }
 }
 
 /// As containers do it, by a policy that forbids the call, or says that there is none.
