@@ -11,30 +11,28 @@ use tracing::{debug, warn};
 use crate::connections::Connections;
 use crate::places::Places;
 
-/// How long to wait when descriptors or memory are used up. Short enough that clients are taken
-/// again within 200 ms of there being some; long enough that asking costs nothing.
+/// How long to wait when nobody can be accepted: descriptors or memory are used up, say. Short enough
+/// that clients are taken again within 200 ms of there being some; long enough that asking costs
+/// nothing.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
 /// Serves each connection of `listener` by `serve`, in a task of its own, until `stop` is given: while
 /// it is served it has one of `places` and is among `connections`.
 ///
-/// A connection that fails, or whose task panics, ends alone. Only the listener's end is an error.
-///
-/// # Errors
-/// Those of accept(2) that mean the listener is of no more use.
+/// A connection that fails, or whose task panics, ends alone. No error of accept(2) ends the loop:
+/// what is wrong is logged, once until somebody is accepted again.
 pub async fn accept_loop<R, S, Fut>(
     mut listener: R::TcpListener,
     places: Places,
     connections: Connections,
     stop: &StopSignal,
     serve: S,
-) -> io::Result<()>
-where
+) where
     R: Runtime,
     S: Fn(R::TcpStream) -> Fut,
     Fut: Future<Output = io::Result<()>> + 'static,
 {
-    let mut is_exhausted = false;
+    let mut is_failing = false;
     loop {
         let next = async {
             let place = places.take().await;
@@ -42,11 +40,11 @@ where
         };
         // An accept that is dropped has taken nobody.
         let Some((place, accepted)) = beside(pin!(next), stop.stopped()).await.pinned else {
-            return Ok(());
+            return;
         };
         match accepted {
             Ok((stream, peer)) => {
-                if std::mem::take(&mut is_exhausted) {
+                if std::mem::take(&mut is_failing) {
                     warn!("accepting again");
                 }
                 let connection = connections.add(stream.shutdown_handle());
@@ -59,14 +57,15 @@ where
                     }
                 }));
             }
-            Err(error) if is_exhaustion(&error) => {
-                if !std::mem::replace(&mut is_exhausted, true) {
-                    warn!(%error, "cannot accept: clients wait until connections end");
+            // The client has gone.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    let is_exhausted = is_exhaustion(&error);
+                    warn!(%error, is_exhausted, "cannot accept: clients wait until this is over");
                 }
                 R::sleep(BACK_OFF).await;
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => return Err(error),
         }
     }
 }

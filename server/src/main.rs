@@ -15,13 +15,31 @@ use signal_hook::iterator::Signals;
 use tracing::info;
 
 fn main() -> ExitCode {
-    match Flags::parse().into_config().and_then(|config| run(&config)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("owned-io-server: {why}");
-            ExitCode::FAILURE
+    let flags = match Flags::try_parse() {
+        Ok(flags) => flags,
+        // Help, or the version: what was asked for.
+        Err(usage) if !usage.use_stderr() => {
+            let _ = usage.print();
+            return ExitCode::SUCCESS;
         }
+        Err(usage) => return refuse(&in_one_sentence(&usage)),
+    };
+    match flags.into_config().and_then(|config| run(&config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => refuse(&why),
     }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("owned-io-server: {why}");
+    ExitCode::FAILURE
+}
+
+/// The first line of what clap says, which names the culprit; the rest is in the help.
+fn in_one_sentence(usage: &clap::Error) -> String {
+    let said = usage.to_string();
+    let first = said.lines().next().unwrap_or_default();
+    format!("{}; --help lists the options", first.strip_prefix("error: ").unwrap_or(first))
 }
 
 fn run(config: &Config) -> Result<(), String> {

@@ -39,6 +39,11 @@ impl Places {
         Place { shared: Rc::clone(&self.shared) }
     }
 
+    /// How many are taken.
+    pub fn taken(&self) -> usize {
+        self.shared.all - self.shared.free.get()
+    }
+
     /// Waits until no place is taken.
     pub async fn all_free(&self) {
         self.wait_until(|shared| shared.free.get() == shared.all).await;

@@ -2,19 +2,24 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use owned_io::{
-    BoundAddr, ListenOptions, Pool, PoolConfig, Runtime, StopSignal, Worker, WorkersConfig,
+    BoundAddr, ListenOptions, Pool, PoolConfig, Runtime, StopSignal, Worker, WorkersConfig, beside,
 };
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::accept::accept_loop;
 use crate::config::{Config, Limits, Ring, Service};
 use crate::connections::Connections;
 use crate::places::Places;
 use crate::service::{Budget, echo, sink, source};
+
+/// What a worker gets beyond the drain deadline, which it sees to itself, before it counts as hung.
+const DRAIN_MARGIN: Duration = Duration::from_secs(1);
 
 /// Runs the server on `R` until it is stopped by `stop`; `listening` is called once for each listener
 /// as soon as all workers listen on it.
@@ -35,13 +40,13 @@ pub fn run<R: Runtime>(
     if config.ring == Ring::Tuned {
         workers.runtime = R::tuned();
     }
-    workers.drain = config.drain;
+    workers.drain = config.drain + DRAIN_MARGIN;
     workers.stop = stop;
     let ready = Arc::new(Ready::new(config.workers.get(), bound.clone(), Box::new(listening)));
-    let limits = config.limits;
+    let (limits, drain) = (config.limits, config.drain);
     R::run_workers(workers, move |worker| {
         let (bound, ready) = (bound.clone(), Arc::clone(&ready));
-        async move { serve::<R>(worker, &bound, limits, &ready).await }
+        async move { serve::<R>(worker, &bound, limits, drain, &ready).await }
     })
 }
 
@@ -49,6 +54,7 @@ async fn serve<R: Runtime>(
     worker: Worker,
     bound: &[(Service, BoundAddr)],
     limits: Limits,
+    drain: Duration,
     ready: &Ready,
 ) -> io::Result<()> {
     let places = Places::new(limits.connections_max);
@@ -84,11 +90,13 @@ async fn serve<R: Runtime>(
     }
     ready.one_more();
     for accepting in accepting {
-        accepting.await.unwrap_or_else(|panicked| Err(panicked.into()))?;
+        accepting.await?;
     }
     info!(worker = worker.id, "draining");
     connections.end_reading();
-    places.all_free().await;
+    if beside(pin!(places.all_free()), R::sleep(drain)).await.pinned.is_none() {
+        warn!(worker = worker.id, open = places.taken(), "closing what has not ended in time");
+    }
     Ok(())
 }
 

@@ -96,7 +96,7 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     }
 
     worker.stop.stop();
-    accepting.await.expect("no panic").expect("no error");
+    accepting.await.expect("no panic");
     echoed::<R>(&mut neighbour, b"to the end").await;
     connections.end_reading();
     places.all_free().await;

@@ -108,11 +108,21 @@ impl Plan {
         let text = fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
         let plan: Self = toml::from_str(&text).map_err(|error| named(error.to_string()))?;
         for workload in &plan.workloads {
-            if let Against::Server(baseline) = &workload.against
-                && !workload.servers.iter().any(|server| server.name() == baseline)
-            {
-                let name = &workload.name;
-                return Err(named(format!("{name:?} has no row {baseline:?} to be compared with")));
+            let name = &workload.name;
+            match &workload.against {
+                Against::Peer => {
+                    if let Some(peer) = workload.servers.iter().find(|server| server.is_peer()) {
+                        let peer = peer.name();
+                        return Err(named(format!("{name:?}: {peer} has no peer, it is one")));
+                    }
+                }
+                Against::Server(baseline) => {
+                    if !workload.servers.iter().any(|server| server.name() == baseline) {
+                        return Err(named(format!(
+                            "{name:?} has no row {baseline:?} to compare with"
+                        )));
+                    }
+                }
             }
         }
         Ok(plan)
@@ -179,6 +189,7 @@ mod tests {
         for (right, wrong, why) in [
             ("\"peer\"", "\"glommio\"", "no row \"glommio\""),
             ("\"tokio\"", "\"turbo\"", "there is no server turbo"),
+            ("\"tokio\"", "\"echo-epoll\"", "echo-epoll has no peer"),
             ("rounds = 3", "rounds = 0", "nonzero"),
             ("rounds = 3", "round = 3", "unknown field `round`"),
         ] {

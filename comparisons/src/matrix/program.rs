@@ -69,7 +69,7 @@ impl Server {
         Self { name: format!("echo-{}", self.name) }
     }
 
-    fn is_peer(&self) -> bool {
+    pub(crate) fn is_peer(&self) -> bool {
         self.name.starts_with("echo-")
     }
 

@@ -32,7 +32,8 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
         let baseline = workload.baseline(&row.server);
         let baseline = measured.rows.iter().find(|r| baseline.as_deref() == Some(r.server.name()));
         for (_, pointer) in &workload.figures {
-            write!(text, " {} |", shown(Summary::range(&figures(row, pointer)), amount))?;
+            let figures = figures(row, pointer);
+            write!(text, " {}{} |", shown(Summary::range(&figures), amount), zeros(&figures))?;
             let ratios = baseline.map(|baseline| ratios(row, baseline, pointer));
             let ratio = ratios.and_then(|ratios| Summary::confidence(&ratios));
             write!(text, " {} |", shown(ratio, |ratio| format!("{ratio:.3}")))?;
@@ -65,6 +66,15 @@ fn ratios(row: &Row, baseline: &Row, pointer: &str) -> Vec<f64> {
             Some(figure(row, round)? / below)
         })
         .collect()
+}
+
+/// In how many rounds a count was zero, if it was in some.
+fn zeros(figures: &[f64]) -> String {
+    let zeros = figures.iter().filter(|figure| **figure == 0.0).count();
+    if zeros == 0 || zeros == figures.len() {
+        return String::new();
+    }
+    format!(", 0 in {zeros}")
 }
 
 fn shown(summary: Option<Summary>, format: impl Fn(f64) -> String) -> String {

@@ -153,6 +153,13 @@ impl Options {
         let _ = fs::remove_file(&json);
         let mut value: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.into()))?;
         value["startup_ms"] = (running.startup.as_secs_f64() * 1e3).into();
+        // In arrivals and bursts it is a result how many are not served; elsewhere all have to be.
+        if value["arrivals"].is_null() && value["burst"].is_null() {
+            let errors = &value["connections"]["errors"];
+            if errors.as_object().is_some_and(|errors| !errors.is_empty()) {
+                return Err(Failure::new(format!("connections failed: {errors}")));
+            }
+        }
         for (name, pointer) in &workload.figures {
             if !value.pointer(pointer).is_some_and(Value::is_number) {
                 return Err(Failure::new(format!("nothing was measured that gives {name:?}")));

@@ -16,7 +16,7 @@ use crate::config::Limits;
 /// # Errors
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit;
 /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) when `budget` does not allow it;
-/// [`TimedOut`](io::ErrorKind::TimedOut) when it does not arrive in time;
+/// [`TimedOut`](io::ErrorKind::TimedOut) when it does not arrive in time, or its answer is not taken;
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the stream ends within it.
 pub async fn serve<R: Runtime>(
     stream: impl ByteStream,
@@ -49,7 +49,9 @@ pub async fn serve<R: Runtime>(
             deadline = Some(R::now() + limits.message_time_max);
         }
         if !answers.is_empty() {
-            ((), answers) = write.write_all(answers).await.into_result()?;
+            let written = write.write_all(answers);
+            let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+            ((), answers) = written.into_result()?;
             answers.clear();
         }
     }

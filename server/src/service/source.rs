@@ -6,7 +6,10 @@
 
 use std::io;
 
-use owned_io::{ByteStream, OwnedReadExt, OwnedWriteExt, Runtime, ShutdownHandle, timeout};
+use owned_io::{
+    ByteStream, IoBufMut, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime, ShutdownHandle, Spare,
+    timeout,
+};
 
 use super::message::too_long;
 use crate::config::Limits;
@@ -19,21 +22,25 @@ const WRITE_BYTES_MAX: usize = 256 * 1024;
 ///
 /// # Errors
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, or a
-/// batch of none; [`TimedOut`](io::ErrorKind::TimedOut) when the peer does not take them.
+/// batch of none; [`TimedOut`](io::ErrorKind::TimedOut) when the peer does not take them, or does not
+/// end a request that it has begun.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, limits: Limits) -> io::Result<()> {
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
-    let mut request = Vec::with_capacity(12);
+    let mut request = Vec::with_capacity(Request::BYTES);
     let mut out = Vec::new();
     loop {
-        let owned_io::BufResult(result, back) = read.read_exact(request, 12).await;
-        request = back;
-        match result {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && request.is_empty() => {
-                return Ok(());
-            }
-            result => result?,
+        request.clear();
+        let begun =
+            read.read(request.spare().limit(Request::BYTES)).await.map_buf(Spare::into_inner);
+        let n;
+        (n, request) = begun.into_result()?;
+        if n == 0 {
+            return Ok(());
         }
+        let rest = read.read_exact(request.spare(), Request::BYTES - n);
+        let rest = timeout::<R, _>(limits.message_time_max, &connection, rest).await;
+        ((), request) = rest.map_buf(Spare::into_inner).into_result()?;
         let request = Request::parse(&request, limits.message_bytes_max)?;
         let mut cursor = Cursor::new(request);
         while cursor.fill(&mut out) {
@@ -62,6 +69,8 @@ struct Request {
 }
 
 impl Request {
+    const BYTES: usize = 12;
+
     fn parse(request: &[u8], bytes_max: usize) -> io::Result<Self> {
         let number = |at: usize| {
             let bytes = request[at..at + 4].try_into().expect("four bytes");

@@ -67,11 +67,35 @@ fn bad_clients_lose_their_connection_and_nobody_elses() {
         assert_closed(&mut half);
         assert!(started.elapsed() >= Duration::from_millis(900));
 
+        let mut half_a_request = server.connect(2);
+        half_a_request.write_all(&[1, 0, 0, 0, 1]).unwrap();
+        assert_closed(&mut half_a_request);
+
         let mut nonsense = server.connect(2);
         nonsense.write_all(&[0; 12]).unwrap(); // batches of none
         assert_closed(&mut nonsense);
 
         echoed(&mut neighbour, b"after");
+    }
+}
+
+/// What has not ended by the deadline is closed, and that is no failure.
+#[test]
+fn draining_ends_at_its_deadline() {
+    for runtime in RUNTIMES {
+        let options = ["--source", "127.0.0.1:0", "--drain-seconds", "1", "--ring", "tuned"];
+        let server = Server::start(runtime, &options);
+        let mut greedy = server.connect(0);
+        // A gigabyte, of which nothing is read.
+        for number in [1_000_u32, 1_000_000, 1] {
+            greedy.write_all(&number.to_le_bytes()).unwrap();
+        }
+        greedy.read_exact(&mut [0; 4]).unwrap();
+        let signalled = Instant::now();
+        server.signal("-TERM");
+        assert_eq!(server.wait(), 0, "{runtime}");
+        let took = signalled.elapsed();
+        assert!(took >= Duration::from_millis(900), "{runtime} ended after {took:?}");
     }
 }
 

@@ -39,14 +39,14 @@ fn what_cannot_start_says_why_in_one_sentence() {
         (vec!["--runtime", runtime, "--echo", &taken], "another socket has it"),
         (vec!["--runtime", runtime, "--echo", "192.0.2.1:0"], "cannot listen on 192.0.2.1:0"),
     ] {
-        let said = refusal(program(&args));
+        let said = self::sentence(program(&args));
         assert!(said.contains(sentence), "{args:?}: {said}");
     }
     fs::remove_file(file).unwrap();
 
     // With all features there is none; with the default ones there are four.
     for absent in ALL_RUNTIMES.iter().filter(|name| !RUNTIMES.contains(name)) {
-        let said = refusal(program(&["--runtime", absent, "--echo", "127.0.0.1:0"]));
+        let said = sentence(program(&["--runtime", absent, "--echo", "127.0.0.1:0"]));
         assert!(said.contains(&format!("build with --features {absent}")), "{absent}: {said}");
     }
 }
