@@ -89,10 +89,16 @@ impl OwnedRead for MonoioReadHalf {
         // none (a checksum that was wrong).
         loop {
             socket.readable().await?;
-            let mut buf = pool.take()?;
-            match os::try_read(socket.shared.as_fd(), &mut buf) {
+            let read = match pool.take() {
+                Ok(mut buf) => os::try_read(socket.shared.as_fd(), &mut buf).map(|_| buf),
+                // Said only to those for whom there is something to read.
+                Err(exhausted) => {
+                    os::try_peek(socket.shared.as_fd()).and_then(|_| Err(exhausted.into()))
+                }
+            };
+            match read {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return result.map(|_| buf),
+                result => return result,
             }
         }
     }
