@@ -25,7 +25,7 @@
 //! |---|---|---|---|
 //! | read | freed once it is cancelled, a turn later | lost, if they arrive before that | usable, with that gap |
 //! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
-//! | write, vectored write | freed once it is cancelled, a turn later | any part may be sent | to be dropped |
+//! | write, vectored write | freed once it is cancelled, a turn later | any part may be sent | only to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
 //! | stream | – | – | closed at once; shut down, and closed a turn later, if an operation was pending |
@@ -35,10 +35,10 @@
 //! | setting | default | tuned | |
 //! |---|---|---|---|
 //! | `entries` | 1,024 | 4,096 | counts against the limit on locked memory, see below |
-//! | `coop_taskrun` | no | no | can be used |
-//! | `single_issuer` | no | yes | |
-//! | `defer_taskrun` | no | yes | |
-//! | `sqpoll_idle` | none | none | can be used; rounded up to whole milliseconds |
+//! | `coop_taskrun` | off | off | can be used |
+//! | `single_issuer` | off | on | |
+//! | `defer_taskrun` | off | on | |
+//! | `sqpoll_idle` | off | off | can be used; rounded up to whole milliseconds |
 //!
 //! The default is compio's own. Nothing is refused but what no kernel takes.
 //!
@@ -66,7 +66,7 @@
 //! 5.19 for `coop_taskrun`, 6.1 for `defer_taskrun`. Blocking closures run on the pool that all
 //! backends share, not on compio's, which makes the worker spin when it is full.
 //!
-//! # Limits of the runtime
+//! # Known limits
 //!
 //! - A task that wakes itself without end leaves I/O and timers working: compio enters the ring
 //!   after every 61 polls of tasks.

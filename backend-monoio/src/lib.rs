@@ -23,9 +23,9 @@
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read | freed a turn later | lost if they arrive before the kernel cancels it, a turn later | good for nothing |
+//! | read | freed a turn later | lost if they arrive before the kernel cancels it, a turn later | usable, with that gap |
 //! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
-//! | write | freed once the kernel lets go of it | any part may have been sent | good for nothing |
+//! | write | freed once the kernel lets go of it | any part may have been sent | only to be dropped |
 //! | vectored write | freed at once | none sent | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up at once, socket closed a turn later |
@@ -42,19 +42,20 @@
 //! | `coop_taskrun` | off | off | accepted |
 //! | `single_issuer` | off | on | needed by the next |
 //! | `defer_taskrun` | off | on | an echo of 64 bytes took 12.2 µs instead of 12.8 (Linux 6.18, 2 cores, both ends on one thread) |
-//! | `sqpoll_idle` | none | none | refused: monoio panics when the submission queue is full, which it then cannot empty |
+//! | `sqpoll_idle` | off | off | refused: monoio panics when the submission queue is full, which it then cannot empty |
 //!
 //! # Platform notes
 //!
 //! A read is a `RECV` of the ring, a write a `SEND`. So is a pooled read while `Pool::take_to_wait`
 //! has a buffer; else it waits by a `POLL_ADD`, then receives. A vectored write waits likewise, then
-//! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept and connect wait by `POLL_ADD` too. Closing is a
-//! `CLOSE` within the runtime, and close(2) outside of it. Each worker has, beside its ring and its
-//! eventfd, a descriptor that is always readable: a sleep of zero waits for it, which took 0.9 µs.
+//! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept and connect wait
+//! by `POLL_ADD` too. Closing is a `CLOSE` within the runtime, and close(2) outside of it. Each worker
+//! has, beside its ring and its eventfd, a descriptor that is always readable: a sleep of zero waits
+//! for it, which took 0.9 µs.
 //!
 //! Linux 5.6 has the operations; 5.19 has `coop_taskrun`, 6.0 `single_issuer`, 6.1 `defer_taskrun`.
 //!
-//! # Limits of the runtime
+//! # Known limits
 //!
 //! - **A task that wakes itself while it is polled stops its worker** for as long as it does so, with
 //!   all its tasks and its I/O: monoio puts it at the front of the queue (for 3 s no other task ran

@@ -36,10 +36,10 @@
 //! | setting | default | tuned | |
 //! |---|---|---|---|
 //! | `entries` | 256 | 4,096 | The completions of some thousand connections fit into the queue at once. A limit on locked memory of 8 MiB holds 20 such rings (Linux 6.18, not root) |
-//! | `coop_taskrun` | no | yes | Linux 5.19 |
-//! | `single_issuer` | no | yes | Linux 6.0 |
-//! | `defer_taskrun` | no | no | Refused: tokio-uring waits in epoll and never asks the ring for its completions, so nothing would complete |
-//! | `sqpoll_idle` | no | no | Can be used; rounded up to a millisecond |
+//! | `coop_taskrun` | off | on | Linux 5.19 |
+//! | `single_issuer` | off | on | Linux 6.0 |
+//! | `defer_taskrun` | off | off | Refused: tokio-uring waits in epoll and never asks the ring for its completions, so nothing would complete |
+//! | `sqpoll_idle` | off | off | Can be used; rounded up to a millisecond |
 //!
 //! # Platform notes
 //!
