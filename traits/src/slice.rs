@@ -53,7 +53,7 @@ impl<B: IoBuf> Slice<B> {
 }
 
 // SAFETY: 1. By the invariant the range lies within the buffer's initialised bytes, and stays
-// there: the buffer is not handed out mutably. 2. and 3. As the buffer.
+// there: the buffer is not handed out mutably. 2. to 4. As the buffer, which this value owns.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     fn buf_ptr(&self) -> *const u8 {
         self.buf.buf_ptr().wrapping_add(self.start)
@@ -101,7 +101,8 @@ impl<B: IoBufMut> Spare<B> {
     }
 }
 
-// SAFETY: 1. The buffer's initialised bytes from `start` on. 2. and 3. As the buffer.
+// SAFETY: 1. The buffer's initialised bytes from `start` on. 2. to 4. As the buffer, which this value
+// owns.
 unsafe impl<B: IoBufMut> IoBuf for Spare<B> {
     fn buf_ptr(&self) -> *const u8 {
         // Not through `buf_bytes()`: the pointer must be good for the bytes after the length too.

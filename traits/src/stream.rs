@@ -217,7 +217,8 @@ impl<R, W> Duplex<R, W> {
     }
 }
 
-/// What a [`Duplex`] asks of its write half about the connection.
+/// What a [`Duplex`] asks of its write half about the connection. An implementation is shown
+/// [there](Duplex).
 pub trait Endpoint {
     /// See [`ByteStream::shutdown_handle`].
     fn shutdown_handle(&self) -> ShutdownHandle;

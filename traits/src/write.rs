@@ -115,8 +115,11 @@ pub trait OwnedWrite {
 pub trait OwnedWriteExt: OwnedWrite {
     /// Writes all initialised bytes of `buf` and hands it back unchanged.
     ///
+    /// An empty buffer succeeds at once: nothing is asked of the stream.
+    ///
     /// # Errors
-    /// Those of [`write`](OwnedWrite::write); how much was written before is not told.
+    /// Those of [`write`](OwnedWrite::write), and [`WriteZero`](io::ErrorKind::WriteZero) when that
+    /// takes none of the bytes that are left; how much was written before is not told.
     ///
     /// # Cancellation
     /// As for `write`, at every await.
@@ -134,10 +137,12 @@ pub trait OwnedWriteExt: OwnedWrite {
         BufResult(Ok(()), Slice::into_inner(left))
     }
 
-    /// Writes all that is left in `bufs` and hands it back, with nothing left.
+    /// Writes all that is left in `bufs` and hands it back, with nothing left. Where nothing is, it
+    /// succeeds at once.
     ///
     /// # Errors
-    /// Those of [`write_vectored`](OwnedWrite::write_vectored);
+    /// Those of [`write_vectored`](OwnedWrite::write_vectored), and
+    /// [`WriteZero`](io::ErrorKind::WriteZero) as for `write_all`;
     /// [`bytes_left`](IoVec::bytes_left) tells how far it came.
     ///
     /// # Cancellation

@@ -199,7 +199,8 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: as for the vector.
+// SAFETY: 1. Pointer and length are the vector's. 2. Its bytes are on the heap, and nobody grows it.
+// 3. Both change through `&mut` only. 4. The vector owns its bytes.
 unsafe impl IoBuf for Counted {
     fn buf_ptr(&self) -> *const u8 {
         self.bytes.buf_ptr()
@@ -209,7 +210,7 @@ unsafe impl IoBuf for Counted {
     }
 }
 
-// SAFETY: as for the vector.
+// SAFETY: 1. The vector's pointer and capacity. 2. Nobody grows it. 3. `set_buf_len` is the vector's.
 unsafe impl crate::IoBufMut for Counted {
     fn buf_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.buf_mut_ptr()
@@ -218,7 +219,7 @@ unsafe impl crate::IoBufMut for Counted {
         self.bytes.buf_capacity()
     }
     unsafe fn set_buf_len(&mut self, len: usize) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: 1. and 2. The caller's promises, passed on.
         unsafe { self.bytes.set_buf_len(len) }
     }
 }
