@@ -38,10 +38,10 @@
 //! | connect | – | – | attempt given up |
 //! | stream | – | unread bytes reset the connection, as on Linux | closed |
 //!
-//! # Deviation
+//! # Deviations
 //!
-//! `spawn_blocking` runs its closure on the simulation's own thread: another thread's progress
-//! could not be repeated.
+//! `spawn_blocking` runs its closure, and `run_workers` its workers, on the simulation's own thread:
+//! another thread's progress could not be repeated.
 
 #![forbid(unsafe_code)]
 

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -74,22 +75,23 @@ impl Runtime for Sim {
     {
         Self::block_on(config.runtime, async {
             let mut running = Vec::with_capacity(config.count.get());
+            let first_error = Rc::new(RefCell::new(None));
             for worker in config.workers() {
                 let (stop, service) = (config.stop.clone(), service.clone());
+                let first_error = Rc::clone(&first_error);
                 running.push(Self::spawn(async move {
-                    let outcome = worker.run::<Self, _, _>(service).await;
-                    if outcome.is_err() {
+                    if let Err(error) = worker.run::<Self, _, _>(service).await {
+                        first_error.borrow_mut().get_or_insert(error);
                         stop.stop();
                     }
-                    outcome
                 }));
             }
-            let mut first_error = Ok(());
             for worker in running {
-                let outcome = worker.await.unwrap_or_else(|panicked| Err(panicked.into()));
-                first_error = first_error.and(outcome);
+                if let Err(panicked) = worker.await {
+                    first_error.borrow_mut().get_or_insert_with(|| panicked.into());
+                }
             }
-            first_error
+            first_error.take().map_or(Ok(()), Err)
         })?
     }
 
@@ -124,11 +126,11 @@ impl Runtime for Sim {
                 });
                 if free.is_none() {
                     let cause = io::ErrorKind::AddrInUse.into();
-                    return Err(AddrError::new("bind", options.addr, cause).into());
+                    return Err(AddrError::new("listen on", options.addr, cause).into());
                 }
             } else if bound.contains_key(&options.addr) {
                 let cause = io::ErrorKind::AddrInUse.into();
-                return Err(AddrError::new("bind", options.addr, cause).into());
+                return Err(AddrError::new("listen on", options.addr, cause).into());
             }
             let hold = Arc::new(());
             bound.insert(options.addr, Arc::downgrade(&hold));

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use owned_io::Runtime;
+use owned_io::conformance::worker::threads_of_three_workers;
 use owned_io_sim::{Config, Sim};
 
 owned_io::conformance! {
@@ -16,7 +17,16 @@ owned_io::conformance! {
              not be repeated",
             blocking_closures_run_in_turn,
         ),
+        "worker::each_worker_has_a_thread_of_its_own" => (
+            "the workers are tasks of one simulation, because the order of threads could not be \
+             repeated",
+            workers_share_the_thread,
+        ),
     },
+}
+
+fn workers_share_the_thread(config: &Config) {
+    assert_eq!(threads_of_three_workers::<Sim>(config), [thread::current().id(); 3]);
 }
 
 fn blocking_closures_run_in_turn(config: &Config) {

@@ -202,12 +202,12 @@ impl<F: Future> Drop for Poller<F> {
         // Nobody is left to be woken. Dropped before it is done where the runtime drops its tasks.
         self.task.poller.take();
         self.task.end();
+        // Not there any more while a thread's locals are destroyed.
+        drop(RUNNING.try_with(|running| running.borrow_mut().tasks.remove(&self.id)));
         // The last to know of a task that nobody waits for: its output is dropped here.
         let output =
-            (Rc::strong_count(&self.task) <= 2).then(|| self.task.state.replace(State::Taken));
+            (Rc::strong_count(&self.task) == 1).then(|| self.task.state.replace(State::Taken));
         drop(catch_unwind(AssertUnwindSafe(|| drop(output))));
-        // Not there any more while a thread's locals are destroyed.
-        let _ = RUNNING.try_with(|running| running.borrow_mut().tasks.remove(&self.id));
     }
 }
 

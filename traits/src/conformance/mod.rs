@@ -297,6 +297,7 @@ macro_rules! __conformance_cases {
                 block_on_refuses_to_nest
                 block_on_ends_the_tasks_that_still_run
                 block_on_ends_its_own_tasks_only
+                block_on_tells_the_handles_that_it_has_ended
             }
             future time {
                 sleep_is_never_early
@@ -311,11 +312,13 @@ macro_rules! __conformance_cases {
             }
             function worker {
                 each_worker_runs_once
+                each_worker_has_a_thread_of_its_own
                 workers_share_an_address
                 workers_stop_when_told
                 workers_stop_when_told_from_another_thread
                 workers_that_do_not_drain_are_cut_off
                 a_failing_worker_stops_the_others
+                the_first_worker_that_failed_is_named
                 a_panicking_worker_stops_the_others
                 a_service_that_panics_at_once_stops_the_others
             }

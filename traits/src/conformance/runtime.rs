@@ -140,3 +140,18 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
     assert_eq!((started.get(), ended.get()), (5, 5));
     drop(output);
 }
+
+/// What a handle that outlives its runtime says: of a task that was done its output, of another that
+/// "the runtime has ended".
+pub fn block_on_tells_the_handles_that_it_has_ended<R: Runtime>(config: &R::Config) {
+    let handles = R::block_on(config.clone(), async {
+        let handles = (R::spawn(async { 7 }), R::spawn(std::future::pending::<()>()));
+        R::sleep(A_WHILE).await;
+        handles
+    });
+    let (done, ended) = handles.unwrap();
+    let outputs = R::block_on(config.clone(), async { (done.await, ended.await) });
+    let (done, ended) = outputs.unwrap();
+    assert_eq!(done.unwrap(), 7);
+    assert_eq!(ended.unwrap_err().message(), "the runtime has ended");
+}

@@ -9,8 +9,8 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon, within};
-use crate::Runtime;
+use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon};
+use crate::{Runtime, beside};
 
 /// "Waits for a task's output."
 pub async fn a_task_gives_its_output<R: Runtime>() {
@@ -119,15 +119,22 @@ pub async fn blocking_closures_may_panic<R: Runtime>() {
 
 /// "Dropping the future abandons the result; an `f` that has started runs to its end."
 pub async fn blocking_closures_that_have_started_run_to_their_end<R: Runtime>() {
-    let ended = Arc::new(AtomicBool::new(false));
-    let closure = R::spawn_blocking({
-        let ended = Arc::clone(&ended);
+    let (started, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let mut closure = Box::pin(R::spawn_blocking({
+        let (started, ended) = (Arc::clone(&started), Arc::clone(&ended));
         move || {
+            started.store(true, Ordering::SeqCst);
             thread::sleep(3 * A_WHILE);
             ended.store(true, Ordering::SeqCst);
         }
+    }));
+    let starts = soon::<R, _>("its start", async {
+        while !started.load(Ordering::SeqCst) {
+            beside(closure.as_mut(), R::sleep(Duration::from_millis(1))).await;
+        }
     });
-    drop(within::<R, _>(A_WHILE, closure).await);
+    starts.await;
+    drop(closure);
     let waited = soon::<R, _>("its end", async {
         while !ended.load(Ordering::SeqCst) {
             R::sleep(A_WHILE).await;

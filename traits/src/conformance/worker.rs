@@ -4,6 +4,7 @@ use std::io::{Error, ErrorKind};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::support::{SOON, connect, echo, echoed, loopback, soon};
@@ -153,6 +154,50 @@ pub fn a_failing_worker_stops_the_others<R: Runtime>(config: &R::Config) {
         (error.kind(), error.to_string().as_str()),
         (ErrorKind::AddrInUse, "worker 2: on purpose")
     );
+}
+
+/// "The first worker's that failed": not the lowest number's, which fails in its wake.
+pub fn the_first_worker_that_failed_is_named<R: Runtime>(config: &R::Config) {
+    let outcome = R::run_workers(workers::<R>(config, 3), |worker| async move {
+        if worker.id == 2 {
+            R::sleep(Duration::from_millis(5)).await;
+            return Err(Error::new(ErrorKind::AddrInUse, "on purpose"));
+        }
+        std::future::pending().await // not drained when the time is over
+    });
+    let error = outcome.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::AddrInUse, "worker 2: on purpose")
+    );
+}
+
+/// "Each on a thread and a runtime of its own": what is a thread's own is a worker's own.
+pub fn each_worker_has_a_thread_of_its_own<R: Runtime>(config: &R::Config) {
+    let mut threads = threads_of_three_workers::<R>(config);
+    threads.push(std::thread::current().id());
+    for (n, thread) in threads.iter().enumerate() {
+        assert!(!threads[..n].contains(thread), "{threads:?}");
+    }
+}
+
+/// The threads that three workers run on: for the declaration of a deviation.
+pub fn threads_of_three_workers<R: Runtime>(config: &R::Config) -> Vec<ThreadId> {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let service = {
+        let threads = Arc::clone(&threads);
+        move |_worker: Worker| {
+            let threads = Arc::clone(&threads);
+            async move {
+                threads.lock().unwrap().push(std::thread::current().id());
+                Ok(())
+            }
+        }
+    };
+    R::run_workers(workers::<R>(config, 3), service).unwrap();
+    let threads = threads.lock().unwrap().clone();
+    assert_eq!(threads.len(), 3);
+    threads
 }
 
 /// The same where it panics before it is a future.
