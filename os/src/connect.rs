@@ -63,3 +63,31 @@ pub fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 pub fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     SockRef::from(&fd).peer_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn options_reach_the_socket() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut options = ConnectOptions::new(listener.local_addr().unwrap());
+        options.recv_buffer_bytes = Some(32 * 1024);
+        options.local_addr = Some(([127, 0, 0, 2], 0).into());
+        for nodelay in [true, false] {
+            options.nodelay = nodelay;
+            let fd = begin(&options).unwrap();
+            let (_server, peer) = listener.accept().unwrap();
+            finish(fd.as_fd(), &options).unwrap();
+            assert_eq!(peer, local_addr(fd.as_fd()).unwrap());
+            assert_eq!(peer.ip().to_string(), "127.0.0.2");
+            let socket = SockRef::from(&fd);
+            assert_eq!(socket.tcp_nodelay().unwrap(), nodelay);
+            // The kernel doubles it, for its own bookkeeping (socket(7)).
+            assert_eq!(socket.recv_buffer_size().unwrap(), 64 * 1024);
+            assert!(socket.nonblocking().unwrap());
+        }
+    }
+}

@@ -68,3 +68,78 @@ fn into_option<T>(poll: Poll<T>) -> Option<T> {
         Poll::Pending => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::pending;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    /// "Both are polled on every wake, so neither can starve the other": not even one that wakes
+    /// itself whenever it is polled.
+    #[test]
+    fn neither_starves_the_other() {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let busy = Cell::new(0);
+        let always_ready = || {
+            poll_fn(|cx| {
+                busy.set(busy.get() + 1);
+                cx.waker().wake_by_ref();
+                Poll::<()>::Pending
+            })
+        };
+        let third_time = || {
+            let mut polls = 0;
+            poll_fn(move |_| {
+                polls += 1;
+                if polls < 3 { Poll::Pending } else { Poll::Ready(()) }
+            })
+        };
+        let poll_thrice = |mut both: Pin<&mut dyn Future<Output = bool>>, cx: &mut Context<'_>| {
+            busy.set(0);
+            assert!(both.as_mut().poll(cx).is_pending());
+            assert!(both.as_mut().poll(cx).is_pending());
+            assert_eq!(both.as_mut().poll(cx), Poll::Ready(true));
+            assert_eq!(busy.get(), 3);
+        };
+        poll_thrice(
+            pin!(async { beside(pin!(always_ready()), third_time()).await.other.is_some() }),
+            cx,
+        );
+        poll_thrice(
+            pin!(async { beside(pin!(third_time()), always_ready()).await.pinned.is_some() }),
+            cx,
+        );
+    }
+
+    /// "Dropping it drops `other` and leaves `pinned` as it is, to be polled again."
+    #[test]
+    fn dropping_it_leaves_the_pinned_one() {
+        struct Dropped<'a>(&'a Cell<bool>);
+        impl Drop for Dropped<'_> {
+            fn drop(&mut self) {
+                self.0.set(true);
+            }
+        }
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (pinned_dropped, other_dropped) = (Cell::new(false), Cell::new(false));
+        let mut polls = 0;
+        let pinned_guard = Dropped(&pinned_dropped);
+        let mut pinned = pin!(poll_fn(|_| {
+            let _guard = &pinned_guard;
+            polls += 1;
+            if polls < 2 { Poll::Pending } else { Poll::Ready("resumed") }
+        }));
+        let other_guard = Dropped(&other_dropped);
+        let mut both = Box::pin(beside(pinned.as_mut(), async move {
+            let _guard = other_guard;
+            pending::<()>().await;
+        }));
+        assert!(both.as_mut().poll(cx).is_pending());
+        drop(both);
+        assert!(other_dropped.get() && !pinned_dropped.get());
+        assert_eq!(pinned.poll(cx), Poll::Ready("resumed"));
+    }
+}

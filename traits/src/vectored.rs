@@ -173,6 +173,22 @@ mod tests {
         assert_eq!(next(&vec), b"again");
     }
 
+    /// "A warm `IoVec` that is cleared and filled again does not allocate": its arrays stay where
+    /// they are, with room for as much.
+    #[test]
+    fn a_warm_one_keeps_its_arrays() {
+        let mut vec = IoVec::new();
+        let mut warm = None;
+        for _ in 0..3 {
+            vec.extend((0..100).map(|_| &b"x"[..]));
+            vec.advance(100);
+            let arrays = (vec.bufs.as_ptr(), vec.pieces.as_ptr());
+            let room = (vec.bufs.capacity(), vec.pieces.capacity());
+            assert_eq!(*warm.get_or_insert((arrays, room)), (arrays, room));
+            vec.clear();
+        }
+    }
+
     #[test]
     fn one_operation_takes_iov_max_pieces() {
         let mut vec = IoVec::with_capacity(IOV_MAX + 1);

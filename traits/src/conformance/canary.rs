@@ -125,6 +125,8 @@ macro_rules! canaries {
             leaks_streams: LeaksStreams => net::a_dropped_stream_closes,
             closes_with_one_half: ClosesWithOneHalf => net::dropped_halves_close_once_both_are,
             ignores_shutdown: IgnoresShutdown => cancel::shutdown_handle_ends_a_pending_read,
+            ignores_shutdown_of_reads:
+                IgnoresShutdown => cancel::shutdown_handle_ends_later_reads_too,
             loses_clients: LosesClients => net::accept_when_dropped_loses_nobody,
             hoards_clients: HoardsClients => net::accept_lets_others_have_their_turn,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,

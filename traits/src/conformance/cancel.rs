@@ -1,10 +1,12 @@
 //! Cases about ending operations: by shutdown, by deadline, by drop.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::support::{
@@ -12,8 +14,8 @@ use super::support::{
     soon, stays_pending, within,
 };
 use crate::{
-    BufResult, ByteStream, DroppedRead, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
-    PoolConfig, Runtime, beside, timeout,
+    BufResult, ByteStream, DroppedRead, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
+    Pool, PoolConfig, Runtime, beside, timeout,
 };
 
 /// "`Shutdown::Read`: a pending read returns `Ok(0)`. `Shutdown::Both`: both."
@@ -27,6 +29,21 @@ pub async fn shutdown_handle_ends_a_pending_read<R: Runtime>() {
         handle.shutdown(how);
         let (n, buf) = soon::<R, _>("the read's end", read).await.into_result().unwrap();
         assert_eq!((n, buf.len()), (0, 0), "{how:?}");
+    }
+}
+
+/// "And so does a later one while there is nothing to read. What the peer sends nevertheless is still
+/// read, on Linux."
+pub async fn shutdown_handle_ends_later_reads_too<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    b.shutdown_handle().shutdown(Shutdown::Read);
+    for _ in 0..2 {
+        let read = soon::<R, _>("the end", b.read(b"old".to_vec()));
+        assert_eq!(read.await.into_result().unwrap(), (0, Vec::new()));
+        a.write_all("nevertheless").await.into_result().unwrap();
+        R::sleep(A_WHILE).await;
+        let read = soon::<R, _>("the bytes", b.read_exact(Vec::with_capacity(12), 12));
+        assert_eq!(read.await.into_result().unwrap().1, b"nevertheless");
     }
 }
 
@@ -52,6 +69,23 @@ pub async fn shutdown_handle_ends_a_pending_write<R: Runtime>() {
     handle.shutdown(Shutdown::Both);
     let written = soon::<R, _>("the write's end", writer).await.unwrap();
     assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
+}
+
+/// "`bytes_left` tells how far it came", when a vectored write of all ends with an error.
+pub async fn write_all_vectored_tells_how_far_it_came<R: Runtime>() {
+    const BYTES: usize = scaled(64 << 20);
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    let handle = a.shutdown_handle();
+    let mut bufs = IoVec::new();
+    bufs.extend(pattern(BYTES).chunks(7_001).map(<[u8]>::to_vec));
+    let writer = R::spawn(async move { a.write_all_vectored(bufs).await });
+    R::sleep(A_WHILE).await;
+    handle.shutdown(Shutdown::Both);
+    let BufResult(result, bufs) = soon::<R, _>("the write's end", writer).await.unwrap();
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let received = soon::<R, _>("the end", read_to_end(&mut b)).await;
+    assert_eq!(received.len(), BYTES - bufs.bytes_left());
+    assert!(!received.is_empty() && received == pattern(BYTES)[..received.len()]);
 }
 
 /// "`Shutdown::Write`: the peer sees the end of the stream; a later write fails with `BrokenPipe`."
@@ -190,6 +224,31 @@ pub async fn dropped_read_does_what_it_says<R: Runtime>() {
         DroppedRead::LosesNothing | DroppedRead::Cancelled => assert_eq!(received, b"firstsecond"),
         DroppedRead::EatsNextBytes => assert_eq!(received, b"second"),
     }
+}
+
+/// `OwnedWrite::shutdown`, dropped: "the stream is as it was, or shut down."
+pub async fn dropped_shutdown_did_it_or_did_not<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    drop(a.shutdown()); // not polled
+    a.write_all("before").await.into_result().unwrap();
+    {
+        let mut shutdown = pin!(a.shutdown());
+        let polled = poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
+        assert!(!matches!(polled, Poll::Ready(Err(_))), "{polled:?}");
+    }
+    let is_shut = match a.write_all("!").await.into_result() {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+            true
+        }
+    };
+    a.shutdown().await.unwrap();
+    let received = soon::<R, _>("the end", read_to_end(&mut b)).await;
+    assert_eq!(received, if is_shut { &b"before"[..] } else { b"before!" });
+    b.write_all("the other way").await.into_result().unwrap();
+    let read = soon::<R, _>("the other way", a.read_exact(Vec::with_capacity(13), 13));
+    assert_eq!(read.await.into_result().unwrap().1, b"the other way");
 }
 
 /// "Dropping the stream closes the connection all the same."

@@ -361,6 +361,33 @@ pub async fn copy_moves_everything_and_counts<R: Runtime>() {
     assert_eq!(echo.await.unwrap(), BYTES as u64);
 }
 
+/// "Cut-through": what was read is written, however long the next read waits.
+pub async fn copy_holds_nothing_back<R: Runtime>() {
+    let ((mut source, mut reader), (mut writer, mut sink)) = (pair::<R>().await, pair::<R>().await);
+    drop(R::spawn(async move {
+        copy(&mut reader, &mut writer, &Pool::new(PoolConfig::default())).await
+    }));
+    for word in ["one", "two"] {
+        source.write_all(word).await.into_result().unwrap();
+        let read = soon::<R, _>(word, sink.read_exact(Vec::with_capacity(3), 3));
+        assert_eq!(read.await.into_result().unwrap().1, word.as_bytes());
+    }
+}
+
+/// "What was read and could not be written is lost", and nothing else.
+pub async fn copy_loses_what_it_could_not_write<R: Runtime>() {
+    let ((mut source, mut reader), (mut writer, _sink)) = (pair::<R>().await, pair::<R>().await);
+    writer.shutdown().await.unwrap();
+    source.write_all("x").await.into_result().unwrap();
+    let pool = Pool::new(PoolConfig::default());
+    let copied = soon::<R, _>("the error", copy(&mut reader, &mut writer, &pool));
+    assert_eq!(copied.await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    assert_eq!(pool.leased(), 0);
+    source.write_all("next").await.into_result().unwrap();
+    let read = soon::<R, _>("the next bytes", reader.read_exact(Vec::with_capacity(4), 4));
+    assert_eq!(read.await.into_result().unwrap().1, b"next");
+}
+
 /// "Two halves, so that one task may read while another writes."
 pub async fn halves_read_and_write_at_once<R: Runtime>() {
     const BYTES: usize = scaled(4 << 20);

@@ -186,8 +186,13 @@ macro_rules! __conformance_cases {
                 bind_refuses_what_another_process_shares
                 bind_goes_again_right_after_a_restart
                 bind_names_a_port_that_is_not_permitted
+                nodelay_is_set_at_both_ends
+                connect_tells_of_exhaustion
+                a_dropped_connect_closes_its_socket
                 connections_leave_no_descriptor_behind
                 block_on_leaves_no_descriptor_behind
+                block_on_closes_the_connections_of_its_tasks
+                block_on_runs_nothing_when_it_cannot_be_set_up
                 block_on_tells_why_there_is_no_io_uring
                 block_on_tells_of_a_small_memlock
                 workers_tell_why_there_is_no_io_uring
@@ -223,6 +228,8 @@ macro_rules! __conformance_cases {
                 reads_that_never_wait_leave_others_their_turn
                 writes_that_never_wait_leave_others_their_turn
                 copy_moves_everything_and_counts
+                copy_holds_nothing_back
+                copy_loses_what_it_could_not_write
                 halves_read_and_write_at_once
                 a_gibibyte_arrives_whole
             }
@@ -263,8 +270,10 @@ macro_rules! __conformance_cases {
             }
             future cancel {
                 shutdown_handle_ends_a_pending_read
+                shutdown_handle_ends_later_reads_too
                 shutdown_handle_ends_a_pending_pooled_read
                 shutdown_handle_ends_a_pending_write
+                write_all_vectored_tells_how_far_it_came
                 shutdown_handle_ends_the_write_side
                 shutdown_handle_does_not_keep_the_stream
                 timeout_is_no_clean_end
@@ -273,6 +282,7 @@ macro_rules! __conformance_cases {
                 beside_resumes_the_read
                 beside_gives_both
                 dropped_read_does_what_it_says
+                dropped_shutdown_did_it_or_did_not
                 dropped_read_and_stream_close
                 forgotten_read_and_stream_close
                 dropped_write_and_stream_close

@@ -30,7 +30,8 @@ pub async fn bind_tells_the_real_port<R: Runtime>() {
     assert_eq!(server.local_addr().unwrap(), bound.local_addr());
 }
 
-/// "`AddrInUse` when any other socket has the address": bound alone, or listened on too.
+/// "`AddrInUse` when another socket listens on the address, or holds it as this does": bound alone, or
+/// listened on too.
 pub async fn bind_refuses_an_address_in_use<R: Runtime>() {
     let first = R::bind(loopback()).unwrap();
     let mut again = loopback();
