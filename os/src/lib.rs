@@ -36,6 +36,7 @@
 
 mod blocking;
 pub mod connect;
+mod descriptors;
 pub mod listen;
 mod random;
 mod runtime;
@@ -44,6 +45,7 @@ mod transfer;
 pub mod uring;
 
 pub use blocking::spawn_blocking;
+pub use descriptors::reserve_descriptors;
 pub use random::fill_random;
 pub use transfer::{
     check_written, end, shutdown, try_peek, try_read, try_write, try_write_vectored,

@@ -14,6 +14,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::info;
 
+/// Descriptors besides connections: listeners, rings, standard streams, a few for each worker.
+const DESCRIPTORS_SPARE: usize = 256;
+
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
@@ -45,6 +48,10 @@ fn in_one_sentence(usage: &clap::Error) -> String {
 fn run(config: &Config) -> Result<(), String> {
     let backend = backends::choose(config.runtime.as_deref())?;
     start_logs(config.log);
+    // Before there are threads: afterwards each of them would wait for it.
+    let descriptors = config.workers.get().saturating_mul(config.limits.connections_max);
+    owned_io_os::reserve_descriptors(descriptors.saturating_add(DESCRIPTORS_SPARE))
+        .map_err(|error| format!("cannot make room for descriptors: {error}"))?;
     let stop = StopSignal::new();
     stop_on_signals(stop.clone()).map_err(|error| format!("cannot handle signals: {error}"))?;
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");

@@ -1,9 +1,10 @@
 //! [`timeout`]: a deadline that ends an operation by shutting its connection down.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::Shutdown;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::{BufResult, Runtime, ShutdownHandle, beside};
@@ -42,6 +43,10 @@ pub async fn timeout<R: Runtime, T: Fallible>(
     operation: impl Future<Output = T>,
 ) -> T {
     let mut operation = pin!(operation);
+    // Most need not wait, and need no timer then.
+    if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(operation.as_mut().poll(cx))).await {
+        return output;
+    }
     let ready = beside(operation.as_mut(), R::sleep(limit)).await;
     if let Some(output) = ready.pinned {
         return output;

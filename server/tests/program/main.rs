@@ -79,6 +79,15 @@ fn bad_clients_lose_their_connection_and_nobody_elses() {
     }
 }
 
+/// Otherwise accepting stops for milliseconds whenever the table of descriptors has to grow.
+#[test]
+fn there_is_room_for_all_connections_from_the_start() {
+    let places = ["--workers", "2", "--connections-max", "900", "--echo", "127.0.0.1:0"];
+    let server = Server::start_with(&[&["--runtime", RUNTIMES[0]], &places[..]].concat());
+    let size: usize = server.status("FDSize:").parse().unwrap();
+    assert!(size >= 1800, "{size}");
+}
+
 /// What has not ended by the deadline is closed, and that is no failure.
 #[test]
 fn draining_ends_at_its_deadline() {

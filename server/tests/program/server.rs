@@ -67,13 +67,18 @@ impl Server {
 
     /// Its memory in bytes: what is resident, and what is allocated, touched or not.
     pub(super) fn memory(&self) -> (u64, u64) {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let bytes = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+            let kib: u64 = self.status(name).strip_suffix(" kB").unwrap().parse().unwrap();
             kib * 1024
         };
         (bytes("VmRSS:"), bytes("VmData:"))
+    }
+
+    /// A line of what the kernel says of its process (proc_pid_status(5)), without its name.
+    pub(super) fn status(&self, name: &str) -> String {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().to_owned()
     }
 
     /// The exit code, once it has ended by itself.
