@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -308,6 +309,89 @@ fn a_peer_that_does_not_read_fills_the_queue_and_nothing_is_lost() {
         }
         assert_eq!(&wire[6 * 30_004..], b"\x8A\x01!");
     });
+}
+
+#[test]
+fn a_flush_that_is_dropped_at_each_poll_loses_nothing() {
+    simulate(|| async {
+        let (mut server, mut client) = pair(Config::default(), Config::default()).await;
+        let sending = Sim::spawn(async move {
+            for i in 0..40_usize {
+                let payload = vec![i as u8; i * 500];
+                let copied = Message::Binary(&payload);
+                server.outgoing.write(copied).unwrap();
+                let part = Part::Whole(Kind::Binary);
+                server.outgoing.write_bytes(part, Bytes::from(payload)).unwrap();
+                poll_fn(|cx| pin!(server.outgoing.flush()).poll(cx)).await.unwrap();
+                assert_eq!(server.outgoing.queued_bytes(), 0);
+            }
+            server.close(NORMAL).await
+        });
+        for i in 0..80_usize {
+            let message = client.incoming.receive().await.unwrap();
+            assert_eq!(message, Some(Message::Binary(&vec![(i / 2) as u8; i / 2 * 500])));
+        }
+        assert_eq!(client.incoming.receive().await.unwrap(), None);
+        sending.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn messages_of_one_read_are_there_without_waiting_and_so_is_the_close() {
+    let wire = [
+        frame(Role::Server, FIN | TEXT, b"one"),
+        frame(Role::Server, FIN | PING, b""),
+        frame(Role::Server, BINARY, b"tw"),
+        frame(Role::Server, FIN | CONTINUATION, b"o"),
+        frame(Role::Server, FIN | CLOSE, b"\x03\xE8"),
+    ]
+    .concat();
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), &wire).await;
+        let WebSocket { incoming, outgoing } = &mut server;
+        let mut received = Vec::new();
+        while received.len() < 2 {
+            let message = incoming.receive().await.unwrap().unwrap();
+            received.push(message.as_bytes().to_vec());
+            outgoing.write(message).unwrap();
+            while let Some(message) = incoming.try_receive() {
+                received.push(message.as_bytes().to_vec());
+                outgoing.write(message).unwrap();
+            }
+        }
+        assert_eq!(received, [b"one", b"two"]);
+        let peer = Sim::spawn(async move { read_to_end(&mut raw).await });
+        outgoing.flush().await.unwrap();
+        assert_eq!(incoming.receive().await.unwrap(), None);
+        assert_eq!(incoming.try_receive(), None);
+        drop(server);
+        let answers = peer.await.unwrap();
+        assert!(answers.starts_with(b"\x81\x03one") && answers.ends_with(b"\x88\x02\x03\xE8"));
+        assert_eq!(answers.len(), 5 + 5 + 2 + 4);
+    });
+}
+
+#[test]
+fn buffers_of_any_size_will_do() {
+    for buf_bytes in [200, 300, 4096] {
+        simulate(|| async move {
+            let mut config = PoolConfig::default();
+            config.buf_bytes = buf_bytes;
+            let buffers = Buffers::new(Pool::new(config), 1 << 20);
+            let (a, b) = pipe();
+            let serving = Sim::spawn(async move {
+                let accepted = accept::<Sim, _>(a, &buffers, Config::default()).await;
+                let WebSocket { mut incoming, mut outgoing } = accepted.unwrap();
+                echo(&mut incoming, &mut outgoing).await
+            });
+            let offer = Offer { host: "a", ..Offer::default() };
+            let mut config = Config::default();
+            config.whole_frame_bytes_max = 139;
+            let (client, _) = connect::<Sim, _>(b, &self::buffers(), config, &offer).await.unwrap();
+            ask(client).await;
+            assert_eq!(serving.await.unwrap(), 4 * LENGTHS.len());
+        });
+    }
 }
 
 #[test]
