@@ -669,3 +669,77 @@ fn an_idle_connection_holds_no_buffer() {
         assert_eq!(buffers.pool().leased(), 0);
     });
 }
+
+#[test]
+fn what_is_no_request_is_told_so() {
+    let long = format!("GET / HTTP/1.1\r\nCookie: {}", "x".repeat(8192));
+    let cases: [(&[u8], Refusal, &[u8]); 3] = [
+        (b"\x16\x03\x01 not HTTP\r\n\r\n", Refusal::Malformed, b"HTTP/1.1 400 "),
+        (long.as_bytes(), Refusal::HeadTooLarge, b"HTTP/1.1 431 "),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::NoUpgrade, b"HTTP/1.1 426 "),
+    ];
+    simulate(|| async {
+        for (request, refusal, status) in cases {
+            let (a, mut raw) = pipe();
+            let request = request.to_vec();
+            let peer = Sim::spawn(async move {
+                raw.write_all(request).await.into_result().unwrap();
+                read_to_end(&mut raw).await
+            });
+            let refused = accept::<Sim, _>(a, &buffers(), Config::default()).await.map(drop);
+            assert!(matches!(refused, Err(Error::Refused(got)) if got == refusal));
+            assert!(peer.await.unwrap().starts_with(status));
+        }
+        let (a, mut raw) = pipe();
+        raw.write_all("GET / HT").await.into_result().unwrap();
+        raw.shutdown().await.unwrap();
+        let ended = accept::<Sim, _>(a, &buffers(), Config::default()).await.map(drop);
+        let eof = std::io::ErrorKind::UnexpectedEof;
+        assert!(matches!(ended, Err(Error::Io(error)) if error.kind() == eof));
+    });
+}
+
+#[test]
+fn sending_makes_room_in_the_queue() {
+    simulate(|| async {
+        let mut config = Config::default();
+        config.queue_bytes_max = 1000;
+        let (mut server, mut client) = pair(config, Config::default()).await;
+        let payload = [7; 2000];
+        server.outgoing.write(Message::Binary(&payload[..900])).unwrap();
+        server.outgoing.send(Message::Binary(&payload[..900])).await.unwrap();
+        let error = server.outgoing.send(Message::Binary(&payload)).await.unwrap_err();
+        let Error::Protocol(error) = error else { panic!("{error}") };
+        assert!(matches!(error, Protocol::Limit { limit: Limit::Queue, max: 1000, .. }));
+        for _ in 0..2 {
+            let message = client.incoming.receive().await.unwrap();
+            assert_eq!(message, Some(Message::Binary(&payload[..900])));
+        }
+    });
+}
+
+#[test]
+fn one_buffer_is_enough_and_with_none_left_receiving_goes_on_later() {
+    simulate(|| async {
+        let mut config = PoolConfig::default();
+        config.leased_max = 1;
+        let buffers = Buffers::new(Pool::new(config), 1 << 20);
+        let (mut server, mut raw) = raw_client(Config::default(), buffers.clone(), b"").await;
+        assert_eq!(server.incoming.try_receive(), None);
+        let lengths = [1, 9000, 9000, 16_000, 20_000, 2];
+        for len in lengths {
+            let wire = frame(Role::Server, FIN | BINARY, &vec![len as u8; len]);
+            raw.write_all(wire).await.into_result().unwrap();
+        }
+        let used_elsewhere = buffers.pool().take();
+        let Err(Error::Io(error)) = server.incoming.receive().await else {
+            panic!("received without a buffer");
+        };
+        assert_eq!(error.kind(), std::io::ErrorKind::QuotaExceeded);
+        drop(used_elsewhere);
+        for len in lengths {
+            let message = server.incoming.receive().await.unwrap();
+            assert_eq!(message, Some(Message::Binary(&vec![len as u8; len])));
+        }
+    });
+}

@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Range;
 
-use owned_io::{IoBufMut, PoolBuf, PoolExhausted};
+use owned_io::{IoBufMut, PoolBuf};
 
 use super::{Buffers, Message};
 use crate::{Control, Decoded, Error, Event, Kind, Piece, Receiver, Violation};
@@ -12,9 +12,8 @@ use crate::{Control, Decoded, Error, Event, Kind, Piece, Receiver, Violation};
 pub(super) struct Inbox {
     receiver: Receiver,
     buffers: Buffers,
-    /// None while there is nothing in it.
     buf: Option<PoolBuf>,
-    /// How much of `buf` is consumed.
+    /// How much of `buf` is consumed. If that is all, it is given up when more is asked for.
     at: usize,
     assembly: Option<Assembly>,
     /// Of the frame that comes in pieces, how many bytes are missing. None of them is in `buf`.
@@ -143,7 +142,10 @@ impl Inbox {
         if self.is_closed {
             return Ok(Next::Closed);
         }
-        let Some(buf) = &mut self.buf else { return Ok(Next::Starved) };
+        let Some(buf) = self.buf.as_mut().filter(|buf| self.at < buf.len()) else {
+            self.buf = None;
+            return Ok(Next::Starved);
+        };
         let Decoded { consumed, event } = self.receiver.decode(control, &mut buf[self.at..])?;
         self.at += consumed;
         let end = self.at;
@@ -180,29 +182,32 @@ impl Inbox {
     /// Where the next bytes go. What was consumed is given up, and its buffer with it.
     ///
     /// To be followed by [`put`](Self::put), or by [`put_direct`](Self::put_direct).
-    pub(super) fn room(&mut self) -> Result<Room, PoolExhausted> {
-        if self.buf.as_ref().is_some_and(|buf| self.at < buf.len()) {
-            return self.room_behind();
+    pub(super) fn room(&mut self) -> Room {
+        let at = mem::take(&mut self.at);
+        if let Some(buf) = self.buf.take()
+            && at < buf.len()
+        {
+            return Room::Behind(self.moved_to_front(buf, at));
         }
-        self.buf = None;
-        self.at = 0;
-        Ok(match &mut self.assembly {
+        match &mut self.assembly {
             Some(assembly) if self.frame_bytes_left > 0 => {
                 Room::Direct(mem::take(&mut assembly.bytes), self.frame_bytes_left)
             }
             _ => Room::Any,
-        })
+        }
     }
 
     /// Takes what was read, empty or not.
     pub(super) fn put(&mut self, buf: PoolBuf) {
-        self.buf = Some(buf).filter(|buf| !buf.is_empty());
+        self.buf = Some(buf);
     }
 
     /// Takes what was read, of which the first bytes are consumed.
     pub(super) fn put_from(&mut self, buf: PoolBuf, at: usize) {
-        self.put(buf);
-        self.at = at;
+        if at < buf.len() {
+            self.put(buf);
+            self.at = at;
+        }
     }
 
     /// Takes what was read behind the message that is being assembled, whose last `read` bytes are
@@ -225,19 +230,17 @@ impl Inbox {
         result
     }
 
-    /// The rest moves to a buffer's front, so that a whole frame fits behind it.
-    fn room_behind(&mut self) -> Result<Room, PoolExhausted> {
-        let rest = match &self.buf {
-            Some(buf) if self.at > 0 => {
-                let mut fresh = self.buffers.pool().take()?;
-                fresh.buf_fill(&buf[self.at..]);
-                self.buf = None;
-                self.at = 0;
-                Some(fresh)
-            }
-            _ => self.buf.take(),
-        };
-        Ok(rest.map_or(Room::Any, Room::Behind))
+    /// What is left of `buf` from `at` on, at its front, so that a whole frame fits behind it. By way of
+    /// another buffer, because bytes cannot be taken from the front of one; what is left is the start
+    /// of a frame, and short as a rule.
+    fn moved_to_front(&self, mut buf: PoolBuf, at: usize) -> PoolBuf {
+        if at > 0 {
+            let mut rest = self.buffers.take();
+            rest.extend_from_slice(&buf[at..]);
+            buf.buf_fill(&rest);
+            self.buffers.give(rest);
+        }
+        buf
     }
 
     /// Adds a piece to its message. Whether that is whole now.

@@ -145,7 +145,7 @@ impl<H: OwnedRead> Incoming<H> {
     /// Reads once, to where the bytes belong.
     async fn fill(&mut self) -> Result<(), Error> {
         let Self { link, inbox } = self;
-        match inbox.room().map_err(std::io::Error::from)? {
+        match inbox.room() {
             Room::Any => {
                 let read = link.read_pooled().await.map(|buf| {
                     let bytes = buf.len();
