@@ -24,7 +24,7 @@ pub struct Config {
     ///
     /// The receive buffer must hold this much and the longest header, 14 bytes, and no less than 139
     /// bytes: control frames are always whole. Default 16 KiB less 14 bytes: what fits the
-    /// contract's pooled buffers.
+    /// contract's pooled buffers. The [stream](crate::stream) lowers it to what fits those of its pool.
     pub whole_frame_bytes_max: usize,
     /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
     /// that a peer that does not read cannot make the program hold more. Default 16 MiB.
