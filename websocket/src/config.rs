@@ -24,7 +24,7 @@ pub struct Config {
     ///
     /// The receive buffer must hold this much and the longest header, 14 bytes, and no less than 139
     /// bytes: control frames are always whole. Default 16 KiB less 14 bytes: what fits the
-    /// contract's pooled buffers.
+    /// contract's pooled buffers. The [stream](crate::stream) lowers it to what fits those of its pool.
     pub whole_frame_bytes_max: usize,
     /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
     /// that a peer that does not read cannot make the program hold more. Default 16 MiB.
@@ -40,6 +40,11 @@ pub struct Config {
     pub idle_timeout: Option<Duration>,
     /// How long the closing handshake may take. Default 5 s.
     pub close_timeout: Duration,
+    /// The longest head of the opening handshake, in bytes. Default 8 KiB: browsers send a few
+    /// hundred bytes, and cookies.
+    pub head_bytes_max: usize,
+    /// How long the opening handshake may take, from the first byte awaited on. Default 10 s.
+    pub handshake_timeout: Duration,
 }
 
 impl Default for Config {
@@ -53,6 +58,8 @@ impl Default for Config {
             pong_timeout: Duration::from_secs(20),
             idle_timeout: None,
             close_timeout: Duration::from_secs(5),
+            head_bytes_max: 8 * 1024,
+            handshake_timeout: Duration::from_secs(10),
         }
     }
 }

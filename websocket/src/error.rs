@@ -70,6 +70,9 @@ pub enum Limit {
     Message,
     /// [`queue_bytes_max`](crate::Config::queue_bytes_max).
     Queue,
+    /// What the [`Buffers`](crate::stream::Buffers) of a worker may promise to messages that are being
+    /// assembled, less what they have promised already.
+    Promised,
 }
 
 /// What took too long.
@@ -111,6 +114,7 @@ impl Error {
             Self::Peer(Violation::EndedWithoutClose) => return None,
             Self::Peer(_) => CloseCode::PROTOCOL_ERROR,
             Self::Limit { limit: Limit::Frame | Limit::Message, .. } => CloseCode::TOO_LARGE,
+            Self::Limit { limit: Limit::Promised, .. } => CloseCode::TRY_AGAIN,
             Self::Timeout(Timeout::Pong) => CloseCode::INTERNAL_ERROR,
             Self::Timeout(Timeout::Idle) => CloseCode::GOING_AWAY,
             Self::Timeout(Timeout::Close)
@@ -141,6 +145,7 @@ impl fmt::Display for Error {
                     Limit::Frame => "frame",
                     Limit::Message => "message",
                     Limit::Queue => "write queue",
+                    Limit::Promised => "promise to a message",
                 };
                 write!(f, "{what} of {got} bytes exceeds the limit of {max}")
             }

@@ -8,6 +8,7 @@ mod error;
 pub mod frame;
 pub mod handshake;
 mod message;
+pub mod stream;
 mod utf8;
 
 pub use close::{CloseCode, CloseFrame};

@@ -26,6 +26,8 @@ pub struct Control {
     pong: Cell<Option<Payload>>,
     ping: Cell<Option<Payload>>,
     close: Cell<Option<Payload>>,
+    /// False only if all three are none.
+    due: Cell<bool>,
     local: Cell<Local>,
     /// Whether the peer's close frame has come.
     peer_closed: Cell<bool>,
@@ -63,6 +65,7 @@ impl Control {
             pong: Cell::new(None),
             ping: Cell::new(None),
             close: Cell::new(None),
+            due: Cell::new(false),
             local: Cell::new(Local::Open),
             peer_closed: Cell::new(false),
             failure: Cell::new(None),
@@ -92,6 +95,7 @@ impl Control {
     /// [`Misuse::LongControlFrame`] above 125 bytes.
     pub fn ping(&self, payload: &[u8]) -> Result<(), Error> {
         self.ping.set(Some(Payload::new(payload)?));
+        self.due.set(true);
         Ok(())
     }
 
@@ -161,6 +165,7 @@ impl Control {
     /// To be answered: the latest ping alone (section 5.5.3).
     pub(super) fn handle_ping(&self, payload: &[u8]) {
         self.pong.set(Payload::new(payload).ok());
+        self.due.set(true);
     }
 
     pub(super) fn handle_close(&self, frame: CloseFrame<'_>) {
@@ -169,7 +174,7 @@ impl Control {
     }
 
     /// The connection fails with `error`, unless it has failed before; says what with.
-    pub(super) fn fail(&self, error: Error) -> Error {
+    pub(crate) fn fail(&self, error: Error) -> Error {
         let failure = self.failure.get().unwrap_or(error);
         self.failure.set(Some(failure));
         match failure.close_code() {
@@ -179,9 +184,16 @@ impl Control {
         failure
     }
 
+    /// Whether there may be a control frame to send.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.get()
+    }
+
     /// The next control frame that is due. A close frame is the last.
     pub(super) fn poll(&self) -> Option<(Opcode, Payload)> {
         if self.local.get() == Local::Sent || self.ended.get() {
+            self.due.set(false);
             return None;
         }
         if let Some(pong) = self.pong.take() {
@@ -191,6 +203,7 @@ impl Control {
             self.local.set(Local::Sent);
             return Some((Opcode::Close, close));
         }
+        self.due.set(false);
         self.ping.take().map(|ping| (Opcode::Ping, ping))
     }
 
@@ -198,6 +211,7 @@ impl Control {
         if self.local.get() == Local::Open {
             self.local.set(Local::Queued);
             self.close.set(Some(payload));
+            self.due.set(true);
             self.clock.handle_close();
         }
     }

@@ -1,0 +1,91 @@
+//! [`Buffers`]: the memory that connections share.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use owned_io::Pool;
+
+use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header};
+use crate::{Error, Limit};
+
+/// The memory of one worker's WebSocket connections: the pool that they read into, the buffers that
+/// they assemble large messages in and write from, and how much they may promise.
+///
+/// A connection has a buffer only while there is something in it, so an idle one has none. Those last
+/// used are used first, so many connections work in as little of the cache as a few. Cloning gives
+/// another handle to the same memory.
+#[derive(Clone, Debug)]
+pub struct Buffers {
+    shared: Rc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pool: Pool,
+    /// Of what may be promised to messages, what is left.
+    promise_bytes_left: Cell<usize>,
+    /// Empty buffers, the last one used last: at most [`SPARE_MAX`], each of at most
+    /// [`SPARE_BYTES_MAX`].
+    spare: RefCell<Vec<Vec<u8>>>,
+}
+
+/// With [`SPARE_BYTES_MAX`], 16 MiB: as much as a pool keeps by default.
+const SPARE_MAX: usize = 64;
+/// Larger buffers are given back to the allocator: they cost little beside what was in them.
+const SPARE_BYTES_MAX: usize = 256 * 1024;
+
+impl Buffers {
+    /// The shortest buffers of a pool that will do, in bytes: a control frame must fit.
+    pub const POOL_BUF_BYTES_MIN: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
+
+    /// Reads into buffers of `pool`; the messages that are being assembled, over all connections,
+    /// have at most `assembled_bytes_max` bytes, counted as they are announced. A message beyond that
+    /// fails its connection with [`Limit::Promised`], and
+    /// [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
+    ///
+    /// # Panics
+    /// If the pool's buffers are smaller than [`POOL_BUF_BYTES_MIN`](Self::POOL_BUF_BYTES_MIN).
+    pub fn new(pool: Pool, assembled_bytes_max: usize) -> Self {
+        let min = Self::POOL_BUF_BYTES_MIN;
+        assert!(pool.buf_bytes() >= min, "no control frame fits the pool's buffers");
+        Self {
+            shared: Rc::new(Shared {
+                pool,
+                promise_bytes_left: Cell::new(assembled_bytes_max),
+                spare: RefCell::default(),
+            }),
+        }
+    }
+
+    /// The pool that connections read into.
+    pub fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    /// An empty buffer of any capacity.
+    pub(super) fn take(&self) -> Vec<u8> {
+        self.shared.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn give(&self, mut buf: Vec<u8>) {
+        let mut spare = self.shared.spare.borrow_mut();
+        if (1..=SPARE_BYTES_MAX).contains(&buf.capacity()) && spare.len() < SPARE_MAX {
+            buf.clear();
+            spare.push(buf);
+        }
+    }
+
+    /// Promises `bytes` to a message, until they are [released](Self::release).
+    pub(super) fn promise(&self, bytes: usize) -> Result<(), Error> {
+        let left = &self.shared.promise_bytes_left;
+        let (limit, max, got) = (Limit::Promised, left.get() as u64, bytes as u64);
+        left.set(left.get().checked_sub(bytes).ok_or(Error::Limit { limit, max, got })?);
+        Ok(())
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        let left = &self.shared.promise_bytes_left;
+        left.set(left.get() + bytes);
+    }
+}

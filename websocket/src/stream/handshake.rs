@@ -1,0 +1,284 @@
+use std::io;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use owned_io::{
+    ByteStream, IoBufMut, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Runtime, Spare, timeout,
+};
+
+use super::queue::Queue;
+use super::shared::Shared;
+use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
+use crate::frame::Header;
+use crate::handshake::{HandshakeError, Key, Offer, Origins, Refusal, Request, Response, refuse};
+use crate::{Config, Engine};
+
+/// The server's side of a connection, whatever path it asks for and wherever it comes from.
+///
+/// To look at the request first, see [`Pending`].
+///
+/// # Errors
+/// As for [`Pending::read`] and [`Pending::accept`].
+///
+/// # Cancellation
+/// The connection is dropped.
+pub async fn accept<R: Runtime, S: ByteStream>(
+    stream: S,
+    buffers: &Buffers,
+    config: Config,
+) -> Result<WebSocket<S>, Error> {
+    let pending = Pending::<R, S>::read(stream, buffers, config).await?;
+    pending.accept(Origins::Any, None, &[]).await
+}
+
+/// The client's side of a connection that is open already; and the subprotocol that was agreed on,
+/// one of those of the offer.
+///
+/// # Errors
+/// [`Error::NotUpgraded`]. [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if the server takes
+/// longer than [`handshake_timeout`](Config::handshake_timeout),
+/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if it ends the stream, and the stream's own.
+/// [`Error::InvalidHeader`]: nothing was sent.
+///
+/// # Cancellation
+/// The connection is dropped.
+pub async fn connect<'o, R: Runtime, S: ByteStream>(
+    mut stream: S,
+    buffers: &Buffers,
+    config: Config,
+    offer: &Offer<'o>,
+) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
+    let mut random = [0; 16];
+    R::fill_random(&mut random);
+    let key = Key::new(random);
+    let mut request = buffers.take();
+    offer.encode(&key, &mut request)?;
+
+    let pool = buffers.pool();
+    let head_bytes_max = config.head_bytes_max.min(pool.buf_bytes());
+    let connection = stream.shutdown_handle();
+    let exchange = async {
+        let ((), request) = stream.write_all(request).await.into_result()?;
+        buffers.give(request);
+        read_head(&mut stream, pool, |bytes| {
+            Response::decode(bytes, head_bytes_max).map(|head| head.map(|(_, bytes)| bytes))
+        })
+        .await
+    };
+    let (head, decoded) = timeout::<R, _>(config.handshake_timeout, &connection, exchange).await?;
+    decoded?;
+    let decoded = Response::decode(&head, head_bytes_max)?;
+    let (response, head_bytes) = decoded.ok_or(HandshakeError::Malformed)?;
+    let protocol = response.check(offer, &key)?;
+
+    let engine = Engine::client(fitting(config, pool), R::now(), R::fill_random);
+    Ok((open::<R, S>(stream, engine, false, head, head_bytes, buffers), protocol))
+}
+
+/// A request that waits for its answer.
+///
+/// ```
+/// use owned_io::{ByteStream, Runtime};
+/// use owned_io_websocket::Config;
+/// use owned_io_websocket::handshake::Origins;
+/// use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
+///
+/// /// A connection to `/chat`, from our own pages; none for who only asks how we are.
+/// async fn admit<R: Runtime, S: ByteStream>(
+///     stream: S,
+///     buffers: &Buffers,
+/// ) -> Result<Option<WebSocket<S>>, Error> {
+///     let pending = Pending::<R, S>::read(stream, buffers, Config::default()).await?;
+///     let request = pending.request();
+///     match request.path() {
+///         "/chat" => {
+///             let origins = Origins::Only(&["https://example.com"]);
+///             let supported = &["chat.v2", "chat.v1"];
+///             let upgrade = request.upgrade(origins).ok();
+///             let protocol = upgrade.and_then(|upgrade| upgrade.choose_protocol(supported));
+///             pending.accept(origins, protocol, &[("Server", "me")]).await.map(Some)
+///         }
+///         "/health" => pending.refuse(200, &[], b"fine").await.map(|()| None),
+///         _ => pending.refuse(404, &[], b"there is /chat alone").await.map(|()| None),
+///     }
+/// }
+/// ```
+pub struct Pending<R, S> {
+    stream: S,
+    /// The head of the request, and what came behind it.
+    head: PoolBuf,
+    head_bytes_max: usize,
+    buffers: Buffers,
+    config: Config,
+    runtime: PhantomData<R>,
+}
+
+impl<R: Runtime, S: ByteStream> Pending<R, S> {
+    /// Waits for a client's request.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the head is too large or malformed: the client was told.
+    /// [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if that takes longer than
+    /// [`handshake_timeout`](Config::handshake_timeout),
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the stream ends first, and the stream's own.
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    pub async fn read(mut stream: S, buffers: &Buffers, config: Config) -> Result<Self, Error> {
+        let pool = buffers.pool();
+        let head_bytes_max = config.head_bytes_max.min(pool.buf_bytes());
+        let connection = stream.shutdown_handle();
+        let reading = read_head(&mut stream, pool, |bytes| {
+            Request::decode(bytes, head_bytes_max).map(|head| head.map(|(_, bytes)| bytes))
+        });
+        let (head, decoded) =
+            timeout::<R, _>(config.handshake_timeout, &connection, reading).await?;
+        let buffers = buffers.clone();
+        let runtime = PhantomData;
+        let pending = Self { stream, head, head_bytes_max, buffers, config, runtime };
+        match decoded {
+            Ok(_) => Ok(pending),
+            Err(refusal) => Err(pending.refuse_for(refusal).await),
+        }
+    }
+
+    /// The request.
+    pub fn request(&self) -> Request<'_> {
+        self.decoded().0
+    }
+
+    /// Agrees: with this subprotocol, which must be one that the request offers, and with these
+    /// headers beside its own.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the request is none for an upgrade, or comes from nowhere in `origins`:
+    /// the client was told. [`Error::InvalidHeader`]: nothing was sent. [`Error::Io`], as for
+    /// [`read`](Self::read).
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    pub async fn accept(
+        mut self,
+        origins: Origins<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+    ) -> Result<WebSocket<S>, Error> {
+        let mut response = self.buffers.take();
+        let (request, head_bytes) = self.decoded();
+        match request.upgrade(origins) {
+            Ok(upgrade) => upgrade.accept(protocol, headers, &mut response)?,
+            Err(refusal) => return Err(self.refuse_for(refusal).await),
+        }
+        let connection = self.stream.shutdown_handle();
+        let writing = self.stream.write_all(response);
+        let written = timeout::<R, _>(self.config.handshake_timeout, &connection, writing).await;
+        self.buffers.give(written.into_result()?.1);
+
+        let Self { stream, head, buffers, config, .. } = self;
+        let engine = Engine::server(fitting(config, buffers.pool()), R::now());
+        Ok(open::<R, S>(stream, engine, true, head, head_bytes, &buffers))
+    }
+
+    /// Answers with this status, these headers and this body, which is text, and ends the
+    /// connection.
+    ///
+    /// # Errors
+    /// [`Error::InvalidHeader`]: nothing was sent. [`Error::Io`], as for [`read`](Self::read).
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    ///
+    /// # Panics
+    /// If the status does not have three digits.
+    pub async fn refuse(
+        self,
+        status: u16,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<(), Error> {
+        let mut response = Vec::new();
+        refuse(status, headers, body, &mut response)?;
+        Ok(self.end(response).await?)
+    }
+
+    async fn refuse_for(self, refusal: Refusal) -> Error {
+        let mut response = Vec::new();
+        refusal.encode(&mut response);
+        let _ = self.end(response).await; // who does not wait for the answer need not have it
+        refusal.into()
+    }
+
+    /// Sends `response` and waits for the client to end the stream: if it were closed before, with
+    /// bytes that nobody has read, the client might never see the response.
+    async fn end(mut self, response: Vec<u8>) -> io::Result<()> {
+        let (limit, connection) = (self.config.handshake_timeout, self.stream.shutdown_handle());
+        let writing = async {
+            self.stream.write_all(response).await.into_result()?;
+            self.stream.shutdown().await
+        };
+        timeout::<R, _>(limit, &connection, writing).await?;
+        let reading = async {
+            while !self.stream.read_pooled(self.buffers.pool()).await?.is_empty() {}
+            Ok(())
+        };
+        let _ = timeout::<R, io::Result<()>>(limit, &connection, reading).await;
+        Ok(())
+    }
+
+    fn decoded(&self) -> (Request<'_>, usize) {
+        match Request::decode(&self.head, self.head_bytes_max) {
+            Ok(Some(decoded)) => decoded,
+            _ => unreachable!("it was decoded before"),
+        }
+    }
+}
+
+impl<R, S> std::fmt::Debug for Pending<R, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
+}
+
+/// Reads until `decode` finds a head, or what is none.
+async fn read_head<E>(
+    stream: &mut impl OwnedRead,
+    pool: &Pool,
+    decode: impl Fn(&[u8]) -> Result<Option<usize>, E>,
+) -> io::Result<(PoolBuf, Result<usize, E>)> {
+    let mut head = stream.read_pooled(pool).await?;
+    let mut read = head.len();
+    while read > 0 {
+        match decode(&head) {
+            Ok(None) => {}
+            Ok(Some(head_bytes)) => return Ok((head, Ok(head_bytes))),
+            Err(error) => return Ok((head, Err(error))),
+        }
+        (read, head) = stream.read(head.spare()).await.map_buf(Spare::into_inner).into_result()?;
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Frames that do not fit the pool's buffers come in pieces.
+fn fitting(config: Config, pool: &Pool) -> Config {
+    let fitting = pool.buf_bytes() - Header::BYTES_MAX;
+    Config { whole_frame_bytes_max: config.whole_frame_bytes_max.min(fitting), ..config }
+}
+
+/// A connection whose handshake is done, with what came behind the head.
+fn open<R: Runtime, S: ByteStream>(
+    stream: S,
+    engine: Engine,
+    is_server: bool,
+    head: PoolBuf,
+    head_bytes: usize,
+    buffers: &Buffers,
+) -> WebSocket<S> {
+    let Engine { receiver, sender, control } = engine;
+    let connection = stream.shutdown_handle();
+    let (read, write) = stream.into_split();
+    let queue = Queue::new(sender, !is_server, buffers.clone());
+    let shared = Rc::new(Shared::new::<R>(control, queue, write, connection, is_server));
+    let mut incoming = Incoming::new(read, Rc::clone(&shared), receiver, buffers);
+    incoming.inbox().put_from(head, head_bytes);
+    WebSocket { incoming, outgoing: Outgoing::new(shared) }
+}

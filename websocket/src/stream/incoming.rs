@@ -1,0 +1,180 @@
+use std::rc::Rc;
+
+use owned_io::{BufResult, IoBufMut, OwnedRead, Spare};
+
+use super::inbox::{Inbox, Next, Room, Step};
+use super::link::Link;
+use super::shared::Shared;
+use super::{Buffers, Error, Message};
+use crate::{Piece, Receiver};
+
+/// The half that receives; it answers the peer's pings and close, and watches the time, too.
+///
+/// All of that happens while one of its methods is waited for, and at no other time.
+///
+/// # Cancellation
+///
+/// Its futures must not be dropped between a poll and their end: bytes of the peer may be lost then,
+/// and every later call says [`Error::Interrupted`]. To wait for something else meanwhile, keep the
+/// future and use [`owned_io::beside`]; to end it, use
+/// [`Outgoing::shutdown_handle`](super::Outgoing::shutdown_handle).
+pub struct Incoming<H> {
+    link: Link<H>,
+    inbox: Inbox,
+}
+
+impl<H: OwnedRead> Incoming<H> {
+    pub(super) fn new(half: H, shared: Rc<Shared>, receiver: Receiver, buffers: &Buffers) -> Self {
+        Self {
+            link: Link::new(half, buffers.pool().clone(), shared),
+            inbox: Inbox::new(receiver, buffers.clone()),
+        }
+    }
+
+    pub(super) const fn inbox(&mut self) -> &mut Inbox {
+        &mut self.inbox
+    }
+
+    /// Waits for the next message; none once the connection is closed as it should be (RFC 6455
+    /// section 7), and when it is called after that.
+    ///
+    /// A message that fits the pool's buffers and comes in one frame is handed out where it was
+    /// received: nothing is copied or allocated. Others are put together in one buffer, which is as
+    /// large as the first frame says, and which the rest of a frame is read into directly.
+    ///
+    /// While it waits for the first byte of a frame it holds no buffer, on a runtime whose pending
+    /// reads pin none; after that one, until all is consumed.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`]: the connection has failed, the peer was told why, and every later call
+    /// says the same. [`Error::Io`]: it is lost; but after
+    /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded), all buffers of the pool being in use,
+    /// receiving again later goes on where this left off.
+    ///
+    /// # Cancellation
+    /// See the [type](Self#cancellation).
+    pub async fn receive(&mut self) -> Result<Option<Message<'_>>, Error> {
+        if let Some(over) = self.link.over() {
+            return over.map(|()| None);
+        }
+        loop {
+            match self.inbox.step(&self.link.shared.control) {
+                Ok(Step::Message) => match self.inbox.message(&self.link.shared.control) {
+                    Ok(message) => return Ok(Some(message)),
+                    Err(error) => return Err(self.link.fail(error).await),
+                },
+                Ok(Step::Assembled) => return Ok(Some(self.inbox.assembled()?)),
+                Ok(Step::Starved) => {}
+                Ok(Step::Closed) => {
+                    self.link.close().await;
+                    return Ok(None);
+                }
+                Err(error) => return Err(self.link.fail(error).await),
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// The next message, if it is here already: does not wait, and reads nothing. So all the messages
+    /// of one read can be answered before the answers are flushed once:
+    ///
+    /// ```
+    /// use owned_io::OwnedRead;
+    /// use owned_io_websocket::stream::{Error, Incoming, Outgoing};
+    ///
+    /// async fn echo(
+    ///     mut incoming: Incoming<impl OwnedRead>,
+    ///     mut outgoing: Outgoing,
+    /// ) -> Result<(), Error> {
+    ///     while let Some(message) = incoming.receive().await? {
+    ///         outgoing.write(message)?;
+    ///         while let Some(message) = incoming.try_receive() {
+    ///             outgoing.write(message)?;
+    ///         }
+    ///         outgoing.flush().await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// None says nothing about why: [`receive`](Self::receive) does.
+    #[inline]
+    pub fn try_receive(&mut self) -> Option<Message<'_>> {
+        let control = &self.link.shared.control;
+        if self.link.over().is_some() {
+            return None;
+        }
+        match self.inbox.step(control).ok()? {
+            Step::Message => self.inbox.message(control).ok(),
+            Step::Assembled => self.inbox.assembled().ok(),
+            Step::Starved | Step::Closed => None,
+        }
+    }
+
+    /// Waits for the next piece of a message, whatever its length: for messages too large to be put
+    /// together. A short one is one piece. None once the connection is closed.
+    ///
+    /// Nothing is copied or allocated. Once it has given the [first](Piece::first) piece of a
+    /// message, it is to be called until it has given the [last](Piece::last);
+    /// [`receive`](Self::receive) would make a message of what is left.
+    ///
+    /// # Errors
+    /// As for [`receive`](Self::receive), except for [`Limit::Promised`](crate::Limit::Promised).
+    ///
+    /// # Cancellation
+    /// See the [type](Self#cancellation).
+    pub async fn receive_piece(&mut self) -> Result<Option<Piece<'_>>, Error> {
+        if let Some(over) = self.link.over() {
+            return over.map(|()| None);
+        }
+        loop {
+            match self.inbox.next(&self.link.shared.control) {
+                Ok(Next::Piece(found)) => return Ok(Some(self.inbox.piece(found))),
+                Ok(Next::Control) => continue,
+                Ok(Next::Starved) => {}
+                Ok(Next::Closed) => {
+                    self.link.close().await;
+                    return Ok(None);
+                }
+                Err(error) => return Err(self.link.fail(error).await),
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// Reads once, to where the bytes belong.
+    async fn fill(&mut self) -> Result<(), Error> {
+        let Self { link, inbox } = self;
+        match inbox.room() {
+            Room::Any => {
+                let read = link.read_pooled().await.map(|buf| {
+                    let bytes = buf.len();
+                    inbox.put(buf);
+                    bytes
+                });
+                link.handle_read(read).await?;
+            }
+            Room::Behind(buf) => {
+                let BufResult(read, buf) = link.read(buf.spare()).await.map_buf(Spare::into_inner);
+                inbox.put(buf);
+                link.handle_read(read).await?;
+            }
+            Room::Direct(bytes, missing) => {
+                let spare = bytes.spare().limit(missing);
+                let BufResult(read, bytes) = link.read(spare).await.map_buf(Spare::into_inner);
+                let new_bytes = *read.as_ref().unwrap_or(&0);
+                link.handle_read(read).await?;
+                if let Err(error) = inbox.put_direct(&link.shared.control, bytes, new_bytes) {
+                    return Err(link.fail(error).await);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<H> std::fmt::Debug for Incoming<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,178 @@
+//! [`Link`]: reads that leave time for everything else.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use std::{io, mem};
+
+use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf};
+
+use super::Error;
+use super::shared::{Shared, Sleep};
+use super::writer::Half;
+use crate::Timeout;
+
+/// The read half of a connection, and what has to be done while it waits.
+pub(super) struct Link<H> {
+    half: H,
+    pool: Pool,
+    pub(super) shared: Rc<Shared>,
+    alarm: Alarm,
+    phase: Phase,
+}
+
+/// The timer that runs for a connection: late, rather than set anew with every message.
+#[derive(Default)]
+struct Alarm {
+    set: Option<(Instant, Sleep)>,
+    /// Whether the last one has rung, which ended the connection.
+    is_over: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Open,
+    /// A read is under way; or was, if nobody waits for it.
+    Reading,
+    /// Nothing is read any more, for this reason: none after a closing handshake.
+    Over(Option<crate::Error>),
+}
+
+impl<H: OwnedRead> Link<H> {
+    pub(super) fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
+        Self { half, pool, shared, alarm: Alarm::default(), phase: Phase::Open }
+    }
+
+    /// None while there may be something to read; otherwise what the last call of `receive` said.
+    pub(super) fn over(&self) -> Option<Result<(), Error>> {
+        match self.phase {
+            Phase::Open => None,
+            Phase::Reading => Some(Err(Error::Interrupted)),
+            Phase::Over(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
+        }
+    }
+
+    /// See [`OwnedRead::read_pooled`].
+    pub(super) async fn read_pooled(&mut self) -> io::Result<PoolBuf> {
+        let before = mem::replace(&mut self.phase, Phase::Reading);
+        let reading = self.half.read_pooled(&self.pool);
+        let result = beside_duties(&self.shared, &mut self.alarm, reading).await;
+        self.phase = before;
+        result
+    }
+
+    /// See [`OwnedRead::read`].
+    pub(super) async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        let before = mem::replace(&mut self.phase, Phase::Reading);
+        let reading = self.half.read(buf);
+        let result = beside_duties(&self.shared, &mut self.alarm, reading).await;
+        self.phase = before;
+        result
+    }
+
+    /// To be called after each read: it may have failed, the connection may have failed meanwhile, or
+    /// the peer ended it.
+    pub(super) async fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
+        let Shared { control, clock, .. } = &*self.shared;
+        if let Some(failure) = control.failure() {
+            return Err(self.fail(failure).await);
+        }
+        match read {
+            Ok(0) => {
+                let ended = control.handle_end();
+                self.phase = Phase::Over(ended.err());
+                ended?;
+            }
+            Ok(_) => control.handle_received((clock.now)()),
+            // Nothing has happened yet: there was no buffer to read into.
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error.into()),
+            Err(error) => {
+                self.phase = Phase::Over(control.handle_end().err());
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection has failed, in the engine too: the peer is told.
+    pub(super) async fn fail(&mut self, failure: crate::Error) -> Error {
+        self.phase = Phase::Over(Some(failure));
+        match failure.close_code() {
+            Some(_) => self.linger().await,
+            None => self.shared.abort(),
+        }
+        failure.into()
+    }
+
+    /// The peer has closed, and its close frame is answered or about to be.
+    pub(super) async fn close(&mut self) {
+        self.phase = Phase::Over(None);
+        self.linger().await;
+    }
+
+    /// Writes what is left, the close frame last, and waits for the peer to end the stream, or for
+    /// the time to be up. If the connection were closed before, with bytes that nobody has read, the
+    /// peer might never see what it was sent last.
+    async fn linger(&mut self) {
+        while self.read_pooled().await.is_ok_and(|buf| !buf.is_empty()) {}
+        let Self { shared, alarm, .. } = self;
+        let flush = poll_fn(|cx| shared.poll_flush(Half::Incoming, cx));
+        let _ = beside_duties(shared, alarm, flush).await;
+        self.shared.abort();
+    }
+}
+
+/// Waits for `operation`; meanwhile sends answers that are due, and does what it is time for.
+async fn beside_duties<F: Future>(shared: &Shared, alarm: &mut Alarm, operation: F) -> F::Output {
+    let mut operation = pin!(operation);
+    let mut is_registered = false;
+    let output = poll_fn(|cx| {
+        loop {
+            shared.poll_replies(Half::Incoming, cx);
+            if let Poll::Ready(output) = operation.as_mut().poll(cx) {
+                return Poll::Ready(output);
+            }
+            is_registered = true;
+            shared.writer.borrow().register(Half::Incoming, cx);
+            ready!(alarm.poll(shared, cx));
+        }
+    })
+    .await;
+    if is_registered {
+        shared.writer.borrow().forget(Half::Incoming);
+    }
+    output
+}
+
+impl Alarm {
+    /// Waits until something is due, and does it: the engine may have a ping to send then, or a close
+    /// frame.
+    fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
+        let Shared { control, clock, .. } = shared;
+        while !self.is_over {
+            let Some(due) = control.poll_timeout() else { break };
+            match &mut self.set {
+                Some((at, sleep)) if *at <= due => {
+                    ready!(sleep.as_mut().poll(cx));
+                    self.set = None;
+                    let now = (clock.now)();
+                    if now < due {
+                        continue;
+                    }
+                    if control.handle_timeout(now) == Err(crate::Error::Timeout(Timeout::Close)) {
+                        self.is_over = true;
+                        shared.abort();
+                    }
+                    return Poll::Ready(());
+                }
+                _ => {
+                    let left = due.saturating_duration_since((clock.now)());
+                    self.set = Some((due, (clock.sleep)(left)));
+                }
+            }
+        }
+        Poll::Pending
+    }
+}

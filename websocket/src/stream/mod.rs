@@ -1,0 +1,131 @@
+//! WebSocket over any connection of [`owned_io`]: the [`Engine`](crate::Engine) joined to a
+//! [`ByteStream`].
+//!
+//! A connection is opened by [`accept`] or [`connect`]. It is two halves, which can be used where they
+//! are or in a task each; the [`Buffers`] that all connections of a worker share lend it memory while
+//! it needs some.
+//!
+//! ```
+//! use owned_io::{ByteStream, Pool, PoolConfig, Runtime};
+//! use owned_io_websocket::handshake::Offer;
+//! use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
+//! use owned_io_websocket::{CloseCode, CloseFrame, Config};
+//!
+//! async fn server<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
+//!     let WebSocket { mut incoming, mut outgoing } =
+//!         accept::<R, _>(stream, &buffers, Config::default()).await?;
+//!     while let Some(message) = incoming.receive().await? {
+//!         outgoing.write(message)?;
+//!         while let Some(message) = incoming.try_receive() {
+//!             outgoing.write(message)?; // all that came with one read is answered by one write
+//!         }
+//!         outgoing.flush().await?;
+//!     }
+//!     Ok(())
+//! }
+//!
+//! async fn client<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
+//!     let offer = Offer { host: "example.com", path: "/echo", ..Offer::default() };
+//!     let (mut socket, _protocol) =
+//!         connect::<R, _>(stream, &buffers, Config::default(), &offer).await?;
+//!     socket.outgoing.send(Message::Text("hello")).await?;
+//!     assert_eq!(socket.incoming.receive().await?, Some(Message::Text("hello")));
+//!     socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
+//! }
+//!
+//! # use owned_io_sim::Sim;
+//! # owned_io_sim::block_on(async {
+//! let (a, b) = owned_io_sim::pipe();
+//! let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 * 1024 * 1024);
+//! let server = Sim::spawn(server::<Sim>(a, buffers.clone()));
+//! client::<Sim>(b, buffers).await?;
+//! server.await.expect("no panic")?;
+//! # Ok::<(), Error>(())
+//! # }).unwrap();
+//! ```
+
+mod buffers;
+mod error;
+mod handshake;
+mod inbox;
+mod incoming;
+mod link;
+mod outgoing;
+mod queue;
+mod shared;
+mod writer;
+
+use std::fmt;
+
+use owned_io::ByteStream;
+
+pub use buffers::Buffers;
+pub use error::{Error, Unsent};
+pub use handshake::{Pending, accept, connect};
+pub use incoming::Incoming;
+pub use outgoing::Outgoing;
+pub use queue::COPIED_BYTES_MAX;
+
+use crate::{CloseFrame, Kind};
+
+/// A connection: what comes in and what goes out, to be moved apart as one likes.
+///
+/// It is closed when both halves are dropped; without a closing handshake, unless there was one.
+#[derive(Debug)]
+pub struct WebSocket<S: ByteStream> {
+    /// Receives.
+    pub incoming: Incoming<S::ReadHalf>,
+    /// Sends.
+    pub outgoing: Outgoing,
+}
+
+/// A message, whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// UTF-8.
+    Text(&'a str),
+    /// Bytes.
+    Binary(&'a [u8]),
+}
+
+impl<S: ByteStream> WebSocket<S> {
+    /// Closes the connection: sends what is queued and then the close frame, and waits for the
+    /// peer's, for at most [`close_timeout`](crate::Config::close_timeout). Messages that come
+    /// meanwhile are thrown away.
+    ///
+    /// # Errors
+    /// As for [`Outgoing::close`] and [`Incoming::receive_piece`].
+    ///
+    /// # Cancellation
+    /// As for [`Incoming::receive_piece`].
+    pub async fn close(&mut self, frame: CloseFrame<'_>) -> Result<(), Error> {
+        self.outgoing.begin_close(frame)?;
+        while self.incoming.receive_piece().await?.is_some() {}
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> {
+    /// What it is made of.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Text(_) => Kind::Text,
+            Self::Binary(_) => Kind::Binary,
+        }
+    }
+
+    /// Its payload.
+    pub const fn as_bytes(self) -> &'a [u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Binary(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Debug for Message<'_> {
+    /// How long the payload is, not what it is: that may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({} bytes)", self.kind(), self.as_bytes().len())
+    }
+}

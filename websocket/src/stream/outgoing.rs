@@ -1,0 +1,149 @@
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use owned_io::ShutdownHandle;
+
+use super::shared::Shared;
+use super::writer::Half;
+use super::{Error, Message, Unsent};
+use crate::{CloseFrame, Limit, Part};
+
+/// The half that sends.
+///
+/// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), as many in one
+/// write as there are. What is queued and not yet written is bounded by
+/// [`queue_bytes_max`](crate::Config::queue_bytes_max).
+///
+/// # Cancellation
+///
+/// Dropping one of its futures loses nothing: a write that is under way goes on with the next flush,
+/// or while the other half receives. To bound how long a peer may take that does not read, use
+/// [`owned_io::timeout`] with the [`shutdown_handle`](Self::shutdown_handle).
+pub struct Outgoing {
+    shared: Rc<Shared>,
+}
+
+impl Outgoing {
+    pub(super) const fn new(shared: Rc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Queues a message, a copy of it.
+    ///
+    /// # Errors
+    /// [`Limit::Queue`], [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
+    /// [`Misuse::MessageWithinMessage`](crate::Misuse::MessageWithinMessage) after a
+    /// [part](Self::write_part). Nothing was queued, and nothing has changed.
+    #[inline]
+    pub fn write(&mut self, message: Message<'_>) -> Result<(), crate::Error> {
+        self.write_part(Part::Whole(message.kind()), message.as_bytes())
+    }
+
+    /// Queues a frame, a copy of it: a message, or a part of one that is sent as it comes to be.
+    /// Control frames may leave in between. Text must be UTF-8 over all its parts.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write), and the other misuses of parts.
+    #[inline]
+    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::Error> {
+        self.shared.queue.borrow_mut().copy(&self.shared.control, part, payload)
+    }
+
+    /// Queues a frame by reference: for large payloads, and for such as go to many connections. Up
+    /// to [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) it is copied all the same.
+    ///
+    /// A server sends the bytes from where they are. A client has to mask them: in place if nobody
+    /// else has them, otherwise it copies them.
+    ///
+    /// # Errors
+    /// As for [`write_part`](Self::write_part); the payload comes back.
+    pub fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
+        self.shared.queue.borrow_mut().push(&self.shared.control, part, payload)
+    }
+
+    /// Waits until all that is queued is written: in one operation, if the peer takes it and it is
+    /// not in more than [`IOV_MAX`](owned_io::IOV_MAX) pieces. Control frames that are due go with
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: nothing can be sent any more. What was received can still be read.
+    ///
+    /// # Cancellation
+    /// Safe, see the [type](Self#cancellation).
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        poll_fn(|cx| self.shared.poll_flush(Half::Outgoing, cx)).await.map_err(Error::from)
+    }
+
+    /// Queues a message and flushes; if the queue is full, it flushes first.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write) and [`flush`](Self::flush). [`Limit::Queue`] means that the
+    /// message alone exceeds it.
+    ///
+    /// # Cancellation
+    /// The message is queued or not; otherwise safe, see the [type](Self#cancellation).
+    pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
+        match self.write(message) {
+            Err(crate::Error::Limit { limit: Limit::Queue, .. }) => {
+                self.flush().await?;
+                self.write(message)?;
+            }
+            result => result?,
+        }
+        self.flush().await
+    }
+
+    /// Queues a ping; one that still waits is replaced. The peer answers it, which is not told:
+    /// [`ping_interval`](crate::Config::ping_interval) is for finding out whether it is there.
+    ///
+    /// # Errors
+    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) above 125 bytes.
+    pub fn ping(&mut self, payload: &[u8]) -> Result<(), crate::Error> {
+        self.shared.control.ping(payload)
+    }
+
+    /// Begins the closing handshake, and waits until the close frame is written, behind all that was
+    /// queued before. If the connection closes already, that is left as it is.
+    ///
+    /// The handshake is done when [`receive`](super::Incoming::receive) gives none: messages that the
+    /// peer had sent before are received until then.
+    ///
+    /// # Errors
+    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
+    /// bytes; and as for [`flush`](Self::flush).
+    ///
+    /// # Cancellation
+    /// The handshake is begun; otherwise safe, see the [type](Self#cancellation).
+    pub async fn close(&mut self, frame: CloseFrame<'_>) -> Result<(), Error> {
+        self.begin_close(frame)?;
+        self.flush().await
+    }
+
+    /// How many bytes are queued and not yet known to be written, headers included.
+    pub fn queued_bytes(&self) -> usize {
+        self.shared.queue.borrow().queued_bytes()
+    }
+
+    /// A handle that ends the connection at once, without a closing handshake.
+    pub fn shutdown_handle(&self) -> ShutdownHandle {
+        self.shared.connection.clone()
+    }
+
+    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+        let Shared { control, clock, writer, .. } = &*self.shared;
+        control.close(frame, (clock.now)())?;
+        writer.borrow().wake(); // the deadline is another one now
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing")
+            .field("control", &self.shared.control)
+            .field("queued_bytes", &self.queued_bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,155 @@
+use std::mem;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use owned_io::IoVec;
+
+use super::{Buffers, Unsent};
+use crate::{Control, Error, Part, Sender};
+
+/// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
+/// that is cheaper than a piece of its own in a vectored write.
+pub const COPIED_BYTES_MAX: usize = 1024;
+
+/// Frames that are encoded and not yet written.
+pub(super) struct Queue {
+    sender: Sender,
+    /// Whether payloads are masked: those of a client are.
+    masks: bool,
+    buffers: Buffers,
+    /// Frames in order, up to the payload that is the last piece.
+    pieces: IoVec<Bytes>,
+    /// What comes after `pieces`; while those are empty, all there is.
+    copied: Vec<u8>,
+    /// Where `copied` goes when it becomes a piece. Its memory is free again once that is written.
+    heads: BytesMut,
+    /// Empty: the arrays of pieces that are written.
+    spare: IoVec<Bytes>,
+    /// How many bytes the batch has that is being written.
+    batch_bytes: usize,
+}
+
+/// What is written at once.
+pub(super) enum Batch {
+    One(Vec<u8>),
+    Many(IoVec<Bytes>),
+}
+
+impl Queue {
+    pub(super) fn new(sender: Sender, masks: bool, buffers: Buffers) -> Self {
+        Self {
+            sender,
+            masks,
+            buffers,
+            pieces: IoVec::new(),
+            copied: Vec::new(),
+            heads: BytesMut::new(),
+            spare: IoVec::new(),
+            batch_bytes: 0,
+        }
+    }
+
+    pub(super) const fn queued_bytes(&self) -> usize {
+        self.sender.queued_bytes()
+    }
+
+    /// Copies a frame.
+    #[inline]
+    pub(super) fn copy(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        self.make_room();
+        self.sender.encode(control, part, payload, &mut self.copied)
+    }
+
+    /// Queues a frame without copying its payload, unless that is short, or has to be masked and is
+    /// shared.
+    pub(super) fn push(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload: Bytes,
+    ) -> Result<(), Unsent> {
+        let (header, payload) = if payload.len() <= COPIED_BYTES_MAX {
+            return self.copy_back(control, part, payload);
+        } else if self.masks {
+            let mut own = match payload.try_into_mut() {
+                Ok(own) => own,
+                Err(shared) => return self.copy_back(control, part, shared),
+            };
+            let header = self.sender.encode_in_place(control, part, &mut own);
+            (header, own.freeze())
+        } else {
+            (self.sender.encode_header(control, part, payload.len()), payload)
+        };
+        match header {
+            Ok(header) => {
+                self.make_room();
+                self.copied.extend_from_slice(&header);
+                self.seal();
+                self.pieces.push(payload);
+                Ok(())
+            }
+            Err(error) => Err(Unsent { error, payload }),
+        }
+    }
+
+    /// Queues the control frames that are due. Whether there were any.
+    pub(super) fn push_control(&mut self, control: &Control) -> bool {
+        if !control.is_due() {
+            return false;
+        }
+        self.make_room();
+        self.sender.poll_control(control, &mut self.copied)
+    }
+
+    /// What is to be written next; none if the queue is empty. To be followed by
+    /// [`handle_written`](Self::handle_written).
+    pub(super) fn take(&mut self, control: &Control) -> Option<Batch> {
+        self.push_control(control);
+        self.batch_bytes = self.sender.queued_bytes();
+        if self.batch_bytes == 0 {
+            return None;
+        }
+        if self.pieces.bytes_left() == 0 {
+            return Some(Batch::One(mem::take(&mut self.copied)));
+        }
+        self.seal();
+        Some(Batch::Many(mem::replace(&mut self.pieces, mem::take(&mut self.spare))))
+    }
+
+    /// A batch is written. Its buffers are used again.
+    pub(super) fn handle_written(&mut self, control: &Control, batch: Batch, now: Instant) {
+        self.sender.handle_written(control, mem::take(&mut self.batch_bytes), now);
+        match batch {
+            Batch::One(buf) => self.buffers.give(buf),
+            Batch::Many(mut pieces) => {
+                pieces.clear();
+                self.spare = pieces;
+            }
+        }
+    }
+
+    fn copy_back(&mut self, control: &Control, part: Part, payload: Bytes) -> Result<(), Unsent> {
+        self.copy(control, part, &payload).map_err(|error| Unsent { error, payload })
+    }
+
+    #[inline]
+    fn make_room(&mut self) {
+        if self.copied.capacity() == 0 {
+            self.copied = self.buffers.take();
+        }
+    }
+
+    /// Makes a piece of what is copied: the header of a large payload, as a rule.
+    fn seal(&mut self) {
+        if !self.copied.is_empty() {
+            self.heads.extend_from_slice(&self.copied);
+            self.pieces.push(self.heads.split().freeze());
+            self.buffers.give(mem::take(&mut self.copied));
+        }
+    }
+}

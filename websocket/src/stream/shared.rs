@@ -1,0 +1,121 @@
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
+
+use super::queue::Queue;
+use super::writer::{Done, Half, Job, Writer};
+use crate::{Control, State};
+
+/// What the halves of a connection share.
+pub(super) struct Shared {
+    pub(super) control: Control,
+    pub(super) queue: RefCell<Queue>,
+    pub(super) writer: RefCell<Writer>,
+    pub(super) connection: ShutdownHandle,
+    pub(super) clock: Clock,
+    /// Whether it is for us to end the stream once the closing handshake is done (RFC 6455 7.1.1).
+    is_server: bool,
+    /// Whether our side of the stream is ended, or about to be.
+    is_write_ended: Cell<bool>,
+    /// Why nothing can be written any more.
+    broken: Cell<Option<Broken>>,
+}
+
+/// The functions of a runtime, so that a connection need not name it.
+#[derive(Clone, Copy)]
+pub(super) struct Clock {
+    pub(super) now: fn() -> Instant,
+    pub(super) sleep: fn(Duration) -> Sleep,
+}
+
+/// Boxed, and so kept from one wait to the next: it costs an allocation once in many messages.
+pub(super) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
+
+/// An I/O error to be told again and again.
+#[derive(Clone, Copy)]
+struct Broken {
+    os_error: Option<i32>,
+    kind: io::ErrorKind,
+}
+
+impl Shared {
+    pub(super) fn new<R: Runtime>(
+        control: Control,
+        queue: Queue,
+        half: impl OwnedWrite + 'static,
+        connection: ShutdownHandle,
+        is_server: bool,
+    ) -> Self {
+        Self {
+            control,
+            queue: RefCell::new(queue),
+            writer: RefCell::new(Writer::new(half)),
+            connection,
+            clock: Clock { now: R::now, sleep: |duration| Box::pin(R::sleep(duration)) },
+            is_server,
+            is_write_ended: Cell::new(false),
+            broken: Cell::new(None),
+        }
+    }
+
+    /// Writes all that is queued and due; then, if that was the end, ends our side of the stream.
+    pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut writer = self.writer.borrow_mut();
+        loop {
+            if let Some(broken) = self.broken.get() {
+                return Poll::Ready(Err(broken.into()));
+            }
+            if !writer.is_busy() {
+                let Some(job) = self.next_job() else { return Poll::Ready(Ok(())) };
+                writer.start(job);
+            }
+            let Done { result, batch } = ready!(writer.poll(half, cx));
+            match (result, batch) {
+                (Ok(()), Some(batch)) => {
+                    let now = (self.clock.now)();
+                    self.queue.borrow_mut().handle_written(&self.control, batch, now);
+                }
+                (Err(error), Some(_)) => {
+                    let (os_error, kind) = (error.raw_os_error(), error.kind());
+                    self.broken.set(Some(Broken { os_error, kind }));
+                }
+                (_, None) => {} // ended, or gone already
+            }
+        }
+    }
+
+    /// Goes on with a write that is under way, and writes what is queued if a control frame is due.
+    /// Whoever sends the next message learns of an error.
+    #[inline]
+    pub(super) fn poll_replies(&self, half: Half, cx: &Context<'_>) {
+        let is_due = self.control.is_due() || self.control.state() == State::Closed;
+        if is_due || self.writer.borrow().is_busy() {
+            let _ = self.poll_flush(half, cx);
+        }
+    }
+
+    /// Ends the connection both ways, at once.
+    pub(super) fn abort(&self) {
+        self.connection.shutdown(Shutdown::Both);
+    }
+
+    fn next_job(&self) -> Option<Job> {
+        if let Some(batch) = self.queue.borrow_mut().take(&self.control) {
+            return Some(Job::Write(batch));
+        }
+        let is_over = self.control.state() == State::Closed
+            && (self.is_server || self.control.failure().is_some());
+        (is_over && !self.is_write_ended.replace(true)).then_some(Job::Shutdown)
+    }
+}
+
+impl From<Broken> for io::Error {
+    fn from(Broken { os_error, kind }: Broken) -> Self {
+        os_error.map_or_else(|| kind.into(), Self::from_raw_os_error)
+    }
+}

@@ -1,0 +1,149 @@
+//! [`Writer`]: a write that either half can drive.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use owned_io::{BufResult, OwnedWrite, OwnedWriteExt};
+
+use super::queue::Batch;
+
+/// Writes one batch at a time, in a future of its own.
+///
+/// That lives as long as the connection, so nobody who waits for a write drops it by giving up, and
+/// a write that one half has begun is carried on by whichever half is polled: an answer to a ping
+/// holds up neither the half that read the ping nor the one that has something to send.
+pub(super) struct Writer {
+    task: Pin<Box<dyn Future<Output = Infallible>>>,
+    desk: Rc<Desk>,
+    is_busy: bool,
+    wakers: Arc<Wakers>,
+    /// Wakes `wakers`.
+    waker: Waker,
+}
+
+/// Who waits for a write.
+#[derive(Clone, Copy)]
+pub(super) enum Half {
+    Incoming,
+    Outgoing,
+}
+
+pub(super) enum Job {
+    Write(Batch),
+    Shutdown,
+}
+
+/// How a job went, and the batch that was written.
+pub(super) struct Done {
+    pub(super) result: io::Result<()>,
+    pub(super) batch: Option<Batch>,
+}
+
+/// Where the writer and its future meet.
+#[derive(Default)]
+struct Desk {
+    job: Cell<Option<Job>>,
+    done: Cell<Option<Done>>,
+}
+
+/// Wakes both halves: each of which may wait in a task of its own, or not at all.
+#[derive(Default)]
+struct Wakers([Mutex<Option<Waker>>; 2]);
+
+impl Writer {
+    pub(super) fn new(half: impl OwnedWrite + 'static) -> Self {
+        let desk = Rc::<Desk>::default();
+        let wakers = Arc::<Wakers>::default();
+        Self {
+            task: Box::pin(work(half, Rc::clone(&desk))),
+            desk,
+            is_busy: false,
+            waker: Waker::from(Arc::clone(&wakers)),
+            wakers,
+        }
+    }
+
+    pub(super) const fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    /// To be called when the writer is not busy, and followed by [`poll`](Self::poll).
+    pub(super) fn start(&mut self, job: Job) {
+        self.desk.job.set(Some(job));
+        self.is_busy = true;
+    }
+
+    /// Waits for the job that was started.
+    pub(super) fn poll(&mut self, half: Half, cx: &Context<'_>) -> Poll<Done> {
+        self.register(half, cx); // before, because it may be woken at once
+        let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(&self.waker));
+        let Some(done) = self.desk.done.take() else { return Poll::Pending };
+        self.is_busy = false;
+        self.forget(half);
+        self.wake(); // the other half, if it waits too
+        Poll::Ready(done)
+    }
+
+    /// Has `half` woken by the next [`wake`](Self::wake), and when there is something to poll.
+    pub(super) fn register(&self, half: Half, cx: &Context<'_>) {
+        let mut waker = self.wakers.lock(half);
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    /// `half` does not wait any more.
+    pub(super) fn forget(&self, half: Half) {
+        drop(self.wakers.lock(half).take());
+    }
+
+    /// Wakes whoever waits.
+    pub(super) fn wake(&self) {
+        self.wakers.wake_by_ref();
+    }
+}
+
+impl Wakers {
+    fn lock(&self, half: Half) -> MutexGuard<'_, Option<Waker>> {
+        self.0[half as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        for half in [Half::Incoming, Half::Outgoing] {
+            let waker = self.lock(half).take();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+async fn work(mut half: impl OwnedWrite, desk: Rc<Desk>) -> Infallible {
+    loop {
+        let job = poll_fn(|_| desk.job.take().map_or(Poll::Pending, Poll::Ready)).await;
+        let (result, batch) = match job {
+            Job::Write(Batch::One(buf)) => {
+                let BufResult(result, buf) = half.write_all(buf).await;
+                (result, Some(Batch::One(buf)))
+            }
+            Job::Write(Batch::Many(pieces)) => {
+                let BufResult(result, pieces) = half.write_all_vectored(pieces).await;
+                (result, Some(Batch::Many(pieces)))
+            }
+            Job::Shutdown => (half.shutdown().await, None),
+        };
+        desk.done.set(Some(Done { result, batch }));
+    }
+}
