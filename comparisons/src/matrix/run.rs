@@ -173,8 +173,12 @@ fn json(results: &Results) -> Result<Vec<u8>, Failure> {
     serde_json::to_vec_pretty(results).map_err(|error| Failure::new(error.to_string()))
 }
 
+/// One for each run: it must not be there.
 fn create(folder: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(folder)
+    folder
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::create_dir(folder))
         .map_err(|error| Failure::new(format!("cannot create {}: {error}", folder.display())))
 }
 
