@@ -74,16 +74,16 @@ async fn serve<R: Runtime>(
             match service {
                 Service::Echo => {
                     let serve = |stream| echo::serve(stream, pool.clone());
-                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await
+                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await;
                 }
                 Service::Sink => {
                     let serve =
                         |stream| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
-                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await
+                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await;
                 }
                 Service::Source => {
                     let serve = |stream| source::serve::<R>(stream, limits);
-                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await
+                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await;
                 }
             }
         }));
