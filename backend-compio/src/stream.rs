@@ -88,12 +88,7 @@ impl OwnedRead for CompioReadHalf {
         // Each turn but the last was woken for nothing.
         loop {
             op::readable(fd).await?;
-            let read = match pool.take() {
-                Ok(mut buf) => os::try_read(fd.as_fd(), &mut buf).map(|_| buf),
-                // Said only to those for whom there is something to read.
-                Err(exhausted) => os::try_peek(fd.as_fd()).and_then(|_| Err(exhausted.into())),
-            };
-            match read {
+            match os::try_read_pooled(fd.as_fd(), pool) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }

@@ -89,14 +89,7 @@ impl OwnedRead for MonoioReadHalf {
         // none (a checksum that was wrong).
         loop {
             socket.readable().await?;
-            let read = match pool.take() {
-                Ok(mut buf) => os::try_read(socket.shared.as_fd(), &mut buf).map(|_| buf),
-                // Said only to those for whom there is something to read.
-                Err(exhausted) => {
-                    os::try_peek(socket.shared.as_fd()).and_then(|_| Err(exhausted.into()))
-                }
-            };
-            match read {
+            match os::try_read_pooled(socket.shared.as_fd(), pool) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }

@@ -73,11 +73,7 @@ impl OwnedRead for TokioReadHalf {
         poll_fn(|cx| {
             let mut buf = None;
             let result = poll_io(cx, tcp, Interest::READABLE, pool.buf_bytes(), || {
-                match pool.take() {
-                    Ok(taken) => os::try_read(tcp.as_fd(), buf.insert(taken)),
-                    // Said only to those for whom there is something to read.
-                    Err(exhausted) => os::try_peek(tcp.as_fd()).and_then(|_| Err(exhausted.into())),
-                }
+                os::try_read_pooled(tcp.as_fd(), pool).map(|read| buf.insert(read).len())
             });
             result.map_ok(|_| buf.expect("what was read is in a buffer"))
         })

@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::slice;
 
-use owned_io::{IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
+use owned_io::{IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use socket2::SockRef;
 
@@ -28,6 +28,19 @@ pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize
     // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
     unsafe { buf.set_buf_len(n) };
     Ok(n)
+}
+
+/// What has arrived, into a buffer of `pool`; empty at the end of the stream.
+///
+/// # Errors
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has, even if the pool is exhausted; those of
+/// recv(2); [`PoolExhausted`](owned_io::PoolExhausted), which is thus said only to those for whom there
+/// is something to read.
+pub fn try_read_pooled(fd: BorrowedFd<'_>, pool: &Pool) -> io::Result<PoolBuf> {
+    match pool.take() {
+        Ok(mut buf) => try_read(fd, &mut buf).map(|_| buf),
+        Err(exhausted) => try_peek(fd).and_then(|_| Err(exhausted.into())),
+    }
 }
 
 /// Whether bytes have arrived (true) or the end of the stream has; leaves them where they are.
