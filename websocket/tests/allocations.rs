@@ -1,33 +1,13 @@
 //! Once warm, the engine allocates nothing, whatever comes and goes.
 
 mod common;
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use common::{BINARY, CONTINUATION, FIN, PING, ROLES, TEXT, engine, frame};
+use counting::allocations;
 use owned_io_websocket::{Config, Decoded, Engine, Event, Kind, Part};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: each method is the system allocator's, called with the same arguments.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn echo_of_every_size_in_both_roles() {
@@ -46,7 +26,7 @@ fn echo_of_every_size_in_both_roles() {
         let mut before = 0;
         for round in 0..3 {
             if round == 1 {
-                before = ALLOCATIONS.load(Ordering::Relaxed); // warm
+                before = allocations(); // warm
             }
             let mut left = &wire[..];
             while !left.is_empty() {
@@ -61,7 +41,7 @@ fn echo_of_every_size_in_both_roles() {
             assert!(out.len().abs_diff(wire.len()) < 200, "{} for {}", out.len(), wire.len());
             out.clear();
         }
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+        assert_eq!(allocations(), before);
     }
 }
 

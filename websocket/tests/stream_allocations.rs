@@ -1,35 +1,15 @@
 //! Once warm, an echo allocates nothing, whatever its size, on either side; nor does a large payload that
 //! is sent by reference.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
 
 use bytes::Bytes;
+use counting::allocations;
 use owned_io::{Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
 use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Part};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: each method is the system allocator's, called with the same arguments.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn echo_of_every_size_in_both_roles() {
@@ -62,7 +42,7 @@ fn echo_of_every_size_in_both_roles() {
         let mut before = 0;
         for round in 0..40 {
             if round == 20 {
-                before = ALLOCATIONS.load(Ordering::Relaxed); // warm
+                before = allocations(); // warm
             }
             let ask = Message::Text("and yours?");
             client.outgoing.send(ask).await.unwrap();
@@ -76,7 +56,7 @@ fn echo_of_every_size_in_both_roles() {
                 }
             }
         }
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+        assert_eq!(allocations() - before, 0);
         let normal = CloseFrame { code: Some(CloseCode::NORMAL), reason: "" };
         client.close(normal).await.unwrap();
         serving.await.unwrap().unwrap();
