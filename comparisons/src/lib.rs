@@ -2,5 +2,8 @@
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
+mod failure;
 pub mod load;
 pub mod matrix;
+
+pub use failure::Failure;

@@ -16,9 +16,8 @@ mod program {
     use std::process::ExitCode;
 
     use clap::{Parser, Subcommand};
-    use owned_io_comparisons::load::{
-        Failure, Report, arrivals, burst, echo, hold, limit, sink, source,
-    };
+    use owned_io_comparisons::Failure;
+    use owned_io_comparisons::load::{Report, arrivals, burst, echo, hold, limit, sink, source};
 
     /// A load generator on one thread: it drives a server, checks every byte that comes back, and says
     /// how long it took. It exits with 2 when an answer was wrong, with 1 when there was no run.

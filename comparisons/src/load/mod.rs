@@ -24,25 +24,7 @@ pub mod limit;
 pub mod sink;
 pub mod source;
 
-use std::fmt;
-
 pub use options::{Common, Steady};
 pub use report::Report;
 
-/// Why there was no run, in one sentence.
-#[derive(Debug)]
-pub struct Failure(String);
-
-impl Failure {
-    fn new(sentence: impl Into<String>) -> Self {
-        Self(sentence.into())
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Failure {}
+use crate::Failure;

@@ -12,25 +12,7 @@ mod report;
 mod run;
 mod statistics;
 
-use std::fmt;
-
 pub use plan::Plan;
 pub use run::Options;
 
-/// Why there is no matrix, in one sentence.
-#[derive(Debug)]
-pub struct Failure(String);
-
-impl Failure {
-    fn new(sentence: impl Into<String>) -> Self {
-        Self(sentence.into())
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Failure {}
+use crate::Failure;
