@@ -326,7 +326,10 @@ fn a_server_that_ends_everything_ends_the_run() {
     let run = load("echo", addr, "--connections 2 --payload 100 --seconds 20 --warm-up 0");
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(begin.elapsed() < Duration::from_secs(10));
-    assert!(run.json["connections"]["errors"].to_string().contains(":2"), "{}", run.stdout);
+    // An echo that crosses the end on its way is answered by a reset: which it is, is chance.
+    let errors = run.json["connections"]["errors"].as_object().expect("errors");
+    let counted: u64 = errors.values().filter_map(serde_json::Value::as_u64).sum();
+    assert_eq!(counted, 2, "{}", run.stdout);
 }
 
 #[test]
