@@ -33,13 +33,11 @@ pub async fn accept_loop<R, S, Fut>(
     Fut: Future<Output = io::Result<()>> + 'static,
 {
     let mut is_failing = false;
-    loop {
-        let next = async {
-            let place = places.take().await;
-            (place, listener.accept().await)
-        };
+    // Asked each time: while clients are there, beside finds both ready.
+    while !stop.is_stopped() {
         // An accept that is dropped has taken nobody.
-        let Some((place, accepted)) = beside(pin!(next), stop.stopped()).await.pinned else {
+        let next = pin!(places.take_for(listener.accept()));
+        let Some((place, accepted)) = beside(next, stop.stopped()).await.pinned else {
             return;
         };
         match accepted {

@@ -1,9 +1,10 @@
 //! How many connections a worker may serve at once, and which of the places are taken.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 /// The connections that a worker may serve at once, over all its listeners.
 #[derive(Clone, Debug)]
@@ -32,11 +33,19 @@ impl Places {
         Self { shared: Rc::new(shared) }
     }
 
-    /// Waits for a free place and takes it.
-    pub async fn take(&self) -> Place {
-        self.wait_until(|shared| shared.free.get() > 0).await;
-        self.shared.free.set(self.shared.free.get() - 1);
-        Place { shared: Rc::clone(&self.shared) }
+    /// Waits for `next`, but only while a place is free, and takes that place once `next` is ready.
+    ///
+    /// Nobody has the place meanwhile: a listener without clients keeps none from the others.
+    pub async fn take_for<F: Future>(&self, next: F) -> (Place, F::Output) {
+        let mut next = pin!(next);
+        poll_fn(|cx| {
+            // Each time: the last place may have been taken since.
+            ready!(self.poll_until(cx, |shared| shared.free.get() > 0));
+            let output = ready!(next.as_mut().poll(cx));
+            self.shared.free.set(self.shared.free.get() - 1);
+            Poll::Ready((Place { shared: Rc::clone(&self.shared) }, output))
+        })
+        .await
     }
 
     /// How many are taken.
@@ -46,21 +55,18 @@ impl Places {
 
     /// Waits until no place is taken.
     pub async fn all_free(&self) {
-        self.wait_until(|shared| shared.free.get() == shared.all).await;
+        poll_fn(|cx| self.poll_until(cx, |shared| shared.free.get() == shared.all)).await;
     }
 
-    async fn wait_until(&self, condition: impl Fn(&Shared) -> bool) {
-        poll_fn(|cx| {
-            if condition(&self.shared) {
-                return Poll::Ready(());
-            }
-            let mut waiting = self.shared.waiting.borrow_mut();
-            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await;
+    fn poll_until(&self, cx: &Context<'_>, condition: impl Fn(&Shared) -> bool) -> Poll<()> {
+        if condition(&self.shared) {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.shared.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 }
 

@@ -62,8 +62,8 @@ fn bad_clients_lose_their_connection_and_nobody_elses() {
         assert_closed(&mut beyond);
 
         let mut half = server.connect(1);
-        announce(&mut half, 100, b"half");
         let started = Instant::now();
+        announce(&mut half, 100, b"half");
         assert_closed(&mut half);
         assert!(started.elapsed() >= Duration::from_millis(900));
 
@@ -126,6 +126,21 @@ fn connections_over_the_limit_wait_until_there_is_a_place() {
         let mut answer = [0];
         third.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"3");
+    }
+}
+
+#[test]
+fn a_listener_without_clients_takes_no_place() {
+    for runtime in RUNTIMES {
+        let one_place = ["--runtime", runtime, "--workers", "1", "--connections-max", "1"];
+        let services = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0"];
+        let server = Server::start_with(&[&one_place[..], &services[..]].concat());
+        for _ in 0..2 {
+            echoed(&mut server.connect(0), b"one");
+            let mut sink = server.connect(1);
+            announce(&mut sink, 3, b"two");
+            assert_eq!(answer(&mut sink), 3);
+        }
     }
 }
 
