@@ -71,6 +71,8 @@ async fn serve<R: Runtime>(
         let (pool, budget) = (pool.clone(), budget.clone());
         let service = *service;
         accepting.push(R::spawn(async move {
+            // A loop that panics takes the others along, and the panic comes to light.
+            let _stop_all = StopWhenDropped(stop.clone());
             match service {
                 Service::Echo => {
                     let serve = |stream| echo::serve(stream, pool.clone());
@@ -89,15 +91,25 @@ async fn serve<R: Runtime>(
         }));
     }
     ready.one_more();
+    let mut outcome = Ok(());
     for accepting in accepting {
-        accepting.await?;
+        outcome = outcome.and(accepting.await);
     }
     info!(worker = worker.id, "draining");
     connections.end_reading();
     if beside(pin!(places.all_free()), R::sleep(drain)).await.pinned.is_none() {
         warn!(worker = worker.id, open = places.taken(), "closing what has not ended in time");
     }
-    Ok(())
+    outcome.map_err(io::Error::from)
+}
+
+/// Stops all workers when it is dropped.
+struct StopWhenDropped(StopSignal);
+
+impl Drop for StopWhenDropped {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 /// Counts the workers that listen.

@@ -2,18 +2,23 @@
 //! panics.
 
 use std::cell::Cell;
-use std::future::pending;
+use std::future::{Future, pending};
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
+use clap::Parser;
 use owned_io::{
-    BoundAddr, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, StopSignal,
+    BoundAddr, Capabilities, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Panicked,
+    Runtime, StopSignal, TcpListener,
 };
 use owned_io_server::accept::accept_loop;
+use owned_io_server::config::Flags;
 use owned_io_server::connections::Connections;
 use owned_io_server::places::Places;
-use owned_io_sim::{Config, Sim, SimStream};
+use owned_io_server::worker;
+use owned_io_sim::{Config, Sim, SimListener, SimStream};
 
 const SEEDS: u64 = 100;
 
@@ -100,4 +105,82 @@ fn it_ends_at_the_stop_signal() {
         assert_eq!(accepted.get(), 1);
         Ok(())
     });
+}
+
+/// The simulator, except that accepting at [`BROKEN`] panics.
+struct Broken;
+
+/// A port.
+const BROKEN: u16 = 8;
+
+struct BrokenListener(SimListener);
+
+impl TcpListener for BrokenListener {
+    type Stream = SimStream;
+
+    async fn accept(&mut self) -> io::Result<(SimStream, SocketAddr)> {
+        assert_ne!(self.local_addr()?.port(), BROKEN, "this listener is broken");
+        self.0.accept().await
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+impl Runtime for Broken {
+    const NAME: &'static str = "broken";
+    const CAPABILITIES: Capabilities = Sim::CAPABILITIES;
+    type Config = Config;
+    type TcpStream = SimStream;
+    type TcpListener = BrokenListener;
+
+    fn tuned() -> Config {
+        Sim::tuned()
+    }
+    fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
+        Sim::block_on(config, future)
+    }
+    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
+        Sim::spawn_detached(future);
+    }
+    async fn spawn_blocking<T: Send + 'static>(
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Panicked> {
+        Sim::spawn_blocking(f).await
+    }
+    fn now() -> Instant {
+        Sim::now()
+    }
+    fn wall_clock() -> SystemTime {
+        Sim::wall_clock()
+    }
+    fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static {
+        Sim::sleep(duration)
+    }
+    fn fill_random(bytes: &mut [u8]) {
+        Sim::fill_random(bytes);
+    }
+    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
+        Sim::bind(options)
+    }
+    fn listen(bound: &BoundAddr) -> io::Result<BrokenListener> {
+        Sim::listen(bound).map(BrokenListener)
+    }
+    async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
+        Sim::connect(options).await
+    }
+}
+
+/// Whichever listener it is; nobody has to give the stop signal.
+#[test]
+fn a_panic_of_the_accept_loop_ends_the_server_and_says_so() {
+    for (echo, sink) in [(BROKEN, 7), (7, BROKEN)] {
+        let address = |port| format!("10.0.0.1:{port}");
+        let (echo, sink) = (address(echo), address(sink));
+        let flags = ["server", "--workers", "1", "--echo", &echo, "--sink", &sink];
+        let config = Flags::parse_from(flags).into_config().unwrap();
+        let error = worker::run::<Broken>(&config, StopSignal::new(), |_, _| {}).unwrap_err();
+        assert!(error.to_string().contains("this listener is broken"), "{error}");
+    }
 }
