@@ -34,7 +34,8 @@ fn main() -> ExitCode {
 }
 
 fn refuse(why: &str) -> ExitCode {
-    eprintln!("owned-io-server: {why}");
+    // Whoever started the server may not read it; `eprintln!` would panic of that.
+    let _ = writeln!(io::stderr(), "owned-io-server: {why}");
     ExitCode::FAILURE
 }
 
@@ -68,6 +69,7 @@ fn start_logs(log: Log) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_max_level(tracing::Level::INFO)
+        .log_internal_errors(false) // to stderr as well, by a macro that panics when that fails
         .with_target(false);
     match log {
         Log::Text => logs.init(),

@@ -1,6 +1,6 @@
 //! Why the program does not start: one sentence, no panic, an exit code that is not 0.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -49,6 +49,20 @@ fn what_cannot_start_says_why_in_one_sentence() {
         let said = sentence(program(&["--runtime", absent, "--echo", "127.0.0.1:0"]));
         assert!(said.contains(&format!("build with --features {absent}")), "{absent}: {said}");
     }
+}
+
+/// A full disk, or a reader of the log that has gone: no reason to panic.
+#[test]
+fn nobody_to_hear_it() {
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let mut refused = program(&["--frob"]);
+    assert_eq!(refused.stderr(full()).status().unwrap().code(), Some(1));
+
+    let args = ["--runtime", RUNTIMES[0], "--echo", "127.0.0.1:0"];
+    let server = Server::start_logging_to(full(), program(&args), &args);
+    echoed(&mut server.connect(0), b"unheard");
+    server.signal("-TERM");
+    assert_eq!(server.wait(), 0);
 }
 
 /// As containers do it, by a policy that forbids the call, or says that there is none.

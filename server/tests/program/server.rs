@@ -37,8 +37,12 @@ impl Server {
     }
 
     /// By a command that has these options.
-    pub(super) fn start_as(mut command: Command, options: &[&str]) -> Self {
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    pub(super) fn start_as(command: Command, options: &[&str]) -> Self {
+        Self::start_logging_to(Stdio::null(), command, options)
+    }
+
+    pub(super) fn start_logging_to(log: Stdio, mut command: Command, options: &[&str]) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let services =
             options.iter().filter(|option| ["--echo", "--sink", "--source"].contains(option));
