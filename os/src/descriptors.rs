@@ -1,9 +1,9 @@
 //! Room for descriptors, before they are needed.
 
-use std::fs::File;
 use std::io;
 
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
 /// Makes room for `count` descriptors in this process's table, or for as many as it may have.
@@ -15,19 +15,24 @@ use rustix::process::{Resource, getrlimit};
 /// waits. The table takes some 8 bytes of the kernel's memory for each descriptor.
 ///
 /// # Errors
-/// Those of open(2) and fcntl(2): no descriptor is left, or no memory.
+/// Those of eventfd(2) and fcntl(2): no descriptor is left, or no memory.
 pub fn reserve_descriptors(count: usize) -> io::Result<()> {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let count = (count as u64).min(allowed);
     // A descriptor with the last number makes the table as large as that; it need not stay.
     let last = i32::try_from(count.saturating_sub(1)).unwrap_or(i32::MAX);
-    let any = File::open("/dev/null")?;
-    drop(fcntl_dupfd_cloexec(&any, last)?);
-    Ok(())
+    let any = eventfd(0, EventfdFlags::CLOEXEC)?;
+    match fcntl_dupfd_cloexec(&any, last) {
+        // The last one is taken: then the table is as large as that.
+        Ok(_) | Err(Errno::MFILE) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Rlimit, setrlimit};
+
     use super::*;
 
     #[test]
@@ -36,7 +41,12 @@ mod tests {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
         assert!(size.trim().parse::<usize>().unwrap() >= 1000, "{size}");
-        reserve_descriptors(usize::MAX).unwrap();
         reserve_descriptors(0).unwrap();
+        // More than the other tests need, and less than would take gigabytes of the kernel's memory.
+        let limit = Rlimit { current: Some(2000), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        reserve_descriptors(usize::MAX).unwrap();
+        let _last = fcntl_dupfd_cloexec(io::stderr(), 1999).unwrap();
+        reserve_descriptors(usize::MAX).expect("it is as large as it may be");
     }
 }
