@@ -102,11 +102,20 @@ impl OwnedWrite for TokioUringWriteHalf {
         op::send(&self.socket.fd, buf).await
     }
 
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+    async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
         if bufs.bytes_left() == 0 {
             return BufResult(Ok(0), bufs);
         }
-        op::send_vectored(&self.socket.fd, bufs, &mut self.message).await
+        loop {
+            let BufResult(result, back) =
+                op::send_vectored(&self.socket.fd, bufs, &mut self.message).await;
+            bufs = back;
+            // On a socket that does not block, SENDMSG, unlike SEND, gives up when it is woken and
+            // still has to wait: because something came to be read, say (Linux 6.18).
+            if !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                return BufResult(result, bufs);
+            }
+        }
     }
 
     async fn shutdown(&mut self) -> io::Result<()> {

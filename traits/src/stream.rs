@@ -107,7 +107,8 @@ impl ShutdownHandle {
     /// Shuts the connection down: the given side, or both.
     ///
     /// - [`Shutdown::Read`]: a pending read returns `Ok(0)`, and so does a later one while there is
-    ///   nothing to read. What the peer sends nevertheless is still read, on Linux.
+    ///   nothing to read. What the peer sends nevertheless is still read, on Linux. Writes go on,
+    ///   those that wait too.
     /// - [`Shutdown::Write`]: the peer sees the end of the stream; a later write fails with
     ///   [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
     /// - [`Shutdown::Both`]: both, and a pending write ends, with that error or a short count.

@@ -55,7 +55,8 @@ pub async fn timeout<R: Runtime, T: Fallible>(
     operation.await.with_error(io::ErrorKind::TimedOut.into())
 }
 
-/// The outcomes that [`timeout`] can turn into an error: `io::Result<T>` and [`BufResult`].
+/// The outcomes that [`timeout`] can turn into an error: [`BufResult`], and any [`Result`] whose error
+/// an [`io::Error`] can be turned into.
 ///
 /// # Implementing it
 ///
@@ -80,9 +81,9 @@ pub trait Fallible {
     fn with_error(self, error: io::Error) -> Self;
 }
 
-impl<T> Fallible for io::Result<T> {
+impl<T, E: From<io::Error>> Fallible for Result<T, E> {
     fn with_error(self, error: io::Error) -> Self {
-        Err(error)
+        Err(error.into())
     }
 }
 

@@ -47,6 +47,37 @@ pub async fn shutdown_handle_ends_later_reads_too<R: Runtime>() {
     }
 }
 
+/// "Writes go on, those that wait too": also when the peer sends meanwhile.
+pub async fn shutdown_handle_for_reads_leaves_a_pending_write<R: Runtime>() {
+    for is_vectored in [false, true] {
+        let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+        let handle = a.shutdown_handle();
+        // More than fits anywhere on the way, so it pends sooner or later.
+        let sent = pattern(scaled(16 << 20));
+        let writer = R::spawn({
+            let sent = sent.clone();
+            async move {
+                if is_vectored {
+                    let mut bufs = IoVec::new();
+                    bufs.extend([sent]);
+                    a.write_all_vectored(bufs).await.0?;
+                } else {
+                    a.write_all(sent).await.0?;
+                }
+                a.shutdown().await.map(|()| a)
+            }
+        });
+        R::sleep(A_WHILE).await;
+        b.write_all("meanwhile").await.into_result().unwrap();
+        R::sleep(A_WHILE).await;
+        handle.shutdown(Shutdown::Read);
+        R::sleep(A_WHILE).await;
+        let reader = R::spawn(async move { read_to_end(&mut b).await });
+        let _a = writer.await.unwrap().unwrap(); // dropped, with bytes unread, it would reset
+        assert!(reader.await.unwrap() == sent, "vectored: {is_vectored}");
+    }
+}
+
 /// As for a read: a pending pooled read comes back empty.
 pub async fn shutdown_handle_ends_a_pending_pooled_read<R: Runtime>() {
     let (_a, b) = pair::<R>().await;

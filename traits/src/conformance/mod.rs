@@ -271,6 +271,7 @@ macro_rules! __conformance_cases {
             future cancel {
                 shutdown_handle_ends_a_pending_read
                 shutdown_handle_ends_later_reads_too
+                shutdown_handle_for_reads_leaves_a_pending_write
                 shutdown_handle_ends_a_pending_pooled_read
                 shutdown_handle_ends_a_pending_write
                 write_all_vectored_tells_how_far_it_came
