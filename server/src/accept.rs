@@ -1,5 +1,6 @@
 //! The accept loop: as many connections as there are places, and no end to it but the stop signal.
 
+use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -21,7 +22,7 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 ///
 /// A connection that fails, or whose task panics, ends alone. No error of accept(2) ends the loop:
 /// what is wrong is logged, once until somebody is accepted again.
-pub async fn accept_loop<R, S, Fut>(
+pub async fn accept_loop<R, S, Fut, E>(
     mut listener: R::TcpListener,
     places: Places,
     connections: Connections,
@@ -30,7 +31,8 @@ pub async fn accept_loop<R, S, Fut>(
 ) where
     R: Runtime,
     S: Fn(R::TcpStream) -> Fut,
-    Fut: Future<Output = io::Result<()>> + 'static,
+    Fut: Future<Output = Result<(), E>> + 'static,
+    E: Error + 'static,
 {
     let mut is_failing = false;
     // Asked each time: while clients are there, beside finds both ready.
@@ -51,7 +53,7 @@ pub async fn accept_loop<R, S, Fut>(
                     // Both until it is served, or its task has panicked.
                     let (_place, _connection) = (place, connection);
                     if let Err(error) = serving.await {
-                        debug!(%peer, %error, "connection ended");
+                        debug!(%peer, error = &error as &dyn Error, "connection ended");
                     }
                 }));
             }

@@ -50,6 +50,10 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub source: Option<SocketAddr>,
 
+    /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<SocketAddr>,
+
     /// Connections a worker serves at once; more wait to be accepted [default: 16000]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<NonZeroUsize>,
@@ -128,6 +132,8 @@ pub enum Service {
     Sink,
     /// See [`source`](crate::service::source).
     Source,
+    /// See [`http`](crate::service::http).
+    Http,
 }
 
 impl fmt::Display for Service {
@@ -136,6 +142,7 @@ impl fmt::Display for Service {
             Self::Echo => "echo",
             Self::Sink => "sink",
             Self::Source => "source",
+            Self::Http => "http",
         })
     }
 }
@@ -194,6 +201,7 @@ impl Options {
             echo: self.echo.or(file.echo),
             sink: self.sink.or(file.sink),
             source: self.source.or(file.source),
+            http: self.http.or(file.http),
             connections_max: self.connections_max.or(file.connections_max),
             message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
             announced_bytes_max: self.announced_bytes_max.or(file.announced_bytes_max),
@@ -208,11 +216,13 @@ impl Options {
             (Service::Echo, self.echo),
             (Service::Sink, self.sink),
             (Service::Source, self.source),
+            (Service::Http, self.http),
         ];
         let listeners: Vec<_> =
             served.into_iter().filter_map(|(service, addr)| Some((service, addr?))).collect();
         if listeners.is_empty() {
-            return Err("nothing to serve: give --echo, --sink or --source an address".to_owned());
+            let services = "--echo, --sink, --source or --http";
+            return Err(format!("nothing to serve: give {services} an address"));
         }
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());

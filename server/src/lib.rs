@@ -6,8 +6,9 @@
 //! | [`echo`](service::echo) | gets back what it sends, as it arrives |
 //! | [`sink`](service::sink) | sends messages, each answered by its length |
 //! | [`source`](service::source) | asks for messages, and is sent them |
+//! | [`http`](service::http) | asks how the server is, or for one of the three over WebSocket |
 //!
-//! A message is its length (`u32`, little-endian) and then that many bytes.
+//! On TCP a message is its length (`u32`, little-endian) and then that many bytes.
 
 #![forbid(unsafe_code)]
 

@@ -10,13 +10,15 @@ use std::time::Duration;
 use owned_io::{
     BoundAddr, ListenOptions, Pool, PoolConfig, Runtime, StopSignal, Worker, WorkersConfig, beside,
 };
+use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
 
 use crate::accept::accept_loop;
 use crate::config::{Config, Limits, Ring, Service};
 use crate::connections::Connections;
 use crate::places::Places;
-use crate::service::{Budget, echo, sink, source};
+use crate::service::source::Pattern;
+use crate::service::{Budget, echo, http, sink, source};
 
 /// What a worker gets beyond the drain deadline, which it sees to itself, before it counts as hung.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
@@ -63,12 +65,15 @@ async fn serve<R: Runtime>(
     pool.leased_max = limits.connections_max.max(1);
     let pool = Pool::new(pool);
     let budget = Budget::new(limits.announced_bytes_max);
+    let buffers = Buffers::new(pool.clone(), limits.announced_bytes_max);
+    let pattern = Pattern::default();
     let mut accepting = Vec::with_capacity(bound.len());
     for (service, addr) in bound {
         let listener = R::listen(addr)?;
         let (places, connections) = (places.clone(), connections.clone());
         let stop = worker.stop.clone();
         let (pool, budget) = (pool.clone(), budget.clone());
+        let (buffers, pattern) = (buffers.clone(), pattern.clone());
         let service = *service;
         accepting.push(R::spawn(async move {
             // A loop that panics takes the others along, and the panic comes to light.
@@ -76,16 +81,21 @@ async fn serve<R: Runtime>(
             match service {
                 Service::Echo => {
                     let serve = |stream| echo::serve(stream, pool.clone());
-                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await;
+                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
                 }
                 Service::Sink => {
                     let serve =
                         |stream| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
-                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await;
+                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
                 }
                 Service::Source => {
-                    let serve = |stream| source::serve::<R>(stream, limits);
-                    accept_loop::<R, _, _>(listener, places, connections, &stop, serve).await;
+                    let serve = |stream| source::serve::<R>(stream, pattern.clone(), limits);
+                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
+                }
+                Service::Http => {
+                    let serve =
+                        |stream| http::serve::<R>(stream, buffers.clone(), pattern.clone(), limits);
+                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
                 }
             }
         }));

@@ -82,7 +82,9 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     let accepting = R::spawn({
         let (places, connections) = (places.clone(), connections.clone());
         let stop = worker.stop.clone();
-        async move { accept_loop::<R, _, _>(listener, places, connections, &stop, echo_or_panic).await }
+        async move {
+            accept_loop::<R, _, _, _>(listener, places, connections, &stop, echo_or_panic).await;
+        }
     });
 
     let mut neighbour = R::connect(ConnectOptions::new(addr)).await?;

@@ -1,9 +1,17 @@
 //! The services in the simulation, where every read and write may be short: many seeds, one answer.
 
-use owned_io::{BufResult, ByteStream, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use std::io::ErrorKind;
+
+use owned_io::{
+    BufResult, ByteStream, JoinHandle, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
+};
 use owned_io_server::config::Limits;
-use owned_io_server::service::{Budget, echo, sink, source};
+use owned_io_server::service::source::Pattern;
+use owned_io_server::service::{Budget, echo, http, sink, source};
 use owned_io_sim::{Config, Sim, pipe};
+use owned_io_websocket::handshake::Offer;
+use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
+use owned_io_websocket::{CloseCode, CloseFrame};
 
 const SEEDS: u64 = 200;
 
@@ -57,7 +65,7 @@ fn sink_answers_each_message_and_gives_its_budget_back() {
         let BufResult(result, _) = client.read_exact(Vec::with_capacity(1), 1).await;
         assert!(result.is_err());
         let ended = serving.await.unwrap().unwrap_err();
-        assert_eq!(ended.kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(ended.kind(), ErrorKind::TimedOut);
         budget.commit(5_000).expect("all of it is back");
         assert_eq!(pool.leased(), 0);
     });
@@ -67,7 +75,8 @@ fn sink_answers_each_message_and_gives_its_budget_back() {
 fn source_sends_what_is_asked_for() {
     simulate(async || {
         let (mut client, server) = pipe();
-        let serving = Sim::spawn(source::serve::<Sim>(server, Limits::default()));
+        let serving =
+            Sim::spawn(source::serve::<Sim>(server, Pattern::default(), Limits::default()));
         for (messages, bytes, batch) in [(7_u32, 300_u32, 2_u32), (1, 100_000, 1), (50, 0, 64)] {
             let request = [messages, bytes, batch].map(u32::to_le_bytes).concat();
             client.write_all(request).await.into_result().unwrap();
@@ -83,4 +92,95 @@ fn source_sends_what_is_asked_for() {
         drop(client);
         serving.await.unwrap().unwrap();
     });
+}
+
+#[test]
+fn websocket_echo_gives_each_message_back() {
+    simulate(async || {
+        let (mut socket, serving) = upgrade("/echo", Limits::default()).await;
+        let long = "é".repeat(50_000);
+        let messages = [Message::Text(""), Message::Binary(&[0; 300]), Message::Text(&long)];
+        for message in messages {
+            socket.outgoing.write(message).unwrap();
+        }
+        socket.outgoing.flush().await.unwrap();
+        for message in messages {
+            assert_eq!(socket.incoming.receive().await.unwrap(), Some(message));
+        }
+        socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await.unwrap();
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn websocket_sink_answers_each_message_by_its_length() {
+    simulate(async || {
+        let (mut socket, serving) = upgrade("/sink", Limits::default()).await;
+        let lens = [0_usize, 3, 70_000, 125, 126];
+        for len in lens {
+            socket.outgoing.write(Message::Binary(&vec![1; len])).unwrap();
+        }
+        socket.outgoing.flush().await.unwrap();
+        for len in lens {
+            let answer = (len as u64).to_le_bytes();
+            let received = socket.incoming.receive().await.unwrap();
+            assert_eq!(received, Some(Message::Binary(&answer)));
+        }
+        socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await.unwrap();
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn websocket_source_sends_what_is_asked_for_and_closes() {
+    simulate(async || {
+        for (messages, bytes, batch) in [(7_u64, 300_usize, 2_u64), (3, 100_000, 5), (600, 0, 64)] {
+            let path = format!("/source?messages={messages}&bytes={bytes}&batch={batch}");
+            let (mut socket, serving) = upgrade(&path, Limits::default()).await;
+            for n in 0..messages as usize {
+                let expected: Vec<u8> = (0..bytes).map(|i| (n + i) as u8).collect();
+                let received = socket.incoming.receive().await.unwrap();
+                assert_eq!(received, Some(Message::Binary(&expected)));
+            }
+            assert_eq!(socket.incoming.receive().await.unwrap(), None);
+            serving.await.unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_websocket_source_without_end_ends_when_the_peer_closes() {
+    simulate(async || {
+        let (mut socket, serving) = upgrade("/source?bytes=1000&batch=10", Limits::default()).await;
+        for _ in 0..25 {
+            assert!(socket.incoming.receive().await.unwrap().is_some());
+        }
+        socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await.unwrap();
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn an_answer_that_is_not_taken_ends_the_connection() {
+    simulate(async || {
+        let (socket, serving) = upgrade("/source?bytes=100000", Limits::default()).await;
+        let ended = serving.await.unwrap().unwrap_err();
+        assert!(matches!(&ended, Error::Io(error) if error.kind() == ErrorKind::TimedOut));
+        drop(socket);
+    });
+}
+
+/// A client that is connected to `path`, and the service.
+async fn upgrade(
+    path: &str,
+    limits: Limits,
+) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
+    let (client, server) = pipe();
+    let buffers = Buffers::new(Pool::new(PoolConfig::default()), limits.announced_bytes_max);
+    let serving = http::serve::<Sim>(server, buffers.clone(), Pattern::default(), limits);
+    let serving = Sim::spawn(serving);
+    let offer = Offer { host: "localhost", path, ..Offer::default() };
+    let config = owned_io_websocket::Config::default();
+    let (socket, _) = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap();
+    (socket, serving)
 }

@@ -4,18 +4,25 @@
 //! batch. Byte `i` of message `n` is `n + i`, modulo 256. Requests follow each other on a
 //! connection.
 
+use std::cell::RefCell;
 use std::io;
+use std::ops::Range;
+use std::rc::Rc;
 
+use bytes::Bytes;
 use owned_io::{
-    ByteStream, IoBufMut, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime, ShutdownHandle, Spare,
-    timeout,
+    ByteStream, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime, Spare, timeout,
 };
 
 use super::message::too_long;
 use crate::config::Limits;
 
-/// The most bytes that are written at once, so that a batch of any size needs no more memory: what
-/// a socket takes without waiting is of this order.
+/// Messages up to this length, in bytes, are copied together, which is cheaper than a piece of its own
+/// in a vectored write; longer ones leave from where they are.
+const COPIED_BYTES_MAX: usize = 1024;
+
+/// When a write has so many bytes it is full, so that a batch of any size needs no more memory: what a
+/// socket takes without waiting is of this order.
 const WRITE_BYTES_MAX: usize = 256 * 1024;
 
 /// Serves one connection until its peer ends it.
@@ -24,41 +31,68 @@ const WRITE_BYTES_MAX: usize = 256 * 1024;
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, or a
 /// batch of none; [`TimedOut`](io::ErrorKind::TimedOut) when the peer does not take them, or does not
 /// end a request that it has begun.
-pub async fn serve<R: Runtime>(stream: impl ByteStream, limits: Limits) -> io::Result<()> {
+pub async fn serve<R: Runtime>(
+    stream: impl ByteStream,
+    pattern: Pattern,
+    limits: Limits,
+) -> io::Result<()> {
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
-    let mut request = Vec::with_capacity(Request::BYTES);
-    let mut out = Vec::new();
+    let mut request_bytes = Vec::with_capacity(Request::BYTES);
+    let mut copied = Vec::new();
+    let mut pieces = IoVec::new();
     loop {
-        request.clear();
-        let begun =
-            read.read(request.spare().limit(Request::BYTES)).await.map_buf(Spare::into_inner);
+        request_bytes.clear();
+        let begun = read.read(request_bytes.spare().limit(Request::BYTES)).await;
         let n;
-        (n, request) = begun.into_result()?;
+        (n, request_bytes) = begun.map_buf(Spare::into_inner).into_result()?;
         if n == 0 {
             return Ok(());
         }
-        let rest = read.read_exact(request.spare(), Request::BYTES - n);
+        let rest = read.read_exact(request_bytes.spare(), Request::BYTES - n);
         let rest = timeout::<R, _>(limits.message_time_max, &connection, rest).await;
-        ((), request) = rest.map_buf(Spare::into_inner).into_result()?;
-        let request = Request::parse(&request, limits.message_bytes_max)?;
-        let mut cursor = Cursor::new(request);
-        while cursor.fill(&mut out) {
-            out = write_all::<R>(&mut write, out, &connection, limits).await?;
+        ((), request_bytes) = rest.map_buf(Spare::into_inner).into_result()?;
+        let request = Request::parse(&request_bytes, limits.message_bytes_max)?;
+        let mut answer = Answer::new(request, &pattern);
+        if answer.is_copied() {
+            while answer.copy(&mut copied) {
+                let written = write.write_all(copied);
+                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                ((), copied) = written.into_result()?;
+                copied.clear();
+            }
+        } else {
+            while answer.refer(&mut pieces) {
+                let written = write.write_all_vectored(pieces);
+                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                ((), pieces) = written.into_result()?;
+                pieces.clear();
+            }
         }
     }
 }
 
-async fn write_all<R: Runtime>(
-    write: &mut impl OwnedWriteExt,
-    out: Vec<u8>,
-    connection: &ShutdownHandle,
-    limits: Limits,
-) -> io::Result<Vec<u8>> {
-    let written = timeout::<R, _>(limits.message_time_max, connection, write.write_all(out)).await;
-    let ((), mut out) = written.into_result()?;
-    out.clear();
-    Ok(out)
+/// Bytes that count up from zero, modulo 256: every message is a part of them. The connections of a
+/// worker share them; there are as many as the longest message needs that was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Pattern {
+    bytes: Rc<RefCell<Bytes>>,
+}
+
+impl Pattern {
+    /// Of what messages up to `len` bytes are parts.
+    pub(super) fn of(&self, len: usize) -> Bytes {
+        let mut bytes = self.bytes.borrow_mut();
+        if bytes.len() < 255 + len {
+            *bytes = (0..255 + len).map(|i| i as u8).collect();
+        }
+        bytes.clone()
+    }
+}
+
+/// Where in the [`Pattern`] message `n` begins.
+pub(super) const fn start(n: u64) -> usize {
+    (n % 256) as usize
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,60 +121,63 @@ impl Request {
     }
 }
 
-/// Where in the answer to a request the next write begins.
-struct Cursor {
+/// What is left of the answer to a request.
+struct Answer {
     request: Request,
-    message: u32,
-    /// Within the message, its length included.
-    offset: usize,
+    /// The message that is next.
+    next: u32,
+    len_prefix: Bytes,
+    pattern: Bytes,
 }
 
-impl Cursor {
-    const fn new(request: Request) -> Self {
-        Self { request, message: 0, offset: 0 }
+impl Answer {
+    fn new(request: Request, pattern: &Pattern) -> Self {
+        Self {
+            request,
+            next: 0,
+            len_prefix: Bytes::copy_from_slice(&request.bytes.to_le_bytes()),
+            pattern: pattern.of(request.bytes as usize),
+        }
+    }
+
+    /// Whether its messages are short enough to be copied.
+    const fn is_copied(&self) -> bool {
+        self.request.bytes as usize <= COPIED_BYTES_MAX
     }
 
     /// Fills `out`, which is empty, up to the end of the batch, or as far as one write may go; false
     /// when there is nothing left.
-    fn fill(&mut self, out: &mut Vec<u8>) -> bool {
-        let Request { messages, bytes, batch } = self.request;
-        let batch_end = (self.message - self.message % batch).saturating_add(batch).min(messages);
-        while self.message < batch_end && out.len() < WRITE_BYTES_MAX {
-            let len = 4 + bytes as usize;
-            if self.offset == 0 {
-                out.extend_from_slice(&bytes.to_le_bytes());
-                self.offset = 4;
-            }
-            // Whole runs of the pattern, never past what one write may have.
-            let n = (len - self.offset).min(WRITE_BYTES_MAX);
-            extend_pattern(out, self.message as usize + self.offset - 4, n);
-            self.offset += n;
-            if self.offset == len {
-                self.offset = 0;
-                self.message += 1;
-            }
+    fn copy(&mut self, out: &mut Vec<u8>) -> bool {
+        let end = self.batch_end();
+        while self.next < end && out.len() < WRITE_BYTES_MAX {
+            out.extend_from_slice(&self.len_prefix);
+            out.extend_from_slice(&self.pattern[self.message()]);
+            self.next += 1;
         }
         !out.is_empty()
     }
-}
 
-/// `n` bytes that count up from `first`, modulo 256.
-fn extend_pattern(out: &mut Vec<u8>, first: usize, mut n: usize) {
-    const RUN: usize = 4096;
-    const PATTERN: [u8; 256 + RUN] = {
-        let mut pattern = [0; 256 + RUN];
-        let mut i = 0;
-        while i < pattern.len() {
-            pattern[i] = i as u8;
-            i += 1;
+    /// The same, for messages that are not copied.
+    fn refer(&mut self, out: &mut IoVec<Bytes>) -> bool {
+        let end = self.batch_end();
+        while self.next < end && out.bytes_left() < WRITE_BYTES_MAX {
+            out.push(self.len_prefix.clone());
+            out.push(self.pattern.slice(self.message()));
+            self.next += 1;
         }
-        pattern
-    };
-    let from = &PATTERN[first % 256..][..RUN]; // RUN is a multiple of 256, so each run begins alike
-    while n > 0 {
-        let taken = n.min(RUN);
-        out.extend_from_slice(&from[..taken]);
-        n -= taken;
+        !out.bufs().is_empty()
+    }
+
+    const fn batch_end(&self) -> u32 {
+        let Request { messages, batch, .. } = self.request;
+        let end = (self.next - self.next % batch).saturating_add(batch);
+        if end < messages { end } else { messages }
+    }
+
+    /// The next message, in the pattern.
+    const fn message(&self) -> Range<usize> {
+        let start = start(self.next as u64);
+        start..start + self.request.bytes as usize
     }
 }
 
@@ -149,14 +186,31 @@ mod tests {
     use super::*;
 
     fn answer(request: Request) -> (Vec<u8>, usize) {
-        let (mut all, mut writes, mut out) = (Vec::new(), 0, Vec::new());
-        let mut cursor = Cursor::new(request);
-        while cursor.fill(&mut out) {
-            assert!(out.len() <= 2 * WRITE_BYTES_MAX + 4);
-            all.append(&mut out);
+        let (mut all, mut writes) = (Vec::new(), 0);
+        let mut answer = Answer::new(request, &Pattern::default());
+        let (mut copied, mut pieces) = (Vec::new(), IoVec::new());
+        loop {
+            let is_more = if answer.is_copied() {
+                answer.copy(&mut copied)
+            } else {
+                answer.refer(&mut pieces)
+            };
+            if !is_more {
+                return (all, writes);
+            }
+            assert!(copied.len() < WRITE_BYTES_MAX + 4 + COPIED_BYTES_MAX);
+            all.append(&mut copied);
+            pieces.bufs().iter().for_each(|piece| all.extend_from_slice(piece));
+            pieces.clear();
             writes += 1;
         }
-        (all, writes)
+    }
+
+    fn assert_counts_up(messages: &[u8], bytes: u32) {
+        for (n, message) in messages.chunks(4 + bytes as usize).enumerate() {
+            assert_eq!(message[..4], bytes.to_le_bytes());
+            assert!(message[4..].iter().enumerate().all(|(i, byte)| *byte == (n + i) as u8));
+        }
     }
 
     #[test]
@@ -165,16 +219,21 @@ mod tests {
         assert_eq!(writes, 3);
         assert_eq!(&all[..14], [3, 0, 0, 0, 0, 1, 2, 3, 0, 0, 0, 1, 2, 3]);
         assert_eq!(all.len(), 35);
+        for bytes in [1, 255, 256, 1_024, 1_025, 30_000] {
+            let (all, writes) = answer(Request { messages: 300, bytes, batch: 7 });
+            assert_eq!((all.len(), writes), (300 * (4 + bytes as usize), 43));
+            assert_counts_up(&all, bytes);
+        }
     }
 
     #[test]
-    fn a_large_message_leaves_in_several_writes_and_is_whole() {
-        let bytes = 1_000_003;
-        let (all, writes) = answer(Request { messages: 2, bytes, batch: 2 });
-        assert!(writes >= 4);
-        let second = &all[4 + bytes as usize..];
-        assert_eq!(second[..4], bytes.to_le_bytes());
-        assert!(second[4..].iter().enumerate().all(|(i, byte)| *byte == (1 + i) as u8));
+    fn what_is_too_much_for_a_write_leaves_in_several() {
+        let (all, writes) = answer(Request { messages: 100_000, bytes: 10, batch: u32::MAX });
+        assert_eq!((all.len(), writes), (1_400_000, 6));
+        assert_counts_up(&all, 10);
+        let (all, writes) = answer(Request { messages: 1_025, bytes: 2_000, batch: u32::MAX });
+        assert_eq!((all.len(), writes), (1_025 * 2_004, 8));
+        assert_counts_up(&all, 2_000);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use tungstenite::Message;
+
 use server::{PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
 
 #[test]
@@ -40,6 +42,58 @@ fn services_answer() {
                 assert!(message[4..].iter().enumerate().all(|(i, byte)| *byte == expected(i)));
             }
         }
+    }
+}
+
+#[test]
+fn websockets_answer() {
+    for runtime in RUNTIMES {
+        let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
+        let mut echo = server.upgrade(0, "/echo");
+        let long = Message::binary(vec![7; 3_000_000]);
+        for message in [Message::text("héllo"), long, Message::binary(vec![])] {
+            echo.send(message.clone()).unwrap();
+            assert_eq!(echo.read().unwrap(), message, "{runtime}");
+        }
+        echo.send(Message::Ping("here?".into())).unwrap();
+        assert_eq!(echo.read().unwrap(), Message::Pong("here?".into()));
+        echo.close(None).unwrap();
+        assert!(matches!(echo.read().unwrap(), Message::Close(_)));
+
+        let mut sink = server.upgrade(0, "/sink");
+        for len in [0, 125, 126, 70_000, 2_000_000_usize] {
+            sink.send(Message::binary(vec![1; len])).unwrap();
+            let answer = (len as u64).to_le_bytes().to_vec();
+            assert_eq!(sink.read().unwrap(), Message::binary(answer), "{runtime}");
+        }
+
+        let mut source = server.upgrade(0, "/source?messages=300&bytes=2000&batch=7");
+        for n in 0..300 {
+            let expected: Vec<u8> = (0..2000).map(|i| (n + i) as u8).collect();
+            assert_eq!(source.read().unwrap(), Message::binary(expected), "{runtime}");
+        }
+        let Message::Close(Some(frame)) = source.read().unwrap() else { panic!("no close") };
+        assert_eq!(u16::from(frame.code), 1000);
+    }
+}
+
+#[test]
+fn http_says_how_it_is_and_what_is_wrong() {
+    for runtime in RUNTIMES {
+        let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
+        let get = |target: &str| {
+            let mut stream = server.connect(0);
+            write!(stream, "GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            let mut response = String::new();
+            stream.read_to_string(&mut response).unwrap();
+            response
+        };
+        assert!(get("/health").starts_with("HTTP/1.1 200 OK\r\n"), "{}", get("/health"));
+        assert!(get("/health?verbose").ends_with("\r\n\r\nok\n"), "{runtime}");
+        assert!(get("/").starts_with("HTTP/1.1 404 "), "{runtime}");
+        assert!(get("/echo").starts_with("HTTP/1.1 426 "), "{runtime}");
+        let refused = get("/source?messages=1&bytes=99999999");
+        assert!(refused.starts_with("HTTP/1.1 400 ") && refused.contains("message-bytes-max"));
     }
 }
 

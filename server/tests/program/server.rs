@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
+use tungstenite::WebSocket;
+
 /// Those that this test was built with.
 pub(super) const RUNTIMES: &[&str] = &[
     #[cfg(feature = "tokio")]
@@ -44,8 +46,9 @@ impl Server {
     pub(super) fn start_logging_to(log: Stdio, mut command: Command, options: &[&str]) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let services =
-            options.iter().filter(|option| ["--echo", "--sink", "--source"].contains(option));
+        let services = options
+            .iter()
+            .filter(|option| ["--echo", "--sink", "--source", "--http"].contains(option));
         let addrs = services.map(|option| {
             let line = lines.next().unwrap().unwrap();
             let said = line.strip_prefix("listening ").unwrap();
@@ -62,6 +65,12 @@ impl Server {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream
+    }
+
+    /// A WebSocket to a path of the service `http`.
+    pub(super) fn upgrade(&self, service: usize, path: &str) -> WebSocket<TcpStream> {
+        let uri = format!("ws://{}{path}", self.addrs[service]);
+        tungstenite::client(uri, self.connect(service)).unwrap().0
     }
 
     pub(super) fn signal(&self, signal: &str) {

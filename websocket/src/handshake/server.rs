@@ -106,6 +106,11 @@ impl<'b> Request<'b> {
         self.path.split_once('?').map_or(self.path, |(path, _)| path)
     }
 
+    /// The query of the target; empty where there is none.
+    pub fn query(&self) -> &'b str {
+        self.path.split_once('?').map_or("", |(_, query)| query)
+    }
+
     /// The value of the first header with this name, in whichever case.
     pub fn header(&self, name: &str) -> Option<&'b [u8]> {
         self.headers.values(name).next()
@@ -254,6 +259,7 @@ pub fn refuse(
 /// The words that go with the statuses a refusal is likely to have; a response needs none.
 const fn reason(status: u16) -> &'static str {
     match status {
+        200 => "OK",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",

@@ -142,6 +142,22 @@ impl<H: OwnedRead> Incoming<H> {
         }
     }
 
+    /// The next piece, if it is here already: what [`try_receive`](Self::try_receive) is to
+    /// [`receive`](Self::receive).
+    #[inline]
+    pub fn try_receive_piece(&mut self) -> Option<Piece<'_>> {
+        if self.link.over().is_some() {
+            return None;
+        }
+        loop {
+            match self.inbox.next(&self.link.shared.control).ok()? {
+                Next::Piece(found) => return Some(self.inbox.piece(found)),
+                Next::Control => {}
+                Next::Starved | Next::Closed => return None,
+            }
+        }
+    }
+
     /// Reads once, to where the bytes belong.
     async fn fill(&mut self) -> Result<(), Error> {
         let Self { link, inbox } = self;

@@ -1,0 +1,199 @@
+//! Echo, sink and source over WebSocket.
+
+use std::pin::pin;
+
+use owned_io::{ByteStream, OwnedRead, Runtime, ShutdownHandle, beside, timeout};
+use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Incoming, Message, Outgoing, WebSocket};
+use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
+
+use super::source::{Pattern, start};
+use crate::config::Limits;
+
+/// When the queue has so many bytes it is flushed, whatever the batch: what a socket takes without
+/// waiting is of this order.
+const WRITE_BYTES_MAX: usize = 256 * 1024;
+
+/// Each message goes back, the same kind and the same bytes. What came in one read is answered by one
+/// write.
+///
+/// # Errors
+/// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
+pub async fn echo<R: Runtime>(
+    socket: WebSocket<impl ByteStream>,
+    limits: Limits,
+) -> Result<(), Error> {
+    let WebSocket { mut incoming, mut outgoing } = socket;
+    let connection = outgoing.shutdown_handle();
+    while let Some(message) = incoming.receive().await? {
+        outgoing.write(message)?;
+        while let Some(message) = incoming.try_receive() {
+            outgoing.write(message)?;
+        }
+        flush::<R>(&mut outgoing, &connection, limits).await?;
+    }
+    Ok(())
+}
+
+/// Each message is answered by its length: a message of eight bytes, little-endian. What came in one
+/// read is answered by one write; no message is kept.
+///
+/// # Errors
+/// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
+pub async fn sink<R: Runtime>(
+    socket: WebSocket<impl ByteStream>,
+    limits: Limits,
+) -> Result<(), Error> {
+    let WebSocket { mut incoming, mut outgoing } = socket;
+    let connection = outgoing.shutdown_handle();
+    let mut len = 0_u64;
+    while let Some(piece) = incoming.receive_piece().await? {
+        let mut next = Some(piece);
+        while let Some(piece) = next {
+            len += piece.payload.len() as u64;
+            if piece.last {
+                outgoing.write(Message::Binary(&len.to_le_bytes()))?;
+                len = 0;
+            }
+            next = incoming.try_receive_piece();
+        }
+        if outgoing.queued_bytes() > 0 {
+            flush::<R>(&mut outgoing, &connection, limits).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends messages, and closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
+///
+/// # Errors
+/// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take a message.
+pub async fn source<R: Runtime>(
+    socket: WebSocket<impl ByteStream>,
+    messages: Messages,
+    pattern: &Pattern,
+    limits: Limits,
+) -> Result<(), Error> {
+    let WebSocket { mut incoming, mut outgoing } = socket;
+    // Pings are answered meanwhile, and the peer may close whenever it likes.
+    let mut closing = pin!(until_closed(&mut incoming));
+    let sending = beside(closing.as_mut(), send::<R>(&mut outgoing, messages, pattern, limits));
+    let ready = sending.await;
+    if let Some(closed) = ready.pinned {
+        return closed;
+    }
+    match ready.other {
+        // The peer has begun to close, and is answered.
+        Some(Err(Error::Protocol(owned_io_websocket::Error::Misuse(Misuse::SentAfterClose)))) => {}
+        Some(Err(error)) => return Err(error),
+        Some(Ok(())) | None => {
+            let normal = CloseFrame { code: Some(CloseCode::NORMAL), reason: "" };
+            outgoing.close(normal).await?;
+        }
+    }
+    closing.await
+}
+
+/// What a request for [`source`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// How many; none: until the peer closes.
+    pub count: Option<u64>,
+    /// How long each is.
+    pub bytes: usize,
+    /// How many are queued before they are flushed.
+    pub batch: u64,
+}
+
+impl Messages {
+    /// Reads the query of a request: `messages=N&bytes=S&batch=B`. Without `messages` there is no end
+    /// to them, and a batch is one message where nothing else is said.
+    ///
+    /// # Errors
+    /// A sentence that names the culprit, for the peer.
+    pub fn parse(query: &str, bytes_max: usize) -> Result<Self, String> {
+        let (mut messages, mut bytes, mut batch) = (None, None, None);
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let slot = match name {
+                "messages" => &mut messages,
+                "bytes" => &mut bytes,
+                "batch" => &mut batch,
+                _ => return Err(format!("{name} is none of messages, bytes and batch\n")),
+            };
+            let number = value.parse().map_err(|_| format!("{name}: {value:?} is no number\n"))?;
+            if slot.replace(number).is_some() {
+                return Err(format!("{name} is given twice\n"));
+            }
+        }
+        let bytes: u64 = bytes.ok_or("bytes is missing: how long each message is\n")?;
+        if bytes > bytes_max as u64 {
+            return Err(format!("bytes: {bytes} is more than message-bytes-max, {bytes_max}\n"));
+        }
+        let batch = batch.unwrap_or(1);
+        if batch == 0 {
+            return Err("batch: 0 would send nothing\n".to_owned());
+        }
+        Ok(Self { count: messages, bytes: bytes as usize, batch })
+    }
+}
+
+async fn send<R: Runtime>(
+    outgoing: &mut Outgoing,
+    messages: Messages,
+    pattern: &Pattern,
+    limits: Limits,
+) -> Result<(), Error> {
+    let connection = outgoing.shutdown_handle();
+    let pattern = pattern.of(messages.bytes);
+    for n in 0..messages.count.unwrap_or(u64::MAX) {
+        let payload = start(n)..start(n) + messages.bytes;
+        if messages.bytes <= COPIED_BYTES_MAX {
+            outgoing.write(Message::Binary(&pattern[payload]))?;
+        } else {
+            outgoing.write_bytes(Part::Whole(Kind::Binary), pattern.slice(payload))?;
+        }
+        let is_batch_end = (n + 1) % messages.batch == 0;
+        if is_batch_end || outgoing.queued_bytes() >= WRITE_BYTES_MAX {
+            flush::<R>(outgoing, &connection, limits).await?;
+        }
+    }
+    flush::<R>(outgoing, &connection, limits).await
+}
+
+async fn flush<R: Runtime>(
+    outgoing: &mut Outgoing,
+    connection: &ShutdownHandle,
+    limits: Limits,
+) -> Result<(), Error> {
+    timeout::<R, _>(limits.message_time_max, connection, outgoing.flush()).await
+}
+
+async fn until_closed(incoming: &mut Incoming<impl OwnedRead>) -> Result<(), Error> {
+    while incoming.receive_piece().await?.is_some() {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_says_what_is_wanted_or_what_is_wrong_with_it() {
+        let parse = |query| Messages::parse(query, 1_000);
+        let all = Messages { count: Some(5), bytes: 10, batch: 3 };
+        assert_eq!(parse("messages=5&bytes=10&batch=3"), Ok(all));
+        assert_eq!(parse("bytes=0"), Ok(Messages { count: None, bytes: 0, batch: 1 }));
+        for (query, named) in [
+            ("", "bytes"),
+            ("bytes=1001", "1001"),
+            ("bytes=1&batch=0", "batch"),
+            ("bytes=x", "\"x\""),
+            ("bytes=1&bytes=2", "twice"),
+            ("bytes=1&messages=-1", "messages"),
+            ("bytes=1&size=2", "size"),
+        ] {
+            let why = parse(query).unwrap_err();
+            assert!(why.contains(named), "{query}: {why}");
+        }
+    }
+}
