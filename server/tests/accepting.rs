@@ -61,8 +61,14 @@ fn listeners_share_the_places() {
                     }
                 };
                 let connections = Connections::default();
-                accept_loop::<Sim, _, _>(listener, places, connections, &StopSignal::new(), serve)
-                    .await;
+                accept_loop::<Sim, _, _, _>(
+                    listener,
+                    places,
+                    connections,
+                    &StopSignal::new(),
+                    serve,
+                )
+                .await;
             }));
         }
         // All wait for the one place, half of them at each listener.
@@ -101,7 +107,7 @@ fn it_ends_at_the_stop_signal() {
             pending()
         };
         let (places, connections) = (Places::new(1000), Connections::default());
-        accept_loop::<Sim, _, _>(listener, places, connections, &stop, serve).await;
+        accept_loop::<Sim, _, _, _>(listener, places, connections, &stop, serve).await;
         assert_eq!(accepted.get(), 1);
         Ok(())
     });
