@@ -104,7 +104,7 @@ fn it_ends_at_the_stop_signal() {
         let serve = |_stream| {
             accepted.set(accepted.get() + 1);
             stop.stop();
-            pending()
+            pending::<io::Result<()>>()
         };
         let (places, connections) = (Places::new(1000), Connections::default());
         accept_loop::<Sim, _, _, _>(listener, places, connections, &stop, serve).await;

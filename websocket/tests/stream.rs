@@ -2,89 +2,29 @@
 //! seeds.
 
 mod common;
+mod ends;
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use common::{BINARY, CLOSE, CONTINUATION, FIN, KEY, PING, PONG, Role, TEXT, frame};
+use ends::{
+    NORMAL, Protocol, Socket, buffers, pair, raw_client, read_to_end, request, seconds_since,
+    simulate,
+};
 use owned_io::{OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
 use owned_io_sim::{Sim, SimStream, pipe};
-use owned_io_websocket::handshake::{HandshakeError, Key, Offer, Origins, Refusal};
+use owned_io_websocket::handshake::{HandshakeError, Offer, Origins, Refusal};
 use owned_io_websocket::stream::{
     Buffers, Error, Incoming, Message, Outgoing, Pending, WebSocket, accept, connect,
 };
-use owned_io_websocket::{
-    CloseCode, CloseFrame, Config, Kind, Limit, Misuse, Part, Timeout, Violation,
-};
-
-type Socket = WebSocket<SimStream>;
-type Protocol = owned_io_websocket::Error;
-
-const NORMAL: CloseFrame<'static> = CloseFrame { code: Some(CloseCode::NORMAL), reason: "bye" };
+use owned_io_websocket::{Config, Kind, Limit, Misuse, Part, Timeout, Violation};
 
 /// Every way to be handed out: whole, in pieces, at each width of a length, at each limit.
 const LENGTHS: [usize; 13] =
     [0, 1, 125, 126, 1000, 1024, 1025, 16_370, 16_371, 16_384, 65_535, 65_536, 300_000];
-
-fn simulate<F: Future<Output = ()>>(test: impl Fn() -> F) {
-    for seed in 0..20 {
-        println!("seed {seed}"); // the last one, if this fails
-        Sim::block_on(owned_io_sim::Config::with_seed(seed), test()).unwrap();
-    }
-}
-
-fn buffers() -> Buffers {
-    Buffers::new(Pool::new(PoolConfig::default()), 1 << 20)
-}
-
-/// A server and a client that have shaken hands.
-async fn pair(server: Config, client: Config) -> (Socket, Socket) {
-    let (a, b) = pipe();
-    let accepted = Sim::spawn(async move { accept::<Sim, _>(a, &buffers(), server).await });
-    let offer = Offer::default();
-    let (client, protocol) = connect::<Sim, _>(b, &buffers(), client, &offer).await.unwrap();
-    assert_eq!(protocol, None);
-    (accepted.await.unwrap().unwrap(), client)
-}
-
-fn request() -> Vec<u8> {
-    let mut request = Vec::new();
-    Offer::default().encode(&Key::new([7; 16]), &mut request).unwrap();
-    request
-}
-
-/// A server, and a client that is driven by hand. `first` comes with the request.
-async fn raw_client(config: Config, buffers: Buffers, first: &[u8]) -> (Socket, SimStream) {
-    let (a, mut raw) = pipe();
-    let accepted = Sim::spawn(async move { accept::<Sim, _>(a, &buffers, config).await });
-    let mut bytes = request();
-    bytes.extend_from_slice(first);
-    raw.write_all(bytes).await.into_result().unwrap();
-    let mut response = Vec::new();
-    while !response.ends_with(b"\r\n\r\n") {
-        let (_, byte) = raw.read(Vec::with_capacity(1)).await.into_result().unwrap();
-        response.extend_from_slice(&byte);
-    }
-    (accepted.await.unwrap().unwrap(), raw)
-}
-
-/// To the nearest.
-fn seconds_since(start: Instant) -> u64 {
-    (Sim::now() - start + Duration::from_millis(500)).as_secs()
-}
-
-async fn read_to_end(stream: &mut SimStream) -> Vec<u8> {
-    let mut all = Vec::new();
-    loop {
-        let (n, buf) = stream.read(Vec::with_capacity(4096)).await.into_result().unwrap();
-        if n == 0 {
-            return all;
-        }
-        all.extend_from_slice(&buf);
-    }
-}
 
 /// Text if `len` is even.
 fn payload(len: usize) -> Vec<u8> {

@@ -234,25 +234,6 @@ impl Receiver {
         self.decode_payload(control, buf, header_bytes)
     }
 
-    /// Whether [`decode`](Self::decode) of these bytes gives a whole message, [`Event::Text`] or
-    /// [`Event::Binary`], or fails: for a caller that has to know before it borrows them.
-    #[inline]
-    pub fn is_message(&self, buf: &[u8]) -> bool {
-        match self.phase {
-            Phase::Header => match Header::decode(buf) {
-                Ok(Some((header, header_bytes))) => {
-                    self.whole_message(&header).is_some()
-                        && header.payload_bytes <= (buf.len() - header_bytes) as u64
-                }
-                _ => false,
-            },
-            Phase::Payload(Frame { fin, first, whole, held, left, .. }) => {
-                fin && first && whole && held + left <= buf.len()
-            }
-            Phase::Closed | Phase::Failed(_) => false,
-        }
-    }
-
     /// How many bytes the frame that is under way lacks, if its header has come; otherwise 0. A frame
     /// that is to come out whole needs all of them; of one in pieces, each part is a piece.
     pub const fn bytes_missing(&self) -> usize {

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use owned_io::{IoBufMut, PoolBuf};
 
+use super::assembly::Assembly;
 use super::{Buffers, Message};
-use crate::{Control, Decoded, Error, Event, Kind, Piece, Receiver, Violation};
+use crate::{Control, Decoded, Error, Event, Kind, Piece, Receiver};
 
 /// The bytes that are received and not yet consumed, and the message that is being assembled.
 pub(super) struct Inbox {
@@ -22,33 +23,28 @@ pub(super) struct Inbox {
     is_closed: bool,
 }
 
-/// What there is to receive.
-pub(super) enum Step {
-    /// A message in the buffer: [`Inbox::message`].
-    Message,
-    /// One that is assembled: [`Inbox::assembled`].
-    Assembled,
+/// What comes next.
+pub(super) enum Next {
+    Found(Found),
     /// Nothing before more is read.
     Starved,
     /// Nothing any more.
     Closed,
 }
 
-/// What the next frame, or a part of it, is.
-pub(super) enum Next {
-    Piece(Found),
-    Control,
-    Starved,
-    Closed,
-}
-
-/// Where a [`Piece`] is.
+/// A message, or a piece of one, that is there to be handed out.
 pub(super) struct Found {
     kind: Kind,
-    payload: Range<usize>,
+    place: Place,
     first: bool,
     last: bool,
-    frame_bytes_left: usize,
+}
+
+enum Place {
+    /// This part of the buffer.
+    Buffer(Range<usize>),
+    /// All of the assembly.
+    Assembly,
 }
 
 /// What is to be read into.
@@ -59,16 +55,6 @@ pub(super) enum Room {
     Behind(PoolBuf),
     /// At most so many bytes, behind what this holds: for [`Inbox::put_direct`].
     Direct(Vec<u8>, usize),
-}
-
-/// A message that is put together, or was, and is handed out.
-struct Assembly {
-    kind: Kind,
-    bytes: Vec<u8>,
-    is_whole: bool,
-    is_handed_out: bool,
-    promised: usize,
-    buffers: Buffers,
 }
 
 impl Inbox {
@@ -84,99 +70,63 @@ impl Inbox {
         }
     }
 
-    /// Looks at what comes next, up to a message, which may be put together of several pieces.
+    /// Looks for a message, which may have to be put together of several pieces. What is left of one
+    /// whose first piece was handed out is passed over.
     #[inline]
-    pub(super) fn step(&mut self, control: &Control) -> Result<Step, Error> {
-        match &mut self.assembly {
-            Some(assembly) if assembly.is_handed_out => self.assembly = None,
-            Some(assembly) if assembly.is_whole => return Ok(Step::Assembled),
-            _ => {}
+    pub(super) fn next_message(&mut self, control: &Control) -> Result<Next, Error> {
+        if let Some(assembled) = self.assembled(control)?
+            && assembled.last
+        {
+            return Ok(Next::Found(assembled));
         }
         loop {
-            if let Some(buf) = &self.buf
-                && self.receiver.is_message(&buf[self.at..])
-            {
-                return Ok(Step::Message);
-            }
-            match self.next(control)? {
-                Next::Control => {}
-                Next::Starved => return Ok(Step::Starved),
-                Next::Closed => return Ok(Step::Closed),
-                Next::Piece(found) => {
-                    if self.assemble(control, &found)? {
-                        return Ok(Step::Assembled);
+            match self.decode(control)? {
+                Next::Found(found) if found.first && found.last => return Ok(Next::Found(found)),
+                Next::Found(piece) if !piece.first && self.assembly.is_none() => {}
+                Next::Found(piece) => {
+                    if let Some(assembled) = self.assemble(control, piece)? {
+                        return Ok(Next::Found(assembled));
                     }
                 }
+                other => return Ok(other),
             }
         }
     }
 
-    /// The message in the buffer that [`Step::Message`] tells of.
+    /// Looks for a piece of a message: the first may be what was put together of it already.
+    pub(super) fn next_piece(&mut self, control: &Control) -> Result<Next, Error> {
+        match self.assembled(control)? {
+            Some(assembled) => Ok(Next::Found(assembled)),
+            None => self.decode(control),
+        }
+    }
+
+    /// The message that was found.
     #[inline]
-    pub(super) fn message(&mut self, control: &Control) -> Result<Message<'_>, Error> {
-        let buf = self.buf.as_deref_mut().unwrap_or_default();
-        let Decoded { consumed, event } = self.receiver.decode(control, &mut buf[self.at..])?;
-        self.at += consumed;
-        match event {
-            Some(Event::Text(text)) => Ok(Message::Text(text)),
-            Some(Event::Binary(payload)) => Ok(Message::Binary(payload)),
-            event => unreachable!("{event:?} is no message"),
+    pub(super) fn message(&mut self, found: Found) -> Message<'_> {
+        let kind = found.kind;
+        let payload = &*self.piece(found).payload;
+        match kind {
+            Kind::Binary => Message::Binary(payload),
+            Kind::Text => Message::Text(text(payload)),
         }
     }
 
-    /// The message that [`Step::Assembled`] tells of.
-    pub(super) fn assembled(&mut self) -> Result<Message<'_>, Error> {
-        let assembly = self.assembly.as_mut().expect("it is assembled");
-        assembly.is_handed_out = true;
-        Ok(match assembly.kind {
-            Kind::Binary => Message::Binary(&assembly.bytes),
-            // All its pieces were UTF-8 already, as far as one can tell of pieces.
-            Kind::Text => Message::Text(
-                simdutf8::basic::from_utf8(&assembly.bytes).map_err(|_| Violation::TextNotUtf8)?,
-            ),
-        })
-    }
-
-    /// Decodes one frame, or a piece of one.
-    pub(super) fn next(&mut self, control: &Control) -> Result<Next, Error> {
-        if self.is_closed {
-            return Ok(Next::Closed);
-        }
-        let Some(buf) = self.buf.as_mut().filter(|buf| self.at < buf.len()) else {
-            self.buf = None;
-            return Ok(Next::Starved);
-        };
-        let Decoded { consumed, event } = self.receiver.decode(control, &mut buf[self.at..])?;
-        self.at += consumed;
-        let end = self.at;
-        let found = |kind, payload: &[u8]| Found {
-            kind,
-            payload: end - payload.len()..end,
-            first: true,
-            last: true,
-            frame_bytes_left: 0,
-        };
-        Ok(match event {
-            None => Next::Starved,
-            Some(Event::Ping(_) | Event::Pong(_)) => Next::Control,
-            Some(Event::Close(_)) => {
-                self.is_closed = true;
-                Next::Closed
-            }
-            Some(Event::Text(text)) => Next::Piece(found(Kind::Text, text.as_bytes())),
-            Some(Event::Binary(payload)) => Next::Piece(found(Kind::Binary, payload)),
-            Some(Event::Piece(Piece { kind, payload, first, last, frame_bytes_left })) => {
-                self.frame_bytes_left = frame_bytes_left;
-                Next::Piece(Found { first, last, frame_bytes_left, ..found(kind, payload) })
-            }
-        })
-    }
-
-    /// The piece that [`Next::Piece`] tells of.
+    /// The piece that was found.
+    #[inline]
     pub(super) fn piece(&mut self, found: Found) -> Piece<'_> {
-        let Found { kind, payload, first, last, frame_bytes_left } = found;
-        let buf = self.buf.as_deref_mut().unwrap_or_default();
-        Piece { kind, payload: &mut buf[payload], first, last, frame_bytes_left }
+        let Found { kind, place, first, last } = found;
+        let payload = match place {
+            Place::Buffer(range) => &mut self.buf.as_deref_mut().unwrap_or_default()[range],
+            Place::Assembly => self.assembly.as_mut().map(Assembly::hand_out).unwrap_or_default(),
+        };
+        let frame_bytes_left = self.frame_bytes_left;
+        Piece { kind, payload, first, last, frame_bytes_left }
+    }
+
+    /// Gives up all memory: nothing is received any more.
+    pub(super) fn clear(&mut self) {
+        (self.buf, self.at, self.assembly) = (None, 0, None);
     }
 
     /// Where the next bytes go. What was consumed is given up, and its buffer with it.
@@ -191,7 +141,7 @@ impl Inbox {
         }
         match &mut self.assembly {
             Some(assembly) if self.frame_bytes_left > 0 => {
-                Room::Direct(mem::take(&mut assembly.bytes), self.frame_bytes_left)
+                Room::Direct(assembly.take(), self.frame_bytes_left)
             }
             _ => Room::Any,
         }
@@ -212,22 +162,10 @@ impl Inbox {
 
     /// Takes what was read behind the message that is being assembled, whose last `read` bytes are
     /// new.
-    pub(super) fn put_direct(
-        &mut self,
-        control: &Control,
-        mut bytes: Vec<u8>,
-        read: usize,
-    ) -> Result<(), Error> {
-        let assembly = self.assembly.as_mut().expect("its bytes were taken");
-        let start = bytes.len() - read;
-        let decoded = self.receiver.decode(control, &mut bytes[start..]);
-        if let Ok(Decoded { event: Some(Event::Piece(piece)), .. }) = &decoded {
-            self.frame_bytes_left = piece.frame_bytes_left;
-            assembly.is_whole = piece.last;
+    pub(super) fn put_direct(&mut self, bytes: Vec<u8>, read: usize) {
+        if let Some(assembly) = &mut self.assembly {
+            assembly.put(bytes, read);
         }
-        let result = decoded.map(drop);
-        assembly.bytes = bytes;
-        result
     }
 
     /// What is left of `buf` from `at` on, at its front, so that a whole frame fits behind it. By way of
@@ -243,41 +181,87 @@ impl Inbox {
         buf
     }
 
-    /// Adds a piece to its message. Whether that is whole now.
-    fn assemble(&mut self, control: &Control, found: &Found) -> Result<bool, Error> {
-        let buf = self.buf.as_deref().unwrap_or_default();
-        let announced = found.payload.len() + found.frame_bytes_left;
-        let assembly =
-            self.assembly.get_or_insert_with(|| Assembly::new(found.kind, self.buffers.clone()));
-        assembly.announce(announced).map_err(|error| control.fail(error))?;
-        assembly.bytes.extend_from_slice(&buf[found.payload.clone()]);
-        assembly.is_whole = found.last;
-        Ok(found.last)
-    }
-}
-
-impl Assembly {
-    fn new(kind: Kind, buffers: Buffers) -> Self {
-        let bytes = buffers.take();
-        Self { kind, bytes, is_whole: false, is_handed_out: false, promised: 0, buffers }
-    }
-
-    /// So many bytes are to come.
-    fn announce(&mut self, bytes: usize) -> Result<(), Error> {
-        self.buffers.promise(bytes)?;
-        self.promised += bytes;
-        if self.bytes.is_empty() {
-            self.bytes.reserve_exact(bytes);
-        } else {
-            self.bytes.reserve(bytes);
+    /// Decodes what was read behind the message that is being assembled, and says what there is of it;
+    /// none if there is none, or it was handed out.
+    #[inline]
+    fn assembled(&mut self, control: &Control) -> Result<Option<Found>, Error> {
+        // It may be in no frame of the peer: a time that is up, or a promise that cannot be made.
+        if let Some(failure) = control.failure() {
+            return Err(failure);
         }
-        Ok(())
+        let Some(assembly) = &mut self.assembly else { return Ok(None) };
+        if assembly.is_handed_out() {
+            self.assembly = None;
+            return Ok(None);
+        }
+        let fresh = assembly.fresh();
+        if !fresh.is_empty()
+            && let Some(Event::Piece(piece)) = self.receiver.decode(control, fresh)?.event
+        {
+            self.frame_bytes_left = piece.frame_bytes_left;
+            let last = piece.last;
+            assembly.settle(last);
+        }
+        Ok(Some(assembly.found()))
+    }
+
+    /// Decodes up to a message or a piece of one.
+    #[inline]
+    fn decode(&mut self, control: &Control) -> Result<Next, Error> {
+        loop {
+            if self.is_closed {
+                return Ok(Next::Closed);
+            }
+            let Some(buf) = self.buf.as_mut().filter(|buf| self.at < buf.len()) else {
+                self.buf = None;
+                return Ok(Next::Starved);
+            };
+            let Decoded { consumed, event } = self.receiver.decode(control, &mut buf[self.at..])?;
+            self.at += consumed;
+            let (kind, len, first, last) = match event {
+                None => return Ok(Next::Starved),
+                Some(Event::Ping(_) | Event::Pong(_)) => continue,
+                Some(Event::Close(_)) => {
+                    self.is_closed = true;
+                    continue;
+                }
+                Some(Event::Text(text)) => (Kind::Text, text.len(), true, true),
+                Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), true, true),
+                Some(Event::Piece(Piece { kind, payload, first, last, frame_bytes_left })) => {
+                    self.frame_bytes_left = frame_bytes_left;
+                    (kind, payload.len(), first, last)
+                }
+            };
+            let place = Place::Buffer(self.at - len..self.at);
+            return Ok(Next::Found(Found { kind, place, first, last }));
+        }
+    }
+
+    /// Adds a piece to its message; that, if it is whole now.
+    fn assemble(&mut self, control: &Control, piece: Found) -> Result<Option<Found>, Error> {
+        let Place::Buffer(range) = piece.place else { unreachable!("decoded in the buffer") };
+        let payload = &self.buf.as_deref().unwrap_or_default()[range];
+        let assembly =
+            self.assembly.get_or_insert_with(|| Assembly::new(piece.kind, self.buffers.clone()));
+        let pushed = assembly.push(payload, self.frame_bytes_left, piece.last);
+        pushed.map_err(|error| control.fail(error))?;
+        Ok(piece.last.then(|| assembly.found()))
     }
 }
 
-impl Drop for Assembly {
-    fn drop(&mut self) {
-        self.buffers.release(self.promised);
-        self.buffers.give(mem::take(&mut self.bytes));
+impl Found {
+    /// What is put together of a message.
+    pub(super) const fn assembled(kind: Kind, last: bool) -> Self {
+        Self { kind, place: Place::Assembly, first: true, last }
     }
+}
+
+/// The text of a message.
+#[inline]
+#[expect(unsafe_code, reason = "to look at it once more takes half as long as all the rest")]
+fn text(payload: &[u8]) -> &str {
+    debug_assert!(str::from_utf8(payload).is_ok());
+    // SAFETY: this is a whole message of text, from its first piece to its last. The receiver has checked
+    // each of them, in order, and that the last ends with a character; nobody else has them meanwhile.
+    unsafe { str::from_utf8_unchecked(payload) }
 }

@@ -2,11 +2,11 @@ use std::rc::Rc;
 
 use owned_io::{BufResult, IoBufMut, OwnedRead, Spare};
 
-use super::inbox::{Inbox, Next, Room, Step};
+use super::inbox::{Found, Inbox, Next, Room};
 use super::link::Link;
 use super::shared::Shared;
 use super::{Buffers, Error, Message};
-use crate::{Piece, Receiver};
+use crate::{Control, Piece, Receiver};
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
@@ -54,25 +54,8 @@ impl<H: OwnedRead> Incoming<H> {
     /// # Cancellation
     /// See the [type](Self#cancellation).
     pub async fn receive(&mut self) -> Result<Option<Message<'_>>, Error> {
-        if let Some(over) = self.link.over() {
-            return over.map(|()| None);
-        }
-        loop {
-            match self.inbox.step(&self.link.shared.control) {
-                Ok(Step::Message) => match self.inbox.message(&self.link.shared.control) {
-                    Ok(message) => return Ok(Some(message)),
-                    Err(error) => return Err(self.link.fail(error).await),
-                },
-                Ok(Step::Assembled) => return Ok(Some(self.inbox.assembled()?)),
-                Ok(Step::Starved) => {}
-                Ok(Step::Closed) => {
-                    self.link.close().await;
-                    return Ok(None);
-                }
-                Err(error) => return Err(self.link.fail(error).await),
-            }
-            self.fill().await?;
-        }
+        let found = self.find(Inbox::next_message).await?;
+        Ok(found.map(|found| self.inbox.message(found)))
     }
 
     /// The next message, if it is here already: does not wait, and reads nothing. So all the messages
@@ -100,23 +83,22 @@ impl<H: OwnedRead> Incoming<H> {
     /// None says nothing about why: [`receive`](Self::receive) does.
     #[inline]
     pub fn try_receive(&mut self) -> Option<Message<'_>> {
-        let control = &self.link.shared.control;
         if self.link.over().is_some() {
             return None;
         }
-        match self.inbox.step(control).ok()? {
-            Step::Message => self.inbox.message(control).ok(),
-            Step::Assembled => self.inbox.assembled().ok(),
-            Step::Starved | Step::Closed => None,
+        match self.inbox.next_message(&self.link.shared.control) {
+            Ok(Next::Found(found)) => Some(self.inbox.message(found)),
+            _ => None,
         }
     }
 
     /// Waits for the next piece of a message, whatever its length: for messages too large to be put
     /// together. A short one is one piece. None once the connection is closed.
     ///
-    /// Nothing is copied or allocated. Once it has given the [first](Piece::first) piece of a
-    /// message, it is to be called until it has given the [last](Piece::last);
-    /// [`receive`](Self::receive) would make a message of what is left.
+    /// Nothing is copied or allocated. Of a message that [`try_receive`](Self::try_receive) found
+    /// incomplete, the first piece is all that it had put together. Once the [first](Piece::first)
+    /// piece of a message was given, this is to be called until the [last](Piece::last) was;
+    /// [`receive`](Self::receive) would pass over what is left.
     ///
     /// # Errors
     /// As for [`receive`](Self::receive), except for [`Limit::Promised`](crate::Limit::Promised).
@@ -124,21 +106,32 @@ impl<H: OwnedRead> Incoming<H> {
     /// # Cancellation
     /// See the [type](Self#cancellation).
     pub async fn receive_piece(&mut self) -> Result<Option<Piece<'_>>, Error> {
+        let found = self.find(Inbox::next_piece).await?;
+        Ok(found.map(|found| self.inbox.piece(found)))
+    }
+
+    /// Reads until there is what `next` looks for; none once the connection is closed.
+    async fn find(
+        &mut self,
+        next: impl Fn(&mut Inbox, &Control) -> Result<Next, crate::Error>,
+    ) -> Result<Option<Found>, Error> {
         if let Some(over) = self.link.over() {
             return over.map(|()| None);
         }
         loop {
-            match self.inbox.next(&self.link.shared.control) {
-                Ok(Next::Piece(found)) => return Ok(Some(self.inbox.piece(found))),
-                Ok(Next::Control) => continue,
-                Ok(Next::Starved) => {}
+            match next(&mut self.inbox, &self.link.shared.control) {
+                Ok(Next::Found(found)) => return Ok(Some(found)),
+                Ok(Next::Starved) => self.fill().await?,
                 Ok(Next::Closed) => {
+                    self.inbox.clear();
                     self.link.close().await;
                     return Ok(None);
                 }
-                Err(error) => return Err(self.link.fail(error).await),
+                Err(error) => {
+                    self.inbox.clear();
+                    return Err(self.link.fail(error).await);
+                }
             }
-            self.fill().await?;
         }
     }
 
@@ -161,31 +154,29 @@ impl<H: OwnedRead> Incoming<H> {
     /// Reads once, to where the bytes belong.
     async fn fill(&mut self) -> Result<(), Error> {
         let Self { link, inbox } = self;
-        match inbox.room() {
-            Room::Any => {
-                let read = link.read_pooled().await.map(|buf| {
-                    let bytes = buf.len();
-                    inbox.put(buf);
-                    bytes
-                });
-                link.handle_read(read).await?;
-            }
+        let read = match inbox.room() {
+            Room::Any => link.read_pooled().await.map(|buf| {
+                let bytes = buf.len();
+                inbox.put(buf);
+                bytes
+            }),
             Room::Behind(buf) => {
                 let BufResult(read, buf) = link.read(buf.spare()).await.map_buf(Spare::into_inner);
                 inbox.put(buf);
-                link.handle_read(read).await?;
+                read
             }
             Room::Direct(bytes, missing) => {
                 let spare = bytes.spare().limit(missing);
                 let BufResult(read, bytes) = link.read(spare).await.map_buf(Spare::into_inner);
-                let new_bytes = *read.as_ref().unwrap_or(&0);
-                link.handle_read(read).await?;
-                if let Err(error) = inbox.put_direct(&link.shared.control, bytes, new_bytes) {
-                    return Err(link.fail(error).await);
-                }
+                inbox.put_direct(bytes, *read.as_ref().unwrap_or(&0));
+                read
             }
+        };
+        let read = link.handle_read(read);
+        if link.over().is_some() {
+            inbox.clear();
         }
-        Ok(())
+        read
     }
 }
 

@@ -72,14 +72,11 @@ impl<H: OwnedRead> Link<H> {
         result
     }
 
-    /// To be called after each read: it may have failed, the connection may have failed meanwhile, or
-    /// the peer ended it.
-    pub(super) async fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
+    /// To be called after each read: it may have failed, or the peer ended it.
+    pub(super) fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
         let Shared { control, clock, .. } = &*self.shared;
-        if let Some(failure) = control.failure() {
-            return Err(self.fail(failure).await);
-        }
         match read {
+            _ if control.failure().is_some() => {} // meanwhile, as who decodes next is told
             Ok(0) => {
                 let ended = control.handle_end();
                 self.phase = Phase::Over(ended.err());

@@ -44,6 +44,7 @@
 //! # }).unwrap();
 //! ```
 
+mod assembly;
 mod buffers;
 mod error;
 mod handshake;
