@@ -306,8 +306,83 @@ fn messages_of_one_read_are_there_without_waiting_and_so_is_the_close() {
         assert_eq!(incoming.try_receive(), None);
         drop(server);
         let answers = peer.await.unwrap();
-        assert!(answers.starts_with(b"\x81\x03one") && answers.ends_with(b"\x88\x02\x03\xE8"));
-        assert_eq!(answers.len(), 5 + 5 + 2 + 4);
+        assert_eq!(answers, b"\x81\x03one\x8A\x00\x82\x03two\x88\x02\x03\xE8");
+    });
+}
+
+/// Autobahn's cases 2.10 and 5.6.
+#[test]
+fn each_ping_is_answered_before_what_comes_behind_it() {
+    let wire = [
+        frame(Role::Server, FIN | PING, b"1"),
+        frame(Role::Server, TEXT, b"a"),
+        frame(Role::Server, FIN | PING, b"2"),
+        frame(Role::Server, FIN | CONTINUATION, b"b"),
+        frame(Role::Server, FIN | PING, b"3"),
+        frame(Role::Server, FIN | PING, b"4"),
+        frame(Role::Server, FIN | CLOSE, b""),
+    ]
+    .concat();
+    let expected = b"\x8A\x011\x8A\x012\x81\x02ab\x8A\x013\x8A\x014\x88\x00";
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), &wire).await;
+        let peer = Sim::spawn(async move { read_to_end(&mut raw).await });
+        let message = server.incoming.receive().await.unwrap();
+        server.outgoing.write(message.unwrap()).unwrap();
+        server.outgoing.flush().await.unwrap();
+        assert_eq!(server.incoming.receive().await.unwrap(), None);
+        drop(server);
+        assert_eq!(peer.await.unwrap(), expected);
+    });
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), &wire).await;
+        let peer = Sim::spawn(async move { read_to_end(&mut raw).await });
+        let mut text = Vec::new();
+        while let Some(piece) = server.incoming.receive_piece().await.unwrap() {
+            text.extend_from_slice(piece.payload);
+            if piece.last {
+                server.outgoing.write(Message::Binary(&text)).unwrap();
+            }
+        }
+        drop(server);
+        let mut expected = expected.to_vec();
+        expected[6] = 0x82;
+        assert_eq!(peer.await.unwrap(), expected);
+    });
+}
+
+#[test]
+fn pings_of_a_peer_that_does_not_read_fill_no_memory() {
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        let peer = Sim::spawn(async move {
+            for i in 0..300 {
+                let pings =
+                    (0..300).flat_map(|j| frame(Role::Server, FIN | PING, &[i as u8, j as u8]));
+                raw.write_all(pings.collect::<Vec<_>>()).await.into_result().unwrap();
+            }
+            raw.write_all(frame(Role::Server, FIN | TEXT, b"hello")).await.into_result().unwrap();
+            raw
+        });
+        let message = server.incoming.receive().await.unwrap();
+        assert_eq!(message, Some(Message::Text("hello")));
+        let queued_bytes = server.outgoing.queued_bytes();
+        assert!((4096..3 * 4096).contains(&queued_bytes), "{queued_bytes}");
+
+        // It gets those that waited, and the latest.
+        let mut raw = peer.await.unwrap();
+        let last = [0x8A, 2, 43, 43];
+        let peer = Sim::spawn(async move {
+            let mut answers = Vec::new();
+            while !answers.ends_with(&last) {
+                let read = raw.read(Vec::with_capacity(9000)).await.into_result();
+                answers.extend_from_slice(&read.unwrap().1);
+            }
+            (answers, raw)
+        });
+        server.outgoing.flush().await.unwrap();
+        let (answers, _raw) = peer.await.unwrap();
+        assert!(answers.starts_with(&[0x8A, 2, 0, 0, 0x8A, 2, 0, 1]));
     });
 }
 

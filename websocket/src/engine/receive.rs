@@ -72,7 +72,9 @@ pub enum Event<'b> {
     /// A piece of a message that comes in several frames, or in one that is longer than
     /// [`whole_frame_bytes_max`](Config::whole_frame_bytes_max).
     Piece(Piece<'b>),
-    /// A ping. Its answer is queued already.
+    /// A ping. Its answer is queued already; unless that is taken by
+    /// [`poll_control`](super::Sender::poll_control) before the next ping comes, the next one's
+    /// replaces it.
     Ping(&'b [u8]),
     /// A pong, asked for or not.
     Pong(&'b [u8]),

@@ -6,8 +6,9 @@ use std::ops::Range;
 use owned_io::{IoBufMut, PoolBuf};
 
 use super::assembly::Assembly;
+use super::shared::Shared;
 use super::{Buffers, Message};
-use crate::{Control, Decoded, Error, Event, Kind, Piece, Receiver};
+use crate::{Decoded, Error, Event, Kind, Piece, Receiver};
 
 /// The bytes that are received and not yet consumed, and the message that is being assembled.
 pub(super) struct Inbox {
@@ -73,18 +74,18 @@ impl Inbox {
     /// Looks for a message, which may have to be put together of several pieces. What is left of one
     /// whose first piece was handed out is passed over.
     #[inline]
-    pub(super) fn next_message(&mut self, control: &Control) -> Result<Next, Error> {
-        if let Some(assembled) = self.assembled(control)?
+    pub(super) fn next_message(&mut self, shared: &Shared) -> Result<Next, Error> {
+        if let Some(assembled) = self.assembled(shared)?
             && assembled.last
         {
             return Ok(Next::Found(assembled));
         }
         loop {
-            match self.decode(control)? {
+            match self.decode(shared)? {
                 Next::Found(found) if found.first && found.last => return Ok(Next::Found(found)),
                 Next::Found(piece) if !piece.first && self.assembly.is_none() => {}
                 Next::Found(piece) => {
-                    if let Some(assembled) = self.assemble(control, piece)? {
+                    if let Some(assembled) = self.assemble(shared, piece)? {
                         return Ok(Next::Found(assembled));
                     }
                 }
@@ -94,10 +95,10 @@ impl Inbox {
     }
 
     /// Looks for a piece of a message: the first may be what was put together of it already.
-    pub(super) fn next_piece(&mut self, control: &Control) -> Result<Next, Error> {
-        match self.assembled(control)? {
+    pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<Next, Error> {
+        match self.assembled(shared)? {
             Some(assembled) => Ok(Next::Found(assembled)),
-            None => self.decode(control),
+            None => self.decode(shared),
         }
     }
 
@@ -184,9 +185,9 @@ impl Inbox {
     /// Decodes what was read behind the message that is being assembled, and says what there is of it;
     /// none if there is none, or it was handed out.
     #[inline]
-    fn assembled(&mut self, control: &Control) -> Result<Option<Found>, Error> {
+    fn assembled(&mut self, shared: &Shared) -> Result<Option<Found>, Error> {
         // It may be in no frame of the peer: a time that is up, or a promise that cannot be made.
-        if let Some(failure) = control.failure() {
+        if let Some(failure) = shared.control.failure() {
             return Err(failure);
         }
         let Some(assembly) = &mut self.assembly else { return Ok(None) };
@@ -196,7 +197,7 @@ impl Inbox {
         }
         let fresh = assembly.fresh();
         if !fresh.is_empty()
-            && let Some(Event::Piece(piece)) = self.receiver.decode(control, fresh)?.event
+            && let Some(Event::Piece(piece)) = self.receiver.decode(&shared.control, fresh)?.event
         {
             self.frame_bytes_left = piece.frame_bytes_left;
             let last = piece.last;
@@ -205,9 +206,9 @@ impl Inbox {
         Ok(Some(assembly.found()))
     }
 
-    /// Decodes up to a message or a piece of one.
+    /// Decodes up to a message or a piece of one. Pings before it are answered.
     #[inline]
-    fn decode(&mut self, control: &Control) -> Result<Next, Error> {
+    fn decode(&mut self, shared: &Shared) -> Result<Next, Error> {
         loop {
             if self.is_closed {
                 return Ok(Next::Closed);
@@ -216,11 +217,16 @@ impl Inbox {
                 self.buf = None;
                 return Ok(Next::Starved);
             };
-            let Decoded { consumed, event } = self.receiver.decode(control, &mut buf[self.at..])?;
+            let Decoded { consumed, event } =
+                self.receiver.decode(&shared.control, &mut buf[self.at..])?;
             self.at += consumed;
             let (kind, len, first, last) = match event {
                 None => return Ok(Next::Starved),
-                Some(Event::Ping(_) | Event::Pong(_)) => continue,
+                Some(Event::Ping(_)) => {
+                    shared.queue_replies();
+                    continue;
+                }
+                Some(Event::Pong(_)) => continue,
                 Some(Event::Close(_)) => {
                     self.is_closed = true;
                     continue;
@@ -238,13 +244,13 @@ impl Inbox {
     }
 
     /// Adds a piece to its message; that, if it is whole now.
-    fn assemble(&mut self, control: &Control, piece: Found) -> Result<Option<Found>, Error> {
+    fn assemble(&mut self, shared: &Shared, piece: Found) -> Result<Option<Found>, Error> {
         let Place::Buffer(range) = piece.place else { unreachable!("decoded in the buffer") };
         let payload = &self.buf.as_deref().unwrap_or_default()[range];
         let assembly =
             self.assembly.get_or_insert_with(|| Assembly::new(piece.kind, self.buffers.clone()));
         let pushed = assembly.push(payload, self.frame_bytes_left, piece.last);
-        pushed.map_err(|error| control.fail(error))?;
+        pushed.map_err(|error| shared.control.fail(error))?;
         Ok(piece.last.then(|| assembly.found()))
     }
 }

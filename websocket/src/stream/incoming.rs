@@ -6,7 +6,7 @@ use super::inbox::{Found, Inbox, Next, Room};
 use super::link::Link;
 use super::shared::Shared;
 use super::{Buffers, Error, Message};
-use crate::{Control, Piece, Receiver};
+use crate::{Piece, Receiver};
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
@@ -86,7 +86,7 @@ impl<H: OwnedRead> Incoming<H> {
         if self.link.over().is_some() {
             return None;
         }
-        match self.inbox.next_message(&self.link.shared.control) {
+        match self.inbox.next_message(&self.link.shared) {
             Ok(Next::Found(found)) => Some(self.inbox.message(found)),
             _ => None,
         }
@@ -113,13 +113,13 @@ impl<H: OwnedRead> Incoming<H> {
     /// Reads until there is what `next` looks for; none once the connection is closed.
     async fn find(
         &mut self,
-        next: impl Fn(&mut Inbox, &Control) -> Result<Next, crate::Error>,
+        next: impl Fn(&mut Inbox, &Shared) -> Result<Next, crate::Error>,
     ) -> Result<Option<Found>, Error> {
         if let Some(over) = self.link.over() {
             return over.map(|()| None);
         }
         loop {
-            match next(&mut self.inbox, &self.link.shared.control) {
+            match next(&mut self.inbox, &self.link.shared) {
                 Ok(Next::Found(found)) => return Ok(Some(found)),
                 Ok(Next::Starved) => self.fill().await?,
                 Ok(Next::Closed) => {
@@ -142,12 +142,9 @@ impl<H: OwnedRead> Incoming<H> {
         if self.link.over().is_some() {
             return None;
         }
-        loop {
-            match self.inbox.next(&self.link.shared.control).ok()? {
-                Next::Piece(found) => return Some(self.inbox.piece(found)),
-                Next::Control => {}
-                Next::Starved | Next::Closed => return None,
-            }
+        match self.inbox.next_piece(&self.link.shared) {
+            Ok(Next::Found(found)) => Some(self.inbox.piece(found)),
+            _ => None,
         }
     }
 

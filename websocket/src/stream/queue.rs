@@ -11,6 +11,11 @@ use crate::{Control, Error, Part, Sender};
 /// that is cheaper than a piece of its own in a vectored write.
 pub const COPIED_BYTES_MAX: usize = 1024;
 
+/// How many bytes of control frames, in addition to a batch that is being written, may wait because the
+/// peer sent pings: 31 of the longest, 2,048 of the shortest. Then the latest pong waits alone
+/// (section 5.5.3), so that a peer that sends pings and does not read makes nobody hold more.
+const REPLY_BYTES_MAX: usize = 4096;
+
 /// Frames that are encoded and not yet written.
 pub(super) struct Queue {
     sender: Sender,
@@ -27,6 +32,8 @@ pub(super) struct Queue {
     spare: IoVec<Bytes>,
     /// How many bytes the batch has that is being written.
     batch_bytes: usize,
+    /// Of what is queued behind it, how many bytes are of [replies](Self::push_replies).
+    reply_bytes: usize,
 }
 
 /// What is written at once.
@@ -46,6 +53,7 @@ impl Queue {
             heads: BytesMut::new(),
             spare: IoVec::new(),
             batch_bytes: 0,
+            reply_bytes: 0,
         }
     }
 
@@ -97,19 +105,26 @@ impl Queue {
         }
     }
 
-    /// Queues the control frames that are due. Whether there were any.
-    pub(super) fn push_control(&mut self, control: &Control) -> bool {
-        if !control.is_due() {
-            return false;
+    /// Queues the control frames that are due because the peer sent some, unless too many of them
+    /// wait already.
+    pub(super) fn push_replies(&mut self, control: &Control) {
+        if self.reply_bytes < REPLY_BYTES_MAX {
+            let before = self.sender.queued_bytes();
+            self.push_control(control);
+            self.reply_bytes += self.sender.queued_bytes() - before;
         }
-        self.make_room();
-        self.sender.poll_control(control, &mut self.copied)
+    }
+
+    /// Whether something is to be written even if nobody flushes.
+    pub(super) const fn has_replies(&self) -> bool {
+        self.reply_bytes > 0
     }
 
     /// What is to be written next; none if the queue is empty. To be followed by
     /// [`handle_written`](Self::handle_written).
     pub(super) fn take(&mut self, control: &Control) -> Option<Batch> {
         self.push_control(control);
+        self.reply_bytes = 0;
         self.batch_bytes = self.sender.queued_bytes();
         if self.batch_bytes == 0 {
             return None;
@@ -130,6 +145,14 @@ impl Queue {
                 pieces.clear();
                 self.spare = pieces;
             }
+        }
+    }
+
+    /// Queues the control frames that are due.
+    fn push_control(&mut self, control: &Control) {
+        if control.is_due() {
+            self.make_room();
+            self.sender.poll_control(control, &mut self.copied);
         }
     }
 

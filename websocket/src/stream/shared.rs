@@ -89,11 +89,18 @@ impl Shared {
         }
     }
 
-    /// Goes on with a write that is under way, and writes what is queued if a control frame is due.
-    /// Whoever sends the next message learns of an error.
+    /// Queues the answer to a ping that has just come: each has its own, before what is sent later.
+    pub(super) fn queue_replies(&self) {
+        self.queue.borrow_mut().push_replies(&self.control);
+    }
+
+    /// Goes on with a write that is under way, and writes what is queued if a control frame is due,
+    /// or among it. Whoever sends the next message learns of an error.
     #[inline]
     pub(super) fn poll_replies(&self, half: Half, cx: &Context<'_>) {
-        let is_due = self.control.is_due() || self.control.state() == State::Closed;
+        let is_due = self.control.is_due()
+            || self.queue.borrow().has_replies()
+            || self.control.state() == State::Closed;
         if is_due || self.writer.borrow().is_busy() {
             let _ = self.poll_flush(half, cx);
         }
