@@ -1,0 +1,313 @@
+"""Runs the Autobahn test suite on the native WebSocket engine, as a server and as a client, and
+compares what became of each case with expected.json. See README.md."""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+WORK = TARGET / "autobahn"
+EXPECTED = HERE / "expected.json"
+
+RUNTIMES = ["tokio", "tokio-uring", "compio", "monoio", "glommio"]
+COMPRESSION = ["12.*", "13.*"]  # which is not spoken
+LARGE = ["9.*"]
+
+# What is compared, and what the first two may be, in expected.json too.
+FIELDS = ["behavior", "behaviorClose", "remoteCloseCode"]
+GOOD = ["OK", "INFORMATIONAL"]
+
+RUN_SECONDS_MAX = 1800
+START_SECONDS_MAX = 30
+
+
+class Failure(Exception):
+    """What kept the cases from being run."""
+
+
+def main():
+    options = parse_options()
+    runner = options.runner()
+    build(options.release)
+    profile = TARGET / ("release" if options.release else "debug")
+    left_out = COMPRESSION + ([] if options.all else LARGE)
+    differences = 0
+    for runtime in options.runtimes:
+        what = f"{options.role}-{runtime}-{runner.name}"
+        out = WORK / what
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        start = time.monotonic()
+        test = test_server if options.role == "server" else test_client
+        test(runner, profile, runtime, left_out, out)
+        results = read_results(out)
+        seconds = time.monotonic() - start
+        if options.accept:
+            accept(results)
+        found = compare(results, read_expected(left_out))
+        for difference in found:
+            print(f"{what}: {difference}")
+        verdict = f"{len(found)} cases differ" if found else "as expected"
+        print(f"{what}: {len(results)} cases in {seconds:.0f} s: {verdict}", flush=True)
+        differences += len(found)
+    return 1 if differences else 0
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(prog="websocket/autobahn/run", description=__doc__)
+    parser.add_argument("role", choices=["server", "client"], help="what we are")
+    parser.add_argument("runtimes", nargs="+", metavar="runtime", choices=RUNTIMES,
+                        help=", ".join(RUNTIMES))
+    parser.add_argument("--all", action="store_true", help="with the large messages, 9.*")
+    parser.add_argument("--release", action="store_true", help="an optimised build")
+    parser.add_argument("--runner", type={"kosoku": Kosoku, "wstest": Wstest}.get, default=Kosoku,
+                        metavar="kosoku|wstest", help="who runs the cases; default kosoku")
+    parser.add_argument("--accept", action="store_true",
+                        help="with --all: write expected.json anew, if every case is good")
+    options = parser.parse_args()
+    if options.runner is None:
+        parser.error("there are the runners kosoku and wstest")
+    if options.accept and not options.all:
+        parser.error("--accept needs --all")
+    return options
+
+
+def build(release):
+    features = ",".join(f"owned-io-server/{runtime}" for runtime in RUNTIMES)
+    command = ["cargo", "build", "-p", "owned-io-server", "-p", "owned-io-autobahn"]
+    run(command + ["--features", features] + (["--release"] if release else []), cwd=ROOT)
+
+
+def test_server(runner, profile, runtime, left_out, out):
+    """Our server, and a client that tests it."""
+    command = [profile / "owned-io-server", "--http", "127.0.0.1:0", "--runtime", runtime]
+    with running(command + ["--workers", "1"], out, "server") as server:
+        addr = wait_for(server, lambda: found(out / "server.out", "listening http "))
+        runner.run_client(f"ws://{addr}/echo", left_out, out)
+        server.terminate()
+        if server.wait(START_SECONDS_MAX) != 0:
+            raise Failure(f"the server ended badly: {tail(out / 'server.err')}")
+
+
+def test_client(runner, profile, runtime, left_out, out):
+    """A server that tests, and our client."""
+    with runner.server(left_out, out) as (server, addr):
+        command = [profile / "owned-io-autobahn", runtime, addr, f"owned-io-{runtime}"]
+        with running(command, out, "client") as client:
+            if client.wait(RUN_SECONDS_MAX) != 0:
+                raise Failure(f"the client ended badly: {tail(out / 'client.err')}")
+        runner.end_server(server)
+
+
+class Kosoku:
+    """The cases of Autobahn, run by other code, which is fast."""
+
+    name = "kosoku"
+
+    def __init__(self):
+        python = make_venv("kosoku", lambda venv: run([sys.executable, "-m", "venv", venv]))
+        self.command = [python.parent / "kosoku"]
+
+    def run_client(self, url, left_out, out):
+        command = self.command + ["-m", "fuzzingclient", "-p", "2", *self.options(left_out, out)]
+        with running(command + [url], out, "runner") as client:
+            client.wait(RUN_SECONDS_MAX)  # 1 if it would itself have it otherwise
+
+    @contextmanager
+    def server(self, left_out, out):
+        command = self.command + ["-m", "fuzzingserver", *self.options(left_out, out)]
+        with running(command + ["127.0.0.1:0"], out, "runner") as server:
+            yield server, wait_for(server, lambda: found(out / "runner.err", "ws://"))
+
+    def end_server(self, server):
+        server.wait(START_SECONDS_MAX)  # it has written the reports, and ends by itself
+
+    def options(self, left_out, out):
+        return [option for cases in left_out for option in ("-x", cases)] + ["-o", out]
+
+
+class Wstest:
+    """The original, which needs Python 2.7."""
+
+    name = "wstest"
+
+    def __init__(self):
+        def make(venv):
+            old = find_python_2_7()
+            tool = make_venv("virtualenv", lambda venv: run([sys.executable, "-m", "venv", venv]))
+            run([tool, "-m", "virtualenv", "--quiet", "--python", old, venv])
+
+        self.command = [make_venv("wstest", make).parent / "wstest"]
+
+    def run_client(self, url, left_out, out):
+        spec = {"servers": [{"agent": "owned-io", "url": url}]}
+        command = self.command + ["-m", "fuzzingclient", "-s", self.write(spec, left_out, out)]
+        with running(command, out, "runner") as client:
+            if client.wait(RUN_SECONDS_MAX) != 0:
+                raise Failure(f"wstest ended badly: {tail(out / 'runner.err')}")
+
+    @contextmanager
+    def server(self, left_out, out):
+        addr = ("127.0.0.1", free_port())
+        url = "ws://{}:{}".format(*addr)
+        spec = self.write({"url": url}, left_out, out)
+        command = self.command + ["-m", "fuzzingserver", "-u", "0", "-s", spec]
+        with running(command, out, "runner") as server:
+            wait_for(server, lambda: is_listening(addr))
+            yield server, url.removeprefix("ws://")
+
+    def end_server(self, server):
+        server.terminate()
+
+    def write(self, spec, left_out, out):
+        path = out / "spec.json"
+        spec = {"outdir": str(out), "cases": ["*"], "exclude-cases": left_out, **spec}
+        path.write_text(json.dumps({"exclude-agent-cases": {}, **spec}))
+        return path
+
+
+def read_results(out):
+    try:
+        agents = json.loads((out / "index.json").read_text())
+    except FileNotFoundError:
+        raise Failure(f"there are no results: {tail(out / 'runner.err')}")
+    results, = agents.values()  # who else would be there?
+    for result in results.values():
+        result["reportfile"] = out / result["reportfile"]
+    return results
+
+
+def read_expected(left_out):
+    expected = json.loads(EXPECTED.read_text())
+    groups = [cases.removesuffix("*") for cases in left_out]
+    return {case: result for case, result in expected.items()
+            if not any(case.startswith(group) for group in groups)}
+
+
+def compare(results, expected):
+    """What is not as expected, by case."""
+    differences = []
+    for case in sorted(results.keys() | expected.keys(), key=by_number):
+        if case not in results:
+            differences.append(f"{case} was not run")
+        elif case not in expected:
+            differences.append(f"{case} is not in {EXPECTED.name}")
+        else:
+            got, wanted = outcome(results[case]), outcome(expected[case])
+            report = results[case]["reportfile"]
+            if got != wanted:
+                differences.append(f"{case} is {got}, and should be {wanted}: see {report}")
+            elif not is_good(results[case]):
+                differences.append(f"{case} is {got}, which is not good: see {report}")
+    return differences
+
+
+def accept(results):
+    bad = [case for case in results if not is_good(results[case])]
+    if bad:
+        raise Failure(f"expected.json stays as it is: not good are {', '.join(bad)}")
+    lines = [f'"{case}": {json.dumps({field: results[case][field] for field in FIELDS})}'
+             for case in sorted(results, key=by_number)]
+    EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def is_good(result):
+    return result["behavior"] in GOOD and result["behaviorClose"] in GOOD
+
+
+def outcome(result):
+    return ", ".join(str(result[field]) for field in FIELDS)
+
+
+def by_number(case):
+    return [int(part) for part in case.split(".")]
+
+
+def make_venv(name, make):
+    """Its Python, with what requirements-NAME.txt asks for."""
+    venv, requirements = WORK / f"venv-{name}", HERE / f"requirements-{name}.txt"
+    done = venv / requirements.name
+    if not (done.exists() and done.read_text() == requirements.read_text()):
+        shutil.rmtree(venv, ignore_errors=True)
+        make(venv)
+        pip = [venv / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        run(pip + ["install", "-r", requirements])
+        shutil.copy(requirements, done)
+    return venv / "bin/python"
+
+
+def find_python_2_7():
+    """$PYTHON27, python2.7, or one of pyenv's: what lies in the path may be a mere stand-in."""
+    candidates = [os.environ.get("PYTHON27"), shutil.which("python2.7")]
+    candidates += sorted(Path.home().glob(".pyenv/versions/2.7.*/bin/python2.7"))
+    for python in filter(None, candidates):
+        if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+            return python
+    raise Failure("wstest needs Python 2.7: say by PYTHON27=PATH where it is")
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def is_listening(addr):
+    with socket.socket() as client:
+        return True if client.connect_ex(addr) == 0 else None
+
+
+@contextmanager
+def running(command, out, name):
+    """A process, which ends with the block. What it says is in files of this name."""
+    with open(out / f"{name}.out", "wb") as stdout, open(out / f"{name}.err", "wb") as stderr:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+    try:
+        yield process
+    except subprocess.TimeoutExpired as late:
+        raise Failure(f"{late.cmd[0]} is not done after {late.timeout} s: see {out}") from late
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(process, attempt):
+    """What `attempt` finds, once it does."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline and process.poll() is None:
+        if (result := attempt()) is not None:
+            return result
+        time.sleep(0.02)
+    raise Failure(f"{process.args[0]} does not start, or does not say so")
+
+
+def found(path, before):
+    """The rest of the line behind `before`."""
+    for line in path.read_text().splitlines(keepends=True):
+        if before in line and line.endswith("\n"):
+            return line.split(before)[1].strip()
+    return None
+
+
+def tail(path):
+    return path.read_text(errors="replace")[-2000:].strip()
+
+
+def run(command, **options):
+    if subprocess.run(command, **options).returncode != 0:
+        raise Failure(f"{' '.join(map(str, command))}: failed")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        sys.exit(f"websocket/autobahn/run: {failure}")
