@@ -9,7 +9,7 @@ use std::time::Duration;
 use owned_io::{ByteStream, Runtime, StopSignal, TcpListener, beside, is_exhaustion};
 use tracing::{debug, warn};
 
-use crate::connections::Connections;
+use crate::connections::{Connections, Entry};
 use crate::places::Places;
 
 /// How long to wait when nobody can be accepted: descriptors or memory are used up, say. Short enough
@@ -30,7 +30,7 @@ pub async fn accept_loop<R, S, Fut, E>(
     serve: S,
 ) where
     R: Runtime,
-    S: Fn(R::TcpStream) -> Fut,
+    S: Fn(R::TcpStream, Entry) -> Fut,
     Fut: Future<Output = Result<(), E>> + 'static,
     E: Error + 'static,
 {
@@ -48,7 +48,7 @@ pub async fn accept_loop<R, S, Fut, E>(
                     warn!("accepting again");
                 }
                 let connection = connections.add(stream.shutdown_handle());
-                let serving = serve(stream);
+                let serving = serve(stream, connection.entry());
                 drop(R::spawn(async move {
                     // Both until it is served, or its task has panicked.
                     let (_place, _connection) = (place, connection);

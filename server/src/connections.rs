@@ -6,6 +6,8 @@ use std::net::Shutdown;
 use std::rc::Rc;
 
 use owned_io::ShutdownHandle;
+use owned_io_websocket::stream::CloseHandle;
+use owned_io_websocket::{CloseCode, CloseFrame};
 
 /// The connections that a worker has open, over all its listeners.
 #[derive(Clone, Debug, Default)]
@@ -16,14 +18,29 @@ pub struct Connections {
 /// A connection among them; not any more when dropped.
 #[derive(Debug)]
 pub struct Connection {
+    entry: Entry,
+}
+
+/// Where it is said how a connection ends.
+#[derive(Clone, Debug)]
+pub struct Entry {
     open: Rc<RefCell<Open>>,
     id: u64,
+}
+
+/// How a connection is asked to end.
+#[derive(Debug)]
+pub enum Ending {
+    /// Its read side is shut down: it sees the end of its stream, answers what it has, and ends.
+    Reading(ShutdownHandle),
+    /// It is closed as [going away](CloseCode::GOING_AWAY), and ends once its peer agrees.
+    WebSocket(CloseHandle),
 }
 
 /// Bounded by the places.
 #[derive(Debug, Default)]
 struct Open {
-    handles: BTreeMap<u64, ShutdownHandle>,
+    endings: BTreeMap<u64, Ending>,
     last_id: u64,
 }
 
@@ -34,21 +51,44 @@ impl Connections {
         let mut open = self.open.borrow_mut();
         open.last_id += 1;
         let id = open.last_id;
-        open.handles.insert(id, handle);
-        Connection { open: Rc::clone(&self.open), id }
+        open.endings.insert(id, Ending::Reading(handle));
+        Connection { entry: Entry { open: Rc::clone(&self.open), id } }
     }
 
-    /// Shuts the read side of each down: it sees the end of its stream, answers what it has, and
-    /// ends.
-    pub fn end_reading(&self) {
-        for handle in self.open.borrow().handles.values() {
-            handle.shutdown(Shutdown::Read);
+    /// Asks each to end.
+    pub fn end(&self) {
+        for ending in self.open.borrow().endings.values() {
+            match ending {
+                Ending::Reading(handle) => handle.shutdown(Shutdown::Read),
+                Ending::WebSocket(handle) => {
+                    let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
+                    // It can only be closed already.
+                    let _ = handle.close(away);
+                }
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// For the service that learns more about the connection.
+    pub fn entry(&self) -> Entry {
+        self.entry.clone()
+    }
+}
+
+impl Entry {
+    /// From now on the connection is asked to end in this way.
+    pub fn set(&self, ending: Ending) {
+        if let Some(known) = self.open.borrow_mut().endings.get_mut(&self.id) {
+            *known = ending;
         }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.open.borrow_mut().handles.remove(&self.id);
+        let Entry { open, id } = &self.entry;
+        open.borrow_mut().endings.remove(id);
     }
 }

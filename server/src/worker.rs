@@ -80,21 +80,22 @@ async fn serve<R: Runtime>(
             let _stop_all = StopWhenDropped(stop.clone());
             match service {
                 Service::Echo => {
-                    let serve = |stream| echo::serve(stream, pool.clone());
+                    let serve = |stream, _| echo::serve(stream, pool.clone());
                     accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
                 }
                 Service::Sink => {
                     let serve =
-                        |stream| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
+                        |stream, _| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
                     accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
                 }
                 Service::Source => {
-                    let serve = |stream| source::serve::<R>(stream, pattern.clone(), limits);
+                    let serve = |stream, _| source::serve::<R>(stream, pattern.clone(), limits);
                     accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
                 }
                 Service::Http => {
-                    let serve =
-                        |stream| http::serve::<R>(stream, buffers.clone(), pattern.clone(), limits);
+                    let serve = |stream, entry| {
+                        http::serve::<R>(stream, entry, buffers.clone(), pattern.clone(), limits)
+                    };
                     accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
                 }
             }
@@ -106,7 +107,7 @@ async fn serve<R: Runtime>(
         outcome = outcome.and(accepting.await);
     }
     info!(worker = worker.id, "draining");
-    connections.end_reading();
+    connections.end();
     if beside(pin!(places.all_free()), R::sleep(drain)).await.pinned.is_none() {
         warn!(worker = worker.id, open = places.taken(), "closing what has not ended in time");
     }

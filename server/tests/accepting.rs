@@ -49,7 +49,7 @@ fn listeners_share_the_places() {
             let (listener, places) = (Sim::listen(bound)?, places.clone());
             let served = Rc::clone(&served);
             drop(Sim::spawn(async move {
-                let serve = |mut stream: SimStream| {
+                let serve = |mut stream: SimStream, _| {
                     let served = Rc::clone(&served);
                     async move {
                         served.set(served.get() + 1);
@@ -101,7 +101,7 @@ fn it_ends_at_the_stop_signal() {
             clients.push(connect(&bound).await?);
         }
         let (stop, accepted) = (StopSignal::new(), Cell::new(0));
-        let serve = |_stream| {
+        let serve = |_stream, _| {
             accepted.set(accepted.get() + 1);
             stop.stop();
             pending::<io::Result<()>>()

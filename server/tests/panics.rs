@@ -10,7 +10,7 @@ use owned_io::{
     Runtime, Worker, WorkersConfig, timeout,
 };
 use owned_io_server::accept::accept_loop;
-use owned_io_server::connections::Connections;
+use owned_io_server::connections::{Connections, Entry};
 use owned_io_server::places::Places;
 use owned_io_sim::Sim;
 
@@ -100,13 +100,13 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     worker.stop.stop();
     accepting.await.expect("no panic");
     echoed::<R>(&mut neighbour, b"to the end").await;
-    connections.end_reading();
+    connections.end();
     places.all_free().await;
     assert_ended::<R>(&mut neighbour).await;
     Ok(())
 }
 
-async fn echo_or_panic(mut stream: impl ByteStream) -> io::Result<()> {
+async fn echo_or_panic(mut stream: impl ByteStream, _: Entry) -> io::Result<()> {
     let mut buf = Vec::with_capacity(64);
     loop {
         let n;

@@ -6,6 +6,7 @@ use owned_io::{
     BufResult, ByteStream, JoinHandle, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
 };
 use owned_io_server::config::Limits;
+use owned_io_server::connections::Connections;
 use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{Budget, echo, http, sink, source};
 use owned_io_sim::{Config, Sim, pipe};
@@ -177,7 +178,8 @@ async fn upgrade(
 ) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
     let (client, server) = pipe();
     let buffers = Buffers::new(Pool::new(PoolConfig::default()), limits.announced_bytes_max);
-    let serving = http::serve::<Sim>(server, buffers.clone(), Pattern::default(), limits);
+    let entry = Connections::default().add(server.shutdown_handle()).entry();
+    let serving = http::serve::<Sim>(server, entry, buffers.clone(), Pattern::default(), limits);
     let serving = Sim::spawn(serving);
     let offer = Offer { host: "localhost", path, ..Offer::default() };
     let config = owned_io_websocket::Config::default();

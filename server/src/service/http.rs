@@ -17,6 +17,7 @@ use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
 use super::source::Pattern;
 use super::websocket::{self, Messages};
 use crate::config::Limits;
+use crate::connections::{Ending, Entry};
 
 /// What the queue of a connection may hold beyond a message: the echoes of what came in one read.
 const QUEUE_BYTES_SPARE: usize = 64 * 1024;
@@ -27,6 +28,7 @@ const QUEUE_BYTES_SPARE: usize = 64 * 1024;
 /// The handshake's, and the service's.
 pub async fn serve<R: Runtime>(
     stream: impl ByteStream,
+    entry: Entry,
     buffers: Buffers,
     pattern: Pattern,
     limits: Limits,
@@ -34,11 +36,12 @@ pub async fn serve<R: Runtime>(
     let pending = Pending::<R, _>::read(stream, &buffers, config(limits)).await?;
     match pending.request().path() {
         "/health" => pending.refuse(200, &[], b"ok\n").await,
-        "/echo" => websocket::echo::<R>(accept(pending).await?, limits).await,
-        "/sink" => websocket::sink::<R>(accept(pending).await?, limits).await,
+        "/echo" => websocket::echo::<R>(accept(pending, entry).await?, limits).await,
+        "/sink" => websocket::sink::<R>(accept(pending, entry).await?, limits).await,
         "/source" => match Messages::parse(pending.request().query(), limits.message_bytes_max) {
             Ok(messages) => {
-                websocket::source::<R>(accept(pending).await?, messages, &pattern, limits).await
+                let socket = accept(pending, entry).await?;
+                websocket::source::<R>(socket, messages, &pattern, limits).await
             }
             Err(why) => pending.refuse(400, &[], why.as_bytes()).await,
         },
@@ -46,8 +49,13 @@ pub async fn serve<R: Runtime>(
     }
 }
 
-async fn accept<R: Runtime, S: ByteStream>(pending: Pending<R, S>) -> Result<WebSocket<S>, Error> {
-    pending.accept(Origins::Any, None, &[]).await
+async fn accept<R: Runtime, S: ByteStream>(
+    pending: Pending<R, S>,
+    entry: Entry,
+) -> Result<WebSocket<S>, Error> {
+    let socket = pending.accept(Origins::Any, None, &[]).await?;
+    entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
+    Ok(socket)
 }
 
 fn config(limits: Limits) -> Config {

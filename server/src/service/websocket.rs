@@ -19,19 +19,23 @@ const WRITE_BYTES_MAX: usize = 256 * 1024;
 /// # Errors
 /// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
 pub async fn echo<R: Runtime>(
-    socket: WebSocket<impl ByteStream>,
+    mut socket: WebSocket<impl ByteStream>,
     limits: Limits,
 ) -> Result<(), Error> {
-    let WebSocket { mut incoming, mut outgoing } = socket;
+    let WebSocket { incoming, outgoing } = &mut socket;
     let connection = outgoing.shutdown_handle();
-    while let Some(message) = incoming.receive().await? {
-        outgoing.write(message)?;
-        while let Some(message) = incoming.try_receive() {
+    let echoing = async {
+        while let Some(message) = incoming.receive().await? {
             outgoing.write(message)?;
+            while let Some(message) = incoming.try_receive() {
+                outgoing.write(message)?;
+            }
+            flush::<R>(outgoing, &connection, limits).await?;
         }
-        flush::<R>(&mut outgoing, &connection, limits).await?;
-    }
-    Ok(())
+        Ok(())
+    };
+    let echoed = echoing.await;
+    until_closed(&mut socket.incoming, echoed).await
 }
 
 /// Each message is answered by its length: a message of eight bytes, little-endian. What came in one
@@ -40,27 +44,31 @@ pub async fn echo<R: Runtime>(
 /// # Errors
 /// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
 pub async fn sink<R: Runtime>(
-    socket: WebSocket<impl ByteStream>,
+    mut socket: WebSocket<impl ByteStream>,
     limits: Limits,
 ) -> Result<(), Error> {
-    let WebSocket { mut incoming, mut outgoing } = socket;
+    let WebSocket { incoming, outgoing } = &mut socket;
     let connection = outgoing.shutdown_handle();
     let mut len = 0_u64;
-    while let Some(piece) = incoming.receive_piece().await? {
-        let mut next = Some(piece);
-        while let Some(piece) = next {
-            len += piece.payload.len() as u64;
-            if piece.last {
-                outgoing.write(Message::Binary(&len.to_le_bytes()))?;
-                len = 0;
+    let answering = async {
+        while let Some(piece) = incoming.receive_piece().await? {
+            let mut next = Some(piece);
+            while let Some(piece) = next {
+                len += piece.payload.len() as u64;
+                if piece.last {
+                    outgoing.write(Message::Binary(&len.to_le_bytes()))?;
+                    len = 0;
+                }
+                next = incoming.try_receive_piece();
             }
-            next = incoming.try_receive_piece();
+            if outgoing.queued_bytes() > 0 {
+                flush::<R>(outgoing, &connection, limits).await?;
+            }
         }
-        if outgoing.queued_bytes() > 0 {
-            flush::<R>(&mut outgoing, &connection, limits).await?;
-        }
-    }
-    Ok(())
+        Ok(())
+    };
+    let answered = answering.await;
+    until_closed(&mut socket.incoming, answered).await
 }
 
 /// Sends messages, and closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
@@ -75,22 +83,17 @@ pub async fn source<R: Runtime>(
 ) -> Result<(), Error> {
     let WebSocket { mut incoming, mut outgoing } = socket;
     // Pings are answered meanwhile, and the peer may close whenever it likes.
-    let mut closing = pin!(until_closed(&mut incoming));
-    let sending = beside(closing.as_mut(), send::<R>(&mut outgoing, messages, pattern, limits));
-    let ready = sending.await;
-    if let Some(closed) = ready.pinned {
-        return closed;
+    let mut closing = pin!(drain(&mut incoming));
+    let sending = async {
+        send::<R>(&mut outgoing, messages, pattern, limits).await?;
+        outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
+    };
+    let ready = beside(closing.as_mut(), sending).await;
+    match (ready.pinned, ready.other) {
+        (Some(closed), _) => closed,
+        (None, Some(Err(error))) if !is_closing(&error) => Err(error),
+        _ => closing.await,
     }
-    match ready.other {
-        // The peer has begun to close, and is answered.
-        Some(Err(Error::Protocol(owned_io_websocket::Error::Misuse(Misuse::SentAfterClose)))) => {}
-        Some(Err(error)) => return Err(error),
-        Some(Ok(())) | None => {
-            let normal = CloseFrame { code: Some(CloseCode::NORMAL), reason: "" };
-            outgoing.close(normal).await?;
-        }
-    }
-    closing.await
 }
 
 /// What a request for [`source`] asks for.
@@ -168,9 +171,26 @@ async fn flush<R: Runtime>(
     timeout::<R, _>(limits.message_time_max, connection, outgoing.flush()).await
 }
 
-async fn until_closed(incoming: &mut Incoming<impl OwnedRead>) -> Result<(), Error> {
+/// What becomes of a connection that ends like this. One that is closed from our side while it has
+/// something to send waits for its peer to agree; messages that still come are thrown away.
+async fn until_closed(
+    incoming: &mut Incoming<impl OwnedRead>,
+    ended: Result<(), Error>,
+) -> Result<(), Error> {
+    match ended {
+        Err(error) if is_closing(&error) => drain(incoming).await,
+        ended => ended,
+    }
+}
+
+async fn drain(incoming: &mut Incoming<impl OwnedRead>) -> Result<(), Error> {
     while incoming.receive_piece().await?.is_some() {}
     Ok(())
+}
+
+/// Whether it says that nothing can be sent because the connection is being closed, by either side.
+const fn is_closing(error: &Error) -> bool {
+    matches!(error, Error::Protocol(owned_io_websocket::Error::Misuse(Misuse::SentAfterClose)))
 }
 
 #[cfg(test)]

@@ -142,6 +142,32 @@ fn there_is_room_for_all_connections_from_the_start() {
     assert!(size >= 1800, "{size}");
 }
 
+#[test]
+fn draining_tells_websockets_that_the_server_goes_away() {
+    for runtime in RUNTIMES {
+        let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
+        let mut idle = server.upgrade(0, "/echo");
+        let mut busy = server.upgrade(0, "/source?bytes=100000");
+        idle.send(Message::text("first")).unwrap();
+        assert_eq!(idle.read().unwrap(), Message::text("first"));
+        assert_eq!(busy.read().unwrap().len(), 100_000);
+        server.signal("-TERM");
+        for socket in [&mut idle, &mut busy] {
+            let frame = loop {
+                match socket.read().unwrap() {
+                    Message::Binary(_) => {}
+                    Message::Close(frame) => break frame.expect("a code"),
+                    other => panic!("{runtime}: {other:?}"),
+                }
+            };
+            assert_eq!(u16::from(frame.code), 1001, "{runtime}");
+            // The rest of the closing handshake.
+            assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
+        }
+        assert_eq!(server.wait(), 0, "{runtime}");
+    }
+}
+
 /// What has not ended by the deadline is closed, and that is no failure.
 #[test]
 fn draining_ends_at_its_deadline() {

@@ -64,7 +64,7 @@ pub use buffers::Buffers;
 pub use error::{Error, Unsent};
 pub use handshake::{Pending, accept, connect};
 pub use incoming::Incoming;
-pub use outgoing::Outgoing;
+pub use outgoing::{CloseHandle, Outgoing};
 pub use queue::COPIED_BYTES_MAX;
 
 use crate::{CloseFrame, Kind};

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
@@ -131,11 +131,31 @@ impl Outgoing {
         self.shared.connection.clone()
     }
 
+    /// A handle that begins the closing handshake from elsewhere: when the program ends, say.
+    pub fn close_handle(&self) -> CloseHandle {
+        CloseHandle { shared: Rc::downgrade(&self.shared) }
+    }
+
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
-        let Shared { control, clock, writer, .. } = &*self.shared;
-        control.close(frame, (clock.now)())?;
-        writer.borrow().wake(); // the deadline is another one now
-        Ok(())
+        self.shared.begin_close(frame)
+    }
+}
+
+/// Begins the closing handshake of a connection that is elsewhere; does not keep it open.
+#[derive(Clone)]
+pub struct CloseHandle {
+    shared: Weak<Shared>,
+}
+
+impl CloseHandle {
+    /// As [`Outgoing::close`], but waits for nothing: the close frame leaves while either half is
+    /// waited for. If the connection is gone already, nothing happens.
+    ///
+    /// # Errors
+    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
+    /// bytes.
+    pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+        self.shared.upgrade().map_or(Ok(()), |shared| shared.begin_close(frame))
     }
 }
 
@@ -145,5 +165,11 @@ impl fmt::Debug for Outgoing {
             .field("control", &self.shared.control)
             .field("queued_bytes", &self.queued_bytes())
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for CloseHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloseHandle").finish_non_exhaustive()
     }
 }

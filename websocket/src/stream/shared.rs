@@ -9,7 +9,7 @@ use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
 
 use super::queue::Queue;
 use super::writer::{Done, Half, Job, Writer};
-use crate::{Control, State};
+use crate::{CloseFrame, Control, State};
 
 /// What the halves of a connection share.
 pub(super) struct Shared {
@@ -61,6 +61,12 @@ impl Shared {
             is_write_ended: Cell::new(false),
             broken: Cell::new(None),
         }
+    }
+
+    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+        self.control.close(frame, (self.clock.now)())?;
+        self.writer.borrow().wake(); // there is something to send, and the deadline is another
+        Ok(())
     }
 
     /// Writes all that is queued and due; then, if that was the end, ends our side of the stream.
