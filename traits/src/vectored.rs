@@ -95,10 +95,15 @@ impl<B: IoBuf> IoVec<B> {
 
     /// Drops the buffers and keeps the arrays.
     pub fn clear(&mut self) {
+        drop(self.drain());
+    }
+
+    /// Takes the buffers out, written or not, in order, and keeps the arrays.
+    pub fn drain(&mut self) -> impl Iterator<Item = B> {
         self.pieces.clear();
-        self.bufs.clear();
         self.written = 0;
         self.bytes_left = 0;
+        self.bufs.drain(..)
     }
 
     /// Takes the next `n` bytes as written.
@@ -171,6 +176,10 @@ mod tests {
         vec.clear();
         vec.push(b"again".to_vec());
         assert_eq!(next(&vec), b"again");
+        vec.advance(1);
+        assert!(vec.drain().eq([b"again".to_vec()]));
+        vec.push(b"once more".to_vec());
+        assert_eq!(next(&vec), b"once more");
     }
 
     /// "A warm `IoVec` that is cleared and filled again does not allocate": its arrays stay where

@@ -4,11 +4,11 @@ mod common;
 mod ends;
 
 use common::{BINARY, CLOSE, CONTINUATION, FIN, Role, TEXT, frame};
-use ends::{NORMAL, Protocol, buffers, raw_client, read_to_end, simulate};
+use ends::{NORMAL, Protocol, buffers, pair, raw_client, read_to_end, simulate};
 use owned_io::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream};
-use owned_io_websocket::stream::{Buffers, Error, Incoming, Message};
-use owned_io_websocket::{Config, Limit, Violation};
+use owned_io_websocket::stream::{Buffers, Error, Incoming, Message, Received};
+use owned_io_websocket::{Config, Kind, Limit, Part, Violation};
 
 /// Sends `wire`, and closes once the other side has.
 fn send(mut raw: SimStream, wire: Vec<u8>) -> owned_io::JoinHandle<Vec<u8>> {
@@ -153,4 +153,122 @@ fn a_connection_that_is_over_holds_no_memory() {
             assert_eq!(message, Some(Message::Binary(&[2; 20_000])), "the promise was given back");
         }
     });
+}
+
+#[test]
+fn large_messages_move_out_and_back() {
+    simulate(|| async {
+        let (server, mut client) = pair(Config::default(), Config::default()).await;
+        let echoing = Sim::spawn(async move {
+            let (mut incoming, mut outgoing) = (server.incoming, server.outgoing);
+            let mut moved = Vec::new();
+            let mut next = incoming.receive_owned().await.unwrap();
+            while let Some(message) = next {
+                match message {
+                    Received::Borrowed(message) => outgoing.write(message).unwrap(),
+                    Received::Owned(kind, payload) => {
+                        moved.push(payload.len());
+                        outgoing.write_bytes(Part::Whole(kind), payload).unwrap();
+                    }
+                }
+                next = match incoming.try_receive_owned() {
+                    Some(message) => Some(message),
+                    None => {
+                        outgoing.flush().await.unwrap();
+                        incoming.receive_owned().await.unwrap()
+                    }
+                };
+            }
+            moved
+        });
+        let text = "\u{e4}".repeat(50_000);
+        for end in [10, 1000, 16_000, 17_000, 60_000, 100_000] {
+            for message in [Message::Text(&text[..end]), Message::Binary(&text.as_bytes()[..end])] {
+                client.outgoing.send(message).await.unwrap();
+                assert_eq!(client.incoming.receive().await.unwrap(), Some(message));
+            }
+        }
+        for part in [Part::First(Kind::Text), Part::Middle, Part::Last] {
+            client.outgoing.write_part(part, b"in parts").unwrap();
+        }
+        client.outgoing.flush().await.unwrap();
+        let message = client.incoming.receive().await.unwrap();
+        assert_eq!(message, Some(Message::Text("in partsin partsin parts")));
+        client.close(NORMAL).await.unwrap();
+        let moved = [17_000, 17_000, 60_000, 60_000, 100_000, 100_000];
+        assert_eq!(echoing.await.unwrap(), moved, "not the short one in parts");
+    });
+}
+
+#[test]
+fn what_is_moved_out_counts_no_more_and_keeps_little_in_vain() {
+    simulate(|| async {
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 200_000);
+        let (mut server, raw) = raw_client(Config::default(), buffers, b"").await;
+        let lens = [200_000, 17_000, 200_000, 60_000, 200_000];
+        let wire = lens.map(|len| frame(Role::Server, FIN | BINARY, &vec![7; len]));
+        let _peer = send(raw, wire.concat());
+        let mut kept = Vec::new();
+        for (i, len) in lens.into_iter().enumerate() {
+            // The buffer of each that is given back is there for the next one.
+            let received = match i {
+                0 | 2 => Received::Borrowed(server.incoming.receive().await.unwrap().unwrap()),
+                _ => server.incoming.receive_owned().await.unwrap().unwrap(),
+            };
+            assert_eq!((received.kind(), received.as_bytes()), (Kind::Binary, &*vec![7; len]));
+            if let Received::Owned(_, payload) = received {
+                kept.push(payload);
+            }
+        }
+        let lens: Vec<_> = kept.iter().map(|payload| payload.len()).collect();
+        assert_eq!(lens, [60_000, 200_000], "17,000 bytes would have kept 200,000");
+    });
+}
+
+#[test]
+fn messages_begin_where_they_were_asked_to() {
+    for align in [2, 64, 4096] {
+        simulate(|| async move {
+            let buffers = buffers().aligned_to(align);
+            let (mut server, raw) = raw_client(Config::default(), buffers, b"").await;
+            let mut wire = Vec::new();
+            for len in [20_000, 70_000, 17_000, 90_000, 0, 1] {
+                let payload = vec![len as u8; len];
+                wire.extend(frame(Role::Server, FIN | BINARY, &payload));
+                let (start, rest) = payload.split_at(len / 3);
+                let (middle, end) = rest.split_at(len / 3);
+                wire.extend(frame(Role::Server, BINARY, start));
+                wire.extend(frame(Role::Server, CONTINUATION, middle));
+                wire.extend(frame(Role::Server, FIN | CONTINUATION, end));
+            }
+            let _peer = send(raw, wire);
+            for (i, len) in [20_000, 70_000, 17_000, 90_000].into_iter().enumerate() {
+                for _ in 0..2 {
+                    let received = match i % 2 {
+                        0 => server.incoming.receive_owned().await.unwrap().unwrap(),
+                        _ => Received::Borrowed(server.incoming.receive().await.unwrap().unwrap()),
+                    };
+                    let payload = received.as_bytes();
+                    assert_eq!(payload, vec![len as u8; len]);
+                    assert!(payload.as_ptr().addr().is_multiple_of(align));
+                }
+            }
+            for len in [0, 0, 1, 1] {
+                let message = server.incoming.receive().await.unwrap();
+                assert_eq!(message, Some(Message::Binary(&vec![1; len])));
+            }
+        });
+    }
+}
+
+#[test]
+#[should_panic(expected = "48 is no alignment up to 4096")]
+fn an_alignment_is_a_power_of_two() {
+    let _ = buffers().aligned_to(48);
+}
+
+#[test]
+#[should_panic(expected = "8192 is no alignment up to 4096")]
+fn an_alignment_is_at_most_a_page() {
+    let _ = buffers().aligned_to(8192);
 }

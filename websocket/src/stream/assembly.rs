@@ -2,15 +2,19 @@
 
 use std::mem;
 
-use super::Buffers;
+use bytes::{Buf, Bytes};
+
 use super::inbox::Found;
+use super::{Buffers, COPIED_BYTES_MAX};
 use crate::{Error, Kind};
 
 /// The pieces of a message that have come so far, one behind the other; or the message, while it is
 /// handed out.
 pub(super) struct Assembly {
     kind: Kind,
+    /// From `start` on, which is aligned as asked for, once there are any.
     bytes: Vec<u8>,
+    start: usize,
     /// How many bytes, at the end, were read and are not yet decoded.
     fresh_bytes: usize,
     is_whole: bool,
@@ -24,6 +28,7 @@ impl Assembly {
         Self {
             kind,
             bytes: buffers.take(),
+            start: 0,
             fresh_bytes: 0,
             is_whole: false,
             is_handed_out: false,
@@ -42,11 +47,7 @@ impl Assembly {
         let announced = payload.len() + frame_bytes_left;
         self.buffers.promise(announced)?;
         self.promised += announced;
-        if self.bytes.is_empty() {
-            self.bytes.reserve_exact(announced);
-        } else {
-            self.bytes.reserve(announced);
-        }
+        self.reserve(announced);
         self.bytes.extend_from_slice(payload);
         self.is_whole = last;
         Ok(())
@@ -79,13 +80,55 @@ impl Assembly {
 
     pub(super) fn hand_out(&mut self) -> &mut [u8] {
         self.is_handed_out = true;
-        &mut self.bytes
+        &mut self.bytes[self.start..]
     }
 
     pub(super) const fn is_handed_out(&self) -> bool {
         self.is_handed_out
     }
+
+    /// Whether moving it out is worth it: it is not copied anyway when it is sent, and little memory
+    /// is kept in vain, of a buffer that was used before.
+    pub(super) const fn is_movable(&self) -> bool {
+        self.len() > COPIED_BYTES_MAX && self.bytes.capacity() / BYTES_PER_BYTE_MAX <= self.len()
+    }
+
+    /// The message, moved out.
+    pub(super) fn into_bytes(mut self) -> Bytes {
+        let mut bytes = Bytes::from(mem::take(&mut self.bytes));
+        bytes.advance(self.start);
+        bytes
+    }
+
+    const fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// Makes room for so many bytes behind what there is.
+    fn reserve(&mut self, bytes: usize) {
+        let len = self.len();
+        if len == 0 {
+            let start = self.buffers.padding(&self.bytes);
+            if start + bytes <= self.bytes.capacity() {
+                self.bytes.resize(start, 0);
+                self.start = start;
+                return;
+            }
+        } else if bytes <= self.bytes.capacity() - self.bytes.len() {
+            return;
+        }
+        // Twice as much, or a message of many fragments would be copied with each.
+        let room = (len + bytes).max(2 * len);
+        let mut larger = Vec::with_capacity(room + self.buffers.align() - 1);
+        larger.resize(self.buffers.padding(&larger), 0);
+        let start = mem::replace(&mut self.start, larger.len());
+        larger.extend_from_slice(&self.bytes[start..]);
+        self.bytes = larger;
+    }
 }
+
+/// How many times as large as its message a buffer may be that is moved out.
+const BYTES_PER_BYTE_MAX: usize = 4;
 
 impl Drop for Assembly {
     fn drop(&mut self) {

@@ -17,6 +17,7 @@ use crate::{Error, Limit};
 #[derive(Clone, Debug)]
 pub struct Buffers {
     shared: Rc<Shared>,
+    align: usize,
 }
 
 #[derive(Debug)]
@@ -38,10 +39,17 @@ impl Buffers {
     /// The shortest buffers of a pool that will do, in bytes: a control frame must fit.
     pub const POOL_BUF_BYTES_MIN: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
 
+    /// The largest alignment there is to be had: a page, as direct I/O asks for.
+    pub const ALIGN_MAX: usize = 4096;
+
     /// Reads into buffers of `pool`; the messages that are being assembled, over all connections,
-    /// have at most `assembled_bytes_max` bytes, counted as they are announced. A message beyond that
-    /// fails its connection with [`Limit::Promised`], and
+    /// have at most `assembled_bytes_max` bytes. They count from the time they are announced until the
+    /// next message is asked for, or they are [moved out](super::Received::Owned). A message beyond
+    /// that fails its connection with [`Limit::Promised`], and
     /// [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
+    ///
+    /// What a message takes is what its first frame announces; and up to twice as much as it has by
+    /// then, if more frames follow.
     ///
     /// # Panics
     /// If the pool's buffers are smaller than [`POOL_BUF_BYTES_MIN`](Self::POOL_BUF_BYTES_MIN).
@@ -54,7 +62,28 @@ impl Buffers {
                 promise_bytes_left: Cell::new(assembled_bytes_max),
                 spare: RefCell::default(),
             }),
+            align: 1,
         }
+    }
+
+    /// The same memory, for connections whose assembled messages are to begin at a multiple of `align`
+    /// bytes. That holds for those that do not fit the pool's buffers, or come in several frames; one
+    /// that is handed out where it was received begins anywhere.
+    ///
+    /// ```
+    /// # use owned_io::{Pool, PoolConfig};
+    /// # use owned_io_websocket::stream::Buffers;
+    /// let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 * 1024 * 1024);
+    /// let for_direct_io = buffers.aligned_to(4096); // to accept or connect with
+    /// ```
+    ///
+    /// # Panics
+    /// If `align` is no power of two, or above [`ALIGN_MAX`](Self::ALIGN_MAX).
+    #[must_use]
+    pub fn aligned_to(&self, align: usize) -> Self {
+        let is_valid = align.is_power_of_two() && align <= Self::ALIGN_MAX;
+        assert!(is_valid, "{align} is no alignment up to {}", Self::ALIGN_MAX);
+        Self { shared: Rc::clone(&self.shared), align }
     }
 
     /// The pool that connections read into.
@@ -74,6 +103,16 @@ impl Buffers {
             buf.clear();
             spare.push(buf);
         }
+    }
+
+    pub(super) const fn align(&self) -> usize {
+        self.align
+    }
+
+    /// How far from the start of a buffer its first aligned byte is.
+    pub(super) fn padding(&self, buf: &[u8]) -> usize {
+        let at = buf.as_ptr().addr();
+        at.next_multiple_of(self.align) - at
     }
 
     /// Promises `bytes` to a message, until they are [released](Self::release).

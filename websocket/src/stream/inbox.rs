@@ -7,7 +7,7 @@ use owned_io::{IoBufMut, PoolBuf};
 
 use super::assembly::Assembly;
 use super::shared::Shared;
-use super::{Buffers, Message};
+use super::{Buffers, Message, Received};
 use crate::{Decoded, Error, Event, Kind, Piece, Receiver};
 
 /// The bytes that are received and not yet consumed, and the message that is being assembled.
@@ -113,6 +113,15 @@ impl Inbox {
         }
     }
 
+    /// The message that was found, and its buffer if it has one of its own.
+    #[inline]
+    pub(super) fn received(&mut self, found: Found) -> Received<'_> {
+        match found.place {
+            Place::Assembly => self.moved_out(found),
+            Place::Buffer(_) => Received::Borrowed(self.message(found)),
+        }
+    }
+
     /// The piece that was found.
     #[inline]
     pub(super) fn piece(&mut self, found: Found) -> Piece<'_> {
@@ -166,6 +175,13 @@ impl Inbox {
     pub(super) fn put_direct(&mut self, bytes: Vec<u8>, read: usize) {
         if let Some(assembly) = &mut self.assembly {
             assembly.put(bytes, read);
+        }
+    }
+
+    fn moved_out(&mut self, found: Found) -> Received<'_> {
+        match self.assembly.take_if(|assembly| assembly.is_movable()) {
+            Some(assembly) => Received::Owned(found.kind, assembly.into_bytes()),
+            None => Received::Borrowed(self.message(found)),
         }
     }
 

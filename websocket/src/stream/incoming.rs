@@ -5,7 +5,7 @@ use owned_io::{BufResult, IoBufMut, OwnedRead, Spare};
 use super::inbox::{Found, Inbox, Next, Room};
 use super::link::Link;
 use super::shared::Shared;
-use super::{Buffers, Error, Message};
+use super::{Buffers, Error, Message, Received};
 use crate::{Piece, Receiver};
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
@@ -83,13 +83,56 @@ impl<H: OwnedRead> Incoming<H> {
     /// None says nothing about why: [`receive`](Self::receive) does.
     #[inline]
     pub fn try_receive(&mut self) -> Option<Message<'_>> {
-        if self.link.over().is_some() {
-            return None;
-        }
-        match self.inbox.next_message(&self.link.shared) {
-            Ok(Next::Found(found)) => Some(self.inbox.message(found)),
-            _ => None,
-        }
+        let found = self.find_here(Inbox::next_message)?;
+        Some(self.inbox.message(found))
+    }
+
+    /// The same as [`receive`](Self::receive), except that a large message that was put together is
+    /// moved out, to be kept or to be sent by reference:
+    ///
+    /// ```
+    /// use owned_io::OwnedRead;
+    /// use owned_io_websocket::Part;
+    /// use owned_io_websocket::stream::{Error, Incoming, Outgoing, Received};
+    ///
+    /// async fn echo(
+    ///     mut incoming: Incoming<impl OwnedRead>,
+    ///     mut outgoing: Outgoing,
+    /// ) -> Result<(), Error> {
+    ///     while let Some(message) = incoming.receive_owned().await? {
+    ///         match message {
+    ///             Received::Borrowed(message) => outgoing.write(message)?,
+    ///             Received::Owned(kind, payload) => {
+    ///                 outgoing.write_bytes(Part::Whole(kind), payload)?;
+    ///             }
+    ///         }
+    ///         outgoing.flush().await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// That is for messages of more than [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes, unless
+    /// the buffer, one that was used before, is more than four times as large. Once moved out, a message
+    /// counts as promised no more; once queued, it counts towards
+    /// [`queue_bytes_max`](crate::Config::queue_bytes_max).
+    ///
+    /// # Errors
+    /// As for [`receive`](Self::receive).
+    ///
+    /// # Cancellation
+    /// See the [type](Self#cancellation).
+    pub async fn receive_owned(&mut self) -> Result<Option<Received<'_>>, Error> {
+        let found = self.find(Inbox::next_message).await?;
+        Ok(found.map(|found| self.inbox.received(found)))
+    }
+
+    /// The next message, if it is here already: [`try_receive`](Self::try_receive) of a message as
+    /// [`receive_owned`](Self::receive_owned) gives it.
+    #[inline]
+    pub fn try_receive_owned(&mut self) -> Option<Received<'_>> {
+        let found = self.find_here(Inbox::next_message)?;
+        Some(self.inbox.received(found))
     }
 
     /// Waits for the next piece of a message, whatever its length: for messages too large to be put
@@ -108,6 +151,29 @@ impl<H: OwnedRead> Incoming<H> {
     pub async fn receive_piece(&mut self) -> Result<Option<Piece<'_>>, Error> {
         let found = self.find(Inbox::next_piece).await?;
         Ok(found.map(|found| self.inbox.piece(found)))
+    }
+
+    /// The next piece, if it is here already: what [`try_receive`](Self::try_receive) is to
+    /// [`receive`](Self::receive).
+    #[inline]
+    pub fn try_receive_piece(&mut self) -> Option<Piece<'_>> {
+        let found = self.find_here(Inbox::next_piece)?;
+        Some(self.inbox.piece(found))
+    }
+
+    /// What `next` looks for, if it is here already.
+    #[inline]
+    fn find_here(
+        &mut self,
+        next: impl FnOnce(&mut Inbox, &Shared) -> Result<Next, crate::Error>,
+    ) -> Option<Found> {
+        if self.link.over().is_some() {
+            return None;
+        }
+        match next(&mut self.inbox, &self.link.shared) {
+            Ok(Next::Found(found)) => Some(found),
+            _ => None,
+        }
     }
 
     /// Reads until there is what `next` looks for; none once the connection is closed.
@@ -132,19 +198,6 @@ impl<H: OwnedRead> Incoming<H> {
                     return Err(self.link.fail(error).await);
                 }
             }
-        }
-    }
-
-    /// The next piece, if it is here already: what [`try_receive`](Self::try_receive) is to
-    /// [`receive`](Self::receive).
-    #[inline]
-    pub fn try_receive_piece(&mut self) -> Option<Piece<'_>> {
-        if self.link.over().is_some() {
-            return None;
-        }
-        match self.inbox.next_piece(&self.link.shared) {
-            Ok(Next::Found(found)) => Some(self.inbox.piece(found)),
-            _ => None,
         }
     }
 

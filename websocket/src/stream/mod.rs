@@ -58,6 +58,7 @@ mod writer;
 
 use std::fmt;
 
+use bytes::Bytes;
 use owned_io::ByteStream;
 
 pub use buffers::Buffers;
@@ -87,6 +88,15 @@ pub enum Message<'a> {
     Text(&'a str),
     /// Bytes.
     Binary(&'a [u8]),
+}
+
+/// A message, and who owns its bytes: what [`Incoming::receive_owned`] gives.
+pub enum Received<'a> {
+    /// It is where it was received, until the next is asked for.
+    Borrowed(Message<'a>),
+    /// One that was put together: its buffer, moved out, for [`Outgoing::write_bytes`] or for keeping.
+    /// Text is UTF-8.
+    Owned(Kind, Bytes),
 }
 
 impl<S: ByteStream> WebSocket<S> {
@@ -124,9 +134,37 @@ impl<'a> Message<'a> {
     }
 }
 
+impl Received<'_> {
+    /// What it is made of.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Borrowed(message) => message.kind(),
+            Self::Owned(kind, _) => *kind,
+        }
+    }
+
+    /// Its payload.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(message) => message.as_bytes(),
+            Self::Owned(_, payload) => payload,
+        }
+    }
+}
+
 impl fmt::Debug for Message<'_> {
     /// How long the payload is, not what it is: that may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}({} bytes)", self.kind(), self.as_bytes().len())
+    }
+}
+
+impl fmt::Debug for Received<'_> {
+    /// As of a message.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Borrowed(message) => f.debug_tuple("Borrowed").field(message).finish(),
+            Self::Owned(kind, payload) => write!(f, "Owned({kind:?}({} bytes))", payload.len()),
+        }
     }
 }

@@ -142,7 +142,11 @@ impl Queue {
         match batch {
             Batch::One(buf) => self.buffers.give(buf),
             Batch::Many(mut pieces) => {
-                pieces.clear();
+                // A payload that nobody else has may well be a message that was received: its buffer
+                // is used again for the next one.
+                for own in pieces.drain().filter_map(|piece| piece.try_into_mut().ok()) {
+                    self.buffers.give(emptied(own));
+                }
                 self.spare = pieces;
             }
         }
@@ -175,4 +179,10 @@ impl Queue {
             self.buffers.give(mem::take(&mut self.copied));
         }
     }
+}
+
+/// The memory of `bytes`, without a copy of what is in it.
+fn emptied(mut bytes: BytesMut) -> Vec<u8> {
+    bytes.clear();
+    bytes.into()
 }
