@@ -99,7 +99,8 @@ pub enum Misuse {
     ContinuationWithoutStart,
     /// A ping of more than 125 bytes, or a close reason of more than 123.
     LongControlFrame,
-    /// Asked for a header alone on a client, whose payloads must be masked.
+    /// Asked for a header alone on a client, or sent a frame there that was encoded before: what a client
+    /// sends is masked, each time in another way.
     NotMasked,
 }
 

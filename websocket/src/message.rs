@@ -24,9 +24,22 @@ pub enum Part {
     Last,
 }
 
+impl Part {
+    /// The opcode of its frame, and whether that is the last of its message.
+    #[inline]
+    pub(crate) const fn opcode(self) -> (Opcode, bool) {
+        match self {
+            Self::Whole(kind) => (kind.opcode(), true),
+            Self::First(kind) => (kind.opcode(), false),
+            Self::Middle => (Opcode::Continuation, false),
+            Self::Last => (Opcode::Continuation, true),
+        }
+    }
+}
+
 impl Kind {
     #[inline]
-    pub(crate) const fn opcode(self) -> Opcode {
+    const fn opcode(self) -> Opcode {
         match self {
             Self::Text => Opcode::Text,
             Self::Binary => Opcode::Binary,

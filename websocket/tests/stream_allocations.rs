@@ -1,5 +1,6 @@
 //! Once warm, an echo allocates nothing, whatever its size, on either side; nor does a large payload that
-//! is sent by reference. One that is moved out and sent so takes one small allocation.
+//! is sent by reference. One that is moved out and sent so takes one small allocation; a frame for many
+//! connections takes two, however many they are.
 
 mod counting;
 
@@ -9,7 +10,7 @@ use owned_io::{Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{
-    Buffers, Error, Message, Outgoing, Received, WebSocket, accept, connect,
+    Buffers, EncodedFrame, Error, Message, Outgoing, Received, WebSocket, accept, connect,
 };
 use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Part};
 
@@ -37,6 +38,44 @@ fn echo_of_every_size_in_both_roles() {
             serving.await.unwrap().unwrap();
         });
     }
+}
+
+#[test]
+fn one_frame_for_many_connections() {
+    owned_io_sim::block_on(async {
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
+        let (mut servers, mut clients) = (Vec::new(), Vec::new());
+        for _ in 0..10 {
+            let (a, b) = pipe();
+            let accepting = {
+                let buffers = buffers.clone();
+                Sim::spawn(async move { accept::<Sim, _>(a, &buffers, Config::default()).await })
+            };
+            let (config, offer) = (Config::default(), Offer::default());
+            clients.push(connect::<Sim, _>(b, &buffers, config, &offer).await.unwrap().0);
+            servers.push(accepting.await.unwrap().unwrap());
+        }
+        let payload = vec![7; 20_000];
+        let mut before = 0;
+        for round in 0..40 {
+            if round == 20 {
+                before = allocations(); // warm
+            }
+            for len in [100, 20_000] {
+                let frame = EncodedFrame::new(Part::Whole(Kind::Binary), &payload[..len]);
+                for server in &mut servers {
+                    server.outgoing.write_frame(&frame).unwrap();
+                    server.outgoing.flush().await.unwrap();
+                }
+                for client in &mut clients {
+                    let message = client.incoming.receive().await.unwrap();
+                    assert_eq!(message, Some(Message::Binary(&payload[..len])));
+                }
+            }
+        }
+        let allocated = allocations() - before;
+        assert!(allocated <= 2 * 2 * 20, "{allocated} times");
+    });
 }
 
 async fn echo(server: WebSocket<SimStream>, moves_out: bool) -> Result<(), Error> {

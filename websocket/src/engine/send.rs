@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use super::{Control, State};
-use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, Opcode, mask};
+use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, mask};
 use crate::{Config, Error, Limit, Misuse, Part};
 
 /// Turns messages into the bytes that are sent to the peer.
@@ -151,18 +151,16 @@ impl Sender {
         if control.state() != State::Open {
             return Err(Misuse::SentAfterClose.into());
         }
-        let (opcode, fin) = match (part, self.within_message) {
-            (Part::Whole(kind), false) => (kind.opcode(), true),
-            (Part::First(kind), false) => (kind.opcode(), false),
-            (Part::Middle, true) => (Opcode::Continuation, false),
-            (Part::Last, true) => (Opcode::Continuation, true),
+        match (part, self.within_message) {
             (Part::Whole(_) | Part::First(_), true) => {
                 return Err(Misuse::MessageWithinMessage.into());
             }
             (Part::Middle | Part::Last, false) => {
                 return Err(Misuse::ContinuationWithoutStart.into());
             }
-        };
+            _ => {}
+        }
+        let (opcode, fin) = part.opcode();
         let queued = self.queued_bytes.saturating_add(len).saturating_add(Header::BYTES_MAX);
         if queued > self.queue_bytes_max {
             return Err(self.full(queued));

@@ -46,6 +46,7 @@
 
 mod assembly;
 mod buffers;
+mod encoded;
 mod error;
 mod handshake;
 mod inbox;
@@ -62,6 +63,7 @@ use bytes::Bytes;
 use owned_io::ByteStream;
 
 pub use buffers::Buffers;
+pub use encoded::EncodedFrame;
 pub use error::{Error, Unsent};
 pub use handshake::{Pending, accept, connect};
 pub use incoming::Incoming;

@@ -7,7 +7,7 @@ use owned_io::ShutdownHandle;
 
 use super::shared::Shared;
 use super::writer::Half;
-use super::{Error, Message, Unsent};
+use super::{EncodedFrame, Error, Message, Unsent};
 use crate::{CloseFrame, Limit, Part};
 
 /// The half that sends.
@@ -61,6 +61,16 @@ impl Outgoing {
     /// As for [`write_part`](Self::write_part); the payload comes back.
     pub fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
         self.shared.queue.borrow_mut().push(&self.shared.control, part, payload)
+    }
+
+    /// Queues a frame that was encoded before, by reference, so that it can go to many connections; up
+    /// to [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) it is copied all the same.
+    ///
+    /// # Errors
+    /// As for [`write_part`](Self::write_part), and
+    /// [`Misuse::NotMasked`](crate::Misuse::NotMasked) on a client.
+    pub fn write_frame(&mut self, frame: &EncodedFrame) -> Result<(), crate::Error> {
+        self.shared.queue.borrow_mut().share(&self.shared.control, frame)
     }
 
     /// Waits until all that is queued is written: in one operation, if the peer takes it and it is

@@ -4,7 +4,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use owned_io::IoVec;
 
-use super::{Buffers, Unsent};
+use super::{Buffers, EncodedFrame, Unsent};
 use crate::{Control, Error, Part, Sender};
 
 /// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
@@ -103,6 +103,20 @@ impl Queue {
             }
             Err(error) => Err(Unsent { error, payload }),
         }
+    }
+
+    /// Queues a frame without copying it, unless it is short.
+    pub(super) fn share(&mut self, control: &Control, frame: &EncodedFrame) -> Result<(), Error> {
+        // The header is the same.
+        self.sender.encode_header(control, frame.part(), frame.payload_bytes())?;
+        if frame.as_bytes().len() <= COPIED_BYTES_MAX {
+            self.make_room();
+            self.copied.extend_from_slice(frame.as_bytes());
+        } else {
+            self.seal();
+            self.pieces.push(frame.as_bytes().clone());
+        }
+        Ok(())
     }
 
     /// Queues the control frames that are due because the peer sent some, unless too many of them
