@@ -68,15 +68,15 @@ impl Options {
         let newcomers = newcomers as usize;
 
         let clock = Clock::new();
-        let payload = self.payload as usize;
-        let mut dialer = Dialer::new(self.common.addr, self.busy + newcomers);
-        let mut busy = Session::new(Echo::new(payload), clock, self.busy, 1, 0)?;
+        let echo = || Echo::new(self.common.wire(), self.payload as usize);
+        let mut dialer = Dialer::new(&self.common, self.busy + newcomers);
+        let mut busy = Session::new(echo(), clock, self.busy, 1, 0)?;
         busy.open_all(&mut dialer, self.patience, Opening::Answer)?;
         if self.busy > 0 {
             busy.tally.require_opened()?;
         }
         let first_id = self.busy as u32;
-        let newcomers = Session::new(Echo::new(payload), clock, newcomers, 1, first_id)?;
+        let newcomers = Session::new(echo(), clock, newcomers, 1, first_id)?;
         let mut run = Run::new(self, busy, newcomers, dialer)
             .map_err(|error| Failure::new(format!("cannot wait for two things: {error}")))?;
         run.drive()?;

@@ -38,9 +38,9 @@ impl Options {
     pub fn run(&self) -> Result<Report, Failure> {
         self.common.prepare(self.connections)?;
         let clock = Clock::new();
-        let echo = Echo::new(self.payload as usize);
+        let echo = Echo::new(self.common.wire(), self.payload as usize);
         let mut session = Session::new(echo, clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(self.common.addr, self.connections);
+        let mut dialer = Dialer::new(&self.common, self.connections);
         let mut ready = Vec::new();
         let (mut connect, mut first_echo) = (Histogram::new(), Histogram::new());
 

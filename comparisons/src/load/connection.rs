@@ -1,4 +1,4 @@
-//! One connection: how far it has sent and how far it has been answered, and nothing buffered.
+//! One connection: how far it has sent and how far it has been answered, and no message buffered.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -6,6 +6,8 @@ use std::ops::Range;
 use mio::net::TcpStream;
 
 use super::exchange::Exchange;
+use super::frames::{self, Frames, Head, Piece};
+use super::upgrade::{self, Refusal, Upgrade};
 
 /// How often one turn may read before others get theirs.
 const READS_MAX: usize = 16;
@@ -83,12 +85,20 @@ pub(crate) enum Fault {
     Connect(io::Error),
     /// The peer closed it.
     Closed,
+    /// The peer closed it with this code.
+    ClosedWith(Option<u16>),
+    /// The peer closed it, as it should.
+    Ended,
+    /// There is no WebSocket: the peer's status line.
+    Refused(String),
     /// Reading failed.
     Read(io::Error),
     /// Writing failed.
     Write(io::Error),
     /// Something else came than was expected; where.
     Wrong(Place),
+    /// The peer did what it may not in a WebSocket; in place of which message.
+    Unlawful(&'static str, u64),
     /// More came than was asked for.
     Unasked(Place),
 }
@@ -113,22 +123,42 @@ pub(crate) struct Connection {
     writable: bool,
     /// The peer has sent all it will.
     closed: bool,
+    wire: Wire,
+    /// What is to be sent before the next message: a request to upgrade, a pong.
+    ahead: Vec<u8>,
     /// So many messages may be sent.
     released: u64,
+    /// So many answers are to come then.
+    due: u64,
     sent: Place,
     answered: Place,
 }
 
+#[derive(Debug)]
+enum Wire {
+    Tcp,
+    /// With what has come of the answer.
+    Upgrading(Vec<u8>),
+    WebSocket(Frames),
+}
+
 impl Connection {
     /// One that is still connecting.
-    pub(crate) fn new(stream: TcpStream, id: u32) -> Self {
+    pub(crate) fn new(stream: TcpStream, id: u32, upgrade: Option<&Upgrade>) -> Self {
+        let (wire, ahead) = match upgrade {
+            None => (Wire::Tcp, Vec::new()),
+            Some(upgrade) => (Wire::Upgrading(Vec::new()), upgrade.request(id)),
+        };
         Self {
             stream,
             id,
             connected: false,
             writable: false,
             closed: false,
+            wire,
+            ahead,
             released: 0,
+            due: 0,
             sent: Place::default(),
             answered: Place::default(),
         }
@@ -140,15 +170,21 @@ impl Connection {
         self.closed |= closed;
     }
 
-    /// Lets one more message be sent; its number.
-    pub(crate) fn release(&mut self) -> u64 {
+    /// Whether messages can be exchanged.
+    pub(crate) fn is_open(&self) -> bool {
+        self.connected && !matches!(self.wire, Wire::Upgrading(_))
+    }
+
+    /// Lets one more message be sent, which has so many answers; its number.
+    pub(crate) fn release(&mut self, answers: u64) -> u64 {
         self.released += 1;
+        self.due += answers;
         self.released - 1
     }
 
-    /// Messages released and not answered.
+    /// Answers to what was released that have not come.
     pub(crate) fn outstanding(&self) -> u64 {
-        self.released - self.answered.message
+        self.due - self.answered.message
     }
 
     /// Messages released and not sent.
@@ -156,8 +192,8 @@ impl Connection {
         self.released - self.sent.message
     }
 
-    /// Whether connecting has come to its end.
-    pub(crate) fn finish_connecting(&mut self) -> Result<bool, Fault> {
+    /// Looks whether connecting has come to its end.
+    pub(crate) fn finish_connecting(&mut self) -> Result<(), Fault> {
         if let Some(error) = self.stream.take_error().map_err(Fault::Connect)? {
             return Err(Fault::Connect(error));
         }
@@ -166,11 +202,11 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
             Err(error) => return Err(Fault::Connect(error)),
         }
-        Ok(self.connected)
+        Ok(())
     }
 
-    /// Sends what was released, as much at once as `scratch` holds and the socket takes; how many
-    /// messages were completed.
+    /// Sends what is ahead and what was released, as much at once as `scratch` holds and the socket
+    /// takes; how many messages were completed.
     pub(crate) fn flush<E: Exchange>(
         &mut self,
         exchange: &E,
@@ -178,8 +214,21 @@ impl Connection {
     ) -> Result<u64, Fault> {
         let message_bytes = exchange.request_bytes();
         let before = self.sent.message;
-        while self.connected && self.writable && self.sent.message < self.released {
-            let left = (self.released - self.sent.message) * message_bytes - self.sent.offset;
+        if message_bytes == 0 && self.is_open() {
+            self.sent.message = self.released;
+        }
+        while self.connected && self.writable {
+            if self.sent.offset == 0 && !self.ahead.is_empty() {
+                self.flush_ahead()?;
+                continue;
+            }
+            if !self.is_open() || self.sent.message == self.released {
+                break;
+            }
+            // What is ahead leaves between two messages.
+            let messages =
+                if self.ahead.is_empty() { self.released - self.sent.message } else { 1 };
+            let left = messages * message_bytes - self.sent.offset;
             let len = left.min(scratch.len() as u64) as usize;
             let mut filled = self.sent;
             filled.advance(&mut scratch[..len], message_bytes, |place, part| {
@@ -194,6 +243,16 @@ impl Connection {
             }
         }
         Ok(self.sent.message - before)
+    }
+
+    fn flush_ahead(&mut self) -> Result<(), Fault> {
+        match self.stream.write(&self.ahead) {
+            Ok(n) => drop(self.ahead.drain(..n)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Fault::Write(error)),
+        }
+        Ok(())
     }
 
     /// Reads what is there and checks it.
@@ -241,17 +300,104 @@ impl Connection {
         }
     }
 
-    fn check<E: Exchange>(&mut self, exchange: &E, got: &[u8]) -> Result<(), Fault> {
-        let id = self.id;
-        let message_bytes = exchange.answer_bytes();
-        let right = self.answered.advance(got, message_bytes, |place, part| {
-            exchange.matches(id, place.message, place.offset, part)
-        });
-        if self.answered > self.sent || !right && self.answered == self.sent {
+    fn check<E: Exchange>(&mut self, exchange: &E, mut got: &[u8]) -> Result<(), Fault> {
+        if let Wire::Upgrading(head) = &mut self.wire {
+            let answered = upgrade::answer(head, &mut got, self.id);
+            if !answered.map_err(Fault::refused)? {
+                return Ok(());
+            }
+            self.wire = Wire::WebSocket(Frames::default());
+            if exchange.request_bytes() == 0 {
+                self.sent.message = self.released;
+            }
+        }
+        let right = match self.wire {
+            Wire::WebSocket(_) => self.check_frames(exchange, got)?,
+            _ => self.check_bytes(exchange, got),
+        };
+        let asked = Place { message: self.sent.message * exchange.answers(), ..self.sent };
+        if self.answered > asked || !right && self.answered == asked {
             return Err(Fault::Unasked(self.sent));
         }
         if right { Ok(()) } else { Err(Fault::Wrong(self.answered)) }
     }
+
+    fn check_bytes<E: Exchange>(&mut self, exchange: &E, got: &[u8]) -> bool {
+        let id = self.id;
+        self.answered.advance(got, exchange.answer_bytes(), |place, part| {
+            exchange.matches(id, place.message, place.offset, part)
+        })
+    }
+
+    fn check_frames<E: Exchange>(&mut self, exchange: &E, mut got: &[u8]) -> Result<bool, Fault> {
+        let Wire::WebSocket(frames) = &mut self.wire else { return Ok(true) };
+        let answer_bytes = exchange.answer_bytes();
+        let answered = &mut self.answered;
+        loop {
+            if frames.is_between_messages() && !whole_frames(exchange, self.id, answered, &mut got)
+            {
+                return Ok(false);
+            }
+            let unlawful = |what| Fault::Unlawful(what, answered.message);
+            match frames.next(&mut got).map_err(unlawful)? {
+                None => return Ok(true),
+                Some(Piece::Payload(part, last)) => {
+                    let end = answered.offset + part.len() as u64;
+                    if end > answer_bytes
+                        || last && end < answer_bytes
+                        || !exchange.matches(self.id, answered.message, answered.offset, part)
+                    {
+                        return Ok(false);
+                    }
+                    answered.offset = end;
+                    if last {
+                        *answered = Place { message: answered.message + 1, offset: 0 };
+                    }
+                }
+                // Only the last ping has to be answered (RFC 6455 5.5.3), and what is ahead may
+                // have been sent in part.
+                Some(Piece::Ping(payload)) if self.ahead.is_empty() => {
+                    self.ahead = frames::pong(&payload);
+                }
+                Some(Piece::Ping(_) | Piece::Pong) => {}
+                Some(Piece::Close(code)) => {
+                    if self.sent.offset == 0 && self.ahead.is_empty() {
+                        // The peer has said why it ends, and ends with or without an answer.
+                        let _ = self.stream.write(&frames::close(code));
+                    }
+                    let expected = code == Some(1000) && exchange.ends_after(answered.message);
+                    return Err(if expected { Fault::Ended } else { Fault::ClosedWith(code) });
+                }
+            }
+        }
+    }
+}
+
+impl Fault {
+    fn refused(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Refused(status) => Self::Refused(status),
+            Refusal::Wrong(what) => Self::Unlawful(what, 0),
+        }
+    }
+}
+
+/// Takes answers off `got` that are there in full, each in one frame, as they mostly are; at the
+/// first that is wrong it is false.
+fn whole_frames<E: Exchange>(exchange: &E, id: u32, answered: &mut Place, got: &mut &[u8]) -> bool {
+    let head = Head::of_server(exchange.answer_bytes());
+    let head = head.as_slice();
+    let frame_bytes = head.len() + exchange.answer_bytes() as usize;
+    while let Some((frame, rest)) = got.split_at_checked(frame_bytes)
+        && frame.starts_with(head)
+    {
+        if !exchange.matches(id, answered.message, 0, &frame[head.len()..]) {
+            return false;
+        }
+        answered.message += 1;
+        *got = rest;
+    }
+    true
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Failure;
+use super::options::Common;
+use super::upgrade::Upgrade;
 
 /// Connections from one local address; it has some 28,000 ports, and those of the last minute rest.
 const PER_SOURCE: usize = 20_000;
@@ -25,17 +27,20 @@ const FILES_SPARE: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Dialer {
     target: SocketAddr,
+    upgrade: Option<Upgrade>,
     sources: usize,
     next: usize,
 }
 
 impl Dialer {
     /// For so many connections in all.
-    pub(crate) fn new(target: SocketAddr, connections: usize) -> Self {
+    pub(crate) fn new(common: &Common, connections: usize) -> Self {
+        let target = common.addr;
+        let upgrade = common.websocket.as_ref().map(|path| Upgrade::new(target, path));
         let loopback = matches!(target.ip(), IpAddr::V4(ip) if ip.is_loopback());
         let wanted = connections.div_ceil(PER_SOURCE);
         let sources = if loopback && wanted > 1 { wanted.min(SOURCES_MAX) } else { 0 };
-        Self { target, sources, next: 0 }
+        Self { target, upgrade, sources, next: 0 }
     }
 
     /// Begins to connect.
@@ -53,6 +58,11 @@ impl Dialer {
             Err(error) => return Err(error),
         }
         Ok(TcpStream::from_std(socket.into()))
+    }
+
+    /// What a connection has to ask for before it is a WebSocket, if it is to be one.
+    pub(crate) fn upgrade(&self) -> Option<&Upgrade> {
+        self.upgrade.as_ref()
     }
 
     fn source(&mut self) -> Option<SocketAddrV4> {
@@ -83,8 +93,14 @@ pub(crate) fn make_room(connections: usize) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
+    fn dialer(target: &str, connections: usize) -> Dialer {
+        let addr = target.parse().expect("an address");
+        let common = Common { addr, websocket: None, core: None, json: None, server_pid: None };
+        Dialer::new(&common, connections)
+    }
+
     fn sources(target: &str, connections: usize) -> usize {
-        Dialer::new(target.parse().expect("an address"), connections).sources
+        dialer(target, connections).sources
     }
 
     #[test]
@@ -98,7 +114,7 @@ mod tests {
 
     #[test]
     fn they_are_taken_in_turn() {
-        let mut dialer = Dialer::new("127.0.0.1:7".parse().expect("an address"), 50_000);
+        let mut dialer = dialer("127.0.0.1:7", 50_000);
         let ips: Vec<u8> =
             (0..4).map(|_| dialer.source().expect("loopback").ip().octets()[3]).collect();
         assert_eq!(ips, [2, 3, 4, 2]);

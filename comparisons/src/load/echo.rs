@@ -24,6 +24,7 @@ impl Options {
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
     pub fn run(&self) -> Result<Report, Failure> {
-        steady::run(&self.common, &self.steady, Echo::new(self.payload as usize))
+        let echo = Echo::new(self.common.wire(), self.payload as usize);
+        steady::run(&self.common, &self.steady, echo)
     }
 }

@@ -39,8 +39,9 @@ impl Options {
         self.common.prepare(self.connections)?;
         let before = self.common.server_pid.map(Usage::of).transpose()?;
         let clock = Clock::new();
-        let mut session = Session::new(Echo::new(1), clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(self.common.addr, self.connections);
+        let mut session =
+            Session::new(Echo::new(self.common.wire(), 1), clock, self.connections, 1, 0)?;
+        let mut dialer = Dialer::new(&self.common, self.connections);
         session.open_all(&mut dialer, self.patience, Opening::Connect)?;
         session.tally.require_opened()?;
 
@@ -80,8 +81,9 @@ pub(crate) fn stay<E: Exchange>(
         }
         session.wait(&mut ready, Duration::from_nanos(window.next_after(now, now) - now))?;
         for event in &ready {
-            // Nothing is to come but the end of a connection, which goes to the tally.
+            // Nothing is to come but the end of a connection, which goes to the tally, or a ping.
             session.turn(*event);
+            session.flush(event.index);
         }
     }
 }

@@ -110,12 +110,12 @@ impl<'a> Run<'a> {
     /// The busy are open, the others are not yet.
     fn new(options: &'a Options) -> Result<Self, Failure> {
         let clock = Clock::new();
-        let echo = || Echo::new(options.payload as usize);
+        let echo = || Echo::new(options.common.wire(), options.payload as usize);
         let (count, first_id) = (options.connections - options.busy, options.busy as u32);
         let mut run = Self {
             options,
             clock,
-            dialer: Dialer::new(options.common.addr, options.connections),
+            dialer: Dialer::new(&options.common, options.connections),
             busy: Session::new(echo(), clock, options.busy, 1, 0)?,
             others: Session::new(echo(), clock, count, 1, first_id)?,
         };

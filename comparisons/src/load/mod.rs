@@ -7,6 +7,7 @@
 mod connection;
 mod dial;
 mod exchange;
+mod frames;
 mod histogram;
 mod options;
 mod pace;
@@ -14,6 +15,7 @@ mod report;
 mod server;
 mod session;
 mod steady;
+mod upgrade;
 mod window;
 
 pub mod arrivals;

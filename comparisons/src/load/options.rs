@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::exchange::Wire;
 use super::{Failure, dial};
 
 /// The options of every command.
@@ -15,6 +16,9 @@ pub struct Common {
     /// The server's address, host:port.
     #[arg(value_parser = address)]
     pub addr: SocketAddr,
+    /// Speak WebSocket, at this path of an HTTP server.
+    #[arg(long, value_name = "PATH", value_parser = path)]
+    pub websocket: Option<String>,
     /// Run on this core only.
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
@@ -27,6 +31,10 @@ pub struct Common {
 }
 
 impl Common {
+    pub(crate) fn wire(&self) -> Wire {
+        if self.websocket.is_some() { Wire::WebSocket } else { Wire::Tcp }
+    }
+
     /// Pins the process, makes room for so many connections.
     pub(crate) fn prepare(&self, connections: usize) -> Result<(), Failure> {
         dial::make_room(connections)?;
@@ -67,6 +75,14 @@ pub struct Steady {
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
     found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn path(text: &str) -> Result<String, String> {
+    if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a path such as /echo, of visible ASCII".to_owned())
+    }
 }
 
 /// How many connections one run may ask for.

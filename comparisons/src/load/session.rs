@@ -60,10 +60,19 @@ impl Tally {
             Fault::Read(error) => return self.error(format!("read: {error}")),
             Fault::Write(error) => return self.error(format!("write: {error}")),
             Fault::Closed => return self.error("closed by the server"),
+            Fault::ClosedWith(None) => return self.error("closed by the server without a code"),
+            Fault::ClosedWith(Some(code)) => {
+                return self.error(format!("closed by the server with {code}"));
+            }
+            Fault::Ended => return,
+            Fault::Refused(status) => return self.error(format!("upgrade refused: {status}")),
             Fault::Wrong(at) => format!(
                 "connection {index}: the answer to message {} is wrong, at byte {} or after",
                 at.message, at.offset
             ),
+            Fault::Unlawful(what, message) => {
+                format!("connection {index}: {what}, in place of the answer to message {message}")
+            }
             Fault::Unasked(at) => format!(
                 "connection {index}: more came than {} messages and {} bytes, which were sent",
                 at.message, at.offset
@@ -102,7 +111,7 @@ impl Tally {
 /// What a connection has to have done to be open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// It is connected.
+    /// It is connected, and a WebSocket if it is to be one.
     Connect,
     /// The same; and it sends a first message, which may wait for its answer.
     Send,
@@ -122,9 +131,9 @@ pub(crate) struct Ready {
 /// What a connection did about it.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// It has just become connected.
+    /// It has just become connected, and a WebSocket if it is to be one.
     pub(crate) connected: bool,
-    /// These messages have just been answered.
+    /// These answers have just come.
     pub(crate) answered: Range<u64>,
     /// So many bytes came.
     pub(crate) bytes: u64,
@@ -142,7 +151,7 @@ pub(crate) struct Session<E> {
     pub(crate) tally: Tally,
     /// Connections that are not over.
     pub(crate) open: usize,
-    /// Messages released and not answered, on those.
+    /// Answers to what was released that have not come, on those.
     pub(crate) outstanding: u64,
     poll: Poll,
     events: Events,
@@ -240,7 +249,7 @@ impl<E: Exchange> Session<E> {
         match opened {
             Ok(stream) => {
                 let id = self.first_id.wrapping_add(index as u32);
-                self.connections[index] = Some(Connection::new(stream, id));
+                self.connections[index] = Some(Connection::new(stream, id, dialer.upgrade()));
                 self.open += 1;
             }
             Err(error) => self.tally.fault(index, &Fault::Connect(error)),
@@ -282,7 +291,7 @@ impl<E: Exchange> Session<E> {
                 if opening[event.index] && (through || !alive) {
                     opening[event.index] = false;
                     opening_count -= 1;
-                    self.tally.opened += u64::from(alive);
+                    self.tally.opened += u64::from(through);
                 }
             }
             let now = self.clock.now();
@@ -301,10 +310,11 @@ impl<E: Exchange> Session<E> {
     /// Lets a connection send its next message, which was to be sent at `intended`.
     pub(crate) fn release(&mut self, index: usize, intended: u64) {
         let Some(connection) = &mut self.connections[index] else { return };
-        let message = connection.release();
+        let answers = self.exchange.answers();
+        let message = connection.release(answers);
         let slot = self.slot(index, message);
         self.starts[slot] = intended;
-        self.outstanding += 1;
+        self.outstanding += answers;
     }
 
     /// When a message was to be sent, one of the last that were released.
@@ -361,12 +371,10 @@ impl<E: Exchange> Session<E> {
         let mut turn = Turn { connected: false, answered: 0..0, bytes: 0, over: false, now };
         let Some(connection) = &mut self.connections[index] else { return turn };
         connection.ready(ready.writable, ready.closed);
+        let was_open = connection.is_open();
         let mut fault = None;
         if !connection.connected && ready.writable {
-            match connection.finish_connecting() {
-                Ok(connected) => turn.connected = connected,
-                Err(error) => fault = Some(error),
-            }
+            fault = connection.finish_connecting().err();
         }
         if connection.connected && (ready.readable || ready.closed) {
             let result = connection.receive(&self.exchange, &mut self.read_scratch);
@@ -387,6 +395,7 @@ impl<E: Exchange> Session<E> {
                 self.unfinished.push(index);
             }
         }
+        turn.connected = !was_open && connection.is_open();
         if let Some(fault) = fault {
             self.tally.fault(index, &fault);
             self.close(index);

@@ -13,7 +13,7 @@ pub struct Options {
     common: Common,
     #[command(flatten)]
     steady: Steady,
-    /// The length of a message, its prefix of four bytes not counted.
+    /// The length of a message, nothing counted that is before it.
     #[arg(long, value_name = "BYTES", value_parser = options::payload)]
     payload: u32,
 }
@@ -24,6 +24,6 @@ impl Options {
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
     pub fn run(&self) -> Result<Report, Failure> {
-        steady::run(&self.common, &self.steady, Sink::new(self.payload))
+        steady::run(&self.common, &self.steady, Sink::new(self.common.wire(), self.payload))
     }
 }

@@ -2,27 +2,36 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::Failure;
 use super::dial::Dialer;
-use super::exchange::{Exchange, Source};
-use super::histogram::Histogram;
+use super::exchange::{Exchange, Source, Wire};
 use super::options::{self, Common};
 use super::pace::{Clock, ns};
-use super::report::{Messages, Report, ServerUse};
+use super::report::{Messages, Report};
 use super::session::{Opening, Session};
 use super::window::Window;
 
+/// What is asked for when time is to end it: more than can come in any window.
+const MESSAGES_MAX: u32 = u32::MAX;
+
 /// What it is told.
 #[derive(Args, Clone, Debug)]
+#[command(group(ArgGroup::new("end").required(true)))]
 pub struct Options {
     #[command(flatten)]
     common: Common,
-    /// How many messages each connection asks for.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    messages: u32,
-    /// The length of a message, its prefix of four bytes not counted.
+    /// How many messages each connection asks for: all of them are measured, from the first connect.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), group = "end")]
+    messages: Option<u32>,
+    /// Asks for 4,294,967,295 and measures for so long.
+    #[arg(long, value_name = "S", value_parser = options::seconds, group = "end")]
+    seconds: Option<Duration>,
+    /// The time before that.
+    #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
+    warm_up: Duration,
+    /// The length of a message, nothing counted that is before it.
     #[arg(long, value_name = "S", value_parser = options::payload)]
     bytes: u32,
     /// How many messages the server is to send at once.
@@ -42,76 +51,96 @@ impl Options {
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
     pub fn run(&self) -> Result<Report, Failure> {
-        self.common.prepare(self.connections)?;
+        let mut common = self.common.clone();
+        if let Some(path) = &mut common.websocket {
+            *path += &self.query();
+        }
+        common.prepare(self.connections)?;
         let clock = Clock::new();
-        let source = Source::new(self.messages, self.bytes, self.batch);
+        let messages = self.messages.unwrap_or(MESSAGES_MAX);
+        let source = Source::new(common.wire(), messages, self.bytes, self.batch);
         let mut session = Session::new(source, clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(self.common.addr, self.connections);
-        session.open_all(&mut dialer, self.patience, Opening::Connect)?;
-        session.tally.require_opened()?;
+        let mut dialer = Dialer::new(&common, self.connections);
 
-        let now = clock.now();
-        let mut window = Window::new(now, u64::MAX, self.common.server_pid);
-        window.look(clock, now, &session.tally)?;
-        let mut latency = Histogram::new();
-        let bytes = self.receive(&mut session, &mut latency)?;
+        let mut window = Window::new(clock.now(), u64::MAX, common.server_pid);
+        window.look(clock, clock.now(), &session.tally)?;
+        session.open_all(&mut dialer, self.patience, Opening::Send)?;
+        session.tally.require_opened()?;
+        if let Some(seconds) = self.seconds {
+            let start = clock.now() + ns(self.warm_up);
+            window = Window::new(start, start + ns(seconds), common.server_pid);
+        }
+        let in_time = self.receive(&mut session, &mut window)?;
         let seen = window.finish(clock, &session.tally);
         let request_bytes = session.exchange.request_bytes();
-        let received = bytes.iter().map(|bytes| session.exchange.messages_in(*bytes)).sum::<u64>();
-        session.linger()?;
-        let unfinished = format!("nothing came for {} s", self.patience.as_secs_f64());
-        session.close_all(&unfinished);
+        self.end(&mut session, in_time)?;
 
+        let asked = self.messages.map_or(0, u64::from) * self.connections as u64;
         let mut report = Report::new(seen.seconds, self.connections as u64, &session.tally);
         report.messages = Some(Messages {
             offered_per_s: None,
             sent: seen.sent,
-            received,
-            received_per_s: seen.per_s(received),
+            received: seen.received,
+            received_per_s: seen.per_s(seen.received),
             received_mib_per_s: seen.mib_per_s(seen.received_bytes),
             sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
-            unanswered: self.connections as u64 * u64::from(self.messages) - received,
+            unanswered: asked.saturating_sub(seen.received),
             unsent: session.tally.unsent,
             held_back: None,
         });
-        report.latency_us = latency.percentiles();
         report.client = seen.client;
-        report.server = seen.server.map(|server| ServerUse::new(server.used, received));
-        report.finish(&self.common)
+        report.server = seen.server;
+        report.finish(&common)
     }
 
-    /// Until all have all, or nothing comes; how many bytes came to each.
-    fn receive(
-        &self,
-        session: &mut Session<Source>,
-        latency: &mut Histogram,
-    ) -> Result<Vec<u64>, Failure> {
-        let mut bytes = vec![0; self.connections];
+    fn query(&self) -> String {
+        let messages = self.messages.unwrap_or(MESSAGES_MAX);
+        format!("?messages={messages}&bytes={}&batch={}", self.bytes, self.batch)
+    }
+
+    /// Until the window is over or all have all, which includes the end of a WebSocket; false when
+    /// nothing comes.
+    fn receive(&self, session: &mut Session<Source>, window: &mut Window) -> Result<bool, Failure> {
         let mut ready = Vec::new();
         let mut heard = session.clock.now();
-        for index in 0..self.connections {
-            session.release(index, session.clock.now());
-            session.flush(index);
-        }
-        while session.outstanding > 0 {
-            let deadline = heard + ns(self.patience);
+        loop {
             let now = session.clock.now();
-            if now >= deadline {
-                break;
+            window.look(session.clock, now, &session.tally)?;
+            let over = match self.common.wire() {
+                Wire::Tcp => session.outstanding == 0,
+                Wire::WebSocket => session.open == 0,
+            };
+            if over || now >= window.end {
+                return Ok(true);
             }
-            session.wait(&mut ready, Duration::from_nanos(deadline - now))?;
+            let deadline = heard.saturating_add(ns(self.patience));
+            if now >= deadline {
+                return Ok(false);
+            }
+            let next = window.next_after(now, deadline).min(deadline);
+            session.wait(&mut ready, Duration::from_nanos(next - now))?;
             for event in &ready {
                 let turn = session.turn(*event);
-                bytes[event.index] += turn.bytes;
-                if turn.bytes > 0 {
+                if turn.bytes > 0 || turn.over {
                     heard = turn.now;
-                }
-                for message in turn.answered.clone() {
-                    latency.record(turn.now - session.started(event.index, message));
                 }
                 session.flush(event.index);
             }
         }
-        Ok(bytes)
+    }
+
+    fn end(&self, session: &mut Session<Source>, in_time: bool) -> Result<(), Failure> {
+        if in_time && self.seconds.is_none() {
+            session.linger()?;
+        }
+        for index in 0..self.connections {
+            if in_time {
+                session.close(index);
+            } else if session.is_open(index) {
+                let patience = self.patience.as_secs_f64();
+                session.give_up(index, &format!("nothing came for {patience} s"));
+            }
+        }
+        Ok(())
     }
 }

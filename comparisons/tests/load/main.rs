@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+mod websocket;
+
 const RUN_MAX: Duration = Duration::from_secs(30);
 
 /// Runs `serve` on each connection, with its number.
@@ -328,7 +330,7 @@ fn a_server_that_ends_everything_ends_the_run() {
     assert!(begin.elapsed() < Duration::from_secs(10));
     // An echo that crosses the end on its way is answered by a reset: which it is, is chance.
     let errors = run.json["connections"]["errors"].as_object().expect("errors");
-    let counted: u64 = errors.values().filter_map(serde_json::Value::as_u64).sum();
+    let counted: u64 = errors.values().filter_map(Value::as_u64).sum();
     assert_eq!(counted, 2, "{}", run.stdout);
 }
 
@@ -366,6 +368,28 @@ fn a_source() {
         assert_eq!(run.number("/messages/received"), f64::from(messages * connections));
         assert_eq!(run.number("/messages/unanswered"), 0.0);
     }
+}
+
+#[test]
+fn a_source_for_some_time() {
+    let addr = server(|_, mut stream| {
+        let mut request = [0; 12];
+        stream.read_exact(&mut request)?;
+        assert_eq!(request[..4], u32::MAX.to_le_bytes());
+        for n in 0_u32.. {
+            let payload = (0..300).map(|i| n.wrapping_add(i) as u8);
+            stream
+                .write_all(&300_u32.to_le_bytes().into_iter().chain(payload).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    });
+    let options = "--bytes 300 --batch 10 --connections 2 --seconds 0.4 --warm-up 0.1";
+    let run = load("source", addr, options);
+    run.is_clean();
+    assert!((run.number("/seconds") - 0.4).abs() < 0.1, "{}", run.stdout);
+    assert!(run.number("/messages/received") > 100.0, "{}", run.stdout);
+    load("source", addr, "--bytes 300 --batch 10").is_refused("--messages");
+    load("source", addr, &format!("{options} --messages 3")).is_refused("--messages");
 }
 
 #[test]
