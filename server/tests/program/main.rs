@@ -152,7 +152,7 @@ fn draining_tells_websockets_that_the_server_goes_away() {
         assert_eq!(idle.read().unwrap(), Message::text("first"));
         assert_eq!(busy.read().unwrap().len(), 100_000);
         server.signal("-TERM");
-        for socket in [&mut idle, &mut busy] {
+        for mut socket in [idle, busy] {
             let frame = loop {
                 match socket.read().unwrap() {
                     Message::Binary(_) => {}
