@@ -3,7 +3,9 @@
 use std::pin::pin;
 
 use owned_io::{ByteStream, OwnedRead, Runtime, ShutdownHandle, beside, timeout};
-use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Incoming, Message, Outgoing, WebSocket};
+use owned_io_websocket::stream::{
+    COPIED_BYTES_MAX, Error, Incoming, Message, Outgoing, Received, WebSocket,
+};
 use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
 
 use super::source::{Pattern, start};
@@ -25,10 +27,10 @@ pub async fn echo<R: Runtime>(
     let WebSocket { incoming, outgoing } = &mut socket;
     let connection = outgoing.shutdown_handle();
     let echoing = async {
-        while let Some(message) = incoming.receive().await? {
-            outgoing.write(message)?;
-            while let Some(message) = incoming.try_receive() {
-                outgoing.write(message)?;
+        while let Some(message) = incoming.receive_owned().await? {
+            give_back(outgoing, message)?;
+            while let Some(message) = incoming.try_receive_owned() {
+                give_back(outgoing, message)?;
             }
             flush::<R>(outgoing, &connection, limits).await?;
         }
@@ -161,6 +163,15 @@ async fn send<R: Runtime>(
         }
     }
     flush::<R>(outgoing, &connection, limits).await
+}
+
+/// A long message leaves from where it was put together.
+fn give_back(outgoing: &mut Outgoing, message: Received<'_>) -> Result<(), Error> {
+    match message {
+        Received::Borrowed(message) => outgoing.write(message)?,
+        Received::Owned(kind, payload) => outgoing.write_bytes(Part::Whole(kind), payload)?,
+    }
+    Ok(())
 }
 
 async fn flush<R: Runtime>(
