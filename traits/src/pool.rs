@@ -56,7 +56,8 @@ struct Shared {
     config: PoolConfig,
     leased: Cell<usize>,
     /// Last in, first out: the buffer used last is the one in the cache.
-    idle: RefCell<Vec<Vec<u8>>>,
+    #[expect(clippy::vec_box, reason = "the box is what a `PoolBuf` is made of")]
+    idle: RefCell<Vec<Box<Buffer>>>,
 }
 
 impl Pool {
@@ -88,8 +89,8 @@ impl Pool {
         }
         leased.set(leased.get() + 1);
         let reused = idle.borrow_mut().pop();
-        let bytes = reused.unwrap_or_else(|| Vec::with_capacity(config.buf_bytes));
-        Ok(PoolBuf { bytes, pool: Rc::clone(&self.shared) })
+        let buffer = reused.unwrap_or_else(|| Buffer::new(config.buf_bytes));
+        Ok(PoolBuf { buffer: Some(buffer), pool: Rc::clone(&self.shared) })
     }
 
     /// A buffer for a read that waits, on a runtime where that is faster than to wait without one
@@ -114,9 +115,37 @@ impl Pool {
 }
 
 /// A buffer of a [`Pool`]; goes back to it when dropped.
+///
+/// Two words, because it is moved a dozen times on its way through a read and a write: with the vector
+/// in it, an echo took 70 instructions more on tokio, of 1,280.
 pub struct PoolBuf {
-    bytes: Vec<u8>,
+    /// There until it is dropped.
+    buffer: Option<Box<Buffer>>,
     pool: Rc<Shared>,
+}
+
+#[derive(Debug)]
+struct Buffer {
+    bytes: Vec<u8>,
+}
+
+impl Buffer {
+    #[cold]
+    fn new(capacity: usize) -> Box<Self> {
+        Box::new(Self { bytes: Vec::with_capacity(capacity) })
+    }
+}
+
+impl PoolBuf {
+    #[inline]
+    fn bytes(&self) -> &Vec<u8> {
+        &self.buffer.as_ref().expect("there until it is dropped").bytes
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer.as_mut().expect("there until it is dropped").bytes
+    }
 }
 
 impl Drop for PoolBuf {
@@ -125,10 +154,11 @@ impl Drop for PoolBuf {
         let Shared { config, leased, idle } = &*self.pool;
         leased.set(leased.get() - 1);
         let mut idle = idle.borrow_mut();
-        if idle.len() < config.idle_max {
-            let mut bytes = std::mem::take(&mut self.bytes);
-            bytes.clear();
-            idle.push(bytes);
+        if idle.len() < config.idle_max
+            && let Some(mut buffer) = self.buffer.take()
+        {
+            buffer.bytes.clear();
+            idle.push(buffer);
         }
     }
 }
@@ -137,19 +167,19 @@ impl std::ops::Deref for PoolBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes()
     }
 }
 
 impl std::ops::DerefMut for PoolBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        self.bytes_mut()
     }
 }
 
 impl fmt::Debug for PoolBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBuf").field("len", &self.bytes.len()).finish_non_exhaustive()
+        f.debug_struct("PoolBuf").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -157,24 +187,24 @@ impl fmt::Debug for PoolBuf {
 // only its bytes are handed out. 3. Both change through `set_buf_len` alone. 4. Nobody else has it.
 unsafe impl IoBuf for PoolBuf {
     fn buf_ptr(&self) -> *const u8 {
-        self.bytes.as_ptr()
+        self.bytes().as_ptr()
     }
     fn buf_len(&self) -> usize {
-        self.bytes.len()
+        self.bytes().len()
     }
 }
 
 // SAFETY: 1. Within the vector's allocation. 2. It is never grown. 3. `set_len` sets exactly that.
 unsafe impl IoBufMut for PoolBuf {
     fn buf_mut_ptr(&mut self) -> *mut u8 {
-        self.bytes.as_mut_ptr()
+        self.bytes_mut().as_mut_ptr()
     }
     fn buf_capacity(&self) -> usize {
         self.pool.config.buf_bytes
     }
     unsafe fn set_buf_len(&mut self, len: usize) {
         // SAFETY: the caller's promises 1 and 2 are those of `set_len`.
-        unsafe { self.bytes.set_len(len) }
+        unsafe { self.bytes_mut().set_len(len) }
     }
 }
 
@@ -204,9 +234,10 @@ mod tests {
 
     #[test]
     fn a_buffer_is_used_again_empty() {
+        assert_eq!(size_of::<PoolBuf>(), 2 * size_of::<usize>());
         let pool = Pool::new(PoolConfig::default());
         let mut buf = pool.take().unwrap();
-        buf.bytes.extend_from_slice(b"left over");
+        buf.bytes_mut().extend_from_slice(b"left over");
         let ptr = buf.buf_ptr();
         drop(buf);
         let buf = pool.take().unwrap();
