@@ -189,7 +189,12 @@ pub async fn copy(
         if buf.buf_len() == 0 {
             return Ok(total);
         }
-        let ((), buf) = writer.write_all(buf).await.into_result()?;
-        total += buf.buf_len() as u64;
+        let len = buf.buf_len();
+        let (n, buf) = writer.write(buf).await.into_result()?;
+        // Rarely: a `write_all` of each would take 50 instructions more an echo, of 1,200 on tokio.
+        if n < len {
+            writer.write_all(buf.buf_slice(n..)).await.into_result()?;
+        }
+        total += len as u64;
     }
 }
