@@ -36,6 +36,7 @@ pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has, even if the pool is exhausted; those of
 /// recv(2); [`PoolExhausted`](owned_io::PoolExhausted), which is thus said only to those for whom there
 /// is something to read.
+#[inline]
 pub fn try_read_pooled(fd: BorrowedFd<'_>, pool: &Pool) -> io::Result<PoolBuf> {
     match pool.take() {
         Ok(mut buf) => try_read(fd, &mut buf).map(|_| buf),
