@@ -30,6 +30,8 @@ pub enum Extra {
     Nothing,
     /// `--ring default|tuned`.
     Ring,
+    /// `--runtime NAME`, and `--ring`.
+    Runtime,
     /// `--workers N`.
     Workers,
 }
@@ -44,11 +46,13 @@ pub enum Ring {
 }
 
 /// What the command line says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Args {
     /// Where to listen.
     pub addr: SocketAddr,
+    /// `--runtime`. Default: tokio.
+    pub runtime: String,
     /// `--ring`. Default: the runtime's own.
     pub ring: Ring,
     /// `--core`. Default: wherever the kernel likes.
@@ -123,10 +127,12 @@ fn parse(
     let option = match extra {
         Extra::Nothing => "",
         Extra::Ring => " [--ring default|tuned]",
+        Extra::Runtime => " [--runtime NAME] [--ring default|tuned]",
         Extra::Workers => " [--workers N]",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
+    let mut runtime = "tokio".to_owned();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
         match (word.as_str(), extra) {
@@ -135,7 +141,8 @@ fn parse(
                 let number = value.parse().ok().filter(|number| *number < CpuSet::MAX_CPU);
                 core = Some(number.ok_or_else(|| wrong(format!("there is no core {value:?}")))?);
             }
-            ("--ring", Extra::Ring) => {
+            ("--runtime", Extra::Runtime) => runtime = value()?,
+            ("--ring", Extra::Ring | Extra::Runtime) => {
                 ring = match value()?.as_str() {
                     "default" => Ring::Default,
                     "tuned" => Ring::Tuned,
@@ -159,7 +166,7 @@ fn parse(
     let cores = || thread::available_parallelism().unwrap_or(one);
     let workers = workers.unwrap_or_else(|| if core.is_some() { one } else { cores() });
     let addr = addr.ok_or_else(|| wrong("an address is missing".to_owned()))?;
-    Ok(Args { addr, ring, core, workers })
+    Ok(Args { addr, runtime, ring, core, workers })
 }
 
 /// Threads started afterwards inherit it: as many workers share as many cores, from `core` on.
