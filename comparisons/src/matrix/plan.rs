@@ -82,7 +82,13 @@ impl Workload {
     pub(crate) fn rows(&self) -> Vec<Server> {
         match self.against {
             Against::Peer => {
-                self.servers.iter().flat_map(|server| [server.clone(), server.peer()]).collect()
+                let mut rows = Vec::new();
+                for row in self.servers.iter().flat_map(|server| [server.clone(), server.peer()]) {
+                    if !rows.contains(&row) {
+                        rows.push(row);
+                    }
+                }
+                rows
             }
             Against::Server(_) => self.servers.clone(),
         }
@@ -153,7 +159,7 @@ mod tests {
         [[workload]]
         name = "small"
         load = "echo --connections 1 --payload 1"
-        servers = ["tokio", "compio/tuned"]
+        servers = ["tokio", "traits-tokio", "compio/tuned"]
         against = "peer"
         figures = [["CPU", "/server/per_message/cpu_ns"]]
     "#;
@@ -166,8 +172,12 @@ mod tests {
     fn peers_are_measured_beside_their_servers() {
         let mut plan: Plan = toml::from_str(PLAN).unwrap();
         let small = &plan.workloads[0];
-        assert_eq!(names(small), ["tokio", "echo-tokio", "compio/tuned", "echo-compio/tuned"]);
-        assert_eq!(small.baseline(&small.servers[1]).unwrap(), "echo-compio/tuned");
+        assert_eq!(
+            names(small),
+            ["tokio", "echo-tokio", "traits-tokio", "compio/tuned", "echo-compio/tuned"]
+        );
+        assert_eq!(small.baseline(&small.servers[1]).unwrap(), "echo-tokio");
+        assert_eq!(small.baseline(&small.servers[2]).unwrap(), "echo-compio/tuned");
         plan.narrow(Some("mal"), Some("compio"));
         assert_eq!(names(&plan.workloads[0]), ["compio/tuned", "echo-compio/tuned"]);
         plan.narrow(Some("large"), None);

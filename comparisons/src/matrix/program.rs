@@ -22,8 +22,9 @@ const OTHER_PEERS: [&str; 3] = ["echo-tokio-multi", "echo-epoll", "echo-uring"];
 /// How long a server may take to end once it is told to; it is killed then.
 const END: Duration = Duration::from_secs(5);
 
-/// A server: a runtime's name for ours, that of its program for a peer (`echo-tokio`); followed by
-/// `/tuned` for the tuned ring settings.
+/// A server: a runtime's name for ours, that of its program for a peer (`echo-tokio`), `traits-` and
+/// the runtime's name for the peer that is written on the traits; followed by `/tuned` for the tuned
+/// ring settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Server {
@@ -61,12 +62,12 @@ impl Server {
 
     pub(crate) fn runtime(&self) -> &str {
         let name = self.name.strip_suffix("/tuned").unwrap_or(&self.name);
-        name.strip_prefix("echo-").unwrap_or(name)
+        ["echo-", "traits-"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name)
     }
 
     /// The hand-written one on the same runtime.
     pub(crate) fn peer(&self) -> Self {
-        Self { name: format!("echo-{}", self.name) }
+        Self { name: format!("echo-{}", self.name.strip_prefix("traits-").unwrap_or(&self.name)) }
     }
 
     pub(crate) fn is_peer(&self) -> bool {
@@ -76,15 +77,23 @@ impl Server {
     fn program(&self) -> &str {
         if self.is_peer() {
             self.name.strip_suffix("/tuned").unwrap_or(&self.name)
+        } else if self.is_on_traits() {
+            "echo-through-traits"
         } else {
             "owned-io-server"
         }
+    }
+
+    fn is_on_traits(&self) -> bool {
+        self.name.starts_with("traits-")
     }
 
     fn args(&self, service: Service) -> Vec<&str> {
         let any_port = "127.0.0.1:0";
         let mut args = if self.is_peer() {
             vec![any_port]
+        } else if self.is_on_traits() {
+            vec![any_port, "--runtime", self.runtime()]
         } else {
             vec!["--runtime", self.runtime(), "--workers", "1", service.flag(), any_port]
         };
