@@ -4,9 +4,11 @@
 
 mod counting;
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use counting::allocations;
-use owned_io::{Pool, PoolConfig, Runtime};
+use counting::{allocations, live_bytes};
+use owned_io::{OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{
@@ -75,6 +77,62 @@ fn one_frame_for_many_connections() {
         }
         let allocated = allocations() - before;
         assert!(allocated <= 2 * 2 * 20, "{allocated} times");
+    });
+}
+
+#[test]
+fn an_idle_connection_is_small_whatever_it_was_busy_with() {
+    const PAIRS: isize = 20;
+    owned_io_sim::block_on(async {
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 24);
+        let (mut used, mut idle) = (0, Vec::new());
+        for pair in -10..PAIRS {
+            if pair == 0 {
+                used = live_bytes(); // those before left what all of them share
+            }
+            let before = live_bytes();
+            let (mut a, mut b) = pipe();
+            for _ in 0..2 {
+                a.write_all(vec![0; 64 * 1024]).await.into_result().unwrap();
+                b.read_exact(Vec::with_capacity(65_536), 65_536).await.into_result().unwrap();
+                std::mem::swap(&mut a, &mut b);
+            }
+            if pair >= 0 {
+                used += live_bytes() - before; // the simulator's
+            }
+            let accepting = {
+                let buffers = buffers.clone();
+                Sim::spawn(async move { accept::<Sim, _>(a, &buffers, Config::default()).await })
+            };
+            let (config, offer) = (Config::default(), Offer::default());
+            let (mut client, _) = connect::<Sim, _>(b, &buffers, config, &offer).await.unwrap();
+            let mut server = accepting.await.unwrap().unwrap();
+            let sending = Sim::spawn(async move {
+                for _ in 0..20 {
+                    for _ in 0..500 {
+                        server.outgoing.write(Message::Binary(&[1; 200])).unwrap();
+                    }
+                    let large = Bytes::from(vec![2; 200_000]);
+                    server.outgoing.write_bytes(Part::Whole(Kind::Binary), large).unwrap();
+                }
+                server.outgoing.flush().await.unwrap();
+                server
+            });
+            for _ in 0..20 * 501 {
+                client.incoming.receive().await.unwrap().unwrap();
+            }
+            for mut socket in [sending.await.unwrap(), client] {
+                let mut receiving = Box::pin(async move {
+                    let _ = socket.incoming.receive().await;
+                    drop(socket);
+                });
+                let waited = Sim::sleep(Duration::from_millis(10));
+                assert!(beside(receiving.as_mut(), waited).await.pinned.is_none());
+                idle.push(receiving);
+            }
+        }
+        let each = (live_bytes() - used) / (2 * PAIRS);
+        assert!(each < 4096, "{each} bytes each");
     });
 }
 

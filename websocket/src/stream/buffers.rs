@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use owned_io::Pool;
+use bytes::Bytes;
+use owned_io::{IOV_MAX, IoVec, Pool};
 
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header};
 use crate::{Error, Limit};
@@ -28,9 +29,11 @@ struct Shared {
     /// Empty buffers, the last one used last: at most [`SPARE_MAX`], each of at most
     /// [`SPARE_BYTES_MAX`].
     spare: RefCell<Vec<Vec<u8>>>,
+    /// The same for vectored writes: at most [`SPARE_MAX`], each for at most [`IOV_MAX`] pieces.
+    spare_arrays: RefCell<Vec<IoVec<Bytes>>>,
 }
 
-/// With [`SPARE_BYTES_MAX`], 16 MiB: as much as a pool keeps by default.
+/// With [`SPARE_BYTES_MAX`], 16 MiB: as much as a pool keeps by default; of arrays, 3 MiB.
 const SPARE_MAX: usize = 64;
 /// Larger buffers are given back to the allocator: they cost little beside what was in them.
 const SPARE_BYTES_MAX: usize = 256 * 1024;
@@ -61,6 +64,7 @@ impl Buffers {
                 pool,
                 promise_bytes_left: Cell::new(assembled_bytes_max),
                 spare: RefCell::default(),
+                spare_arrays: RefCell::default(),
             }),
             align: 1,
         }
@@ -102,6 +106,25 @@ impl Buffers {
         if (1..=SPARE_BYTES_MAX).contains(&buf.capacity()) && spare.len() < SPARE_MAX {
             buf.clear();
             spare.push(buf);
+        }
+    }
+
+    /// An empty array of pieces.
+    pub(super) fn take_array(&self) -> IoVec<Bytes> {
+        self.shared.spare_arrays.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes an array back, and what of the pieces is nobody else's: a message that was received, as
+    /// like as not, whose buffer is used again for the next one.
+    pub(super) fn give_array(&self, mut array: IoVec<Bytes>) {
+        let is_long = array.bufs().len() > IOV_MAX;
+        for mut own in array.drain().filter_map(|piece| piece.try_into_mut().ok()) {
+            own.clear(); // or it would be copied within
+            self.give(own.into());
+        }
+        let mut spare = self.shared.spare_arrays.borrow_mut();
+        if !is_long && spare.len() < SPARE_MAX {
+            spare.push(array);
         }
     }
 

@@ -26,10 +26,9 @@ pub(super) struct Queue {
     pieces: IoVec<Bytes>,
     /// What comes after `pieces`; while those are empty, all there is.
     copied: Vec<u8>,
-    /// Where `copied` goes when it becomes a piece. Its memory is free again once that is written.
+    /// Where `copied` goes when it becomes a piece, if it is short: a header, as a rule. Its memory is
+    /// free again once that is written.
     heads: BytesMut,
-    /// Empty: the arrays of pieces that are written.
-    spare: IoVec<Bytes>,
     /// How many bytes the batch has that is being written.
     batch_bytes: usize,
     /// Of what is queued behind it, how many bytes are of [replies](Self::push_replies).
@@ -51,7 +50,6 @@ impl Queue {
             pieces: IoVec::new(),
             copied: Vec::new(),
             heads: BytesMut::new(),
-            spare: IoVec::new(),
             batch_bytes: 0,
             reply_bytes: 0,
         }
@@ -70,7 +68,11 @@ impl Queue {
         payload: &[u8],
     ) -> Result<(), Error> {
         self.make_room();
-        self.sender.encode(control, part, payload, &mut self.copied)
+        let encoded = self.sender.encode(control, part, payload, &mut self.copied);
+        if encoded.is_err() {
+            self.give_room_back();
+        }
+        encoded
     }
 
     /// Queues a frame without copying its payload, unless that is short, or has to be masked and is
@@ -98,7 +100,7 @@ impl Queue {
                 self.make_room();
                 self.copied.extend_from_slice(&header);
                 self.seal();
-                self.pieces.push(payload);
+                self.push_piece(payload);
                 Ok(())
             }
             Err(error) => Err(Unsent { error, payload }),
@@ -114,7 +116,7 @@ impl Queue {
             self.copied.extend_from_slice(frame.as_bytes());
         } else {
             self.seal();
-            self.pieces.push(frame.as_bytes().clone());
+            self.push_piece(frame.as_bytes().clone());
         }
         Ok(())
     }
@@ -147,7 +149,7 @@ impl Queue {
             return Some(Batch::One(mem::take(&mut self.copied)));
         }
         self.seal();
-        Some(Batch::Many(mem::replace(&mut self.pieces, mem::take(&mut self.spare))))
+        Some(Batch::Many(mem::take(&mut self.pieces)))
     }
 
     /// A batch is written. Its buffers are used again.
@@ -155,14 +157,7 @@ impl Queue {
         self.sender.handle_written(control, mem::take(&mut self.batch_bytes), now);
         match batch {
             Batch::One(buf) => self.buffers.give(buf),
-            Batch::Many(mut pieces) => {
-                // A payload that nobody else has may well be a message that was received: its buffer
-                // is used again for the next one.
-                for own in pieces.drain().filter_map(|piece| piece.try_into_mut().ok()) {
-                    self.buffers.give(emptied(own));
-                }
-                self.spare = pieces;
-            }
+            Batch::Many(pieces) => self.buffers.give_array(pieces),
         }
     }
 
@@ -171,6 +166,7 @@ impl Queue {
         if control.is_due() {
             self.make_room();
             self.sender.poll_control(control, &mut self.copied);
+            self.give_room_back();
         }
     }
 
@@ -185,18 +181,30 @@ impl Queue {
         }
     }
 
-    /// Makes a piece of what is copied: the header of a large payload, as a rule.
-    fn seal(&mut self) {
-        if !self.copied.is_empty() {
-            self.heads.extend_from_slice(&self.copied);
-            self.pieces.push(self.heads.split().freeze());
+    /// Unless there is something in it now.
+    fn give_room_back(&mut self) {
+        if self.copied.is_empty() {
             self.buffers.give(mem::take(&mut self.copied));
         }
     }
-}
 
-/// The memory of `bytes`, without a copy of what is in it.
-fn emptied(mut bytes: BytesMut) -> Vec<u8> {
-    bytes.clear();
-    bytes.into()
+    /// Makes a piece of what is copied: the header of a large payload, as a rule.
+    fn seal(&mut self) {
+        if self.copied.len() > COPIED_BYTES_MAX {
+            let run = mem::take(&mut self.copied);
+            self.push_piece(run.into());
+        } else if !self.copied.is_empty() {
+            self.heads.extend_from_slice(&self.copied);
+            let head = self.heads.split().freeze();
+            self.push_piece(head);
+            self.buffers.give(mem::take(&mut self.copied));
+        }
+    }
+
+    fn push_piece(&mut self, piece: Bytes) {
+        if self.pieces.bytes_left() == 0 {
+            self.pieces = self.buffers.take_array();
+        }
+        self.pieces.push(piece);
+    }
 }
