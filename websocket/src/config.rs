@@ -38,7 +38,11 @@ pub struct Config {
     /// How long a connection stays open with no message either way, pings answered or not. Default
     /// none: waiting for something to happen is what many connections are for.
     pub idle_timeout: Option<Duration>,
-    /// How long the closing handshake may take. Default 5 s.
+    /// How long the peer may take nothing of what is being written to it. Default 60 s: a peer that
+    /// only sends is there, as far as pings can tell, and would have the program hold a queue for ever.
+    pub write_timeout: Option<Duration>,
+    /// How long the peer may take for its part of the closing handshake, from the time it last took
+    /// some of what was queued before the close frame, and that. Default 5 s.
     pub close_timeout: Duration,
     /// The longest head of the opening handshake, in bytes. Default 8 KiB: browsers send a few
     /// hundred bytes, and cookies.
@@ -57,6 +61,7 @@ impl Default for Config {
             ping_interval: Some(Duration::from_secs(30)),
             pong_timeout: Duration::from_secs(20),
             idle_timeout: None,
+            write_timeout: Some(Duration::from_secs(60)),
             close_timeout: Duration::from_secs(5),
             head_bytes_max: 8 * 1024,
             handshake_timeout: Duration::from_secs(10),

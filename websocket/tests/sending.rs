@@ -3,11 +3,14 @@
 mod common;
 mod ends;
 
-use ends::{NORMAL, Protocol, pair, simulate};
-use owned_io::Runtime;
+use std::time::Duration;
+
+use common::{CLOSE, FIN, PING, Role, TEXT, frame};
+use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, seconds_since, simulate};
+use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
 use owned_io_sim::Sim;
-use owned_io_websocket::stream::{EncodedFrame, Message};
-use owned_io_websocket::{Config, Kind, Limit, Misuse, Part};
+use owned_io_websocket::stream::{EncodedFrame, Error, Message, WebSocket};
+use owned_io_websocket::{Config, Kind, Limit, Misuse, Part, Timeout};
 
 #[test]
 fn one_frame_goes_to_many_connections() {
@@ -86,5 +89,96 @@ fn an_encoded_frame_keeps_to_the_rules_of_others() {
         assert!(server.incoming.receive().await.unwrap().is_none());
         refused(server.outgoing.write_frame(&whole), Misuse::SentAfterClose);
         closing.await.unwrap().unwrap();
+    });
+}
+
+/// Queues a megabyte, which is more than there can be under way.
+fn write_much(server: &mut Socket) {
+    for _ in 0..100 {
+        server.outgoing.write(Message::Binary(&[7; 10_000])).unwrap();
+    }
+}
+
+/// How long `receive` goes on without a message, and how it ends.
+async fn failure(server: &mut Socket) -> (Protocol, u64) {
+    let start = Sim::now();
+    match server.incoming.receive().await {
+        Err(Error::Protocol(failure)) => (failure, seconds_since(start)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_that_sends_and_does_not_read_is_cut_off() {
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        write_much(&mut server);
+        Sim::spawn_detached(async move {
+            while raw.write_all(frame(Role::Server, FIN | PING, b"")).await.into_result().is_ok() {
+                Sim::sleep(Duration::from_secs(7)).await;
+            }
+        });
+        assert_eq!(failure(&mut server).await, (Protocol::Timeout(Timeout::Write), 60));
+    });
+}
+
+#[test]
+fn whoever_waits_already_learns_of_a_write_that_is_stuck() {
+    simulate(|| async {
+        let mut config = Config::default();
+        config.ping_interval = None;
+        let (server, _raw) = raw_client(config, buffers(), b"").await;
+        let WebSocket { mut incoming, mut outgoing } = server;
+        let waiting = Sim::spawn(async move { incoming.receive().await.map(drop).unwrap_err() });
+        Sim::sleep(Duration::from_secs(100)).await;
+        let start = Sim::now();
+        outgoing.write_bytes(Part::Whole(Kind::Binary), vec![7; 1_000_000].into()).unwrap();
+        let Err(Error::Io(_)) = outgoing.flush().await else { panic!("flushed to nobody") };
+        assert_eq!(seconds_since(start), 60);
+        let failure = waiting.await.unwrap();
+        assert!(matches!(failure, Error::Protocol(Protocol::Timeout(Timeout::Write))));
+    });
+}
+
+#[test]
+fn a_peer_that_reads_slowly_has_all_the_time_it_takes() {
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        let start = Sim::now();
+        write_much(&mut server);
+        let reading = Sim::spawn(async move {
+            raw.write_all(frame(Role::Server, FIN | TEXT, b"hello")).await.into_result().unwrap();
+            let mut left = 100 * 10_004 + 7;
+            while left > 0 {
+                Sim::sleep(Duration::from_secs(2)).await;
+                let len = left.min(45_000);
+                raw.read_exact(Vec::with_capacity(len), len).await.into_result().unwrap();
+                left -= len;
+            }
+            raw.write_all(frame(Role::Server, FIN | CLOSE, b"")).await.into_result().unwrap();
+            raw
+        });
+        let message = server.incoming.receive().await.unwrap();
+        assert_eq!(message, Some(Message::Text("hello")));
+        server.close(NORMAL).await.unwrap();
+        assert!(seconds_since(start) > 40);
+        reading.await.unwrap();
+    });
+}
+
+#[test]
+fn a_peer_that_broke_the_protocol_has_no_time_for_what_was_queued() {
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        write_much(&mut server);
+        Sim::spawn_detached(async move {
+            let violation = frame(Role::Server, TEXT | 0x70, b"");
+            raw.write_all(violation).await.into_result().unwrap();
+            while raw.read_exact(Vec::with_capacity(1000), 1000).await.into_result().is_ok() {
+                Sim::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let (failure, secs) = failure(&mut server).await;
+        assert!(matches!(failure, Protocol::Peer(_)) && secs == 5, "{failure} after {secs} s");
     });
 }

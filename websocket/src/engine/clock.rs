@@ -11,6 +11,7 @@ pub(super) struct Clock {
     ping_interval: Option<Duration>,
     pong_timeout: Duration,
     idle_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
     close_timeout: Duration,
 
     /// The latest time that the engine was told.
@@ -24,7 +25,9 @@ pub(super) struct Clock {
     /// Whether one has gone since `now`, which is then its time. So a message costs one store, and
     /// the engine need not be told the time with each.
     data: Cell<bool>,
-    /// When the closing handshake began.
+    /// When a write that waits for the peer began, or last went on.
+    blocked_at: Cell<Option<Instant>>,
+    /// When the closing handshake began, or the peer last took some of what was queued before it.
     closing_at: Cell<Option<Instant>>,
 }
 
@@ -41,12 +44,14 @@ impl Clock {
             ping_interval: config.ping_interval,
             pong_timeout: config.pong_timeout,
             idle_timeout: config.idle_timeout,
+            write_timeout: config.write_timeout,
             close_timeout: config.close_timeout,
             now: Cell::new(now),
             heard_at: Cell::new(now),
             pinged_at: Cell::new(None),
             data_at: Cell::new(now),
             data: Cell::new(false),
+            blocked_at: Cell::new(None),
             closing_at: Cell::new(None),
         }
     }
@@ -67,8 +72,18 @@ impl Clock {
         self.data.set(true);
     }
 
+    /// A write waits for the peer, which has taken some of it or has just been given it; none does.
+    pub(super) fn handle_blocked(&self, is_blocked: bool) {
+        self.blocked_at.set(is_blocked.then_some(self.now.get()));
+    }
+
+    /// The closing handshake begins, or has come further.
     pub(super) fn handle_close(&self) {
         self.closing_at.set(Some(self.now.get()));
+    }
+
+    pub(super) const fn is_closing(&self) -> bool {
+        self.closing_at.get().is_some()
     }
 
     /// When something is due.
@@ -106,7 +121,13 @@ impl Clock {
             .idle_timeout
             .and_then(|timeout| self.data_at.get().checked_add(timeout))
             .map(|at| (at, Due::Timeout(Timeout::Idle)));
-        [alive, idle].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let write = self
+            .blocked_at
+            .get()
+            .zip(self.write_timeout)
+            .and_then(|(at, timeout)| at.checked_add(timeout))
+            .map(|at| (at, Due::Timeout(Timeout::Write)));
+        [alive, idle, write].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     fn settle_data(&self) {

@@ -117,6 +117,18 @@ impl Control {
         self.clock.handle_received(now);
     }
 
+    /// A write has to wait until the peer takes more: call it then, and again whenever the peer has
+    /// taken a part. That is over with [`Sender::handle_written`](super::Sender::handle_written), and
+    /// with [`handle_write_failed`](Self::handle_write_failed).
+    pub fn handle_write_blocked(&self, now: Instant) {
+        self.handle_write(now, true);
+    }
+
+    /// A write has failed: nothing waits for the peer to take it any more.
+    pub fn handle_write_failed(&self) {
+        self.clock.handle_blocked(false);
+    }
+
     /// The stream has ended: the peer will send no more.
     ///
     /// # Errors
@@ -140,7 +152,8 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Timeout`]. After [`Timeout::Pong`] and [`Timeout::Idle`] a close frame is to be sent,
-    /// after [`Timeout::Close`] there is nothing to do but to shut the stream down.
+    /// after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to shut the stream
+    /// down.
     pub fn handle_timeout(&self, now: Instant) -> Result<(), Error> {
         match self.clock.handle_timeout(now) {
             None => Ok(()),
@@ -159,7 +172,7 @@ impl Control {
     }
 
     pub(super) fn handle_written(&self, now: Instant) {
-        self.clock.set(now);
+        self.handle_write(now, false);
     }
 
     /// To be answered: the latest ping alone (section 5.5.3).
@@ -205,6 +218,15 @@ impl Control {
         }
         self.due.set(false);
         self.ping.take().map(|ping| (Opcode::Ping, ping))
+    }
+
+    fn handle_write(&self, now: Instant, is_blocked: bool) {
+        self.clock.set(now);
+        self.clock.handle_blocked(is_blocked);
+        // What is queued before a close frame takes its time; but who broke the protocol has no claim.
+        if self.clock.is_closing() && self.failure.get().is_none() {
+            self.clock.handle_close();
+        }
     }
 
     fn queue_close(&self, payload: Payload) {

@@ -12,7 +12,6 @@ use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf};
 use super::Error;
 use super::shared::{Shared, Sleep};
 use super::writer::Half;
-use crate::Timeout;
 
 /// The read half of a connection, and what has to be done while it waits.
 pub(super) struct Link<H> {
@@ -154,11 +153,14 @@ impl Alarm {
                 Some((at, sleep)) if *at <= due => {
                     ready!(sleep.as_mut().poll(cx));
                     self.set = None;
+                    shared.alarm_at.set(None);
                     let now = (clock.now)();
                     if now < due {
                         continue;
                     }
-                    if control.handle_timeout(now) == Err(crate::Error::Timeout(Timeout::Close)) {
+                    if let Err(failure) = control.handle_timeout(now)
+                        && failure.close_code().is_none()
+                    {
                         self.is_over = true;
                         shared.abort();
                     }
@@ -167,6 +169,7 @@ impl Alarm {
                 _ => {
                     let left = due.saturating_duration_since((clock.now)());
                     self.set = Some((due, (clock.sleep)(left)));
+                    shared.alarm_at.set(Some(due));
                 }
             }
         }

@@ -103,8 +103,8 @@ pub enum Received<'a> {
 
 impl<S: ByteStream> WebSocket<S> {
     /// Closes the connection: sends what is queued and then the close frame, and waits for the
-    /// peer's, for at most [`close_timeout`](crate::Config::close_timeout). Messages that come
-    /// meanwhile are thrown away.
+    /// peer's; at no step of that for longer than [`close_timeout`](crate::Config::close_timeout).
+    /// Messages that come meanwhile are thrown away.
     ///
     /// # Errors
     /// As for [`Outgoing::close`] and [`Incoming::receive_piece`].

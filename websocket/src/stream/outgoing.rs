@@ -19,8 +19,14 @@ use crate::{CloseFrame, Limit, Part};
 /// # Cancellation
 ///
 /// Dropping one of its futures loses nothing: a write that is under way goes on with the next flush,
-/// or while the other half receives. To bound how long a peer may take that does not read, use
-/// [`owned_io::timeout`] with the [`shutdown_handle`](Self::shutdown_handle).
+/// or while the other half receives.
+///
+/// # A peer that does not read
+///
+/// While the other half receives, a connection fails whose peer takes nothing of what is written for
+/// longer than [`write_timeout`](crate::Config::write_timeout). To bound how long a flush may take
+/// altogether, or without receiving, use [`owned_io::timeout`] with the
+/// [`shutdown_handle`](Self::shutdown_handle).
 pub struct Outgoing {
     shared: Rc<Shared>,
 }

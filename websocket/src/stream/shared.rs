@@ -2,7 +2,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
@@ -18,6 +18,8 @@ pub(super) struct Shared {
     pub(super) writer: RefCell<Writer>,
     pub(super) connection: ShutdownHandle,
     pub(super) clock: Clock,
+    /// Until when the half that receives waits for something to be due, if it does.
+    pub(super) alarm_at: Cell<Option<Instant>>,
     /// Whether it is for us to end the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
     /// Whether our side of the stream is ended, or about to be.
@@ -57,6 +59,7 @@ impl Shared {
             writer: RefCell::new(Writer::new(half)),
             connection,
             clock: Clock { now: R::now, sleep: |duration| Box::pin(R::sleep(duration)) },
+            alarm_at: Cell::new(None),
             is_server,
             is_write_ended: Cell::new(false),
             broken: Cell::new(None),
@@ -80,13 +83,20 @@ impl Shared {
                 let Some(job) = self.next_job() else { return Poll::Ready(Ok(())) };
                 writer.start(job);
             }
-            let Done { result, batch } = ready!(writer.poll(half, cx));
+            let Poll::Ready(Done { result, batch }) = writer.poll(half, cx) else {
+                if writer.has_moved() {
+                    self.control.handle_write_blocked((self.clock.now)());
+                    self.wake_for_deadline(&writer);
+                }
+                return Poll::Pending;
+            };
             match (result, batch) {
                 (Ok(()), Some(batch)) => {
                     let now = (self.clock.now)();
                     self.queue.borrow_mut().handle_written(&self.control, batch, now);
                 }
                 (Err(error), Some(_)) => {
+                    self.control.handle_write_failed();
                     let (os_error, kind) = (error.raw_os_error(), error.kind());
                     self.broken.set(Some(Broken { os_error, kind }));
                 }
@@ -109,6 +119,14 @@ impl Shared {
             || self.control.state() == State::Closed;
         if is_due || self.writer.borrow().is_busy() {
             let _ = self.poll_flush(half, cx);
+        }
+    }
+
+    /// Has the half that receives look at the clock, if it waits for longer than it should now.
+    pub(super) fn wake_for_deadline(&self, writer: &Writer) {
+        let deadline = self.control.poll_timeout();
+        if deadline.is_some() && self.alarm_at.get().is_none_or(|at| Some(at) > deadline) {
+            writer.wake();
         }
     }
 

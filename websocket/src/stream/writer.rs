@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use owned_io::{BufResult, OwnedWrite, OwnedWriteExt};
+use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, OwnedWriteExt};
 
 use super::queue::Batch;
 
@@ -50,6 +50,14 @@ pub(super) struct Done {
 struct Desk {
     job: Cell<Option<Job>>,
     done: Cell<Option<Done>>,
+    /// Whether a job has begun, or some of it was written, since that was asked.
+    has_moved: Cell<bool>,
+}
+
+/// The half that writes, and tells of each write.
+struct Telling<H> {
+    half: H,
+    desk: Rc<Desk>,
 }
 
 /// Wakes both halves: each of which may wait in a task of its own, or not at all.
@@ -76,7 +84,13 @@ impl Writer {
     /// To be called when the writer is not busy, and followed by [`poll`](Self::poll).
     pub(super) fn start(&mut self, job: Job) {
         self.desk.job.set(Some(job));
+        self.desk.has_moved.set(true);
         self.is_busy = true;
+    }
+
+    /// Whether a job has begun, or some of it was written, since this was asked last.
+    pub(super) fn has_moved(&self) -> bool {
+        self.desk.has_moved.take()
     }
 
     /// Waits for the job that was started.
@@ -130,7 +144,26 @@ impl Wake for Wakers {
     }
 }
 
-async fn work(mut half: impl OwnedWrite, desk: Rc<Desk>) -> Infallible {
+impl<H: OwnedWrite> OwnedWrite for Telling<H> {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        let result = self.half.write(buf).await;
+        self.desk.has_moved.set(true);
+        result
+    }
+
+    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        let result = self.half.write_vectored(bufs).await;
+        self.desk.has_moved.set(true);
+        result
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.half.shutdown().await
+    }
+}
+
+async fn work(half: impl OwnedWrite, desk: Rc<Desk>) -> Infallible {
+    let mut half = Telling { half, desk: Rc::clone(&desk) };
     loop {
         let job = poll_fn(|_| desk.job.take().map_or(Poll::Pending, Poll::Ready)).await;
         let (result, batch) = match job {
