@@ -23,8 +23,9 @@ pub struct Config {
     /// receive buffer; longer ones in pieces, as their bytes come.
     ///
     /// The receive buffer must hold this much and the longest header, 14 bytes, and no less than 139
-    /// bytes: control frames are always whole. Default 16 KiB less 14 bytes: what fits the
-    /// contract's pooled buffers. The [stream](crate::stream) lowers it to what fits those of its pool.
+    /// bytes: control frames are always whole. Default 16 KiB less 14 bytes. The
+    /// [stream](crate::stream) knows its buffer, and sets this to what fits: with a pool of larger
+    /// buffers, longer messages need not be put together.
     pub whole_frame_bytes_max: usize,
     /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
     /// that a peer that does not read cannot make the program hold more. Default 16 MiB.

@@ -210,6 +210,24 @@ fn a_receive_that_is_dropped_at_any_await_is_told_unless_all_had_come() {
 }
 
 #[test]
+fn what_fits_the_buffers_of_the_pool_is_not_put_together() {
+    simulate(|| async {
+        let mut config = PoolConfig::default();
+        config.buf_bytes = 32 * 1024;
+        let buffers = Buffers::new(Pool::new(config), 32 * 1024);
+        let (mut server, raw) = raw_client(Config::default(), buffers, b"").await;
+        let lens = [16 * 1024, 32 * 1024 - 14, 32 * 1024 - 13, 32 * 1024];
+        let wire = lens.map(|len| frame(Role::Server, FIN | TEXT, &vec![b'a'; len]));
+        let _peer = send(raw, wire.concat());
+        for len in lens {
+            let message = server.incoming.receive_owned().await.unwrap().unwrap();
+            assert_eq!((message.kind(), message.as_bytes()), (Kind::Text, &*vec![b'a'; len]));
+            assert_eq!(matches!(message, Received::Borrowed(_)), len <= 32 * 1024 - 14);
+        }
+    });
+}
+
+#[test]
 fn large_messages_move_out_and_back() {
     simulate(|| async {
         let (server, mut client) = pair(Config::default(), Config::default()).await;

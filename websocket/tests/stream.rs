@@ -400,8 +400,7 @@ fn buffers_of_any_size_will_do() {
                 echo(&mut incoming, &mut outgoing).await
             });
             let offer = Offer { host: "a", ..Offer::default() };
-            let mut config = Config::default();
-            config.whole_frame_bytes_max = 139;
+            let config = Config::default();
             let (client, _) = connect::<Sim, _>(b, &self::buffers(), config, &offer).await.unwrap();
             ask(client).await;
             assert_eq!(serving.await.unwrap(), 4 * LENGTHS.len());

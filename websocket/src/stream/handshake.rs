@@ -260,8 +260,7 @@ async fn read_head<E>(
 
 /// Frames that do not fit the pool's buffers come in pieces.
 fn fitting(config: Config, pool: &Pool) -> Config {
-    let fitting = pool.buf_bytes() - Header::BYTES_MAX;
-    Config { whole_frame_bytes_max: config.whole_frame_bytes_max.min(fitting), ..config }
+    Config { whole_frame_bytes_max: pool.buf_bytes() - Header::BYTES_MAX, ..config }
 }
 
 /// A connection whose handshake is done, with what came behind the head.
