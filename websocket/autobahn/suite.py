@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -30,12 +31,23 @@ RUN_SECONDS_MAX = 1800
 START_SECONDS_MAX = 30
 
 
+# How this exits where it cannot be.
+NO_PYTHON_2_7 = 77
+
+
 class Failure(Exception):
     """What kept the cases from being run."""
+
+    status = 1
+
+
+class NoPython(Failure):
+    status = NO_PYTHON_2_7
 
 
 def main():
     options = parse_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of `finally`
     runner = options.runner()
     build(options.release)
     profile = TARGET / ("release" if options.release else "debug")
@@ -95,7 +107,7 @@ def test_server(runner, profile, runtime, left_out, out):
         runner.run_client(f"ws://{addr}/echo", left_out, out)
         server.terminate()
         if server.wait(START_SECONDS_MAX) != 0:
-            raise Failure(f"the server ended badly: {tail(out / 'server.err')}")
+            raise Failure(f"the server ended badly: {tail(server.says)}")
 
 
 def test_client(runner, profile, runtime, left_out, out):
@@ -104,7 +116,7 @@ def test_client(runner, profile, runtime, left_out, out):
         command = [profile / "owned-io-autobahn", runtime, addr, f"owned-io-{runtime}"]
         with running(command, out, "client") as client:
             if client.wait(RUN_SECONDS_MAX) != 0:
-                raise Failure(f"the client ended badly: {tail(out / 'client.err')}")
+                raise Failure(f"the client ended badly: {tail(client.says)}")
         runner.end_server(server)
 
 
@@ -153,7 +165,7 @@ class Wstest:
         command = self.command + ["-m", "fuzzingclient", "-s", self.write(spec, left_out, out)]
         with running(command, out, "runner") as client:
             if client.wait(RUN_SECONDS_MAX) != 0:
-                raise Failure(f"wstest ended badly: {tail(out / 'runner.err')}")
+                raise Failure(f"wstest ended badly: {tail(client.says)}")
 
     @contextmanager
     def server(self, left_out, out):
@@ -180,7 +192,9 @@ def read_results(out):
         agents = json.loads((out / "index.json").read_text())
     except FileNotFoundError:
         raise Failure(f"there are no results: {tail(out / 'runner.err')}")
-    results, = agents.values()  # who else would be there?
+    if len(agents) != 1:
+        raise Failure(f"there are results of {len(agents)} agents: see {out}")
+    results, = agents.values()
     for result in results.values():
         result["reportfile"] = out / result["reportfile"]
     return results
@@ -252,7 +266,7 @@ def find_python_2_7():
     for python in filter(None, candidates):
         if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
             return python
-    raise Failure("wstest needs Python 2.7: say by PYTHON27=PATH where it is")
+    raise NoPython("wstest needs Python 2.7: say by PYTHON27=PATH where it is")
 
 
 def free_port():
@@ -270,6 +284,7 @@ def running(command, out, name):
     """A process, which ends with the block. What it says is in files of this name."""
     with open(out / f"{name}.out", "wb") as stdout, open(out / f"{name}.err", "wb") as stderr:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+    process.says = out / f"{name}.err"
     try:
         yield process
     except subprocess.TimeoutExpired as late:
@@ -286,7 +301,7 @@ def wait_for(process, attempt):
         if (result := attempt()) is not None:
             return result
         time.sleep(0.02)
-    raise Failure(f"{process.args[0]} does not start, or does not say so")
+    raise Failure(f"{process.args[0]} does not start, or does not say so: {tail(process.says)}")
 
 
 def found(path, before):
@@ -310,4 +325,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except Failure as failure:
-        sys.exit(f"websocket/autobahn/run: {failure}")
+        print(f"websocket/autobahn/run: {failure}", file=sys.stderr)
+        sys.exit(failure.status)
