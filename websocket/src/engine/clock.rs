@@ -82,6 +82,15 @@ impl Clock {
         self.closing_at.set(Some(self.now.get()));
     }
 
+    /// Whether what is due depends on when a write was done.
+    pub(super) const fn minds_writes(&self) -> bool {
+        self.idle_timeout.is_some() || self.is_closing()
+    }
+
+    pub(super) const fn now(&self) -> Instant {
+        self.now.get()
+    }
+
     pub(super) const fn is_closing(&self) -> bool {
         self.closing_at.get().is_some()
     }

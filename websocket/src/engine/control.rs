@@ -171,6 +171,13 @@ impl Control {
         self.clock.handle_data();
     }
 
+    /// What to tell [`Sender::handle_written`](super::Sender::handle_written): the time, if any deadline
+    /// depends on it.
+    #[inline]
+    pub(crate) fn time_of_write(&self, now: fn() -> Instant) -> Instant {
+        if self.clock.minds_writes() { now() } else { self.clock.now() }
+    }
+
     pub(super) fn handle_written(&self, now: Instant) {
         self.handle_write(now, false);
     }

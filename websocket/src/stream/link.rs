@@ -1,17 +1,18 @@
 //! [`Link`]: reads that leave time for everything else.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use std::{io, mem};
 
 use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf};
 
 use super::Error;
 use super::shared::{Shared, Sleep};
 use super::writer::Half;
+use crate::State;
 
 /// The read half of a connection, and what has to be done while it waits.
 pub(super) struct Link<H> {
@@ -20,12 +21,16 @@ pub(super) struct Link<H> {
     pub(super) shared: Rc<Shared>,
     alarm: Alarm,
     phase: Phase,
+    /// Whether a read is under way; or was, if nobody waits for it.
+    is_reading: bool,
 }
 
 /// The timer that runs for a connection: late, rather than set anew with every message.
 #[derive(Default)]
 struct Alarm {
     set: Option<(Instant, Sleep)>,
+    /// Whether that is all there is to it, as far as is known.
+    is_set: bool,
     /// Whether the last one has rung, which ended the connection.
     is_over: bool,
 }
@@ -33,41 +38,39 @@ struct Alarm {
 #[derive(Clone, Copy)]
 enum Phase {
     Open,
-    /// A read is under way; or was, if nobody waits for it.
-    Reading,
     /// Nothing is read any more, for this reason: none after a closing handshake.
     Over(Option<crate::Error>),
 }
 
 impl<H: OwnedRead> Link<H> {
     pub(super) fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
-        Self { half, pool, shared, alarm: Alarm::default(), phase: Phase::Open }
+        Self { half, pool, shared, alarm: Alarm::default(), phase: Phase::Open, is_reading: false }
     }
 
     /// None while there may be something to read; otherwise what the last call of `receive` said.
     pub(super) fn over(&self) -> Option<Result<(), Error>> {
         match self.phase {
+            _ if self.is_reading => Some(Err(Error::Interrupted)),
             Phase::Open => None,
-            Phase::Reading => Some(Err(Error::Interrupted)),
             Phase::Over(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
         }
     }
 
     /// See [`OwnedRead::read_pooled`].
     pub(super) async fn read_pooled(&mut self) -> io::Result<PoolBuf> {
-        let before = mem::replace(&mut self.phase, Phase::Reading);
+        self.is_reading = true;
         let reading = self.half.read_pooled(&self.pool);
         let result = beside_duties(&self.shared, &mut self.alarm, reading).await;
-        self.phase = before;
+        self.is_reading = false;
         result
     }
 
     /// See [`OwnedRead::read`].
     pub(super) async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        let before = mem::replace(&mut self.phase, Phase::Reading);
+        self.is_reading = true;
         let reading = self.half.read(buf);
         let result = beside_duties(&self.shared, &mut self.alarm, reading).await;
-        self.phase = before;
+        self.is_reading = false;
         result
     }
 
@@ -123,36 +126,43 @@ impl<H: OwnedRead> Link<H> {
 /// Waits for `operation`; meanwhile sends answers that are due, and does what it is time for.
 async fn beside_duties<F: Future>(shared: &Shared, alarm: &mut Alarm, operation: F) -> F::Output {
     let mut operation = pin!(operation);
-    let mut is_registered = false;
-    let output = poll_fn(|cx| {
+    poll_fn(|cx| {
         loop {
             shared.poll_replies(Half::Incoming, cx);
             if let Poll::Ready(output) = operation.as_mut().poll(cx) {
                 return Poll::Ready(output);
             }
-            is_registered = true;
-            shared.writer.borrow().register(Half::Incoming, cx);
-            ready!(alarm.poll(shared, cx));
+            shared.writer.borrow_mut().register(Half::Incoming, cx);
+            ready!(alarm.poll(shared));
         }
     })
-    .await;
-    if is_registered {
-        shared.writer.borrow().forget(Half::Incoming);
-    }
-    output
+    .await
 }
 
 impl Alarm {
     /// Waits until something is due, and does it: the engine may have a ping to send then, or a close
-    /// frame.
-    fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
+    /// frame. The half that receives has to be registered with the writer.
+    #[inline]
+    fn poll(&mut self, shared: &Shared) -> Poll<()> {
+        // While a connection is open, what is due only moves away, or both halves are woken.
+        let is_new = shared.writer.borrow().was_woken() || shared.control.state() != State::Open;
+        if self.is_set && !is_new {
+            return Poll::Pending;
+        }
+        self.poll_anew(shared)
+    }
+
+    fn poll_anew(&mut self, shared: &Shared) -> Poll<()> {
         let Shared { control, clock, .. } = shared;
+        self.is_set = true;
         while !self.is_over {
             let Some(due) = control.poll_timeout() else { break };
             match &mut self.set {
                 Some((at, sleep)) if *at <= due => {
-                    ready!(sleep.as_mut().poll(cx));
-                    self.set = None;
+                    let writer = shared.writer.borrow();
+                    ready!(sleep.as_mut().poll(&mut Context::from_waker(writer.waker())));
+                    drop(writer);
+                    (self.set, self.is_set) = (None, false);
                     shared.alarm_at.set(None);
                     let now = (clock.now)();
                     if now < due {

@@ -92,7 +92,7 @@ impl Shared {
             };
             match (result, batch) {
                 (Ok(()), Some(batch)) => {
-                    let now = (self.clock.now)();
+                    let now = self.control.time_of_write(self.clock.now);
                     self.queue.borrow_mut().handle_written(&self.control, batch, now);
                 }
                 (Err(error), Some(_)) => {

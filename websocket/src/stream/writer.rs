@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::{io, mem};
 
 use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, OwnedWriteExt};
 
@@ -22,13 +23,18 @@ pub(super) struct Writer {
     task: Pin<Box<dyn Future<Output = Infallible>>>,
     desk: Rc<Desk>,
     is_busy: bool,
+    /// Which halves wait for the job to be done.
+    is_awaited: [bool; 2],
+    /// The halves' wakers, those that are in `wakers`: so that there is nothing to lock as long as
+    /// each half waits in one task.
+    known: [Option<Waker>; 2],
     wakers: Arc<Wakers>,
     /// Wakes `wakers`.
     waker: Waker,
 }
 
 /// Who waits for a write.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Half {
     Incoming,
     Outgoing,
@@ -62,7 +68,11 @@ struct Telling<H> {
 
 /// Wakes both halves: each of which may wait in a task of its own, or not at all.
 #[derive(Default)]
-struct Wakers([Mutex<Option<Waker>>; 2]);
+struct Wakers {
+    halves: Mutex<[Option<Waker>; 2]>,
+    /// Whether they were woken since that was asked.
+    is_woken: AtomicBool,
+}
 
 impl Writer {
     pub(super) fn new(half: impl OwnedWrite + 'static) -> Self {
@@ -72,6 +82,8 @@ impl Writer {
             task: Box::pin(work(half, Rc::clone(&desk))),
             desk,
             is_busy: false,
+            is_awaited: [false; 2],
+            known: [None, None],
             waker: Waker::from(Arc::clone(&wakers)),
             wakers,
         }
@@ -97,35 +109,56 @@ impl Writer {
     pub(super) fn poll(&mut self, half: Half, cx: &Context<'_>) -> Poll<Done> {
         self.register(half, cx); // before, because it may be woken at once
         let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(&self.waker));
-        let Some(done) = self.desk.done.take() else { return Poll::Pending };
+        let Some(done) = self.desk.done.take() else {
+            self.is_awaited[half as usize] = true;
+            return Poll::Pending;
+        };
         self.is_busy = false;
-        self.forget(half);
-        self.wake(); // the other half, if it waits too
+        for other in [Half::Incoming, Half::Outgoing] {
+            let is_awaited = mem::take(&mut self.is_awaited[other as usize]);
+            if is_awaited
+                && other != half
+                && let Some(waker) = &self.known[other as usize]
+            {
+                waker.wake_by_ref();
+            }
+        }
         Poll::Ready(done)
     }
 
-    /// Has `half` woken by the next [`wake`](Self::wake), and when there is something to poll.
-    pub(super) fn register(&self, half: Half, cx: &Context<'_>) {
-        let mut waker = self.wakers.lock(half);
-        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            *waker = Some(cx.waker().clone());
+    /// Has `half` woken from now on: by each [`wake`](Self::wake), when there is something to poll, and
+    /// by [`waker`](Self::waker).
+    #[inline]
+    pub(super) fn register(&mut self, half: Half, cx: &Context<'_>) {
+        let known = &mut self.known[half as usize];
+        if !known.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *known = Some(cx.waker().clone());
+            self.wakers.lock()[half as usize].clone_from(known);
         }
     }
 
-    /// `half` does not wait any more.
-    pub(super) fn forget(&self, half: Half) {
-        drop(self.wakers.lock(half).take());
-    }
-
-    /// Wakes whoever waits.
+    /// Wakes both halves.
     pub(super) fn wake(&self) {
         self.wakers.wake_by_ref();
+    }
+
+    /// Wakes both halves, whichever tasks they are in by then.
+    pub(super) const fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Whether both were woken since this was asked last.
+    #[inline]
+    pub(super) fn was_woken(&self) -> bool {
+        // Looking costs nothing, where swapping would.
+        let is_woken = &self.wakers.is_woken;
+        is_woken.load(Ordering::Acquire) && is_woken.swap(false, Ordering::AcqRel)
     }
 }
 
 impl Wakers {
-    fn lock(&self, half: Half) -> MutexGuard<'_, Option<Waker>> {
-        self.0[half as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, [Option<Waker>; 2]> {
+        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,12 +168,9 @@ impl Wake for Wakers {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        for half in [Half::Incoming, Half::Outgoing] {
-            let waker = self.lock(half).take();
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        }
+        self.is_woken.store(true, Ordering::Release);
+        let halves = self.lock().clone();
+        halves.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
