@@ -26,7 +26,7 @@ pub(crate) struct Workload {
     pub(crate) name: String,
     /// A command of `load` with its options, but for the address and where it runs.
     pub(crate) load: String,
-    /// What the servers serve.
+    /// What the servers serve, over TCP or WebSocket: `load` is told which by the row.
     #[serde(default)]
     pub(crate) service: Service,
     /// The rows.
@@ -56,18 +56,33 @@ pub(crate) enum Service {
 pub(crate) enum Against {
     /// The hand-written echo server on the same runtime, which is measured beside it.
     Peer,
+    /// The same service over TCP, which is measured beside it.
+    Tcp,
     /// Another row.
     Server(String),
 }
 
 impl From<String> for Against {
     fn from(text: String) -> Self {
-        if text == "peer" { Self::Peer } else { Self::Server(text) }
+        match text.as_str() {
+            "peer" => Self::Peer,
+            "tcp" => Self::Tcp,
+            _ => Self::Server(text),
+        }
     }
 }
 
 impl Service {
-    /// The server's option.
+    /// Where it is among those over HTTP.
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::Echo => "/echo",
+            Self::Sink => "/sink",
+            Self::Source => "/source",
+        }
+    }
+
+    /// The server's option, for TCP.
     pub(crate) const fn flag(self) -> &'static str {
         match self {
             Self::Echo => "--echo",
@@ -80,24 +95,34 @@ impl Service {
 impl Workload {
     /// The rows, with those that they are compared with.
     pub(crate) fn rows(&self) -> Vec<Server> {
-        match self.against {
-            Against::Peer => {
-                let mut rows = Vec::new();
-                for row in self.servers.iter().flat_map(|server| [server.clone(), server.peer()]) {
-                    if !rows.contains(&row) {
-                        rows.push(row);
-                    }
-                }
-                rows
+        let beside: fn(&Server) -> Server = match self.against {
+            Against::Peer => Server::peer,
+            Against::Tcp => Server::over_tcp,
+            Against::Server(_) => return self.servers.clone(),
+        };
+        let mut rows = Vec::new();
+        for row in self.servers.iter().flat_map(|server| [server.clone(), beside(server)]) {
+            if !rows.contains(&row) {
+                rows.push(row);
             }
-            Against::Server(_) => self.servers.clone(),
         }
+        rows
+    }
+
+    /// What `load` is told, but for the address and where it runs.
+    pub(crate) fn load_for(&self, server: &Server) -> Vec<&str> {
+        let mut words: Vec<_> = self.load.split_whitespace().collect();
+        if server.speaks_websocket() {
+            words.extend(["--websocket", self.service.path()]);
+        }
+        words
     }
 
     /// The name of the row that `server` is compared with; none if that is itself.
     pub(crate) fn baseline(&self, server: &Server) -> Option<String> {
         let baseline = match &self.against {
             Against::Peer => server.peer().name().to_owned(),
+            Against::Tcp => server.over_tcp().name().to_owned(),
             Against::Server(name) => name.clone(),
         };
         (baseline != server.name()).then_some(baseline)
@@ -117,9 +142,17 @@ impl Plan {
             let name = &workload.name;
             match &workload.against {
                 Against::Peer => {
-                    if let Some(peer) = workload.servers.iter().find(|server| server.is_peer()) {
-                        let peer = peer.name();
-                        return Err(named(format!("{name:?}: {peer} has no peer, it is one")));
+                    let has_none = |server: &&Server| server.is_peer() || server.speaks_websocket();
+                    if let Some(server) = workload.servers.iter().find(has_none) {
+                        let server = server.name();
+                        return Err(named(format!("{name:?}: {server} has no peer")));
+                    }
+                }
+                Against::Tcp => {
+                    let is_one = |server: &&Server| server.over_tcp() == **server;
+                    if let Some(server) = workload.servers.iter().find(is_one) {
+                        let server = server.name();
+                        return Err(named(format!("{name:?}: {server} has no twin over TCP")));
                     }
                 }
                 Against::Server(baseline) => {
@@ -185,6 +218,24 @@ mod tests {
     }
 
     #[test]
+    fn websockets_are_measured_beside_their_twins_over_tcp() {
+        let text = PLAN.replace("\"peer\"", "\"tcp\"").replace("\"traits-tokio\", ", "");
+        let text = text.replace("\"tokio\"", "\"tokio/websocket\"");
+        let text = text.replace("compio/tuned", "compio/tuned/websocket");
+        let mut plan: Plan = toml::from_str(&text).unwrap();
+        let small = &plan.workloads[0];
+        let rows = ["tokio/websocket", "tokio", "compio/tuned/websocket", "compio/tuned"];
+        assert_eq!(names(small), rows);
+        assert_eq!(small.baseline(&small.servers[1]).unwrap(), "compio/tuned");
+        assert_eq!(small.baseline(&small.rows()[3]), None);
+        let told = small.load_for(&small.servers[0]);
+        assert_eq!(told[told.len() - 2..], ["--websocket", "/echo"]);
+        assert!(!small.load_for(&small.rows()[1]).contains(&"--websocket"));
+        plan.narrow(None, Some("compio"));
+        assert_eq!(names(&plan.workloads[0]), ["compio/tuned/websocket", "compio/tuned"]);
+    }
+
+    #[test]
     fn the_committed_plans_can_be_read() {
         let mut plans = 0;
         for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/plans")).unwrap() {
@@ -200,6 +251,9 @@ mod tests {
             ("\"peer\"", "\"glommio\"", "no row \"glommio\""),
             ("\"tokio\"", "\"turbo\"", "there is no server turbo"),
             ("\"tokio\"", "\"echo-epoll\"", "echo-epoll has no peer"),
+            ("\"tokio\"", "\"tokio/websocket\"", "tokio/websocket has no peer"),
+            ("\"peer\"", "\"tcp\"", "tokio has no twin"),
+            ("\"tokio\"", "\"echo-tokio/websocket\"", "echo-tokio has no /websocket"),
             ("rounds = 3", "rounds = 0", "nonzero"),
             ("rounds = 3", "round = 3", "unknown field `round`"),
         ] {

@@ -16,15 +16,26 @@ use super::plan::Service;
 
 const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
 
-/// Hand-written servers that are not on one of these.
-const OTHER_PEERS: [&str; 3] = ["echo-tokio-multi", "echo-epoll", "echo-uring"];
+/// The program of our server.
+const OURS: &str = "owned-io-server";
+
+/// Hand-written servers that are not on one of these; `ws-…` speak WebSocket.
+const OTHER_PEERS: [&str; 4] = ["echo-tokio-multi", "echo-epoll", "echo-uring", UWEBSOCKETS];
+
+/// The one that cargo does not build, and what does.
+const UWEBSOCKETS: &str = "ws-uwebsockets";
+const UWEBSOCKETS_BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/ws-uwebsockets/build");
+
+/// What may follow a name.
+const TUNED: &str = "/tuned";
+const WEBSOCKET: &str = "/websocket";
 
 /// How long a server may take to end once it is told to; it is killed then.
 const END: Duration = Duration::from_secs(5);
 
 /// A server: a runtime's name for ours, that of its program for a peer (`echo-tokio`), `traits-` and
 /// the runtime's name for the peer that is written on the traits; followed by `/tuned` for the tuned
-/// ring settings.
+/// ring settings, and then, for ours, by `/websocket` for what it serves over that instead of TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Server {
@@ -37,6 +48,9 @@ impl TryFrom<String> for Server {
     fn try_from(name: String) -> Result<Self, String> {
         let server = Self { name };
         let runtime = server.runtime();
+        if server.program() != OURS && server.name.ends_with(WEBSOCKET) {
+            return Err(format!("{} has no {WEBSOCKET}: that is ours", server.without_settings()));
+        }
         if RUNTIMES.contains(&runtime) || OTHER_PEERS.contains(&server.program()) {
             Ok(server)
         } else {
@@ -61,7 +75,7 @@ impl Server {
     }
 
     pub(crate) fn runtime(&self) -> &str {
-        let name = self.name.strip_suffix("/tuned").unwrap_or(&self.name);
+        let name = self.without_settings();
         ["echo-", "traits-"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name)
     }
 
@@ -71,17 +85,31 @@ impl Server {
     }
 
     pub(crate) fn is_peer(&self) -> bool {
-        self.name.starts_with("echo-")
+        self.name.starts_with("echo-") || self.name.starts_with("ws-")
+    }
+
+    /// The same over TCP.
+    pub(crate) fn over_tcp(&self) -> Self {
+        Self { name: self.name.strip_suffix(WEBSOCKET).unwrap_or(&self.name).to_owned() }
+    }
+
+    pub(crate) fn speaks_websocket(&self) -> bool {
+        self.name.ends_with(WEBSOCKET) || self.name.starts_with("ws-")
     }
 
     fn program(&self) -> &str {
         if self.is_peer() {
-            self.name.strip_suffix("/tuned").unwrap_or(&self.name)
+            self.without_settings()
         } else if self.is_on_traits() {
             "echo-through-traits"
         } else {
-            "owned-io-server"
+            OURS
         }
+    }
+
+    fn without_settings(&self) -> &str {
+        let name = self.name.strip_suffix(WEBSOCKET).unwrap_or(&self.name);
+        name.strip_suffix(TUNED).unwrap_or(name)
     }
 
     fn is_on_traits(&self) -> bool {
@@ -95,9 +123,10 @@ impl Server {
         } else if self.is_on_traits() {
             vec![any_port, "--runtime", self.runtime()]
         } else {
-            vec!["--runtime", self.runtime(), "--workers", "1", service.flag(), any_port]
+            let flag = if self.speaks_websocket() { "--http" } else { service.flag() };
+            vec!["--runtime", self.runtime(), "--workers", "1", flag, any_port]
         };
-        if self.name.ends_with("/tuned") {
+        if self.over_tcp().name.ends_with(TUNED) {
             args.extend(["--ring", "tuned"]);
         }
         args
@@ -119,9 +148,15 @@ pub(crate) fn build(servers: &[Server]) -> Result<(), Failure> {
     packages.dedup();
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     for package in packages {
-        let mut command = Command::new(&cargo);
-        command.args(["build", "--release", "--quiet", "-p", package]);
-        if package == "owned-io-server" {
+        let mut command;
+        if package == UWEBSOCKETS {
+            command = Command::new(UWEBSOCKETS_BUILD);
+            command.arg(programs()?.join(package));
+        } else {
+            command = Command::new(&cargo);
+            command.args(["build", "--release", "--quiet", "-p", package]);
+        }
+        if package == OURS {
             command.arg("--all-features");
         }
         let built = command.status();

@@ -17,6 +17,10 @@ pub(crate) fn markdown(results: &Results) -> String {
 fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     let workload = &measured.workload;
     writeln!(text, "\n### {}\n\n`load {}`", workload.name, workload.load)?;
+    if measured.rows.iter().any(|row| row.server.speaks_websocket()) {
+        let path = workload.service.path();
+        writeln!(text, "Rows that speak WebSocket add `--websocket {path}`.")?;
+    }
     if let Some(files) = workload.open_files {
         writeln!(text, "The servers may open {files} files.")?;
     }

@@ -133,11 +133,11 @@ impl Options {
         let running =
             Running::start(server, workload.service, self.server_core, workload.open_files)?;
         let json = folder.join("load.json");
-        let mut words = workload.load.split_whitespace();
+        let words = workload.load_for(server);
         let load = Command::new(program::programs()?.join("load"))
-            .args(words.next())
+            .args(words.first())
             .arg(running.addr.to_string())
-            .args(words)
+            .args(words.iter().skip(1))
             .args(["--core", &self.load_core.to_string()])
             .args(["--server-pid", &running.pid().to_string()])
             .arg("--json")
