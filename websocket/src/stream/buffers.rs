@@ -30,7 +30,8 @@ struct Shared {
     /// [`SPARE_BYTES_MAX`].
     spare: RefCell<Vec<Vec<u8>>>,
     /// The same for vectored writes: at most [`SPARE_MAX`], each for at most [`IOV_MAX`] pieces.
-    spare_arrays: RefCell<Vec<IoVec<Bytes>>>,
+    #[expect(clippy::vec_box, reason = "the box is what queues have, and writes move")]
+    spare_arrays: RefCell<Vec<Box<IoVec<Bytes>>>>,
 }
 
 /// With [`SPARE_BYTES_MAX`], 16 MiB: as much as a pool keeps by default; of arrays, 3 MiB.
@@ -110,13 +111,13 @@ impl Buffers {
     }
 
     /// An empty array of pieces.
-    pub(super) fn take_array(&self) -> IoVec<Bytes> {
+    pub(super) fn take_array(&self) -> Box<IoVec<Bytes>> {
         self.shared.spare_arrays.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Takes an array back, and what of the pieces is nobody else's: a message that was received, as
     /// like as not, whose buffer is used again for the next one.
-    pub(super) fn give_array(&self, mut array: IoVec<Bytes>) {
+    pub(super) fn give_array(&self, mut array: Box<IoVec<Bytes>>) {
         let is_long = array.bufs().len() > IOV_MAX;
         for mut own in array.drain().filter_map(|piece| piece.try_into_mut().ok()) {
             own.clear(); // or it would be copied within

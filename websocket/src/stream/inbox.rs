@@ -75,6 +75,9 @@ impl Inbox {
     /// whose first piece was handed out is passed over.
     #[inline]
     pub(super) fn next_message(&mut self, shared: &Shared) -> Result<Next, Error> {
+        if self.is_starved(shared) {
+            return Ok(Next::Starved);
+        }
         if let Some(assembled) = self.assembled(shared)?
             && assembled.last
         {
@@ -183,6 +186,15 @@ impl Inbox {
             Some(assembly) => Received::Owned(found.kind, assembly.into_bytes()),
             None => Received::Borrowed(self.message(found)),
         }
+    }
+
+    /// Whether nothing is to be found before more is read: asked first, because it is so twice for
+    /// each message that comes alone.
+    #[inline]
+    fn is_starved(&self, shared: &Shared) -> bool {
+        let is_empty = self.buf.as_ref().is_none_or(|buf| self.at >= buf.len());
+        let is_over = self.is_closed || shared.control.failure().is_some();
+        is_empty && self.assembly.is_none() && !is_over
     }
 
     /// What is left of `buf` from `at` on, at its front, so that a whole frame fits behind it. By way of

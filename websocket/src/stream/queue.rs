@@ -23,7 +23,7 @@ pub(super) struct Queue {
     masks: bool,
     buffers: Buffers,
     /// Frames in order, up to the payload that is the last piece.
-    pieces: IoVec<Bytes>,
+    pieces: Option<Box<IoVec<Bytes>>>,
     /// What comes after `pieces`; while those are empty, all there is.
     copied: Vec<u8>,
     /// Where `copied` goes when it becomes a piece, if it is short: a header, as a rule. Its memory is
@@ -38,7 +38,7 @@ pub(super) struct Queue {
 /// What is written at once.
 pub(super) enum Batch {
     One(Vec<u8>),
-    Many(IoVec<Bytes>),
+    Many(Box<IoVec<Bytes>>),
 }
 
 impl Queue {
@@ -47,7 +47,7 @@ impl Queue {
             sender,
             masks,
             buffers,
-            pieces: IoVec::new(),
+            pieces: None,
             copied: Vec::new(),
             heads: BytesMut::new(),
             batch_bytes: 0,
@@ -145,11 +145,13 @@ impl Queue {
         if self.batch_bytes == 0 {
             return None;
         }
-        if self.pieces.bytes_left() == 0 {
-            return Some(Batch::One(mem::take(&mut self.copied)));
+        if self.pieces.is_some() {
+            self.seal();
         }
-        self.seal();
-        Some(Batch::Many(mem::take(&mut self.pieces)))
+        Some(match self.pieces.take() {
+            Some(pieces) => Batch::Many(pieces),
+            None => Batch::One(mem::take(&mut self.copied)),
+        })
     }
 
     /// A batch is written. Its buffers are used again.
@@ -202,9 +204,6 @@ impl Queue {
     }
 
     fn push_piece(&mut self, piece: Bytes) {
-        if self.pieces.bytes_left() == 0 {
-            self.pieces = self.buffers.take_array();
-        }
-        self.pieces.push(piece);
+        self.pieces.get_or_insert_with(|| self.buffers.take_array()).push(piece);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::{io, mem};
 
-use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, OwnedWriteExt};
+use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, OwnedWriteExt, Slice};
 
 use super::queue::Batch;
 
@@ -198,12 +198,23 @@ async fn work(half: impl OwnedWrite, desk: Rc<Desk>) -> Infallible {
         let job = poll_fn(|_| desk.job.take().map_or(Poll::Pending, Poll::Ready)).await;
         let (result, batch) = match job {
             Job::Write(Batch::One(buf)) => {
-                let BufResult(result, buf) = half.write_all(buf).await;
+                // As a rule one write does. `write_all` comes at a price, even so.
+                let BufResult(written, buf) = half.half.write(buf).await;
+                let BufResult(result, buf) = match written {
+                    Ok(n) if n == buf.len() => BufResult(Ok(()), buf),
+                    Ok(n) => {
+                        desk.has_moved.set(true);
+                        half.write_all(buf.buf_slice(n..)).await.map_buf(Slice::into_inner)
+                    }
+                    Err(error) => BufResult(Err(error), buf),
+                };
                 (result, Some(Batch::One(buf)))
             }
-            Job::Write(Batch::Many(pieces)) => {
-                let BufResult(result, pieces) = half.write_all_vectored(pieces).await;
-                (result, Some(Batch::Many(pieces)))
+            Job::Write(Batch::Many(mut array)) => {
+                let written = half.write_all_vectored(mem::take(&mut *array)).await;
+                let result;
+                BufResult(result, *array) = written;
+                (result, Some(Batch::Many(array)))
             }
             Job::Shutdown => (half.shutdown().await, None),
         };
