@@ -4,6 +4,7 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 
 use owned_io::{ByteStream, Runtime, StopSignal, TcpListener, beside, is_exhaustion};
@@ -30,10 +31,11 @@ pub async fn accept_loop<R, S, Fut, E>(
     serve: S,
 ) where
     R: Runtime,
-    S: Fn(R::TcpStream, Entry) -> Fut,
-    Fut: Future<Output = Result<(), E>> + 'static,
+    S: Fn(R::TcpStream, Entry) -> Fut + 'static,
+    Fut: Future<Output = Result<(), E>>,
     E: Error + 'static,
 {
+    let serve = Rc::new(serve);
     let mut is_failing = false;
     // Asked each time: while clients are there, beside finds both ready.
     while !stop.is_stopped() {
@@ -48,11 +50,12 @@ pub async fn accept_loop<R, S, Fut, E>(
                     warn!("accepting again");
                 }
                 let connection = connections.add(stream.shutdown_handle());
-                let serving = serve(stream, connection.entry());
+                // Called in the task: a future that is moved into one takes its place twice there.
+                let serve = Rc::clone(&serve);
                 drop(R::spawn(async move {
                     // Both until it is served, or its task has panicked.
-                    let (_place, _connection) = (place, connection);
-                    if let Err(error) = serving.await {
+                    let (_place, connection) = (place, connection);
+                    if let Err(error) = serve(stream, connection.entry()).await {
                         debug!(%peer, error = &error as &dyn Error, "connection ended");
                     }
                 }));

@@ -61,44 +61,17 @@ async fn serve<R: Runtime>(
 ) -> io::Result<()> {
     let places = Places::new(limits.connections_max);
     let connections = Connections::default();
-    let mut pool = PoolConfig::default();
-    pool.leased_max = limits.connections_max.max(1);
-    let pool = Pool::new(pool);
-    let budget = Budget::new(limits.announced_bytes_max);
-    let buffers = Buffers::new(pool.clone(), limits.announced_bytes_max);
-    let pattern = Pattern::default();
+    let resources = Resources::new(limits);
     let mut accepting = Vec::with_capacity(bound.len());
     for (service, addr) in bound {
         let listener = R::listen(addr)?;
         let (places, connections) = (places.clone(), connections.clone());
-        let stop = worker.stop.clone();
-        let (pool, budget) = (pool.clone(), budget.clone());
-        let (buffers, pattern) = (buffers.clone(), pattern.clone());
+        let (stop, resources) = (worker.stop.clone(), resources.clone());
         let service = *service;
         accepting.push(R::spawn(async move {
             // A loop that panics takes the others along, and the panic comes to light.
             let _stop_all = StopWhenDropped(stop.clone());
-            match service {
-                Service::Echo => {
-                    let serve = |stream, _| echo::serve(stream, pool.clone());
-                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
-                }
-                Service::Sink => {
-                    let serve =
-                        |stream, _| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
-                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
-                }
-                Service::Source => {
-                    let serve = |stream, _| source::serve::<R>(stream, pattern.clone(), limits);
-                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
-                }
-                Service::Http => {
-                    let serve = |stream, entry| {
-                        http::serve::<R>(stream, entry, buffers.clone(), pattern.clone(), limits)
-                    };
-                    accept_loop::<R, _, _, _>(listener, places, connections, &stop, serve).await;
-                }
-            }
+            accept::<R>(service, listener, places, connections, &stop, resources).await;
         }));
     }
     ready.one_more();
@@ -112,6 +85,63 @@ async fn serve<R: Runtime>(
         warn!(worker = worker.id, open = places.taken(), "closing what has not ended in time");
     }
     outcome.map_err(io::Error::from)
+}
+
+async fn accept<R: Runtime>(
+    service: Service,
+    listener: R::TcpListener,
+    places: Places,
+    connections: Connections,
+    stop: &StopSignal,
+    resources: Resources,
+) {
+    let Resources { pool, budget, buffers, pattern, limits } = resources;
+    match service {
+        Service::Echo => {
+            let serve = move |stream, _| echo::serve(stream, pool.clone());
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
+        Service::Sink => {
+            let serve =
+                move |stream, _| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
+        Service::Source => {
+            let serve = move |stream, _| source::serve::<R>(stream, pattern.clone(), limits);
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
+        Service::Http => {
+            let serve = move |stream, entry| {
+                http::serve::<R>(stream, entry, buffers.clone(), pattern.clone(), limits)
+            };
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
+    }
+}
+
+/// What the connections of a worker share, over all its listeners.
+#[derive(Clone)]
+struct Resources {
+    pool: Pool,
+    budget: Budget,
+    buffers: Buffers,
+    pattern: Pattern,
+    limits: Limits,
+}
+
+impl Resources {
+    fn new(limits: Limits) -> Self {
+        let mut pool = PoolConfig::default();
+        pool.leased_max = limits.connections_max.max(1);
+        let pool = Pool::new(pool);
+        Self {
+            budget: Budget::new(limits.announced_bytes_max),
+            buffers: Buffers::new(pool.clone(), limits.announced_bytes_max),
+            pattern: Pattern::default(),
+            pool,
+            limits,
+        }
+    }
 }
 
 /// Stops all workers when it is dropped.

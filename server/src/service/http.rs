@@ -9,9 +9,11 @@
 //!
 //! One request for each connection: what is no upgrade is answered, and the connection closed.
 
+use std::borrow::Cow;
+
 use owned_io::{ByteStream, Runtime};
 use owned_io_websocket::Config;
-use owned_io_websocket::handshake::Origins;
+use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
 
 use super::source::Pattern;
@@ -33,29 +35,68 @@ pub async fn serve<R: Runtime>(
     pattern: Pattern,
     limits: Limits,
 ) -> Result<(), Error> {
-    let pending = Pending::<R, _>::read(stream, &buffers, config(limits)).await?;
-    match pending.request().path() {
-        "/health" => pending.refuse(200, &[], b"ok\n").await,
-        "/echo" => websocket::echo::<R>(accept(pending, entry).await?, limits).await,
-        "/sink" => websocket::sink::<R>(accept(pending, entry).await?, limits).await,
-        "/source" => match Messages::parse(pending.request().query(), limits.message_bytes_max) {
-            Ok(messages) => {
-                let socket = accept(pending, entry).await?;
-                websocket::source::<R>(socket, messages, &pattern, limits).await
-            }
-            Err(why) => pending.refuse(400, &[], why.as_bytes()).await,
-        },
-        _ => pending.refuse(404, &[], b"there are /health, /echo, /sink and /source\n").await,
+    // Boxed is what few connections need, or need once: they are all as large as the rest.
+    let opening = Box::pin(open::<R, _>(stream, entry, buffers, limits));
+    let Some((mut socket, service)) = opening.await? else { return Ok(()) };
+    match service {
+        Service::Echo => websocket::echo::<R>(&mut socket, limits).await,
+        Service::Sink => websocket::sink::<R>(&mut socket, limits).await,
+        Service::Source(messages) => {
+            let sending = websocket::source::<R>(&mut socket, messages, &pattern, limits);
+            Box::pin(sending).await
+        }
     }
 }
 
-async fn accept<R: Runtime, S: ByteStream>(
-    pending: Pending<R, S>,
+/// The connection if it was upgraded, and what for.
+async fn open<R: Runtime, S: ByteStream>(
+    stream: S,
     entry: Entry,
-) -> Result<WebSocket<S>, Error> {
-    let socket = pending.accept(Origins::Any, None, &[]).await?;
-    entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
-    Ok(socket)
+    buffers: Buffers,
+    limits: Limits,
+) -> Result<Option<(WebSocket<S>, Service)>, Error> {
+    let pending = Pending::<R, _>::read(stream, &buffers, config(limits)).await?;
+    let route = Route::of(&pending.request(), limits);
+    match route {
+        Route::Upgrade(service) => {
+            let socket = pending.accept(Origins::Any, None, &[]).await?;
+            entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
+            Ok(Some((socket, service)))
+        }
+        Route::Answer(status, body) => {
+            pending.refuse(status, &[], body.as_bytes()).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// What a request leads to.
+enum Route {
+    /// This status, and this body.
+    Answer(u16, Cow<'static, str>),
+    Upgrade(Service),
+}
+
+/// What a WebSocket is for.
+enum Service {
+    Echo,
+    Sink,
+    Source(Messages),
+}
+
+impl Route {
+    fn of(request: &Request<'_>, limits: Limits) -> Self {
+        match request.path() {
+            "/health" => Self::Answer(200, "ok\n".into()),
+            "/echo" => Self::Upgrade(Service::Echo),
+            "/sink" => Self::Upgrade(Service::Sink),
+            "/source" => match Messages::parse(request.query(), limits.message_bytes_max) {
+                Ok(messages) => Self::Upgrade(Service::Source(messages)),
+                Err(why) => Self::Answer(400, why.into()),
+            },
+            _ => Self::Answer(404, "there are /health, /echo, /sink and /source\n".into()),
+        }
+    }
 }
 
 fn config(limits: Limits) -> Config {

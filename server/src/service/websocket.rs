@@ -21,10 +21,10 @@ const WRITE_BYTES_MAX: usize = 256 * 1024;
 /// # Errors
 /// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
 pub async fn echo<R: Runtime>(
-    mut socket: WebSocket<impl ByteStream>,
+    socket: &mut WebSocket<impl ByteStream>,
     limits: Limits,
 ) -> Result<(), Error> {
-    let WebSocket { incoming, outgoing } = &mut socket;
+    let WebSocket { incoming, outgoing } = socket;
     let connection = outgoing.shutdown_handle();
     let echoing = async {
         while let Some(message) = incoming.receive_owned().await? {
@@ -37,7 +37,7 @@ pub async fn echo<R: Runtime>(
         Ok(())
     };
     let echoed = echoing.await;
-    until_closed(&mut socket.incoming, echoed).await
+    until_closed(incoming, echoed).await
 }
 
 /// Each message is answered by its length: a message of eight bytes, little-endian. What came in one
@@ -46,10 +46,10 @@ pub async fn echo<R: Runtime>(
 /// # Errors
 /// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
 pub async fn sink<R: Runtime>(
-    mut socket: WebSocket<impl ByteStream>,
+    socket: &mut WebSocket<impl ByteStream>,
     limits: Limits,
 ) -> Result<(), Error> {
-    let WebSocket { incoming, outgoing } = &mut socket;
+    let WebSocket { incoming, outgoing } = socket;
     let connection = outgoing.shutdown_handle();
     let mut len = 0_u64;
     let answering = async {
@@ -70,7 +70,7 @@ pub async fn sink<R: Runtime>(
         Ok(())
     };
     let answered = answering.await;
-    until_closed(&mut socket.incoming, answered).await
+    until_closed(incoming, answered).await
 }
 
 /// Sends messages, and closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
@@ -78,16 +78,16 @@ pub async fn sink<R: Runtime>(
 /// # Errors
 /// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take a message.
 pub async fn source<R: Runtime>(
-    socket: WebSocket<impl ByteStream>,
+    socket: &mut WebSocket<impl ByteStream>,
     messages: Messages,
     pattern: &Pattern,
     limits: Limits,
 ) -> Result<(), Error> {
-    let WebSocket { mut incoming, mut outgoing } = socket;
+    let WebSocket { incoming, outgoing } = socket;
     // Pings are answered meanwhile, and the peer may close whenever it likes.
-    let mut closing = pin!(drain(&mut incoming));
+    let mut closing = pin!(drain(incoming));
     let sending = async {
-        send::<R>(&mut outgoing, messages, pattern, limits).await?;
+        send::<R>(outgoing, messages, pattern, limits).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
     };
     let ready = beside(closing.as_mut(), sending).await;

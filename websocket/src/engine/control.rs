@@ -23,10 +23,10 @@ use crate::{CloseCode, CloseFrame, Config, Error, Misuse, Timeout, Violation};
 ///   [`handle_timeout`](Self::handle_timeout) says that it has waited for long enough.
 pub struct Control {
     clock: Clock,
-    pong: Cell<Option<Payload>>,
-    ping: Cell<Option<Payload>>,
-    close: Cell<Option<Payload>>,
-    /// False only if all three are none.
+    pong: Slot,
+    ping: Slot,
+    close: Slot,
+    /// False only if all three are empty.
     due: Cell<bool>,
     local: Cell<Local>,
     /// Whether the peer's close frame has come.
@@ -62,9 +62,9 @@ impl Control {
     pub(super) fn new(config: &Config, now: Instant) -> Self {
         Self {
             clock: Clock::new(config, now),
-            pong: Cell::new(None),
-            ping: Cell::new(None),
-            close: Cell::new(None),
+            pong: Slot::default(),
+            ping: Slot::default(),
+            close: Slot::default(),
             due: Cell::new(false),
             local: Cell::new(Local::Open),
             peer_closed: Cell::new(false),
@@ -94,7 +94,7 @@ impl Control {
     /// # Errors
     /// [`Misuse::LongControlFrame`] above 125 bytes.
     pub fn ping(&self, payload: &[u8]) -> Result<(), Error> {
-        self.ping.set(Some(Payload::new(payload)?));
+        self.ping.set(&Payload::new(payload)?);
         self.due.set(true);
         Ok(())
     }
@@ -184,8 +184,10 @@ impl Control {
 
     /// To be answered: the latest ping alone (section 5.5.3).
     pub(super) fn handle_ping(&self, payload: &[u8]) {
-        self.pong.set(Payload::new(payload).ok());
-        self.due.set(true);
+        if let Ok(payload) = Payload::new(payload) {
+            self.pong.set(&payload);
+            self.due.set(true);
+        }
     }
 
     pub(super) fn handle_close(&self, frame: CloseFrame<'_>) {
@@ -239,7 +241,7 @@ impl Control {
     fn queue_close(&self, payload: Payload) {
         if self.local.get() == Local::Open {
             self.local.set(Local::Queued);
-            self.close.set(Some(payload));
+            self.close.set(&payload);
             self.due.set(true);
             self.clock.handle_close();
         }
@@ -255,6 +257,33 @@ impl fmt::Debug for Control {
             .field("peer_closed", peer_closed)
             .field("failure", failure)
             .finish_non_exhaustive()
+    }
+}
+
+/// The payload of a control frame that is due, if one is. Its memory is taken when it is first needed,
+/// and kept: most connections never need it, and are smaller without.
+#[derive(Default)]
+struct Slot {
+    payload: Cell<Vec<u8>>,
+    is_full: Cell<bool>,
+}
+
+impl Slot {
+    fn set(&self, payload: &Payload) {
+        let mut bytes = self.payload.take();
+        bytes.clear();
+        bytes.extend_from_slice(payload.as_bytes());
+        self.payload.set(bytes);
+        self.is_full.set(true);
+    }
+
+    fn take(&self) -> Option<Payload> {
+        self.is_full.take().then(|| {
+            let bytes = self.payload.take();
+            let payload = Payload::new(&bytes);
+            self.payload.set(bytes);
+            payload.unwrap_or(Payload::EMPTY)
+        })
     }
 }
 

@@ -164,11 +164,10 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         headers: &[(&str, &str)],
     ) -> Result<WebSocket<S>, Error> {
         let mut response = self.buffers.take();
-        let (request, head_bytes) = self.decoded();
-        match request.upgrade(origins) {
-            Ok(upgrade) => upgrade.accept(protocol, headers, &mut response)?,
-            Err(refusal) => return Err(self.refuse_for(refusal).await),
-        }
+        let head_bytes = match self.agree(origins, protocol, headers, &mut response) {
+            Err(Error::Refused(refusal)) => return Err(self.refuse_for(refusal).await),
+            agreed => agreed?,
+        };
         let connection = self.stream.shutdown_handle();
         let writing = self.stream.write_all(response);
         let written = timeout::<R, _>(self.config.handshake_timeout, &connection, writing).await;
@@ -199,6 +198,19 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         let mut response = Vec::new();
         refuse(status, headers, body, &mut response)?;
         Ok(self.end(response).await?)
+    }
+
+    /// How long the head is, if all is well; appends the response then.
+    fn agree(
+        &self,
+        origins: Origins<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+        response: &mut Vec<u8>,
+    ) -> Result<usize, Error> {
+        let (request, head_bytes) = self.decoded();
+        request.upgrade(origins)?.accept(protocol, headers, response)?;
+        Ok(head_bytes)
     }
 
     async fn refuse_for(self, refusal: Refusal) -> Error {
