@@ -2,14 +2,23 @@
 
 use crate::frame::mask_is_ascii;
 
-/// The text that `payload` is, once it is unmasked if there is a key; none if it is not UTF-8.
+/// The text that `payload` is, once what is behind its first `held` bytes is unmasked, if there is a
+/// key; none if it is not UTF-8.
 #[inline]
 #[expect(unsafe_code, reason = "a second look at ASCII would cost half as much as the first")]
-pub(crate) fn unmask_text(payload: &mut [u8], key: Option<[u8; 4]>) -> Option<&mut str> {
+pub(crate) fn unmask_text(
+    payload: &mut [u8],
+    held: usize,
+    key: Option<[u8; 4]>,
+) -> Option<&mut str> {
+    let (held, fresh) = payload.split_at_mut(held);
     if let Some(key) = key
-        && mask_is_ascii(payload, key)
+        && mask_is_ascii(fresh, key)
     {
-        // SAFETY: ASCII is UTF-8.
+        if !held.is_empty() {
+            simdutf8::basic::from_utf8(held).ok()?; // for what comes behind ends no character
+        }
+        // SAFETY: UTF-8, and ASCII behind it, is UTF-8.
         return Some(unsafe { str::from_utf8_unchecked_mut(payload) });
     }
     simdutf8::basic::from_utf8_mut(payload).ok()

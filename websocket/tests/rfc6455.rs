@@ -126,7 +126,8 @@ fn fails_with(role: Role, wire: &[u8], error: Error, code: CloseCode) {
     }
 }
 
-/// Section 8.1, and Autobahn 6.4: at the byte that cannot go on, not at the end of the frame.
+/// Section 8.1, and Autobahn 6.4: at the byte that cannot go on, not at the end of the frame. If that is
+/// among the first that come of a frame, which are not yet looked at, with the next.
 #[test]
 fn text_fails_at_the_first_byte_that_cannot_go_on() {
     let payload = b"\xCE\xBA\xE1\xBD\xB9\xCF\x83\xCE\xBC\xCE\xB5\xF4\x90\x80\x80edited";
@@ -141,6 +142,19 @@ fn text_fails_at_the_first_byte_that_cannot_go_on() {
         let bad_at = wire.len() - payload.len() + bad;
         assert_eq!(wire[..bad_at].iter().try_for_each(|byte| reader.feed(&[*byte])), Ok(()));
         assert_eq!(reader.feed(&wire[bad_at..=bad_at]), Err(Violation::TextNotUtf8.into()));
+
+        for cut in wire.len() - payload.len()..wire.len() {
+            let mut reader = Reader::new(role, config);
+            let mut failed = reader.feed(&wire[..cut]);
+            if cut <= bad_at {
+                assert_eq!(failed, Ok(()));
+                failed = reader.feed(&wire[cut..=bad_at]);
+            }
+            if failed.is_ok() {
+                failed = reader.feed(&wire[cut.max(bad_at + 1)..][..1]);
+            }
+            assert_eq!(failed, Err(Violation::TextNotUtf8.into()));
+        }
     }
 }
 

@@ -153,6 +153,15 @@ struct Frame {
     held: usize,
     /// How many bytes follow those.
     left: usize,
+    /// How many of them were in the buffer when it was looked at last, if they were left as they are.
+    seen: usize,
+}
+
+impl Frame {
+    /// Whether it is a message of its own, that is to come out whole.
+    const fn is_message(&self) -> bool {
+        self.whole && self.first && self.fin
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -185,6 +194,9 @@ impl Receiver {
     /// Decodes what is at the front of `buf`, at most one event. For the next one, call it again
     /// with what follows the [consumed](Decoded::consumed) bytes.
     ///
+    /// Text that cannot be UTF-8 any more fails with the byte that shows it; or with the byte behind, if
+    /// that was among the first that came of a frame.
+    ///
     /// When more bytes are needed, call it again with the same bytes, less those consumed, and more
     /// behind them. The bytes may move meanwhile, but are not to be changed: a part of them may be
     /// unmasked already.
@@ -214,19 +226,7 @@ impl Receiver {
         {
             let consumed = header_bytes + header.payload_bytes as usize;
             let payload = &mut buf[header_bytes..consumed];
-            control.handle_data();
-            let event = match kind {
-                Kind::Binary => {
-                    if let Some(key) = header.key {
-                        mask(payload, key);
-                    }
-                    Event::Binary(payload)
-                }
-                Kind::Text => match unmask_text(payload, header.key) {
-                    Some(text) => Event::Text(text),
-                    None => return Err(self.fail(control, Violation::TextNotUtf8.into())),
-                },
-            };
+            let event = self.message_event(control, kind, payload, 0, header.key)?;
             return Ok(Decoded { consumed, event: Some(event) });
         }
         match self.admit(&header) {
@@ -240,7 +240,7 @@ impl Receiver {
     /// that is to come out whole needs all of them; of one in pieces, each part is a piece.
     pub const fn bytes_missing(&self) -> usize {
         match self.phase {
-            Phase::Payload(frame) => frame.left,
+            Phase::Payload(frame) => frame.left - frame.seen,
             _ => 0,
         }
     }
@@ -272,7 +272,7 @@ impl Receiver {
         let Header { fin, opcode, key, payload_bytes } = *header;
         let left = within(Limit::Frame, payload_bytes, self.frame_bytes_max)?;
         let whole = opcode.is_control() || left <= self.whole_frame_bytes_max;
-        let frame = Frame { opcode, fin, first: false, whole, key, held: 0, left };
+        let frame = Frame { opcode, fin, first: false, whole, key, held: 0, left, seen: 0 };
         let (first, message) = match (opcode, self.message) {
             (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => return Ok(frame),
             (Opcode::Continuation, Some(message)) => (false, message),
@@ -305,6 +305,22 @@ impl Receiver {
         };
         let end = buf.len().min(start + frame.held + frame.left);
         let payload = &mut buf[start..end];
+        let message = self.message.filter(|_| !frame.opcode.is_control());
+        if let Some(Message { kind, .. }) = message
+            && frame.is_message()
+            && payload.len() == frame.held + frame.left
+        {
+            (self.phase, self.message, self.utf8) = (Phase::Header, None, Utf8::default());
+            let event = self.message_event(control, kind, payload, frame.held, frame.key)?;
+            return Ok(Decoded { consumed: end, event: Some(event) });
+        }
+        // Most often the next bytes make it whole, and all of it is unmasked and checked at once: to
+        // look at text again when it is whole would make 64 KiB cost half as much again as binary.
+        if frame.whole && frame.held + frame.seen == 0 && payload.len() < frame.left {
+            self.phase = Phase::Payload(Frame { seen: payload.len(), ..frame });
+            return Ok(Decoded { consumed: start, event: None });
+        }
+        frame.seen = 0;
         let fresh = &mut payload[frame.held..];
         let mut ascii = false;
         if let Some(key) = frame.key {
@@ -312,8 +328,7 @@ impl Receiver {
             frame.key = Some(rotated(key, fresh.len()));
         }
         frame.left -= fresh.len();
-        // Text is checked as it comes, so that what cannot be text any more fails at once.
-        let message = self.message.filter(|_| !frame.opcode.is_control());
+        // Text is checked as it comes, so that what cannot be text any more fails soon.
         if message.is_some() {
             control.handle_data();
         }
@@ -332,7 +347,7 @@ impl Receiver {
             _ => Phase::Payload(Frame { first: false, ..frame }),
         };
         let event = match message {
-            Some(message) => self.data_event(message.kind, frame, payload),
+            Some(message) => self.piece_event(message.kind, frame, payload),
             None => self.control_event(control, frame.opcode, payload),
         };
         match event {
@@ -341,7 +356,32 @@ impl Receiver {
         }
     }
 
-    fn data_event<'b>(
+    /// A message in one frame, whose first `held` bytes are unmasked already.
+    #[inline]
+    fn message_event<'b>(
+        &mut self,
+        control: &Control,
+        kind: Kind,
+        payload: &'b mut [u8],
+        held: usize,
+        key: Option<[u8; 4]>,
+    ) -> Result<Event<'b>, Error> {
+        control.handle_data();
+        match kind {
+            Kind::Binary => {
+                if let Some(key) = key {
+                    mask(&mut payload[held..], key);
+                }
+                Ok(Event::Binary(payload))
+            }
+            Kind::Text => match unmask_text(payload, held, key) {
+                Some(text) => Ok(Event::Text(text)),
+                None => Err(self.fail(control, Violation::TextNotUtf8.into())),
+            },
+        }
+    }
+
+    fn piece_event<'b>(
         &mut self,
         kind: Kind,
         frame: Frame,
@@ -355,16 +395,7 @@ impl Receiver {
                 return Err(Violation::TextNotUtf8);
             }
         }
-        Ok(match kind {
-            _ if !(frame.whole && first && last) => {
-                Event::Piece(Piece { kind, payload, first, last, frame_bytes_left: left })
-            }
-            Kind::Binary => Event::Binary(payload),
-            Kind::Text => match simdutf8::basic::from_utf8_mut(payload) {
-                Ok(text) => Event::Text(text),
-                Err(_) => return Err(Violation::TextNotUtf8),
-            },
-        })
+        Ok(Event::Piece(Piece { kind, payload, first, last, frame_bytes_left: left }))
     }
 
     fn control_event<'b>(
