@@ -1,6 +1,7 @@
 //! One connection: how far it has sent and how far it has been answered, and no message buffered.
 
 use std::io::{self, Read, Write};
+use std::mem;
 use std::ops::Range;
 
 use mio::net::TcpStream;
@@ -45,6 +46,9 @@ impl Place {
         let offset = self.offset + bytes;
         if offset < message_bytes {
             self.offset = offset;
+        } else if offset == message_bytes {
+            // Most often; a division would take 2 ns, and a message of 16 bytes takes 5 in all.
+            *self = Self { message: self.message + 1, offset: 0 };
         } else {
             self.message += offset / message_bytes;
             self.offset = offset % message_bytes;
@@ -124,8 +128,10 @@ pub(crate) struct Connection {
     /// The peer has sent all it will.
     closed: bool,
     wire: Wire,
-    /// What is to be sent before the next message: a request to upgrade, a pong.
+    /// What is to be sent before the next message: the request to upgrade, then pongs.
     ahead: Vec<u8>,
+    /// The next of them, none if empty.
+    pong: Vec<u8>,
     /// So many messages may be sent.
     released: u64,
     /// So many answers are to come then.
@@ -157,6 +163,7 @@ impl Connection {
             closed: false,
             wire,
             ahead,
+            pong: Vec::new(),
             released: 0,
             due: 0,
             sent: Place::default(),
@@ -218,6 +225,9 @@ impl Connection {
             self.sent.message = self.released;
         }
         while self.connected && self.writable {
+            if self.ahead.is_empty() {
+                self.ahead = mem::take(&mut self.pong);
+            }
             if self.sent.offset == 0 && !self.ahead.is_empty() {
                 self.flush_ahead()?;
                 continue;
@@ -354,12 +364,9 @@ impl Connection {
                         *answered = Place { message: answered.message + 1, offset: 0 };
                     }
                 }
-                // Only the last ping has to be answered (RFC 6455 5.5.3), and what is ahead may
-                // have been sent in part.
-                Some(Piece::Ping(payload)) if self.ahead.is_empty() => {
-                    self.ahead = frames::pong(&payload);
-                }
-                Some(Piece::Ping(_) | Piece::Pong) => {}
+                // Only the last ping has to be answered (RFC 6455 5.5.3).
+                Some(Piece::Ping(payload)) => self.pong = frames::pong(&payload),
+                Some(Piece::Pong) => {}
                 Some(Piece::Close(code)) => {
                     if self.sent.offset == 0 && self.ahead.is_empty() {
                         // The peer has said why it ends, and ends with or without an answer.
