@@ -67,17 +67,16 @@ impl OwnedRead for TokioReadHalf {
         BufResult(result, buf)
     }
 
-    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+    fn read_pooled(&mut self, pool: &Pool) -> impl Future<Output = io::Result<PoolBuf>> {
         let tcp = &self.socket.tcp;
         // A buffer is taken for each attempt, and an attempt made only when epoll says so.
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             let mut buf = None;
             let result = poll_io(cx, tcp, Interest::READABLE, pool.buf_bytes(), || {
                 os::try_read_pooled(tcp.as_fd(), pool).map(|read| buf.insert(read).len())
             });
             result.map_ok(|_| buf.expect("what was read is in a buffer"))
         })
-        .await
     }
 }
 
