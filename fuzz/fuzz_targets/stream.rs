@@ -20,9 +20,9 @@ const WIRE_BYTES_MAX: usize = 1 << 15;
 
 fuzz_target!(|input: &[u8]| {
     let [seed, cut, habits, wire @ ..] = input else { return };
-    let wire = &wire[..wire.len().min(WIRE_BYTES_MAX)];
+    let (habits, wire) = (Habits(*habits), &wire[..wire.len().min(WIRE_BYTES_MAX)]);
     let simulation = owned_io_sim::Config::with_seed((*seed).into());
-    let received = Sim::block_on(simulation, serve(*cut, *habits, wire.to_vec())).unwrap();
+    let received = Sim::block_on(simulation, serve(*cut, habits, wire.to_vec())).unwrap();
     let expected = expected(wire);
     // A write that fails ends it early.
     assert!(expected.starts_with(&received), "{received:x?} of {expected:x?}");
@@ -32,30 +32,29 @@ fuzz_target!(|input: &[u8]| {
 });
 
 /// What the bits of a byte of the input choose.
-trait Habits: Copy {
-    /// The peer does not read, and is gone once it has sent all.
-    fn is_gone(self) -> bool;
-    /// The peer ends its side; or waits for the other.
-    fn ends(self) -> bool;
-    /// Of four ways to receive, the one for the next message.
-    fn way(self, received: usize) -> usize;
-}
+#[derive(Clone, Copy)]
+struct Habits(u8);
 
-impl Habits for u8 {
+impl Habits {
+    /// The peer does not read, and is gone once it has sent all.
     fn is_gone(self) -> bool {
-        self & 1 != 0
+        self.0 & 1 != 0
     }
+
+    /// The peer ends its side; or waits for the other.
     fn ends(self) -> bool {
-        self & 2 != 0
+        self.0 & 2 != 0
     }
+
+    /// Of four ways to receive, the one for the next message.
     fn way(self, received: usize) -> usize {
-        usize::from(self >> 2).wrapping_mul(received + 1) / 3 % 4
+        usize::from(self.0 >> 2).wrapping_mul(received + 1) / 3 % 4
     }
 }
 
 type Got = (Kind, Vec<u8>);
 
-async fn serve(cut: u8, habits: u8, wire: Vec<u8>) -> Vec<Got> {
+async fn serve(cut: u8, habits: Habits, wire: Vec<u8>) -> Vec<Got> {
     let mut config = PoolConfig::default();
     config.buf_bytes = BUF_BYTES;
     let pool = Pool::new(config);
@@ -76,7 +75,7 @@ async fn serve(cut: u8, habits: u8, wire: Vec<u8>) -> Vec<Got> {
     received
 }
 
-async fn peer(mut raw: SimStream, cut: u8, habits: u8, wire: Vec<u8>) {
+async fn peer(mut raw: SimStream, cut: u8, habits: Habits, wire: Vec<u8>) {
     let mut request = Vec::new();
     let offer = Offer { host: "a", ..Offer::default() };
     offer.encode(&Key::new([7; 16]), &mut request).unwrap();
@@ -96,7 +95,7 @@ async fn peer(mut raw: SimStream, cut: u8, habits: u8, wire: Vec<u8>) {
 }
 
 /// Echoes each message, and says what came.
-async fn receive_all(socket: &mut WebSocket<SimStream>, habits: u8) -> Vec<Got> {
+async fn receive_all(socket: &mut WebSocket<SimStream>, habits: Habits) -> Vec<Got> {
     let WebSocket { incoming, outgoing } = socket;
     let (mut all, mut begun) = (Vec::<Got>::new(), None::<Got>);
     loop {
