@@ -14,7 +14,9 @@ use ends::{
     NORMAL, Protocol, Socket, buffers, pair, raw_client, read_to_end, request, seconds_since,
     simulate,
 };
-use owned_io::{OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use owned_io::{
+    OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime, beside,
+};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{HandshakeError, Offer, Origins, Refusal};
 use owned_io_websocket::stream::{
@@ -547,6 +549,32 @@ fn silence_is_answered_with_a_ping_and_then_with_the_end() {
         // 30 s until the ping, 20 s for the pong, 5 s for the close frame to be answered.
         assert_eq!(seconds_since(start), 55);
         assert_eq!(read_to_end(&mut raw).await, b"\x89\x00\x88\x02\x03\xF3");
+    });
+}
+
+#[test]
+fn pings_come_at_their_interval_however_long_a_pong_may_take() {
+    simulate(|| async {
+        let mut config = Config::default();
+        config.ping_interval = Some(Duration::from_secs(5));
+        config.pong_timeout = Duration::from_secs(50);
+        let (mut server, mut raw) = raw_client(config, buffers(), b"").await;
+        let peer = Sim::spawn(async move {
+            let mut pings = 0;
+            let start = Sim::now();
+            while seconds_since(start) < 100 {
+                let read = raw.read_exact(Vec::with_capacity(2), 2).await.into_result();
+                assert_eq!(read.unwrap().1, [FIN | PING, 0]);
+                pings += 1;
+                let pong = frame(Role::Server, FIN | PONG, b"");
+                raw.write_all(pong).await.into_result().unwrap();
+            }
+            pings
+        });
+        let ended = Protocol::Peer(Violation::EndedWithoutClose);
+        let error = server.incoming.receive().await.unwrap_err();
+        assert!(matches!(error, Error::Protocol(error) if error == ended));
+        assert_eq!(peer.await.unwrap(), 20);
     });
 }
 

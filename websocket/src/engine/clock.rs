@@ -87,6 +87,11 @@ impl Clock {
         self.idle_timeout.is_some() || self.is_closing()
     }
 
+    /// Whether the peer was sent a ping, and nothing was heard since.
+    pub(super) const fn is_pinged(&self) -> bool {
+        self.pinged_at.get().is_some()
+    }
+
     pub(super) const fn now(&self) -> Instant {
         self.now.get()
     }

@@ -171,6 +171,13 @@ impl Control {
         self.clock.handle_data();
     }
 
+    /// Whether something may be due earlier than before once bytes of the peer have come: the next ping,
+    /// if the peer had more time to answer the last.
+    #[inline]
+    pub(crate) fn awaits_pong(&self) -> bool {
+        self.clock.is_pinged()
+    }
+
     /// What to tell [`Sender::handle_written`](super::Sender::handle_written): the time, if any deadline
     /// depends on it.
     #[inline]

@@ -84,7 +84,10 @@ impl<H: OwnedRead> Link<H> {
                 self.phase = Phase::Over(ended.err());
                 ended?;
             }
-            Ok(_) => control.handle_received((clock.now)()),
+            Ok(_) => {
+                self.alarm.is_set &= !control.awaits_pong();
+                control.handle_received((clock.now)());
+            }
             // Nothing has happened yet: there was no buffer to read into.
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error.into()),
             Err(error) => {
@@ -144,7 +147,8 @@ impl Alarm {
     /// frame. The half that receives has to be registered with the writer.
     #[inline]
     fn poll(&mut self, shared: &Shared) -> Poll<()> {
-        // While a connection is open, what is due only moves away, or both halves are woken.
+        // While a connection is open, what is due only moves away, or both halves are woken, or
+        // `is_set` says otherwise.
         let is_new = shared.writer.borrow().was_woken() || shared.control.state() != State::Open;
         if self.is_set && !is_new {
             return Poll::Pending;
