@@ -12,7 +12,7 @@ use owned_io_server::service::{Budget, echo, http, sink, source};
 use owned_io_sim::{Config, Sim, pipe};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
-use owned_io_websocket::{CloseCode, CloseFrame};
+use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Timeout};
 
 const SEEDS: u64 = 200;
 
@@ -166,7 +166,7 @@ fn an_answer_that_is_not_taken_ends_the_connection() {
     simulate(async || {
         let (socket, serving) = upgrade("/source?bytes=100000", Limits::default()).await;
         let ended = serving.await.unwrap().unwrap_err();
-        assert!(matches!(&ended, Error::Io(error) if error.kind() == ErrorKind::TimedOut));
+        assert!(matches!(ended, Error::Protocol(Protocol::Timeout(Timeout::Write))));
         drop(socket);
     });
 }

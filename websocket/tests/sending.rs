@@ -133,10 +133,35 @@ fn whoever_waits_already_learns_of_a_write_that_is_stuck() {
         Sim::sleep(Duration::from_secs(100)).await;
         let start = Sim::now();
         outgoing.write_bytes(Part::Whole(Kind::Binary), vec![7; 1_000_000].into()).unwrap();
-        let Err(Error::Io(_)) = outgoing.flush().await else { panic!("flushed to nobody") };
+        for failure in [outgoing.flush().await.unwrap_err(), waiting.await.unwrap()] {
+            assert!(matches!(failure, Error::Protocol(Protocol::Timeout(Timeout::Write))));
+        }
         assert_eq!(seconds_since(start), 60);
-        let failure = waiting.await.unwrap();
+    });
+}
+
+/// Nobody receives meanwhile: what the peer sends is not known, and not held against it.
+#[test]
+fn a_flush_alone_minds_whether_the_peer_takes_anything_and_nothing_else() {
+    simulate(|| async {
+        let mut config = Config::default();
+        config.ping_interval = Some(Duration::from_secs(10));
+        config.pong_timeout = Duration::from_secs(10);
+        let (mut server, mut raw) = raw_client(config, buffers(), b"").await;
+        let start = Sim::now();
+        write_much(&mut server);
+        let reading = Sim::spawn(async move {
+            for _ in 0..10 {
+                Sim::sleep(Duration::from_secs(50)).await;
+                let some = raw.read_exact(Vec::with_capacity(10_000), 10_000).await;
+                some.into_result().unwrap();
+            }
+            raw // open, and not read any more
+        });
+        let failure = server.outgoing.flush().await.unwrap_err();
         assert!(matches!(failure, Error::Protocol(Protocol::Timeout(Timeout::Write))));
+        let _raw = reading.await.unwrap();
+        assert_eq!(seconds_since(start), 10 * 50 + 60);
     });
 }
 

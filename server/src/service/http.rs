@@ -39,11 +39,10 @@ pub async fn serve<R: Runtime>(
     let opening = Box::pin(open::<R, _>(stream, entry, buffers, limits));
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
     match service {
-        Service::Echo => websocket::echo::<R>(&mut socket, limits).await,
-        Service::Sink => websocket::sink::<R>(&mut socket, limits).await,
+        Service::Echo => websocket::echo(&mut socket).await,
+        Service::Sink => websocket::sink(&mut socket).await,
         Service::Source(messages) => {
-            let sending = websocket::source::<R>(&mut socket, messages, &pattern, limits);
-            Box::pin(sending).await
+            Box::pin(websocket::source(&mut socket, messages, &pattern)).await
         }
     }
 }
@@ -103,6 +102,7 @@ fn config(limits: Limits) -> Config {
     let mut config = Config::default();
     config.frame_bytes_max = limits.message_bytes_max;
     config.message_bytes_max = limits.message_bytes_max;
+    config.write_timeout = Some(limits.message_time_max);
     config.queue_bytes_max = limits.message_bytes_max + QUEUE_BYTES_SPARE;
     config
 }

@@ -2,14 +2,13 @@
 
 use std::pin::pin;
 
-use owned_io::{ByteStream, OwnedRead, Runtime, ShutdownHandle, beside, timeout};
+use owned_io::{ByteStream, OwnedRead, beside};
 use owned_io_websocket::stream::{
     COPIED_BYTES_MAX, Error, Incoming, Message, Outgoing, Received, WebSocket,
 };
 use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
 
 use super::source::{Pattern, start};
-use crate::config::Limits;
 
 /// When the queue has so many bytes it is flushed, whatever the batch: what a socket takes without
 /// waiting is of this order.
@@ -19,20 +18,17 @@ const WRITE_BYTES_MAX: usize = 256 * 1024;
 /// write.
 ///
 /// # Errors
-/// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
-pub async fn echo<R: Runtime>(
-    socket: &mut WebSocket<impl ByteStream>,
-    limits: Limits,
-) -> Result<(), Error> {
+/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
+/// answer.
+pub async fn echo(socket: &mut WebSocket<impl ByteStream>) -> Result<(), Error> {
     let WebSocket { incoming, outgoing } = socket;
-    let connection = outgoing.shutdown_handle();
     let echoing = async {
         while let Some(message) = incoming.receive_owned().await? {
             give_back(outgoing, message)?;
             while let Some(message) = incoming.try_receive_owned() {
                 give_back(outgoing, message)?;
             }
-            flush::<R>(outgoing, &connection, limits).await?;
+            outgoing.flush().await?;
         }
         Ok(())
     };
@@ -44,13 +40,10 @@ pub async fn echo<R: Runtime>(
 /// read is answered by one write; no message is kept.
 ///
 /// # Errors
-/// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take an answer.
-pub async fn sink<R: Runtime>(
-    socket: &mut WebSocket<impl ByteStream>,
-    limits: Limits,
-) -> Result<(), Error> {
+/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
+/// answer.
+pub async fn sink(socket: &mut WebSocket<impl ByteStream>) -> Result<(), Error> {
     let WebSocket { incoming, outgoing } = socket;
-    let connection = outgoing.shutdown_handle();
     let mut len = 0_u64;
     let answering = async {
         while let Some(piece) = incoming.receive_piece().await? {
@@ -64,7 +57,7 @@ pub async fn sink<R: Runtime>(
                 next = incoming.try_receive_piece();
             }
             if outgoing.queued_bytes() > 0 {
-                flush::<R>(outgoing, &connection, limits).await?;
+                outgoing.flush().await?;
             }
         }
         Ok(())
@@ -76,18 +69,18 @@ pub async fn sink<R: Runtime>(
 /// Sends messages, and closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
 ///
 /// # Errors
-/// The connection's; [`TimedOut`](std::io::ErrorKind::TimedOut) when the peer does not take a message.
-pub async fn source<R: Runtime>(
+/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
+/// message.
+pub async fn source(
     socket: &mut WebSocket<impl ByteStream>,
     messages: Messages,
     pattern: &Pattern,
-    limits: Limits,
 ) -> Result<(), Error> {
     let WebSocket { incoming, outgoing } = socket;
     // Pings are answered meanwhile, and the peer may close whenever it likes.
     let mut closing = pin!(drain(incoming));
     let sending = async {
-        send::<R>(outgoing, messages, pattern, limits).await?;
+        send(outgoing, messages, pattern).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
     };
     let ready = beside(closing.as_mut(), sending).await;
@@ -142,13 +135,7 @@ impl Messages {
     }
 }
 
-async fn send<R: Runtime>(
-    outgoing: &mut Outgoing,
-    messages: Messages,
-    pattern: &Pattern,
-    limits: Limits,
-) -> Result<(), Error> {
-    let connection = outgoing.shutdown_handle();
+async fn send(outgoing: &mut Outgoing, messages: Messages, pattern: &Pattern) -> Result<(), Error> {
     let pattern = pattern.of(messages.bytes);
     for n in 0..messages.count.unwrap_or(u64::MAX) {
         let payload = start(n)..start(n) + messages.bytes;
@@ -159,10 +146,10 @@ async fn send<R: Runtime>(
         }
         let is_batch_end = (n + 1) % messages.batch == 0;
         if is_batch_end || outgoing.queued_bytes() >= WRITE_BYTES_MAX {
-            flush::<R>(outgoing, &connection, limits).await?;
+            outgoing.flush().await?;
         }
     }
-    flush::<R>(outgoing, &connection, limits).await
+    outgoing.flush().await
 }
 
 /// A long message leaves from where it was put together.
@@ -172,14 +159,6 @@ fn give_back(outgoing: &mut Outgoing, message: Received<'_>) -> Result<(), Error
         Received::Owned(kind, payload) => outgoing.write_bytes(Part::Whole(kind), payload)?,
     }
     Ok(())
-}
-
-async fn flush<R: Runtime>(
-    outgoing: &mut Outgoing,
-    connection: &ShutdownHandle,
-    limits: Limits,
-) -> Result<(), Error> {
-    timeout::<R, _>(limits.message_time_max, connection, outgoing.flush()).await
 }
 
 /// What becomes of a connection that ends like this. One that is closed from our side while it has

@@ -77,6 +77,14 @@ impl Clock {
         self.blocked_at.set(is_blocked.then_some(self.now.get()));
     }
 
+    /// Until when the peer has to take some of what is written, if a write waits.
+    pub(super) fn write_deadline(&self) -> Option<Instant> {
+        self.blocked_at
+            .get()
+            .zip(self.write_timeout)
+            .and_then(|(at, timeout)| at.checked_add(timeout))
+    }
+
     /// The closing handshake begins, or has come further.
     pub(super) fn handle_close(&self) {
         self.closing_at.set(Some(self.now.get()));
@@ -135,12 +143,7 @@ impl Clock {
             .idle_timeout
             .and_then(|timeout| self.data_at.get().checked_add(timeout))
             .map(|at| (at, Due::Timeout(Timeout::Idle)));
-        let write = self
-            .blocked_at
-            .get()
-            .zip(self.write_timeout)
-            .and_then(|(at, timeout)| at.checked_add(timeout))
-            .map(|at| (at, Due::Timeout(Timeout::Write)));
+        let write = self.write_deadline().map(|at| (at, Due::Timeout(Timeout::Write)));
         [alive, idle, write].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 

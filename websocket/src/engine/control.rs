@@ -171,6 +171,20 @@ impl Control {
         self.clock.handle_data();
     }
 
+    /// What [`poll_timeout`](Self::poll_timeout) is to who writes and does not read.
+    #[inline]
+    pub(crate) fn poll_write_timeout(&self) -> Option<Instant> {
+        if self.clock.is_closing() { self.clock.deadline() } else { self.clock.write_deadline() }
+    }
+
+    /// To be called when [that](Self::poll_write_timeout) is due.
+    pub(crate) fn handle_write_timeout(&self, now: Instant) -> Result<(), Error> {
+        if self.clock.is_closing() {
+            return self.handle_timeout(now);
+        }
+        Err(self.fail(Error::Timeout(Timeout::Write)))
+    }
+
     /// Whether something may be due earlier than before once bytes of the peer have come: the next ping,
     /// if the peer had more time to answer the last.
     #[inline]

@@ -44,6 +44,7 @@
 //! # }).unwrap();
 //! ```
 
+mod alarm;
 mod assembly;
 mod buffers;
 mod encoded;

@@ -1,10 +1,12 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
+use std::task::{Poll, ready};
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
 
+use super::alarm::Alarm;
 use super::shared::Shared;
 use super::writer::Half;
 use super::{EncodedFrame, Error, Message, Unsent};
@@ -23,17 +25,19 @@ use crate::{CloseFrame, Limit, Part};
 ///
 /// # A peer that does not read
 ///
-/// While the other half receives, a connection fails whose peer takes nothing of what is written for
-/// longer than [`write_timeout`](crate::Config::write_timeout). To bound how long a flush may take
-/// altogether, or without receiving, use [`owned_io::timeout`] with the
+/// A connection fails whose peer takes nothing of what is written for longer than
+/// [`write_timeout`](crate::Config::write_timeout), while either half is waited for. To bound how long
+/// a flush may take altogether, use [`owned_io::timeout`] with the
 /// [`shutdown_handle`](Self::shutdown_handle).
 pub struct Outgoing {
     shared: Rc<Shared>,
+    alarm: Alarm,
 }
 
 impl Outgoing {
-    pub(super) const fn new(shared: Rc<Shared>) -> Self {
-        Self { shared }
+    pub(super) fn new(shared: Rc<Shared>) -> Self {
+        let alarm = Alarm::new(Half::Outgoing, shared.writer.borrow().waker().clone());
+        Self { shared, alarm }
     }
 
     /// Queues a message, a copy of it.
@@ -85,11 +89,24 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`Error::Io`]: nothing can be sent any more. What was received can still be read.
+    /// [`Error::Protocol`]: that is because of a [timeout](crate::Timeout).
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
     pub async fn flush(&mut self) -> Result<(), Error> {
-        poll_fn(|cx| self.shared.poll_flush(Half::Outgoing, cx)).await.map_err(Error::from)
+        let Self { shared, alarm } = self;
+        let flushed = poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(flushed) = shared.poll_flush(Half::Outgoing, cx) {
+                    return Poll::Ready(flushed);
+                }
+                ready!(alarm.poll(shared));
+            }
+        });
+        flushed.await.map_err(|error| match shared.control.failure() {
+            Some(failure @ crate::Error::Timeout(_)) => failure.into(),
+            _ => error.into(),
+        })
     }
 
     /// Queues a message and flushes; if the queue is full, it flushes first.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
 
+use super::alarm::Alarm;
 use super::queue::Queue;
 use super::writer::{Done, Half, Job, Writer};
 use crate::{CloseFrame, Control, State};
@@ -18,8 +19,8 @@ pub(super) struct Shared {
     pub(super) writer: RefCell<Writer>,
     pub(super) connection: ShutdownHandle,
     pub(super) clock: Clock,
-    /// Until when the half that receives waits for something to be due, if it does.
-    pub(super) alarm_at: Cell<Option<Instant>>,
+    /// That of the half that receives.
+    pub(super) alarm: RefCell<Alarm>,
     /// Whether it is for us to end the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
     /// Whether our side of the stream is ended, or about to be.
@@ -53,13 +54,15 @@ impl Shared {
         connection: ShutdownHandle,
         is_server: bool,
     ) -> Self {
+        let writer = Writer::new(half);
+        let alarm = Alarm::new(Half::Incoming, writer.waker().clone());
         Self {
             control,
             queue: RefCell::new(queue),
-            writer: RefCell::new(Writer::new(half)),
+            writer: RefCell::new(writer),
             connection,
             clock: Clock { now: R::now, sleep: |duration| Box::pin(R::sleep(duration)) },
-            alarm_at: Cell::new(None),
+            alarm: RefCell::new(alarm),
             is_server,
             is_write_ended: Cell::new(false),
             broken: Cell::new(None),
@@ -68,7 +71,7 @@ impl Shared {
 
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
         self.control.close(frame, (self.clock.now)())?;
-        self.writer.borrow().wake(); // there is something to send, and the deadline is another
+        self.writer.borrow().waker().wake_by_ref(); // there is something to send, and a new deadline
         Ok(())
     }
 
@@ -85,8 +88,7 @@ impl Shared {
             }
             let Poll::Ready(Done { result, batch }) = writer.poll(half, cx) else {
                 if writer.has_moved() {
-                    self.control.handle_write_blocked((self.clock.now)());
-                    self.wake_for_deadline(&writer);
+                    self.handle_write_blocked(&writer);
                 }
                 return Poll::Pending;
             };
@@ -122,17 +124,20 @@ impl Shared {
         }
     }
 
-    /// Has the half that receives look at the clock, if it waits for longer than it should now.
-    pub(super) fn wake_for_deadline(&self, writer: &Writer) {
-        let deadline = self.control.poll_timeout();
-        if deadline.is_some() && self.alarm_at.get().is_none_or(|at| Some(at) > deadline) {
-            writer.wake();
-        }
-    }
-
     /// Ends the connection both ways, at once.
     pub(super) fn abort(&self) {
         self.connection.shutdown(Shutdown::Both);
+    }
+
+    /// A write waits for the peer. The half that receives watches that too, if it waits: it is all
+    /// there is once a flush was given up.
+    fn handle_write_blocked(&self, writer: &Writer) {
+        self.control.handle_write_blocked((self.clock.now)());
+        let mut alarm = self.alarm.borrow_mut();
+        if self.control.poll_write_timeout().is_some_and(|due| !alarm.rings_by(due)) {
+            alarm.look_again();
+            writer.waker().wake_by_ref();
+        }
     }
 
     fn next_job(&self) -> Option<Job> {

@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::{io, mem};
@@ -69,9 +68,8 @@ struct Telling<H> {
 /// Wakes both halves: each of which may wait in a task of its own, or not at all.
 #[derive(Default)]
 struct Wakers {
+    /// The first alone, where both are the same.
     halves: Mutex<[Option<Waker>; 2]>,
-    /// Whether they were woken since that was asked.
-    is_woken: AtomicBool,
 }
 
 impl Writer {
@@ -126,20 +124,14 @@ impl Writer {
         Poll::Ready(done)
     }
 
-    /// Has `half` woken from now on: by each [`wake`](Self::wake), when there is something to poll, and
-    /// by [`waker`](Self::waker).
+    /// Has `half` woken from now on: when there is something to poll, and by
+    /// [`waker`](Self::waker).
     #[inline]
     pub(super) fn register(&mut self, half: Half, cx: &Context<'_>) {
-        let known = &mut self.known[half as usize];
+        let known = &self.known[half as usize];
         if !known.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            *known = Some(cx.waker().clone());
-            self.wakers.lock()[half as usize].clone_from(known);
+            self.register_anew(half, cx.waker());
         }
-    }
-
-    /// Wakes both halves.
-    pub(super) fn wake(&self) {
-        self.wakers.wake_by_ref();
     }
 
     /// Wakes both halves, whichever tasks they are in by then.
@@ -147,12 +139,12 @@ impl Writer {
         &self.waker
     }
 
-    /// Whether both were woken since this was asked last.
-    #[inline]
-    pub(super) fn was_woken(&self) -> bool {
-        // Looking costs nothing, where swapping would.
-        let is_woken = &self.wakers.is_woken;
-        is_woken.load(Ordering::Acquire) && is_woken.swap(false, Ordering::AcqRel)
+    #[cold]
+    fn register_anew(&mut self, half: Half, waker: &Waker) {
+        self.known[half as usize] = Some(waker.clone());
+        let [incoming, outgoing] = &self.known;
+        let is_same = incoming.as_ref().zip(outgoing.as_ref()).is_some_and(|(a, b)| a.will_wake(b));
+        *self.wakers.lock() = [incoming.clone(), outgoing.clone().filter(|_| !is_same)];
     }
 }
 
@@ -168,7 +160,6 @@ impl Wake for Wakers {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.is_woken.store(true, Ordering::Release);
         let halves = self.lock().clone();
         halves.into_iter().flatten().for_each(Waker::wake);
     }
