@@ -129,16 +129,26 @@ struct Resources {
     limits: Limits,
 }
 
+/// Bytes of the buffers that frames are received into: many that a peer sends at once come in one read,
+/// and of up to this length they are handed out where they are. 16 echoes of 1 KiB took 0.6 of the time
+/// that they took with buffers of 16 KiB, 16 of 16 KiB a third; with 128 KiB they took as long.
+const FRAMES_BYTES: usize = 64 * 1024;
+
+/// How many of those are kept, and held by reads that wait: with their length, 16 MiB.
+const FRAMES_IDLE_MAX: usize = 256;
+
 impl Resources {
     fn new(limits: Limits) -> Self {
         let mut pool = PoolConfig::default();
         pool.leased_max = limits.connections_max.max(1);
-        let pool = Pool::new(pool);
+        let mut frames = pool;
+        frames.buf_bytes = FRAMES_BYTES;
+        frames.idle_max = FRAMES_IDLE_MAX;
         Self {
+            pool: Pool::new(pool),
             budget: Budget::new(limits.announced_bytes_max),
-            buffers: Buffers::new(pool.clone(), limits.announced_bytes_max),
+            buffers: Buffers::new(Pool::new(frames), limits.announced_bytes_max),
             pattern: Pattern::default(),
-            pool,
             limits,
         }
     }

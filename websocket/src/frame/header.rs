@@ -137,6 +137,14 @@ pub struct HeaderBytes {
     len: u8,
 }
 
+impl HeaderBytes {
+    /// The header, and whatever is behind it.
+    #[inline]
+    pub(crate) const fn padded(&self) -> &[u8; Header::BYTES_MAX] {
+        &self.bytes
+    }
+}
+
 impl Deref for HeaderBytes {
     type Target = [u8];
 

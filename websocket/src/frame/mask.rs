@@ -21,9 +21,9 @@ pub fn mask(bytes: &mut [u8], key: [u8; 4]) {
 /// assert_eq!(&payload, b"payload");
 /// ```
 #[inline]
-pub fn rotated(mut key: [u8; 4], bytes: usize) -> [u8; 4] {
-    key.rotate_left(bytes % 4);
-    key
+pub fn rotated(key: [u8; 4], bytes: usize) -> [u8; 4] {
+    let bits = 8 * (bytes % 4) as u32;
+    u32::from_le_bytes(key).rotate_right(bits).to_le_bytes()
 }
 
 /// The same as [`mask`]; says whether all bytes are ASCII now. That costs next to nothing in passing,
@@ -48,9 +48,11 @@ const CACHE_LINE_BYTES: usize = 64;
 /// 75 and 84; AVX2 105 and 147; AVX-512 123 and 182. On aarch64 NEON is always allowed.
 #[inline]
 fn mask_and_look(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    if bytes.len() < WIDE_BYTES_MIN {
-        return word_by_word(bytes, key);
-    }
+    if bytes.len() < WIDE_BYTES_MIN { word_by_word(bytes, key) } else { many(bytes, key) }
+}
+
+#[inline(never)]
+fn many(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     let unaligned = match bytes.len() {
         ALIGNED_BYTES_MIN.. => bytes.as_ptr().align_offset(CACHE_LINE_BYTES).min(bytes.len()),
         _ => 0,
@@ -92,20 +94,35 @@ fn with_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
 
 #[inline(always)]
 fn word_by_word(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    let [a, b, c, d] = key;
-    let key_word = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);
-    let mut seen = 0;
-    let (words, tail) = bytes.as_chunks_mut();
-    for bytes in words {
-        let word = u64::from_ne_bytes(*bytes) ^ key_word;
-        seen |= word;
-        *bytes = word.to_ne_bytes();
+    let len = bytes.len();
+    let Some(last) = bytes.last_chunk() else { return less_than_a_word(bytes, key) };
+    // The last word as a whole, what of it belongs to the word before included: byte by byte its rest
+    // would take longer than a hundred bytes before it.
+    let last = u64::from_ne_bytes(*last) ^ word(rotated(key, len));
+    let mut seen = last;
+    for bytes in bytes.as_chunks_mut().0 {
+        let masked = u64::from_ne_bytes(*bytes) ^ word(key);
+        seen |= masked;
+        *bytes = masked.to_ne_bytes();
     }
-    for (byte, key) in tail.iter_mut().zip([a, b, c, d, a, b, c]) {
-        *byte ^= key;
-        seen |= u64::from(*byte);
-    }
+    bytes[len - 8..].copy_from_slice(&last.to_ne_bytes());
     seen
+}
+
+#[inline(always)]
+const fn word(key: [u8; 4]) -> u64 {
+    let half = u32::from_ne_bytes(key) as u64;
+    half << 32 | half
+}
+
+#[inline]
+fn less_than_a_word(bytes: &mut [u8], [a, b, c, d]: [u8; 4]) -> u64 {
+    let mut seen = 0;
+    for (byte, key) in bytes.iter_mut().zip([a, b, c, d, a, b, c]) {
+        *byte ^= key;
+        seen |= *byte;
+    }
+    seen.into()
 }
 
 #[cfg(test)]

@@ -50,8 +50,6 @@ enum Place {
 
 /// What is to be read into.
 pub(super) enum Room {
-    /// Any buffer.
-    Any,
     /// Behind what this holds.
     Behind(PoolBuf),
     /// At most so many bytes, behind what this holds: for [`Inbox::put_direct`].
@@ -142,27 +140,28 @@ impl Inbox {
         (self.buf, self.at, self.assembly) = (None, 0, None);
     }
 
-    /// Where the next bytes go. What was consumed is given up, and its buffer with it.
+    /// Where the next bytes go; none: into any buffer. What was consumed is given up, and its buffer
+    /// with it.
     ///
     /// To be followed by [`put`](Self::put), or by [`put_direct`](Self::put_direct).
-    pub(super) fn room(&mut self) -> Room {
+    pub(super) fn room(&mut self) -> Option<Room> {
         let at = mem::take(&mut self.at);
         if let Some(buf) = self.buf.take()
             && at < buf.len()
         {
-            return Room::Behind(self.moved_to_front(buf, at));
+            return Some(Room::Behind(self.moved_to_front(buf, at)));
         }
         match &mut self.assembly {
             Some(assembly) if self.frame_bytes_left > 0 => {
-                Room::Direct(assembly.take(), self.frame_bytes_left)
+                Some(Room::Direct(assembly.take(), self.frame_bytes_left))
             }
-            _ => Room::Any,
+            _ => None,
         }
     }
 
-    /// Takes what was read, empty or not.
-    pub(super) fn put(&mut self, buf: PoolBuf) {
-        self.buf = Some(buf);
+    /// Takes what was read, empty or not; says how many bytes there are.
+    pub(super) fn put(&mut self, buf: PoolBuf) -> usize {
+        self.buf.insert(buf).len()
     }
 
     /// Takes what was read, of which the first bytes are consumed.

@@ -1,3 +1,4 @@
+use std::io;
 use std::rc::Rc;
 
 use owned_io::{BufResult, IoBufMut, OwnedRead, Spare};
@@ -187,7 +188,13 @@ impl<H: OwnedRead> Incoming<H> {
         loop {
             match next(&mut self.inbox, &self.link.shared) {
                 Ok(Next::Found(found)) => return Ok(Some(found)),
-                Ok(Next::Starved) => self.fill().await?,
+                Ok(Next::Starved) => {
+                    let read = match self.inbox.room() {
+                        None => self.link.read_pooled().await.map(|buf| self.inbox.put(buf)),
+                        Some(room) => self.read_on(room).await,
+                    };
+                    self.handle_read(read)?;
+                }
                 Ok(Next::Closed) => {
                     self.inbox.clear();
                     self.link.close().await;
@@ -201,15 +208,10 @@ impl<H: OwnedRead> Incoming<H> {
         }
     }
 
-    /// Reads once, to where the bytes belong.
-    async fn fill(&mut self) -> Result<(), Error> {
+    /// Reads behind what there is.
+    async fn read_on(&mut self, room: Room) -> io::Result<usize> {
         let Self { link, inbox } = self;
-        let read = match inbox.room() {
-            Room::Any => link.read_pooled().await.map(|buf| {
-                let bytes = buf.len();
-                inbox.put(buf);
-                bytes
-            }),
+        match room {
             Room::Behind(buf) => {
                 let BufResult(read, buf) = link.read(buf.spare()).await.map_buf(Spare::into_inner);
                 inbox.put(buf);
@@ -221,12 +223,16 @@ impl<H: OwnedRead> Incoming<H> {
                 inbox.put_direct(bytes, *read.as_ref().unwrap_or(&0));
                 read
             }
-        };
-        let read = link.handle_read(read);
-        if link.over().is_some() {
-            inbox.clear();
         }
-        read
+    }
+
+    #[inline]
+    fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
+        let handled = self.link.handle_read(read);
+        if self.link.over().is_some() {
+            self.inbox.clear();
+        }
+        handled
     }
 }
 

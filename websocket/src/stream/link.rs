@@ -2,9 +2,9 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf};
 
@@ -46,8 +46,8 @@ impl<H: OwnedRead> Link<H> {
     /// See [`OwnedRead::read_pooled`].
     pub(super) async fn read_pooled(&mut self) -> io::Result<PoolBuf> {
         self.is_reading = true;
-        let reading = self.half.read_pooled(&self.pool);
-        let result = beside_duties(&self.shared, reading).await;
+        let mut reading = pin!(self.half.read_pooled(&self.pool));
+        let result = poll_fn(|cx| poll_beside_duties(&self.shared, reading.as_mut(), cx)).await;
         self.is_reading = false;
         result
     }
@@ -55,8 +55,8 @@ impl<H: OwnedRead> Link<H> {
     /// See [`OwnedRead::read`].
     pub(super) async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         self.is_reading = true;
-        let reading = self.half.read(buf);
-        let result = beside_duties(&self.shared, reading).await;
+        let mut reading = pin!(self.half.read(buf));
+        let result = poll_fn(|cx| poll_beside_duties(&self.shared, reading.as_mut(), cx)).await;
         self.is_reading = false;
         result
     }
@@ -108,24 +108,27 @@ impl<H: OwnedRead> Link<H> {
     /// peer might never see what it was sent last.
     async fn linger(&mut self) {
         while self.read_pooled().await.is_ok_and(|buf| !buf.is_empty()) {}
-        let flush = poll_fn(|cx| self.shared.poll_flush(Half::Incoming, cx));
-        let _ = beside_duties(&self.shared, flush).await;
+        let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Half::Incoming, cx)));
+        let _ = poll_fn(|cx| poll_beside_duties(&self.shared, flush.as_mut(), cx)).await;
         self.shared.abort();
     }
 }
 
 /// Waits for `operation`; meanwhile sends answers that are due, and does what it is time for.
-async fn beside_duties<F: Future>(shared: &Shared, operation: F) -> F::Output {
-    let mut operation = pin!(operation);
-    poll_fn(|cx| {
-        loop {
-            shared.poll_replies(Half::Incoming, cx);
-            if let Poll::Ready(output) = operation.as_mut().poll(cx) {
-                return Poll::Ready(output);
-            }
-            shared.writer.borrow_mut().register(Half::Incoming, cx);
-            ready!(shared.alarm.borrow_mut().poll(shared));
+///
+/// Inlined, as are those who call it: each future around another takes its part in every poll.
+#[inline(always)]
+fn poll_beside_duties<F: Future>(
+    shared: &Shared,
+    mut operation: Pin<&mut F>,
+    cx: &mut Context<'_>,
+) -> Poll<F::Output> {
+    loop {
+        shared.poll_replies(Half::Incoming, cx);
+        if let Poll::Ready(output) = operation.as_mut().poll(cx) {
+            return Poll::Ready(output);
         }
-    })
-    .await
+        shared.writer.borrow_mut().register(Half::Incoming, cx);
+        ready!(shared.alarm.borrow_mut().poll(shared));
+    }
 }
