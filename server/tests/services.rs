@@ -14,10 +14,9 @@ use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
 use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Timeout};
 
-const SEEDS: u64 = 200;
-
 fn simulate(case: impl AsyncFn()) {
-    for seed in 0..SEEDS {
+    let seeds = std::env::var("SIM_SEEDS").map_or(100, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
         println!("seed {seed}"); // shown when it fails
         Sim::block_on(Config::with_seed(seed), case()).unwrap();
     }

@@ -15,9 +15,10 @@ pub(crate) type Protocol = owned_io_websocket::Error;
 pub(crate) const NORMAL: CloseFrame<'static> =
     CloseFrame { code: Some(CloseCode::NORMAL), reason: "bye" };
 
-/// Runs `test` under many seeds: reads and writes are short everywhere.
+/// Runs `test` under many seeds, as many as `SIM_SEEDS` says: reads and writes are short everywhere.
 pub(crate) fn simulate<F: Future<Output = ()>>(test: impl Fn() -> F) {
-    for seed in 0..20 {
+    let seeds = std::env::var("SIM_SEEDS").map_or(20, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
         println!("seed {seed}"); // the last one, if this fails
         Sim::block_on(owned_io_sim::Config::with_seed(seed), test()).unwrap();
     }
