@@ -1,7 +1,8 @@
 use std::fmt;
+use std::ops::Range;
 
 use super::Control;
-use crate::frame::{Header, Opcode, mask, mask_is_ascii, rotated};
+use crate::frame::{FIN, Header, LENGTH_16, MASKED, Opcode, mask, mask_is_ascii, rotated};
 use crate::utf8::{Utf8, unmask_text};
 use crate::{CloseFrame, Config, Error, Kind, Limit, Violation};
 
@@ -127,6 +128,13 @@ impl fmt::Debug for Piece<'_> {
     }
 }
 
+/// A message in one frame, all of which is here.
+struct Whole {
+    kind: Kind,
+    key: Option<[u8; 4]>,
+    payload: Range<usize>,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// A header comes next.
@@ -213,27 +221,25 @@ impl Receiver {
         control: &Control,
         buf: &'b mut [u8],
     ) -> Result<Decoded<'b>, Error> {
-        if !matches!(self.phase, Phase::Header) {
-            return self.decode_payload(control, buf, 0);
-        }
-        let (header, header_bytes) = match Header::decode(buf) {
-            Ok(Some(decoded)) => decoded,
-            Ok(None) => return Ok(Decoded { consumed: 0, event: None }),
-            Err(violation) => return Err(self.fail(control, violation.into())),
+        let Some(Whole { kind, key, payload }) = self.whole(buf) else {
+            return self.decode_other(control, buf);
         };
-        if let Some(kind) = self.whole_message(&header)
-            && header.payload_bytes <= (buf.len() - header_bytes) as u64
-        {
-            let consumed = header_bytes + header.payload_bytes as usize;
-            let payload = &mut buf[header_bytes..consumed];
-            let event = self.message_event(control, kind, payload, 0, header.key)?;
-            return Ok(Decoded { consumed, event: Some(event) });
-        }
-        match self.admit(&header) {
-            Ok(frame) => self.phase = Phase::Payload(frame),
-            Err(error) => return Err(self.fail(control, error)),
-        }
-        self.decode_payload(control, buf, header_bytes)
+        let consumed = payload.end;
+        let event = self.message_event(control, kind, &mut buf[payload], 0, key)?;
+        Ok(Decoded { consumed, event: Some(event) })
+    }
+
+    /// The same for what most frames are, a message of its own that is all here: of what kind it is,
+    /// and where its payload. None if it is anything else, or fails: [`decode`](Self::decode) tells.
+    #[inline(always)]
+    pub(crate) fn decode_whole(
+        &mut self,
+        control: &Control,
+        buf: &mut [u8],
+    ) -> Option<(Kind, Range<usize>)> {
+        let Whole { kind, key, payload } = self.whole(buf)?;
+        self.message_event(control, kind, &mut buf[payload.clone()], 0, key).ok()?;
+        Some((kind, payload))
     }
 
     /// How many bytes the frame that is under way lacks, if its header has come; otherwise 0. A frame
@@ -245,20 +251,60 @@ impl Receiver {
         }
     }
 
-    /// What kind of message a frame is if it is what most frames are: a message of its own, with
-    /// nothing else under way, that is to come out whole. For all others see [`admit`](Self::admit).
-    #[inline]
-    fn whole_message(&self, header: &Header) -> Option<Kind> {
-        let kind = match header.opcode {
-            Opcode::Text => Kind::Text,
-            Opcode::Binary => Kind::Binary,
+    /// What is at the front of `buf`, if it is what most frames are: a message of its own, all here,
+    /// that is to come out whole, with nothing else under way. All others, and what is wrong, are left
+    /// to [`decode_other`](Self::decode_other).
+    #[inline(always)]
+    fn whole(&self, buf: &[u8]) -> Option<Whole> {
+        const TEXT: u8 = FIN | Opcode::Text as u8;
+        const BINARY: u8 = FIN | Opcode::Binary as u8;
+        let &[first, second, ..] = buf else { return None };
+        let kind = match first {
+            TEXT => Kind::Text,
+            BINARY => Kind::Binary,
             _ => return None,
         };
-        let whole = header.fin
-            && self.message.is_none()
-            && header.key.is_some() == self.peer_masks
-            && header.payload_bytes <= self.whole_message_bytes_max as u64;
-        whole.then_some(kind)
+        let is_masked = second & MASKED != 0;
+        if !matches!(self.phase, Phase::Header)
+            || self.message.is_some()
+            || is_masked != self.peer_masks
+        {
+            return None;
+        }
+        let (len, at) = match second & !MASKED {
+            short @ 0..LENGTH_16 => (short.into(), 2),
+            LENGTH_16 => (u16::from_be_bytes(*buf[2..].first_chunk()?), 4),
+            _ => return None,
+        };
+        let (key, start) = match is_masked {
+            true => (Some(*buf.get(at..)?.first_chunk()?), at + 4),
+            false => (None, at),
+        };
+        let payload = start..start + usize::from(len);
+        let is_whole = payload.end <= buf.len() && payload.len() <= self.whole_message_bytes_max;
+        let is_minimal = at == 2 || len >= LENGTH_16.into();
+        (is_whole && is_minimal).then_some(Whole { kind, key, payload })
+    }
+
+    #[inline(never)]
+    fn decode_other<'b>(
+        &mut self,
+        control: &Control,
+        buf: &'b mut [u8],
+    ) -> Result<Decoded<'b>, Error> {
+        if !matches!(self.phase, Phase::Header) {
+            return self.decode_payload(control, buf, 0);
+        }
+        let (header, header_bytes) = match Header::decode(buf) {
+            Ok(Some(decoded)) => decoded,
+            Ok(None) => return Ok(Decoded { consumed: 0, event: None }),
+            Err(violation) => return Err(self.fail(control, violation.into())),
+        };
+        match self.admit(&header) {
+            Ok(frame) => self.phase = Phase::Payload(frame),
+            Err(error) => return Err(self.fail(control, error)),
+        }
+        self.decode_payload(control, buf, header_bytes)
     }
 
     /// Checks a frame against the rules of section 5 and the limits, before any of its payload is

@@ -106,20 +106,17 @@ impl Header {
     /// The header as it goes over the wire.
     #[inline]
     pub fn encode(&self) -> HeaderBytes {
-        let mut header = HeaderBytes { bytes: [0; Self::BYTES_MAX], len: 2 };
         let fin = if self.fin { FIN } else { 0 };
-        header.bytes[0] = fin | self.opcode as u8;
-        header.bytes[1] = if let Ok(length @ 0..LENGTH_16) = u8::try_from(self.payload_bytes) {
-            length
-        } else if let Ok(length) = u16::try_from(self.payload_bytes) {
-            header.bytes[2..4].copy_from_slice(&length.to_be_bytes());
-            header.len = 4;
-            LENGTH_16
-        } else {
-            header.bytes[2..10].copy_from_slice(&self.payload_bytes.to_be_bytes());
-            header.len = 10;
-            LENGTH_64
+        // The longer length is always written, and counts if there is one: that is cheaper than to ask.
+        let (length, longer, len) = match self.payload_bytes {
+            short @ 0..126 => (short as u8, 0, 2),
+            middle @ 126..0x1_0000 => (LENGTH_16, middle << 48, 4),
+            long => (LENGTH_64, long, 10),
         };
+        let mut header = HeaderBytes { bytes: [0; Self::BYTES_MAX], len };
+        header.bytes[0] = fin | self.opcode as u8;
+        header.bytes[1] = length;
+        header.bytes[2..10].copy_from_slice(&longer.to_be_bytes());
         if let Some(key) = self.key {
             header.bytes[1] |= MASKED;
             let key_at = usize::from(header.len);
@@ -157,13 +154,13 @@ impl Deref for HeaderBytes {
 /// The longest payload of a control frame, in bytes (section 5.5).
 pub(crate) const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 
-const FIN: u8 = 0x80;
+pub(crate) const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const OPCODE: u8 = 0x0F;
-const MASKED: u8 = 0x80;
+pub(crate) const MASKED: u8 = 0x80;
 const LENGTH: u8 = 0x7F;
 /// In place of a length: the length is in the next two bytes.
-const LENGTH_16: u8 = 126;
+pub(crate) const LENGTH_16: u8 = 126;
 /// In place of a length: the length is in the next eight bytes.
 const LENGTH_64: u8 = 127;
 

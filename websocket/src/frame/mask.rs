@@ -35,7 +35,7 @@ pub(crate) fn mask_is_ascii(bytes: &mut [u8], key: [u8; 4]) -> bool {
 }
 
 /// From this length on it pays to choose instructions when the program runs.
-const WIDE_BYTES_MIN: usize = 256;
+const WIDE_BYTES_MIN: usize = 128;
 /// From this length on it pays to begin at a cache line (7 % at 16 KiB, 15 % at 64 KiB), as payloads
 /// by themselves do not.
 const ALIGNED_BYTES_MIN: usize = 8 * 1024;
@@ -48,7 +48,12 @@ const CACHE_LINE_BYTES: usize = 64;
 /// 75 and 84; AVX2 105 and 147; AVX-512 123 and 182. On aarch64 NEON is always allowed.
 #[inline]
 fn mask_and_look(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    if bytes.len() < WIDE_BYTES_MIN { word_by_word(bytes, key) } else { many(bytes, key) }
+    if bytes.len() < WIDE_BYTES_MIN { few(bytes, key) } else { many(bytes, key) }
+}
+
+#[inline(never)]
+fn few(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    word_by_word(bytes, key)
 }
 
 #[inline(never)]

@@ -81,6 +81,15 @@ impl Inbox {
         {
             return Ok(Next::Found(assembled));
         }
+        if self.assembly.is_none()
+            && let Some(buf) = &mut self.buf
+            && let Some((kind, payload)) =
+                self.receiver.decode_whole(&shared.control, &mut buf[self.at..])
+        {
+            let place = Place::Buffer(self.at + payload.start..self.at + payload.end);
+            self.at += payload.end;
+            return Ok(Next::Found(Found { kind, place, first: true, last: true }));
+        }
         loop {
             match self.decode(shared)? {
                 Next::Found(found) if found.first && found.last => return Ok(Next::Found(found)),
