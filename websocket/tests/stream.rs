@@ -600,6 +600,30 @@ fn peers_that_answer_pings_stay_until_they_are_idle_for_too_long() {
 }
 
 #[test]
+fn a_peer_that_is_sent_messages_is_not_idle() {
+    simulate(|| async {
+        let mut config = Config::default();
+        (config.ping_interval, config.idle_timeout) = (None, Some(Duration::from_secs(60)));
+        let (server, mut client) = pair(config, Config::default()).await;
+        let WebSocket { mut incoming, mut outgoing } = server;
+        let start = Sim::now();
+        let waiting = Sim::spawn(async move { incoming.receive().await.map(drop).unwrap_err() });
+        let peer = Sim::spawn(async move {
+            while client.incoming.receive().await?.is_some() {}
+            Ok::<_, Error>(())
+        });
+        for _ in 0..3 {
+            Sim::sleep(Duration::from_secs(50)).await;
+            outgoing.send(Message::Text("an event")).await.unwrap();
+        }
+        let error = waiting.await.unwrap();
+        assert!(matches!(error, Error::Protocol(Protocol::Timeout(Timeout::Idle))));
+        assert_eq!(seconds_since(start), 210);
+        peer.await.unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_close_that_is_not_answered_ends_in_time() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;

@@ -22,8 +22,9 @@ pub(super) struct Clock {
     pinged_at: Cell<Option<Instant>>,
     /// When a message went either way last, except for `data`.
     data_at: Cell<Instant>,
-    /// Whether one has gone since `now`, which is then its time. So a message costs one store, and
-    /// the engine need not be told the time with each.
+    /// Whether one came or was sent since `now`. Its time is that of the next write, if one is told
+    /// next, and otherwise `now`. So a message costs one store, and the engine need not be told the time
+    /// with each.
     data: Cell<bool>,
     /// When a write that waits for the peer began, or last went on.
     blocked_at: Cell<Option<Instant>>,
@@ -70,6 +71,15 @@ impl Clock {
     #[inline]
     pub(super) fn handle_data(&self) {
         self.data.set(true);
+    }
+
+    /// A write has come further: so has what was sent since `now`, however long ago that is.
+    pub(super) fn handle_write(&self, now: Instant) {
+        let data = self.data.take();
+        self.set(now);
+        if data {
+            self.data_at.set(self.now.get());
+        }
     }
 
     /// A write waits for the peer, which has taken some of it or has just been given it; none does.

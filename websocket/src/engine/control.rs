@@ -251,7 +251,7 @@ impl Control {
     }
 
     fn handle_write(&self, now: Instant, is_blocked: bool) {
-        self.clock.set(now);
+        self.clock.handle_write(now);
         self.clock.handle_blocked(is_blocked);
         // What is queued before a close frame takes its time; but who broke the protocol has no claim.
         if self.clock.is_closing() && self.failure.get().is_none() {
