@@ -623,6 +623,30 @@ fn a_peer_that_is_sent_messages_is_not_idle() {
     });
 }
 
+/// However long ago the bytes were read: its time begins when it is decoded.
+#[test]
+fn a_violation_that_is_seen_late_is_told_to_the_peer() {
+    simulate(|| async {
+        for flushes in [false, true] {
+            let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+            let mut wire = frame(Role::Server, FIN | TEXT, b"good");
+            wire.extend_from_slice(b"\x81\x01a"); // not masked
+            raw.write_all(wire).await.into_result().unwrap();
+            let peer = Sim::spawn(async move { read_to_end(&mut raw).await });
+            assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("good")));
+            Sim::sleep(Duration::from_secs(10)).await; // works on it
+            if flushes {
+                assert_eq!(server.incoming.try_receive(), None);
+                server.outgoing.flush().await.unwrap();
+            }
+            let error = server.incoming.receive().await.unwrap_err();
+            let unmasked = Protocol::Peer(Violation::NotMasked);
+            assert!(matches!(error, Error::Protocol(error) if error == unmasked));
+            assert_eq!(peer.await.unwrap(), b"\x88\x02\x03\xEA");
+        }
+    });
+}
+
 #[test]
 fn a_close_that_is_not_answered_ends_in_time() {
     simulate(|| async {

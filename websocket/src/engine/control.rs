@@ -34,6 +34,8 @@ pub struct Control {
     failure: Cell<Option<Error>>,
     /// Whether nothing is to be sent any more, not even a close frame.
     ended: Cell<bool>,
+    /// Whether our close frame is encoded, and no write was told of since.
+    is_close_new: Cell<bool>,
 }
 
 /// How far a connection is from its end.
@@ -70,6 +72,7 @@ impl Control {
             peer_closed: Cell::new(false),
             failure: Cell::new(None),
             ended: Cell::new(false),
+            is_close_new: Cell::new(false),
         }
     }
 
@@ -244,6 +247,7 @@ impl Control {
         }
         if let Some(close) = self.close.take() {
             self.local.set(Local::Sent);
+            self.is_close_new.set(true);
             return Some((Opcode::Close, close));
         }
         self.due.set(false);
@@ -253,8 +257,10 @@ impl Control {
     fn handle_write(&self, now: Instant, is_blocked: bool) {
         self.clock.handle_write(now);
         self.clock.handle_blocked(is_blocked);
-        // What is queued before a close frame takes its time; but who broke the protocol has no claim.
-        if self.clock.is_closing() && self.failure.get().is_none() {
+        // What is queued before a close frame takes its time; but who broke the protocol has no claim,
+        // except to the close frame: what made it due may have been read long before it was decoded.
+        let is_new = self.is_close_new.take();
+        if self.clock.is_closing() && (self.failure.get().is_none() || is_new) {
             self.clock.handle_close();
         }
     }
