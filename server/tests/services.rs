@@ -160,6 +160,21 @@ fn a_websocket_source_without_end_ends_when_the_peer_closes() {
     });
 }
 
+/// However short the longest message may be.
+#[test]
+fn many_short_messages_are_answered() {
+    simulate(async || {
+        let limits = Limits { message_bytes_max: 1_000, ..Limits::default() };
+        let path = "/source?messages=1000&bytes=1000&batch=1000";
+        let (mut socket, serving) = upgrade(path, limits).await;
+        for _ in 0..1_000 {
+            assert_eq!(socket.incoming.receive().await.unwrap().unwrap().as_bytes().len(), 1_000);
+        }
+        assert_eq!(socket.incoming.receive().await.unwrap(), None);
+        serving.await.unwrap().unwrap();
+    });
+}
+
 #[test]
 fn an_answer_that_is_not_taken_ends_the_connection() {
     simulate(async || {

@@ -16,13 +16,15 @@ use owned_io_websocket::Config;
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
 
-use super::source::Pattern;
+use super::source::{Pattern, WRITE_BYTES_MAX};
 use super::websocket::{self, Messages};
 use crate::config::Limits;
 use crate::connections::{Ending, Entry};
 
-/// What the queue of a connection may hold beyond a message: the echoes of what came in one read.
-const QUEUE_BYTES_SPARE: usize = 64 * 1024;
+/// What the queue of a connection may hold beyond a message: what the source gathers for a write, or
+/// the answers to what came in one read (the sink's to the shortest messages are 5/3 as long as those);
+/// and pongs that wait.
+const QUEUE_BYTES_SPARE: usize = WRITE_BYTES_MAX + 16 * 1024;
 
 /// Serves one connection until either side ends it.
 ///
@@ -103,6 +105,6 @@ fn config(limits: Limits) -> Config {
     config.frame_bytes_max = limits.message_bytes_max;
     config.message_bytes_max = limits.message_bytes_max;
     config.write_timeout = Some(limits.message_time_max);
-    config.queue_bytes_max = limits.message_bytes_max + QUEUE_BYTES_SPARE;
+    config.queue_bytes_max = limits.message_bytes_max.saturating_add(QUEUE_BYTES_SPARE);
     config
 }

@@ -23,7 +23,7 @@ const COPIED_BYTES_MAX: usize = 1024;
 
 /// When a write has so many bytes it is full, so that a batch of any size needs no more memory: what a
 /// socket takes without waiting is of this order.
-const WRITE_BYTES_MAX: usize = 256 * 1024;
+pub(super) const WRITE_BYTES_MAX: usize = 256 * 1024;
 
 /// Serves one connection until its peer ends it.
 ///

@@ -8,11 +8,7 @@ use owned_io_websocket::stream::{
 };
 use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
 
-use super::source::{Pattern, start};
-
-/// When the queue has so many bytes it is flushed, whatever the batch: what a socket takes without
-/// waiting is of this order.
-const WRITE_BYTES_MAX: usize = 256 * 1024;
+use super::source::{Pattern, WRITE_BYTES_MAX, start};
 
 /// Each message goes back, the same kind and the same bytes. What came in one read is answered by one
 /// write.
