@@ -62,13 +62,13 @@ pub struct Options {
     #[arg(long, value_name = "BYTES")]
     pub message_bytes_max: Option<NonZeroU32>,
 
-    /// Bytes a worker commits to messages that are announced but have not all arrived
-    /// [default: 268435456]
+    /// Bytes a worker commits to messages that are announced but have not all arrived: over TCP, and
+    /// as many over WebSocket [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub announced_bytes_max: Option<NonZeroUsize>,
 
-    /// Seconds a message may take to arrive once it is announced, or to be taken by its receiver
-    /// [default: 30]
+    /// Seconds a message may take to arrive once it is announced, over TCP, or to be taken by its
+    /// receiver [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
@@ -155,9 +155,12 @@ pub struct Limits {
     pub connections_max: usize,
     /// Bytes of a message. Default 16 MiB: the largest that the workloads ask for.
     pub message_bytes_max: usize,
-    /// Bytes that a worker commits to messages announced but not received. Default 256 MiB.
+    /// Bytes that a worker commits to messages announced but not received: over TCP, and as many over
+    /// WebSocket. Default 256 MiB.
     pub announced_bytes_max: usize,
-    /// How long a message may take once it is announced. Default 30 s: 16 MiB at 5 Mbit/s.
+    /// How long a message may take once it is announced, and to be taken. Default 30 s: 16 MiB at 5
+    /// Mbit/s. Over WebSocket it is how long the peer may take nothing of what is written, and who stops
+    /// within a message is found out by a ping; who goes on, however slowly, is not.
     pub message_time_max: Duration,
 }
 

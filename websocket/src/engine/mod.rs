@@ -15,10 +15,11 @@ use crate::Config;
 
 /// One side of a WebSocket connection, from the end of the handshake on (RFC 6455 sections 5 to 7).
 ///
-/// It does no I/O, reads no clock and allocates nothing. It comes in three parts, to be used where
-/// they are or to be moved apart: the [`Receiver`] and the [`Sender`] belong to whoever reads and
-/// writes, and [`Control`] is what they share, by reference: what is to be answered, how the
-/// connection closes, and when something is late.
+/// It does no I/O, reads no clock, and allocates nothing but room for the payload of a control frame,
+/// the first time there is one. It comes in three parts, to be used where they are or to be moved
+/// apart: the [`Receiver`] and the [`Sender`] belong to whoever reads and writes, and [`Control`] is
+/// what they share, by reference: what is to be answered, how the connection closes, and when
+/// something is late.
 ///
 /// # The order of calls
 ///

@@ -8,9 +8,9 @@ use crate::{CloseFrame, Config, Error, Kind, Limit, Violation};
 
 /// Turns the bytes that the peer sends into events, in the buffer that they were read into.
 ///
-/// It never copies a payload and never allocates. What does not fit the receive buffer comes out in
-/// [pieces](Event::Piece), the first of which says how long the frame is; the caller can read the
-/// rest to where it assembles the message, and have it decoded there:
+/// It never copies a message, and never allocates for one. What does not fit the receive buffer comes
+/// out in [pieces](Event::Piece), the first of which says how long the frame is; the caller can read
+/// the rest to where it assembles the message, and have it decoded there:
 ///
 /// ```
 /// use std::time::Instant;

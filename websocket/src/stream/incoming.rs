@@ -11,7 +11,8 @@ use crate::{Piece, Receiver};
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
-/// All of that happens while one of its methods is waited for, and at no other time.
+/// All of that happens while one of its methods is waited for. Otherwise answers leave with the next
+/// [flush](super::Outgoing::flush), which watches nothing but whether the peer takes what is written.
 ///
 /// # Cancellation
 ///
