@@ -58,9 +58,11 @@ impl Assembly {
         mem::take(&mut self.bytes)
     }
 
-    /// Takes it back, with so many bytes more at its end.
-    pub(super) fn put(&mut self, bytes: Vec<u8>, fresh_bytes: usize) {
-        (self.bytes, self.fresh_bytes) = (bytes, fresh_bytes);
+    /// Takes it back; what is behind the first `len` bytes is new. How many that are is not asked of
+    /// whoever read them: text that was checked must not be unmasked once more.
+    pub(super) fn put(&mut self, bytes: Vec<u8>, len: usize) {
+        self.fresh_bytes = bytes.len().saturating_sub(len);
+        self.bytes = bytes;
     }
 
     /// What is to be decoded, to be followed by [`settle`](Self::settle).

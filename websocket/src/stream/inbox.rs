@@ -181,11 +181,10 @@ impl Inbox {
         }
     }
 
-    /// Takes what was read behind the message that is being assembled, whose last `read` bytes are
-    /// new.
-    pub(super) fn put_direct(&mut self, bytes: Vec<u8>, read: usize) {
+    /// Takes what was read behind the message that is being assembled, which was `len` bytes before.
+    pub(super) fn put_direct(&mut self, bytes: Vec<u8>, len: usize) {
         if let Some(assembly) = &mut self.assembly {
-            assembly.put(bytes, read);
+            assembly.put(bytes, len);
         }
     }
 

@@ -219,9 +219,10 @@ impl<H: OwnedRead> Incoming<H> {
                 read
             }
             Room::Direct(bytes, missing) => {
+                let len = bytes.len();
                 let spare = bytes.spare().limit(missing);
                 let BufResult(read, bytes) = link.read(spare).await.map_buf(Spare::into_inner);
-                inbox.put_direct(bytes, *read.as_ref().unwrap_or(&0));
+                inbox.put_direct(bytes, len);
                 read
             }
         }
