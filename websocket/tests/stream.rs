@@ -426,6 +426,39 @@ fn a_receive_that_was_dropped_while_it_read_is_told() {
     });
 }
 
+/// Wherever they waited before: by the peer, by the time, and from beside.
+#[test]
+fn halves_are_woken_in_the_task_where_they_are() {
+    simulate(|| async {
+        let (server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        let WebSocket { mut incoming, mut outgoing } = server;
+        let close = outgoing.close_handle();
+        let mut receiving = Box::pin(async move { incoming.receive().await.map(|m| m.is_none()) });
+        let waited = beside(receiving.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(waited.pinned.is_none());
+        // More than fits on the way.
+        let large = vec![7; 300_000];
+        outgoing.write(Message::Binary(&large)).unwrap();
+        let mut flushing = Box::pin(async move { outgoing.flush().await });
+        let waited = beside(flushing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(waited.pinned.is_none());
+
+        let (receiving, flushing) = (Sim::spawn(receiving), Sim::spawn(flushing));
+        Sim::sleep(Duration::from_secs(1)).await;
+        let len = 10 + large.len();
+        raw.read_exact(Vec::with_capacity(len), len).await.into_result().unwrap();
+        flushing.await.unwrap().unwrap();
+        let ping = raw.read_exact(Vec::with_capacity(2), 2).await.into_result().unwrap().1;
+        assert_eq!(ping, [FIN | PING, 0]);
+        close.close(NORMAL).unwrap();
+        let closing = raw.read_exact(Vec::with_capacity(7), 7).await.into_result().unwrap().1;
+        assert_eq!(closing, b"\x88\x05\x03\xE8bye");
+        let answer = frame(Role::Server, FIN | CLOSE, b"\x03\xE8");
+        raw.write_all(answer).await.into_result().unwrap();
+        assert!(receiving.await.unwrap().unwrap());
+    });
+}
+
 #[test]
 fn a_receive_that_is_kept_goes_on_beside_sending() {
     simulate(|| async {
