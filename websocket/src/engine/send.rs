@@ -184,9 +184,9 @@ const FRAME_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
 
 #[inline]
 fn append(header: Header, payload: &[u8], out: &mut Vec<u8>) {
-    out.reserve(Header::BYTES_MAX + payload.len());
-    // As long as a header can be, and then as long as it is: no copy of a length that is not known.
+    // Longer than a header can be, and then as long as it is: no copy of a length that is not known.
     let encoded = header.encode();
+    out.reserve(encoded.padded().len() + payload.len());
     let start = out.len() + encoded.len();
     out.extend_from_slice(encoded.padded());
     out.truncate(start);

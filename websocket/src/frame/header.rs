@@ -107,22 +107,23 @@ impl Header {
     #[inline]
     pub fn encode(&self) -> HeaderBytes {
         let fin = if self.fin { FIN } else { 0 };
-        // The longer length is always written, and counts if there is one: that is cheaper than to ask.
         let (length, longer, len) = match self.payload_bytes {
             short @ 0..126 => (short as u8, 0, 2),
             middle @ 126..0x1_0000 => (LENGTH_16, middle << 48, 4),
             long => (LENGTH_64, long, 10),
         };
-        let mut header = HeaderBytes { bytes: [0; Self::BYTES_MAX], len };
-        header.bytes[0] = fin | self.opcode as u8;
-        header.bytes[1] = length;
-        header.bytes[2..10].copy_from_slice(&longer.to_be_bytes());
+        // Put together in registers, the first byte lowest: bytes that were just stored one by one
+        // would have to be waited for when they are copied together.
+        let mut word = u128::from(fin | self.opcode as u8)
+            | u128::from(length) << 8
+            | u128::from(longer.swap_bytes()) << 16;
+        let mut header = HeaderBytes { bytes: [0; 16], len };
         if let Some(key) = self.key {
-            header.bytes[1] |= MASKED;
-            let key_at = usize::from(header.len);
-            header.bytes[key_at..key_at + 4].copy_from_slice(&key);
+            word |= u128::from(MASKED) << 8;
+            word |= u128::from(u32::from_le_bytes(key)) << (8 * len);
             header.len += 4;
         }
+        header.bytes = word.to_le_bytes();
         header
     }
 }
@@ -130,14 +131,15 @@ impl Header {
 /// An encoded [`Header`]: 2 to 14 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderBytes {
-    bytes: [u8; Header::BYTES_MAX],
+    /// Zero behind the header.
+    bytes: [u8; 16],
     len: u8,
 }
 
 impl HeaderBytes {
-    /// The header, and whatever is behind it.
+    /// The header, and zeroes behind it.
     #[inline]
-    pub(crate) const fn padded(&self) -> &[u8; Header::BYTES_MAX] {
+    pub(crate) const fn padded(&self) -> &[u8; 16] {
         &self.bytes
     }
 }
