@@ -238,6 +238,43 @@ fn a_signal_drains_and_ends_cleanly() {
     }
 }
 
+/// A worker commits to no more over WebSocket than it may: who announces more is closed, with 1013.
+#[test]
+fn what_is_announced_over_websocket_is_bounded() {
+    const CONNECTIONS: usize = 100;
+    const MESSAGE_BYTES: u64 = 16 << 20;
+    // A binary frame of a client, its length, its key, and the first byte of its payload.
+    let start = [&[0x82, 0xFF][..], &MESSAGE_BYTES.to_be_bytes(), &[0; 4], b"x"].concat();
+    for runtime in RUNTIMES {
+        let budget = (2 * MESSAGE_BYTES).to_string();
+        let options = ["--http", "127.0.0.1:0", "--announced-bytes-max", &budget];
+        let one_worker = ["--runtime", runtime, "--workers", "1"];
+        let server = Server::start_with(&[&one_worker[..], &options[..]].concat());
+        let mut neighbour = server.upgrade(0, "/echo");
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| server.upgrade(0, "/echo")).collect();
+        let (resident, _) = server.memory();
+        let (first, beyond) = clients.split_at_mut(2);
+        for client in first {
+            client.get_mut().write_all(&start).unwrap();
+        }
+        // Those that come later are answered, so the worker has had time for both.
+        for _ in 0..10 {
+            let mut later = server.upgrade(0, "/echo");
+            later.send(Message::text("later")).unwrap();
+            assert_eq!(later.read().unwrap(), Message::text("later"));
+        }
+        for client in beyond {
+            client.get_mut().write_all(&start).unwrap();
+            let Message::Close(Some(frame)) = client.read().unwrap() else { panic!("{runtime}") };
+            assert_eq!(u16::from(frame.code), 1013, "{runtime}");
+        }
+        let grown = server.memory().0.saturating_sub(resident);
+        assert!(grown < MESSAGE_BYTES, "{runtime}: {grown}");
+        neighbour.send(Message::text("still here")).unwrap();
+        assert_eq!(neighbour.read().unwrap(), Message::text("still here"));
+    }
+}
+
 /// Half a message and then silence: what is announced is counted, not allocated.
 #[test]
 fn what_is_announced_takes_no_memory() {
