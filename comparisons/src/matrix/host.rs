@@ -4,10 +4,10 @@ use std::fs;
 use std::process::Command;
 use std::thread;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine, the kernel, the compiler and the code.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     processor: String,
     cores: usize,
@@ -31,6 +31,11 @@ impl Host {
             commit: said("git", &["describe", "--always", "--dirty"]),
             date: said("date", &["-u", "+%Y-%m-%dT%H-%M-%SZ"]),
         }
+    }
+
+    /// All but the date.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        *self == Self { date: self.date.clone(), ..other.clone() }
     }
 
     pub(crate) fn sentence(&self) -> String {

@@ -6,9 +6,12 @@
 //! that is measured is linked into this program: it builds programs, and runs them.
 
 mod host;
+mod interrupt;
 mod plan;
 mod program;
+mod progress;
 mod report;
+mod results;
 mod run;
 mod statistics;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use super::program::Server;
@@ -20,7 +20,7 @@ pub struct Plan {
 }
 
 /// One load on several servers.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Workload {
     pub(crate) name: String,
@@ -41,7 +41,7 @@ pub(crate) struct Workload {
     pub(crate) rounds: Option<NonZeroUsize>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Service {
     #[default]
@@ -51,8 +51,8 @@ pub(crate) enum Service {
 }
 
 /// What a row is compared with.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub(crate) enum Against {
     /// The hand-written echo server on the same runtime, which is measured beside it.
     Peer,
@@ -68,6 +68,16 @@ impl From<String> for Against {
             "peer" => Self::Peer,
             "tcp" => Self::Tcp,
             _ => Self::Server(text),
+        }
+    }
+}
+
+impl From<Against> for String {
+    fn from(against: Against) -> Self {
+        match against {
+            Against::Peer => "peer".to_owned(),
+            Against::Tcp => "tcp".to_owned(),
+            Against::Server(name) => name,
         }
     }
 }
@@ -116,6 +126,17 @@ impl Workload {
             words.extend(["--websocket", self.service.path()]);
         }
         words
+    }
+
+    /// How long one measurement takes, about: its window, its warm-up, and what comes before and after.
+    pub(crate) fn seconds(&self) -> f64 {
+        let option = |name: &str| {
+            let words = self.load.split_whitespace();
+            words.skip_while(|word| *word != name).nth(1)?.parse::<f64>().ok()
+        };
+        // `limit` echoes before and after its window, for two seconds each.
+        let beside = if self.load.starts_with("limit") { 6.5 } else { 0.5 };
+        option("--seconds").unwrap_or(0.0) + option("--warm-up").unwrap_or(1.0) + beside
     }
 
     /// The name of the row that `server` is compared with; none if that is itself.
@@ -167,18 +188,19 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Leaves only workloads whose name holds `workload`, and rows of `runtime` and what they are
-    /// compared with.
-    pub(crate) fn narrow(&mut self, workload: Option<&str>, runtime: Option<&str>) {
-        self.workloads.retain(|w| workload.is_none_or(|part| w.name.contains(part)));
-        if let Some(runtime) = runtime {
-            for workload in &mut self.workloads {
-                let against = workload.against.clone();
-                workload.servers.retain(|server| {
-                    server.runtime() == runtime
-                        || against == Against::Server(server.name().to_owned())
-                });
-            }
+    /// Leaves only workloads whose name holds one of `workloads`, and rows of one of `runtimes` and
+    /// what they are compared with; none of either means all.
+    pub(crate) fn narrow(&mut self, workloads: &[String], runtimes: &[String]) {
+        self.workloads.retain(|workload| {
+            workloads.is_empty() || workloads.iter().any(|part| workload.name.contains(part))
+        });
+        for workload in &mut self.workloads {
+            let against = workload.against.clone();
+            workload.servers.retain(|server| {
+                runtimes.is_empty()
+                    || runtimes.iter().any(|runtime| server.runtime() == runtime)
+                    || against == Against::Server(server.name().to_owned())
+            });
         }
     }
 }
@@ -201,6 +223,10 @@ mod tests {
         workload.rows().iter().map(|row| row.name().to_owned()).collect()
     }
 
+    fn named(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn peers_are_measured_beside_their_servers() {
         let mut plan: Plan = toml::from_str(PLAN).unwrap();
@@ -211,9 +237,9 @@ mod tests {
         );
         assert_eq!(small.baseline(&small.servers[1]).unwrap(), "echo-tokio");
         assert_eq!(small.baseline(&small.servers[2]).unwrap(), "echo-compio/tuned");
-        plan.narrow(Some("mal"), Some("compio"));
+        plan.narrow(&named(&["mal"]), &named(&["compio"]));
         assert_eq!(names(&plan.workloads[0]), ["compio/tuned", "echo-compio/tuned"]);
-        plan.narrow(Some("large"), None);
+        plan.narrow(&named(&["large"]), &[]);
         assert!(plan.workloads.is_empty());
     }
 
@@ -231,7 +257,7 @@ mod tests {
         let told = small.load_for(&small.servers[0]);
         assert_eq!(told[told.len() - 2..], ["--websocket", "/echo"]);
         assert!(!small.load_for(&small.rows()[1]).contains(&"--websocket"));
-        plan.narrow(None, Some("compio"));
+        plan.narrow(&[], &named(&["compio", "glommio"]));
         assert_eq!(names(&plan.workloads[0]), ["compio/tuned/websocket", "compio/tuned"]);
     }
 

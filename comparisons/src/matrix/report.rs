@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::run::{Measured, Results, Row};
+use super::results::{Measured, Results, Row};
 use super::statistics::Summary;
 
 /// Tables: a row for each server, a column for each figure and its ratio.

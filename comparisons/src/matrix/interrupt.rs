@@ -1,0 +1,85 @@
+//! Ctrl-C, which ends what is being measured and keeps what was.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ExitStatus};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+/// Whether SIGINT or SIGTERM came.
+pub(crate) struct Interrupt {
+    /// Has something to read then, which nobody takes.
+    signalled: UnixStream,
+}
+
+impl Interrupt {
+    /// From now on those signals no longer end the process.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let (signalled, signals) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM] {
+            pipe::register(signal, signals.try_clone()?)?;
+        }
+        Ok(Self { signalled })
+    }
+
+    pub(crate) fn came(&self) -> io::Result<bool> {
+        let mut signalled = [PollFd::new(&self.signalled, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        again(|| poll(&mut signalled, Some(&at_once)))?;
+        Ok(!signalled[0].revents().is_empty())
+    }
+
+    /// Waits for `process` to end, which it is made to if a signal comes.
+    pub(crate) fn wait(&self, process: &mut Child) -> io::Result<ExitStatus> {
+        // No thread, no timer: nothing takes time from what is measured.
+        let ended = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
+        let mut either =
+            [PollFd::new(&ended, PollFlags::IN), PollFd::new(&self.signalled, PollFlags::IN)];
+        again(|| poll(&mut either, None))?;
+        if self.came()? {
+            process.kill()?;
+        }
+        process.wait()
+    }
+}
+
+/// Until no signal interrupts it.
+fn again(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    #[test]
+    fn what_runs_is_ended_by_a_signal_and_only_then() {
+        let interrupt = Interrupt::listen().unwrap();
+        let ended = interrupt.wait(&mut Command::new("true").spawn().unwrap()).unwrap();
+        assert!(ended.success() && !interrupt.came().unwrap());
+        let began = Instant::now();
+        let signal = thread::spawn(|| {
+            thread::sleep(Duration::from_millis(50));
+            kill_process(getpid(), Signal::TERM).unwrap();
+        });
+        let ended = interrupt.wait(Command::new("sleep").arg("60").spawn().as_mut().unwrap());
+        signal.join().unwrap();
+        assert!(!ended.unwrap().success() && interrupt.came().unwrap());
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,77 @@
+//! How far it is, on one line.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use super::results::{Next, Results};
+
+/// When it began, and how long all of it was to take.
+pub(crate) struct Progress {
+    began: Instant,
+    seconds: f64,
+}
+
+impl Progress {
+    pub(crate) fn of(results: &Results) -> Self {
+        Self { began: Instant::now(), seconds: seconds_left(results) }
+    }
+
+    /// Says what is measured now.
+    pub(crate) fn show(&self, results: &Results, next: Next) {
+        let measured = &results.workloads[next.workload];
+        let row = measured.rows[next.row].server.name();
+        let left = self.left(self.began.elapsed().as_secs_f64(), seconds_left(results));
+        let (round, rounds) = (next.round + 1, measured.rounds);
+        let name = &measured.workload.name;
+        line(&format!("{left} left; {name}: round {round} of {rounds}, {row}"));
+    }
+
+    /// Minutes and seconds, corrected by how far the estimate was off until now.
+    fn left(&self, elapsed: f64, estimate: f64) -> String {
+        let done = self.seconds - estimate;
+        let left = if done > 0.0 { elapsed / done * estimate } else { estimate };
+        let left = left.round() as u64;
+        format!("{}:{:02}", left / 60, left % 60)
+    }
+}
+
+/// Says why a round is void; stays on a line of its own.
+pub(crate) fn void(why: &str) {
+    line(&format!("  void: {why}"));
+    end();
+}
+
+/// What comes then begins a new line.
+pub(crate) fn end() {
+    if io::stderr().is_terminal() {
+        eprintln!();
+    }
+}
+
+/// On a terminal it takes the place of the one before.
+fn line(text: &str) {
+    let mut stderr = io::stderr().lock();
+    // Whoever started this may not read it.
+    let _ = if stderr.is_terminal() {
+        write!(stderr, "\r\x1b[2K{text}")
+    } else {
+        writeln!(stderr, "{text}")
+    };
+}
+
+fn seconds_left(results: &Results) -> f64 {
+    results.workloads.iter().map(super::results::Measured::seconds_left).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_what_was_estimated_until_it_is_known_better() {
+        let progress = Progress { began: Instant::now(), seconds: 100.0 };
+        assert_eq!(progress.left(0.0, 100.0), "1:40");
+        assert_eq!(progress.left(30.0, 80.0), "2:00");
+        assert_eq!(progress.left(100.0, 0.0), "0:00");
+    }
+}

@@ -1,0 +1,161 @@
+//! What was measured, and where it is kept.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::host::Host;
+use super::plan::Workload;
+use super::program::Server;
+use super::{Failure, report};
+
+/// All that was measured, and what is still to be.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Results {
+    /// How it was asked for.
+    pub(crate) command: String,
+    pub(crate) host: Host,
+    pub(crate) server_core: usize,
+    pub(crate) load_core: usize,
+    pub(crate) workloads: Vec<Measured>,
+}
+
+/// One workload.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) workload: Workload,
+    /// How often each row is to be measured.
+    pub(crate) rounds: usize,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One server: for each round what `load` reported, or why that is void.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) server: Server,
+    pub(crate) rounds: Vec<Result<Value, String>>,
+}
+
+/// What is to be measured: where it stands, all from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Next {
+    pub(crate) workload: usize,
+    pub(crate) round: usize,
+    pub(crate) row: usize,
+}
+
+impl Measured {
+    /// Nothing yet.
+    pub(crate) fn of(workload: Workload, rounds: usize) -> Self {
+        let rows = workload.rows().into_iter().map(|server| Row { server, rounds: Vec::new() });
+        Self { rows: rows.collect(), workload, rounds }
+    }
+
+    /// Round for round back and forth, so that no row always comes after the same other one.
+    fn next(&self) -> Option<(usize, usize)> {
+        let count = self.rows.len();
+        (0..self.rounds).find_map(|round| {
+            let turns = (0..count).map(|turn| if round % 2 == 0 { turn } else { count - 1 - turn });
+            let mut missing = turns.filter(|row| self.rows[*row].rounds.len() <= round);
+            Some((round, missing.next()?))
+        })
+    }
+
+    /// How long what is not there yet will take, about, in seconds.
+    pub(crate) fn seconds_left(&self) -> f64 {
+        let left = |row: &Row| self.rounds.saturating_sub(row.rounds.len());
+        self.rows.iter().map(left).sum::<usize>() as f64 * self.workload.seconds()
+    }
+}
+
+impl Results {
+    /// Those that [`save`](Self::save) left.
+    ///
+    /// # Errors
+    /// A sentence that names the file and what is wrong with it.
+    pub(crate) fn read(folder: &Path) -> Result<Self, Failure> {
+        let file = folder.join("results.json");
+        let named = |why: String| Failure::new(format!("cannot use {}: {why}", file.display()));
+        let text = fs::read(&file).map_err(|error| named(error.to_string()))?;
+        serde_json::from_slice(&text).map_err(|error| named(error.to_string()))
+    }
+
+    /// What is measured next; none if all is there.
+    pub(crate) fn next(&self) -> Option<Next> {
+        self.workloads.iter().enumerate().find_map(|(workload, measured)| {
+            let (round, row) = measured.next()?;
+            Some(Next { workload, round, row })
+        })
+    }
+
+    /// Writes `results.json`; whenever this is interrupted, there is a whole one.
+    pub(crate) fn save(&self, folder: &Path) -> Result<(), Failure> {
+        let json = serde_json::to_vec_pretty(self);
+        let json = json.map_err(|error| Failure::new(error.to_string()))?;
+        let (file, new) = (folder.join("results.json"), folder.join("results.json.new"));
+        write(&new, &json)?;
+        fs::rename(&new, &file)
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
+    }
+
+    /// Writes `report.md`.
+    pub(crate) fn report(&self, folder: &Path) -> Result<(), Failure> {
+        write(&folder.join("report.md"), report::markdown(self).as_bytes())
+    }
+}
+
+fn write(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    fs::write(file, bytes)
+        .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn results() -> Results {
+        let workload = |name: &str| {
+            let workload = json!({
+                "name": name, "load": "echo --seconds 1 --warm-up 0.5", "against": "tokio",
+                "servers": ["tokio", "compio"], "figures": [],
+            });
+            Measured::of(serde_json::from_value(workload).unwrap(), 2)
+        };
+        Results {
+            command: "cargo matrix plan.toml".to_owned(),
+            host: Host::here(),
+            server_core: 0,
+            load_core: 1,
+            workloads: vec![workload("first"), workload("second")],
+        }
+    }
+
+    #[test]
+    fn rounds_go_back_and_forth_and_go_on_where_they_were() {
+        let folder = std::env::temp_dir().join(format!("results-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let mut results = results();
+        assert_eq!(results.workloads[0].seconds_left(), 8.0);
+        let mut order = Vec::new();
+        while let Some(next @ Next { workload, round, row }) = results.next() {
+            let rounds = &mut results.workloads[workload].rows[row].rounds;
+            rounds.push(if row == 0 { Ok(json!({})) } else { Err("void".to_owned()) });
+            order.push((workload, round, row));
+            results.save(&folder).unwrap();
+            results = Results::read(&folder).unwrap();
+            assert_ne!(results.next(), Some(next), "a void round is not measured again");
+        }
+        let one = [(0, 0), (0, 1), (1, 1), (1, 0)];
+        let both = [0, 1].map(|workload| one.map(|(round, row)| (workload, round, row)));
+        assert_eq!(order, both.concat());
+        assert_eq!(results.workloads[1].seconds_left(), 0.0);
+        fs::write(folder.join("results.json"), "{}").unwrap();
+        let error = Results::read(&folder).unwrap_err().to_string();
+        assert!(error.contains("results.json: missing field"), "{error}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
