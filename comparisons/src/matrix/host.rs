@@ -42,6 +42,18 @@ impl Host {
         let Self { processor, cores, kernel, compiler, commit, date } = self;
         format!("{date}, commit {commit}, {compiler}, {kernel}, {cores} cores of {processor}")
     }
+
+    /// Each fact by its name.
+    pub(crate) fn facts(&self) -> [(&'static str, String); 6] {
+        [
+            ("Measured", self.date.clone()),
+            ("Commit", self.commit.clone()),
+            ("Compiler", self.compiler.clone()),
+            ("Kernel", self.kernel.clone()),
+            ("Processor", self.processor.clone()),
+            ("Cores", self.cores.to_string()),
+        ]
+    }
 }
 
 /// What a program says, on one line.

@@ -6,6 +6,7 @@
 //! that is measured is linked into this program: it builds programs, and runs them.
 
 mod host;
+mod html;
 mod interrupt;
 mod plan;
 mod program;
@@ -14,6 +15,7 @@ mod report;
 mod results;
 mod run;
 mod statistics;
+mod table;
 
 pub use plan::Plan;
 pub use run::Options;

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use super::results::{Measured, Results, Row};
+use super::results::{Measured, Results};
 use super::statistics::Summary;
+use super::table::{self, Cell, Line, amount, zeros};
 
 /// Tables: a row for each server, a column for each figure and its ratio.
 pub(crate) fn markdown(results: &Results) -> String {
@@ -30,16 +31,12 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     }
     write!(text, "\n|---|---|")?;
     writeln!(text, "{}", "---|---|".repeat(workload.figures.len()))?;
-    for row in &measured.rows {
+    for Line { row, cells, .. } in table::lines(measured) {
         let sound = row.rounds.iter().filter(|round| round.is_ok()).count();
         write!(text, "| {} | {sound} of {} |", row.server.name(), row.rounds.len())?;
-        let baseline = workload.baseline(&row.server);
-        let baseline = measured.rows.iter().find(|r| baseline.as_deref() == Some(r.server.name()));
-        for (_, pointer) in &workload.figures {
-            let figures = figures(row, pointer);
-            write!(text, " {}{} |", shown(Summary::range(&figures), amount), zeros(&figures))?;
-            let ratios = baseline.map(|baseline| ratios(row, baseline, pointer));
-            let ratio = ratios.and_then(|ratios| Summary::confidence(&ratios));
+        for Cell { rounds, range, ratio, .. } in cells {
+            let zeros = zeros(&rounds).map_or_else(String::new, |zeros| format!(", 0 in {zeros}"));
+            write!(text, " {}{zeros} |", shown(range, amount))?;
             write!(text, " {} |", shown(ratio, |ratio| format!("{ratio:.3}")))?;
         }
         writeln!(text)?;
@@ -54,42 +51,7 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     Ok(())
 }
 
-/// In the rounds that are not void.
-fn figures(row: &Row, pointer: &str) -> Vec<f64> {
-    let rounds = row.rounds.iter().flatten();
-    rounds.filter_map(|report| report.pointer(pointer)?.as_f64()).collect()
-}
-
-/// Of each round in which both are there and the baseline is not zero.
-fn ratios(row: &Row, baseline: &Row, pointer: &str) -> Vec<f64> {
-    let figure =
-        |row: &Row, round: usize| row.rounds.get(round)?.as_ref().ok()?.pointer(pointer)?.as_f64();
-    (0..row.rounds.len())
-        .filter_map(|round| {
-            let below = figure(baseline, round).filter(|below| *below != 0.0)?;
-            Some(figure(row, round)? / below)
-        })
-        .collect()
-}
-
-/// In how many rounds a count was zero, if it was in some.
-fn zeros(figures: &[f64]) -> String {
-    let zeros = figures.iter().filter(|figure| **figure == 0.0).count();
-    if zeros == 0 || zeros == figures.len() {
-        return String::new();
-    }
-    format!(", 0 in {zeros}")
-}
-
 fn shown(summary: Option<Summary>, format: impl Fn(f64) -> String) -> String {
     let Some(Summary { median, low, high, .. }) = summary else { return "–".to_owned() };
     format!("{} ({}–{})", format(median), format(low), format(high))
-}
-
-fn amount(figure: f64) -> String {
-    if figure.fract() == 0.0 || figure >= 100.0 {
-        format!("{figure:.0}")
-    } else {
-        format!("{figure:.2}")
-    }
 }

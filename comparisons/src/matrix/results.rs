@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::host::Host;
 use super::plan::Workload;
 use super::program::Server;
-use super::{Failure, report};
+use super::{Failure, html, report};
 
 /// All that was measured, and what is still to be.
 #[derive(Debug, Serialize, Deserialize)]
@@ -100,9 +100,10 @@ impl Results {
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
     }
 
-    /// Writes `report.md`.
+    /// Writes `report.md` and `report.html`.
     pub(crate) fn report(&self, folder: &Path) -> Result<(), Failure> {
-        write(&folder.join("report.md"), report::markdown(self).as_bytes())
+        write(&folder.join("report.md"), report::markdown(self).as_bytes())?;
+        write(&folder.join("report.html"), html::page(self).as_bytes())
     }
 }
 

@@ -1,0 +1,111 @@
+//! What the reports show: the figures of each row, and how they compare.
+
+use super::results::{Measured, Row};
+use super::statistics::Summary;
+
+/// A row of the tables of a workload.
+pub(crate) struct Line<'a> {
+    pub(crate) row: &'a Row,
+    /// Whether others are compared with it.
+    pub(crate) is_baseline: bool,
+    /// One for each figure of the workload.
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// One figure of a row.
+pub(crate) struct Cell {
+    /// Of the rounds that are not void, with their numbers from 1.
+    pub(crate) rounds: Vec<(usize, f64)>,
+    pub(crate) range: Option<Summary>,
+    pub(crate) ratio: Option<Summary>,
+    /// The median of what the row is compared with.
+    pub(crate) baseline: Option<f64>,
+}
+
+/// A line for each row.
+pub(crate) fn lines(measured: &Measured) -> Vec<Line<'_>> {
+    let rows = &measured.rows;
+    let baselines: Vec<_> = rows.iter().map(|row| baseline(measured, row)).collect();
+    let lines = rows.iter().zip(&baselines).map(|(row, baseline)| {
+        let figures = measured.workload.figures.iter();
+        Line {
+            row,
+            is_baseline: baselines.iter().flatten().any(|other| other.server == row.server),
+            cells: figures.map(|(_, pointer)| Cell::new(row, *baseline, pointer)).collect(),
+        }
+    });
+    lines.collect()
+}
+
+/// What a row is compared with.
+fn baseline<'a>(measured: &'a Measured, row: &Row) -> Option<&'a Row> {
+    let name = measured.workload.baseline(&row.server)?;
+    measured.rows.iter().find(|other| other.server.name() == name)
+}
+
+impl Cell {
+    fn new(row: &Row, baseline: Option<&Row>, pointer: &str) -> Self {
+        let rounds = rounds(row, pointer);
+        let below = baseline.map(|baseline| self::rounds(baseline, pointer)).unwrap_or_default();
+        Self {
+            range: range(&rounds),
+            ratio: Summary::confidence(&ratios(&rounds, &below)),
+            baseline: range(&below).map(|summary| summary.median),
+            rounds,
+        }
+    }
+}
+
+/// The figures of the rounds that are not void.
+fn rounds(row: &Row, pointer: &str) -> Vec<(usize, f64)> {
+    let figure = |report: &serde_json::Value| report.pointer(pointer)?.as_f64();
+    let rounds = (1..).zip(&row.rounds);
+    rounds.filter_map(|(round, it)| Some((round, figure(it.as_ref().ok()?)?))).collect()
+}
+
+fn range(rounds: &[(usize, f64)]) -> Option<Summary> {
+    Summary::range(&rounds.iter().map(|(_, figure)| *figure).collect::<Vec<_>>())
+}
+
+/// Of each round in which both are there and the baseline is not zero.
+fn ratios(above: &[(usize, f64)], below: &[(usize, f64)]) -> Vec<f64> {
+    let ratio = |(round, above): &(usize, f64)| {
+        let (_, below) = below.iter().find(|(same, below)| same == round && *below != 0.0)?;
+        Some(above / below)
+    };
+    above.iter().filter_map(ratio).collect()
+}
+
+/// In how many rounds a count was zero, if it was in some but not in all.
+pub(crate) fn zeros(rounds: &[(usize, f64)]) -> Option<usize> {
+    let zeros = rounds.iter().filter(|(_, figure)| *figure == 0.0).count();
+    (zeros > 0 && zeros < rounds.len()).then_some(zeros)
+}
+
+/// As many digits as say something.
+pub(crate) fn amount(figure: f64) -> String {
+    if figure.fract() == 0.0 || figure >= 100.0 {
+        format!("{figure:.0}")
+    } else {
+        format!("{figure:.2}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let above = [(1, 2.0), (2, 3.0), (4, 5.0)];
+        let below = [(1, 4.0), (3, 1.0), (4, 0.0)];
+        assert_eq!(ratios(&above, &below), [0.5]);
+    }
+
+    #[test]
+    fn zeros_are_told_where_there_are_others() {
+        assert_eq!(zeros(&[(1, 0.0), (2, 3.0), (3, 0.0)]), Some(2));
+        assert_eq!(zeros(&[(1, 0.0), (2, 0.0)]), None);
+        assert_eq!(zeros(&[(1, 1.0)]), None);
+    }
+}
