@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 
-use super::plan::Against;
+use super::axis::{Axis, grouped};
 use super::results::{Measured, Results};
 use super::statistics::Summary;
-use super::table::{self, Cell, Line, amount, zeros};
+use super::table::{self, Cell, Line, Verdict, zeros};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -13,18 +13,9 @@ const LEGEND: &str = "\
 <p>Each dot is a round, the bar is the median of the rounds, the line goes from the least to the
 largest. The dashed line is the median of what the row is compared with. A ratio is taken within each
 round; shown are the median of these ratios and its 95&nbsp;% confidence interval (bootstrap), with
-fewer than five rounds the least and the largest. It is bold where that does not hold 1.</p>
+fewer than five rounds the least and the largest. It is bold, and the list above calls it less or more,
+where a confidence interval does not hold 1.</p>
 ";
-
-/// More between the least and the largest figure than this, and the axis is logarithmic: on one that
-/// begins at zero the least would be within the width of a dot.
-const LINEAR_MAX: f64 = 50.0;
-
-/// What an axis has room for.
-const TICKS_MAX: f64 = 5.0;
-
-/// What keeps dots at its ends within a strip, in per cent of its width.
-const MARGIN: f64 = 2.0;
 
 /// For each workload and each of its figures a table with a plot in each of its rows.
 pub(crate) fn page(results: &Results) -> String {
@@ -43,20 +34,26 @@ fn write_page(text: &mut String, results: &Results) -> fmt::Result {
         writeln!(text, "<dt>{name}</dt><dd>{}</dd>", Text(&fact))?;
     }
     writeln!(text, "<dt>Command</dt><dd><code>{}</code></dd>", Text(&results.command))?;
-    writeln!(text, "</dl>\n{LEGEND}<nav aria-label=\"Workloads\">\n<ul>")?;
-    for (index, measured) in results.workloads.iter().enumerate() {
+    writeln!(text, "</dl>\n<ul>")?;
+    let tables: Vec<_> = results.workloads.iter().map(table::lines).collect();
+    for (index, (measured, lines)) in results.workloads.iter().zip(&tables).enumerate() {
         let name = Text(&measured.workload.name);
-        writeln!(text, "<li><a href=\"#workload-{index}\">{name}</a></li>")?;
+        let sentence = table::sentence(measured, lines);
+        let sentence = Text(&sentence);
+        writeln!(text, "<li><a href=\"#workload-{index}\">{name}</a><br>{sentence}</li>")?;
     }
-    writeln!(text, "</ul>\n</nav>")?;
-    for (index, measured) in results.workloads.iter().enumerate() {
-        writeln!(text, "<h2 id=\"workload-{index}\">{}</h2>", Text(&measured.workload.name))?;
-        workload(text, measured)?;
+    writeln!(text, "</ul>\n{LEGEND}")?;
+    for (index, (measured, lines)) in results.workloads.iter().zip(&tables).enumerate() {
+        let name = Text(&measured.workload.name);
+        writeln!(text, "<section aria-labelledby=\"workload-{index}\">")?;
+        writeln!(text, "<h2 id=\"workload-{index}\">{name}</h2>")?;
+        workload(text, measured, lines)?;
+        writeln!(text, "</section>")?;
     }
     writeln!(text, "</body>\n</html>")
 }
 
-fn workload(text: &mut String, measured: &Measured) -> fmt::Result {
+fn workload(text: &mut String, measured: &Measured, lines: &[Line<'_>]) -> fmt::Result {
     let workload = &measured.workload;
     write!(text, "<p><code>load {}</code>", Text(&workload.load))?;
     if measured.rows.iter().any(|row| row.server.speaks_websocket()) {
@@ -66,27 +63,21 @@ fn workload(text: &mut String, measured: &Measured) -> fmt::Result {
     if let Some(files) = workload.open_files {
         write!(text, ". The servers may open {files} files")?;
     }
-    match &workload.against {
-        Against::Peer => write!(text, ". Compared with the echo server written by hand")?,
-        Against::Tcp => write!(text, ". Compared with the same over TCP")?,
-        Against::Server(name) => write!(text, ". Compared with {}", Text(name))?,
-    }
-    writeln!(text, ".</p>")?;
-    let lines = table::lines(measured);
+    let (done, planned) = (measured.rounds_done(), measured.rounds);
+    let rounds = if done < planned { format!("{done} of {planned}") } else { planned.to_string() };
+    writeln!(text, ". Rounds: {rounds}. Compared with {}.</p>", Text(workload.against.name()))?;
     for (index, (name, _)) in workload.figures.iter().enumerate() {
-        figure(text, name, &lines, index)?;
+        figure(text, name, lines, index)?;
     }
-    let void = measured.rows.iter().flat_map(|row| {
-        let rounds = (1..).zip(&row.rounds);
-        rounds.filter_map(|(round, it)| Some((&row.server, round, it.as_ref().err()?)))
-    });
-    for (index, (server, round, why)) in void.enumerate() {
-        let begin = if index == 0 { "<p>Void:</p>\n<ul class=\"void\">\n" } else { "" };
-        let (server, why) = (Text(server.name()), Text(why));
-        writeln!(text, "{begin}<li>{server}, round {round}: {why}</li>")?;
+    let voids: Vec<_> = measured.voids().collect();
+    if voids.is_empty() {
+        return Ok(());
     }
-    let is_void = measured.rows.iter().flat_map(|row| &row.rounds).any(Result::is_err);
-    writeln!(text, "{}", if is_void { "</ul>" } else { "" })
+    writeln!(text, "<p>Void:</p>\n<ul>")?;
+    for (server, round, why) in voids {
+        writeln!(text, "<li>{}, round {round}: {}</li>", Text(server.name()), Text(why))?;
+    }
+    writeln!(text, "</ul>")
 }
 
 /// The table of the figure at `index`.
@@ -94,9 +85,13 @@ fn figure(text: &mut String, name: &str, lines: &[Line<'_>], index: usize) -> fm
     let axis = Axis::of(lines.iter().flat_map(|line| &line.cells[index].rounds).map(|it| it.1));
     let scale = if axis.logarithmic { " <span class=\"muted\">(logarithmic)</span>" } else { "" };
     writeln!(text, "<table>\n<caption>{}{scale}</caption>", Text(name))?;
-    write!(text, "<thead><tr><th scope=\"col\">server</th><th scope=\"col\" class=\"plot\">")?;
-    axis.write_labels(text)?;
-    write!(text, "</th><th scope=\"col\" class=\"median\">median</th>")?;
+    write!(text, "<thead><tr><th scope=\"col\">server</th><th scope=\"col\" class=\"plot\"")?;
+    write!(text, " aria-label=\"plot\"><svg height=\"18\" aria-hidden=\"true\">")?;
+    for (tick, label) in axis.labels() {
+        let x = axis.at(tick);
+        write!(text, "<text x=\"{x}\" y=\"14\" text-anchor=\"middle\">{label}</text>")?;
+    }
+    write!(text, "</svg></th><th scope=\"col\" class=\"median\">median</th>")?;
     write!(text, "<th scope=\"col\" class=\"range\">least–largest</th>")?;
     writeln!(text, "<th scope=\"col\" class=\"ratio\">ratio</th></tr></thead>\n<tbody>")?;
     for line in lines {
@@ -124,8 +119,10 @@ fn ratio(line: &Line<'_>, cell: &Cell) -> String {
         None => "–".to_owned(),
         Some(Summary { median, low, high, .. }) => {
             let ratio = format!("{median:.3} ({low:.3}–{high:.3})");
-            let holds_one = low <= 1.0 && 1.0 <= high;
-            if holds_one { ratio } else { format!("<strong>{ratio}</strong>") }
+            match cell.verdict() {
+                Some(Verdict::Less | Verdict::More) => format!("<strong>{ratio}</strong>"),
+                _ => ratio,
+            }
         }
     }
 }
@@ -170,68 +167,6 @@ fn strip(text: &mut String, axis: &Axis, cell: &Cell, name: &str) -> fmt::Result
     write!(text, "</svg>")
 }
 
-/// Where figures stand: from zero on, or by their logarithm.
-struct Axis {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-    ticks: Vec<f64>,
-}
-
-impl Axis {
-    fn of(figures: impl Iterator<Item = f64>) -> Self {
-        let (least, largest) = figures
-            .fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), it| (low.min(it), high.max(it)));
-        if least > 0.0 && least.is_finite() && largest / least > LINEAR_MAX {
-            let (low, high) = (least.log10().floor() as i32, largest.log10().ceil() as i32);
-            let every = (f64::from(high - low) / TICKS_MAX).ceil().max(1.0) as usize;
-            let ticks = (low..=high).step_by(every).map(|power| 10_f64.powi(power)).collect();
-            let (low, high) = (10_f64.powi(low), 10_f64.powi(high));
-            return Self { low, high, logarithmic: true, ticks };
-        }
-        let largest = if largest > 0.0 { largest } else { 1.0 };
-        let power = 10_f64.powf((largest / TICKS_MAX).log10().floor());
-        let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
-        let step = steps.into_iter().find(|step| largest / step <= TICKS_MAX).unwrap_or(largest);
-        let count = (largest / step).ceil() as u32;
-        let ticks = (0..=count).map(|tick| f64::from(tick) * step).collect();
-        Self { low: 0.0, high: f64::from(count) * step, logarithmic: false, ticks }
-    }
-
-    /// Where it stands, as SVG has it.
-    fn at(&self, figure: f64) -> String {
-        let share = if self.logarithmic {
-            (figure / self.low).log10() / (self.high / self.low).log10()
-        } else {
-            figure / self.high
-        };
-        format!("{:.2}%", MARGIN + share * (100.0 - 2.0 * MARGIN))
-    }
-
-    fn write_labels(&self, text: &mut String) -> fmt::Result {
-        write!(text, "<svg height=\"18\" role=\"presentation\">")?;
-        for tick in &self.ticks {
-            let (x, shown) = (self.at(*tick), grouped(*tick));
-            write!(text, "<text x=\"{x}\" y=\"14\" text-anchor=\"middle\">{shown}</text>")?;
-        }
-        write!(text, "</svg>")
-    }
-}
-
-/// An amount, with commas between thousands.
-fn grouped(figure: f64) -> String {
-    let amount = amount(figure);
-    let whole = amount.find('.').unwrap_or(amount.len());
-    let mut grouped = String::new();
-    for (index, digit) in amount.char_indices() {
-        if index > 0 && index < whole && (whole - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 /// What is shown as it is.
 struct Text<'a>(&'a str);
 
@@ -254,6 +189,7 @@ impl Display for Text<'_> {
 mod tests {
     use serde_json::json;
 
+    use super::super::results::Row;
     use super::*;
 
     fn results() -> Results {
@@ -292,7 +228,7 @@ mod tests {
             let name = tag.split([' ', '/']).next().unwrap_or_default();
             match tag.strip_prefix('/') {
                 Some(name) => assert_eq!(open.pop(), Some(name)),
-                None if tag.ends_with('/') || matches!(name, "!doctype" | "meta") => {}
+                None if tag.ends_with('/') || matches!(name, "!doctype" | "meta" | "br") => {}
                 None => open.push(name),
             }
         }
@@ -311,34 +247,23 @@ mod tests {
     }
 
     #[test]
+    fn what_can_be_said_comes_first() {
+        let mut results = results();
+        let four = "CPU, ns, against tokio: too few rounds to say: compio (2.000).";
+        assert!(page(&results).contains(four));
+        let Row { rounds, .. } = &mut results.workloads[0].rows[1];
+        rounds[4] = Ok(json!({ "server": { "cpu_ns": 2080.0 }, "never": 0 }));
+        assert!(page(&results).contains("CPU, ns, against tokio: more: compio (2.000)."));
+    }
+
+    #[test]
     fn a_row_shows_its_rounds_and_what_it_is_compared_with() {
         let page = page(&results());
         assert!(page.contains("median 2,030, from 2,000 to 2,060, 4 rounds; compared with 1,020"));
         assert!(page.contains("round 4: 2,060"));
-        assert!(page.contains("<strong>2.000 (2.000–2.000)</strong>"));
+        assert!(page.contains("<td class=\"ratio\">2.000 (2.000–2.000)</td>"));
         assert_eq!(page.matches("<td class=\"ratio\"><span class=\"muted\">baseline").count(), 2);
         // Nine figures, each in both tables.
         assert_eq!(page.matches("<circle").count(), 18);
-    }
-
-    #[test]
-    fn an_axis_has_round_ticks() {
-        let linear = Axis::of([30.0, 870.0].into_iter());
-        assert_eq!(linear.ticks, [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]);
-        assert_eq!((linear.at(0.0), linear.at(500.0)), ("2.00%".to_owned(), "50.00%".to_owned()));
-        let logarithmic = Axis::of([3.0, 870.0].into_iter());
-        assert_eq!(logarithmic.ticks, [1.0, 10.0, 100.0, 1000.0]);
-        assert_eq!(logarithmic.at(1000.0), "98.00%");
-        let wide = Axis::of([1.0, 1e9].into_iter());
-        assert!(wide.ticks.len() as f64 <= TICKS_MAX);
-        for nothing in [Axis::of([].into_iter()), Axis::of([0.0, 0.0].into_iter())] {
-            assert_eq!((nothing.low, nothing.high), (0.0, 1.0));
-        }
-    }
-
-    #[test]
-    fn thousands_are_apart() {
-        let shown = [7.0, 0.25, 999.0, 1000.0, 12_345_678.0].map(grouped);
-        assert_eq!(shown, ["7", "0.25", "999", "1,000", "12,345,678"]);
     }
 }

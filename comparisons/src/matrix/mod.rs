@@ -5,9 +5,11 @@
 //! C B A, …), so that whatever drifts hits all rows alike, and ratios are taken within a round. Nothing
 //! that is measured is linked into this program: it builds programs, and runs them.
 
+mod axis;
 mod host;
 mod html;
 mod interrupt;
+mod measure;
 mod plan;
 mod program;
 mod progress;

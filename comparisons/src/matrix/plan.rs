@@ -82,6 +82,17 @@ impl From<Against> for String {
     }
 }
 
+impl Against {
+    /// In a sentence.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Peer => "the echo server written by hand",
+            Self::Tcp => "the same over TCP",
+            Self::Server(name) => name,
+        }
+    }
+}
+
 impl Service {
     /// Where it is among those over HTTP.
     pub(crate) const fn path(self) -> &'static str {
@@ -130,13 +141,26 @@ impl Workload {
 
     /// How long one measurement takes, about: its window, its warm-up, and what comes before and after.
     pub(crate) fn seconds(&self) -> f64 {
-        let option = |name: &str| {
-            let words = self.load.split_whitespace();
-            words.skip_while(|word| *word != name).nth(1)?.parse::<f64>().ok()
+        let words: Vec<_> = self.load.split_whitespace().collect();
+        let number = |name| words.get(option(&words, name)?)?.parse::<f64>().ok();
+        // `hold` and `burst` do not warm up; `limit` echoes before and after its window.
+        let (warm_up, beside) = match words.first() {
+            Some(&("hold" | "burst")) => (0.0, 1.0),
+            Some(&"arrivals") => (1.0, 1.0),
+            Some(&"limit") => (1.0, 6.5),
+            _ => (1.0, 0.3),
         };
-        // `limit` echoes before and after its window, for two seconds each.
-        let beside = if self.load.starts_with("limit") { 6.5 } else { 0.5 };
-        option("--seconds").unwrap_or(0.0) + option("--warm-up").unwrap_or(1.0) + beside
+        number("--seconds").unwrap_or(0.0) + number("--warm-up").unwrap_or(warm_up) + beside
+    }
+
+    /// Measures for another time, where it does so for a time at all.
+    pub(crate) fn change_seconds(&mut self, to: impl Fn(f64) -> f64) {
+        let mut words: Vec<_> = self.load.split_whitespace().collect();
+        let Some(at) = option(&words, "--seconds") else { return };
+        let Some(Ok(seconds)) = words.get(at).map(|word| word.parse()) else { return };
+        let seconds = to(seconds).to_string();
+        words[at] = &seconds;
+        self.load = words.join(" ");
     }
 
     /// The name of the row that `server` is compared with; none if that is itself.
@@ -205,6 +229,11 @@ impl Plan {
     }
 }
 
+/// Where the value of an option of `load` is.
+fn option(words: &[&str], name: &str) -> Option<usize> {
+    words.iter().position(|word| *word == name).map(|at| at + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,6 +288,18 @@ mod tests {
         assert!(!small.load_for(&small.rows()[1]).contains(&"--websocket"));
         plan.narrow(&[], &named(&["compio", "glommio"]));
         assert_eq!(names(&plan.workloads[0]), ["compio/tuned/websocket", "compio/tuned"]);
+    }
+
+    #[test]
+    fn a_load_can_last_longer_or_shorter() {
+        let mut small = toml::from_str::<Plan>(PLAN).unwrap().workloads.remove(0);
+        small.change_seconds(|_| 3.0);
+        assert_eq!(small.load, "echo --connections 1 --payload 1");
+        assert_eq!(small.seconds(), 1.3);
+        small.load += " --seconds 4 --warm-up 0.5";
+        assert_eq!(small.seconds(), 4.8);
+        small.change_seconds(|seconds| seconds.min(1.5));
+        assert_eq!(small.load, "echo --connections 1 --payload 1 --seconds 1.5 --warm-up 0.5");
     }
 
     #[test]

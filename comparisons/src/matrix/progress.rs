@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
-use super::results::{Next, Results};
+use super::results::{Measured, Next, Results};
 
 /// When it began, and how long all of it was to take.
 pub(crate) struct Progress {
@@ -35,10 +35,10 @@ impl Progress {
     }
 }
 
-/// Says why a round is void; stays on a line of its own.
+/// Says why a round is void, below what says which.
 pub(crate) fn void(why: &str) {
-    line(&format!("  void: {why}"));
     end();
+    eprintln!("  void: {why}");
 }
 
 /// What comes then begins a new line.
@@ -48,19 +48,19 @@ pub(crate) fn end() {
     }
 }
 
-/// On a terminal it takes the place of the one before.
+/// On a terminal it takes the place of the one before, and is cut off at the edge.
 fn line(text: &str) {
     let mut stderr = io::stderr().lock();
     // Whoever started this may not read it.
     let _ = if stderr.is_terminal() {
-        write!(stderr, "\r\x1b[2K{text}")
+        write!(stderr, "\r\x1b[2K\x1b[?7l{text}\x1b[?7h")
     } else {
         writeln!(stderr, "{text}")
     };
 }
 
 fn seconds_left(results: &Results) -> f64 {
-    results.workloads.iter().map(super::results::Measured::seconds_left).sum()
+    results.workloads.iter().map(Measured::seconds_left).sum()
 }
 
 #[cfg(test)]

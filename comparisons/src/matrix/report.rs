@@ -25,28 +25,26 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     if let Some(files) = workload.open_files {
         writeln!(text, "The servers may open {files} files.")?;
     }
+    let lines = table::lines(measured);
+    writeln!(text, "\n{}", table::sentence(measured, &lines))?;
     write!(text, "\n| server | rounds |")?;
     for (name, _) in &workload.figures {
         write!(text, " {name} | ratio |")?;
     }
     write!(text, "\n|---|---|")?;
     writeln!(text, "{}", "---|---|".repeat(workload.figures.len()))?;
-    for Line { row, cells, .. } in table::lines(measured) {
+    for Line { row, cells, .. } in &lines {
         let sound = row.rounds.iter().filter(|round| round.is_ok()).count();
         write!(text, "| {} | {sound} of {} |", row.server.name(), row.rounds.len())?;
         for Cell { rounds, range, ratio, .. } in cells {
-            let zeros = zeros(&rounds).map_or_else(String::new, |zeros| format!(", 0 in {zeros}"));
-            write!(text, " {}{zeros} |", shown(range, amount))?;
-            write!(text, " {} |", shown(ratio, |ratio| format!("{ratio:.3}")))?;
+            let zeros = zeros(rounds).map_or_else(String::new, |zeros| format!(", 0 in {zeros}"));
+            write!(text, " {}{zeros} |", shown(*range, amount))?;
+            write!(text, " {} |", shown(*ratio, |ratio| format!("{ratio:.3}")))?;
         }
         writeln!(text)?;
     }
-    for row in &measured.rows {
-        for (round, why) in row.rounds.iter().enumerate() {
-            if let Err(why) = why {
-                writeln!(text, "\nVoid: {}, round {}: {why}", row.server.name(), round + 1)?;
-            }
-        }
+    for (server, round, why) in measured.voids() {
+        writeln!(text, "\nVoid: {}, round {round}: {why}", server.name())?;
     }
     Ok(())
 }

@@ -53,6 +53,19 @@ impl Measured {
         Self { rows: rows.collect(), workload, rounds }
     }
 
+    /// How many rounds every row has.
+    pub(crate) fn rounds_done(&self) -> usize {
+        self.rows.iter().map(|row| row.rounds.len()).min().unwrap_or(0)
+    }
+
+    /// Each void round: whose it is, its number from 1, and why.
+    pub(crate) fn voids(&self) -> impl Iterator<Item = (&Server, usize, &str)> {
+        self.rows.iter().flat_map(|row| {
+            let rounds = (1..).zip(&row.rounds);
+            rounds.filter_map(move |(round, it)| Some((&row.server, round, it.as_ref().err()?.as_str())))
+        })
+    }
+
     /// Round for round back and forth, so that no row always comes after the same other one.
     fn next(&self) -> Option<(usize, usize)> {
         let count = self.rows.len();
@@ -121,7 +134,7 @@ mod tests {
     fn results() -> Results {
         let workload = |name: &str| {
             let workload = json!({
-                "name": name, "load": "echo --seconds 1 --warm-up 0.5", "against": "tokio",
+                "name": name, "load": "echo --seconds 1 --warm-up 0.7", "against": "tokio",
                 "servers": ["tokio", "compio"], "figures": [],
             });
             Measured::of(serde_json::from_value(workload).unwrap(), 2)

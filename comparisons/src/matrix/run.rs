@@ -1,28 +1,31 @@
-//! The rounds.
+//! A run, from what it is told to its report.
 
-use std::io::{self, Read, Write};
-use std::num::NonZeroUsize;
+use std::io::{self, Write};
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::{env, fs};
 
 use clap::Args;
-use serde_json::Value;
 
 use super::host::Host;
-use super::interrupt::Interrupt;
 use super::plan::{Plan, Workload};
-use super::program::{self, Running, Server};
-use super::progress::{self, Progress};
 use super::results::{Measured, Results};
-use super::{Failure, report};
+use super::{Failure, measure, program, report};
+
+const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
+
+/// How long `--quick` may take, in seconds: five minutes, but for what the estimate may be off by.
+const QUICK_SECONDS: f64 = 280.0;
+
+/// From this many rounds on a ratio has a confidence interval; a first answer needs no more.
+const QUICK_ROUNDS: usize = 5;
 
 /// What it is told.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// What to measure.
-    #[arg(value_name = "PLAN.toml", required_unless_present = "resume")]
-    plan: Option<PathBuf>,
+    /// What to measure; without one the runtimes at a glance (comparisons/plans/overview.toml).
+    #[arg(value_name = "PLAN.toml", default_value = OVERVIEW, hide_default_value = true)]
+    plan: PathBuf,
     /// Go on with a run that was interrupted, of which this is the folder: only what is missing is
     /// measured.
     #[arg(long, value_name = "FOLDER", exclusive = true)]
@@ -36,6 +39,13 @@ pub struct Options {
     /// How often to measure each row, instead of what the plan says.
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroUsize>,
+    /// How many seconds to measure each time, instead of what the plan says.
+    #[arg(long, value_name = "S")]
+    seconds: Option<NonZeroU32>,
+    /// A first answer: measure for a second each time, and as many rounds, up to five, as are done
+    /// within five minutes.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    quick: bool,
     /// The core for the servers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     server_core: usize,
@@ -56,38 +66,49 @@ impl Options {
             Some(folder) => (folder.clone(), resumed(folder)?),
             None => self.begun()?,
         };
-        let whole = measure(&mut results, &folder);
-        progress::end();
+        let whole = measure::rounds(&mut results, &folder);
         results.report(&folder)?;
         // Whoever started this may not read it.
         let _ = write!(io::stdout(), "{}", report::markdown(&results));
         whole.map(|()| folder)
     }
 
+    /// What of a plan is measured, how long and how often.
+    fn chosen(&self, mut plan: Plan) -> Vec<Measured> {
+        plan.narrow(&self.workload, &self.runtime);
+        for workload in &mut plan.workloads {
+            let told = self.seconds.map(|seconds| f64::from(seconds.get()));
+            let at_most = if self.quick { 1.0 } else { f64::INFINITY };
+            workload.change_seconds(|planned| told.unwrap_or(planned).min(at_most));
+        }
+        let once = |workload: &Workload| workload.rows().len() as f64 * workload.seconds();
+        let once: f64 = plan.workloads.iter().map(once).sum();
+        let fitting = ((QUICK_SECONDS / once) as usize).clamp(1, QUICK_ROUNDS);
+        let at_most = if self.quick { fitting } else { usize::MAX };
+        let measured = plan.workloads.into_iter().map(|workload| {
+            let rounds = self.rounds.or(workload.rounds).unwrap_or(plan.rounds).get();
+            Measured::of(workload, rounds.min(at_most))
+        });
+        measured.collect()
+    }
+
     /// A run of which nothing is measured, and its folder.
     fn begun(&self) -> Result<(PathBuf, Results), Failure> {
-        let plan = self.plan.as_ref().expect("clap asks for it");
-        let mut plan = Plan::read(plan)?;
-        plan.narrow(&self.workload, &self.runtime);
-        let (rounds, all) = (self.rounds, plan.rounds);
-        let workloads = plan.workloads.into_iter().map(|workload| {
-            let rounds = rounds.or(workload.rounds).unwrap_or(all).get();
-            Measured::of(workload, rounds)
-        });
-        let arguments: Vec<_> = env::args().skip(1).collect();
+        let workloads = self.chosen(Plan::read(&self.plan)?);
+        if workloads.iter().all(|measured| measured.rows.is_empty()) {
+            return Err(Failure::new("nothing of the plan is left to be measured"));
+        }
+        build(&workloads)?;
         let results = Results {
-            command: format!("cargo matrix {}", arguments.join(" ")),
+            command: command(env::args().skip(1)),
             host: Host::here(),
             server_core: self.server_core,
             load_core: self.load_core,
-            workloads: workloads.collect(),
+            workloads,
         };
-        if results.next().is_none() {
-            return Err(Failure::new("nothing of the plan is left to be measured"));
-        }
-        build(&results)?;
         let folder = program::programs()?.with_file_name("matrix").join(&results.host.date);
         create(&folder)?;
+        results.save(&folder)?;
         Ok((folder, results))
     }
 }
@@ -102,99 +123,20 @@ fn resumed(folder: &Path) -> Result<Results, Failure> {
             let why = "one run is of one commit on one machine";
             return Err(Failure::new(format!("{why}: it was {there}; this is {here}")));
         }
-        build(&results)?;
+        build(&results.workloads)?;
     }
     Ok(results)
 }
 
-fn build(results: &Results) -> Result<(), Failure> {
-    let servers = results.workloads.iter().map(|measured| &measured.workload);
-    program::build(&servers.flat_map(Workload::rows).collect::<Vec<_>>())
+fn build(workloads: &[Measured]) -> Result<(), Failure> {
+    let rows = workloads.iter().flat_map(|measured| measured.workload.rows());
+    program::build(&rows.collect::<Vec<_>>())
 }
 
-/// All that is missing. Each round is on disk when the next begins.
-fn measure(results: &mut Results, folder: &Path) -> Result<(), Failure> {
-    let cannot = |error: io::Error| Failure::new(format!("cannot wait for signals: {error}"));
-    let interrupt = Interrupt::listen().map_err(cannot)?;
-    let progress = Progress::of(results);
-    while let Some(next) = results.next() {
-        progress.show(results, next);
-        let Measured { workload, rows, .. } = &results.workloads[next.workload];
-        let one = One { workload, server: &rows[next.row].server, results, folder };
-        let one = one.measure(&interrupt);
-        if interrupt.came().map_err(cannot)? {
-            let folder = folder.display();
-            return Err(Failure::new(format!("interrupted; to go on: --resume {folder}")));
-        }
-        if let Err(why) = &one {
-            progress::void(&why.to_string());
-        }
-        let row = &mut results.workloads[next.workload].rows[next.row];
-        row.rounds.push(one.map_err(|why| why.to_string()));
-        results.save(folder)?;
-        if results.next().is_none_or(|then| then.workload != next.workload) {
-            results.report(folder)?;
-        }
-    }
-    Ok(())
-}
-
-/// One server, one load.
-struct One<'a> {
-    workload: &'a Workload,
-    server: &'a Server,
-    results: &'a Results,
-    folder: &'a Path,
-}
-
-impl One<'_> {
-    /// What `load` reports, with `startup_ms` added.
-    fn measure(&self, interrupt: &Interrupt) -> Result<Value, Failure> {
-        let Self { workload, server, results, folder } = *self;
-        let running =
-            Running::start(server, workload.service, results.server_core, workload.open_files)?;
-        let json = folder.join("load.json");
-        let words = workload.load_for(server);
-        let cannot = |error: io::Error| Failure::new(format!("cannot run load: {error}"));
-        let mut load = Command::new(program::programs()?.join("load"))
-            .args(words.first())
-            .arg(running.addr.to_string())
-            .args(words.iter().skip(1))
-            .args(["--core", &results.load_core.to_string()])
-            .args(["--server-pid", &running.pid().to_string()])
-            .arg("--json")
-            .arg(&json)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(cannot)?;
-        // What it complains of is a few lines, which the pipe holds (64 KiB).
-        if !interrupt.wait(&mut load).map_err(cannot)?.success() {
-            let mut complaint = String::new();
-            let stderr = load.stderr.take().expect("it is piped");
-            let _ = stderr.take(64 << 10).read_to_string(&mut complaint);
-            return Err(Failure::new(complaint.trim()));
-        }
-        let unreadable = |error: io::Error| Failure::new(format!("no report of load: {error}"));
-        let text = fs::read(&json).map_err(unreadable)?;
-        let _ = fs::remove_file(&json);
-        let mut value: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.into()))?;
-        value["startup_ms"] = (running.startup.as_secs_f64() * 1e3).into();
-        // In arrivals and bursts it is a result how many are not served; elsewhere all have to be.
-        if value["arrivals"].is_null() && value["burst"].is_null() {
-            let errors = &value["connections"]["errors"];
-            if errors.as_object().is_some_and(|errors| !errors.is_empty()) {
-                return Err(Failure::new(format!("connections failed: {errors}")));
-            }
-        }
-        for (name, pointer) in &workload.figures {
-            if !value.pointer(pointer).is_some_and(Value::is_number) {
-                return Err(Failure::new(format!("nothing was measured that gives {name:?}")));
-            }
-        }
-        Ok(value)
-    }
+/// What this was told, as a shell takes it if there are no quotes in it.
+fn command(arguments: impl Iterator<Item = String>) -> String {
+    let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
+    arguments.map(quoted).fold("cargo matrix".to_owned(), |all, word| all + " " + &word)
 }
 
 /// One for each run: it must not be there.
@@ -204,4 +146,60 @@ fn create(folder: &Path) -> Result<(), Failure> {
         .map_or(Ok(()), fs::create_dir_all)
         .and_then(|()| fs::create_dir(folder))
         .map_err(|error| Failure::new(format!("cannot create {}: {error}", folder.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn chosen(arguments: &str) -> Vec<Measured> {
+        let arguments = ["matrix"].into_iter().chain(arguments.split_whitespace());
+        let Options { plan, .. } = &Arguments::parse_from(arguments.clone()).options;
+        Arguments::parse_from(arguments).options.chosen(Plan::read(plan).unwrap())
+    }
+
+    #[test]
+    fn a_first_answer_takes_under_five_minutes() {
+        let quick = chosen("--quick");
+        let seconds: f64 = quick.iter().map(Measured::seconds_left).sum();
+        assert!(seconds <= QUICK_SECONDS, "{seconds}");
+        for measured in quick {
+            assert_eq!(measured.rounds, QUICK_ROUNDS);
+            assert!(measured.workload.load.contains("--seconds 1"), "{}", measured.workload.load);
+        }
+    }
+
+    #[test]
+    fn some_of_a_plan_may_be_measured() {
+        let some =
+            chosen("--runtime compio --runtime monoio --workload echo --workload idle --seconds 7");
+        assert_eq!(some.len(), 3);
+        for measured in some {
+            let rows = measured.rows.iter().map(|row| row.server.name());
+            assert!(rows.eq(["tokio/websocket", "compio/websocket", "monoio/websocket"]));
+            assert!(measured.workload.load.contains("--seconds 7"));
+            assert_eq!(measured.rounds, 10);
+        }
+    }
+
+    #[test]
+    fn a_command_can_be_given_again() {
+        let words = ["plan.toml", "--workload", "200 B"].map(str::to_owned);
+        assert_eq!(command(words.into_iter()), "cargo matrix plan.toml --workload '200 B'");
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_told_nothing_else() {
+        assert!(Arguments::try_parse_from(["matrix", "--resume", "folder"]).is_ok());
+        assert!(Arguments::try_parse_from(["matrix", "--resume", "folder", "--quick"]).is_err());
+        assert!(Arguments::try_parse_from(["matrix", "--rounds", "3", "--quick"]).is_err());
+    }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 const RESAMPLES: usize = 10_000;
 
 /// Fewer rounds than this have a range, but no confidence interval.
-const ROUNDS_MIN: usize = 5;
+pub(crate) const ROUNDS_MIN: usize = 5;
 
 /// The middle of some figures, and an interval about it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

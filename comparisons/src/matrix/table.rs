@@ -1,7 +1,7 @@
 //! What the reports show: the figures of each row, and how they compare.
 
 use super::results::{Measured, Row};
-use super::statistics::Summary;
+use super::statistics::{ROUNDS_MIN, Summary};
 
 /// A row of the tables of a workload.
 pub(crate) struct Line<'a> {
@@ -20,6 +20,19 @@ pub(crate) struct Cell {
     pub(crate) ratio: Option<Summary>,
     /// The median of what the row is compared with.
     pub(crate) baseline: Option<f64>,
+}
+
+/// What the rounds of a row say of its ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// All of the confidence interval is below 1.
+    Less,
+    /// All of it is above 1.
+    More,
+    /// It holds 1.
+    Same,
+    /// There are too few rounds for one.
+    Unsaid,
 }
 
 /// A line for each row.
@@ -54,6 +67,43 @@ impl Cell {
             rounds,
         }
     }
+
+    /// None where there is no ratio.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        let Summary { low, high, rounds, .. } = self.ratio?;
+        Some(if rounds < ROUNDS_MIN {
+            Verdict::Unsaid
+        } else if high < 1.0 {
+            Verdict::Less
+        } else if low > 1.0 {
+            Verdict::More
+        } else {
+            Verdict::Same
+        })
+    }
+}
+
+/// What can be said of the first figure of a workload, in a sentence.
+pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
+    let which = |verdict: Verdict| {
+        let rows = lines.iter().filter_map(|line| {
+            let cell = line.cells.first().filter(|cell| cell.verdict() == Some(verdict))?;
+            Some(format!("{} ({:.3})", line.row.server.name(), cell.ratio?.median))
+        });
+        rows.collect::<Vec<_>>().join(", ")
+    };
+    let said = [
+        ("less", Verdict::Less),
+        ("more", Verdict::More),
+        ("not told apart", Verdict::Same),
+        ("too few rounds to say", Verdict::Unsaid),
+    ];
+    let said = said.map(|(words, verdict)| (words, which(verdict)));
+    let said = said.iter().filter(|(_, rows)| !rows.is_empty());
+    let said: Vec<_> = said.map(|(words, rows)| format!("{words}: {rows}")).collect();
+    let said = if said.is_empty() { "nothing to say".to_owned() } else { said.join("; ") };
+    let figure = measured.workload.figures.first().map_or("", |(name, _)| name.as_str());
+    format!("{figure}, against {}: {said}.", measured.workload.against.name())
 }
 
 /// The figures of the rounds that are not void.
@@ -100,6 +150,18 @@ mod tests {
         let above = [(1, 2.0), (2, 3.0), (4, 5.0)];
         let below = [(1, 4.0), (3, 1.0), (4, 0.0)];
         assert_eq!(ratios(&above, &below), [0.5]);
+    }
+
+    #[test]
+    fn a_verdict_needs_an_interval_that_does_not_hold_1() {
+        let verdict = |low, high, rounds| {
+            let ratio = Some(Summary { median: low, low, high, rounds });
+            Cell { rounds: Vec::new(), range: None, ratio, baseline: None }.verdict()
+        };
+        assert_eq!(verdict(0.8, 0.9, 5), Some(Verdict::Less));
+        assert_eq!(verdict(1.1, 1.2, 5), Some(Verdict::More));
+        assert_eq!(verdict(0.8, 1.0, 5), Some(Verdict::Same));
+        assert_eq!(verdict(0.8, 0.9, 4), Some(Verdict::Unsaid));
     }
 
     #[test]
