@@ -59,7 +59,10 @@ fn a_run_does_not_go_on_elsewhere() {
     let (output, folder) = resume("elsewhere", &results(2));
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("one commit on one machine") && stderr.contains("an abacus"), "{stderr}");
+    assert!(
+        stderr.contains("one commit on one machine") && stderr.contains("an abacus"),
+        "{stderr}"
+    );
     assert!(!folder.join("report.md").exists());
     fs::remove_dir_all(folder).unwrap();
 }

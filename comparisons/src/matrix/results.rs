@@ -62,7 +62,9 @@ impl Measured {
     pub(crate) fn voids(&self) -> impl Iterator<Item = (&Server, usize, &str)> {
         self.rows.iter().flat_map(|row| {
             let rounds = (1..).zip(&row.rounds);
-            rounds.filter_map(move |(round, it)| Some((&row.server, round, it.as_ref().err()?.as_str())))
+            rounds.filter_map(move |(round, it)| {
+                Some((&row.server, round, it.as_ref().err()?.as_str()))
+            })
         })
     }
 
