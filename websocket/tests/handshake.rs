@@ -2,7 +2,7 @@
 
 use owned_io_websocket::handshake::{
     HEADERS_MAX, HandshakeError, InvalidHeader, Key, Offer, Origins, Refusal, Request, Response,
-    refuse,
+    respond,
 };
 
 const HEAD_BYTES_MAX: usize = 8192;
@@ -188,7 +188,7 @@ fn what_cannot_be_a_head_is_known_before_it_ends() {
 #[test]
 fn any_status_rejects() {
     let mut wire = Vec::new();
-    refuse(503, &[("Retry-After", "5")], b"full", &mut wire).unwrap();
+    respond(503, &[("Retry-After", "5")], b"full", &mut wire).unwrap();
     let (response, head_bytes) = Response::decode(&wire, HEAD_BYTES_MAX).unwrap().unwrap();
     assert_eq!(&wire[head_bytes..], b"full");
     assert_eq!(response.header("retry-after"), Some(&b"5"[..]));
@@ -196,7 +196,7 @@ fn any_status_rejects() {
     assert_eq!(rejected, Err(HandshakeError::Rejected { status: 503 }));
 
     wire.clear();
-    refuse(799, &[], b"", &mut wire).unwrap();
+    respond(799, &[], b"", &mut wire).unwrap();
     assert!(wire.starts_with(b"HTTP/1.1 799 \r\n"));
 }
 
@@ -303,6 +303,6 @@ fn headers_cannot_be_smuggled() {
     let mut out = Vec::new();
     assert_eq!(upgrade.accept(Some("a\r\nb"), &[], &mut out), Err(InvalidHeader));
     assert_eq!(upgrade.accept(None, &[("A", "\r\n")], &mut out), Err(InvalidHeader));
-    assert_eq!(refuse(404, &[("A", "\r\n")], b"", &mut out), Err(InvalidHeader));
+    assert_eq!(respond(404, &[("A", "\r\n")], b"", &mut out), Err(InvalidHeader));
     assert_eq!(out, b"");
 }

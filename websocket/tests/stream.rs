@@ -743,7 +743,7 @@ fn requests_are_looked_at_before_they_are_answered() {
     async fn serve(stream: SimStream) -> Result<Option<Socket>, Error> {
         let pending = Pending::<Sim, _>::read(stream, &buffers(), Config::default()).await?;
         if pending.request().path() != "/chat" {
-            return pending.refuse(404, &[], b"nothing here").await.map(|()| None);
+            return pending.respond(404, &[], b"nothing here").await.map(|()| None);
         }
         let origins = Origins::Only(&["https://example.com"]);
         let upgrade = pending.request().upgrade(origins).ok();

@@ -65,7 +65,7 @@ async fn open<R: Runtime, S: ByteStream>(
             Ok(Some((socket, service)))
         }
         Route::Answer(status, body) => {
-            pending.refuse(status, &[], body.as_bytes()).await?;
+            pending.respond(status, &[], body.as_bytes()).await?;
             Ok(None)
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! A server reads until [`Request::decode`] gives a request, looks at its path and headers as it
 //! likes, and has it checked by [`Request::upgrade`]. It answers with [`Upgrade::accept`], or with the
-//! [`Refusal`], or with any other status by [`refuse`]:
+//! [`Refusal`], or with any other status by [`respond`]:
 //!
 //! ```
-//! use owned_io_websocket::handshake::{Offer, Origins, Refusal, Request, refuse};
+//! use owned_io_websocket::handshake::{Offer, Origins, Refusal, Request, respond};
 //!
 //! /// What to answer, or none if more bytes have to come.
 //! fn answer(received: &[u8]) -> Option<Vec<u8>> {
@@ -13,7 +13,7 @@
 //!     let result = match Request::decode(received, 8192) {
 //!         Ok(None) => return None,
 //!         Ok(Some((request, _head_bytes))) if request.path() != "/chat" => {
-//!             refuse(404, &[], b"there is /chat alone", &mut out).expect("no headers");
+//!             respond(404, &[], b"there is /chat alone", &mut out).expect("no headers");
 //!             return Some(out);
 //!         }
 //!         Ok(Some((request, _head_bytes))) => request.upgrade(Origins::Any).map(|upgrade| {
@@ -46,7 +46,7 @@ mod server;
 
 pub use client::{HandshakeError, Key, Offer, Response};
 pub use head::{HEADERS_MAX, InvalidHeader};
-pub use server::{Origins, Refusal, Request, Upgrade, refuse};
+pub use server::{Origins, Refusal, Request, Upgrade, respond};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -225,7 +225,7 @@ impl Refusal {
             Self::WrongVersion => &[("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")],
             _ => &[],
         };
-        let sent = refuse(self.status(), headers, self.to_string().as_bytes(), out);
+        let sent = respond(self.status(), headers, self.to_string().as_bytes(), out);
         debug_assert_eq!(sent, Ok(()), "these headers can be sent");
     }
 }
@@ -238,7 +238,7 @@ impl Refusal {
 ///
 /// # Panics
 /// If the status does not have three digits.
-pub fn refuse(
+pub fn respond(
     status: u16,
     headers: &[(&str, &str)],
     body: &[u8],

@@ -10,7 +10,7 @@ use super::queue::Queue;
 use super::shared::Shared;
 use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
 use crate::frame::Header;
-use crate::handshake::{HandshakeError, Key, Offer, Origins, Refusal, Request, Response, refuse};
+use crate::handshake::{HandshakeError, Key, Offer, Origins, Refusal, Request, Response, respond};
 use crate::{Config, Engine};
 
 /// The server's side of a connection, whatever path it asks for and wherever it comes from.
@@ -98,8 +98,8 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
 ///             let protocol = upgrade.and_then(|upgrade| upgrade.choose_protocol(supported));
 ///             pending.accept(origins, protocol, &[("Server", "me")]).await.map(Some)
 ///         }
-///         "/health" => pending.refuse(200, &[], b"fine").await.map(|()| None),
-///         _ => pending.refuse(404, &[], b"there is /chat alone").await.map(|()| None),
+///         "/health" => pending.respond(200, &[], b"fine").await.map(|()| None),
+///         _ => pending.respond(404, &[], b"there is /chat alone").await.map(|()| None),
 ///     }
 /// }
 /// ```
@@ -189,14 +189,14 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     ///
     /// # Panics
     /// If the status does not have three digits.
-    pub async fn refuse(
+    pub async fn respond(
         self,
         status: u16,
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<(), Error> {
         let mut response = Vec::new();
-        refuse(status, headers, body, &mut response)?;
+        respond(status, headers, body, &mut response)?;
         Ok(self.end(response).await?)
     }
 
