@@ -39,6 +39,11 @@ pub struct Config {
     /// How long a connection stays open with no message either way, pings answered or not. Default
     /// none: waiting for something to happen is what many connections are for.
     pub idle_timeout: Option<Duration>,
+    /// How long a message may take to come, from the first byte of its first frame to the last of its
+    /// last. Default 2 minutes: 64 MiB at 5 Mbit/s. A peer that sends a byte now and then answers pings
+    /// well enough, and would have the program hold what it has of the message for ever. None, for messages
+    /// without end, which are taken in pieces.
+    pub message_timeout: Option<Duration>,
     /// How long the peer may take nothing of what is being written to it. Default 60 s: a peer that
     /// only sends is there, as far as pings can tell, and would have the program hold a queue for ever.
     pub write_timeout: Option<Duration>,
@@ -62,6 +67,7 @@ impl Default for Config {
             ping_interval: Some(Duration::from_secs(30)),
             pong_timeout: Duration::from_secs(20),
             idle_timeout: None,
+            message_timeout: Some(Duration::from_secs(120)),
             write_timeout: Some(Duration::from_secs(60)),
             close_timeout: Duration::from_secs(5),
             head_bytes_max: 8 * 1024,

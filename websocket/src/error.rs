@@ -83,6 +83,8 @@ pub enum Timeout {
     Pong,
     /// No message went either way.
     Idle,
+    /// A message that the peer began has not come to its end.
+    Message,
     /// The peer took nothing of what was written to it.
     Write,
     /// The peer did not finish the closing handshake.
@@ -120,6 +122,7 @@ impl Error {
             Self::Limit { limit: Limit::Promised, .. } => CloseCode::TRY_AGAIN,
             Self::Timeout(Timeout::Pong) => CloseCode::INTERNAL_ERROR,
             Self::Timeout(Timeout::Idle) => CloseCode::GOING_AWAY,
+            Self::Timeout(Timeout::Message) => CloseCode::POLICY,
             Self::Timeout(Timeout::Write | Timeout::Close)
             | Self::Limit { limit: Limit::Queue, .. }
             | Self::Misuse(_) => return None,
@@ -186,6 +189,7 @@ impl fmt::Display for Timeout {
         f.write_str(match self {
             Self::Pong => "peer did not answer a ping in time",
             Self::Idle => "no message for too long",
+            Self::Message => "peer did not end a message in time",
             Self::Write => "peer took nothing for too long",
             Self::Close => "peer did not close in time",
         })

@@ -447,6 +447,50 @@ fn a_connection_without_messages_is_closed() {
 }
 
 #[test]
+fn a_message_that_does_not_end_closes_the_connection() {
+    let mut config = Config::default();
+    (config.ping_interval, config.message_timeout) = (None, Some(60 * SECOND));
+    let start = Instant::now();
+    let mut engine = Engine::server(config, start);
+    let Engine { receiver, control, .. } = &mut engine;
+    let mut received = Vec::new();
+    // The deadline, after these bytes have come.
+    let mut receive = |seconds: u32, bytes: &[u8]| {
+        control.handle_received(start + seconds * SECOND);
+        received.extend_from_slice(bytes);
+        loop {
+            let decoded = receiver.decode(control, &mut received).unwrap();
+            let (consumed, is_over) = (decoded.consumed, decoded.event.is_none());
+            received.drain(..consumed);
+            if is_over {
+                return control.poll_timeout();
+            }
+        }
+    };
+    let due = |seconds: u32| Some(start + seconds * SECOND);
+    let whole = frame(Role::Server, FIN | TEXT, b"whole");
+    assert_eq!(receive(5, &whole), None, "between messages nothing is due");
+
+    // From the first byte of a header on, whatever comes between the fragments.
+    let first = frame(Role::Server, TEXT, b"first");
+    assert_eq!(receive(10, &first[..1]), due(70));
+    assert_eq!(receive(20, &first[1..]), due(70));
+    assert_eq!(receive(30, &frame(Role::Server, FIN | PING, b"")), due(70));
+    let last = frame(Role::Server, FIN | CONTINUATION, b"last");
+    assert_eq!(receive(40, &last[..7]), due(70));
+    assert_eq!(receive(50, &last[7..]), None);
+
+    // The next one has its own time, also if it comes with the end of the one before.
+    assert_eq!(receive(60, &whole[..8]), due(120));
+    assert_eq!(receive(70, &[&whole[8..], &whole[..8]].concat()), due(130));
+    assert_eq!(control.handle_timeout(start + 129 * SECOND), Ok(()));
+    let late = Err(Error::Timeout(Timeout::Message));
+    assert_eq!(control.handle_timeout(start + 130 * SECOND), late);
+    let close = Got::Close(Some(CloseCode::POLICY), String::new());
+    assert_eq!(sent(&mut engine), [Got::Pong(vec![]), close]);
+}
+
+#[test]
 fn a_peer_that_does_not_answer_a_close_is_given_up() {
     let start = Instant::now();
     let mut engine = Engine::client(Config::default(), start, |key| key.fill(1));

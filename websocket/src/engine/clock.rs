@@ -11,6 +11,7 @@ pub(super) struct Clock {
     ping_interval: Option<Duration>,
     pong_timeout: Duration,
     idle_timeout: Option<Duration>,
+    message_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
     close_timeout: Duration,
 
@@ -26,6 +27,8 @@ pub(super) struct Clock {
     /// next, and otherwise `now`. So a message costs one store, and the engine need not be told the time
     /// with each.
     data: Cell<bool>,
+    /// When a message began to come, if one has come in part.
+    message_at: Cell<Option<Instant>>,
     /// When a write that waits for the peer began, or last went on.
     blocked_at: Cell<Option<Instant>>,
     /// When the closing handshake began, or the peer last took some of what was queued before it.
@@ -45,6 +48,7 @@ impl Clock {
             ping_interval: config.ping_interval,
             pong_timeout: config.pong_timeout,
             idle_timeout: config.idle_timeout,
+            message_timeout: config.message_timeout,
             write_timeout: config.write_timeout,
             close_timeout: config.close_timeout,
             now: Cell::new(now),
@@ -52,6 +56,7 @@ impl Clock {
             pinged_at: Cell::new(None),
             data_at: Cell::new(now),
             data: Cell::new(false),
+            message_at: Cell::new(None),
             blocked_at: Cell::new(None),
             closing_at: Cell::new(None),
         }
@@ -71,6 +76,18 @@ impl Clock {
     #[inline]
     pub(super) fn handle_data(&self) {
         self.data.set(true);
+    }
+
+    /// Whether a message has come in part, as of what was received last.
+    pub(super) fn handle_message(&self, is_under_way: bool) {
+        let began_at = self.message_at.get().unwrap_or(self.now.get());
+        self.message_at.set(is_under_way.then_some(began_at));
+    }
+
+    /// Until when the message that is under way has to be here.
+    #[inline]
+    pub(super) fn message_deadline(&self) -> Option<Instant> {
+        self.message_at.get()?.checked_add(self.message_timeout?)
     }
 
     /// A write has come further: so has what was sent since `now`, however long ago that is.
@@ -153,8 +170,9 @@ impl Clock {
             .idle_timeout
             .and_then(|timeout| self.data_at.get().checked_add(timeout))
             .map(|at| (at, Due::Timeout(Timeout::Idle)));
+        let message = self.message_deadline().map(|at| (at, Due::Timeout(Timeout::Message)));
         let write = self.write_deadline().map(|at| (at, Due::Timeout(Timeout::Write)));
-        [alive, idle, write].into_iter().flatten().min_by_key(|(at, _)| *at)
+        [alive, idle, message, write].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     fn settle_data(&self) {

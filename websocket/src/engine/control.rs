@@ -154,8 +154,8 @@ impl Control {
     /// Does what is due at `now`, which may be nothing: queues a ping, or fails the connection.
     ///
     /// # Errors
-    /// [`Error::Timeout`]. After [`Timeout::Pong`] and [`Timeout::Idle`] a close frame is to be sent,
-    /// after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to shut the stream
+    /// [`Error::Timeout`]. After [`Timeout::Pong`], [`Timeout::Idle`] and [`Timeout::Message`] a close
+    /// frame is to be sent, after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to shut the stream
     /// down.
     pub fn handle_timeout(&self, now: Instant) -> Result<(), Error> {
         match self.clock.handle_timeout(now) {
@@ -172,6 +172,17 @@ impl Control {
     #[inline]
     pub(super) fn handle_data(&self) {
         self.clock.handle_data();
+    }
+
+    #[inline]
+    pub(super) fn handle_message(&self, is_under_way: bool) {
+        self.clock.handle_message(is_under_way);
+    }
+
+    /// When a message that has come in part is late, if one has.
+    #[inline]
+    pub(crate) fn message_deadline(&self) -> Option<Instant> {
+        self.clock.message_deadline()
     }
 
     /// What [`poll_timeout`](Self::poll_timeout) is to who writes and does not read.

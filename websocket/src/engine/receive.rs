@@ -139,6 +139,8 @@ struct Whole {
 enum Phase {
     /// A header comes next.
     Header,
+    /// Some of a header has come, and the rest comes next.
+    HeaderPart,
     /// The payload of this frame comes next.
     Payload(Frame),
     /// The peer has closed. What comes after is thrown away (section 5.5.1).
@@ -292,12 +294,26 @@ impl Receiver {
         control: &Control,
         buf: &'b mut [u8],
     ) -> Result<Decoded<'b>, Error> {
-        if !matches!(self.phase, Phase::Header) {
+        let decoded = self.decode_frame(control, buf);
+        let is_between = matches!(self.phase, Phase::Header) && self.message.is_none();
+        control.handle_message(!is_between);
+        decoded
+    }
+
+    fn decode_frame<'b>(
+        &mut self,
+        control: &Control,
+        buf: &'b mut [u8],
+    ) -> Result<Decoded<'b>, Error> {
+        if !matches!(self.phase, Phase::Header | Phase::HeaderPart) {
             return self.decode_payload(control, buf, 0);
         }
         let (header, header_bytes) = match Header::decode(buf) {
             Ok(Some(decoded)) => decoded,
-            Ok(None) => return Ok(Decoded { consumed: 0, event: None }),
+            Ok(None) => {
+                self.phase = if buf.is_empty() { Phase::Header } else { Phase::HeaderPart };
+                return Ok(Decoded { consumed: 0, event: None });
+            }
             Err(violation) => return Err(self.fail(control, violation.into())),
         };
         match self.admit(&header) {
@@ -345,7 +361,7 @@ impl Receiver {
         let mut frame = match self.phase {
             Phase::Payload(frame) => frame,
             Phase::Failed(error) => return Err(error),
-            Phase::Closed | Phase::Header => {
+            Phase::Closed | Phase::Header | Phase::HeaderPart => {
                 return Ok(Decoded { consumed: buf.len(), event: None });
             }
         };

@@ -43,6 +43,13 @@ impl Alarm {
         self.is_set = false;
     }
 
+    /// Something is due by this time: whether it has to look again.
+    pub(super) fn look_again_by(&mut self, due: Instant) -> bool {
+        let is_late = self.set.as_ref().is_none_or(|(at, _)| *at > due);
+        self.is_set &= !is_late;
+        is_late
+    }
+
     /// Waits until something is due, and does it: the engine may have a ping to send then, or a close
     /// frame. The half has to be registered with the writer.
     #[inline]
@@ -89,11 +96,6 @@ impl Alarm {
             }
         }
         Poll::Pending
-    }
-
-    /// Whether it rings no later than this.
-    pub(super) fn rings_by(&self, time: Instant) -> bool {
-        self.set.as_ref().is_some_and(|(at, _)| *at <= time)
     }
 }
 

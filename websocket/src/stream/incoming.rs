@@ -190,6 +190,7 @@ impl<H: OwnedRead> Incoming<H> {
             match next(&mut self.inbox, &self.link.shared) {
                 Ok(Next::Found(found)) => return Ok(Some(found)),
                 Ok(Next::Starved) => {
+                    self.link.watch_message();
                     let read = match self.inbox.room() {
                         None => self.link.read_pooled().await.map(|buf| self.inbox.put(buf)),
                         Some(room) => self.read_on(room).await,

@@ -61,6 +61,15 @@ impl<H: OwnedRead> Link<H> {
         result
     }
 
+    /// To be called before more is read of a message: that may be due earlier than all else.
+    #[inline]
+    pub(super) fn watch_message(&self) {
+        let Shared { control, alarm, .. } = &*self.shared;
+        if let Some(due) = control.message_deadline() {
+            alarm.borrow_mut().look_again_by(due);
+        }
+    }
+
     /// To be called after each read: it may have failed, or the peer ended it.
     pub(super) fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
         let Shared { control, clock, alarm, .. } = &*self.shared;

@@ -133,9 +133,8 @@ impl Shared {
     /// there is once a flush was given up.
     fn handle_write_blocked(&self, writer: &Writer) {
         self.control.handle_write_blocked((self.clock.now)());
-        let mut alarm = self.alarm.borrow_mut();
-        if self.control.poll_write_timeout().is_some_and(|due| !alarm.rings_by(due)) {
-            alarm.look_again();
+        let due = self.control.poll_write_timeout();
+        if due.is_some_and(|due| self.alarm.borrow_mut().look_again_by(due)) {
             writer.waker().wake_by_ref();
         }
     }

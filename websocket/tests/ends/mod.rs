@@ -68,7 +68,7 @@ pub(crate) fn seconds_since(start: Instant) -> u64 {
     (Sim::now() - start + Duration::from_millis(500)).as_secs()
 }
 
-pub(crate) async fn read_to_end(stream: &mut SimStream) -> Vec<u8> {
+pub(crate) async fn read_to_end(stream: &mut impl OwnedRead) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let (n, buf) = stream.read(Vec::with_capacity(4096)).await.into_result().unwrap();
