@@ -67,8 +67,8 @@ pub struct Options {
     #[arg(long, value_name = "BYTES")]
     pub announced_bytes_max: Option<NonZeroUsize>,
 
-    /// Seconds a message may take to arrive once it is announced, over TCP, or to be taken by its
-    /// receiver [default: 30]
+    /// Seconds a message may take to arrive once it is announced, or to be taken by its receiver
+    /// [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
@@ -159,8 +159,8 @@ pub struct Limits {
     /// WebSocket. Default 256 MiB.
     pub announced_bytes_max: usize,
     /// How long a message may take once it is announced, and to be taken. Default 30 s: 16 MiB at 5
-    /// Mbit/s. Over WebSocket it is how long the peer may take nothing of what is written, and who stops
-    /// within a message is found out by a ping; who goes on, however slowly, is not.
+    /// Mbit/s. Over WebSocket, where several are sent at once, it is how long the peer may take nothing of
+    /// what is written.
     pub message_time_max: Duration,
 }
 

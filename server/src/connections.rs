@@ -33,6 +33,8 @@ pub struct Entry {
 pub enum Ending {
     /// Its read side is shut down: it sees the end of its stream, answers what it has, and ends.
     Reading(ShutdownHandle),
+    /// Not before it is upgraded, and something else is said here: until then there is no way.
+    Upgraded,
     /// It is closed as [going away](CloseCode::GOING_AWAY), and ends once its peer agrees.
     WebSocket(CloseHandle),
 }
@@ -42,6 +44,8 @@ pub enum Ending {
 struct Open {
     endings: BTreeMap<u64, Ending>,
     last_id: u64,
+    /// Whether each was asked to end.
+    is_ending: bool,
 }
 
 impl Connections {
@@ -51,20 +55,31 @@ impl Connections {
         let mut open = self.open.borrow_mut();
         open.last_id += 1;
         let id = open.last_id;
-        open.endings.insert(id, Ending::Reading(handle));
+        let ending = Ending::Reading(handle);
+        if open.is_ending {
+            ending.ask();
+        }
+        open.endings.insert(id, ending);
         Connection { entry: Entry { open: Rc::clone(&self.open), id } }
     }
 
-    /// Asks each to end.
+    /// Asks each to end, and each that is added from now on.
     pub fn end(&self) {
-        for ending in self.open.borrow().endings.values() {
-            match ending {
-                Ending::Reading(handle) => handle.shutdown(Shutdown::Read),
-                Ending::WebSocket(handle) => {
-                    let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
-                    // It can only be closed already.
-                    let _ = handle.close(away);
-                }
+        let mut open = self.open.borrow_mut();
+        open.is_ending = true;
+        open.endings.values().for_each(Ending::ask);
+    }
+}
+
+impl Ending {
+    fn ask(&self) {
+        match self {
+            Self::Reading(handle) => handle.shutdown(Shutdown::Read),
+            Self::Upgraded => {}
+            Self::WebSocket(handle) => {
+                let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
+                // It can only be closed already.
+                let _ = handle.close(away);
             }
         }
     }
@@ -78,9 +93,18 @@ impl Connection {
 }
 
 impl Entry {
+    /// Whether the connection was asked to end.
+    pub fn is_ending(&self) -> bool {
+        self.open.borrow().is_ending
+    }
+
     /// From now on the connection is asked to end in this way.
     pub fn set(&self, ending: Ending) {
-        if let Some(known) = self.open.borrow_mut().endings.get_mut(&self.id) {
+        let mut open = self.open.borrow_mut();
+        if open.is_ending {
+            ending.ask();
+        }
+        if let Some(known) = open.endings.get_mut(&self.id) {
             *known = ending;
         }
     }

@@ -1,7 +1,9 @@
 //! The services in the simulation, where every read and write may be short: many seeds, one answer.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
+use bytes::Bytes;
 use owned_io::{
     BufResult, ByteStream, JoinHandle, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
 };
@@ -12,7 +14,7 @@ use owned_io_server::service::{Budget, echo, http, sink, source};
 use owned_io_sim::{Config, Sim, pipe};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
-use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Timeout};
+use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Kind, Part, Timeout};
 
 fn simulate(case: impl AsyncFn()) {
     let seeds = std::env::var("SIM_SEEDS").map_or(100, |seeds| seeds.parse().expect("a number"));
@@ -182,6 +184,53 @@ fn an_answer_that_is_not_taken_ends_the_connection() {
         let ended = serving.await.unwrap().unwrap_err();
         assert!(matches!(ended, Error::Protocol(Protocol::Timeout(Timeout::Write))));
         drop(socket);
+    });
+}
+
+#[test]
+fn a_message_that_does_not_end_ends_the_connection() {
+    simulate(async || {
+        for path in ["/echo", "/sink"] {
+            let (mut socket, serving) = upgrade(path, Limits::default()).await;
+            let fragment = Bytes::from_static(b"once upon a time");
+            socket.outgoing.write_bytes(Part::First(Kind::Binary), fragment).unwrap();
+            socket.outgoing.flush().await.unwrap();
+            assert!(socket.incoming.receive().await.is_ok_and(|message| message.is_none()));
+            let ended = serving.await.unwrap().unwrap_err();
+            assert!(matches!(ended, Error::Protocol(Protocol::Timeout(Timeout::Message))));
+        }
+    });
+}
+
+/// Whenever the drain begins: who is upgraded is told that the server goes away.
+#[test]
+fn a_websocket_that_opens_while_the_server_drains_is_closed() {
+    simulate(async || {
+        let mut opened = 0;
+        for millis in 0..40 {
+            let (client, server) = pipe();
+            let connections = Connections::default();
+            let connection = connections.add(server.shutdown_handle());
+            let entry = connection.entry();
+            let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
+            let (pattern, limits) = (Pattern::default(), Limits::default());
+            let serving = http::serve::<Sim>(server, entry, buffers.clone(), pattern, limits);
+            let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
+            drop(Sim::spawn(async move {
+                Sim::sleep(Duration::from_millis(millis)).await;
+                connections.end();
+            }));
+            let offer = Offer { host: "localhost", path: "/echo", ..Offer::default() };
+            let config = owned_io_websocket::Config::default();
+            let connected = connect::<Sim, _>(client, &buffers, config, &offer).await;
+            if let Ok((mut socket, _)) = connected {
+                let closed = socket.incoming.receive().await.map(|message| message.is_none());
+                assert!(closed.unwrap(), "{millis} ms");
+                opened += 1;
+            }
+            let _ = serving.await.unwrap(); // cut off within the handshake, or closed
+        }
+        assert!(opened > 0);
     });
 }
 

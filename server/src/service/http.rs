@@ -7,7 +7,8 @@
 //! | `/sink` | a WebSocket: see [`websocket::sink`] |
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
 //!
-//! One request for each connection: what is no upgrade is answered, and the connection closed.
+//! All others are answered with 404, and all with 503 once the server is about to end. One request
+//! for each connection: what is no upgrade is answered, and the connection closed.
 
 use std::borrow::Cow;
 
@@ -57,15 +58,20 @@ async fn open<R: Runtime, S: ByteStream>(
     limits: Limits,
 ) -> Result<Option<(WebSocket<S>, Service)>, Error> {
     let pending = Pending::<R, _>::read(stream, &buffers, config(limits)).await?;
-    let route = Route::of(&pending.request(), limits);
+    let route = match entry.is_ending() {
+        false => Route::of(&pending.request(), limits),
+        true => Route::Answer(503, "the server is about to end\n".into()),
+    };
     match route {
         Route::Upgrade(service) => {
+            entry.set(Ending::Upgraded);
             let socket = pending.accept(Origins::Any, None, &[]).await?;
             entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
             Ok(Some((socket, service)))
         }
         Route::Answer(status, body) => {
-            pending.respond(status, &[], body.as_bytes()).await?;
+            let headers: &[_] = if status == 405 { &[("Allow", "GET")] } else { &[] };
+            pending.respond(status, headers, body.as_bytes()).await?;
             Ok(None)
         }
     }
@@ -87,6 +93,9 @@ enum Service {
 
 impl Route {
     fn of(request: &Request<'_>, limits: Limits) -> Self {
+        if request.method() != "GET" {
+            return Self::Answer(405, "there is GET alone\n".into());
+        }
         match request.path() {
             "/health" => Self::Answer(200, "ok\n".into()),
             "/echo" => Self::Upgrade(Service::Echo),
@@ -104,6 +113,7 @@ fn config(limits: Limits) -> Config {
     let mut config = Config::default();
     config.frame_bytes_max = limits.message_bytes_max;
     config.message_bytes_max = limits.message_bytes_max;
+    config.message_timeout = Some(limits.message_time_max);
     config.write_timeout = Some(limits.message_time_max);
     config.queue_bytes_max = limits.message_bytes_max.saturating_add(QUEUE_BYTES_SPARE);
     config

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tungstenite::Message;
 
 use server::{PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
@@ -81,17 +82,20 @@ fn websockets_answer() {
 fn http_says_how_it_is_and_what_is_wrong() {
     for runtime in RUNTIMES {
         let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
-        let get = |target: &str| {
+        let ask = |request: &str| {
             let mut stream = server.connect(0);
-            write!(stream, "GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
             let mut response = String::new();
             stream.read_to_string(&mut response).unwrap();
             response
         };
+        let get = |target: &str| ask(&format!("GET {target}"));
         assert!(get("/health").starts_with("HTTP/1.1 200 OK\r\n"), "{}", get("/health"));
         assert!(get("/health?verbose").ends_with("\r\n\r\nok\n"), "{runtime}");
         assert!(get("/").starts_with("HTTP/1.1 404 "), "{runtime}");
         assert!(get("/echo").starts_with("HTTP/1.1 426 "), "{runtime}");
+        let posted = ask("POST /health");
+        assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("\r\nAllow: GET\r\n"));
         let refused = get("/source?messages=1&bytes=99999999");
         assert!(refused.starts_with("HTTP/1.1 400 ") && refused.contains("message-bytes-max"));
     }
@@ -241,8 +245,9 @@ fn a_signal_drains_and_ends_cleanly() {
 /// A worker commits to no more over WebSocket than it may: who announces more is closed, with 1013.
 #[test]
 fn what_is_announced_over_websocket_is_bounded() {
-    const CONNECTIONS: usize = 100;
+    const CONNECTIONS: usize = 10_000;
     const MESSAGE_BYTES: u64 = 16 << 20;
+    allow_descriptors(CONNECTIONS as u64 + 100);
     // A binary frame of a client, its length, its key, and the first byte of its payload.
     let start = [&[0x82, 0xFF][..], &MESSAGE_BYTES.to_be_bytes(), &[0; 4], b"x"].concat();
     for runtime in RUNTIMES {
@@ -317,6 +322,15 @@ fn what_is_announced_takes_no_memory() {
             assert_eq!(answer(client), ANNOUNCED.into());
         }
     }
+}
+
+/// Lets this process, and those that it starts, have so many open files.
+fn allow_descriptors(count: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    let allowed = limit.maximum.is_none_or(|most| most >= count);
+    assert!(allowed, "needs {count} descriptors, see ulimit -Hn");
+    let current = limit.current.map(|current| current.max(count));
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
 }
 
 /// The answer of the sink.
