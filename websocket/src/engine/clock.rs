@@ -7,14 +7,8 @@ use crate::{Config, Timeout};
 
 /// The timers of a connection.
 #[derive(Debug)]
+#[repr(C)] // what each message looks at comes first, in as few cache lines as it fits
 pub(super) struct Clock {
-    ping_interval: Option<Duration>,
-    pong_timeout: Duration,
-    idle_timeout: Option<Duration>,
-    message_timeout: Option<Duration>,
-    write_timeout: Option<Duration>,
-    close_timeout: Duration,
-
     /// The latest time that the engine was told.
     now: Cell<Instant>,
     /// When bytes of the peer came last.
@@ -33,6 +27,13 @@ pub(super) struct Clock {
     blocked_at: Cell<Option<Instant>>,
     /// When the closing handshake began, or the peer last took some of what was queued before it.
     closing_at: Cell<Option<Instant>>,
+
+    idle_timeout: Option<Duration>,
+    ping_interval: Option<Duration>,
+    pong_timeout: Duration,
+    message_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+    close_timeout: Duration,
 }
 
 /// What has to be done.

@@ -21,21 +21,22 @@ use crate::{CloseCode, CloseFrame, Config, Error, Misuse, Timeout, Violation};
 /// - a server shuts the stream down once the state is [`Closed`](State::Closed);
 /// - a client whose connection has not failed waits for the server to do so, until
 ///   [`handle_timeout`](Self::handle_timeout) says that it has waited for long enough.
+#[repr(C)] // what each message looks at comes first, in as few cache lines as it fits
 pub struct Control {
-    clock: Clock,
-    pong: Slot,
-    ping: Slot,
-    close: Slot,
-    /// False only if all three are empty.
+    /// False only if all three slots are empty.
     due: Cell<bool>,
     local: Cell<Local>,
     /// Whether the peer's close frame has come.
     peer_closed: Cell<bool>,
-    failure: Cell<Option<Error>>,
     /// Whether nothing is to be sent any more, not even a close frame.
     ended: Cell<bool>,
     /// Whether our close frame is encoded, and no write was told of since.
     is_close_new: Cell<bool>,
+    failure: Cell<Option<Error>>,
+    clock: Clock,
+    pong: Slot,
+    ping: Slot,
+    close: Slot,
 }
 
 /// How far a connection is from its end.
@@ -97,7 +98,7 @@ impl Control {
     /// # Errors
     /// [`Misuse::LongControlFrame`] above 125 bytes.
     pub fn ping(&self, payload: &[u8]) -> Result<(), Error> {
-        self.ping.set(&Payload::new(payload)?);
+        self.ping.set(Payload::new(payload)?);
         self.due.set(true);
         Ok(())
     }
@@ -220,7 +221,7 @@ impl Control {
     /// To be answered: the latest ping alone (section 5.5.3).
     pub(super) fn handle_ping(&self, payload: &[u8]) {
         if let Ok(payload) = Payload::new(payload) {
-            self.pong.set(&payload);
+            self.pong.set(payload);
             self.due.set(true);
         }
     }
@@ -279,7 +280,7 @@ impl Control {
     fn queue_close(&self, payload: Payload) {
         if self.local.get() == Local::Open {
             self.local.set(Local::Queued);
-            self.close.set(&payload);
+            self.close.set(payload);
             self.due.set(true);
             self.clock.handle_close();
         }
@@ -302,26 +303,23 @@ impl fmt::Debug for Control {
 /// and kept: most connections never need it, and are smaller without.
 #[derive(Default)]
 struct Slot {
-    payload: Cell<Vec<u8>>,
+    payload: Cell<Option<Box<Payload>>>,
     is_full: Cell<bool>,
 }
 
 impl Slot {
-    fn set(&self, payload: &Payload) {
-        let mut bytes = self.payload.take();
-        bytes.clear();
-        bytes.extend_from_slice(payload.as_bytes());
-        self.payload.set(bytes);
+    fn set(&self, payload: Payload) {
+        let mut memory = self.payload.take().unwrap_or_default();
+        *memory = payload;
+        self.payload.set(Some(memory));
         self.is_full.set(true);
     }
 
     fn take(&self) -> Option<Payload> {
-        self.is_full.take().then(|| {
-            let bytes = self.payload.take();
-            let payload = Payload::new(&bytes);
-            self.payload.set(bytes);
-            payload.unwrap_or(Payload::EMPTY)
-        })
+        let memory = self.payload.take();
+        let payload = memory.as_deref().copied().filter(|_| self.is_full.take());
+        self.payload.set(memory);
+        payload
     }
 }
 
@@ -330,6 +328,12 @@ impl Slot {
 pub(super) struct Payload {
     bytes: [u8; CONTROL_PAYLOAD_BYTES_MAX],
     len: u8,
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self::EMPTY
+    }
 }
 
 impl Payload {

@@ -37,8 +37,8 @@ use crate::{Config, Error, Limit, Misuse, Part};
 /// ```
 #[derive(Debug)]
 pub struct Sender {
-    /// None on a server.
-    keys: Option<Keys>,
+    /// None on a server, whose many connections are the smaller for the box.
+    keys: Option<Box<Keys>>,
     /// Whether a message was begun and not yet ended.
     within_message: bool,
     queue_bytes_max: usize,
@@ -48,7 +48,7 @@ pub struct Sender {
 impl Sender {
     pub(super) fn new(config: &Config, fill_random: Option<fn(&mut [u8])>) -> Self {
         Self {
-            keys: fill_random.map(Keys::new),
+            keys: fill_random.map(|fill_random| Box::new(Keys::new(fill_random))),
             within_message: false,
             queue_bytes_max: config.queue_bytes_max,
             queued_bytes: 0,
@@ -121,7 +121,7 @@ impl Sender {
         {
             let Some((opcode, payload)) = control.poll() else { break };
             let payload = payload.as_bytes();
-            let key = self.keys.as_mut().map(Keys::next);
+            let key = self.keys.as_mut().map(|keys| keys.next());
             let header = Header { fin: true, opcode, key, payload_bytes: payload.len() as u64 };
             let start = out.len();
             append(header, payload, out);
@@ -166,7 +166,7 @@ impl Sender {
             return Err(self.full(queued));
         }
         self.within_message = !fin;
-        let key = self.keys.as_mut().map(Keys::next);
+        let key = self.keys.as_mut().map(|keys| keys.next());
         let header = Header { fin, opcode, key, payload_bytes: len as u64 };
         self.queued_bytes += header.encoded_bytes() + len;
         control.handle_data();

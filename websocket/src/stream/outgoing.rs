@@ -31,13 +31,13 @@ use crate::{CloseFrame, Limit, Part};
 /// [`shutdown_handle`](Self::shutdown_handle).
 pub struct Outgoing {
     shared: Rc<Shared>,
-    alarm: Alarm,
+    /// Made when a flush has to wait for the first time: most have not, and there are many connections.
+    alarm: Option<Box<Alarm>>,
 }
 
 impl Outgoing {
-    pub(super) fn new(shared: Rc<Shared>) -> Self {
-        let alarm = Alarm::new(Half::Outgoing, shared.writer.borrow().waker().clone());
-        Self { shared, alarm }
+    pub(super) const fn new(shared: Rc<Shared>) -> Self {
+        Self { shared, alarm: None }
     }
 
     /// Queues a message, a copy of it.
@@ -100,6 +100,10 @@ impl Outgoing {
                 if let Poll::Ready(flushed) = shared.poll_flush(Half::Outgoing, cx) {
                     return Poll::Ready(flushed);
                 }
+                let alarm = alarm.get_or_insert_with(|| {
+                    let waker = shared.writer.borrow().waker().clone();
+                    Box::new(Alarm::new(Half::Outgoing, waker))
+                });
                 ready!(alarm.poll(shared));
             }
         });

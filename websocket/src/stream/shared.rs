@@ -13,20 +13,21 @@ use super::writer::{Done, Half, Job, Writer};
 use crate::{CloseFrame, Control, State};
 
 /// What the halves of a connection share.
+#[repr(C)] // what each message looks at lies together, in as few cache lines as it fits
 pub(super) struct Shared {
-    pub(super) control: Control,
     pub(super) queue: RefCell<Queue>,
     pub(super) writer: RefCell<Writer>,
-    pub(super) connection: ShutdownHandle,
-    pub(super) clock: Clock,
     /// That of the half that receives.
     pub(super) alarm: RefCell<Alarm>,
+    pub(super) clock: Clock,
+    /// Why nothing can be written any more.
+    broken: Cell<Option<Broken>>,
     /// Whether it is for us to end the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
     /// Whether our side of the stream is ended, or about to be.
     is_write_ended: Cell<bool>,
-    /// Why nothing can be written any more.
-    broken: Cell<Option<Broken>>,
+    pub(super) control: Control,
+    pub(super) connection: ShutdownHandle,
 }
 
 /// The functions of a runtime, so that a connection need not name it.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::{io, mem};
 
-use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, OwnedWriteExt, Slice};
+use owned_io::{BufResult, IoBuf, OwnedWrite, Slice};
 
 use super::queue::Batch;
 
@@ -57,12 +57,6 @@ struct Desk {
     done: Cell<Option<Done>>,
     /// Whether a job has begun, or some of it was written, since that was asked.
     has_moved: Cell<bool>,
-}
-
-/// The half that writes, and tells of each write.
-struct Telling<H> {
-    half: H,
-    desk: Rc<Desk>,
 }
 
 /// Wakes both halves: each of which may wait in a task of its own, or not at all.
@@ -165,46 +159,43 @@ impl Wake for Wakers {
     }
 }
 
-impl<H: OwnedWrite> OwnedWrite for Telling<H> {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        let result = self.half.write(buf).await;
-        self.desk.has_moved.set(true);
-        result
-    }
-
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-        let result = self.half.write_vectored(bufs).await;
-        self.desk.has_moved.set(true);
-        result
-    }
-
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.half.shutdown().await
-    }
-}
-
-async fn work(half: impl OwnedWrite, desk: Rc<Desk>) -> Infallible {
-    let mut half = Telling { half, desk: Rc::clone(&desk) };
+/// As `write_all` and `write_all_vectored` do it, but tells of each write; and an idle connection, whose
+/// writer waits for its first job, is smaller for it.
+async fn work(mut half: impl OwnedWrite, desk: Rc<Desk>) -> Infallible {
     loop {
         let job = poll_fn(|_| desk.job.take().map_or(Poll::Pending, Poll::Ready)).await;
         let (result, batch) = match job {
             Job::Write(Batch::One(buf)) => {
-                // As a rule one write does. `write_all` comes at a price, even so.
-                let BufResult(written, buf) = half.half.write(buf).await;
-                let BufResult(result, buf) = match written {
-                    Ok(n) if n == buf.len() => BufResult(Ok(()), buf),
-                    Ok(n) => {
-                        desk.has_moved.set(true);
-                        half.write_all(buf.buf_slice(n..)).await.map_buf(Slice::into_inner)
+                let BufResult(mut written, mut buf) = half.write(buf).await;
+                let mut at = 0;
+                let result = loop {
+                    match written {
+                        Ok(n) if at + n == buf.len() => break Ok(()),
+                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                        Ok(n) => at += n,
+                        Err(error) => break Err(error),
                     }
-                    Err(error) => BufResult(Err(error), buf),
+                    desk.has_moved.set(true);
+                    let rest = half.write(buf.buf_slice(at..)).await;
+                    BufResult(written, buf) = rest.map_buf(Slice::into_inner);
                 };
                 (result, Some(Batch::One(buf)))
             }
             Job::Write(Batch::Many(mut array)) => {
-                let written = half.write_all_vectored(mem::take(&mut *array)).await;
-                let result;
-                BufResult(result, *array) = written;
+                let mut bufs = mem::take(&mut *array);
+                let result = loop {
+                    if bufs.bytes_left() == 0 {
+                        break Ok(());
+                    }
+                    let written;
+                    BufResult(written, bufs) = half.write_vectored(bufs).await;
+                    match written {
+                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                        Ok(_) => desk.has_moved.set(true),
+                        Err(error) => break Err(error),
+                    }
+                };
+                *array = bufs;
                 (result, Some(Batch::Many(array)))
             }
             Job::Shutdown => (half.shutdown().await, None),
