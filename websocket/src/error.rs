@@ -30,7 +30,7 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A reserved bit is set, and no extension was agreed on that uses it (5.2).
+    /// A reserved bit is set, and no extension was agreed on that uses it there (5.2).
     ReservedBits,
     /// An opcode that the RFC reserves (5.2).
     ReservedOpcode,
@@ -50,6 +50,8 @@ pub enum Violation {
     MessageWithinMessage,
     /// Text that is not UTF-8 (8.1).
     TextNotUtf8,
+    /// A compressed message that does not decompress (RFC 7692 section 7.2.2).
+    NotCompressed,
     /// The payload of a close frame is one byte (5.5.1).
     TruncatedCloseCode,
     /// A close code that must not be on the wire (7.4).
@@ -113,9 +115,9 @@ impl Error {
     /// nothing is sent any more.
     pub const fn close_code(self) -> Option<CloseCode> {
         Some(match self {
-            Self::Peer(Violation::TextNotUtf8 | Violation::CloseReasonNotUtf8) => {
-                CloseCode::INVALID_DATA
-            }
+            Self::Peer(
+                Violation::TextNotUtf8 | Violation::NotCompressed | Violation::CloseReasonNotUtf8,
+            ) => CloseCode::INVALID_DATA,
             Self::Peer(Violation::EndedWithoutClose) => return None,
             Self::Peer(_) => CloseCode::PROTOCOL_ERROR,
             Self::Limit { limit: Limit::Frame | Limit::Message, .. } => CloseCode::TOO_LARGE,
@@ -176,6 +178,7 @@ impl fmt::Display for Violation {
             Self::ContinuationWithoutStart => "peer continued a message that was not begun",
             Self::MessageWithinMessage => "peer began a message within another",
             Self::TextNotUtf8 => "peer sent text that is not utf-8",
+            Self::NotCompressed => "peer sent a compressed message that does not decompress",
             Self::TruncatedCloseCode => "peer sent half a close code",
             Self::ReservedCloseCode => "peer sent a close code that must not be sent",
             Self::CloseReasonNotUtf8 => "peer sent a close reason that is not utf-8",

@@ -515,3 +515,45 @@ fn times_too_far_away_are_none() {
     control.close(NORMAL, Instant::now()).unwrap();
     assert_eq!(control.poll_timeout(), None);
 }
+
+/// RFC 7692 section 6, where it was agreed on.
+#[test]
+fn a_compressed_message_comes_as_it_is_and_says_so() {
+    const COMPRESSED: u8 = 0x40;
+    for role in ROLES {
+        let mut engine = engine(role, Config::default());
+        engine.receiver.expect_compressed();
+        let mut wire = [
+            frame(role, FIN | COMPRESSED | TEXT, b"\xF2\xFF"), // no text, but none is expected
+            frame(role, COMPRESSED | BINARY, b"first"),
+            frame(role, FIN | CONTINUATION, b"last"),
+            frame(role, FIN | TEXT, b"plain"),
+        ]
+        .concat();
+        let mut at = 0;
+        let mut next = |expected: Result<(bool, bool, &[u8]), &str>| {
+            let decoded = engine.receiver.decode(&engine.control, &mut wire[at..]).unwrap();
+            at += decoded.consumed;
+            match (decoded.event, expected) {
+                (Some(Event::Piece(piece)), Ok((first, last, payload))) => {
+                    assert!(piece.compressed);
+                    assert_eq!((piece.first, piece.last, &*piece.payload), (first, last, payload));
+                }
+                (Some(Event::Text(text)), Err(expected)) => assert_eq!(text, expected),
+                other => panic!("{other:?}"),
+            }
+        };
+        next(Ok((true, true, b"\xF2\xFF")));
+        next(Ok((true, false, b"first")));
+        next(Ok((false, true, b"last")));
+        next(Err("plain"));
+
+        let mut wire = Vec::new();
+        let Engine { sender, control, .. } = &mut engine;
+        sender.encode_compressed(control, Kind::Binary, b"payload", &mut wire).unwrap();
+        assert_eq!(wire[0], FIN | COMPRESSED | BINARY);
+        sender.encode(control, Part::First(Kind::Text), b"part", &mut wire).unwrap();
+        let within = sender.encode_compressed(control, Kind::Text, b"", &mut wire);
+        assert_eq!(within, Err(Misuse::MessageWithinMessage.into()));
+    }
+}

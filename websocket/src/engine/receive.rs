@@ -40,6 +40,8 @@ use crate::{CloseFrame, Config, Error, Kind, Limit, Violation};
 pub struct Receiver {
     /// Whether the peer has to mask what it sends: a client has to, a server must not.
     peer_masks: bool,
+    /// Whether it may compress messages.
+    peer_compresses: bool,
     frame_bytes_max: usize,
     message_bytes_max: usize,
     whole_frame_bytes_max: usize,
@@ -70,8 +72,8 @@ pub enum Event<'b> {
     Text(&'b mut str),
     /// A message of bytes, in one frame.
     Binary(&'b mut [u8]),
-    /// A piece of a message that comes in several frames, or in one that is longer than
-    /// [`whole_frame_bytes_max`](Config::whole_frame_bytes_max).
+    /// A piece of a message that comes in several frames, in one that is longer than
+    /// [`whole_frame_bytes_max`](Config::whole_frame_bytes_max), or compressed.
     Piece(Piece<'b>),
     /// A ping. Its answer is queued already; unless that is taken by
     /// [`poll_control`](super::Sender::poll_control) before the next ping comes, the next one's
@@ -88,8 +90,11 @@ pub enum Event<'b> {
 #[derive(PartialEq, Eq)]
 pub struct Piece<'b> {
     /// What the message is. Of text, a piece can end within a character, and is otherwise known to
-    /// be UTF-8.
+    /// be UTF-8; unless it is compressed.
     pub kind: Kind,
+    /// Whether the message is compressed, and the payload as it came: only where that was
+    /// [agreed on](Receiver::expect_compressed).
+    pub compressed: bool,
     /// The next bytes of the message: maybe none.
     pub payload: &'b mut [u8],
     /// Whether the message begins with this piece.
@@ -117,9 +122,10 @@ impl fmt::Debug for Event<'_> {
 
 impl fmt::Debug for Piece<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, payload, first, last, frame_bytes_left } = self;
+        let Self { kind, compressed, payload, first, last, frame_bytes_left } = self;
         f.debug_struct("Piece")
             .field("kind", kind)
+            .field("compressed", compressed)
             .field("payload_bytes", &payload.len())
             .field("first", first)
             .field("last", last)
@@ -177,6 +183,7 @@ impl Frame {
 #[derive(Clone, Copy, Debug)]
 struct Message {
     kind: Kind,
+    compressed: bool,
     /// Of all its frames so far, as they were announced.
     bytes: usize,
 }
@@ -189,6 +196,7 @@ impl Receiver {
         let whole_frame_bytes_max = config.whole_frame_bytes_max;
         Self {
             peer_masks,
+            peer_compresses: false,
             frame_bytes_max,
             message_bytes_max,
             whole_frame_bytes_max,
@@ -199,6 +207,14 @@ impl Receiver {
             message: None,
             utf8: Utf8::default(),
         }
+    }
+
+    /// From now on the peer may compress messages, by an extension that was agreed on (RFC 7692). Those
+    /// come in [pieces](Event::Piece), however short they are, that say so. The limits are on what comes
+    /// over the wire, and nothing is known of the text: both are for the caller to see to, whose it is to
+    /// decompress them.
+    pub const fn expect_compressed(&mut self) {
+        self.peer_compresses = true;
     }
 
     /// Decodes what is at the front of `buf`, at most one event. For the next one, call it again
@@ -331,7 +347,10 @@ impl Receiver {
             Some(_) if !self.peer_masks => return Err(Violation::Masked.into()),
             _ => {}
         }
-        let Header { fin, opcode, key, payload_bytes } = *header;
+        let Header { fin, compressed, opcode, key, payload_bytes } = *header;
+        if compressed && !self.peer_compresses {
+            return Err(Violation::ReservedBits.into());
+        }
         let left = within(Limit::Frame, payload_bytes, self.frame_bytes_max)?;
         let whole = opcode.is_control() || left <= self.whole_frame_bytes_max;
         let frame = Frame { opcode, fin, first: false, whole, key, held: 0, left, seen: 0 };
@@ -342,8 +361,8 @@ impl Receiver {
                 return Err(Violation::ContinuationWithoutStart.into());
             }
             (_, Some(_)) => return Err(Violation::MessageWithinMessage.into()),
-            (Opcode::Text, None) => (true, Message { kind: Kind::Text, bytes: 0 }),
-            (Opcode::Binary, None) => (true, Message { kind: Kind::Binary, bytes: 0 }),
+            (Opcode::Text, None) => (true, Message { kind: Kind::Text, compressed, bytes: 0 }),
+            (Opcode::Binary, None) => (true, Message { kind: Kind::Binary, compressed, bytes: 0 }),
         };
         let bytes = (message.bytes as u64).saturating_add(left as u64);
         let bytes = within(Limit::Message, bytes, self.message_bytes_max)?;
@@ -368,7 +387,7 @@ impl Receiver {
         let end = buf.len().min(start + frame.held + frame.left);
         let payload = &mut buf[start..end];
         let message = self.message.filter(|_| !frame.opcode.is_control());
-        if let Some(Message { kind, .. }) = message
+        if let Some(Message { kind, compressed: false, .. }) = message
             && frame.is_message()
             && payload.len() == frame.held + frame.left
         {
@@ -394,7 +413,8 @@ impl Receiver {
         if message.is_some() {
             control.handle_data();
         }
-        let is_text = message.is_some_and(|message| message.kind == Kind::Text);
+        let is_text =
+            message.is_some_and(|message| message.kind == Kind::Text && !message.compressed);
         if is_text && !(ascii && self.utf8.is_complete() || self.utf8.push(fresh)) {
             return Err(self.fail(control, Violation::TextNotUtf8.into()));
         }
@@ -409,7 +429,7 @@ impl Receiver {
             _ => Phase::Payload(Frame { first: false, ..frame }),
         };
         let event = match message {
-            Some(message) => self.piece_event(message.kind, frame, payload),
+            Some(message) => self.piece_event(message, frame, payload),
             None => self.control_event(control, frame.opcode, payload),
         };
         match event {
@@ -445,7 +465,7 @@ impl Receiver {
 
     fn piece_event<'b>(
         &mut self,
-        kind: Kind,
+        message: Message,
         frame: Frame,
         payload: &'b mut [u8],
     ) -> Result<Event<'b>, Violation> {
@@ -457,7 +477,8 @@ impl Receiver {
                 return Err(Violation::TextNotUtf8);
             }
         }
-        Ok(Event::Piece(Piece { kind, payload, first, last, frame_bytes_left: left }))
+        let Message { kind, compressed, .. } = message;
+        Ok(Event::Piece(Piece { kind, compressed, payload, first, last, frame_bytes_left: left }))
     }
 
     fn control_event<'b>(

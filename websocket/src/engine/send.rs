@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::{Control, State};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, mask};
-use crate::{Config, Error, Limit, Misuse, Part};
+use crate::{Config, Error, Kind, Limit, Misuse, Part};
 
 /// Turns messages into the bytes that are sent to the peer.
 ///
@@ -75,6 +75,23 @@ impl Sender {
         Ok(())
     }
 
+    /// Appends a message in one frame, whose payload is compressed already, in the way that was agreed on
+    /// with the peer (RFC 7692).
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_compressed(
+        &mut self,
+        control: &Control,
+        kind: Kind,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let header = self.admit(control, Part::Whole(kind), payload.len())?;
+        append(Header { compressed: true, ..header }, payload, out);
+        Ok(())
+    }
+
     /// The header of a frame whose payload, of `payload_bytes` bytes, the caller sends as it is.
     ///
     /// # Errors
@@ -122,7 +139,8 @@ impl Sender {
             let Some((opcode, payload)) = control.poll() else { break };
             let payload = payload.as_bytes();
             let key = self.keys.as_mut().map(|keys| keys.next());
-            let header = Header { fin: true, opcode, key, payload_bytes: payload.len() as u64 };
+            let payload_bytes = payload.len() as u64;
+            let header = Header { fin: true, compressed: false, opcode, key, payload_bytes };
             let start = out.len();
             append(header, payload, out);
             self.queued_bytes += out.len() - start;
@@ -145,9 +163,9 @@ impl Sender {
         self.queued_bytes
     }
 
-    /// Checks a frame against section 5.4 and the limit, and counts it in.
+    /// Checks a frame against section 5.4 and the limit.
     #[inline]
-    fn admit(&mut self, control: &Control, part: Part, len: usize) -> Result<Header, Error> {
+    pub(crate) fn check(&self, control: &Control, part: Part, len: usize) -> Result<(), Error> {
         if control.state() != State::Open {
             return Err(Misuse::SentAfterClose.into());
         }
@@ -160,14 +178,21 @@ impl Sender {
             }
             _ => {}
         }
-        let (opcode, fin) = part.opcode();
         let queued = self.queued_bytes.saturating_add(len).saturating_add(Header::BYTES_MAX);
         if queued > self.queue_bytes_max {
             return Err(self.full(queued));
         }
+        Ok(())
+    }
+
+    /// The same, and counts it in.
+    #[inline]
+    fn admit(&mut self, control: &Control, part: Part, len: usize) -> Result<Header, Error> {
+        self.check(control, part, len)?;
+        let (opcode, fin) = part.opcode();
         self.within_message = !fin;
         let key = self.keys.as_mut().map(|keys| keys.next());
-        let header = Header { fin, opcode, key, payload_bytes: len as u64 };
+        let header = Header { fin, compressed: false, opcode, key, payload_bytes: len as u64 };
         self.queued_bytes += header.encoded_bytes() + len;
         control.handle_data();
         Ok(header)

@@ -17,7 +17,8 @@ use crate::Violation;
 /// ```
 /// use owned_io_websocket::frame::{Header, Opcode};
 ///
-/// let header = Header { fin: true, opcode: Opcode::Binary, key: None, payload_bytes: 300 };
+/// let (opcode, payload_bytes) = (Opcode::Binary, 300);
+/// let header = Header { fin: true, compressed: false, opcode, key: None, payload_bytes };
 /// assert_eq!(&*header.encode(), [0x82, 126, 1, 44]);
 /// assert_eq!(Header::decode(&header.encode()), Ok(Some((header, 4))));
 /// ```
@@ -25,6 +26,10 @@ use crate::Violation;
 pub struct Header {
     /// Whether this frame is the last of its message.
     pub fin: bool,
+    /// Whether this frame begins a message that is compressed: the first reserved bit, as RFC 7692
+    /// section 6 uses it. Where that was not agreed on it is a violation, and so it is here on any other
+    /// frame.
+    pub compressed: bool,
     /// What the frame is.
     pub opcode: Opcode,
     /// The key that the payload is masked with: always from a client, never from a server.
@@ -43,18 +48,22 @@ impl Header {
     ///
     /// # Errors
     /// What this frame must not look like whoever sent it and whatever came before: reserved bits
-    /// and opcodes, a length not written in the fewest bytes, a control frame that is fragmented or
+    /// (but for [`compressed`](Self::compressed)) and opcodes, a length not written in the fewest bytes, a control frame that is fragmented or
     /// longer than 125 bytes.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let &[first, second, ..] = bytes else { return Ok(None) };
         let fin = first & FIN != 0;
+        let compressed = first & COMPRESSED != 0;
         if first & RESERVED != 0 {
             return Err(Violation::ReservedBits);
         }
         let Some(opcode) = Opcode::from_bits(first & OPCODE) else {
             return Err(Violation::ReservedOpcode);
         };
+        if compressed && !matches!(opcode, Opcode::Text | Opcode::Binary) {
+            return Err(Violation::ReservedBits);
+        }
         let length = second & LENGTH;
         if opcode.is_control() {
             if !fin {
@@ -85,10 +94,10 @@ impl Header {
             short => (short.into(), 2),
         };
         if second & MASKED == 0 {
-            return Ok(Some((Self { fin, opcode, key: None, payload_bytes }, key_at)));
+            return Ok(Some((Self { fin, compressed, opcode, key: None, payload_bytes }, key_at)));
         }
         let Some(&key) = bytes[key_at..].first_chunk() else { return Ok(None) };
-        Ok(Some((Self { fin, opcode, key: Some(key), payload_bytes }, key_at + 4)))
+        Ok(Some((Self { fin, compressed, opcode, key: Some(key), payload_bytes }, key_at + 4)))
     }
 
     /// How many bytes the header is long, without its payload.
@@ -107,6 +116,7 @@ impl Header {
     #[inline]
     pub fn encode(&self) -> HeaderBytes {
         let fin = if self.fin { FIN } else { 0 };
+        let compressed = if self.compressed { COMPRESSED } else { 0 };
         let (length, longer, len) = match self.payload_bytes {
             short @ 0..126 => (short as u8, 0, 2),
             middle @ 126..0x1_0000 => (LENGTH_16, middle << 48, 4),
@@ -114,7 +124,7 @@ impl Header {
         };
         // Put together in registers, the first byte lowest: bytes that were just stored one by one
         // would have to be waited for when they are copied together.
-        let mut word = u128::from(fin | self.opcode as u8)
+        let mut word = u128::from(fin | compressed | self.opcode as u8)
             | u128::from(length) << 8
             | u128::from(longer.swap_bytes()) << 16;
         let mut header = HeaderBytes { bytes: [0; 16], len };
@@ -157,7 +167,10 @@ impl Deref for HeaderBytes {
 pub(crate) const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 
 pub(crate) const FIN: u8 = 0x80;
-const RESERVED: u8 = 0x70;
+/// Of the three reserved bits, the first.
+const COMPRESSED: u8 = 0x40;
+/// The others.
+const RESERVED: u8 = 0x30;
 const OPCODE: u8 = 0x0F;
 pub(crate) const MASKED: u8 = 0x80;
 const LENGTH: u8 = 0x7F;
@@ -181,7 +194,8 @@ mod tests {
                 if opcode.is_control() && (!fin || payload_bytes > 125) {
                     continue;
                 }
-                let header = Header { fin, opcode, key, payload_bytes };
+                let compressed = !fin && opcode == Opcode::Text || fin && opcode == Opcode::Binary;
+                let header = Header { fin, compressed, opcode, key, payload_bytes };
                 let encoded = header.encode();
                 assert_eq!(Header::decode(&encoded), Ok(Some((header, encoded.len()))));
                 assert_eq!(header.encoded_bytes(), encoded.len());
@@ -199,8 +213,9 @@ mod tests {
         for (first, second) in bytes().flat_map(|first| bytes().map(move |s| (first, s))) {
             let (fin, opcode, length) = (first & 0x80 != 0, first & 0x0F, second & 0x7F);
             let expected = match opcode {
-                _ if first & 0x70 != 0 => Some(Violation::ReservedBits),
+                _ if first & 0x30 != 0 => Some(Violation::ReservedBits),
                 3..=7 | 11..=15 => Some(Violation::ReservedOpcode),
+                0 | 8..=10 if first & 0x40 != 0 => Some(Violation::ReservedBits),
                 8..=10 if !fin => Some(Violation::FragmentedControlFrame),
                 8..=10 if length > 125 => Some(Violation::LongControlFrame),
                 _ => None,

@@ -10,7 +10,8 @@ use crate::frame::Header;
 /// A frame of a server, encoded once to be sent to many clients by
 /// [`Outgoing::write_frame`](super::Outgoing::write_frame).
 ///
-/// Cloning it copies nothing, and it may go to other threads.
+/// Cloning it copies nothing, and it may go to other threads. It is not compressed, whatever a connection
+/// has agreed on: that allows of messages as they are, too.
 ///
 /// ```
 /// use owned_io_websocket::stream::{EncodedFrame, Error, Outgoing};
@@ -35,7 +36,8 @@ impl EncodedFrame {
     /// A copy of `payload` behind its header. Text must be UTF-8 over all its parts.
     pub fn new(part: Part, payload: &[u8]) -> Self {
         let (opcode, fin) = part.opcode();
-        let header = Header { fin, opcode, key: None, payload_bytes: payload.len() as u64 };
+        let payload_bytes = payload.len() as u64;
+        let header = Header { fin, compressed: false, opcode, key: None, payload_bytes };
         let bytes = [&*header.encode(), payload].concat().into();
         Self { part, payload_bytes: payload.len(), bytes }
     }
