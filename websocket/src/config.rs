@@ -16,8 +16,9 @@ pub struct Config {
     /// The longest payload of one frame that the peer may send, in bytes. Checked when the header
     /// is read, before anybody allocates. Default 16 MiB.
     pub frame_bytes_max: usize,
-    /// The longest message that the peer may send, over all its fragments, in bytes. Default
-    /// 64 MiB: what one connection can make a program hold that assembles messages.
+    /// The longest message that the peer may send, over all its fragments, in bytes; of one that is
+    /// compressed, what it decompresses to. Default 64 MiB: what one connection can make a program hold
+    /// that assembles messages.
     pub message_bytes_max: usize,
     /// Frames of at most this payload, in bytes, are handed out whole, once they are complete in the
     /// receive buffer; longer ones in pieces, as their bytes come.
@@ -28,7 +29,8 @@ pub struct Config {
     /// buffers, longer messages need not be put together.
     pub whole_frame_bytes_max: usize,
     /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
-    /// that a peer that does not read cannot make the program hold more. Default 16 MiB.
+    /// that a peer that does not read cannot make the program hold more; a message that is to be
+    /// compressed too if it might exceed it, an eighth longer than it is. Default 16 MiB.
     pub queue_bytes_max: usize,
     /// How long the peer may be silent before it is sent a ping. Default 30 s, less than what
     /// most NATs and proxies take for a dead connection. None: no pings.
@@ -55,6 +57,11 @@ pub struct Config {
     pub head_bytes_max: usize,
     /// How long the opening handshake may take, from the first byte awaited on. Default 10 s.
     pub handshake_timeout: Duration,
+    /// Whether messages may be compressed, and how: offered by a client, and agreed to by a server that
+    /// is offered it. Default none: it takes several times as long as all else that is done for a
+    /// message, which pays where the network is slow or costs money.
+    #[cfg(feature = "deflate")]
+    pub deflate: Option<crate::deflate::Deflate>,
 }
 
 impl Default for Config {
@@ -72,6 +79,8 @@ impl Default for Config {
             close_timeout: Duration::from_secs(5),
             head_bytes_max: 8 * 1024,
             handshake_timeout: Duration::from_secs(10),
+            #[cfg(feature = "deflate")]
+            deflate: None,
         }
     }
 }

@@ -3,6 +3,8 @@
 
 mod close;
 mod config;
+#[cfg(feature = "deflate")]
+pub mod deflate;
 mod engine;
 mod error;
 pub mod frame;

@@ -5,8 +5,10 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::accept_key;
 use super::head::{
-    BadHead, Headers, InvalidHeader, append, append_header, append_headers, is_token,
+    BadHead, EXTENSIONS, Headers, InvalidHeader, append, append_header, append_headers, is_token,
 };
+#[cfg(feature = "deflate")]
+use crate::deflate::{Agreement, BadAnswer, Deflate};
 
 /// What a client asks a server for.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,10 @@ pub struct Offer<'a> {
     pub protocols: &'a [&'a str],
     /// Others, `Origin` or `Authorization` for example.
     pub headers: &'a [(&'a str, &'a str)],
+    /// Compression. [`connect`](crate::stream::connect) puts here what its
+    /// [config](crate::Config::deflate) says.
+    #[cfg(feature = "deflate")]
+    pub deflate: Option<Deflate>,
 }
 
 /// A client's `Sec-WebSocket-Key`, one for each connection.
@@ -55,6 +61,8 @@ pub enum HandshakeError {
     WrongAccept,
     /// An extension that was not offered.
     UnknownExtension,
+    /// Compression in another way than was offered.
+    WrongDeflate,
     /// A subprotocol that was not offered, or more than one.
     UnknownProtocol,
 }
@@ -62,7 +70,14 @@ pub enum HandshakeError {
 impl Default for Offer<'_> {
     /// For `localhost`, `/`.
     fn default() -> Self {
-        Self { host: "localhost", path: "/", protocols: &[], headers: &[] }
+        Self {
+            host: "localhost",
+            path: "/",
+            protocols: &[],
+            headers: &[],
+            #[cfg(feature = "deflate")]
+            deflate: None,
+        }
     }
 }
 
@@ -92,6 +107,10 @@ impl Offer<'_> {
             if !self.protocols.is_empty() {
                 let protocols = self.protocols.join(", ");
                 append_header(out, "Sec-WebSocket-Protocol", protocols.as_bytes())?;
+            }
+            #[cfg(feature = "deflate")]
+            if let Some(deflate) = &self.deflate {
+                append_header(out, EXTENSIONS, deflate.offer().as_bytes())?;
             }
             append_headers(out, self.headers)
         })
@@ -174,9 +193,7 @@ impl<'b> Response<'b> {
         if headers.only("sec-websocket-accept") != Some(&accept_key(&key.0)) {
             return Err(HandshakeError::WrongAccept);
         }
-        if headers.tokens("sec-websocket-extensions").next().is_some() {
-            return Err(HandshakeError::UnknownExtension);
-        }
+        self.check_extensions(offer)?;
         let mut chosen = headers.values("sec-websocket-protocol");
         let offered = match chosen.next() {
             None => return Ok(None),
@@ -185,6 +202,28 @@ impl<'b> Response<'b> {
         match (offered, chosen.next()) {
             (Some(protocol), None) => Ok(Some(protocol)),
             _ => Err(HandshakeError::UnknownProtocol),
+        }
+    }
+
+    /// How messages may be compressed, by a response that was [checked](Self::check).
+    #[cfg(feature = "deflate")]
+    pub fn deflate(&self, offer: &Offer<'_>) -> Option<Agreement> {
+        offer.deflate.and_then(|deflate| deflate.check(self.headers.values(EXTENSIONS)).ok()?)
+    }
+
+    fn check_extensions(&self, offer: &Offer<'_>) -> Result<(), HandshakeError> {
+        #[cfg(feature = "deflate")]
+        if let Some(deflate) = &offer.deflate {
+            return match deflate.check(self.headers.values(EXTENSIONS)) {
+                Ok(_) => Ok(()),
+                Err(BadAnswer::Unknown) => Err(HandshakeError::UnknownExtension),
+                Err(BadAnswer::Parameters) => Err(HandshakeError::WrongDeflate),
+            };
+        }
+        let _ = offer;
+        match self.headers.tokens(EXTENSIONS).next() {
+            None => Ok(()),
+            Some(_) => Err(HandshakeError::UnknownExtension),
         }
     }
 }
@@ -198,6 +237,7 @@ impl fmt::Display for HandshakeError {
             Self::NoUpgrade => "response agrees to no upgrade to websocket",
             Self::WrongAccept => "sec-websocket-accept does not belong to the key",
             Self::UnknownExtension => "server chose an extension that was not offered",
+            Self::WrongDeflate => "server chose a compression that was not offered",
             Self::UnknownProtocol => "server chose a subprotocol that was not offered",
         })
     }

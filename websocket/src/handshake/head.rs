@@ -5,6 +5,8 @@ use std::{error, fmt};
 /// The most headers that a head may have.
 pub const HEADERS_MAX: usize = 64;
 
+pub(super) const EXTENSIONS: &str = "Sec-WebSocket-Extensions";
+
 /// The headers of a head that was read.
 #[derive(Clone, Copy)]
 pub(super) struct Headers<'b> {

@@ -35,7 +35,8 @@
 //! ```
 //!
 //! A client sends an [`Offer`], reads until [`Response::decode`] gives a response, and has that checked
-//! by [`Response::check`]. No extension is offered, nor agreed to.
+//! by [`Response::check`]. No extension is offered, nor agreed to, but compression with feature `deflate`
+//! where it is asked for.
 //!
 //! Nothing here knows of time: it is the caller who cuts off a peer that sends its head a byte a
 //! second. What follows a head in the buffer is the first of the frames.

@@ -4,9 +4,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::accept_key;
+#[cfg(feature = "deflate")]
+use super::head::EXTENSIONS;
 use super::head::{
     BadHead, Headers, InvalidHeader, append, append_header, append_headers, is_token,
 };
+#[cfg(feature = "deflate")]
+use crate::deflate::{Agreement, Deflate};
 
 /// The head of an HTTP request, which may ask for an upgrade to WebSocket or for something else.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +27,8 @@ pub struct Request<'b> {
 pub struct Upgrade<'b> {
     headers: Headers<'b>,
     key: &'b [u8],
+    #[cfg(feature = "deflate")]
+    deflate: Option<Agreement>,
 }
 
 /// From where a browser may connect: whose scripts a server talks to.
@@ -161,7 +167,12 @@ impl<'b> Request<'b> {
                 return Err(Refusal::ForeignOrigin);
             }
         }
-        Ok(Upgrade { headers, key })
+        Ok(Upgrade {
+            headers,
+            key,
+            #[cfg(feature = "deflate")]
+            deflate: None,
+        })
     }
 }
 
@@ -175,6 +186,14 @@ impl<'b> Upgrade<'b> {
     /// The first of `supported` that the client offers.
     pub fn choose_protocol<'p>(&self, supported: &[&'p str]) -> Option<&'p str> {
         supported.iter().copied().find(|supported| self.protocols().any(|p| p == *supported))
+    }
+
+    /// Agrees to compression as well, if the client offers any that `deflate` allows: the first such
+    /// offer. An offer that has an unknown, doubled or wrong parameter is none.
+    #[cfg(feature = "deflate")]
+    pub fn agree_to_deflate(&mut self, deflate: &Deflate) -> Option<Agreement> {
+        self.deflate = deflate.choose(self.headers.values(EXTENSIONS));
+        self.deflate
     }
 
     /// Appends the response that agrees: with this subprotocol, which must be one that was offered,
@@ -198,6 +217,10 @@ impl<'b> Upgrade<'b> {
                     return Err(InvalidHeader);
                 }
                 append_header(out, "Sec-WebSocket-Protocol", protocol.as_bytes())?;
+            }
+            #[cfg(feature = "deflate")]
+            if let Some(deflate) = self.deflate {
+                append_header(out, EXTENSIONS, deflate.to_string().as_bytes())?;
             }
             append_headers(out, headers)
         })

@@ -45,11 +45,28 @@ impl Assembly {
         last: bool,
     ) -> Result<(), Error> {
         let announced = payload.len() + frame_bytes_left;
-        self.buffers.promise(announced)?;
-        self.promised += announced;
-        self.reserve(announced);
+        self.promise(announced)?;
+        self.reserve(announced, usize::MAX);
         self.bytes.extend_from_slice(payload);
         self.is_whole = last;
+        Ok(())
+    }
+
+    /// What there is, and room for more behind it: if there was none, for what is `expected` of the
+    /// message, or for as much again as there is; and for no more than `bytes_max`, which is not 0. To be
+    /// followed by [`promise`](Self::promise) of what was added.
+    #[cfg(feature = "deflate")]
+    pub(super) fn room(&mut self, expected: usize, bytes_max: usize) -> &mut Vec<u8> {
+        if self.len() == 0 || self.bytes.len() == self.bytes.capacity() {
+            self.reserve(expected.max(ROOM_BYTES_MIN).min(bytes_max), bytes_max);
+        }
+        &mut self.bytes
+    }
+
+    /// Counts so many bytes as promised, until the message is gone.
+    pub(super) fn promise(&mut self, bytes: usize) -> Result<(), Error> {
+        self.buffers.promise(bytes)?;
+        self.promised += bytes;
         Ok(())
     }
 
@@ -106,8 +123,9 @@ impl Assembly {
         self.bytes.len() - self.start
     }
 
-    /// Makes room for so many bytes behind what there is.
-    fn reserve(&mut self, bytes: usize) {
+    /// Makes room for so many bytes behind what there is, and if it has to be made anew for more, but
+    /// not for more than `bytes_max`.
+    fn reserve(&mut self, bytes: usize, bytes_max: usize) {
         let len = self.len();
         if len == 0 {
             let start = self.buffers.padding(&self.bytes);
@@ -120,7 +138,7 @@ impl Assembly {
             return;
         }
         // Twice as much, or a message of many fragments would be copied with each.
-        let room = (len + bytes).max(2 * len);
+        let room = (len + bytes).max(2 * len).min(len.saturating_add(bytes_max));
         let mut larger = Vec::with_capacity(room + self.buffers.align() - 1);
         larger.resize(self.buffers.padding(&larger), 0);
         let start = mem::replace(&mut self.start, larger.len());
@@ -128,6 +146,10 @@ impl Assembly {
         self.bytes = larger;
     }
 }
+
+/// What a message is decompressed into has no less room than this, if it may be as long.
+#[cfg(feature = "deflate")]
+const ROOM_BYTES_MIN: usize = 64;
 
 /// How many times as large as its message a buffer may be that is moved out.
 const BYTES_PER_BYTE_MAX: usize = 4;

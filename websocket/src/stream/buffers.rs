@@ -32,6 +32,8 @@ struct Shared {
     /// The same for vectored writes: at most [`SPARE_MAX`], each for at most [`IOV_MAX`] pieces.
     #[expect(clippy::vec_box, reason = "the box is what queues have, and writes move")]
     spare_arrays: RefCell<Vec<Box<IoVec<Bytes>>>>,
+    #[cfg(feature = "deflate")]
+    compression: super::compression::Spare,
 }
 
 /// With [`SPARE_BYTES_MAX`], 16 MiB: as much as a pool keeps by default; of arrays, 3 MiB.
@@ -53,7 +55,8 @@ impl Buffers {
     /// [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
     ///
     /// What a message takes is what its first frame announces; and up to twice as much as it has by
-    /// then, if more frames follow.
+    /// then, if more frames follow. Of a message that is compressed, what counts is what it decompresses
+    /// to, as that comes to be.
     ///
     /// # Panics
     /// If the pool's buffers are smaller than [`POOL_BUF_BYTES_MIN`](Self::POOL_BUF_BYTES_MIN).
@@ -66,6 +69,8 @@ impl Buffers {
                 promise_bytes_left: Cell::new(assembled_bytes_max),
                 spare: RefCell::default(),
                 spare_arrays: RefCell::default(),
+                #[cfg(feature = "deflate")]
+                compression: Default::default(),
             }),
             align: 1,
         }
@@ -127,6 +132,12 @@ impl Buffers {
         if !is_long && spare.len() < SPARE_MAX {
             spare.push(array);
         }
+    }
+
+    /// What compresses and decompresses, for connections that have none of their own.
+    #[cfg(feature = "deflate")]
+    pub(super) fn compression(&self) -> &super::compression::Spare {
+        &self.shared.compression
     }
 
     pub(super) const fn align(&self) -> usize {

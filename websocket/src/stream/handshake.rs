@@ -6,6 +6,8 @@ use owned_io::{
     ByteStream, IoBufMut, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Runtime, Spare, timeout,
 };
 
+use super::compression::{self, Agreed};
+use super::inbox::Inbox;
 use super::queue::Queue;
 use super::shared::Shared;
 use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
@@ -52,6 +54,7 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
     R::fill_random(&mut random);
     let key = Key::new(random);
     let mut request = buffers.take();
+    let offer = &compression::offering(offer, &config);
     offer.encode(&key, &mut request)?;
 
     let pool = buffers.pool();
@@ -70,9 +73,11 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
     let decoded = Response::decode(&head, head_bytes_max)?;
     let (response, head_bytes) = decoded.ok_or(HandshakeError::Malformed)?;
     let protocol = response.check(offer, &key)?;
+    let agreed = compression::agreed(&response, offer);
 
     let engine = Engine::client(fitting(config, pool), R::now(), R::fill_random);
-    Ok((open::<R, S>(stream, engine, false, head, head_bytes, buffers), protocol))
+    let opened = Opened { stream, head, head_bytes, agreed };
+    Ok((opened.open::<R>(engine, false, &config, buffers), protocol))
 }
 
 /// A request that waits for its answer.
@@ -164,7 +169,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         headers: &[(&str, &str)],
     ) -> Result<WebSocket<S>, Error> {
         let mut response = self.buffers.take();
-        let head_bytes = match self.agree(origins, protocol, headers, &mut response) {
+        let (head_bytes, agreed) = match self.agree(origins, protocol, headers, &mut response) {
             Err(Error::Refused(refusal)) => return Err(self.refuse_for(refusal).await),
             agreed => agreed?,
         };
@@ -175,7 +180,8 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
 
         let Self { stream, head, buffers, config, .. } = self;
         let engine = Engine::server(fitting(config, buffers.pool()), R::now());
-        Ok(open::<R, S>(stream, engine, true, head, head_bytes, &buffers))
+        let opened = Opened { stream, head, head_bytes, agreed };
+        Ok(opened.open::<R>(engine, true, &config, &buffers))
     }
 
     /// Answers with this status, these headers and this body, which is text, and ends the
@@ -200,17 +206,19 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         Ok(self.end(response).await?)
     }
 
-    /// How long the head is, if all is well; appends the response then.
+    /// How long the head is, and how messages are compressed, if all is well; appends the response then.
     fn agree(
         &self,
         origins: Origins<'_>,
         protocol: Option<&str>,
         headers: &[(&str, &str)],
         response: &mut Vec<u8>,
-    ) -> Result<usize, Error> {
+    ) -> Result<(usize, Option<Agreed>), Error> {
         let (request, head_bytes) = self.decoded();
-        request.upgrade(origins)?.accept(protocol, headers, response)?;
-        Ok(head_bytes)
+        let mut upgrade = request.upgrade(origins)?;
+        let agreed = compression::agree(&mut upgrade, &self.config);
+        upgrade.accept(protocol, headers, response)?;
+        Ok((head_bytes, agreed))
     }
 
     async fn refuse_for(self, refusal: Refusal) -> Error {
@@ -275,21 +283,37 @@ fn fitting(config: Config, pool: &Pool) -> Config {
     Config { whole_frame_bytes_max: pool.buf_bytes() - Header::BYTES_MAX, ..config }
 }
 
-/// A connection whose handshake is done, with what came behind the head.
-fn open<R: Runtime, S: ByteStream>(
+/// A connection whose handshake is done.
+struct Opened<S> {
     stream: S,
-    engine: Engine,
-    is_server: bool,
+    /// The head that was read last, and what came behind it.
     head: PoolBuf,
     head_bytes: usize,
-    buffers: &Buffers,
-) -> WebSocket<S> {
-    let Engine { receiver, sender, control } = engine;
-    let connection = stream.shutdown_handle();
-    let (read, write) = stream.into_split();
-    let queue = Queue::new(sender, !is_server, buffers.clone());
-    let shared = Rc::new(Shared::new::<R>(control, queue, write, connection, is_server));
-    let mut incoming = Incoming::new(read, Rc::clone(&shared), receiver, buffers);
-    incoming.inbox().put_from(head, head_bytes);
-    WebSocket { incoming, outgoing: Outgoing::new(shared) }
+    agreed: Option<Agreed>,
+}
+
+impl<S: ByteStream> Opened<S> {
+    fn open<R: Runtime>(
+        self,
+        engine: Engine,
+        is_server: bool,
+        config: &Config,
+        buffers: &Buffers,
+    ) -> WebSocket<S> {
+        let Self { stream, head, head_bytes, agreed } = self;
+        let Engine { mut receiver, sender, control } = engine;
+        let (inflation, deflation) = agreed.map_or((None, None), |agreed| {
+            receiver.expect_compressed();
+            let (inflation, deflation) = agreed.open(is_server, config, buffers);
+            (Some(inflation), deflation)
+        });
+        let connection = stream.shutdown_handle();
+        let (read, write) = stream.into_split();
+        let queue = Queue::new(sender, !is_server, buffers.clone(), deflation);
+        let shared = Rc::new(Shared::new::<R>(control, queue, write, connection, is_server));
+        let mut inbox = Inbox::new(receiver, buffers.clone(), inflation);
+        inbox.put_from(head, head_bytes);
+        let incoming = Incoming::new(read, Rc::clone(&shared), inbox, buffers.pool().clone());
+        WebSocket { incoming, outgoing: Outgoing::new(shared) }
+    }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use owned_io::{IoBufMut, PoolBuf};
 
 use super::assembly::Assembly;
+use super::compression::Inflation;
 use super::shared::Shared;
 use super::{Buffers, Message, Received};
 use crate::{Decoded, Error, Event, Kind, Piece, Receiver};
@@ -22,6 +23,8 @@ pub(super) struct Inbox {
     frame_bytes_left: usize,
     /// Whether the peer's close frame has come.
     is_closed: bool,
+    /// None: no message comes compressed.
+    inflation: Option<Box<Inflation>>,
 }
 
 /// What comes next.
@@ -44,6 +47,8 @@ pub(super) struct Found {
 enum Place {
     /// This part of the buffer.
     Buffer(Range<usize>),
+    /// The same, but it is yet to be decompressed.
+    Compressed(Range<usize>),
     /// All of the assembly.
     Assembly,
 }
@@ -57,7 +62,11 @@ pub(super) enum Room {
 }
 
 impl Inbox {
-    pub(super) fn new(receiver: Receiver, buffers: Buffers) -> Self {
+    pub(super) fn new(
+        receiver: Receiver,
+        buffers: Buffers,
+        inflation: Option<Box<Inflation>>,
+    ) -> Self {
         Self {
             receiver,
             buffers,
@@ -66,6 +75,7 @@ impl Inbox {
             assembly: None,
             frame_bytes_left: 0,
             is_closed: false,
+            inflation,
         }
     }
 
@@ -92,8 +102,10 @@ impl Inbox {
         }
         loop {
             match self.decode(shared)? {
-                Next::Found(found) if found.first && found.last => return Ok(Next::Found(found)),
-                Next::Found(piece) if !piece.first && self.assembly.is_none() => {}
+                Next::Found(found) if found.is_message() => return Ok(Next::Found(found)),
+                Next::Found(piece) if !piece.first && self.assembly.is_none() => {
+                    self.pass_over(shared, piece)?;
+                }
                 Next::Found(piece) => {
                     if let Some(assembled) = self.assemble(shared, piece)? {
                         return Ok(Next::Found(assembled));
@@ -106,10 +118,16 @@ impl Inbox {
 
     /// Looks for a piece of a message: the first may be what was put together of it already.
     pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<Next, Error> {
-        match self.assembled(shared)? {
-            Some(assembled) => Ok(Next::Found(assembled)),
-            None => self.decode(shared),
+        if let Some(assembled) = self.assembled(shared)? {
+            return Ok(Next::Found(assembled));
         }
+        let next = self.decode(shared)?;
+        let Next::Found(piece @ Found { place: Place::Compressed(_), .. }) = next else {
+            return Ok(next);
+        };
+        let Found { kind, first, last, .. } = piece;
+        self.assemble(shared, piece)?;
+        Ok(Next::Found(Found { kind, place: Place::Assembly, first, last }))
     }
 
     /// The message that was found.
@@ -128,7 +146,7 @@ impl Inbox {
     pub(super) fn received(&mut self, found: Found) -> Received<'_> {
         match found.place {
             Place::Assembly => self.moved_out(found),
-            Place::Buffer(_) => Received::Borrowed(self.message(found)),
+            _ => Received::Borrowed(self.message(found)),
         }
     }
 
@@ -138,10 +156,11 @@ impl Inbox {
         let Found { kind, place, first, last } = found;
         let payload = match place {
             Place::Buffer(range) => &mut self.buf.as_deref_mut().unwrap_or_default()[range],
+            Place::Compressed(_) => unreachable!("it is decompressed first"),
             Place::Assembly => self.assembly.as_mut().map(Assembly::hand_out).unwrap_or_default(),
         };
         let frame_bytes_left = self.frame_bytes_left;
-        Piece { kind, payload, first, last, frame_bytes_left }
+        Piece { kind, compressed: false, payload, first, last, frame_bytes_left }
     }
 
     /// Gives up all memory: nothing is received any more.
@@ -255,7 +274,7 @@ impl Inbox {
             let Decoded { consumed, event } =
                 self.receiver.decode(&shared.control, &mut buf[self.at..])?;
             self.at += consumed;
-            let (kind, len, first, last) = match event {
+            let (kind, len, compressed, first, last) = match event {
                 None => return Ok(Next::Starved),
                 Some(Event::Ping(_)) => {
                     shared.queue_replies();
@@ -266,31 +285,55 @@ impl Inbox {
                     self.is_closed = true;
                     continue;
                 }
-                Some(Event::Text(text)) => (Kind::Text, text.len(), true, true),
-                Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), true, true),
-                Some(Event::Piece(Piece { kind, payload, first, last, frame_bytes_left })) => {
-                    self.frame_bytes_left = frame_bytes_left;
-                    (kind, payload.len(), first, last)
+                Some(Event::Text(text)) => (Kind::Text, text.len(), false, true, true),
+                Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), false, true, true),
+                Some(Event::Piece(piece)) => {
+                    let Piece { kind, compressed, payload, first, last, frame_bytes_left } = piece;
+                    // The rest of a compressed frame is not read to where it is decompressed.
+                    self.frame_bytes_left = if compressed { 0 } else { frame_bytes_left };
+                    (kind, payload.len(), compressed, first, last)
                 }
             };
-            let place = Place::Buffer(self.at - len..self.at);
+            let range = self.at - len..self.at;
+            let place = if compressed { Place::Compressed(range) } else { Place::Buffer(range) };
             return Ok(Next::Found(Found { kind, place, first, last }));
         }
     }
 
     /// Adds a piece to its message; that, if it is whole now.
     fn assemble(&mut self, shared: &Shared, piece: Found) -> Result<Option<Found>, Error> {
-        let Place::Buffer(range) = piece.place else { unreachable!("decoded in the buffer") };
-        let payload = &self.buf.as_deref().unwrap_or_default()[range];
+        let Found { kind, place, last, .. } = piece;
+        let buf = self.buf.as_deref().unwrap_or_default();
         let assembly =
-            self.assembly.get_or_insert_with(|| Assembly::new(piece.kind, self.buffers.clone()));
-        let pushed = assembly.push(payload, self.frame_bytes_left, piece.last);
-        pushed.map_err(|error| shared.control.fail(error))?;
-        Ok(piece.last.then(|| assembly.found()))
+            self.assembly.get_or_insert_with(|| Assembly::new(kind, self.buffers.clone()));
+        let added = match (place, &mut self.inflation) {
+            (Place::Buffer(range), _) => assembly.push(&buf[range], self.frame_bytes_left, last),
+            (Place::Compressed(range), Some(inflation)) => {
+                inflation.inflate(kind, &buf[range], last, assembly)
+            }
+            _ => unreachable!("decoded in the buffer, and compressed where that was agreed on"),
+        };
+        added.map_err(|error| shared.control.fail(error))?;
+        Ok(last.then(|| assembly.found()))
+    }
+
+    /// Passes over a piece of a message of which there is nothing. Compressed, it is decompressed all the
+    /// same: what comes next may refer to it.
+    fn pass_over(&mut self, shared: &Shared, piece: Found) -> Result<(), Error> {
+        if let Place::Compressed(_) = piece.place {
+            self.assemble(shared, piece)?;
+            self.assembly = None;
+        }
+        Ok(())
     }
 }
 
 impl Found {
+    /// Whether it is a message, where it was received.
+    const fn is_message(&self) -> bool {
+        self.first && self.last && matches!(self.place, Place::Buffer(_))
+    }
+
     /// What is put together of a message.
     pub(super) const fn assembled(kind: Kind, last: bool) -> Self {
         Self { kind, place: Place::Assembly, first: true, last }

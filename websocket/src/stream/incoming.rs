@@ -1,13 +1,13 @@
 use std::io;
 use std::rc::Rc;
 
-use owned_io::{BufResult, IoBufMut, OwnedRead, Spare};
+use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, Spare};
 
 use super::inbox::{Found, Inbox, Next, Room};
 use super::link::Link;
 use super::shared::Shared;
-use super::{Buffers, Error, Message, Received};
-use crate::{Piece, Receiver};
+use super::{Error, Message, Received};
+use crate::Piece;
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
@@ -26,15 +26,8 @@ pub struct Incoming<H> {
 }
 
 impl<H: OwnedRead> Incoming<H> {
-    pub(super) fn new(half: H, shared: Rc<Shared>, receiver: Receiver, buffers: &Buffers) -> Self {
-        Self {
-            link: Link::new(half, buffers.pool().clone(), shared),
-            inbox: Inbox::new(receiver, buffers.clone()),
-        }
-    }
-
-    pub(super) const fn inbox(&mut self) -> &mut Inbox {
-        &mut self.inbox
+    pub(super) fn new(half: H, shared: Rc<Shared>, inbox: Inbox, pool: Pool) -> Self {
+        Self { link: Link::new(half, pool, shared), inbox }
     }
 
     /// Waits for the next message; none once the connection is closed as it should be (RFC 6455
@@ -42,7 +35,8 @@ impl<H: OwnedRead> Incoming<H> {
     ///
     /// A message that fits the pool's buffers and comes in one frame is handed out where it was
     /// received: nothing is copied or allocated. Others are put together in one buffer, which is as
-    /// large as the first frame says, and which the rest of a frame is read into directly.
+    /// large as the first frame says, and which the rest of a frame is read into directly; and so are those
+    /// that come compressed, as they are decompressed.
     ///
     /// While it waits for the first byte of a frame it holds no buffer, on a runtime whose pending
     /// reads pin none; after that one, until all is consumed.
@@ -140,13 +134,16 @@ impl<H: OwnedRead> Incoming<H> {
     /// Waits for the next piece of a message, whatever its length: for messages too large to be put
     /// together. A short one is one piece. None once the connection is closed.
     ///
-    /// Nothing is copied or allocated. Of a message that [`try_receive`](Self::try_receive) found
+    /// Nothing is copied or allocated, unless the message is compressed: then a piece is what some of its
+    /// bytes decompress to, which may be long, and is promised by the
+    /// [buffers](super::Buffers::new) meanwhile. Of a message that [`try_receive`](Self::try_receive) found
     /// incomplete, the first piece is all that it had put together. Once the [first](Piece::first)
     /// piece of a message was given, this is to be called until the [last](Piece::last) was;
     /// [`receive`](Self::receive) would pass over what is left.
     ///
     /// # Errors
-    /// As for [`receive`](Self::receive), except for [`Limit::Promised`](crate::Limit::Promised).
+    /// As for [`receive`](Self::receive), except for [`Limit::Promised`](crate::Limit::Promised) where
+    /// the message is not compressed.
     ///
     /// # Cancellation
     /// See the [type](Self#cancellation).

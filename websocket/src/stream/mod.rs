@@ -47,6 +47,8 @@
 mod alarm;
 mod assembly;
 mod buffers;
+#[cfg_attr(not(feature = "deflate"), path = "no_compression.rs")]
+mod compression;
 mod encoded;
 mod error;
 mod handshake;

@@ -40,7 +40,8 @@ impl Outgoing {
         Self { shared, alarm: None }
     }
 
-    /// Queues a message, a copy of it.
+    /// Queues a message, a copy of it; compressed, if that was agreed on and it is
+    /// [long enough](crate::Config#structfield.deflate).
     ///
     /// # Errors
     /// [`Limit::Queue`], [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
@@ -51,8 +52,8 @@ impl Outgoing {
         self.write_part(Part::Whole(message.kind()), message.as_bytes())
     }
 
-    /// Queues a frame, a copy of it: a message, or a part of one that is sent as it comes to be.
-    /// Control frames may leave in between. Text must be UTF-8 over all its parts.
+    /// Queues a frame, a copy of it: a message, or a part of one that is sent as it comes to be, which
+    /// is never compressed. Control frames may leave in between. Text must be UTF-8 over all its parts.
     ///
     /// # Errors
     /// As for [`write`](Self::write), and the other misuses of parts.
@@ -65,7 +66,8 @@ impl Outgoing {
     /// to [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) it is copied all the same.
     ///
     /// A server sends the bytes from where they are. A client has to mask them: in place if nobody
-    /// else has them, otherwise it copies them.
+    /// else has them, otherwise it copies them. Where compression was agreed on, a message is compressed
+    /// as by [`write`](Self::write), and the bytes are dropped.
     ///
     /// # Errors
     /// As for [`write_part`](Self::write_part); the payload comes back.

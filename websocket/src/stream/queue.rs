@@ -4,6 +4,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use owned_io::IoVec;
 
+use super::compression::Deflation;
 use super::{Buffers, EncodedFrame, Unsent};
 use crate::{Control, Error, Part, Sender};
 
@@ -33,6 +34,8 @@ pub(super) struct Queue {
     batch_bytes: usize,
     /// Of what is queued behind it, how many bytes are of [replies](Self::push_replies).
     reply_bytes: usize,
+    /// None: no message is sent compressed.
+    deflation: Option<Box<Deflation>>,
 }
 
 /// What is written at once.
@@ -42,7 +45,12 @@ pub(super) enum Batch {
 }
 
 impl Queue {
-    pub(super) fn new(sender: Sender, masks: bool, buffers: Buffers) -> Self {
+    pub(super) fn new(
+        sender: Sender,
+        masks: bool,
+        buffers: Buffers,
+        deflation: Option<Box<Deflation>>,
+    ) -> Self {
         Self {
             sender,
             masks,
@@ -52,6 +60,7 @@ impl Queue {
             heads: BytesMut::new(),
             batch_bytes: 0,
             reply_bytes: 0,
+            deflation,
         }
     }
 
@@ -59,7 +68,7 @@ impl Queue {
         self.sender.queued_bytes()
     }
 
-    /// Copies a frame.
+    /// Copies a frame, or compresses it.
     #[inline]
     pub(super) fn copy(
         &mut self,
@@ -67,6 +76,9 @@ impl Queue {
         part: Part,
         payload: &[u8],
     ) -> Result<(), Error> {
+        if self.compresses(part, payload.len()) {
+            return self.compress(control, part, payload);
+        }
         self.make_room();
         let encoded = self.sender.encode(control, part, payload, &mut self.copied);
         if encoded.is_err() {
@@ -75,15 +87,16 @@ impl Queue {
         encoded
     }
 
-    /// Queues a frame without copying its payload, unless that is short, or has to be masked and is
-    /// shared.
+    /// Queues a frame without copying its payload, unless that is short, or compressed, or has to be masked
+    /// and is shared.
     pub(super) fn push(
         &mut self,
         control: &Control,
         part: Part,
         payload: Bytes,
     ) -> Result<(), Unsent> {
-        let (header, payload) = if payload.len() <= COPIED_BYTES_MAX {
+        let is_copied = payload.len() <= COPIED_BYTES_MAX || self.compresses(part, payload.len());
+        let (header, payload) = if is_copied {
             return self.copy_back(control, part, payload);
         } else if self.masks {
             let mut own = match payload.try_into_mut() {
@@ -170,6 +183,34 @@ impl Queue {
             self.sender.poll_control(control, &mut self.copied);
             self.give_room_back();
         }
+    }
+
+    #[inline]
+    fn compresses(&self, part: Part, payload_bytes: usize) -> bool {
+        self.deflation.as_ref().is_some_and(|deflation| deflation.takes(part, payload_bytes))
+    }
+
+    /// Queues a message compressed; as it is if it came out no shorter, and what comes next does not refer
+    /// to it.
+    #[inline(never)]
+    fn compress(&mut self, control: &Control, part: Part, message: &[u8]) -> Result<(), Error> {
+        // Before it is compressed: afterwards there is no way back.
+        self.sender.check(control, part, Deflation::bytes_max(message.len()))?;
+        self.make_room();
+        let mut compressed = self.buffers.take();
+        let Self { deflation, buffers, .. } = self;
+        let is_sent = deflation
+            .as_mut()
+            .is_some_and(|deflation| deflation.compress(message, &mut compressed, buffers));
+        let Self { sender, copied, .. } = self;
+        let encoded = match part {
+            Part::Whole(kind) if is_sent => {
+                sender.encode_compressed(control, kind, &compressed, copied)
+            }
+            _ => sender.encode(control, part, message, copied),
+        };
+        self.buffers.give(compressed);
+        encoded
     }
 
     fn copy_back(&mut self, control: &Control, part: Part, payload: Bytes) -> Result<(), Unsent> {

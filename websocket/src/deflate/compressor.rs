@@ -1,0 +1,87 @@
+use flate2::{Compress, Compression, FlushCompress};
+
+use super::{Deflate, TAIL, WINDOW_BITS_MIN};
+
+/// Turns messages into what goes over the wire (RFC 7692 section 7.2.1).
+#[derive(Debug)]
+pub(crate) struct Compressor {
+    compress: Compress,
+}
+
+impl Compressor {
+    /// With the level of `deflate`, and a window of this many bits.
+    pub(crate) fn new(deflate: &Deflate, window_bits: u8) -> Self {
+        let level = Compression::new(deflate.level.clamp(1, 9).into());
+        let window_bits = window_bits.max(WINDOW_BITS_MIN);
+        Self { compress: Compress::new_with_window_bits(level, false, window_bits) }
+    }
+
+    /// Appends a message to `out`, compressed; it may refer to those before it, back to the last
+    /// [`forget`](Self::forget). False: it cannot be compressed, and nothing after it.
+    #[must_use]
+    pub(crate) fn compress(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
+        if message.is_empty() {
+            out.push(0); // the start of a block without bytes, as in section 7.2.3.6
+            return true;
+        }
+        let mut input = message;
+        loop {
+            out.reserve((message.len() / 4).max(OUTPUT_BYTES_MIN));
+            let read = self.compress.total_in();
+            if self.compress.compress_vec(input, out, FlushCompress::Sync).is_err() {
+                return false;
+            }
+            input = &input[(self.compress.total_in() - read) as usize..];
+            // All is flushed once there was more room than was needed.
+            if input.is_empty() && out.len() < out.capacity() {
+                break;
+            }
+        }
+        let is_flushed = out.ends_with(&TAIL);
+        out.truncate(out.len() - if is_flushed { TAIL.len() } else { 0 });
+        is_flushed
+    }
+
+    /// The next message refers to none before it.
+    pub(crate) fn forget(&mut self) {
+        self.compress.reset();
+    }
+
+    /// How long a message of so many bytes is at most, compressed. Level 1 writes literals of 9 bits
+    /// where others would write none; blocks have heads, and the flush has its own.
+    pub(crate) const fn bytes_max(message_bytes: usize) -> usize {
+        message_bytes.saturating_add(message_bytes / 8).saturating_add(64)
+    }
+}
+
+/// zlib flushes again with less room than this (six bytes), and again.
+const OUTPUT_BYTES_MIN: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_is_longer_than_the_longest() {
+        let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+        let noise: Vec<u8> = (0..300_000)
+            .map(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 56) as u8 | 0x80 // the longest literals
+            })
+            .collect();
+        for level in [0, 1, 2, 6, 9, 200] {
+            for bits in [8, 9, 15] {
+                let mut compressor =
+                    Compressor::new(&Deflate { level, ..Deflate::default() }, bits);
+                for len in [0, 1, 2, 63, 1000, 16_384, 70_000, 300_000] {
+                    let mut out = b"before".to_vec();
+                    assert!(compressor.compress(&noise[..len], &mut out));
+                    compressor.forget();
+                    assert!(out.starts_with(b"before"));
+                    assert!(out.len() - 6 <= Compressor::bytes_max(len), "{level} {bits} {len}");
+                }
+            }
+        }
+    }
+}

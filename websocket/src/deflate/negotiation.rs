@@ -1,0 +1,430 @@
+//! Offers and answers: what a `Sec-WebSocket-Extensions` header says of permessage-deflate.
+
+use std::{fmt, mem};
+
+use super::{Deflate, WINDOW_BITS_MAX, WINDOW_BITS_MIN};
+
+/// What both sides have agreed on; written out, it is the server's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    server_takeover: bool,
+    client_takeover: bool,
+    /// None: nobody said anything, so it is 15.
+    server_window_bits: Option<u8>,
+    client_window_bits: Option<u8>,
+}
+
+/// How one side compresses what it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Whether it may refer to messages before.
+    pub takeover: bool,
+    /// How far back: 2 to the power of this, 8 to 15.
+    pub window_bits: u8,
+}
+
+/// Why an answer is none to what was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadAnswer {
+    /// It names another extension, or several.
+    Unknown,
+    /// Its parameters are unknown, doubled, or not what was asked for.
+    Parameters,
+}
+
+impl Agreement {
+    /// How the server compresses.
+    pub fn server(&self) -> Side {
+        Side::new(self.server_takeover, self.server_window_bits)
+    }
+
+    /// How the client compresses.
+    pub fn client(&self) -> Side {
+        Side::new(self.client_takeover, self.client_window_bits)
+    }
+}
+
+impl Side {
+    fn new(takeover: bool, window_bits: Option<u8>) -> Self {
+        Self { takeover, window_bits: window_bits.unwrap_or(WINDOW_BITS_MAX) }
+    }
+}
+
+impl fmt::Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAME)?;
+        let flags = [
+            (SERVER_NO_TAKEOVER, self.server_takeover),
+            (CLIENT_NO_TAKEOVER, self.client_takeover),
+        ];
+        for (name, _) in flags.into_iter().filter(|(_, takeover)| !takeover) {
+            write!(f, "; {name}")?;
+        }
+        let windows =
+            [(SERVER_BITS, self.server_window_bits), (CLIENT_BITS, self.client_window_bits)];
+        for (name, bits) in windows.into_iter().filter_map(|(name, bits)| Some((name, bits?))) {
+            write!(f, "; {name}={bits}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Deflate {
+    /// What a client offers.
+    pub(crate) fn offer(&self) -> String {
+        let [send, receive] = self.window_bits();
+        let mut offer = NAME.to_owned();
+        for (name, is_said) in [
+            (SERVER_NO_TAKEOVER, !self.receive_takeover),
+            (CLIENT_NO_TAKEOVER, !self.send_takeover),
+        ] {
+            if is_said {
+                offer += &format!("; {name}");
+            }
+        }
+        if receive < WINDOW_BITS_MAX {
+            offer += &format!("; {SERVER_BITS}={receive}");
+        }
+        // Without a value: the server may ask for whatever it likes.
+        offer += &match send {
+            WINDOW_BITS_MAX => format!("; {CLIENT_BITS}"),
+            less => format!("; {CLIENT_BITS}={less}"),
+        };
+        offer
+    }
+
+    /// What a server agrees to: the first offer in `headers` that has no parameter which is unknown,
+    /// doubled or has a wrong value (RFC 7692 section 7). Other extensions are passed over.
+    #[expect(single_use_lifetimes, reason = "there it cannot be left out")]
+    pub(crate) fn choose<'h>(&self, headers: impl Iterator<Item = &'h [u8]>) -> Option<Agreement> {
+        extensions(headers)
+            .filter(|offer| offer.name == NAME.as_bytes())
+            .find_map(Extension::parameters)
+            .map(|offered| self.answer(offered))
+    }
+
+    fn answer(&self, offered: Parameters) -> Agreement {
+        let [send, receive] = self.window_bits();
+        let less = |bits: &u8| *bits < WINDOW_BITS_MAX;
+        Agreement {
+            server_takeover: self.send_takeover && !offered.server_no_takeover,
+            client_takeover: self.receive_takeover && !offered.client_no_takeover,
+            // One that was asked for has to be in the answer, be it 15 (section 7.1.2.1).
+            server_window_bits: match offered.server_bits {
+                Some(bits) => Some(bits.min(send)),
+                None => Some(send).filter(less),
+            },
+            // One that the client did not name must not (section 7.1.2.2).
+            client_window_bits: offered
+                .client_bits
+                .map(|bits| bits.unwrap_or(WINDOW_BITS_MAX).min(receive))
+                .filter(less),
+        }
+    }
+
+    /// What a server agreed to, by the `headers` of its answer; none if it did not.
+    #[expect(single_use_lifetimes, reason = "there it cannot be left out")]
+    pub(crate) fn check<'h>(
+        &self,
+        headers: impl Iterator<Item = &'h [u8]>,
+    ) -> Result<Option<Agreement>, BadAnswer> {
+        let mut chosen = extensions(headers);
+        let Some(answer) = chosen.next() else { return Ok(None) };
+        if answer.name != NAME.as_bytes() || chosen.next().is_some() {
+            return Err(BadAnswer::Unknown);
+        }
+        let said = answer.parameters().ok_or(BadAnswer::Parameters)?;
+        let [send, receive] = self.window_bits();
+        let keeps_takeover = self.receive_takeover || said.server_no_takeover;
+        let keeps_bits =
+            receive == WINDOW_BITS_MAX || said.server_bits.is_some_and(|bits| bits <= receive);
+        if !keeps_takeover || !keeps_bits || said.client_bits == Some(None) {
+            return Err(BadAnswer::Parameters);
+        }
+        Ok(Some(Agreement {
+            server_takeover: !said.server_no_takeover,
+            client_takeover: self.send_takeover && !said.client_no_takeover,
+            server_window_bits: said.server_bits,
+            client_window_bits: Some(said.client_bits.flatten().unwrap_or(send).min(send)),
+        }))
+    }
+
+    /// Those of what is sent, and of what is received.
+    fn window_bits(&self) -> [u8; 2] {
+        [self.send_window_bits, self.receive_window_bits]
+            .map(|bits| bits.clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX))
+    }
+}
+
+const NAME: &str = "permessage-deflate";
+const SERVER_NO_TAKEOVER: &str = "server_no_context_takeover";
+const CLIENT_NO_TAKEOVER: &str = "client_no_context_takeover";
+const SERVER_BITS: &str = "server_max_window_bits";
+const CLIENT_BITS: &str = "client_max_window_bits";
+
+/// The parameters of an offer or an answer.
+#[derive(Clone, Copy, Default)]
+struct Parameters {
+    server_no_takeover: bool,
+    client_no_takeover: bool,
+    server_bits: Option<u8>,
+    /// Maybe without a value.
+    client_bits: Option<Option<u8>>,
+}
+
+/// One extension of those that a header lists (RFC 6455 section 9.1).
+#[derive(Clone, Copy)]
+struct Extension<'h> {
+    name: &'h [u8],
+    /// Behind the name: nothing, or a semicolon and more.
+    rest: &'h [u8],
+}
+
+fn extensions<'h>(headers: impl Iterator<Item = &'h [u8]>) -> impl Iterator<Item = Extension<'h>> {
+    headers
+        .flat_map(|header| split(header, b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|extension| !extension.is_empty())
+        .map(|extension| {
+            let end = extension.iter().position(|byte| *byte == b';').unwrap_or(extension.len());
+            let (name, rest) = extension.split_at(end);
+            Extension { name: name.trim_ascii_end(), rest }
+        })
+}
+
+impl Extension<'_> {
+    /// None if one is unknown, doubled or has a wrong value.
+    fn parameters(self) -> Option<Parameters> {
+        let mut all = Parameters::default();
+        for parameter in split(self.rest, b';').skip(1) {
+            let mut parts = parameter.splitn(2, |byte| *byte == b'=').map(<[u8]>::trim_ascii);
+            let (name, value) = (std::str::from_utf8(parts.next()?).ok()?, parts.next());
+            let is_double = match (name, value) {
+                (SERVER_NO_TAKEOVER, None) => mem::replace(&mut all.server_no_takeover, true),
+                (CLIENT_NO_TAKEOVER, None) => mem::replace(&mut all.client_no_takeover, true),
+                (SERVER_BITS, Some(bits)) => all.server_bits.replace(window_bits(bits)?).is_some(),
+                (CLIENT_BITS, None) => all.client_bits.replace(None).is_some(),
+                (CLIENT_BITS, Some(bits)) => {
+                    all.client_bits.replace(Some(window_bits(bits)?)).is_some()
+                }
+                _ => return None,
+            };
+            if is_double {
+                return None;
+            }
+        }
+        Some(all)
+    }
+}
+
+/// A number from 8 to 15 without leading zeros (RFC 7692 section 7.1.2), in quotes or not.
+fn window_bits(value: &[u8]) -> Option<u8> {
+    let number = match value {
+        [b'"', quoted @ .., b'"'] => quoted,
+        plain => plain,
+    };
+    match number {
+        [digit @ b'8'..=b'9'] => Some(digit - b'0'),
+        [b'1', digit @ b'0'..=b'5'] => Some(10 + digit - b'0'),
+        _ => None,
+    }
+}
+
+/// Splits at each `separator` that is in no quotes.
+fn split(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    list.split(move |byte| {
+        if mem::take(&mut is_escaped) {
+            return false;
+        }
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            b'\\' => is_escaped = is_quoted,
+            _ => {}
+        }
+        !is_quoted && *byte == separator
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(deflate: Deflate, offer: &str) -> Option<String> {
+        deflate.choose([offer.as_bytes()].into_iter()).map(|agreed| agreed.to_string())
+    }
+
+    fn takeover() -> Deflate {
+        Deflate { send_takeover: true, receive_takeover: true, ..Deflate::default() }
+    }
+
+    #[test]
+    fn what_a_server_answers() {
+        const BOTH: &str =
+            "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+        let small = Deflate { send_window_bits: 10, receive_window_bits: 11, ..takeover() };
+        let odd = Deflate { send_window_bits: 0, receive_window_bits: 99, ..takeover() };
+        for (deflate, offer, answer) in [
+            (Deflate::default(), "permessage-deflate", BOTH),
+            (Deflate::default(), "permessage-deflate; client_max_window_bits", BOTH),
+            (takeover(), "permessage-deflate", "permessage-deflate"),
+            (takeover(), " permessage-deflate ;  client_max_window_bits ", "permessage-deflate"),
+            (takeover(), BOTH, BOTH),
+            (
+                takeover(),
+                "permessage-deflate;server_max_window_bits=15",
+                "permessage-deflate; server_max_window_bits=15",
+            ),
+            (
+                takeover(),
+                "permessage-deflate; server_max_window_bits=8; client_max_window_bits=8",
+                "permessage-deflate; server_max_window_bits=8; client_max_window_bits=8",
+            ),
+            (
+                takeover(),
+                "permessage-deflate; server_max_window_bits = \"12\"; client_max_window_bits=\"9\"",
+                "permessage-deflate; server_max_window_bits=12; client_max_window_bits=9",
+            ),
+            (small, "permessage-deflate", "permessage-deflate; server_max_window_bits=10"),
+            (
+                small,
+                "permessage-deflate; server_max_window_bits=14; client_max_window_bits",
+                "permessage-deflate; server_max_window_bits=10; client_max_window_bits=11",
+            ),
+            (
+                small,
+                "permessage-deflate; server_max_window_bits=9; client_max_window_bits=10",
+                "permessage-deflate; server_max_window_bits=9; client_max_window_bits=10",
+            ),
+            (odd, "permessage-deflate", "permessage-deflate; server_max_window_bits=9"),
+            // Another extension, and offers that are declined before one that is not.
+            (
+                takeover(),
+                "x; a=\"1, permessage-deflate; b\", permessage-deflate",
+                "permessage-deflate",
+            ),
+            (
+                takeover(),
+                "permessage-deflate; server_max_window_bits=16, , permessage-deflate",
+                "permessage-deflate",
+            ),
+        ] {
+            assert_eq!(choose(deflate, offer).as_deref(), Some(answer), "{offer}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_declines() {
+        for offer in [
+            "",
+            "x-webkit-deflate-frame",
+            "permessage-deflate2",
+            "permessage-deflate; unknown",
+            "permessage-deflate; unknown=1",
+            "permessage-deflate;",
+            "permessage-deflate; server_no_context_takeover; server_no_context_takeover",
+            "permessage-deflate; client_no_context_takeover; client_no_context_takeover",
+            "permessage-deflate; server_max_window_bits=10; server_max_window_bits=10",
+            "permessage-deflate; client_max_window_bits; client_max_window_bits=10",
+            "permessage-deflate; client_max_window_bits=10; client_max_window_bits",
+            "permessage-deflate; server_no_context_takeover=1",
+            "permessage-deflate; client_no_context_takeover=\"\"",
+            "permessage-deflate; server_max_window_bits",
+            "permessage-deflate; server_max_window_bits=",
+            "permessage-deflate; server_max_window_bits=7",
+            "permessage-deflate; server_max_window_bits=16",
+            "permessage-deflate; server_max_window_bits=08",
+            "permessage-deflate; server_max_window_bits=+9",
+            "permessage-deflate; server_max_window_bits=\"10",
+            "permessage-deflate; client_max_window_bits=\"\"",
+            "permessage-deflate; client_max_window_bits=x",
+            "permessage-deflate; \"server_no_context_takeover\"",
+            "permessage-deflate; =",
+        ] {
+            assert_eq!(choose(takeover(), offer), None, "{offer}");
+        }
+    }
+
+    #[test]
+    fn the_first_good_offer_of_several_headers_wins() {
+        let headers = [
+            "permessage-deflate; unknown, permessage-deflate; server_max_window_bits=11",
+            "permessage-deflate",
+        ];
+        let chosen = takeover().choose(headers.map(str::as_bytes).into_iter()).unwrap();
+        assert_eq!(chosen.to_string(), "permessage-deflate; server_max_window_bits=11");
+        assert_eq!(chosen.server(), Side { takeover: true, window_bits: 11 });
+        assert_eq!(chosen.client(), Side { takeover: true, window_bits: 15 });
+    }
+
+    #[test]
+    fn what_a_client_makes_of_an_answer() {
+        let side = |takeover, window_bits| Side { takeover, window_bits };
+        let small = Deflate { send_window_bits: 10, receive_window_bits: 11, ..takeover() };
+        let deflate = Deflate::default();
+        let (unknown, parameters) = (Err(BadAnswer::Unknown), Err(BadAnswer::Parameters));
+        let none = "; server_no_context_takeover";
+        for (deflate, answer, expected) in [
+            (takeover(), "", Ok((side(true, 15), side(true, 15)))),
+            (takeover(), none, Ok((side(false, 15), side(true, 15)))),
+            (takeover(), "; client_no_context_takeover", Ok((side(true, 15), side(false, 15)))),
+            (takeover(), "; server_max_window_bits=8", Ok((side(true, 8), side(true, 15)))),
+            (takeover(), "; client_max_window_bits=\"8\"", Ok((side(true, 15), side(true, 8)))),
+            (deflate, none, Ok((side(false, 15), side(false, 15)))),
+            (deflate, "", parameters), // was asked not to take over
+            (small, "; server_max_window_bits=11", Ok((side(true, 11), side(true, 10)))),
+            (
+                small,
+                "; server_max_window_bits=9; client_max_window_bits=12",
+                Ok((side(true, 9), side(true, 10))),
+            ),
+            (small, "; server_max_window_bits=12", parameters),
+            (small, "", parameters),
+            (takeover(), "; client_max_window_bits", parameters),
+            (takeover(), "; unknown", parameters),
+            (takeover(), "; server_no_context_takeover; server_no_context_takeover", parameters),
+            (takeover(), ", permessage-deflate", unknown),
+            (takeover(), ", other", unknown),
+            (takeover(), "-other", unknown),
+        ] {
+            let answer = format!("permessage-deflate{answer}");
+            let agreed = deflate.check([answer.as_bytes()].into_iter());
+            let sides = agreed.map(|agreed| {
+                let agreed = agreed.unwrap();
+                (agreed.server(), agreed.client())
+            });
+            assert_eq!(sides, expected, "{answer}");
+        }
+        assert_eq!(takeover().check(std::iter::empty()), Ok(None));
+    }
+
+    #[test]
+    fn whatever_both_want_they_agree_on_the_same() {
+        let all = || {
+            (0..16).flat_map(|flags| {
+                [[15, 15], [9, 15], [15, 12], [10, 10]].map(
+                    |[send_window_bits, receive_window_bits]| Deflate {
+                        send_takeover: flags & 1 != 0,
+                        receive_takeover: flags & 2 != 0,
+                        send_window_bits,
+                        receive_window_bits,
+                        ..Deflate::default()
+                    },
+                )
+            })
+        };
+        for (client, server) in all().flat_map(|client| all().map(move |server| (client, server))) {
+            let answer = server.choose([client.offer().as_bytes()].into_iter()).unwrap();
+            let agreed = client.check([answer.to_string().as_bytes()].into_iter());
+            let agreed = agreed.unwrap().unwrap();
+            assert_eq!(agreed.server(), answer.server());
+            assert_eq!(agreed.client(), answer.client());
+            assert_eq!(agreed.server().takeover, server.send_takeover && client.receive_takeover);
+            assert_eq!(agreed.client().takeover, client.send_takeover && server.receive_takeover);
+            let bits = server.send_window_bits.min(client.receive_window_bits);
+            assert_eq!(agreed.server().window_bits, bits);
+            let bits = client.send_window_bits.min(server.receive_window_bits);
+            assert_eq!(agreed.client().window_bits, bits);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+use crate::Part;
+use crate::deflate::{Compressor, Deflate, Side};
+use crate::stream::Buffers;
+
+/// What compresses the messages that a connection sends.
+pub(in crate::stream) struct Deflation {
+    deflate: Deflate,
+    window_bits: u8,
+    takes_over: bool,
+    /// The connection's own, with takeover; from the first message on.
+    own: Option<Compressor>,
+    /// Whether it cannot go on. Then nothing is compressed any more, which is always allowed.
+    is_broken: bool,
+}
+
+impl Deflation {
+    /// None: nothing can be compressed in the way that the peer asks for.
+    pub(super) fn new(deflate: &Deflate, ours: Side) -> Option<Self> {
+        let Side { takeover, window_bits } = ours;
+        (window_bits >= WINDOW_BITS_MIN).then_some(Self {
+            deflate: *deflate,
+            window_bits,
+            takes_over: takeover,
+            own: None,
+            is_broken: false,
+        })
+    }
+
+    /// Whether a frame is to be compressed: parts are not, each of which would need to be flushed.
+    #[inline]
+    pub(in crate::stream) const fn takes(&self, part: Part, payload_bytes: usize) -> bool {
+        matches!(part, Part::Whole(_))
+            && payload_bytes >= self.deflate.message_bytes_min
+            && !self.is_broken
+    }
+
+    /// How long a message of so many bytes is at most, if it is compressed.
+    pub(in crate::stream) const fn bytes_max(message_bytes: usize) -> usize {
+        Compressor::bytes_max(message_bytes)
+    }
+
+    /// Appends a message to `out`, compressed, and says whether that is to be sent. If not, the message
+    /// is to be sent as it is.
+    pub(in crate::stream) fn compress(
+        &mut self,
+        message: &[u8],
+        out: &mut Vec<u8>,
+        buffers: &Buffers,
+    ) -> bool {
+        let Self { deflate, window_bits, .. } = *self;
+        if self.takes_over {
+            let own = self.own.get_or_insert_with(|| Compressor::new(&deflate, window_bits));
+            // However long it came out: what comes next may refer to it.
+            self.is_broken = !own.compress(message, out);
+            return !self.is_broken;
+        }
+        let spare = buffers.compression();
+        let is_compressed = spare
+            .with_compressor(&deflate, window_bits, |compressor| compressor.compress(message, out));
+        is_compressed && out.len() < message.len()
+    }
+}
+
+/// The smallest window that zlib compresses with.
+const WINDOW_BITS_MIN: u8 = 9;

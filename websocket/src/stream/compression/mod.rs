@@ -1,0 +1,58 @@
+//! Compression, where it was agreed on: [`Inflation`] of what comes in, [`Deflation`] of what goes out.
+//!
+//! Without feature `deflate` the file `no_compression.rs` stands for this, with types of which there are
+//! no values.
+
+mod deflation;
+mod inflation;
+mod spare;
+
+pub(in crate::stream) use deflation::Deflation;
+pub(in crate::stream) use inflation::Inflation;
+pub(in crate::stream) use spare::Spare;
+
+use super::Buffers;
+use crate::Config;
+use crate::deflate::{Agreement, Deflate, Side};
+use crate::handshake::{Offer, Response, Upgrade};
+
+/// What both sides agreed on, and how we go about it.
+pub(in crate::stream) struct Agreed {
+    deflate: Deflate,
+    agreement: Agreement,
+}
+
+/// Agrees to what the client offers, if there is anything to agree to.
+pub(in crate::stream) fn agree(upgrade: &mut Upgrade<'_>, config: &Config) -> Option<Agreed> {
+    let deflate = config.deflate?;
+    let agreement = upgrade.agree_to_deflate(&deflate)?;
+    Some(Agreed { deflate, agreement })
+}
+
+/// The offer, with compression if the config has it.
+pub(in crate::stream) fn offering<'o>(offer: &Offer<'o>, config: &Config) -> Offer<'o> {
+    Offer { deflate: config.deflate, ..*offer }
+}
+
+/// What the server agreed to, by a response that was checked.
+pub(in crate::stream) fn agreed(response: &Response<'_>, offer: &Offer<'_>) -> Option<Agreed> {
+    let agreement = response.deflate(offer)?;
+    Some(Agreed { deflate: offer.deflate?, agreement })
+}
+
+impl Agreed {
+    /// The two ways, for one side.
+    pub(in crate::stream) fn open(
+        self,
+        is_server: bool,
+        config: &Config,
+        buffers: &Buffers,
+    ) -> (Box<Inflation>, Option<Box<Deflation>>) {
+        let Self { deflate, agreement } = self;
+        let sides = (agreement.server(), agreement.client());
+        let (ours, theirs): (Side, Side) = if is_server { sides } else { (sides.1, sides.0) };
+        let inflation = Inflation::new(theirs, config.message_bytes_max, buffers.clone());
+        let deflation = Deflation::new(&deflate, ours).map(Box::new);
+        (Box::new(inflation), deflation)
+    }
+}

@@ -1,0 +1,61 @@
+use std::cell::RefCell;
+
+use crate::deflate::{Compressor, Decompressor, Deflate};
+
+/// The compressors and decompressors that are not in use, of the connections of a worker that keep none
+/// of their own.
+#[derive(Debug, Default)]
+pub(in crate::stream) struct Spare {
+    /// One for each level and window that was asked for: at most 63.
+    compressors: RefCell<Vec<SpareCompressor>>,
+    /// At most [`DECOMPRESSORS_MAX`].
+    decompressors: RefCell<Vec<Decompressor>>,
+}
+
+#[derive(Debug)]
+struct SpareCompressor {
+    level: u8,
+    window_bits: u8,
+    compressor: Compressor,
+}
+
+/// Messages that come at once take one in turn; messages in several parts take one each meanwhile.
+const DECOMPRESSORS_MAX: usize = 4;
+
+impl Spare {
+    /// Lets `compress` use the compressor for this level and this window, which remembers nothing.
+    pub(super) fn with_compressor<T>(
+        &self,
+        deflate: &Deflate,
+        window_bits: u8,
+        compress: impl FnOnce(&mut Compressor) -> T,
+    ) -> T {
+        let mut spare = self.compressors.borrow_mut();
+        let level = deflate.level.clamp(1, 9);
+        let is_it =
+            |spare: &SpareCompressor| (spare.level, spare.window_bits) == (level, window_bits);
+        let at = spare.iter().position(is_it).unwrap_or_else(|| {
+            let compressor = Compressor::new(deflate, window_bits);
+            spare.push(SpareCompressor { level, window_bits, compressor });
+            spare.len() - 1
+        });
+        let compressor = &mut spare[at].compressor;
+        let compressed = compress(compressor);
+        compressor.forget();
+        compressed
+    }
+
+    /// One that remembers nothing.
+    pub(super) fn take_decompressor(&self) -> Decompressor {
+        self.decompressors.borrow_mut().pop().unwrap_or_else(Decompressor::new)
+    }
+
+    /// Takes it back.
+    pub(super) fn give_decompressor(&self, mut decompressor: Decompressor) {
+        let mut spare = self.decompressors.borrow_mut();
+        if spare.len() < DECOMPRESSORS_MAX {
+            decompressor.forget();
+            spare.push(decompressor);
+        }
+    }
+}

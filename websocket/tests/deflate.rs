@@ -1,0 +1,532 @@
+//! Compression (RFC 7692), on the simulator: what is agreed on, what goes over the wire, and the answer
+//! to everything that must not.
+
+mod common;
+mod ends;
+
+use common::{BINARY, CONTINUATION, FIN, PING, Role, TEXT, frame};
+use ends::{NORMAL, Protocol, Socket, buffers, pair, read_to_end, simulate};
+use flate2::{Compress, Compression, FlushCompress};
+use owned_io::{OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io_sim::{Sim, SimStream, pipe};
+use owned_io_websocket::deflate::Deflate;
+use owned_io_websocket::handshake::{HandshakeError, Key, Offer, accept_key};
+use owned_io_websocket::stream::{
+    Buffers, EncodedFrame, Error, Message, WebSocket, accept, connect,
+};
+use owned_io_websocket::{Config, Kind, Limit, Part, Violation};
+
+/// The bit that says that a message is compressed (section 6).
+const COMPRESSED: u8 = 0x40;
+const RSV2: u8 = 0x20;
+const RSV3: u8 = 0x10;
+
+/// What section 7.2.3.1 makes of "Hello".
+const HELLO: &[u8] = b"\xf2\x48\xcd\xc9\xc9\x07\x00";
+/// And 7.2.3.2, the second time.
+const HELLO_AGAIN: &[u8] = b"\xf2\x00\x11\x00\x00";
+
+const OFFER: &str = "permessage-deflate; client_max_window_bits";
+
+fn with(deflate: Deflate) -> Config {
+    let mut config = Config::default();
+    config.deflate = Some(deflate);
+    config
+}
+
+fn takeover() -> Deflate {
+    let mut deflate = Deflate::default();
+    (deflate.send_takeover, deflate.receive_takeover) = (true, true);
+    deflate
+}
+
+/// All combinations of takeover, at three windows.
+fn ways() -> impl Iterator<Item = Deflate> {
+    (0..4).flat_map(|flags| {
+        [(9, 15), (15, 10), (15, 15)].map(|(send, receive)| {
+            let mut deflate = Deflate::default();
+            (deflate.send_takeover, deflate.receive_takeover) = (flags & 1 != 0, flags & 2 != 0);
+            (deflate.send_window_bits, deflate.receive_window_bits) = (send, receive);
+            deflate.level = [1, 6][flags & 1];
+            deflate
+        })
+    })
+}
+
+/// A server that has agreed to what a client that is driven by hand offers, and its answer.
+async fn raw_client(
+    config: Config,
+    buffers: Buffers,
+    offer: &str,
+) -> (Socket, SimStream, Option<String>) {
+    let (a, mut raw) = pipe();
+    let accepted = Sim::spawn(async move { accept::<Sim, _>(a, &buffers, config).await });
+    let mut request = Vec::new();
+    let headers = [("Sec-WebSocket-Extensions", offer)];
+    let offer = Offer { headers: &headers, ..Offer::default() };
+    offer.encode(&Key::new([7; 16]), &mut request).unwrap();
+    raw.write_all(request).await.into_result().unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        let (_, byte) = raw.read(Vec::with_capacity(1)).await.into_result().unwrap();
+        response.extend_from_slice(&byte);
+    }
+    let response = String::from_utf8(response).unwrap();
+    let answer = response.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Extensions: "));
+    (accepted.await.unwrap().unwrap(), raw, answer.map(str::to_owned))
+}
+
+/// What a client sends, and how the server is left: with these messages, and with this failure.
+async fn received(
+    config: Config,
+    buffers: Buffers,
+    wire: &[u8],
+) -> (Vec<Vec<u8>>, Option<Protocol>, Vec<u8>) {
+    let (mut server, mut raw, answer) = raw_client(config, buffers, OFFER).await;
+    assert_eq!(answer.is_some(), config.deflate.is_some());
+    let wire = wire.to_vec();
+    let peer = Sim::spawn(async move {
+        raw.write_all(wire).await.into_result().unwrap();
+        raw.shutdown().await.unwrap();
+        read_to_end(&mut raw).await
+    });
+    let mut messages = Vec::new();
+    let failure = loop {
+        match server.incoming.receive().await {
+            Ok(Some(message)) => messages.push(message.as_bytes().to_vec()),
+            Ok(None) => break None,
+            Err(Error::Protocol(failure)) => break Some(failure),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    drop(server);
+    (messages, failure, peer.await.unwrap())
+}
+
+fn compressed(message: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 * message.len() + 100);
+    Compress::new(Compression::new(6), false)
+        .compress_vec(message, &mut out, FlushCompress::Sync)
+        .unwrap();
+    assert!(out.ends_with(&[0, 0, 0xFF, 0xFF]));
+    out.truncate(out.len() - 4);
+    out
+}
+
+/// A number below this, another with each seed.
+fn chance(below: usize) -> usize {
+    let mut random = [0; 8];
+    Sim::fill_random(&mut random);
+    (u64::from_le_bytes(random) % below as u64) as usize
+}
+
+fn json(bytes: usize) -> Vec<u8> {
+    let records = (0_u64..).flat_map(|n| {
+        format!("{{\"id\":{n},\"price\":{}.5,\"name\":\"order é\"}},", n * n % 9973).into_bytes()
+    });
+    let mut json: Vec<u8> = records.take(bytes).collect();
+    if std::str::from_utf8(&json).is_err() {
+        json.pop();
+        json.push(b'.');
+    }
+    json
+}
+
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x2545_F491_4F6C_DD1D_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+#[test]
+fn echo_in_all_ways() {
+    let ways: Vec<_> = ways().collect();
+    let ways = &ways;
+    simulate(|| async move {
+        // Others with each seed, or it would take a minute.
+        for _ in 0..4 {
+            let [server, client] = [(); 2].map(|()| with(ways[chance(ways.len())]));
+            let (server, mut client) = pair(server, client).await;
+            let echoing = Sim::spawn(async move {
+                let WebSocket { mut incoming, mut outgoing } = server;
+                while let Some(message) = incoming.receive().await.unwrap() {
+                    outgoing.write(message).unwrap();
+                    outgoing.flush().await.unwrap();
+                }
+            });
+            for bytes in [0, 1, 63, 64, 1000, 1000, 30_000, 1000] {
+                for payload in [json(bytes), noise(bytes)] {
+                    let text = std::str::from_utf8(&payload).map(Message::Text);
+                    let message = text.unwrap_or(Message::Binary(&payload));
+                    client.outgoing.send(message).await.unwrap();
+                    assert_eq!(client.incoming.receive().await.unwrap(), Some(message));
+                    let shared = payload.clone().into();
+                    client.outgoing.write_bytes(Part::Whole(Kind::Binary), shared).unwrap();
+                    client.outgoing.flush().await.unwrap();
+                    let answer = client.incoming.receive().await.unwrap();
+                    assert_eq!(answer, Some(Message::Binary(&payload)));
+                }
+            }
+            client.close(NORMAL).await.unwrap();
+            echoing.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_goes_over_the_wire() {
+    simulate(|| async {
+        let text = "{\"price\":1}".repeat(20);
+        for (deflate, is_shorter_again) in [(Deflate::default(), false), (takeover(), true)] {
+            let (server, mut raw, _) = raw_client(with(deflate), buffers(), OFFER).await;
+            let WebSocket { mut outgoing, incoming } = server;
+            outgoing.write(Message::Text("short")).unwrap();
+            outgoing.write(Message::Text(&text)).unwrap();
+            outgoing.write(Message::Text(&text)).unwrap();
+            outgoing.write_part(Part::First(Kind::Text), text.as_bytes()).unwrap();
+            outgoing.write_part(Part::Last, text.as_bytes()).unwrap();
+            let encoded = EncodedFrame::new(Part::Whole(Kind::Text), text.as_bytes());
+            outgoing.write_frame(&encoded).unwrap();
+            outgoing.write(Message::Binary(&noise(100))).unwrap();
+            outgoing.flush().await.unwrap();
+            drop((outgoing, incoming));
+            let sent = read_to_end(&mut raw).await;
+            let mut frames = frames(&sent).into_iter();
+            assert_eq!(frames.next(), Some((FIN | TEXT, b"short".to_vec())));
+            let (first, once) = frames.next().unwrap();
+            assert_eq!(first, FIN | COMPRESSED | TEXT);
+            assert!(once.len() < text.len() / 3);
+            let (first, again) = frames.next().unwrap();
+            assert_eq!(first, FIN | COMPRESSED | TEXT);
+            assert_eq!(again.len() < once.len(), is_shorter_again);
+            assert_eq!(frames.next(), Some((TEXT, text.clone().into_bytes())));
+            assert_eq!(frames.next(), Some((FIN | CONTINUATION, text.clone().into_bytes())));
+            assert_eq!(frames.next(), Some((FIN | TEXT, text.clone().into_bytes())));
+            // What does not shrink is sent as it is, unless what comes next may refer to it.
+            let (first, last) = frames.next().unwrap();
+            assert_eq!(first & COMPRESSED != 0, is_shorter_again);
+            assert_eq!(last == noise(100), !is_shorter_again);
+            assert_eq!(frames.next(), None);
+        }
+    });
+}
+
+/// The frames of a server.
+fn frames(mut wire: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let [first, len, rest @ ..] = wire {
+        let (len, rest) = match len {
+            126 => (usize::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..]),
+            len => (usize::from(*len), rest),
+        };
+        frames.push((*first, rest[..len].to_vec()));
+        wire = &rest[len..];
+    }
+    frames
+}
+
+#[test]
+fn frames_cut_anywhere_and_fragments() {
+    simulate(|| async {
+        let text = json(3000);
+        let wire = compressed(&text);
+        for cut in [0, 1, chance(wire.len()), chance(wire.len()), wire.len() - 1, wire.len()] {
+            let frames = [
+                frame(Role::Server, COMPRESSED | TEXT, &wire[..cut]),
+                frame(Role::Server, FIN | PING, b"between"),
+                frame(Role::Server, CONTINUATION, b""),
+                frame(Role::Server, FIN | CONTINUATION, &wire[cut..]),
+                frame(Role::Server, FIN | TEXT, b"plain"),
+                frame(Role::Server, FIN | COMPRESSED | BINARY, HELLO),
+            ];
+            let (messages, failure, _) =
+                received(with(Deflate::default()), buffers(), &frames.concat()).await;
+            assert!(messages == [&text[..], b"plain", b"Hello"]);
+            assert_eq!(failure, Some(Violation::EndedWithoutClose.into()));
+        }
+    });
+}
+
+#[test]
+fn a_long_compressed_frame_comes_through_small_buffers() {
+    simulate(|| async {
+        let message = noise(40_000);
+        let frames = [
+            frame(Role::Server, FIN | COMPRESSED | BINARY, &compressed(&message)),
+            frame(Role::Server, FIN | COMPRESSED | BINARY, HELLO),
+        ];
+        let mut pool = PoolConfig::default();
+        pool.buf_bytes = 1000;
+        let buffers = Buffers::new(Pool::new(pool), 1 << 20);
+        let (messages, ..) = received(with(takeover()), buffers, &frames.concat()).await;
+        assert!(messages == [&message[..], b"Hello"]);
+    });
+}
+
+#[test]
+fn a_context_is_kept_or_not() {
+    simulate(|| async {
+        let twice = [
+            frame(Role::Server, FIN | COMPRESSED | TEXT, HELLO),
+            frame(Role::Server, FIN | TEXT, b"plain: in no context"),
+            frame(Role::Server, FIN | COMPRESSED | TEXT, HELLO_AGAIN),
+        ]
+        .concat();
+        let (messages, ..) = received(with(takeover()), buffers(), &twice).await;
+        assert!(messages == [&b"Hello"[..], b"plain: in no context", b"Hello"]);
+        let (messages, failure, _) = received(with(Deflate::default()), buffers(), &twice).await;
+        assert_eq!(messages.len(), 2);
+        assert_eq!(failure, Some(Violation::NotCompressed.into()));
+    });
+}
+
+#[test]
+fn pieces_and_what_is_passed_over() {
+    simulate(|| async {
+        let text = json(50_000);
+        let wire = compressed(&text);
+        let middle = wire.len() / 2;
+        let message = || {
+            [
+                frame(Role::Server, COMPRESSED | TEXT, &wire[..middle]),
+                frame(Role::Server, FIN | CONTINUATION, &wire[middle..]),
+            ]
+            .concat()
+        };
+        // The first in pieces; of the second one piece, and the rest is passed over, to which the last
+        // refers: it ends in what the first began with.
+        let last = {
+            let mut compress = Compress::new(Compression::new(6), false);
+            let mut out = Vec::with_capacity(200_000);
+            compress.compress_vec(&text, &mut out, FlushCompress::Sync).unwrap();
+            let start = out.len();
+            compress.compress_vec(&text[30_000..], &mut out, FlushCompress::Sync).unwrap();
+            out[start..out.len() - 4].to_vec()
+        };
+        assert!(last.len() < 500, "{}", last.len());
+        let frames =
+            [message(), message(), frame(Role::Server, FIN | COMPRESSED | TEXT, &last)].concat();
+        let (mut server, mut raw, _) = raw_client(with(takeover()), buffers(), OFFER).await;
+        let peer = Sim::spawn(async move {
+            raw.write_all(frames).await.into_result().unwrap();
+            read_to_end(&mut raw).await
+        });
+        let mut whole = Vec::new();
+        loop {
+            let piece = server.incoming.receive_piece().await.unwrap().unwrap();
+            assert_eq!((piece.kind, piece.compressed), (Kind::Text, false));
+            assert_eq!(piece.first, whole.is_empty());
+            assert_eq!(piece.frame_bytes_left, 0);
+            whole.extend_from_slice(piece.payload);
+            if piece.last {
+                break;
+            }
+        }
+        assert!(whole == text);
+        let piece = server.incoming.receive_piece().await.unwrap().unwrap();
+        assert!(piece.first && !piece.last && text.starts_with(piece.payload));
+        let message = server.incoming.receive().await.unwrap().unwrap();
+        assert!(message.as_bytes() == &text[30_000..]);
+        drop(server);
+        drop(peer);
+    });
+}
+
+#[test]
+fn bad_input_has_its_answer() {
+    let hello = FIN | COMPRESSED | TEXT;
+    let split: &[u8] = "é".as_bytes();
+    type Frames<'a> = &'a [(u8, Vec<u8>)];
+    let cases: &[(Frames<'_>, Violation, u16)] = &[
+        (&[(hello | RSV2, HELLO.to_vec())], Violation::ReservedBits, 1002),
+        (&[(hello | RSV3, HELLO.to_vec())], Violation::ReservedBits, 1002),
+        (&[(FIN | RSV2 | TEXT, vec![])], Violation::ReservedBits, 1002),
+        (&[(FIN | COMPRESSED | PING, vec![])], Violation::ReservedBits, 1002),
+        (
+            &[(COMPRESSED | TEXT, HELLO.to_vec()), (FIN | COMPRESSED | CONTINUATION, vec![])],
+            Violation::ReservedBits,
+            1002,
+        ),
+        (
+            &[(TEXT, b"plain".to_vec()), (FIN | COMPRESSED | CONTINUATION, HELLO.to_vec())],
+            Violation::ReservedBits,
+            1002,
+        ),
+        (&[(hello, vec![0x07])], Violation::NotCompressed, 1007),
+        (&[(hello, [HELLO, b"\xff"].concat())], Violation::NotCompressed, 1007),
+        (&[(hello, HELLO_AGAIN.to_vec())], Violation::NotCompressed, 1007),
+        (
+            // Garbage behind the last block.
+            &[(hello, b"\xf3\x48\xcd\xc9\xc9\x07\x00\xff\xff".to_vec())],
+            Violation::NotCompressed,
+            1007,
+        ),
+        (&[(hello, compressed(b"\xff"))], Violation::TextNotUtf8, 1007),
+        (&[(hello, compressed(&split[..1]))], Violation::TextNotUtf8, 1007),
+    ];
+    simulate(|| async move {
+        for (frames, violation, code) in cases {
+            let wire: Vec<_> = frames
+                .iter()
+                .map(|(first, payload)| frame(Role::Server, *first, payload))
+                .collect();
+            for deflate in [Deflate::default(), takeover()] {
+                let (messages, failure, sent) =
+                    received(with(deflate), buffers(), &wire.concat()).await;
+                assert_eq!(messages, [] as [&[u8]; 0]);
+                assert_eq!(failure, Some((*violation).into()));
+                assert_eq!(sent, [&[0x88, 2][..], &code.to_be_bytes()].concat());
+            }
+        }
+        // Without an agreement.
+        let wire = frame(Role::Server, hello, HELLO);
+        let (_, failure, sent) = received(Config::default(), buffers(), &wire).await;
+        assert_eq!(failure, Some(Violation::ReservedBits.into()));
+        assert_eq!(sent, b"\x88\x02\x03\xEA");
+    });
+}
+
+#[test]
+fn a_message_that_gets_too_long() {
+    let message = |bytes| {
+        let wire = compressed(&vec![b'a'; bytes]);
+        frame(Role::Server, FIN | COMPRESSED | BINARY, &wire)
+    };
+    let bomb = &message(5_000_000);
+    simulate(|| async move {
+        let mut config = with(Deflate::default());
+        config.message_bytes_max = 10_000;
+        let (messages, ..) = received(config, buffers(), &message(10_000)).await;
+        assert_eq!(messages, [[b'a'; 10_000]]);
+        let (messages, failure, sent) = received(config, buffers(), &message(10_001)).await;
+        assert_eq!(messages, [] as [&[u8]; 0]);
+        let limit = Protocol::Limit { limit: Limit::Message, max: 10_000, got: 10_001 };
+        assert_eq!(failure, Some(limit));
+        assert_eq!(sent, b"\x88\x02\x03\xF1"); // 1009
+        // A bomb, and fragments that are each within the limit.
+        let (_, failure, _) = received(config, buffers(), bomb).await;
+        assert_eq!(failure, Some(limit));
+        let wire = compressed(&[b'a'; 15_000]);
+        let fragments = [
+            frame(Role::Server, COMPRESSED | BINARY, &wire[..wire.len() / 2]),
+            frame(Role::Server, FIN | CONTINUATION, &wire[wire.len() / 2..]),
+        ];
+        let (_, failure, _) = received(config, buffers(), &fragments.concat()).await;
+        assert_eq!(failure, Some(limit));
+
+        // The same, where it is the worker that has not so much to promise.
+        let small = Buffers::new(Pool::new(PoolConfig::default()), 60_000);
+        let (_, failure, sent) = received(with(takeover()), small.clone(), &message(70_000)).await;
+        assert!(
+            matches!(failure, Some(Protocol::Limit { limit: Limit::Promised, .. })),
+            "{failure:?}"
+        );
+        assert_eq!(sent, b"\x88\x02\x03\xF5"); // 1013
+        // All of it is given back.
+        let (messages, ..) = received(with(takeover()), small, &message(59_000)).await;
+        assert_eq!(messages.len(), 1);
+    });
+}
+
+#[test]
+fn offers_and_answers() {
+    const PLAIN: &str =
+        "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+    simulate(|| async {
+        let mut small = takeover();
+        small.receive_window_bits = 10;
+        for (deflate, offer, expected) in [
+            (Deflate::default(), OFFER, Some(PLAIN)),
+            (takeover(), OFFER, Some("permessage-deflate")),
+            (small, OFFER, Some("permessage-deflate; client_max_window_bits=10")),
+            (takeover(), "permessage-deflate; unknown=1", None),
+            (
+                takeover(),
+                "permessage-deflate; client_max_window_bits; client_max_window_bits",
+                None,
+            ),
+            (
+                takeover(),
+                "permessage-deflate; server_max_window_bits=7, permessage-deflate",
+                Some("permessage-deflate"),
+            ),
+            (takeover(), "other", None),
+        ] {
+            let (mut server, mut raw, answer) = raw_client(with(deflate), buffers(), offer).await;
+            assert_eq!(answer.as_deref(), expected);
+            // It is open, with compression or without.
+            raw.write_all(frame(Role::Server, FIN | TEXT, b"hello")).await.into_result().unwrap();
+            assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("hello")));
+        }
+        // A server that is to compress within 256 bytes, which zlib cannot: what it sends goes as it is.
+        let offer = "permessage-deflate; server_max_window_bits=8";
+        let (server, mut raw, answer) = raw_client(with(takeover()), buffers(), offer).await;
+        assert_eq!(answer.as_deref(), Some(offer));
+        let WebSocket { mut outgoing, mut incoming } = server;
+        raw.write_all(frame(Role::Server, FIN | COMPRESSED | TEXT, HELLO))
+            .await
+            .into_result()
+            .unwrap();
+        assert_eq!(incoming.receive().await.unwrap(), Some(Message::Text("Hello")));
+        outgoing.send(Message::Binary(&[7; 100])).await.unwrap();
+        drop((outgoing, incoming));
+        assert_eq!(frames(&read_to_end(&mut raw).await), [(FIN | BINARY, vec![7; 100])]);
+    });
+}
+
+#[test]
+fn a_client_fails_where_the_answer_is_none_to_its_offer() {
+    use HandshakeError as E;
+    simulate(|| async {
+        let open = "permessage-deflate; server_no_context_takeover";
+        for (deflate, answer, expected) in [
+            (Some(Deflate::default()), Some(open), None),
+            (Some(Deflate::default()), None, None),
+            (Some(Deflate::default()), Some("permessage-deflate"), Some(E::WrongDeflate)),
+            (
+                Some(takeover()),
+                Some("permessage-deflate; server_max_window_bits=10; server_max_window_bits=10"),
+                Some(E::WrongDeflate),
+            ),
+            (Some(takeover()), Some("permessage-deflate; other"), Some(E::WrongDeflate)),
+            (Some(takeover()), Some("other"), Some(E::UnknownExtension)),
+            (None, Some(open), Some(E::UnknownExtension)),
+        ] {
+            let (a, mut raw) = pipe();
+            let mut config = Config::default();
+            config.deflate = deflate;
+            let connecting = Sim::spawn(async move {
+                let offer = Offer::default();
+                connect::<Sim, _>(a, &buffers(), config, &offer).await.map(|_| ())
+            });
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let (_, byte) = raw.read(Vec::with_capacity(1)).await.into_result().unwrap();
+                request.extend_from_slice(&byte);
+            }
+            let request = String::from_utf8(request).unwrap();
+            let header = |name| request.lines().find_map(|line| line.strip_prefix(name));
+            let offered = header("Sec-WebSocket-Extensions: ");
+            assert_eq!(offered.is_some(), deflate.is_some());
+            let key = accept_key(header("Sec-WebSocket-Key: ").unwrap().as_bytes());
+            let extension = answer.map(|answer| format!("Sec-WebSocket-Extensions: {answer}\r\n"));
+            let response = format!(
+                "HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\n{}\
+                 Sec-WebSocket-Accept: {}\r\n\r\n",
+                extension.unwrap_or_default(),
+                std::str::from_utf8(&key).unwrap(),
+            );
+            raw.write_all(response.into_bytes()).await.into_result().unwrap();
+            match (connecting.await.unwrap(), expected) {
+                (Ok(()), None) => {}
+                (Err(Error::NotUpgraded(error)), Some(expected)) => assert_eq!(error, expected),
+                (result, _) => panic!("{answer:?}: {result:?}"),
+            }
+        }
+    });
+}
