@@ -72,6 +72,11 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
+    /// How to compress WebSocket messages, for clients that can: not at all, each for itself, or with
+    /// what a connection has sent before, which takes 0.4 MB for each connection [default: off]
+    #[arg(long, value_name = "HOW")]
+    pub deflate: Option<Deflate>,
+
     /// Seconds that connections have to finish after SIGTERM or SIGINT [default: 10]
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<u32>,
@@ -90,6 +95,20 @@ pub enum Ring {
     Default,
     /// Those that serve a loaded server best.
     Tuned,
+}
+
+/// How to compress WebSocket messages (RFC 7692).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Deflate {
+    /// Not at all: it takes more of the processor than all the rest, and can give secrets away, so it is
+    /// for whoever runs the server to choose.
+    #[default]
+    Off,
+    /// Each message for itself, by what all connections of a worker share.
+    Shared,
+    /// With context takeover, where the client allows or asks for it: each connection has its own.
+    Takeover,
 }
 
 /// How to write logs.
@@ -162,6 +181,8 @@ pub struct Limits {
     /// Mbit/s. Over WebSocket, where several are sent at once, it is how long the peer may take nothing of
     /// what is written.
     pub message_time_max: Duration,
+    /// How WebSocket messages are compressed.
+    pub deflate: Deflate,
 }
 
 impl Default for Limits {
@@ -171,6 +192,7 @@ impl Default for Limits {
             message_bytes_max: 16 << 20,
             announced_bytes_max: 256 << 20,
             message_time_max: Duration::from_secs(30),
+            deflate: Deflate::Off,
         }
     }
 }
@@ -209,6 +231,7 @@ impl Options {
             message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
             announced_bytes_max: self.announced_bytes_max.or(file.announced_bytes_max),
             message_seconds_max: self.message_seconds_max.or(file.message_seconds_max),
+            deflate: self.deflate.or(file.deflate),
             drain_seconds: self.drain_seconds.or(file.drain_seconds),
             log: self.log.or(file.log),
         }
@@ -247,6 +270,7 @@ impl Options {
                 message_time_max: self
                     .message_seconds_max
                     .map_or(defaults.message_time_max, |limit| seconds(limit.get())),
+                deflate: self.deflate.unwrap_or_default(),
             },
             drain: seconds(self.drain_seconds.unwrap_or(10)),
             log: self.log.unwrap_or_default(),

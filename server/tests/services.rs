@@ -7,7 +7,7 @@ use bytes::Bytes;
 use owned_io::{
     BufResult, ByteStream, JoinHandle, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
 };
-use owned_io_server::config::Limits;
+use owned_io_server::config::{Deflate, Limits};
 use owned_io_server::connections::Connections;
 use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{Budget, echo, http, sink, source};
@@ -22,6 +22,15 @@ fn simulate(case: impl AsyncFn()) {
         println!("seed {seed}"); // shown when it fails
         Sim::block_on(Config::with_seed(seed), case()).unwrap();
     }
+}
+
+/// With WebSocket messages compressed, in each way, and not.
+fn simulate_each_deflate(case: impl AsyncFn(Limits)) {
+    simulate(async || {
+        for deflate in [Deflate::Off, Deflate::Shared, Deflate::Takeover] {
+            case(Limits { deflate, ..Limits::default() }).await;
+        }
+    });
 }
 
 #[test]
@@ -98,8 +107,8 @@ fn source_sends_what_is_asked_for() {
 
 #[test]
 fn websocket_echo_gives_each_message_back() {
-    simulate(async || {
-        let (mut socket, serving) = upgrade("/echo", Limits::default()).await;
+    simulate_each_deflate(async |limits| {
+        let (mut socket, serving) = upgrade("/echo", limits).await;
         let long = "é".repeat(50_000);
         let messages = [Message::Text(""), Message::Binary(&[0; 300]), Message::Text(&long)];
         for message in messages {
@@ -116,8 +125,8 @@ fn websocket_echo_gives_each_message_back() {
 
 #[test]
 fn websocket_sink_answers_each_message_by_its_length() {
-    simulate(async || {
-        let (mut socket, serving) = upgrade("/sink", Limits::default()).await;
+    simulate_each_deflate(async |limits| {
+        let (mut socket, serving) = upgrade("/sink", limits).await;
         let lens = [0_usize, 3, 70_000, 125, 126];
         for len in lens {
             socket.outgoing.write(Message::Binary(&vec![1; len])).unwrap();
@@ -135,10 +144,10 @@ fn websocket_sink_answers_each_message_by_its_length() {
 
 #[test]
 fn websocket_source_sends_what_is_asked_for_and_closes() {
-    simulate(async || {
+    simulate_each_deflate(async |limits| {
         for (messages, bytes, batch) in [(7_u64, 300_usize, 2_u64), (3, 100_000, 5), (600, 0, 64)] {
             let path = format!("/source?messages={messages}&bytes={bytes}&batch={batch}");
-            let (mut socket, serving) = upgrade(&path, Limits::default()).await;
+            let (mut socket, serving) = upgrade(&path, limits).await;
             for n in 0..messages as usize {
                 let expected: Vec<u8> = (0..bytes).map(|i| (n + i) as u8).collect();
                 let received = socket.incoming.receive().await.unwrap();
@@ -147,6 +156,22 @@ fn websocket_source_sends_what_is_asked_for_and_closes() {
             assert_eq!(socket.incoming.receive().await.unwrap(), None);
             serving.await.unwrap().unwrap();
         }
+    });
+}
+
+/// As long as what does not shrink may be: compressed, it is longer.
+#[test]
+fn the_longest_message_is_given_back_compressed_too() {
+    simulate_each_deflate(async |limits| {
+        let limits = Limits { message_bytes_max: 20_000, ..limits };
+        let (mut socket, serving) = upgrade("/echo", limits).await;
+        let mut noise = vec![0; limits.message_bytes_max];
+        Sim::fill_random(&mut noise);
+        socket.outgoing.send(Message::Binary(&noise)).await.unwrap();
+        let answer = socket.incoming.receive().await.unwrap();
+        assert!(answer == Some(Message::Binary(&noise)));
+        socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await.unwrap();
+        serving.await.unwrap().unwrap();
     });
 }
 
@@ -245,7 +270,12 @@ async fn upgrade(
     let serving = http::serve::<Sim>(server, entry, buffers.clone(), Pattern::default(), limits);
     let serving = Sim::spawn(serving);
     let offer = Offer { host: "localhost", path, ..Offer::default() };
-    let config = owned_io_websocket::Config::default();
+    let mut config = owned_io_websocket::Config::default();
+    if limits.deflate != Deflate::Off {
+        let mut deflate = owned_io_websocket::deflate::Deflate::default();
+        (deflate.send_takeover, deflate.receive_takeover) = (true, true);
+        config.deflate = Some(deflate);
+    }
     let (socket, _) = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap();
     (socket, serving)
 }

@@ -13,13 +13,13 @@
 use std::borrow::Cow;
 
 use owned_io::{ByteStream, Runtime};
-use owned_io_websocket::Config;
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
+use owned_io_websocket::{Config, deflate};
 
 use super::source::{Pattern, WRITE_BYTES_MAX};
 use super::websocket::{self, Messages};
-use crate::config::Limits;
+use crate::config::{Deflate, Limits};
 use crate::connections::{Ending, Entry};
 
 /// What the queue of a connection may hold beyond a message: what the source gathers for a write, or
@@ -116,5 +116,22 @@ fn config(limits: Limits) -> Config {
     config.message_timeout = Some(limits.message_time_max);
     config.write_timeout = Some(limits.message_time_max);
     config.queue_bytes_max = limits.message_bytes_max.saturating_add(QUEUE_BYTES_SPARE);
+    config.deflate = compression(limits.deflate);
+    if config.deflate.is_some() {
+        // What cannot be compressed gets longer.
+        let longer = limits.message_bytes_max / 8 + 64;
+        config.queue_bytes_max = config.queue_bytes_max.saturating_add(longer);
+        config.frame_bytes_max = config.frame_bytes_max.saturating_add(longer);
+    }
     config
+}
+
+fn compression(how: Deflate) -> Option<deflate::Deflate> {
+    let mut deflate = deflate::Deflate::default();
+    match how {
+        Deflate::Off => return None,
+        Deflate::Shared => {}
+        Deflate::Takeover => (deflate.send_takeover, deflate.receive_takeover) = (true, true),
+    }
+    Some(deflate)
 }
