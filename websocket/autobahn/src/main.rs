@@ -28,12 +28,13 @@ mod program {
     use owned_io_tokio::Tokio;
     use owned_io_tokio_uring::TokioUring;
     use owned_io_websocket::Config;
+    use owned_io_websocket::deflate::Deflate;
     use owned_io_websocket::handshake::Offer;
     use owned_io_websocket::stream::{self, Buffers, Message, WebSocket, connect};
 
     type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-    const USAGE: &str = "usage: owned-io-autobahn RUNTIME ADDR AGENT";
+    const USAGE: &str = "usage: owned-io-autobahn RUNTIME ADDR AGENT off|shared|takeover";
 
     /// The longest message of the suite is of 16 MiB, and it is queued with its header.
     const QUEUE_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -52,27 +53,48 @@ mod program {
 
     fn run() -> Result<()> {
         let arguments: Vec<_> = env::args().skip(1).collect();
-        let [runtime, addr, agent] = &arguments[..] else { return Err(USAGE.into()) };
-        let addr = addr.parse()?;
+        let [runtime, addr, agent, deflate] = &arguments[..] else { return Err(USAGE.into()) };
+        let tested = Tested { server: addr.parse()?, agent, deflate: how(deflate)? };
         match runtime.as_str() {
-            Tokio::NAME => run_on::<Tokio>(addr, agent),
-            TokioUring::NAME => run_on::<TokioUring>(addr, agent),
-            Compio::NAME => run_on::<Compio>(addr, agent),
-            Monoio::NAME => run_on::<Monoio>(addr, agent),
-            Glommio::NAME => run_on::<Glommio>(addr, agent),
+            Tokio::NAME => run_on::<Tokio>(&tested),
+            TokioUring::NAME => run_on::<TokioUring>(&tested),
+            Compio::NAME => run_on::<Compio>(&tested),
+            Monoio::NAME => run_on::<Monoio>(&tested),
+            Glommio::NAME => run_on::<Glommio>(&tested),
             _ => Err(format!("there is no runtime {runtime}").into()),
         }
     }
 
-    fn run_on<R: Runtime>(server: SocketAddr, agent: &str) -> Result<()> {
-        R::block_on(R::Config::default(), be_tested::<R>(server, agent))?
+    /// How messages are compressed.
+    fn how(deflate: &str) -> Result<Option<Deflate>> {
+        let mut how = Deflate::default();
+        match deflate {
+            "off" => return Ok(None),
+            "shared" => {}
+            "takeover" => (how.send_takeover, how.receive_takeover) = (true, true),
+            _ => return Err(USAGE.into()),
+        }
+        how.message_bytes_min = 0; // all are to be tested
+        Ok(Some(how))
     }
 
-    async fn be_tested<R: Runtime>(server: SocketAddr, agent: &str) -> Result<()> {
+    /// By whom, as whom and with what.
+    struct Tested<'a> {
+        server: SocketAddr,
+        agent: &'a str,
+        deflate: Option<Deflate>,
+    }
+
+    fn run_on<R: Runtime>(tested: &Tested<'_>) -> Result<()> {
+        R::block_on(R::Config::default(), be_tested::<R>(tested))?
+    }
+
+    async fn be_tested<R: Runtime>(tested: &Tested<'_>) -> Result<()> {
+        let agent = tested.agent;
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), QUEUE_BYTES_MAX);
-        for case in 1..=count_cases::<R>(server, &buffers).await? {
+        for case in 1..=count_cases::<R>(tested, &buffers).await? {
             let path = format!("/runCase?case={case}&agent={agent}");
-            let socket = open::<R>(server, &path, &buffers).await?;
+            let socket = open::<R>(tested, &path, &buffers).await?;
             // Many cases are there to make the connection fail: whether it did so as it should is
             // the server's to judge.
             if let Err(error) = echo(socket).await {
@@ -80,13 +102,13 @@ mod program {
             }
         }
         let path = format!("/updateReports?agent={agent}");
-        let mut socket = open::<R>(server, &path, &buffers).await?;
+        let mut socket = open::<R>(tested, &path, &buffers).await?;
         let _ = socket.incoming.receive().await; // it may end itself as soon as they are written
         Ok(())
     }
 
-    async fn count_cases<R: Runtime>(server: SocketAddr, buffers: &Buffers) -> Result<u32> {
-        let mut socket = open::<R>(server, "/getCaseCount", buffers).await?;
+    async fn count_cases<R: Runtime>(tested: &Tested<'_>, buffers: &Buffers) -> Result<u32> {
+        let mut socket = open::<R>(tested, "/getCaseCount", buffers).await?;
         let Some(Message::Text(count)) = socket.incoming.receive().await? else {
             return Err("the server does not say how many cases there are".into());
         };
@@ -96,14 +118,15 @@ mod program {
     }
 
     async fn open<R: Runtime>(
-        server: SocketAddr,
+        tested: &Tested<'_>,
         path: &str,
         buffers: &Buffers,
     ) -> Result<WebSocket<R::TcpStream>> {
-        let stream = R::connect(ConnectOptions::new(server)).await?;
+        let stream = R::connect(ConnectOptions::new(tested.server)).await?;
         let mut config = Config::default();
         config.queue_bytes_max = QUEUE_BYTES_MAX;
-        let host = &server.to_string();
+        config.deflate = tested.deflate;
+        let host = &tested.server.to_string();
         let offer = Offer { host, path, ..Offer::default() };
         let (socket, _protocol) = connect::<R, _>(stream, buffers, config, &offer).await?;
         Ok(socket)
