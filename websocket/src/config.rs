@@ -64,6 +64,17 @@ pub struct Config {
     pub deflate: Option<crate::deflate::Deflate>,
 }
 
+#[cfg(feature = "tungstenite")]
+impl Config {
+    /// The same without compression, which tungstenite does not know.
+    pub(crate) const fn uncompressed(self) -> Self {
+        #[cfg(feature = "deflate")]
+        return Self { deflate: None, ..self };
+        #[cfg(not(feature = "deflate"))]
+        self
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {

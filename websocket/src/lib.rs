@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "tungstenite")]
+pub mod bridge;
 mod close;
 mod config;
 #[cfg(feature = "deflate")]

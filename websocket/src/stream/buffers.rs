@@ -102,12 +102,12 @@ impl Buffers {
     }
 
     /// An empty buffer of any capacity.
-    pub(super) fn take(&self) -> Vec<u8> {
+    pub(crate) fn take(&self) -> Vec<u8> {
         self.shared.spare.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Takes a buffer back.
-    pub(super) fn give(&self, mut buf: Vec<u8>) {
+    pub(crate) fn give(&self, mut buf: Vec<u8>) {
         let mut spare = self.shared.spare.borrow_mut();
         if (1..=SPARE_BYTES_MAX).contains(&buf.capacity()) && spare.len() < SPARE_MAX {
             buf.clear();

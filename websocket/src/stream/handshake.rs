@@ -45,11 +45,23 @@ pub async fn accept<R: Runtime, S: ByteStream>(
 /// # Cancellation
 /// The connection is dropped.
 pub async fn connect<'o, R: Runtime, S: ByteStream>(
-    mut stream: S,
+    stream: S,
     buffers: &Buffers,
     config: Config,
     offer: &Offer<'o>,
 ) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
+    let (opened, protocol) = ask::<R, S>(stream, buffers, config, offer).await?;
+    let engine = Engine::client(opened.fitting(), R::now(), R::fill_random);
+    Ok((opened.open::<R>(engine, false), protocol))
+}
+
+/// The client's handshake; and the subprotocol.
+pub(crate) async fn ask<'o, R: Runtime, S: ByteStream>(
+    mut stream: S,
+    buffers: &Buffers,
+    config: Config,
+    offer: &Offer<'o>,
+) -> Result<(Opened<S>, Option<&'o str>), Error> {
     let mut random = [0; 16];
     R::fill_random(&mut random);
     let key = Key::new(random);
@@ -74,10 +86,8 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
     let (response, head_bytes) = decoded.ok_or(HandshakeError::Malformed)?;
     let protocol = response.check(offer, &key)?;
     let agreed = compression::agreed(&response, offer);
-
-    let engine = Engine::client(fitting(config, pool), R::now(), R::fill_random);
-    let opened = Opened { stream, head, head_bytes, agreed };
-    Ok((opened.open::<R>(engine, false, &config, buffers), protocol))
+    let buffers = buffers.clone();
+    Ok((Opened { stream, head, head_bytes, agreed, buffers, config }, protocol))
 }
 
 /// A request that waits for its answer.
@@ -163,11 +173,29 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     /// # Cancellation
     /// The connection is dropped.
     pub async fn accept(
-        mut self,
+        self,
         origins: Origins<'_>,
         protocol: Option<&str>,
         headers: &[(&str, &str)],
     ) -> Result<WebSocket<S>, Error> {
+        let opened = self.answer(origins, protocol, headers).await?;
+        let engine = Engine::server(opened.fitting(), R::now());
+        Ok(opened.open::<R>(engine, true))
+    }
+
+    /// Agrees to no compression.
+    #[cfg(feature = "tungstenite")]
+    pub(crate) fn uncompressed(self) -> Self {
+        Self { config: self.config.uncompressed(), ..self }
+    }
+
+    /// The server's handshake.
+    pub(crate) async fn answer(
+        mut self,
+        origins: Origins<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+    ) -> Result<Opened<S>, Error> {
         let mut response = self.buffers.take();
         let (head_bytes, agreed) = match self.agree(origins, protocol, headers, &mut response) {
             Err(Error::Refused(refusal)) => return Err(self.refuse_for(refusal).await),
@@ -179,9 +207,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         self.buffers.give(written.into_result()?.1);
 
         let Self { stream, head, buffers, config, .. } = self;
-        let engine = Engine::server(fitting(config, buffers.pool()), R::now());
-        let opened = Opened { stream, head, head_bytes, agreed };
-        Ok(opened.open::<R>(engine, true, &config, &buffers))
+        Ok(Opened { stream, head, head_bytes, agreed, buffers, config })
     }
 
     /// Answers with this status, these headers and this body, which is text, and ends the
@@ -283,28 +309,34 @@ fn fitting(config: Config, pool: &Pool) -> Config {
     Config { whole_frame_bytes_max: pool.buf_bytes() - Header::BYTES_MAX, ..config }
 }
 
-/// A connection whose handshake is done.
-struct Opened<S> {
-    stream: S,
+/// A connection whose handshake is done, before it has an engine.
+pub(crate) struct Opened<S> {
+    pub(crate) stream: S,
     /// The head that was read last, and what came behind it.
     head: PoolBuf,
     head_bytes: usize,
     agreed: Option<Agreed>,
+    pub(crate) buffers: Buffers,
+    pub(crate) config: Config,
 }
 
 impl<S: ByteStream> Opened<S> {
-    fn open<R: Runtime>(
-        self,
-        engine: Engine,
-        is_server: bool,
-        config: &Config,
-        buffers: &Buffers,
-    ) -> WebSocket<S> {
-        let Self { stream, head, head_bytes, agreed } = self;
+    /// The first of the frames.
+    #[cfg(feature = "tungstenite")]
+    pub(crate) fn behind_head(&self) -> &[u8] {
+        &self.head[self.head_bytes..]
+    }
+
+    fn fitting(&self) -> Config {
+        fitting(self.config, self.buffers.pool())
+    }
+
+    fn open<R: Runtime>(self, engine: Engine, is_server: bool) -> WebSocket<S> {
+        let Self { stream, head, head_bytes, agreed, buffers, config } = self;
         let Engine { mut receiver, sender, control } = engine;
         let (inflation, deflation) = agreed.map_or((None, None), |agreed| {
             receiver.expect_compressed();
-            let (inflation, deflation) = agreed.open(is_server, config, buffers);
+            let (inflation, deflation) = agreed.open(is_server, &config, &buffers);
             (Some(inflation), deflation)
         });
         let connection = stream.shutdown_handle();

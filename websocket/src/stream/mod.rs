@@ -51,14 +51,14 @@ mod buffers;
 mod compression;
 mod encoded;
 mod error;
-mod handshake;
+pub(crate) mod handshake;
 mod inbox;
 mod incoming;
 mod link;
 mod outgoing;
-mod queue;
-mod shared;
-mod writer;
+pub(crate) mod queue;
+pub(crate) mod shared;
+pub(crate) mod writer;
 
 use std::fmt;
 

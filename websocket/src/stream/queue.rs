@@ -39,7 +39,7 @@ pub(super) struct Queue {
 }
 
 /// What is written at once.
-pub(super) enum Batch {
+pub(crate) enum Batch {
     One(Vec<u8>),
     Many(Box<IoVec<Bytes>>),
 }

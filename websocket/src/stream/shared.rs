@@ -38,7 +38,7 @@ pub(super) struct Clock {
 }
 
 /// Boxed, and so kept from one wait to the next: it costs an allocation once in many messages.
-pub(super) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An I/O error to be told again and again.
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ use super::queue::Batch;
 /// That lives as long as the connection, so nobody who waits for a write drops it by giving up, and
 /// a write that one half has begun is carried on by whichever half is polled: an answer to a ping
 /// holds up neither the half that read the ping nor the one that has something to send.
-pub(super) struct Writer {
+pub(crate) struct Writer {
     task: Pin<Box<dyn Future<Output = Infallible>>>,
     desk: Rc<Desk>,
     is_busy: bool,
@@ -34,20 +34,20 @@ pub(super) struct Writer {
 
 /// Who waits for a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Half {
+pub(crate) enum Half {
     Incoming,
     Outgoing,
 }
 
-pub(super) enum Job {
+pub(crate) enum Job {
     Write(Batch),
     Shutdown,
 }
 
 /// How a job went, and the batch that was written.
-pub(super) struct Done {
-    pub(super) result: io::Result<()>,
-    pub(super) batch: Option<Batch>,
+pub(crate) struct Done {
+    pub(crate) result: io::Result<()>,
+    pub(crate) batch: Option<Batch>,
 }
 
 /// Where the writer and its future meet.
@@ -67,7 +67,7 @@ struct Wakers {
 }
 
 impl Writer {
-    pub(super) fn new(half: impl OwnedWrite + 'static) -> Self {
+    pub(crate) fn new(half: impl OwnedWrite + 'static) -> Self {
         let desk = Rc::<Desk>::default();
         let wakers = Arc::<Wakers>::default();
         Self {
@@ -81,24 +81,25 @@ impl Writer {
         }
     }
 
-    pub(super) const fn is_busy(&self) -> bool {
+    pub(crate) const fn is_busy(&self) -> bool {
         self.is_busy
     }
 
     /// To be called when the writer is not busy, and followed by [`poll`](Self::poll).
-    pub(super) fn start(&mut self, job: Job) {
+    pub(crate) fn start(&mut self, job: Job) {
         self.desk.job.set(Some(job));
         self.desk.has_moved.set(true);
         self.is_busy = true;
     }
 
     /// Whether a job has begun, or some of it was written, since this was asked last.
-    pub(super) fn has_moved(&self) -> bool {
+    pub(crate) fn has_moved(&self) -> bool {
         self.desk.has_moved.take()
     }
 
-    /// Waits for the job that was started.
-    pub(super) fn poll(&mut self, half: Half, cx: &Context<'_>) -> Poll<Done> {
+    /// Waits for the job that was started. Inlined, although a bridge has another use of it.
+    #[inline(always)]
+    pub(crate) fn poll(&mut self, half: Half, cx: &Context<'_>) -> Poll<Done> {
         self.register(half, cx); // before, because it may be woken at once
         let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(&self.waker));
         let Some(done) = self.desk.done.take() else {
@@ -121,7 +122,7 @@ impl Writer {
     /// Has `half` woken from now on: when there is something to poll, and by
     /// [`waker`](Self::waker).
     #[inline]
-    pub(super) fn register(&mut self, half: Half, cx: &Context<'_>) {
+    pub(crate) fn register(&mut self, half: Half, cx: &Context<'_>) {
         let known = &self.known[half as usize];
         if !known.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             self.register_anew(half, cx.waker());
@@ -129,7 +130,7 @@ impl Writer {
     }
 
     /// Wakes both halves, whichever tasks they are in by then.
-    pub(super) const fn waker(&self) -> &Waker {
+    pub(crate) const fn waker(&self) -> &Waker {
         &self.waker
     }
 

@@ -1,0 +1,215 @@
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+
+use owned_io::{BufResult, OwnedRead, Pool, Spare};
+use tungstenite::Message as Theirs;
+
+use super::engine::Next;
+use super::shared::Shared;
+use super::sync::Room;
+use crate::Violation;
+use crate::stream::writer::Half;
+use crate::stream::{Error, Message, Received};
+
+/// The half that receives; it answers the peer's pings and close, and watches the time, too.
+///
+/// All of that happens while one of its methods is waited for, and at no other time.
+///
+/// # Cancellation
+///
+/// Its futures must not be dropped between a poll and their end: bytes of the peer may be lost then,
+/// and every later call says [`Error::Interrupted`]. To wait for something else meanwhile, keep the
+/// future and use [`owned_io::beside`]; to end it, use
+/// [`Outgoing::shutdown_handle`](super::Outgoing::shutdown_handle).
+pub struct Incoming<H> {
+    half: H,
+    pool: Pool,
+    shared: Rc<Shared>,
+    /// The message that was handed out last.
+    message: Option<Theirs>,
+    phase: Phase,
+    /// Whether the closing handshake was found to be done.
+    is_closing: bool,
+    /// Whether a read is under way; or was, if nobody waits for it.
+    is_reading: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Open,
+    /// Nothing is read any more, for this reason: none after a closing handshake.
+    Over(Option<crate::Error>),
+}
+
+impl<H: OwnedRead> Incoming<H> {
+    pub(super) const fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
+        let (message, phase) = (None, Phase::Open);
+        Self { half, pool, shared, message, phase, is_closing: false, is_reading: false }
+    }
+
+    /// Waits for the next message; none once the connection is closed as it should be, and when it is
+    /// called after that.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`]: the connection has failed, the peer was told why, and every later call
+    /// says the same. [`Error::Io`]: it is lost; but after
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), all buffers of the pool being in use, receiving
+    /// again later goes on where this left off.
+    ///
+    /// # Cancellation
+    /// See the [type](Self#cancellation).
+    pub async fn receive(&mut self) -> Result<Option<Message<'_>>, Error> {
+        self.message = self.find().await?;
+        Ok(self.message.as_ref().map(borrowed))
+    }
+
+    /// The next message, if it is here already: does not wait, and reads nothing. None says nothing
+    /// about why: [`receive`](Self::receive) does.
+    pub fn try_receive(&mut self) -> Option<Message<'_>> {
+        self.message = self.find_here();
+        self.message.as_ref().map(borrowed)
+    }
+
+    /// The same as [`receive`](Self::receive), except that the message is moved out, which costs
+    /// nothing: it is always [owned](Received::Owned).
+    ///
+    /// # Errors
+    /// As for [`receive`](Self::receive).
+    ///
+    /// # Cancellation
+    /// See the [type](Self#cancellation).
+    pub async fn receive_owned(&mut self) -> Result<Option<Received<'_>>, Error> {
+        Ok(self.find().await?.map(moved_out))
+    }
+
+    /// The next message, moved out, if it is here already: see [`try_receive`](Self::try_receive).
+    pub fn try_receive_owned(&mut self) -> Option<Received<'_>> {
+        self.find_here().map(moved_out)
+    }
+
+    fn over(&self) -> Option<Result<(), Error>> {
+        match self.phase {
+            _ if self.is_reading => Some(Err(Error::Interrupted)),
+            Phase::Open => None,
+            Phase::Over(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
+        }
+    }
+
+    fn find_here(&mut self) -> Option<Theirs> {
+        if self.over().is_some() {
+            return None;
+        }
+        match self.shared.next() {
+            Next::Message(message) => Some(message),
+            Next::Starved => None,
+            Next::Closed => {
+                self.is_closing = true;
+                None
+            }
+            Next::Failed(failure) => {
+                self.shared.fail(failure);
+                None
+            }
+        }
+    }
+
+    async fn find(&mut self) -> Result<Option<Theirs>, Error> {
+        if let Some(over) = self.over() {
+            return over.map(|()| None);
+        }
+        loop {
+            let next = if self.is_closing { Next::Closed } else { self.shared.next() };
+            match next {
+                Next::Message(message) => return Ok(Some(message)),
+                Next::Starved => self.read_more().await?,
+                Next::Closed => {
+                    self.phase = Phase::Over(None);
+                    self.shared.end();
+                    self.linger().await;
+                    return Ok(None);
+                }
+                Next::Failed(failure) => {
+                    self.phase = Phase::Over(Some(failure));
+                    self.shared.fail(failure);
+                    match failure.close_code() {
+                        Some(_) => self.linger().await,
+                        None => self.shared.abort(),
+                    }
+                    return Err(failure.into());
+                }
+            }
+        }
+    }
+
+    async fn read_more(&mut self) -> Result<(), Error> {
+        match self.read().await {
+            Ok(_) => Ok(()), // an end of the stream is tungstenite's to judge
+            Err(_) if self.shared.failure().is_some() => Ok(()), // meanwhile: that is told next
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Err(error.into()),
+            Err(error) => {
+                self.phase = Phase::Over(Some(Violation::EndedWithoutClose.into()));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Reads what there is into the buffer; says how many bytes that are.
+    async fn read(&mut self) -> io::Result<usize> {
+        let Self { half, pool, shared, is_reading, .. } = self;
+        *is_reading = true;
+        let room = shared.with_buffers(|buffers| buffers.room());
+        let read = match room {
+            Room::Pooled => {
+                let mut reading = pin!(half.read_pooled(pool));
+                let read = poll_fn(|cx| shared.poll_beside_duties(reading.as_mut(), cx)).await;
+                read.map(|buf| {
+                    let n = buf.len();
+                    shared.with_buffers(|buffers| buffers.fill_pooled(buf));
+                    n
+                })
+            }
+            Room::Own(spare) => {
+                let mut reading = pin!(half.read(spare));
+                let read = poll_fn(|cx| shared.poll_beside_duties(reading.as_mut(), cx)).await;
+                let BufResult(read, buf) = read.map_buf(Spare::into_inner);
+                read.inspect(|_| shared.with_buffers(|buffers| buffers.fill(buf)))
+            }
+        };
+        *is_reading = false;
+        read
+    }
+
+    /// Writes what is left, the close frame last, and waits for the peer to end the stream, or for
+    /// the time to be up. If the connection were closed before, with bytes that nobody has read, the
+    /// peer might never see what it was sent last.
+    async fn linger(&mut self) {
+        while self.read().await.is_ok_and(|n| n > 0) {}
+        let shared = &self.shared;
+        let flushing = poll_fn(|cx| shared.poll_flush(Half::Incoming, cx));
+        let mut flushing = pin!(flushing);
+        let _ = poll_fn(|cx| shared.poll_beside_duties(flushing.as_mut(), cx)).await;
+        shared.abort();
+    }
+}
+
+fn borrowed(message: &Theirs) -> Message<'_> {
+    match message {
+        Theirs::Text(text) => Message::Text(text),
+        Theirs::Binary(bytes) => Message::Binary(bytes),
+        other => unreachable!("{} bytes of a control frame", other.len()),
+    }
+}
+
+fn moved_out(message: Theirs) -> Received<'static> {
+    let kind = borrowed(&message).kind();
+    Received::Owned(kind, message.into_data())
+}
+
+impl<H> fmt::Debug for Incoming<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,204 @@
+//! The same face as [`stream`](crate::stream) over tungstenite, for comparison: tungstenite reads from
+//! and writes to buffers, without waiting, and these are filled and written beside it.
+//!
+//! That is how the protocol comes to runtimes that own buffers where nobody has written it for them.
+//! What it costs depends on the [`Strategy`]: each byte is copied at least once more than in the native
+//! stream each way.
+//!
+//! Code that takes either engine is written on [`AnyIncoming`] and [`AnyOutgoing`]. What tungstenite does
+//! not do, or otherwise than the native stream:
+//!
+//! | | native | here |
+//! |---|---|---|
+//! | a peer that is gone without a word | pings find out; [`idle_timeout`](Config::idle_timeout) | is noticed when something is sent to it |
+//! | a message that does not end | [`message_timeout`](Config::message_timeout) | is waited for |
+//! | messages in pieces | as they come | put together, always: a piece is a message |
+//! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
+//! | memory for what a frame announces | promised by [`Buffers`], read into directly | the allocator's, at once; bounded by the limits on frames and messages alone, for each connection |
+//! | memory of an idle connection | none, where a pending read pins none | tungstenite's own buffer, as large as the bridge's is at first; and another as large as the longest that was queued |
+//! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads from where they are | copies them twice |
+//! | compression | with feature `deflate` | none is offered or agreed to |
+//! | one frame to many connections | [`EncodedFrame`](crate::stream::EncodedFrame) | none |
+//! | pings that come faster than pongs leave | 4 KiB of pongs wait, then the latest alone | as many as [`queue_bytes_max`](Config::queue_bytes_max) holds |
+//! | a length not written in the fewest bytes (5.2) | [`LengthNotMinimal`](crate::Violation::LengthNotMinimal) | accepted |
+//! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](crate::Violation::ReservedCloseCode) | answered by 1002, and taken for a close |
+//! | a close reason that is not UTF-8 | [`CloseReasonNotUtf8`](crate::Violation::CloseReasonNotUtf8) | [`TextNotUtf8`](crate::Violation::TextNotUtf8) |
+//! | text that is not UTF-8 | is refused once the bytes are there | once the frame is there |
+//! | [`queued_bytes`](Outgoing::queued_bytes) | not yet known to be written | queued since all was written |
+//!
+//! ```
+//! use owned_io::{ByteStream, Pool, PoolConfig, Runtime};
+//! use owned_io_websocket::bridge::{Strategy, WebSocket, accept, connect};
+//! use owned_io_websocket::handshake::Offer;
+//! use owned_io_websocket::stream::{Buffers, Error, Message};
+//! use owned_io_websocket::{CloseCode, CloseFrame, Config};
+//!
+//! async fn server<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
+//!     let WebSocket { mut incoming, mut outgoing } =
+//!         accept::<R, _>(stream, &buffers, Config::default(), Strategy::LINEAR).await?;
+//!     while let Some(message) = incoming.receive().await? {
+//!         outgoing.send(message).await?;
+//!     }
+//!     Ok(())
+//! }
+//!
+//! async fn client<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
+//!     let (config, strategy) = (Config::default(), Strategy::EXPONENTIAL);
+//!     let (mut socket, _protocol) =
+//!         connect::<R, _>(stream, &buffers, config, strategy, &Offer::default()).await?;
+//!     socket.outgoing.send(Message::Text("hello")).await?;
+//!     assert_eq!(socket.incoming.receive().await?, Some(Message::Text("hello")));
+//!     socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
+//! }
+//!
+//! # use owned_io_sim::Sim;
+//! # owned_io_sim::block_on(async {
+//! let (a, b) = owned_io_sim::pipe();
+//! let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 * 1024 * 1024);
+//! let server = Sim::spawn(server::<Sim>(a, buffers.clone()));
+//! client::<Sim>(b, buffers).await?;
+//! server.await.expect("no panic")?;
+//! # Ok::<(), Error>(())
+//! # }).unwrap();
+//! ```
+
+mod engine;
+mod error;
+mod face;
+mod incoming;
+mod outgoing;
+mod shared;
+mod strategy;
+mod sync;
+
+use std::rc::Rc;
+
+use owned_io::{ByteStream, Runtime};
+use tungstenite::protocol::Role;
+
+pub use face::{AnyIncoming, AnyOutgoing, Extent};
+pub use incoming::Incoming;
+pub use outgoing::{CloseHandle, Outgoing};
+pub use strategy::Strategy;
+pub use sync::Work;
+
+use crate::handshake::{Offer, Origins};
+use crate::stream::handshake::{Opened, ask};
+use crate::stream::{Buffers, Error, Pending};
+use crate::{CloseFrame, Config};
+use engine::Engine;
+use shared::Shared;
+use sync::SyncBuffers;
+
+/// A connection: what comes in and what goes out, to be moved apart as one likes.
+///
+/// It is closed when both halves are dropped; without a closing handshake, unless there was one.
+#[derive(Debug)]
+pub struct WebSocket<S: ByteStream> {
+    /// Receives.
+    pub incoming: Incoming<S::ReadHalf>,
+    /// Sends.
+    pub outgoing: Outgoing,
+}
+
+impl<S: ByteStream> WebSocket<S> {
+    /// Closes the connection: sends what is queued and then the close frame, and waits for the
+    /// peer's, for at most [`close_timeout`](Config::close_timeout). Messages that come meanwhile are
+    /// thrown away.
+    ///
+    /// # Errors
+    /// As for [`Outgoing::close`] and [`Incoming::receive`].
+    ///
+    /// # Cancellation
+    /// As for [`Incoming::receive`].
+    pub async fn close(&mut self, frame: CloseFrame<'_>) -> Result<(), Error> {
+        self.outgoing.begin_close(frame)?;
+        while self.incoming.receive().await?.is_some() {}
+        Ok(())
+    }
+}
+
+/// The server's side of a connection, whatever path it asks for and wherever it comes from.
+///
+/// To look at the request first, see [`Pending`].
+///
+/// # Errors
+/// As for [`Pending::read`] and [`Pending::accept`].
+///
+/// # Cancellation
+/// The connection is dropped.
+///
+/// # Panics
+/// If the strategy allows a buffer no bytes.
+pub async fn accept<R: Runtime, S: ByteStream>(
+    stream: S,
+    buffers: &Buffers,
+    config: Config,
+    strategy: Strategy,
+) -> Result<WebSocket<S>, Error> {
+    let pending = Pending::<R, S>::read(stream, buffers, config).await?;
+    pending.accept_bridged(Origins::Any, None, &[], strategy).await
+}
+
+/// The client's side of a connection that is open already; and the subprotocol that was agreed on,
+/// one of those of the offer.
+///
+/// # Errors
+/// As for [`stream::connect`](crate::stream::connect).
+///
+/// # Cancellation
+/// The connection is dropped.
+///
+/// # Panics
+/// If the strategy allows a buffer no bytes.
+pub async fn connect<'o, R: Runtime, S: ByteStream>(
+    stream: S,
+    buffers: &Buffers,
+    config: Config,
+    strategy: Strategy,
+    offer: &Offer<'o>,
+) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
+    let config = config.uncompressed();
+    let (opened, protocol) = ask::<R, S>(stream, buffers, config, offer).await?;
+    Ok((open::<R, S>(opened, strategy, Role::Client), protocol))
+}
+
+impl<R: Runtime, S: ByteStream> Pending<R, S> {
+    /// The same as [`accept`](Self::accept), for a connection over tungstenite.
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept).
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    ///
+    /// # Panics
+    /// If the strategy allows a buffer no bytes.
+    pub async fn accept_bridged(
+        self,
+        origins: Origins<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+        strategy: Strategy,
+    ) -> Result<WebSocket<S>, Error> {
+        let opened = self.uncompressed().answer(origins, protocol, headers).await?;
+        Ok(open::<R, S>(opened, strategy, Role::Server))
+    }
+}
+
+/// A connection whose handshake is done, with what came behind the head.
+fn open<R: Runtime, S: ByteStream>(
+    opened: Opened<S>,
+    strategy: Strategy,
+    role: Role,
+) -> WebSocket<S> {
+    let first = opened.behind_head().to_vec();
+    let Opened { stream, buffers, config, .. } = opened;
+    let pool = buffers.pool().clone();
+    let engine = Engine::new(SyncBuffers::new(strategy, buffers), first, role, config);
+    let connection = stream.shutdown_handle();
+    let (read, write) = stream.into_split();
+    let shared = Rc::new(Shared::new::<R>(engine, write, connection, config));
+    let incoming = Incoming::new(read, pool, Rc::clone(&shared));
+    WebSocket { incoming, outgoing: Outgoing::new(shared) }
+}

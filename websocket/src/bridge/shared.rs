@@ -1,0 +1,265 @@
+//! [`Shared`]: what the halves of a connection do with the engine.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
+
+use super::engine::{Engine, Next};
+use super::sync::{SyncBuffers, Work};
+use crate::stream::queue::Batch;
+use crate::stream::shared::Sleep;
+use crate::stream::writer::{Done, Half, Job, Writer};
+use crate::{CloseFrame, Config, Error, Misuse, Part, Timeout};
+
+/// What the halves of a connection share.
+pub(super) struct Shared {
+    engine: RefCell<Engine>,
+    writer: RefCell<Writer>,
+    pub(super) connection: ShutdownHandle,
+    config: Config,
+    sleep: fn(Duration) -> Sleep,
+    close: Cell<Close>,
+    /// Why the connection failed.
+    failure: Cell<Option<Error>>,
+    /// Why nothing can be written any more.
+    broken: RefCell<Option<io::Error>>,
+    write_alarm: RefCell<Option<Sleep>>,
+    close_alarm: RefCell<Option<Sleep>>,
+}
+
+/// How far the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Close {
+    /// Not at all.
+    No,
+    /// A close frame of ours is queued, or was written.
+    Begun,
+    /// Nothing is sent any more but what is queued, and then our side of the stream is to be ended.
+    Over,
+    /// It is ended, or about to be.
+    WriteEnded,
+}
+
+impl Shared {
+    pub(super) fn new<R: Runtime>(
+        engine: Engine,
+        half: impl OwnedWrite + 'static,
+        connection: ShutdownHandle,
+        config: Config,
+    ) -> Self {
+        Self {
+            engine: RefCell::new(engine),
+            writer: RefCell::new(Writer::new(half)),
+            connection,
+            config,
+            sleep: |duration| Box::pin(R::sleep(duration)),
+            close: Cell::new(Close::No),
+            failure: Cell::new(None),
+            broken: RefCell::new(None),
+            write_alarm: RefCell::new(None),
+            close_alarm: RefCell::new(None),
+        }
+    }
+
+    /// What was received says.
+    pub(super) fn next(&self) -> Next {
+        match self.failure.get() {
+            Some(failure) => Next::Failed(failure),
+            None => self.engine.borrow_mut().next(),
+        }
+    }
+
+    /// Queues a frame of a message.
+    pub(super) fn write(&self, part: Part, payload: Bytes) -> Result<(), Error> {
+        self.check_open()?;
+        self.engine.borrow_mut().write(part, payload)
+    }
+
+    /// Queues a ping.
+    pub(super) fn ping(&self, payload: &[u8]) -> Result<(), Error> {
+        self.check_open()?;
+        self.engine.borrow_mut().ping(payload)
+    }
+
+    /// How many bytes were queued since all was written.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.engine.borrow().queued_bytes()
+    }
+
+    pub(super) fn work(&self) -> Work {
+        self.engine.borrow().sync().work()
+    }
+
+    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), Error> {
+        if frame.reason.len() > CloseFrame::REASON_BYTES_MAX {
+            return Err(Misuse::LongControlFrame.into());
+        }
+        if self.close.get() == Close::No {
+            self.queue_close(frame);
+            self.close.set(Close::Begun);
+            self.writer.borrow().waker().wake_by_ref(); // there is something to send
+        }
+        Ok(())
+    }
+
+    /// The connection has failed: the peer is told why, if there is something to tell.
+    pub(super) fn fail(&self, failure: Error) {
+        if self.failure.replace(Some(failure)).is_none() {
+            if let Some(code) = failure.close_code() {
+                self.queue_close(CloseFrame { code: Some(code), reason: "" });
+            }
+            self.end();
+        }
+    }
+
+    /// Nothing is sent any more but what is queued.
+    pub(super) fn end(&self) {
+        if self.close.get() != Close::WriteEnded {
+            self.close.set(Close::Over);
+        }
+        self.engine.borrow_mut().handle_ending();
+    }
+
+    /// Ends the connection both ways, at once.
+    pub(super) fn abort(&self) {
+        self.connection.shutdown(Shutdown::Both);
+    }
+
+    pub(super) const fn failure(&self) -> Option<Error> {
+        self.failure.get()
+    }
+
+    pub(super) fn with_buffers<T>(&self, f: impl FnOnce(&mut SyncBuffers) -> T) -> T {
+        f(self.engine.borrow_mut().sync_mut())
+    }
+
+    /// Has tungstenite write to its buffer, and writes that, until neither has anything; then, if that
+    /// was the end, ends our side of the stream.
+    pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut writer = self.writer.borrow_mut();
+        loop {
+            if let Some(broken) = &*self.broken.borrow() {
+                if self.close.get() != Close::No {
+                    self.abort(); // the peer will never know
+                }
+                return Poll::Ready(Err(again(broken)));
+            }
+            if !writer.is_busy() {
+                let Some(job) = self.next_job() else {
+                    self.handle_flushed(&writer);
+                    return Poll::Ready(Ok(()));
+                };
+                writer.start(job);
+            }
+            let Poll::Ready(Done { result, batch }) = writer.poll(half, cx) else {
+                ready!(self.poll_write_alarm(&writer));
+                continue;
+            };
+            *self.write_alarm.borrow_mut() = None;
+            // Otherwise our side of the stream was ended, or is gone already.
+            if let Some(Batch::One(buf)) = batch {
+                self.with_buffers(|buffers| buffers.give_back(buf));
+                *self.broken.borrow_mut() = result.err();
+            }
+        }
+    }
+
+    /// Waits for `operation`; meanwhile sends answers, and watches the time.
+    pub(super) fn poll_beside_duties<F: Future>(
+        &self,
+        mut operation: Pin<&mut F>,
+        cx: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        if self.engine.borrow().has_replies() || self.writer.borrow().is_busy() {
+            let _ = self.poll_flush(Half::Incoming, cx); // who sends the next message learns of an error
+        }
+        if let Poll::Ready(output) = operation.as_mut().poll(cx) {
+            return Poll::Ready(output);
+        }
+        self.writer.borrow_mut().register(Half::Incoming, cx);
+        ready!(self.poll_close_alarm());
+        operation.poll(cx) // which ends by that
+    }
+
+    fn check_open(&self) -> Result<(), Error> {
+        match (self.failure.get(), self.close.get()) {
+            (None, Close::No) => Ok(()),
+            _ => Err(Misuse::SentAfterClose.into()),
+        }
+    }
+
+    fn queue_close(&self, frame: CloseFrame<'_>) {
+        let is_queued = self.engine.borrow_mut().close(frame);
+        if !is_queued {
+            self.abort(); // a peer that has sent so many pings and takes no answer
+        }
+    }
+
+    fn next_job(&self) -> Option<Job> {
+        let mut engine = self.engine.borrow_mut();
+        if let Some(buf) = engine.take_outbound() {
+            return Some(Job::Write(Batch::One(buf)));
+        }
+        // RFC 6455 7.1.1: it is the server that ends the stream, and whoever fails the connection.
+        let is_ours_to_end = engine.is_server() || self.failure.get().is_some();
+        if self.close.get() == Close::Over && is_ours_to_end {
+            self.close.set(Close::WriteEnded);
+            return Some(Job::Shutdown);
+        }
+        None
+    }
+
+    /// All is written.
+    fn handle_flushed(&self, writer: &Writer) {
+        self.engine.borrow_mut().handle_flushed();
+        let mut alarm = self.close_alarm.borrow_mut();
+        if self.close.get() != Close::No && alarm.is_none() {
+            *alarm = Some((self.sleep)(self.config.close_timeout));
+            writer.waker().wake_by_ref(); // the half that receives watches it
+        }
+    }
+
+    /// A write waits for the peer: ready when that was too long.
+    fn poll_write_alarm(&self, writer: &Writer) -> Poll<()> {
+        let Some(limit) = self.config.write_timeout else { return Poll::Pending };
+        let mut alarm = self.write_alarm.borrow_mut();
+        if writer.has_moved() {
+            *alarm = None;
+        }
+        let sleep = alarm.get_or_insert_with(|| (self.sleep)(limit));
+        ready!(sleep.as_mut().poll(&mut Context::from_waker(writer.waker())));
+        *alarm = Some((self.sleep)(limit));
+        self.time_out(Timeout::Write);
+        Poll::Ready(())
+    }
+
+    /// The closing handshake is waited for: ready when that was too long.
+    fn poll_close_alarm(&self) -> Poll<()> {
+        let mut alarm = self.close_alarm.borrow_mut();
+        let Some(sleep) = &mut *alarm else { return Poll::Pending };
+        let waker = self.writer.borrow().waker().clone();
+        ready!(sleep.as_mut().poll(&mut Context::from_waker(&waker)));
+        *alarm = None;
+        self.time_out(Timeout::Close);
+        Poll::Ready(())
+    }
+
+    fn time_out(&self, timeout: Timeout) {
+        if self.failure.get().is_none() {
+            self.failure.set(Some(Error::Timeout(timeout)));
+        }
+        self.abort();
+    }
+}
+
+/// The same error, to be told again.
+fn again(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}

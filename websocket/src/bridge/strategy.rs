@@ -1,0 +1,97 @@
+//! [`Strategy`]: how large the buffers of a bridge are.
+
+/// How large the buffers between tungstenite and the connection are, one for each direction.
+///
+/// What does not fit waits in tungstenite's own, which moves what is left to its front each time that a
+/// part was taken: a message many times as long as the buffer is copied many times over. A buffer that
+/// grows by what it has to hold grows for what is sent; for what is received it grows once a read has
+/// filled it, to 1 MiB at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Of one size, held as long as the connection: see [`FIXED`](Self::FIXED).
+    Fixed {
+        /// The size, in bytes.
+        bytes: usize,
+    },
+    /// Grows by steps, and shrinks to one step once all is consumed and it is over four steps large:
+    /// see [`LINEAR`](Self::LINEAR).
+    Linear {
+        /// The size of a step, in bytes.
+        step_bytes: usize,
+        /// The most it grows to, in bytes.
+        bytes_max: usize,
+    },
+    /// Grows to powers of two; taken from the worker's [`Buffers`](crate::stream::Buffers) when it is
+    /// needed, and given back when all is consumed: see [`EXPONENTIAL`](Self::EXPONENTIAL). A read that
+    /// comes after one that filled its buffer has one already while it waits.
+    Exponential {
+        /// The most it grows to, in bytes.
+        bytes_max: usize,
+    },
+}
+
+impl Strategy {
+    /// 8 KiB: what bridges do as a rule.
+    pub const FIXED: Self = Self::Fixed { bytes: 8 * 1024 };
+    /// From 128 KiB up to 64 MB.
+    pub const LINEAR: Self = Self::Linear { step_bytes: 128 * 1024, bytes_max: 64_000_000 };
+    /// Up to 64 MiB.
+    pub const EXPONENTIAL: Self = Self::Exponential { bytes_max: 64 << 20 };
+
+    /// The most bytes that a buffer may have.
+    pub(super) const fn bytes_max(self) -> usize {
+        match self {
+            Self::Fixed { bytes } => bytes,
+            Self::Linear { bytes_max, .. } | Self::Exponential { bytes_max } => bytes_max,
+        }
+    }
+
+    /// How large a buffer is to be that has to hold `needed` bytes, which is at most
+    /// [`bytes_max`](Self::bytes_max).
+    pub(super) fn capacity_for(self, needed: usize) -> usize {
+        let capacity = match self {
+            Self::Fixed { bytes } => bytes,
+            Self::Linear { step_bytes, .. } => needed.next_multiple_of(step_bytes),
+            Self::Exponential { .. } => needed.checked_next_power_of_two().unwrap_or(usize::MAX),
+        };
+        capacity.min(self.bytes_max())
+    }
+
+    /// Whether a buffer of this capacity is kept once all of it is consumed.
+    pub(super) const fn keeps(self, capacity: usize) -> bool {
+        match self {
+            Self::Fixed { .. } => true,
+            Self::Linear { step_bytes, .. } => capacity <= step_bytes.saturating_mul(4),
+            Self::Exponential { .. } => false,
+        }
+    }
+
+    /// # Panics
+    /// If nothing could ever be read or written.
+    pub(super) const fn assert_valid(self) {
+        assert!(self.bytes_max() > 0, "the buffers of a bridge have no bytes");
+        if let Self::Linear { step_bytes, .. } = self {
+            assert!(step_bytes > 0, "the buffers of a bridge grow by nothing");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_grow_as_the_strategy_says() {
+        let fixed = Strategy::Fixed { bytes: 10 };
+        assert_eq!([1, 10].map(|needed| fixed.capacity_for(needed)), [10, 10]);
+        assert!(fixed.keeps(10));
+        let linear = Strategy::Linear { step_bytes: 10, bytes_max: 65 };
+        let sizes = [1, 10, 11, 60, 61, 65].map(|needed| linear.capacity_for(needed));
+        assert_eq!(sizes, [10, 10, 20, 60, 65, 65]);
+        assert_eq!([10, 40, 50].map(|capacity| linear.keeps(capacity)), [true, true, false]);
+        let exponential = Strategy::Exponential { bytes_max: 100 };
+        assert_eq!([1, 3, 33, 65].map(|needed| exponential.capacity_for(needed)), [1, 4, 64, 100]);
+        assert!(!exponential.keeps(1));
+    }
+}

@@ -1,0 +1,292 @@
+//! [`SyncBuffers`]: what tungstenite takes for its connection.
+
+use std::io::{self, Read, Write};
+
+use owned_io::{IoBufMut, PoolBuf, Spare};
+
+use super::Strategy;
+use crate::stream::Buffers;
+
+/// The most bytes that one read is for, however far a buffer may grow: kernels hold a few MiB for a
+/// socket. It bounds what a service may find here at once, too.
+pub(super) const FILL_BYTES_MAX: usize = 1024 * 1024;
+
+/// Two buffers that are read from and written to without waiting: what is not there, or does not fit,
+/// is [`WouldBlock`](io::ErrorKind::WouldBlock). They are filled and written from outside.
+pub(super) struct SyncBuffers {
+    strategy: Strategy,
+    buffers: Buffers,
+    inbound: Inbound,
+    /// How much of `inbound` is consumed.
+    at: usize,
+    /// How many bytes the next read is for.
+    fill_bytes: usize,
+    /// Whether the peer has ended the stream.
+    is_ended: bool,
+    /// None while it is being written.
+    outbound: Option<Vec<u8>>,
+    work: Work,
+}
+
+/// What bytes went through on their way between tungstenite and the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Work {
+    /// Bytes that were copied between the buffers of tungstenite and those of the bridge, both ways.
+    pub copied_bytes: u64,
+    /// Bytes that tungstenite moved to the front of its buffer, because those before them were taken:
+    /// each byte as often as it was moved.
+    pub moved_bytes: u64,
+}
+
+/// Received bytes, and what they are in.
+enum Inbound {
+    Own(Vec<u8>),
+    Pooled(PoolBuf),
+}
+
+/// What to read into.
+pub(super) enum Room {
+    Own(Spare<Vec<u8>>),
+    /// A buffer of the pool, taken when there is something to read.
+    Pooled,
+}
+
+impl SyncBuffers {
+    pub(super) fn new(strategy: Strategy, buffers: Buffers) -> Self {
+        strategy.assert_valid();
+        let mut new = Self {
+            strategy,
+            buffers,
+            inbound: Inbound::Own(Vec::new()),
+            at: 0,
+            fill_bytes: 0,
+            is_ended: false,
+            outbound: Some(Vec::new()),
+            work: Work::default(),
+        };
+        new.fill_bytes = new.base_bytes();
+        new
+    }
+
+    /// The size that buffers start with.
+    pub(super) fn base_bytes(&self) -> usize {
+        let base_bytes = match self.strategy {
+            Strategy::Fixed { bytes } => bytes,
+            Strategy::Linear { step_bytes, bytes_max } => step_bytes.min(bytes_max),
+            Strategy::Exponential { .. } => self.buffers.pool().buf_bytes(),
+        };
+        base_bytes.min(FILL_BYTES_MAX)
+    }
+
+    pub(super) const fn work(&self) -> Work {
+        self.work
+    }
+
+    /// For the next read, once all is consumed.
+    pub(super) fn room(&mut self) -> Room {
+        let is_pooled = matches!(self.strategy, Strategy::Exponential { .. });
+        if is_pooled && self.fill_bytes <= self.buffers.pool().buf_bytes() {
+            return Room::Pooled;
+        }
+        let mut buf = match std::mem::replace(&mut self.inbound, Inbound::Own(Vec::new())) {
+            Inbound::Own(buf) if !is_pooled => buf,
+            _ => self.buffers.take(),
+        };
+        buf.clear();
+        if buf.capacity() < self.fill_bytes {
+            buf.reserve_exact(self.fill_bytes);
+        }
+        Room::Own(buf.spare().limit(self.fill_bytes))
+    }
+
+    /// Takes what was read into its [`room`](Self::room); nothing, if that was the end.
+    pub(super) fn fill(&mut self, buf: Vec<u8>) {
+        self.handle_filled(buf.len());
+        self.inbound = Inbound::Own(buf);
+    }
+
+    /// Takes what was read into a buffer of the pool; nothing, if that was the end.
+    pub(super) fn fill_pooled(&mut self, buf: PoolBuf) {
+        self.handle_filled(buf.len());
+        self.inbound = Inbound::Pooled(buf);
+    }
+
+    /// What has to be written, if anything has. No more can be taken until it is
+    /// [given back](Self::give_back).
+    pub(super) fn take_outbound(&mut self) -> Option<Vec<u8>> {
+        self.outbound.take_if(|buf| !buf.is_empty())
+    }
+
+    /// What was taken, written.
+    pub(super) fn give_back(&mut self, buf: Vec<u8>) {
+        self.outbound = Some(self.after_use(buf));
+    }
+
+    /// A read that filled its buffer had more to read, as like as not: the next one has a larger one.
+    fn handle_filled(&mut self, n: usize) {
+        (self.at, self.is_ended) = (0, n == 0);
+        let was_full = n == self.fill_bytes;
+        self.fill_bytes = match self.strategy {
+            Strategy::Linear { .. } if !self.strategy.keeps(self.fill_bytes) => self.base_bytes(),
+            Strategy::Linear { step_bytes, .. } if was_full => self.fill_bytes + step_bytes,
+            Strategy::Fixed { .. } | Strategy::Linear { .. } => self.fill_bytes,
+            Strategy::Exponential { .. } if was_full => self.fill_bytes * 2,
+            Strategy::Exponential { .. } => self.base_bytes(),
+        };
+        self.fill_bytes = self.fill_bytes.min(self.strategy.bytes_max()).min(FILL_BYTES_MAX);
+    }
+
+    /// What becomes of a buffer all of which is consumed.
+    fn after_use(&self, mut buf: Vec<u8>) -> Vec<u8> {
+        buf.clear();
+        match self.strategy {
+            _ if self.strategy.keeps(buf.capacity()) => buf,
+            Strategy::Exponential { .. } => {
+                self.buffers.give(buf);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Read for SyncBuffers {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let received = match &self.inbound {
+            Inbound::Own(buf) => &buf[..],
+            Inbound::Pooled(buf) => buf,
+        };
+        let left = &received[self.at..];
+        if left.is_empty() {
+            return if self.is_ended { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        }
+        let n = left.len().min(out.len());
+        out[..n].copy_from_slice(&left[..n]);
+        self.at += n;
+        self.work.copied_bytes += n as u64;
+        if self.at == received.len() {
+            let used = std::mem::replace(&mut self.inbound, Inbound::Own(Vec::new()));
+            self.at = 0;
+            if let Inbound::Own(buf) = used {
+                self.inbound = Inbound::Own(self.after_use(buf));
+            }
+        }
+        Ok(n)
+    }
+}
+
+impl Write for SyncBuffers {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let strategy = self.strategy;
+        let Some(buf) = &mut self.outbound else { return Err(io::ErrorKind::WouldBlock.into()) };
+        let n = bytes.len().min(strategy.bytes_max() - buf.len());
+        if n == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if buf.capacity() == 0 && matches!(strategy, Strategy::Exponential { .. }) {
+            *buf = self.buffers.take();
+        }
+        let needed = buf.len() + n;
+        if buf.capacity() < needed {
+            buf.reserve_exact(strategy.capacity_for(needed) - buf.len());
+        }
+        buf.extend_from_slice(&bytes[..n]);
+        self.work.copied_bytes += n as u64;
+        self.work.moved_bytes += (bytes.len() - n) as u64; // by whoever is told that `n` were taken
+        Ok(n)
+    }
+
+    /// Nothing: what is written from outside is written there.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owned_io::{Pool, PoolConfig};
+
+    use super::*;
+
+    fn sync(strategy: Strategy) -> SyncBuffers {
+        let mut config = PoolConfig::default();
+        config.buf_bytes = 256;
+        SyncBuffers::new(strategy, Buffers::new(Pool::new(config), 0))
+    }
+
+    /// One read that brings `n` bytes, all of which are consumed; says how many it could have brought.
+    fn fill(sync: &mut SyncBuffers, n: usize) -> usize {
+        let room = match sync.room() {
+            Room::Pooled => {
+                let mut buf = sync.buffers.pool().take().unwrap();
+                let room = buf.buf_capacity();
+                assert_eq!(buf.buf_fill(&vec![1; n.min(room)]), n.min(room));
+                sync.fill_pooled(buf);
+                room
+            }
+            Room::Own(mut spare) => {
+                let room = spare.buf_capacity();
+                assert_eq!(spare.buf_fill(&vec![1; n.min(room)]), n.min(room));
+                sync.fill(spare.into_inner());
+                room
+            }
+        };
+        let mut bytes = vec![0; n.min(room)];
+        sync.read_exact(&mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 1));
+        assert_eq!(sync.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        room
+    }
+
+    #[test]
+    fn reads_grow_while_they_fill_their_buffer_and_shrink() {
+        let rooms = |strategy, reads: [usize; 7]| {
+            let mut sync = sync(strategy);
+            reads.map(|n| fill(&mut sync, n))
+        };
+        let all = usize::MAX;
+        let fixed = rooms(Strategy::Fixed { bytes: 10 }, [all, 3, all, all, all, 1, 1]);
+        assert_eq!(fixed, [10; 7]);
+        let linear = Strategy::Linear { step_bytes: 10, bytes_max: 65 };
+        let grown = rooms(linear, [all, 3, all, all, all, 1, 1]);
+        assert_eq!(grown, [10, 20, 20, 30, 40, 50, 10]);
+        let exponential = Strategy::Exponential { bytes_max: 1000 };
+        let grown = rooms(exponential, [all, all, all, 1, all, 1, 1]);
+        assert_eq!(grown, [256, 512, 1000, 1000, 256, 512, 256]);
+    }
+
+    #[test]
+    fn the_end_of_the_stream_comes_after_what_was_received() {
+        let mut sync = sync(Strategy::FIXED);
+        assert_eq!(sync.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        fill(&mut sync, 3);
+        sync.fill(Vec::new());
+        assert_eq!(sync.read(&mut [0; 5]).unwrap(), 0);
+    }
+
+    #[test]
+    fn writes_are_taken_up_to_the_limit_and_not_while_they_are_written() {
+        let linear = Strategy::Linear { step_bytes: 10, bytes_max: 65 };
+        for strategy in
+            [Strategy::Fixed { bytes: 65 }, linear, Strategy::Exponential { bytes_max: 65 }]
+        {
+            let mut sync = sync(strategy);
+            assert!(sync.take_outbound().is_none(), "nothing is written");
+            assert_eq!(sync.write(&[1; 15]).unwrap(), 15);
+            assert_eq!(sync.write(&[2; 60]).unwrap(), 50);
+            assert_eq!(sync.write(&[3]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let written = sync.take_outbound().unwrap();
+            assert_eq!(written, [&[1; 15][..], &[2; 50]].concat());
+            assert_eq!(sync.write(&[3]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            sync.give_back(written);
+            let kept = sync.outbound.as_ref().unwrap().capacity();
+            assert_eq!(kept > 0, strategy == Strategy::Fixed { bytes: 65 });
+            assert_eq!(sync.write(&[4; 10]).unwrap(), 10);
+            let small = sync.take_outbound().unwrap();
+            sync.give_back(small);
+            let kept = sync.outbound.as_ref().unwrap().capacity();
+            assert_eq!(kept > 0, !matches!(strategy, Strategy::Exponential { .. }));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! How connections end, and what they are bounded by.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
+use owned_io_sim::Sim;
+use owned_io_websocket::stream::{Error, Message};
+use owned_io_websocket::{Config, Limit, Misuse, Timeout, Violation};
+
+use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
+use super::ends::{NORMAL, Protocol, buffers, read_to_end, seconds_since, simulate};
+use super::{STRATEGIES, bridges, message, payload, raw_client};
+
+#[test]
+fn either_side_closes_and_what_was_sent_before_arrives() {
+    for strategy in STRATEGIES {
+        for server_closes in [false, true] {
+            simulate(|| async move {
+                let (server, client) = bridges(strategy).await;
+                let (mut one, mut other) =
+                    if server_closes { (server, client) } else { (client, server) };
+                let closing = Sim::spawn(async move {
+                    one.outgoing.write(Message::Text("last")).unwrap();
+                    one.outgoing.close_handle().close(NORMAL).unwrap();
+                    let late = one.outgoing.write(Message::Text("late"));
+                    assert_eq!(late, Err(Misuse::SentAfterClose.into()));
+                    one.outgoing.flush().await.unwrap();
+                    assert_eq!(one.incoming.receive().await.unwrap(), None);
+                });
+                assert_eq!(other.incoming.receive().await.unwrap(), Some(Message::Text("last")));
+                assert_eq!(other.incoming.receive().await.unwrap(), None);
+                closing.await.unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_vanishes_is_an_error_each_time() {
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            let half_a_frame = &frame(Role::Server, FIN | BINARY, &[7; 50_000])[..40_000];
+            for sent in [b"", half_a_frame] {
+                let (mut server, mut raw) =
+                    raw_client(Config::default(), buffers(), strategy, b"").await;
+                raw.write_all(sent.to_vec()).await.into_result().unwrap();
+                drop(raw);
+                for _ in 0..2 {
+                    let error = server.incoming.receive().await.unwrap_err();
+                    let ended = Protocol::Peer(Violation::EndedWithoutClose);
+                    assert!(matches!(error, Error::Protocol(error) if error == ended), "{error:?}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_cut_off() {
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            let (mut server, raw) = raw_client(Config::default(), buffers(), strategy, b"").await;
+            let start = Sim::now();
+            server.outgoing.write(Message::Binary(&[0; 1_000_000])).unwrap();
+            let error = server.outgoing.flush().await.unwrap_err();
+            let late = Protocol::Timeout(Timeout::Write);
+            assert!(matches!(error, Error::Protocol(error) if error == late), "{error:?}");
+            assert_eq!(seconds_since(start), 60);
+            let error = server.incoming.receive().await.unwrap_err();
+            assert!(matches!(error, Error::Protocol(error) if error == late), "{error:?}");
+            drop(raw);
+        });
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_close_is_cut_off() {
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            let (mut server, raw) = raw_client(Config::default(), buffers(), strategy, b"").await;
+            let start = Sim::now();
+            let error = server.close(NORMAL).await.unwrap_err();
+            let late = Protocol::Timeout(Timeout::Close);
+            assert!(matches!(error, Error::Protocol(error) if error == late), "{error:?}");
+            assert_eq!(seconds_since(start), 5);
+            drop(raw);
+        });
+    }
+}
+
+#[test]
+fn what_a_peer_does_wrong_is_named_and_it_is_told() {
+    let mut config = Config::default();
+    (config.frame_bytes_max, config.message_bytes_max) = (1_000, 1_500);
+    let limit = |limit, max, got| Protocol::Limit { limit, max, got };
+    let fragments = [
+        frame(Role::Server, BINARY, &[0; 1_000]),
+        frame(Role::Server, FIN | CONTINUATION, &[0; 501]),
+    ];
+    let cases = [
+        (frame(Role::Server, FIN | BINARY, &[0; 1_001]), limit(Limit::Frame, 1_000, 1_001), 1009),
+        (fragments.concat(), limit(Limit::Message, 1_500, 1_501), 1009),
+        (frame(Role::Client, FIN | BINARY, b""), Violation::NotMasked.into(), 1002),
+        (frame(Role::Server, FIN | 0x40 | BINARY, b""), Violation::ReservedBits.into(), 1002),
+        (frame(Role::Server, FIN | 3, b""), Violation::ReservedOpcode.into(), 1002),
+        (frame(Role::Server, FIN | 11, b""), Violation::ReservedOpcode.into(), 1002),
+        (frame(Role::Server, PING, b""), Violation::FragmentedControlFrame.into(), 1002),
+        (frame(Role::Server, FIN | PING, &[0; 126]), Violation::LongControlFrame.into(), 1002),
+        (
+            frame(Role::Server, FIN | CONTINUATION, b""),
+            Violation::ContinuationWithoutStart.into(),
+            1002,
+        ),
+        (
+            [frame(Role::Server, TEXT, b""), frame(Role::Server, TEXT, b"")].concat(),
+            Violation::MessageWithinMessage.into(),
+            1002,
+        ),
+        (frame(Role::Server, FIN | TEXT, b"\xFF"), Violation::TextNotUtf8.into(), 1007),
+        (frame(Role::Server, FIN | CLOSE, b"\x03"), Violation::TruncatedCloseCode.into(), 1002),
+    ];
+    for strategy in STRATEGIES {
+        simulate(|| {
+            let cases = cases.clone();
+            async move {
+                for (wire, expected, code) in cases {
+                    let (mut server, mut raw) =
+                        raw_client(config, buffers(), strategy, &wire).await;
+                    let told = Sim::spawn(async move { read_to_end(&mut raw).await });
+                    for _ in 0..2 {
+                        let error = server.incoming.receive().await.unwrap_err();
+                        let is_it = matches!(error, Error::Protocol(error) if error == expected);
+                        assert!(is_it, "{error:?} instead of {expected:?}");
+                    }
+                    let close = [&[0x88, 2], &u16::to_be_bytes(code)[..]].concat();
+                    assert_eq!(told.await.unwrap(), close, "{expected:?}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_tungstenite_lets_pass() {
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            let mut wire = vec![0x82, 0x80 | 126, 0, 1, 0, 0, 0, 0, b'x']; // one byte, in two
+            wire.extend(frame(Role::Server, FIN | CLOSE, &1005_u16.to_be_bytes()));
+            let (mut server, mut raw) =
+                raw_client(Config::default(), buffers(), strategy, &wire).await;
+            let told = Sim::spawn(async move { read_to_end(&mut raw).await });
+            let received = server.incoming.receive().await.unwrap();
+            assert_eq!(received, Some(Message::Binary(b"x")));
+            assert_eq!(server.incoming.receive().await.unwrap(), None);
+            assert_eq!(told.await.unwrap()[2..4], 1002_u16.to_be_bytes());
+        });
+    }
+}
+
+#[test]
+fn the_queue_is_bounded_and_empties() {
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            let mut config = Config::default();
+            config.queue_bytes_max = 100_000;
+            let (mut server, mut raw) = raw_client(config, buffers(), strategy, b"").await;
+            let reading = Sim::spawn(async move { read_to_end(&mut raw).await.len() });
+            for _ in 0..2 {
+                for _ in 0..9 {
+                    server.outgoing.write(Message::Binary(&[0; 11_000])).unwrap();
+                }
+                assert_eq!(server.outgoing.queued_bytes(), 9 * 11_004);
+                let full = server.outgoing.write(Message::Binary(&[0; 1_000]));
+                let (limit, max, got) = (Limit::Queue, 100_000, 9 * 11_004 + 1_004);
+                assert_eq!(full, Err(Protocol::Limit { limit, max, got }));
+                server.outgoing.flush().await.unwrap();
+            }
+            drop(server);
+            assert_eq!(reading.await.unwrap(), 18 * 11_004);
+        });
+    }
+}
+
+#[test]
+fn a_dropped_flush_loses_nothing_and_a_dropped_receive_says_so() {
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            let (mut server, mut raw) =
+                raw_client(Config::default(), buffers(), strategy, b"").await;
+            let payload = payload(500_000);
+            server.outgoing.write(message(&payload)).unwrap();
+            for _ in 0..10 {
+                poll_once(server.outgoing.flush()).await;
+            }
+            let reading = Sim::spawn(async move {
+                let ((), wire) = raw
+                    .read_exact(Vec::with_capacity(500_010), 500_010)
+                    .await
+                    .into_result()
+                    .unwrap();
+                (wire, raw)
+            });
+            while server.outgoing.queued_bytes() > 0 {
+                poll_once(server.outgoing.flush()).await;
+                Sim::sleep(Duration::from_millis(1)).await;
+            }
+            let (wire, _raw) = reading.await.unwrap();
+            assert!(wire[10..] == payload);
+            poll_once(server.incoming.receive()).await;
+            for _ in 0..2 {
+                let error = server.incoming.receive().await.unwrap_err();
+                assert!(matches!(error, Error::Interrupted), "{error:?}");
+            }
+        });
+    }
+}
+
+/// Polls it once, and drops it.
+async fn poll_once(future: impl Future) {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        let _ = future.as_mut().poll(cx);
+        Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,92 @@
+//! The stream over tungstenite, on the simulator: reads and writes are short everywhere, and most tests
+//! run under many seeds and with each strategy.
+
+#![cfg(feature = "tungstenite")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod ending;
+#[path = "../ends/mod.rs"]
+mod ends;
+mod exchange;
+
+use ends::{buffers, request};
+use owned_io::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io_sim::{Sim, SimStream, pipe};
+use owned_io_websocket::Config;
+use owned_io_websocket::bridge::{self, Strategy};
+use owned_io_websocket::handshake::Offer;
+use owned_io_websocket::stream::{self, Buffers, Message};
+
+type Bridge = bridge::WebSocket<SimStream>;
+type Native = stream::WebSocket<SimStream>;
+
+const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];
+
+/// Text if `len` is even.
+fn payload(len: usize) -> Vec<u8> {
+    (0..len).map(|i| b'a' + (i % 23) as u8).collect()
+}
+
+fn message(payload: &[u8]) -> Message<'_> {
+    match payload.len() % 2 {
+        0 => Message::Text(std::str::from_utf8(payload).unwrap()),
+        _ => Message::Binary(payload),
+    }
+}
+
+fn large_buffers() -> Buffers {
+    Buffers::new(Pool::new(PoolConfig::default()), 64 << 20)
+}
+
+/// A bridge as the server, and one as the client.
+async fn bridges(strategy: Strategy) -> (Bridge, Bridge) {
+    let (a, b) = pipe();
+    let config = Config::default();
+    let accepted =
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers(), config, strategy).await });
+    let offer = Offer::default();
+    let connected = bridge::connect::<Sim, _>(b, &buffers(), config, strategy, &offer).await;
+    (accepted.await.unwrap().unwrap(), connected.unwrap().0)
+}
+
+async fn bridge_and_native_client(strategy: Strategy) -> (Bridge, Native) {
+    let (a, b) = pipe();
+    let config = Config::default();
+    let accepted =
+        Sim::spawn(
+            async move { bridge::accept::<Sim, _>(a, &large_buffers(), config, strategy).await },
+        );
+    let offer = Offer::default();
+    let (client, _) = stream::connect::<Sim, _>(b, &large_buffers(), config, &offer).await.unwrap();
+    (accepted.await.unwrap().unwrap(), client)
+}
+
+async fn native_and_bridge_client(strategy: Strategy) -> (Native, Bridge) {
+    let (a, b) = pipe();
+    let config = Config::default();
+    let accepted =
+        Sim::spawn(async move { stream::accept::<Sim, _>(a, &large_buffers(), config).await });
+    let (offer, buffers) = (Offer::default(), large_buffers());
+    let connected = bridge::connect::<Sim, _>(b, &buffers, config, strategy, &offer).await;
+    (accepted.await.unwrap().unwrap(), connected.unwrap().0)
+}
+
+/// A bridge as the server, and a client that is driven by hand. `first` comes with the request.
+async fn raw_client(
+    config: Config,
+    buffers: Buffers,
+    strategy: Strategy,
+    first: &[u8],
+) -> (Bridge, SimStream) {
+    let (a, mut raw) = pipe();
+    let accepted =
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers, config, strategy).await });
+    raw.write_all([&request(), first].concat()).await.into_result().unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        let (_, byte) = raw.read(Vec::with_capacity(1)).await.into_result().unwrap();
+        response.extend_from_slice(&byte);
+    }
+    (accepted.await.unwrap().unwrap(), raw)
+}
