@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
+use owned_io_websocket::bridge::Strategy;
 use serde::Deserialize;
 
 /// A streaming server that runs on any of several async runtimes.
@@ -53,6 +54,10 @@ pub struct Options {
     /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
+
+    /// What speaks the protocol of WebSockets [default: native]
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<Engine>,
 
     /// Connections a worker serves at once; more wait to be accepted [default: 16000]
     #[arg(long, value_name = "N")]
@@ -111,6 +116,41 @@ pub enum Deflate {
     Takeover,
 }
 
+/// What speaks the protocol of WebSockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Ours, which works on buffers that operations own.
+    #[default]
+    Native,
+    /// tungstenite over buffers of 8 KiB.
+    TungsteniteFixed,
+    /// tungstenite over buffers that grow by 128 KiB.
+    TungsteniteLinear,
+    /// tungstenite over buffers that double, and are the worker's.
+    TungsteniteExponential,
+}
+
+impl Engine {
+    /// All of them, the default first.
+    pub const ALL: [Self; 4] = [
+        Self::Native,
+        Self::TungsteniteFixed,
+        Self::TungsteniteLinear,
+        Self::TungsteniteExponential,
+    ];
+
+    /// The buffers of a bridge; none for the native engine.
+    pub const fn strategy(self) -> Option<Strategy> {
+        match self {
+            Self::Native => None,
+            Self::TungsteniteFixed => Some(Strategy::FIXED),
+            Self::TungsteniteLinear => Some(Strategy::LINEAR),
+            Self::TungsteniteExponential => Some(Strategy::EXPONENTIAL),
+        }
+    }
+}
+
 /// How to write logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -134,6 +174,8 @@ pub struct Config {
     pub ring: Ring,
     /// Where to serve what; at least one.
     pub listeners: Vec<(Service, SocketAddr)>,
+    /// What speaks the protocol of WebSockets.
+    pub engine: Engine,
     /// What connections may use.
     pub limits: Limits,
     /// How long connections have to finish.
@@ -227,6 +269,7 @@ impl Options {
             sink: self.sink.or(file.sink),
             source: self.source.or(file.source),
             http: self.http.or(file.http),
+            engine: self.engine.or(file.engine),
             connections_max: self.connections_max.or(file.connections_max),
             message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
             announced_bytes_max: self.announced_bytes_max.or(file.announced_bytes_max),
@@ -257,6 +300,7 @@ impl Options {
             workers: self.workers.unwrap_or_else(cores),
             ring: self.ring.unwrap_or_default(),
             listeners,
+            engine: self.engine.unwrap_or_default(),
             limits: Limits {
                 connections_max: self
                     .connections_max
@@ -301,6 +345,12 @@ mod tests {
         let config = flags.options.over(file).into_config().unwrap();
         assert_eq!((config.workers.get(), config.ring), (5, Ring::Tuned));
         assert_eq!(config.listeners, [(Service::Echo, ([127, 0, 0, 1], 7).into())]);
+
+        assert_eq!(config.engine, Engine::Native);
+        let engine = parse("engine = \"tungstenite-linear\"").unwrap().engine;
+        assert_eq!(engine, Some(Engine::TungsteniteLinear));
+        let flags = Flags::parse_from(["owned-io-server", "--engine", "tungstenite-fixed"]);
+        assert_eq!(flags.options.engine, Some(Engine::TungsteniteFixed));
 
         // What is wrong is named, with its line.
         let error = parse("workers = 3\n\nworker = 4").unwrap_err();

@@ -6,8 +6,7 @@ use std::net::Shutdown;
 use std::rc::Rc;
 
 use owned_io::ShutdownHandle;
-use owned_io_websocket::stream::CloseHandle;
-use owned_io_websocket::{CloseCode, CloseFrame};
+use owned_io_websocket::{CloseCode, CloseFrame, bridge, stream};
 
 /// The connections that a worker has open, over all its listeners.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +35,9 @@ pub enum Ending {
     /// Not before it is upgraded, and something else is said here: until then there is no way.
     Upgraded,
     /// It is closed as [going away](CloseCode::GOING_AWAY), and ends once its peer agrees.
-    WebSocket(CloseHandle),
+    WebSocket(stream::CloseHandle),
+    /// The same, over tungstenite.
+    Bridge(bridge::CloseHandle),
 }
 
 /// Bounded by the places.
@@ -73,15 +74,17 @@ impl Connections {
 
 impl Ending {
     fn ask(&self) {
-        match self {
-            Self::Reading(handle) => handle.shutdown(Shutdown::Read),
-            Self::Upgraded => {}
-            Self::WebSocket(handle) => {
-                let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
-                // It can only be closed already.
-                let _ = handle.close(away);
+        let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
+        // A WebSocket can only be closed already.
+        let _ = match self {
+            Self::Reading(handle) => {
+                handle.shutdown(Shutdown::Read);
+                Ok(())
             }
-        }
+            Self::Upgraded => Ok(()),
+            Self::WebSocket(handle) => handle.close(away),
+            Self::Bridge(handle) => handle.close(away),
+        };
     }
 }
 

@@ -14,7 +14,7 @@ use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
 
 use crate::accept::accept_loop;
-use crate::config::{Config, Limits, Ring, Service};
+use crate::config::{Config, Engine, Limits, Ring, Service};
 use crate::connections::Connections;
 use crate::places::Places;
 use crate::service::source::Pattern;
@@ -45,23 +45,24 @@ pub fn run<R: Runtime>(
     workers.drain = config.drain + DRAIN_MARGIN;
     workers.stop = stop;
     let ready = Arc::new(Ready::new(config.workers.get(), bound.clone(), Box::new(listening)));
-    let (limits, drain) = (config.limits, config.drain);
+    let (engine, limits, drain) = (config.engine, config.limits, config.drain);
     R::run_workers(workers, move |worker| {
         let (bound, ready) = (bound.clone(), Arc::clone(&ready));
-        async move { serve::<R>(worker, &bound, limits, drain, &ready).await }
+        async move { serve::<R>(worker, &bound, engine, limits, drain, &ready).await }
     })
 }
 
 async fn serve<R: Runtime>(
     worker: Worker,
     bound: &[(Service, BoundAddr)],
+    engine: Engine,
     limits: Limits,
     drain: Duration,
     ready: &Ready,
 ) -> io::Result<()> {
     let places = Places::new(limits.connections_max);
     let connections = Connections::default();
-    let resources = Resources::new(limits);
+    let resources = Resources::new(engine, limits);
     let mut accepting = Vec::with_capacity(bound.len());
     for (service, addr) in bound {
         let listener = R::listen(addr)?;
@@ -95,7 +96,7 @@ async fn accept<R: Runtime>(
     stop: &StopSignal,
     resources: Resources,
 ) {
-    let Resources { pool, budget, buffers, pattern, limits } = resources;
+    let Resources { pool, budget, buffers, pattern, engine, limits } = resources;
     match service {
         Service::Echo => {
             let serve = move |stream, _| echo::serve(stream, pool.clone());
@@ -112,7 +113,7 @@ async fn accept<R: Runtime>(
         }
         Service::Http => {
             let serve = move |stream, entry| {
-                http::serve::<R>(stream, entry, buffers.clone(), pattern.clone(), limits)
+                http::serve::<R>(stream, entry, buffers.clone(), pattern.clone(), engine, limits)
             };
             accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
         }
@@ -126,6 +127,7 @@ struct Resources {
     budget: Budget,
     buffers: Buffers,
     pattern: Pattern,
+    engine: Engine,
     limits: Limits,
 }
 
@@ -138,7 +140,7 @@ const FRAMES_BYTES: usize = 64 * 1024;
 const FRAMES_IDLE_MAX: usize = 256;
 
 impl Resources {
-    fn new(limits: Limits) -> Self {
+    fn new(engine: Engine, limits: Limits) -> Self {
         let mut pool = PoolConfig::default();
         pool.leased_max = limits.connections_max.max(1);
         let mut frames = pool;
@@ -149,6 +151,7 @@ impl Resources {
             budget: Budget::new(limits.announced_bytes_max),
             buffers: Buffers::new(Pool::new(frames), limits.announced_bytes_max),
             pattern: Pattern::default(),
+            engine,
             limits,
         }
     }

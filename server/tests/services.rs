@@ -7,7 +7,7 @@ use bytes::Bytes;
 use owned_io::{
     BufResult, ByteStream, JoinHandle, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
 };
-use owned_io_server::config::{Deflate, Limits};
+use owned_io_server::config::{Deflate, Engine, Limits};
 use owned_io_server::connections::Connections;
 use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{Budget, echo, http, sink, source};
@@ -17,20 +17,32 @@ use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
 use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Kind, Part, Timeout};
 
 fn simulate(case: impl AsyncFn()) {
-    let seeds = std::env::var("SIM_SEEDS").map_or(100, |seeds| seeds.parse().expect("a number"));
-    for seed in 0..seeds {
+    for seed in 0..seeds() {
         println!("seed {seed}"); // shown when it fails
         Sim::block_on(Config::with_seed(seed), case()).unwrap();
     }
 }
 
-/// With WebSocket messages compressed, in each way, and not.
-fn simulate_each_deflate(case: impl AsyncFn(Limits)) {
-    simulate(async || {
-        for deflate in [Deflate::Off, Deflate::Shared, Deflate::Takeover] {
-            case(Limits { deflate, ..Limits::default() }).await;
+/// The same with each engine for WebSockets, and with messages compressed in each way that it knows, and
+/// not; fewer seeds for engines that are not ours.
+fn simulate_each_engine(case: impl AsyncFn(Engine, Limits)) {
+    for engine in Engine::ALL {
+        let (seeds, ways) = match engine {
+            Engine::Native => (seeds(), &[Deflate::Off, Deflate::Shared, Deflate::Takeover][..]),
+            _ => (seeds() / 4, &[Deflate::Off][..]),
+        };
+        for seed in 0..seeds {
+            for &deflate in ways {
+                println!("{engine:?}, {deflate:?}, seed {seed}"); // shown when it fails
+                let limits = Limits { deflate, ..Limits::default() };
+                Sim::block_on(Config::with_seed(seed), case(engine, limits)).unwrap();
+            }
         }
-    });
+    }
+}
+
+fn seeds() -> u64 {
+    std::env::var("SIM_SEEDS").map_or(100, |seeds| seeds.parse().expect("a number"))
 }
 
 #[test]
@@ -107,8 +119,8 @@ fn source_sends_what_is_asked_for() {
 
 #[test]
 fn websocket_echo_gives_each_message_back() {
-    simulate_each_deflate(async |limits| {
-        let (mut socket, serving) = upgrade("/echo", limits).await;
+    simulate_each_engine(async |engine, limits| {
+        let (mut socket, serving) = upgrade("/echo", engine, limits).await;
         let long = "é".repeat(50_000);
         let messages = [Message::Text(""), Message::Binary(&[0; 300]), Message::Text(&long)];
         for message in messages {
@@ -125,8 +137,8 @@ fn websocket_echo_gives_each_message_back() {
 
 #[test]
 fn websocket_sink_answers_each_message_by_its_length() {
-    simulate_each_deflate(async |limits| {
-        let (mut socket, serving) = upgrade("/sink", limits).await;
+    simulate_each_engine(async |engine, limits| {
+        let (mut socket, serving) = upgrade("/sink", engine, limits).await;
         let lens = [0_usize, 3, 70_000, 125, 126];
         for len in lens {
             socket.outgoing.write(Message::Binary(&vec![1; len])).unwrap();
@@ -144,10 +156,10 @@ fn websocket_sink_answers_each_message_by_its_length() {
 
 #[test]
 fn websocket_source_sends_what_is_asked_for_and_closes() {
-    simulate_each_deflate(async |limits| {
+    simulate_each_engine(async |engine, limits| {
         for (messages, bytes, batch) in [(7_u64, 300_usize, 2_u64), (3, 100_000, 5), (600, 0, 64)] {
             let path = format!("/source?messages={messages}&bytes={bytes}&batch={batch}");
-            let (mut socket, serving) = upgrade(&path, limits).await;
+            let (mut socket, serving) = upgrade(&path, engine, limits).await;
             for n in 0..messages as usize {
                 let expected: Vec<u8> = (0..bytes).map(|i| (n + i) as u8).collect();
                 let received = socket.incoming.receive().await.unwrap();
@@ -162,9 +174,9 @@ fn websocket_source_sends_what_is_asked_for_and_closes() {
 /// As long as what does not shrink may be: compressed, it is longer.
 #[test]
 fn the_longest_message_is_given_back_compressed_too() {
-    simulate_each_deflate(async |limits| {
+    simulate_each_engine(async |engine, limits| {
         let limits = Limits { message_bytes_max: 20_000, ..limits };
-        let (mut socket, serving) = upgrade("/echo", limits).await;
+        let (mut socket, serving) = upgrade("/echo", engine, limits).await;
         let mut noise = vec![0; limits.message_bytes_max];
         Sim::fill_random(&mut noise);
         socket.outgoing.send(Message::Binary(&noise)).await.unwrap();
@@ -177,8 +189,8 @@ fn the_longest_message_is_given_back_compressed_too() {
 
 #[test]
 fn a_websocket_source_without_end_ends_when_the_peer_closes() {
-    simulate(async || {
-        let (mut socket, serving) = upgrade("/source?bytes=1000&batch=10", Limits::default()).await;
+    simulate_each_engine(async |engine, limits| {
+        let (mut socket, serving) = upgrade("/source?bytes=1000&batch=10", engine, limits).await;
         for _ in 0..25 {
             assert!(socket.incoming.receive().await.unwrap().is_some());
         }
@@ -190,10 +202,10 @@ fn a_websocket_source_without_end_ends_when_the_peer_closes() {
 /// However short the longest message may be.
 #[test]
 fn many_short_messages_are_answered() {
-    simulate(async || {
-        let limits = Limits { message_bytes_max: 1_000, ..Limits::default() };
+    simulate_each_engine(async |engine, limits| {
+        let limits = Limits { message_bytes_max: 1_000, ..limits };
         let path = "/source?messages=1000&bytes=1000&batch=1000";
-        let (mut socket, serving) = upgrade(path, limits).await;
+        let (mut socket, serving) = upgrade(path, engine, limits).await;
         for _ in 0..1_000 {
             assert_eq!(socket.incoming.receive().await.unwrap().unwrap().as_bytes().len(), 1_000);
         }
@@ -204,19 +216,20 @@ fn many_short_messages_are_answered() {
 
 #[test]
 fn an_answer_that_is_not_taken_ends_the_connection() {
-    simulate(async || {
-        let (socket, serving) = upgrade("/source?bytes=100000", Limits::default()).await;
+    simulate_each_engine(async |engine, limits| {
+        let (socket, serving) = upgrade("/source?bytes=100000", engine, limits).await;
         let ended = serving.await.unwrap().unwrap_err();
         assert!(matches!(ended, Error::Protocol(Protocol::Timeout(Timeout::Write))));
         drop(socket);
     });
 }
 
+/// Of our own engine: tungstenite does not say that a message has begun.
 #[test]
 fn a_message_that_does_not_end_ends_the_connection() {
     simulate(async || {
         for path in ["/echo", "/sink"] {
-            let (mut socket, serving) = upgrade(path, Limits::default()).await;
+            let (mut socket, serving) = upgrade(path, Engine::Native, Limits::default()).await;
             let fragment = Bytes::from_static(b"once upon a time");
             socket.outgoing.write_bytes(Part::First(Kind::Binary), fragment).unwrap();
             socket.outgoing.flush().await.unwrap();
@@ -230,7 +243,7 @@ fn a_message_that_does_not_end_ends_the_connection() {
 /// Whenever the drain begins: who is upgraded is told that the server goes away.
 #[test]
 fn a_websocket_that_opens_while_the_server_drains_is_closed() {
-    simulate(async || {
+    simulate_each_engine(async |engine, limits| {
         let mut opened = 0;
         for millis in 0..40 {
             let (client, server) = pipe();
@@ -238,8 +251,9 @@ fn a_websocket_that_opens_while_the_server_drains_is_closed() {
             let connection = connections.add(server.shutdown_handle());
             let entry = connection.entry();
             let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
-            let (pattern, limits) = (Pattern::default(), Limits::default());
-            let serving = http::serve::<Sim>(server, entry, buffers.clone(), pattern, limits);
+            let pattern = Pattern::default();
+            let shared = buffers.clone();
+            let serving = http::serve::<Sim>(server, entry, shared, pattern, engine, limits);
             let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
             drop(Sim::spawn(async move {
                 Sim::sleep(Duration::from_millis(millis)).await;
@@ -259,16 +273,17 @@ fn a_websocket_that_opens_while_the_server_drains_is_closed() {
     });
 }
 
-/// A client that is connected to `path`, and the service.
+/// A client that is connected to `path`, and the service, on this engine.
 async fn upgrade(
     path: &str,
+    engine: Engine,
     limits: Limits,
 ) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
     let (client, server) = pipe();
     let buffers = Buffers::new(Pool::new(PoolConfig::default()), limits.announced_bytes_max);
     let entry = Connections::default().add(server.shutdown_handle()).entry();
-    let serving = http::serve::<Sim>(server, entry, buffers.clone(), Pattern::default(), limits);
-    let serving = Sim::spawn(serving);
+    let (shared, pattern) = (buffers.clone(), Pattern::default());
+    let serving = Sim::spawn(http::serve::<Sim>(server, entry, shared, pattern, engine, limits));
     let offer = Offer { host: "localhost", path, ..Offer::default() };
     let mut config = owned_io_websocket::Config::default();
     if limits.deflate != Deflate::Off {

@@ -13,19 +13,23 @@
 use std::borrow::Cow;
 
 use owned_io::{ByteStream, Runtime};
+use owned_io_websocket::bridge::{self, Strategy};
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
 use owned_io_websocket::{Config, deflate};
 
 use super::source::{Pattern, WRITE_BYTES_MAX};
 use super::websocket::{self, Messages};
-use crate::config::{Deflate, Limits};
+use crate::config::{Deflate, Engine, Limits};
 use crate::connections::{Ending, Entry};
 
 /// What the queue of a connection may hold beyond a message: what the source gathers for a write, or
 /// the answers to what came in one read (the sink's to the shortest messages are 5/3 as long as those);
 /// and pongs that wait.
 const QUEUE_BYTES_SPARE: usize = WRITE_BYTES_MAX + 16 * 1024;
+
+/// The same over tungstenite, of which one read may bring 1 MiB.
+const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 
 /// Serves one connection until either side ends it.
 ///
@@ -36,16 +40,46 @@ pub async fn serve<R: Runtime>(
     entry: Entry,
     buffers: Buffers,
     pattern: Pattern,
+    engine: Engine,
     limits: Limits,
 ) -> Result<(), Error> {
     // Boxed is what few connections need, or need once: they are all as large as the rest.
+    if let Some(strategy) = engine.strategy() {
+        let serving = serve_bridged::<R>(stream, entry, buffers, pattern, strategy, limits);
+        return Box::pin(serving).await;
+    }
     let opening = Box::pin(open::<R, _>(stream, entry, buffers, limits));
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
+    let WebSocket { incoming, outgoing } = &mut socket;
     match service {
-        Service::Echo => websocket::echo(&mut socket).await,
-        Service::Sink => websocket::sink(&mut socket).await,
+        Service::Echo => websocket::echo(incoming, outgoing).await,
+        Service::Sink => websocket::sink(incoming, outgoing).await,
         Service::Source(messages) => {
-            Box::pin(websocket::source(&mut socket, messages, &pattern)).await
+            Box::pin(websocket::source(incoming, outgoing, messages, &pattern)).await
+        }
+    }
+}
+
+/// The same over tungstenite.
+async fn serve_bridged<R: Runtime>(
+    stream: impl ByteStream,
+    entry: Entry,
+    buffers: Buffers,
+    pattern: Pattern,
+    strategy: Strategy,
+    limits: Limits,
+) -> Result<(), Error> {
+    let config = config(limits, BRIDGE_BYTES_SPARE);
+    let admitted = admit::<R, _>(stream, &entry, &buffers, config, limits).await?;
+    let Some((pending, service)) = admitted else { return Ok(()) };
+    let mut socket = pending.accept_bridged(Origins::Any, None, &[], strategy).await?;
+    entry.set(Ending::Bridge(socket.outgoing.close_handle()));
+    let bridge::WebSocket { incoming, outgoing } = &mut socket;
+    match service {
+        Service::Echo => websocket::echo(incoming, outgoing).await,
+        Service::Sink => websocket::sink(incoming, outgoing).await,
+        Service::Source(messages) => {
+            websocket::source(incoming, outgoing, messages, &pattern).await
         }
     }
 }
@@ -57,7 +91,23 @@ async fn open<R: Runtime, S: ByteStream>(
     buffers: Buffers,
     limits: Limits,
 ) -> Result<Option<(WebSocket<S>, Service)>, Error> {
-    let pending = Pending::<R, _>::read(stream, &buffers, config(limits)).await?;
+    let config = config(limits, QUEUE_BYTES_SPARE);
+    let admitted = admit::<R, _>(stream, &entry, &buffers, config, limits).await?;
+    let Some((pending, service)) = admitted else { return Ok(None) };
+    let socket = pending.accept(Origins::Any, None, &[]).await?;
+    entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
+    Ok(Some((socket, service)))
+}
+
+/// A request for an upgrade, and what to; others are answered.
+async fn admit<R: Runtime, S: ByteStream>(
+    stream: S,
+    entry: &Entry,
+    buffers: &Buffers,
+    config: Config,
+    limits: Limits,
+) -> Result<Option<(Pending<R, S>, Service)>, Error> {
+    let pending = Pending::<R, _>::read(stream, buffers, config).await?;
     let route = match entry.is_ending() {
         false => Route::of(&pending.request(), limits),
         true => Route::Answer(503, "the server is about to end\n".into()),
@@ -65,9 +115,7 @@ async fn open<R: Runtime, S: ByteStream>(
     match route {
         Route::Upgrade(service) => {
             entry.set(Ending::Upgraded);
-            let socket = pending.accept(Origins::Any, None, &[]).await?;
-            entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
-            Ok(Some((socket, service)))
+            Ok(Some((pending, service)))
         }
         Route::Answer(status, body) => {
             let headers: &[_] = if status == 405 { &[("Allow", "GET")] } else { &[] };
@@ -109,13 +157,13 @@ impl Route {
     }
 }
 
-fn config(limits: Limits) -> Config {
+fn config(limits: Limits, queue_bytes_spare: usize) -> Config {
     let mut config = Config::default();
     config.frame_bytes_max = limits.message_bytes_max;
     config.message_bytes_max = limits.message_bytes_max;
     config.message_timeout = Some(limits.message_time_max);
     config.write_timeout = Some(limits.message_time_max);
-    config.queue_bytes_max = limits.message_bytes_max.saturating_add(QUEUE_BYTES_SPARE);
+    config.queue_bytes_max = limits.message_bytes_max.saturating_add(queue_bytes_spare);
     config.deflate = compression(limits.deflate);
     if config.deflate.is_some() {
         // What cannot be compressed gets longer.

@@ -1,11 +1,10 @@
-//! Echo, sink and source over WebSocket.
+//! Echo, sink and source over WebSocket, on either engine.
 
 use std::pin::pin;
 
-use owned_io::{ByteStream, OwnedRead, beside};
-use owned_io_websocket::stream::{
-    COPIED_BYTES_MAX, Error, Incoming, Message, Outgoing, Received, WebSocket,
-};
+use owned_io::beside;
+use owned_io_websocket::bridge::{AnyIncoming, AnyOutgoing, Extent};
+use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received};
 use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
 
 use super::source::{Pattern, WRITE_BYTES_MAX, start};
@@ -16,8 +15,10 @@ use super::source::{Pattern, WRITE_BYTES_MAX, start};
 /// # Errors
 /// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
 /// answer.
-pub async fn echo(socket: &mut WebSocket<impl ByteStream>) -> Result<(), Error> {
-    let WebSocket { incoming, outgoing } = socket;
+pub async fn echo(
+    incoming: &mut impl AnyIncoming,
+    outgoing: &mut impl AnyOutgoing,
+) -> Result<(), Error> {
     let echoing = async {
         while let Some(message) = incoming.receive_owned().await? {
             give_back(outgoing, message)?;
@@ -38,25 +39,29 @@ pub async fn echo(socket: &mut WebSocket<impl ByteStream>) -> Result<(), Error> 
 /// # Errors
 /// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
 /// answer.
-pub async fn sink(socket: &mut WebSocket<impl ByteStream>) -> Result<(), Error> {
-    let WebSocket { incoming, outgoing } = socket;
+pub async fn sink(
+    incoming: &mut impl AnyIncoming,
+    outgoing: &mut impl AnyOutgoing,
+) -> Result<(), Error> {
     let mut len = 0_u64;
     let answering = async {
-        while let Some(piece) = incoming.receive_piece().await? {
-            let mut next = Some(piece);
-            while let Some(piece) = next {
-                len += piece.payload.len() as u64;
-                if piece.last {
+        loop {
+            let mut next: Option<Extent> = incoming.receive_piece().await?.map(Into::into);
+            if next.is_none() {
+                return Ok(());
+            }
+            while let Some(Extent { bytes, last }) = next {
+                len += bytes as u64;
+                if last {
                     outgoing.write(Message::Binary(&len.to_le_bytes()))?;
                     len = 0;
                 }
-                next = incoming.try_receive_piece();
+                next = incoming.try_receive_piece().map(Into::into);
             }
             if outgoing.queued_bytes() > 0 {
                 outgoing.flush().await?;
             }
         }
-        Ok(())
     };
     let answered = answering.await;
     until_closed(incoming, answered).await
@@ -68,11 +73,11 @@ pub async fn sink(socket: &mut WebSocket<impl ByteStream>) -> Result<(), Error> 
 /// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
 /// message.
 pub async fn source(
-    socket: &mut WebSocket<impl ByteStream>,
+    incoming: &mut impl AnyIncoming,
+    outgoing: &mut impl AnyOutgoing,
     messages: Messages,
     pattern: &Pattern,
 ) -> Result<(), Error> {
-    let WebSocket { incoming, outgoing } = socket;
     // Pings are answered meanwhile, and the peer may close whenever it likes.
     let mut closing = pin!(drain(incoming));
     let sending = async {
@@ -131,7 +136,11 @@ impl Messages {
     }
 }
 
-async fn send(outgoing: &mut Outgoing, messages: Messages, pattern: &Pattern) -> Result<(), Error> {
+async fn send(
+    outgoing: &mut impl AnyOutgoing,
+    messages: Messages,
+    pattern: &Pattern,
+) -> Result<(), Error> {
     let pattern = pattern.of(messages.bytes);
     for n in 0..messages.count.unwrap_or(u64::MAX) {
         let payload = start(n)..start(n) + messages.bytes;
@@ -149,7 +158,7 @@ async fn send(outgoing: &mut Outgoing, messages: Messages, pattern: &Pattern) ->
 }
 
 /// A long message leaves from where it was put together.
-fn give_back(outgoing: &mut Outgoing, message: Received<'_>) -> Result<(), Error> {
+fn give_back(outgoing: &mut impl AnyOutgoing, message: Received<'_>) -> Result<(), Error> {
     match message {
         Received::Borrowed(message) => outgoing.write(message)?,
         Received::Owned(kind, payload) => outgoing.write_bytes(Part::Whole(kind), payload)?,
@@ -160,7 +169,7 @@ fn give_back(outgoing: &mut Outgoing, message: Received<'_>) -> Result<(), Error
 /// What becomes of a connection that ends like this. One that is closed from our side while it has
 /// something to send waits for its peer to agree; messages that still come are thrown away.
 async fn until_closed(
-    incoming: &mut Incoming<impl OwnedRead>,
+    incoming: &mut impl AnyIncoming,
     ended: Result<(), Error>,
 ) -> Result<(), Error> {
     match ended {
@@ -169,7 +178,7 @@ async fn until_closed(
     }
 }
 
-async fn drain(incoming: &mut Incoming<impl OwnedRead>) -> Result<(), Error> {
+async fn drain(incoming: &mut impl AnyIncoming) -> Result<(), Error> {
     while incoming.receive_piece().await?.is_some() {}
     Ok(())
 }

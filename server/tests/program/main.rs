@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tungstenite::Message;
 
-use server::{PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
+use server::{ENGINES, PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
 
 #[test]
 fn services_answer() {
@@ -48,13 +48,14 @@ fn services_answer() {
 
 #[test]
 fn websockets_answer() {
-    for runtime in RUNTIMES {
-        let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
+    for (runtime, engine) in each_engine() {
+        let options = ["--http", "127.0.0.1:0", "--engine", engine];
+        let server = Server::start(runtime, &options);
         let mut echo = server.upgrade(0, "/echo");
         let long = Message::binary(vec![7; 3_000_000]);
         for message in [Message::text("héllo"), long, Message::binary(vec![])] {
             echo.send(message.clone()).unwrap();
-            assert_eq!(echo.read().unwrap(), message, "{runtime}");
+            assert_eq!(echo.read().unwrap(), message, "{runtime}, {engine}");
         }
         echo.send(Message::Ping("here?".into())).unwrap();
         assert_eq!(echo.read().unwrap(), Message::Pong("here?".into()));
@@ -65,13 +66,13 @@ fn websockets_answer() {
         for len in [0, 125, 126, 70_000, 2_000_000_usize] {
             sink.send(Message::binary(vec![1; len])).unwrap();
             let answer = (len as u64).to_le_bytes().to_vec();
-            assert_eq!(sink.read().unwrap(), Message::binary(answer), "{runtime}");
+            assert_eq!(sink.read().unwrap(), Message::binary(answer), "{runtime}, {engine}");
         }
 
         let mut source = server.upgrade(0, "/source?messages=300&bytes=2000&batch=7");
         for n in 0..300 {
             let expected: Vec<u8> = (0..2000).map(|i| (n + i) as u8).collect();
-            assert_eq!(source.read().unwrap(), Message::binary(expected), "{runtime}");
+            assert_eq!(source.read().unwrap(), Message::binary(expected), "{runtime}, {engine}");
         }
         let Message::Close(Some(frame)) = source.read().unwrap() else { panic!("no close") };
         assert_eq!(u16::from(frame.code), 1000);
@@ -148,8 +149,9 @@ fn there_is_room_for_all_connections_from_the_start() {
 
 #[test]
 fn draining_tells_websockets_that_the_server_goes_away() {
-    for runtime in RUNTIMES {
-        let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
+    for (runtime, engine) in each_engine() {
+        let options = ["--http", "127.0.0.1:0", "--engine", engine];
+        let server = Server::start(runtime, &options);
         let mut idle = server.upgrade(0, "/echo");
         let mut busy = server.upgrade(0, "/source?bytes=100000");
         idle.send(Message::text("first")).unwrap();
@@ -161,14 +163,14 @@ fn draining_tells_websockets_that_the_server_goes_away() {
                 match socket.read().unwrap() {
                     Message::Binary(_) => {}
                     Message::Close(frame) => break frame.expect("a code"),
-                    other => panic!("{runtime}: {other:?}"),
+                    other => panic!("{runtime}, {engine}: {other:?}"),
                 }
             };
-            assert_eq!(u16::from(frame.code), 1001, "{runtime}");
+            assert_eq!(u16::from(frame.code), 1001, "{runtime}, {engine}");
             // The rest of the closing handshake.
             assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
         }
-        assert_eq!(server.wait(), 0, "{runtime}");
+        assert_eq!(server.wait(), 0, "{runtime}, {engine}");
     }
 }
 
@@ -331,6 +333,11 @@ fn allow_descriptors(count: u64) {
     assert!(allowed, "needs {count} descriptors, see ulimit -Hn");
     let current = limit.current.map(|current| current.max(count));
     setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+}
+
+/// Each engine for WebSockets, on each runtime.
+fn each_engine() -> impl Iterator<Item = (&'static str, &'static str)> {
+    RUNTIMES.iter().flat_map(|runtime| ENGINES.map(|engine| (*runtime, engine)))
 }
 
 /// The answer of the sink.

@@ -34,6 +34,7 @@ fn what_cannot_start_says_why_in_one_sentence() {
         (vec!["--runtime", runtime], "nothing to serve"),
         (vec!["--echo", "127.0.0.1:0", "--frob"], "unexpected argument '--frob'"),
         (vec!["--echo", "nowhere"], "invalid value 'nowhere'"),
+        (vec!["--engine", "steam"], "invalid value 'steam'"),
         (vec!["--config", file], "line 2: unknown field `worker`"),
         (vec!["--config", "/no/such/file"], "cannot read /no/such/file"),
         (vec!["--runtime", runtime, "--echo", &taken], "another socket has it"),

@@ -22,6 +22,10 @@ pub(super) const RUNTIMES: &[&str] = &[
     "glommio",
 ];
 
+/// What speaks the protocol of WebSockets.
+pub(super) const ENGINES: [&str; 4] =
+    ["native", "tungstenite-fixed", "tungstenite-linear", "tungstenite-exponential"];
+
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Server {
@@ -149,6 +153,8 @@ pub(super) fn assert_closed(stream: &mut TcpStream) {
     match stream.read(&mut [0; 16]) {
         Ok(0) => {}
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        // A read with a timeout is not begun again after a signal (signal(7)).
+        Err(error) if error.kind() == ErrorKind::Interrupted => assert_closed(stream),
         other => panic!("expected the end, got {other:?}"),
     }
 }
