@@ -28,13 +28,14 @@ mod program {
     use owned_io_tokio::Tokio;
     use owned_io_tokio_uring::TokioUring;
     use owned_io_websocket::Config;
+    use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing, Strategy};
     use owned_io_websocket::deflate::Deflate;
     use owned_io_websocket::handshake::Offer;
-    use owned_io_websocket::stream::{self, Buffers, Message, WebSocket, connect};
+    use owned_io_websocket::stream::{self, Buffers, Message};
 
     type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-    const USAGE: &str = "usage: owned-io-autobahn RUNTIME ADDR AGENT off|shared|takeover";
+    const USAGE: &str = "usage: owned-io-autobahn RUNTIME ENGINE ADDR AGENT off|shared|takeover";
 
     /// The longest message of the suite is of 16 MiB, and it is queued with its header.
     const QUEUE_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -53,8 +54,11 @@ mod program {
 
     fn run() -> Result<()> {
         let arguments: Vec<_> = env::args().skip(1).collect();
-        let [runtime, addr, agent, deflate] = &arguments[..] else { return Err(USAGE.into()) };
-        let tested = Tested { server: addr.parse()?, agent, deflate: how(deflate)? };
+        let [runtime, engine, addr, agent, deflate] = &arguments[..] else {
+            return Err(USAGE.into());
+        };
+        let (strategy, deflate) = (strategy(engine)?, how(deflate)?);
+        let tested = Tested { server: addr.parse()?, agent, strategy, deflate };
         match runtime.as_str() {
             Tokio::NAME => run_on::<Tokio>(&tested),
             TokioUring::NAME => run_on::<TokioUring>(&tested),
@@ -63,6 +67,17 @@ mod program {
             Glommio::NAME => run_on::<Glommio>(&tested),
             _ => Err(format!("there is no runtime {runtime}").into()),
         }
+    }
+
+    /// The buffers of a bridge; none for the native engine.
+    fn strategy(engine: &str) -> Result<Option<Strategy>> {
+        Ok(match engine {
+            "native" => None,
+            "tungstenite-fixed" => Some(Strategy::FIXED),
+            "tungstenite-linear" => Some(Strategy::LINEAR),
+            "tungstenite-exponential" => Some(Strategy::EXPONENTIAL),
+            _ => return Err(format!("there is no engine {engine}").into()),
+        })
     }
 
     /// How messages are compressed.
@@ -82,6 +97,7 @@ mod program {
     struct Tested<'a> {
         server: SocketAddr,
         agent: &'a str,
+        strategy: Option<Strategy>,
         deflate: Option<Deflate>,
     }
 
@@ -94,10 +110,19 @@ mod program {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), QUEUE_BYTES_MAX);
         for case in 1..=count_cases::<R>(tested, &buffers).await? {
             let path = format!("/runCase?case={case}&agent={agent}");
-            let socket = open::<R>(tested, &path, &buffers).await?;
             // Many cases are there to make the connection fail: whether it did so as it should is
             // the server's to judge.
-            if let Err(error) = echo(socket).await {
+            let ended = match tested.strategy {
+                None => {
+                    let socket = open::<R>(tested, &path, &buffers).await?;
+                    echo(socket.incoming, socket.outgoing).await
+                }
+                Some(strategy) => {
+                    let socket = open_bridged::<R>(tested, &path, &buffers, strategy).await?;
+                    echo(socket.incoming, socket.outgoing).await
+                }
+            };
+            if let Err(error) = ended {
                 println!("connection {case}: {}", in_full(&error));
             }
         }
@@ -121,21 +146,41 @@ mod program {
         tested: &Tested<'_>,
         path: &str,
         buffers: &Buffers,
-    ) -> Result<WebSocket<R::TcpStream>> {
+    ) -> Result<stream::WebSocket<R::TcpStream>> {
         let stream = R::connect(ConnectOptions::new(tested.server)).await?;
-        let mut config = Config::default();
-        config.queue_bytes_max = QUEUE_BYTES_MAX;
-        config.deflate = tested.deflate;
         let host = &tested.server.to_string();
         let offer = Offer { host, path, ..Offer::default() };
-        let (socket, _protocol) = connect::<R, _>(stream, buffers, config, &offer).await?;
+        let (socket, _protocol) =
+            stream::connect::<R, _>(stream, buffers, config(tested), &offer).await?;
         Ok(socket)
     }
 
+    /// The same over tungstenite.
+    async fn open_bridged<R: Runtime>(
+        tested: &Tested<'_>,
+        path: &str,
+        buffers: &Buffers,
+        strategy: Strategy,
+    ) -> Result<bridge::WebSocket<R::TcpStream>> {
+        let stream = R::connect(ConnectOptions::new(tested.server)).await?;
+        let host = &tested.server.to_string();
+        let offer = Offer { host, path, ..Offer::default() };
+        let (socket, _protocol) =
+            bridge::connect::<R, _>(stream, buffers, config(tested), strategy, &offer).await?;
+        Ok(socket)
+    }
+
+    fn config(tested: &Tested<'_>) -> Config {
+        let mut config = Config::default();
+        config.queue_bytes_max = QUEUE_BYTES_MAX;
+        config.deflate = tested.deflate;
+        config
+    }
+
     async fn echo(
-        socket: WebSocket<impl owned_io::ByteStream>,
+        mut incoming: impl AnyIncoming,
+        mut outgoing: impl AnyOutgoing,
     ) -> std::result::Result<(), stream::Error> {
-        let WebSocket { mut incoming, mut outgoing } = socket;
         while let Some(message) = incoming.receive().await? {
             outgoing.write(message)?;
             while let Some(message) = incoming.try_receive() {
