@@ -58,6 +58,8 @@ pub(crate) enum Against {
     Peer,
     /// The same service over TCP, which is measured beside it.
     Tcp,
+    /// The same service over WebSocket on our own engine, which is measured beside it.
+    Native,
     /// Another row.
     Server(String),
 }
@@ -67,6 +69,7 @@ impl From<String> for Against {
         match text.as_str() {
             "peer" => Self::Peer,
             "tcp" => Self::Tcp,
+            "native" => Self::Native,
             _ => Self::Server(text),
         }
     }
@@ -77,6 +80,7 @@ impl From<Against> for String {
         match against {
             Against::Peer => "peer".to_owned(),
             Against::Tcp => "tcp".to_owned(),
+            Against::Native => "native".to_owned(),
             Against::Server(name) => name,
         }
     }
@@ -88,6 +92,7 @@ impl Against {
         match self {
             Self::Peer => "the echo server written by hand",
             Self::Tcp => "the same over TCP",
+            Self::Native => "the same on our own engine",
             Self::Server(name) => name,
         }
     }
@@ -119,6 +124,7 @@ impl Workload {
         let beside: fn(&Server) -> Server = match self.against {
             Against::Peer => Server::peer,
             Against::Tcp => Server::over_tcp,
+            Against::Native => Server::on_native_engine,
             Against::Server(_) => return self.servers.clone(),
         };
         let mut rows = Vec::new();
@@ -168,6 +174,7 @@ impl Workload {
         let baseline = match &self.against {
             Against::Peer => server.peer().name().to_owned(),
             Against::Tcp => server.over_tcp().name().to_owned(),
+            Against::Native => server.on_native_engine().name().to_owned(),
             Against::Server(name) => name.clone(),
         };
         (baseline != server.name()).then_some(baseline)
@@ -198,6 +205,13 @@ impl Plan {
                     if let Some(server) = workload.servers.iter().find(is_one) {
                         let server = server.name();
                         return Err(named(format!("{name:?}: {server} has no twin over TCP")));
+                    }
+                }
+                Against::Native => {
+                    let is_one = |server: &&Server| server.bridge().is_none();
+                    if let Some(server) = workload.servers.iter().find(is_one) {
+                        let server = server.name();
+                        return Err(named(format!("{name:?}: {server} has no twin on our engine")));
                     }
                 }
                 Against::Server(baseline) => {
@@ -291,6 +305,28 @@ mod tests {
     }
 
     #[test]
+    fn bridges_are_measured_beside_their_twins_on_our_engine() {
+        let text = PLAN.replace("\"peer\"", "\"native\"").replace("\"traits-tokio\", ", "");
+        let text = text.replace("\"tokio\"", "\"tokio/tungstenite-fixed\"");
+        let text = text.replace("compio/tuned", "compio/tuned/tungstenite-linear");
+        let plan: Plan = toml::from_str(&text).unwrap();
+        let small = &plan.workloads[0];
+        assert_eq!(
+            names(small),
+            [
+                "tokio/tungstenite-fixed",
+                "tokio/websocket",
+                "compio/tuned/tungstenite-linear",
+                "compio/tuned/websocket"
+            ]
+        );
+        assert_eq!(small.servers[1].runtime(), "compio");
+        assert_eq!(small.baseline(&small.servers[1]).unwrap(), "compio/tuned/websocket");
+        let told = small.load_for(&small.servers[0]);
+        assert_eq!(told[told.len() - 2..], ["--websocket", "/echo"]);
+    }
+
+    #[test]
     fn a_load_can_last_longer_or_shorter() {
         let mut small = toml::from_str::<Plan>(PLAN).unwrap().workloads.remove(0);
         small.change_seconds(|_| 3.0);
@@ -320,7 +356,9 @@ mod tests {
             ("\"tokio\"", "\"echo-epoll\"", "echo-epoll has no peer"),
             ("\"tokio\"", "\"tokio/websocket\"", "tokio/websocket has no peer"),
             ("\"peer\"", "\"tcp\"", "tokio has no twin"),
+            ("\"peer\"", "\"native\"", "tokio has no twin on our engine"),
             ("\"tokio\"", "\"echo-tokio/websocket\"", "echo-tokio has no /websocket"),
+            ("\"tokio\"", "\"tokio/tungstenite\"", "there is no server tokio/tungstenite"),
             ("rounds = 3", "rounds = 0", "nonzero"),
             ("rounds = 3", "round = 3", "unknown field `round`"),
         ] {

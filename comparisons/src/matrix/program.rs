@@ -29,13 +29,16 @@ const UWEBSOCKETS_BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/ws-u
 /// What may follow a name.
 const TUNED: &str = "/tuned";
 const WEBSOCKET: &str = "/websocket";
+const BRIDGES: [&str; 3] =
+    ["/tungstenite-fixed", "/tungstenite-linear", "/tungstenite-exponential"];
 
 /// How long a server may take to end once it is told to; it is killed then.
 const END: Duration = Duration::from_secs(5);
 
 /// A server: a runtime's name for ours, that of its program for a peer (`echo-tokio`), `traits-` and
 /// the runtime's name for the peer that is written on the traits; followed by `/tuned` for the tuned
-/// ring settings, and then, for ours, by `/websocket` for what it serves over that instead of TCP.
+/// ring settings, and then, for ours, by `/websocket` for what it serves over that instead of TCP, or by
+/// the name of another engine that speaks it (`/tungstenite-linear`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Server {
@@ -48,8 +51,10 @@ impl TryFrom<String> for Server {
     fn try_from(name: String) -> Result<Self, String> {
         let server = Self { name };
         let runtime = server.runtime();
-        if server.program() != OURS && server.name.ends_with(WEBSOCKET) {
-            return Err(format!("{} has no {WEBSOCKET}: that is ours", server.without_settings()));
+        if let Some(protocol) = server.protocol()
+            && server.program() != OURS
+        {
+            return Err(format!("{} has no {protocol}: that is ours", server.without_settings()));
         }
         if RUNTIMES.contains(&runtime) || OTHER_PEERS.contains(&server.program()) {
             Ok(server)
@@ -90,11 +95,21 @@ impl Server {
 
     /// The same over TCP.
     pub(crate) fn over_tcp(&self) -> Self {
-        Self { name: self.name.strip_suffix(WEBSOCKET).unwrap_or(&self.name).to_owned() }
+        Self { name: self.without_protocol().to_owned() }
+    }
+
+    /// The same over WebSocket, on our own engine.
+    pub(crate) fn on_native_engine(&self) -> Self {
+        Self { name: format!("{}{WEBSOCKET}", self.without_protocol()) }
+    }
+
+    /// What speaks WebSocket, if that is not our own engine.
+    pub(crate) fn bridge(&self) -> Option<&'static str> {
+        self.protocol().filter(|protocol| *protocol != WEBSOCKET)?.strip_prefix('/')
     }
 
     pub(crate) fn speaks_websocket(&self) -> bool {
-        self.name.ends_with(WEBSOCKET) || self.name.starts_with("ws-")
+        self.protocol().is_some() || self.name.starts_with("ws-")
     }
 
     fn program(&self) -> &str {
@@ -108,8 +123,18 @@ impl Server {
     }
 
     fn without_settings(&self) -> &str {
-        let name = self.name.strip_suffix(WEBSOCKET).unwrap_or(&self.name);
+        let name = self.without_protocol();
         name.strip_suffix(TUNED).unwrap_or(name)
+    }
+
+    fn without_protocol(&self) -> &str {
+        let protocol = self.protocol().unwrap_or_default();
+        self.name.strip_suffix(protocol).unwrap_or(&self.name)
+    }
+
+    /// None: TCP, or all that the program speaks.
+    fn protocol(&self) -> Option<&'static str> {
+        [WEBSOCKET].into_iter().chain(BRIDGES).find(|protocol| self.name.ends_with(protocol))
     }
 
     fn is_on_traits(&self) -> bool {
@@ -126,8 +151,11 @@ impl Server {
             let flag = if self.speaks_websocket() { "--http" } else { service.flag() };
             vec!["--runtime", self.runtime(), "--workers", "1", flag, any_port]
         };
-        if self.over_tcp().name.ends_with(TUNED) {
+        if self.without_protocol().ends_with(TUNED) {
             args.extend(["--ring", "tuned"]);
+        }
+        if let Some(bridge) = self.bridge() {
+            args.extend(["--engine", bridge]);
         }
         args
     }
