@@ -1,0 +1,97 @@
+//! The end that is measured: a server, on either engine.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use owned_io::{ByteStream, Pool, PoolConfig, Runtime, ShutdownHandle, timeout};
+use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing};
+use owned_io_websocket::handshake::Origins;
+use owned_io_websocket::stream::{Buffers, Error, Message, Pending, Received, WebSocket};
+use owned_io_websocket::{Config, Kind, Part};
+
+use crate::counted::Counted;
+use crate::memory::{self, Memory};
+use crate::{Case, Direction, MESSAGE_BYTES, TIME_MAX};
+
+/// What one message took.
+pub(crate) struct Taken {
+    pub(crate) time: Duration,
+    /// Reads and writes.
+    pub(crate) operations: u64,
+    pub(crate) memory: Memory,
+    /// Of a bridge: bytes copied, and bytes moved.
+    pub(crate) work: Option<(u64, u64)>,
+}
+
+/// Upgrades the connection; then sends the message and waits for an answer, or asks for it and
+/// receives it.
+pub(crate) async fn serve<R: Runtime>(
+    stream: impl ByteStream,
+    case: Case,
+    payload: Bytes,
+) -> Result<Taken, Error> {
+    let operations = Rc::<Cell<u64>>::default();
+    let stream = Counted::new(stream, Rc::clone(&operations));
+    let buffers = Buffers::new(Pool::new(PoolConfig::default()), 2 * MESSAGE_BYTES);
+    let pending = Pending::<R, _>::read(stream, &buffers, Config::default()).await?;
+    let meter = Meter { direction: case.direction, payload, operations };
+    match case.strategy {
+        Some(strategy) => {
+            let socket = pending.accept_bridged(Origins::Any, None, &[], strategy).await?;
+            let bridge::WebSocket { mut incoming, mut outgoing } = socket;
+            let connection = outgoing.shutdown_handle();
+            let taken = meter.measure::<R>(&mut incoming, &mut outgoing, &connection).await?;
+            let work = outgoing.work();
+            Ok(Taken { work: Some((work.copied_bytes, work.moved_bytes)), ..taken })
+        }
+        None => {
+            let socket = pending.accept(Origins::Any, None, &[]).await?;
+            let WebSocket { mut incoming, mut outgoing } = socket;
+            let connection = outgoing.shutdown_handle();
+            meter.measure::<R>(&mut incoming, &mut outgoing, &connection).await
+        }
+    }
+}
+
+struct Meter {
+    direction: Direction,
+    payload: Bytes,
+    operations: Rc<Cell<u64>>,
+}
+
+impl Meter {
+    async fn measure<R: Runtime>(
+        self,
+        incoming: &mut impl AnyIncoming,
+        outgoing: &mut impl AnyOutgoing,
+        connection: &ShutdownHandle,
+    ) -> Result<Taken, Error> {
+        if matches!(self.direction, Direction::Receives) {
+            outgoing.send(Message::Text("go")).await?;
+        }
+        self.operations.set(0);
+        memory::start();
+        let started = Instant::now();
+        let sent = self.payload.clone();
+        let exchange = async {
+            if matches!(self.direction, Direction::Sends) {
+                outgoing.write_bytes(Part::Whole(Kind::Binary), sent)?;
+                outgoing.flush().await?;
+            }
+            incoming.receive_owned().await
+        };
+        let received = timeout::<R, _>(TIME_MAX, connection, exchange).await?;
+        let (time, memory) = (started.elapsed(), memory::so_far());
+        let expected: &[u8] = match self.direction {
+            Direction::Sends => &[],
+            Direction::Receives => &self.payload[..],
+        };
+        if received.as_ref().map(Received::as_bytes) != Some(expected) {
+            return Err(io::Error::other("not the message that was sent").into());
+        }
+        Ok(Taken { time, operations: self.operations.get(), memory, work: None })
+    }
+}
