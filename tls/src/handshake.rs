@@ -1,0 +1,160 @@
+//! [`Acceptor`] and [`Connector`]: how a connection begins.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use owned_io::{ByteStream, OwnedWriteExt, Runtime, Slice, timeout};
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::session::Session;
+use crate::shared::Shared;
+use crate::side::Connection;
+use crate::{Buffers, TlsError, TlsStream};
+
+/// The server's side of connections.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Acceptor {
+    /// Certificates, versions, protocols, and how sessions are resumed.
+    pub config: Arc<ServerConfig>,
+    /// How long a handshake may take, and its end if it fails. Default 10 s: a round trip or two, and
+    /// some lost packets.
+    pub handshake_timeout: Duration,
+    /// What is sent to a client whose first byte begins no TLS, in place of an alert that it does not
+    /// know. Default: nothing, and it gets the alert.
+    pub plain_answer: &'static [u8],
+}
+
+/// The client's side of connections.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Connector {
+    /// Whom to trust, versions, protocols, and sessions to be resumed.
+    pub config: Arc<ClientConfig>,
+    /// As of [`Acceptor`].
+    pub handshake_timeout: Duration,
+}
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The content type of what a client says first (RFC 8446 5.1).
+const HANDSHAKE: u8 = 22;
+
+impl Acceptor {
+    /// The defaults.
+    pub const fn new(config: Arc<ServerConfig>) -> Self {
+        Self { config, handshake_timeout: HANDSHAKE_TIMEOUT, plain_answer: &[] }
+    }
+
+    /// Does the server's part of the handshake.
+    ///
+    /// # Errors
+    /// [`TlsError`] inside: the peer was told, and `stream` is closed. [`TimedOut`] if it takes longer
+    /// than [`handshake_timeout`](Self::handshake_timeout), [`UnexpectedEof`] if the stream ends
+    /// first, [`QuotaExceeded`] when all buffers of the pool are in use, and the stream's own.
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    ///
+    /// [`TimedOut`]: io::ErrorKind::TimedOut
+    /// [`UnexpectedEof`]: io::ErrorKind::UnexpectedEof
+    /// [`QuotaExceeded`]: io::ErrorKind::QuotaExceeded
+    pub async fn accept<R: Runtime, S: ByteStream>(
+        &self,
+        stream: S,
+        buffers: &Buffers,
+    ) -> io::Result<TlsStream<S>> {
+        let connection = UnbufferedServerConnection::new(Arc::clone(&self.config));
+        let connection = Connection::Server(connection.map_err(TlsError::Protocol)?);
+        open::<R, S>(stream, connection, buffers, self.handshake_timeout, self.plain_answer).await
+    }
+}
+
+impl Connector {
+    /// The defaults.
+    pub const fn new(config: Arc<ClientConfig>) -> Self {
+        Self { config, handshake_timeout: HANDSHAKE_TIMEOUT }
+    }
+
+    /// Does the client's part of the handshake with the server of this name, on a connection that is
+    /// open already.
+    ///
+    /// # Errors
+    /// As for [`Acceptor::accept`].
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    pub async fn connect<R: Runtime, S: ByteStream>(
+        &self,
+        stream: S,
+        server: ServerName<'static>,
+        buffers: &Buffers,
+    ) -> io::Result<TlsStream<S>> {
+        let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server);
+        let connection = Connection::Client(connection.map_err(TlsError::Protocol)?);
+        open::<R, S>(stream, connection, buffers, self.handshake_timeout, &[]).await
+    }
+}
+
+async fn open<R: Runtime, S: ByteStream>(
+    mut stream: S,
+    connection: Connection,
+    buffers: &Buffers,
+    limit: Duration,
+    plain_answer: &'static [u8],
+) -> io::Result<TlsStream<S>> {
+    let mut session = Session::new(connection, buffers.clone());
+    let handle = stream.shutdown_handle();
+    let handshake = shake_hands(&mut stream, &mut session, buffers, plain_answer);
+    if let Err(error) = timeout::<R, _>(limit, &handle, handshake).await {
+        if error.get_ref().is_some_and(|inner| inner.is::<TlsError>()) {
+            let ending = end(&mut stream, buffers);
+            let _ = timeout::<R, io::Result<()>>(limit, &handle, ending).await;
+        }
+        return Err(error);
+    }
+    let (read, write) = stream.into_split();
+    let turn = || Box::pin(R::sleep(Duration::ZERO)) as crate::shared::Turn;
+    Ok(TlsStream::new(read, Shared::new(session, write, handle, buffers.clone(), turn)))
+}
+
+async fn shake_hands(
+    stream: &mut impl ByteStream,
+    session: &mut Session,
+    buffers: &Buffers,
+    plain_answer: &'static [u8],
+) -> io::Result<()> {
+    let mut is_first = true;
+    // Each turn but the last takes bytes of the peer, of which rustls wants no more than a handshake.
+    loop {
+        if let Some(records) = session.outgoing.take() {
+            let ((), records) = stream.write_all(records).await.into_result()?;
+            buffers.give(Slice::into_inner(records));
+        }
+        let _failure = session.readable()?;
+        if !session.is_handshaking() {
+            return Ok(());
+        }
+        let mut bytes = stream.read_pooled(buffers.pool()).await?;
+        if bytes.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if std::mem::take(&mut is_first) && bytes[0] != HANDSHAKE && !plain_answer.is_empty() {
+            stream.write_all(plain_answer).await.into_result()?;
+            return Err(TlsError::NotTls.into());
+        }
+        session.receive(&mut bytes, &mut |_| 0);
+    }
+}
+
+/// Ends our side and waits for the peer to end its own: if the connection were closed before, with
+/// bytes that nobody has read, the peer might never see the alert.
+async fn end(stream: &mut impl ByteStream, buffers: &Buffers) -> io::Result<()> {
+    stream.shutdown().await?;
+    while !stream.read_pooled(buffers.pool()).await?.is_empty() {}
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! [`Identity`]: a certificate and its key, from PEM files.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+use std::{fmt, io};
+
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{
+    ClientHello, ParsedCertificate, ProducesTickets, ResolvesServerCert, ServerConfig,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, InconsistentKeys, RootCertStore};
+
+/// Who a server is: a chain of certificates, its own first, and the key of that; read from PEM files,
+/// and read anew whenever that is asked for, while connections go on.
+///
+/// All workers of a process share one, and with it the key of session tickets: a session that began on
+/// one of them is resumed by any other, after certificates were read anew too, until the process ends or
+/// the ticket is older than twelve hours.
+pub struct Identity {
+    chain_file: PathBuf,
+    key_file: PathBuf,
+    current: RwLock<Arc<CertifiedKey>>,
+    provider: Arc<CryptoProvider>,
+    tickets: Arc<dyn ProducesTickets>,
+}
+
+impl Identity {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or has nothing in it, or the key is not the certificate's, or the
+    /// certificate is not valid at the time `now`.
+    pub fn load(
+        chain_file: PathBuf,
+        key_file: PathBuf,
+        now: SystemTime,
+    ) -> Result<Arc<Self>, IdentityError> {
+        let provider = Arc::new(ring::default_provider());
+        let current = RwLock::new(read(&chain_file, &key_file, &provider, now)?);
+        let tickets = ring::Ticketer::new().map_err(|cause| IdentityError {
+            file: key_file.clone(),
+            flaw: Flaw::NoTickets(cause),
+        })?;
+        Ok(Arc::new(Self { chain_file, key_file, current, provider, tickets }))
+    }
+
+    /// Reads the files anew: handshakes that begin from now on have what is in them.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load): then all stays as it is.
+    pub fn reload(&self, now: SystemTime) -> Result<(), IdentityError> {
+        let new = read(&self.chain_file, &self.key_file, &self.provider, now)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    /// The server's own certificate.
+    pub fn certificate(&self) -> CertificateDer<'static> {
+        self.current().cert[0].clone()
+    }
+
+    /// For a server that speaks these application protocols (ALPN), the first one rather than the
+    /// last; with none, whichever.
+    pub fn server_config(self: &Arc<Self>, protocols: &[&str]) -> ServerConfig {
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider));
+        let mut config = builder
+            .with_safe_default_protocol_versions()
+            .expect("ring has cipher suites for each version")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::<Self>::clone(self));
+        config.alpn_protocols =
+            protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        config.ticketer = Arc::clone(&self.tickets);
+        config
+    }
+
+    fn current(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ResolvesServerCert for Identity {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current())
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("chain_file", &self.chain_file)
+            .field("key_file", &self.key_file)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why there is no identity in the files: a sentence that names the file.
+#[derive(Debug)]
+pub struct IdentityError {
+    file: PathBuf,
+    flaw: Flaw,
+}
+
+#[derive(Debug)]
+enum Flaw {
+    Unreadable(io::Error),
+    /// Lines that are no PEM.
+    Malformed(pem::Error),
+    NoCertificate,
+    NoKey,
+    /// A certificate that is none within.
+    BadCertificate(rustls::Error),
+    /// A key that is none within, or of a kind that there is no code for.
+    BadKey(rustls::Error),
+    /// The certificate's file.
+    NotTheKeyOf(PathBuf),
+    Expired(Option<Duration>),
+    NotYetValid,
+    NoTickets(rustls::Error),
+}
+
+impl fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.display();
+        match &self.flaw {
+            Flaw::Unreadable(error) => write!(f, "cannot read {file}: {error}"),
+            Flaw::Malformed(error) => write!(f, "cannot read {file} as PEM: {error}"),
+            Flaw::NoCertificate => write!(f, "there is no certificate in {file}"),
+            Flaw::NoKey => write!(f, "there is no private key in {file}"),
+            Flaw::BadCertificate(error) => write!(f, "the certificate in {file} is bad: {error}"),
+            Flaw::BadKey(error) => write!(f, "the private key in {file} is of no use: {error}"),
+            Flaw::NotTheKeyOf(chain) => {
+                write!(f, "the key in {file} is not that of the certificate in {}", chain.display())
+            }
+            Flaw::Expired(Some(ago)) => {
+                let days = ago.as_secs() / (24 * 60 * 60);
+                write!(f, "the certificate in {file} has expired {days} days ago")
+            }
+            Flaw::Expired(None) => write!(f, "the certificate in {file} has expired"),
+            Flaw::NotYetValid => write!(f, "the certificate in {file} is not valid yet"),
+            Flaw::NoTickets(error) => write!(f, "cannot make a key for session tickets: {error}"),
+        }
+    }
+}
+
+impl Error for IdentityError {}
+
+fn read(
+    chain_file: &Path,
+    key_file: &Path,
+    provider: &CryptoProvider,
+    now: SystemTime,
+) -> Result<Arc<CertifiedKey>, IdentityError> {
+    let in_chain = |flaw| IdentityError { file: chain_file.to_owned(), flaw };
+    let in_key = |flaw| IdentityError { file: key_file.to_owned(), flaw };
+
+    let bytes = std::fs::read(chain_file).map_err(|error| in_chain(Flaw::Unreadable(error)))?;
+    let chain = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| in_chain(Flaw::Malformed(error)))?;
+    let Some((own, issuers)) = chain.split_first() else {
+        return Err(in_chain(Flaw::NoCertificate));
+    };
+    check_validity(own, issuers, provider, now).map_err(in_chain)?;
+
+    let bytes = std::fs::read(key_file).map_err(|error| in_key(Flaw::Unreadable(error)))?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+        pem::Error::NoItemsFound => in_key(Flaw::NoKey),
+        error => in_key(Flaw::Malformed(error)),
+    })?;
+    let key = CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            in_key(Flaw::NotTheKeyOf(chain_file.to_owned()))
+        }
+        error => in_key(Flaw::BadKey(error)),
+    })?;
+    Ok(Arc::new(key))
+}
+
+/// Whether `own` is valid at the time `now`, as clients would find: they look at that first, and what
+/// else they ask for is theirs to know.
+fn check_validity(
+    own: &CertificateDer<'_>,
+    issuers: &[CertificateDer<'_>],
+    provider: &CryptoProvider,
+    now: SystemTime,
+) -> Result<(), Flaw> {
+    let own = ParsedCertificate::try_from(own).map_err(Flaw::BadCertificate)?;
+    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let nobody = RootCertStore::empty();
+    let now = UnixTime::since_unix_epoch(since_1970);
+    let algorithms = provider.signature_verification_algorithms.all;
+    let verified =
+        verify_server_cert_signed_by_trust_anchor(&own, &nobody, issuers, now, algorithms);
+    match verified {
+        Err(rustls::Error::InvalidCertificate(CertificateError::Expired)) => {
+            Err(Flaw::Expired(None))
+        }
+        Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+            not_after,
+            ..
+        })) => {
+            let ago = since_1970.saturating_sub(Duration::from_secs(not_after.as_secs()));
+            Err(Flaw::Expired(Some(ago)))
+        }
+        Err(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        )) => Err(Flaw::NotYetValid),
+        // Nobody vouches for it here.
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,104 @@
+//! [`Incoming`]: received bytes that wait for more.
+
+/// Content type, version, length (RFC 8446 5.1).
+const HEADER_BYTES: usize = 5;
+
+/// Bytes that were received and cannot be made use of yet: part of a record, perhaps behind records
+/// with part of a message.
+///
+/// It has memory only while it has bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    bytes: Vec<u8>,
+    /// Where the record begins that is not all there. Invariant: at most `bytes.len()`. It is kept,
+    /// because rustls changes what is before it, headers too: messages are put together there.
+    record_at: usize,
+}
+
+impl Incoming {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// How many bytes are missing of the record's header, or of the record: at least one.
+    pub(crate) fn missing(&self) -> usize {
+        let record = &self.bytes[self.record_at..];
+        record_bytes(record).unwrap_or(HEADER_BYTES) - record.len()
+    }
+
+    /// Takes more bytes, at most as many as are [missing](Self::missing).
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.record_at += whole_records(&self.bytes[self.record_at..]);
+    }
+
+    /// Takes what nothing can be made of, behind nothing else; a record that is not all there begins
+    /// at `record_at`.
+    pub(crate) fn start(&mut self, bytes: &[u8], record_at: usize) {
+        if !bytes.is_empty() {
+            (self.bytes, self.record_at) = (bytes.to_vec(), record_at);
+        }
+    }
+
+    /// All there is, to be given back by [`put`](Self::put).
+    pub(crate) fn take(&mut self) -> (Vec<u8>, usize) {
+        (std::mem::take(&mut self.bytes), std::mem::take(&mut self.record_at))
+    }
+
+    /// Takes back all but the first bytes, which were consumed: whole records.
+    pub(crate) fn put(&mut self, mut bytes: Vec<u8>, record_at: usize, consumed: usize) {
+        if consumed < bytes.len() {
+            bytes.drain(..consumed);
+            (self.bytes, self.record_at) = (bytes, record_at.saturating_sub(consumed));
+        }
+    }
+}
+
+/// How many of the first bytes are whole records.
+pub(crate) fn whole_records(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(record) = record_bytes(&bytes[at..])
+        && record <= bytes.len() - at
+    {
+        at += record;
+    }
+    at
+}
+
+/// How long the record is that begins here, if its header is there.
+fn record_bytes(bytes: &[u8]) -> Option<usize> {
+    let [_, _, _, high, low] = *bytes.first_chunk()?;
+    Some(HEADER_BYTES + usize::from(u16::from_be_bytes([high, low])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_knows_what_is_missing() {
+        let mut incoming = Incoming::default();
+        let records = [23, 3, 3, 0, 2, 7, 7, 23, 3, 3, 0, 1, 7, 23, 3];
+        assert_eq!(whole_records(&records), 13);
+        // As when the first record has part of a message, and the rest was not looked at.
+        incoming.start(&records, 13);
+        assert_eq!((incoming.len(), incoming.missing()), (15, 3));
+        incoming.push(&[3, 1, 0]);
+        assert_eq!(incoming.missing(), 256);
+        incoming.push(&[0; 255]);
+        assert_eq!(incoming.missing(), 1);
+        incoming.push(&[0]);
+        assert_eq!(incoming.missing(), HEADER_BYTES, "of the next");
+        let (bytes, record_at) = incoming.take();
+        assert_eq!((bytes.len(), record_at), (274, 274));
+        incoming.put(bytes, record_at, 13);
+        assert_eq!((incoming.len(), incoming.missing()), (261, HEADER_BYTES));
+        let (bytes, record_at) = incoming.take();
+        incoming.put(bytes, record_at, 261);
+        assert_eq!((incoming.is_empty(), incoming.bytes.capacity()), (true, 0));
+    }
+}

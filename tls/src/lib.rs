@@ -1,0 +1,24 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod buffers;
+mod error;
+mod handshake;
+mod identity;
+mod incoming;
+mod outgoing;
+mod session;
+mod shared;
+mod side;
+mod stream;
+mod writer;
+
+pub use buffers::Buffers;
+pub use error::TlsError;
+pub use handshake::{Acceptor, Connector};
+pub use identity::{Identity, IdentityError};
+pub use session::WRITE_BYTES_MAX;
+pub use stream::{TlsReadHalf, TlsStream, TlsWriteHalf};
+
+/// What the signatures here mention.
+pub use rustls;

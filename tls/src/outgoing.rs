@@ -1,0 +1,76 @@
+//! [`Outgoing`]: records on their way to the transport.
+
+use owned_io::{IoBuf, Slice};
+use rustls::unbuffered::{EncodeError, EncryptError, InsufficientSizeError};
+
+use crate::Buffers;
+
+/// Records that are to be written, in the order in which they were encrypted.
+///
+/// It has memory only while it has bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    /// Of which the first `len` are meant.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+/// An error of rustls that may ask for more room.
+pub(crate) trait AsksForRoom {
+    fn room(&self) -> Option<usize>;
+}
+
+impl Outgoing {
+    /// Appends what `write` writes, into as much room as it is given; more if it asks for it.
+    pub(crate) fn append<E: AsksForRoom>(
+        &mut self,
+        buffers: &Buffers,
+        mut room: usize,
+        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), E> {
+        if self.bytes.is_empty() {
+            self.bytes = buffers.take();
+        }
+        // Once more, at most: it asks for what it needs.
+        loop {
+            let needed = self.len + room;
+            if self.bytes.len() < needed {
+                self.bytes.resize(needed, 0);
+            }
+            match write(&mut self.bytes[self.len..]) {
+                Ok(n) => {
+                    self.len += n;
+                    return Ok(());
+                }
+                Err(error) => match error.room() {
+                    Some(more) if more > room => room = more,
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// All there is; none if there is nothing.
+    pub(crate) fn take(&mut self) -> Option<Slice<Vec<u8>>> {
+        let len = std::mem::take(&mut self.len);
+        (len > 0).then(|| std::mem::take(&mut self.bytes).buf_slice(..len))
+    }
+}
+
+impl AsksForRoom for EncryptError {
+    fn room(&self) -> Option<usize> {
+        match self {
+            Self::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
+            _ => None,
+        }
+    }
+}
+
+impl AsksForRoom for EncodeError {
+    fn room(&self) -> Option<usize> {
+        match self {
+            Self::InsufficientSize(InsufficientSizeError { required_size }) => Some(*required_size),
+            _ => None,
+        }
+    }
+}

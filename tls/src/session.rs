@@ -1,0 +1,200 @@
+//! [`Session`]: a connection without its transport.
+
+use std::io;
+
+use crate::incoming::{Incoming, whole_records};
+use crate::outgoing::Outgoing;
+use crate::side::{Connection, Done, RECORD_PAYLOAD_BYTES_MAX, Task};
+use crate::{Buffers, TlsError};
+
+/// The most bytes that one write takes: four of the largest records. More would save few system calls,
+/// and fewer bytes than a socket takes at once would cost some.
+pub const WRITE_BYTES_MAX: usize = 4 * RECORD_PAYLOAD_BYTES_MAX;
+
+/// The most bytes that wait for more: a handshake message as long as rustls takes it, in records of its
+/// own that are not much larger, and a record.
+const INCOMING_BYTES_MAX: usize = 4 * 64 * 1024;
+
+/// TLS over bytes: received ones in, plaintext out, and the reverse.
+pub(crate) struct Session {
+    connection: Connection,
+    /// Invariant: rustls has seen all of it, and can make nothing of it yet.
+    incoming: Incoming,
+    pub(crate) outgoing: Outgoing,
+    /// What was decrypted from where on it is still to be read. Bounded by what one read of the
+    /// transport brings: it is read only when there is nothing here.
+    plain: Vec<u8>,
+    plain_at: usize,
+    phase: Phase,
+    /// Whether we have ended our side.
+    is_closed: bool,
+    buffers: Buffers,
+}
+
+enum Phase {
+    Open,
+    /// The peer has ended its side.
+    Ended,
+    /// The stream has ended without a word. What we have to say may arrive, even so.
+    Truncated,
+    Failed(rustls::Error),
+}
+
+/// What there is to be read without the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readable {
+    Bytes,
+    End,
+    Nothing,
+}
+
+impl Session {
+    pub(crate) fn new(connection: Connection, buffers: Buffers) -> Self {
+        let mut session = Self {
+            connection,
+            incoming: Incoming::default(),
+            outgoing: Outgoing::default(),
+            plain: Vec::new(),
+            plain_at: 0,
+            phase: Phase::Open,
+            is_closed: false,
+            buffers,
+        };
+        // A client has something to say first.
+        session.advance(&mut [], Task::Nothing, &mut |_| 0);
+        session
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.connection.common().is_handshaking()
+    }
+
+    /// Takes what was received, and makes all of it that can be made now. Plaintext is offered to
+    /// `sink`, which says how much it took; the rest waits.
+    pub(crate) fn receive(&mut self, mut bytes: &mut [u8], sink: &mut dyn FnMut(&[u8]) -> usize) {
+        // What comes after the end, or after a failure, is of no matter (RFC 8446 6.1).
+        while !bytes.is_empty() && matches!(self.phase, Phase::Open) {
+            if self.incoming.is_empty() {
+                let record_at = whole_records(bytes);
+                let (consumed, _) = self.advance(bytes, Task::Nothing, sink);
+                self.incoming.start(&bytes[consumed..], record_at.saturating_sub(consumed));
+                return;
+            }
+            // The rest of a record is put to what is there of it; what follows need not be moved.
+            let n = self.incoming.missing().min(bytes.len());
+            let (next, rest) = std::mem::take(&mut bytes).split_at_mut(n);
+            self.incoming.push(next);
+            self.advance_incoming(Task::Nothing, sink);
+            bytes = rest;
+        }
+        if self.incoming.len() > INCOMING_BYTES_MAX {
+            self.fail(rustls::Error::PeerSentOversizedRecord);
+        }
+    }
+
+    /// What can be read.
+    ///
+    /// # Errors
+    /// The failure, once all that came before it is read.
+    pub(crate) fn readable(&self) -> io::Result<Readable> {
+        if self.plain_at < self.plain.len() {
+            return Ok(Readable::Bytes);
+        }
+        match &self.phase {
+            Phase::Open => Ok(Readable::Nothing),
+            Phase::Ended => Ok(Readable::End),
+            Phase::Truncated => Err(TlsError::Truncated.into()),
+            Phase::Failed(failure) => Err(TlsError::Protocol(failure.clone()).into()),
+        }
+    }
+
+    /// Reads what is there, as much as `fill` says that it took.
+    pub(crate) fn read(&mut self, fill: impl FnOnce(&[u8]) -> usize) -> usize {
+        let n = fill(&self.plain[self.plain_at..]);
+        self.plain_at += n;
+        if self.plain_at == self.plain.len() {
+            (self.plain, self.plain_at) = (Vec::new(), 0);
+        }
+        n
+    }
+
+    /// Encrypts the first of `plain`, and says how many.
+    ///
+    /// # Errors
+    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe) once our side has ended.
+    pub(crate) fn encrypt(&mut self, plain: &[u8]) -> io::Result<usize> {
+        let n = plain.len().min(WRITE_BYTES_MAX);
+        if self.is_closed || self.has_failed() {
+            return Err(io::Error::from_raw_os_error(EPIPE));
+        }
+        match self.advance_incoming(Task::Encrypt(&plain[..n]), &mut |_| 0) {
+            Done::Yes => Ok(n),
+            Done::No => Err(io::Error::from_raw_os_error(EPIPE)),
+        }
+    }
+
+    /// Ends our side.
+    pub(crate) fn close(&mut self) {
+        if !self.is_closed && !self.has_failed() {
+            self.is_closed = true;
+            self.advance_incoming(Task::CloseNotify, &mut |_| 0);
+        }
+    }
+
+    pub(crate) const fn has_failed(&self) -> bool {
+        matches!(self.phase, Phase::Failed(_))
+    }
+
+    /// The stream has ended, without a word if there was none before.
+    pub(crate) fn handle_end(&mut self) {
+        if matches!(self.phase, Phase::Open) {
+            self.phase = Phase::Truncated;
+        }
+    }
+
+    fn fail(&mut self, failure: rustls::Error) {
+        self.phase = Phase::Failed(failure);
+        self.incoming = Incoming::default();
+    }
+
+    fn advance_incoming(&mut self, task: Task<'_>, sink: &mut dyn FnMut(&[u8]) -> usize) -> Done {
+        let (mut bytes, record_at) = self.incoming.take();
+        let (consumed, done) = self.advance(&mut bytes, task, sink);
+        self.incoming.put(bytes, record_at, consumed);
+        done
+    }
+
+    /// How many bytes were consumed, and whether the task was done.
+    fn advance(
+        &mut self,
+        bytes: &mut [u8],
+        task: Task<'_>,
+        sink: &mut dyn FnMut(&[u8]) -> usize,
+    ) -> (usize, Done) {
+        let Self { connection, outgoing, plain, buffers, .. } = self;
+        let mut sink = |payload: &[u8]| {
+            let taken = if plain.is_empty() { sink(payload) } else { 0 };
+            plain.extend_from_slice(&payload[taken..]);
+        };
+        let step = connection.advance(bytes, task, &mut sink, outgoing, buffers);
+        if step.is_ended {
+            self.phase = Phase::Ended;
+        }
+        match step.result {
+            Ok(done) if step.is_ended => (bytes.len(), done),
+            Ok(done) => (step.consumed, done),
+            Err(error) => {
+                self.connection.take_alert(&mut self.outgoing, &self.buffers);
+                self.fail(error);
+                (bytes.len(), Done::No)
+            }
+        }
+    }
+}
+
+/// The number of Linux, as from the transport.
+pub(crate) const EPIPE: i32 = 32;

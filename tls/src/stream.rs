@@ -1,0 +1,305 @@
+//! [`TlsStream`] and its halves.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::rc::{Rc, Weak};
+
+use owned_io::{
+    BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
+    ShutdownHandle, Spare,
+};
+use rustls::{HandshakeKind, ProtocolVersion};
+
+use crate::session::{Readable, Session, WRITE_BYTES_MAX};
+use crate::shared::Shared;
+use crate::writer::Half;
+
+/// A TLS connection over a transport `S`, opened by an [`Acceptor`](crate::Acceptor) or a
+/// [`Connector`](crate::Connector).
+pub struct TlsStream<S: ByteStream> {
+    read: TlsReadHalf<S::ReadHalf>,
+    write: TlsWriteHalf,
+}
+
+/// The half of a [`TlsStream`] that reads, over the transport's half `H`.
+pub struct TlsReadHalf<H> {
+    half: H,
+    shared: Rc<Shared>,
+    /// How many reads in a row had no need of the transport.
+    in_a_row: u32,
+}
+
+/// The half of a [`TlsStream`] that writes.
+pub struct TlsWriteHalf {
+    shared: Rc<Shared>,
+}
+
+/// After so many reads in a row that need not wait, others have their turn.
+const IN_A_ROW_MAX: u32 = 128;
+
+impl<S: ByteStream> TlsStream<S> {
+    pub(crate) fn new(half: S::ReadHalf, shared: Shared) -> Self {
+        let shared = Rc::new(shared);
+        let write = TlsWriteHalf { shared: Rc::clone(&shared) };
+        Self { read: TlsReadHalf { half, shared, in_a_row: 0 }, write }
+    }
+
+    /// The application protocol that was agreed on (ALPN), if one was.
+    pub fn alpn_protocol(&self) -> Option<Vec<u8>> {
+        self.session(|session| session.connection().common().alpn_protocol().map(<[u8]>::to_vec))
+    }
+
+    /// The version of TLS that was agreed on.
+    pub fn protocol_version(&self) -> Option<ProtocolVersion> {
+        self.session(|session| session.connection().common().protocol_version())
+    }
+
+    /// Whether an earlier session was resumed.
+    pub fn is_resumed(&self) -> bool {
+        let kind = self.session(|session| session.connection().common().handshake_kind());
+        kind == Some(HandshakeKind::Resumed)
+    }
+
+    fn session<T>(&self, look: impl FnOnce(&Session) -> T) -> T {
+        look(&self.write.shared.session.borrow())
+    }
+}
+
+impl<H: OwnedRead> TlsReadHalf<H> {
+    /// Waits until something was filled, or there is nothing more to come.
+    async fn receive(&mut self, filling: &mut impl Filling) -> io::Result<()> {
+        loop {
+            let readable = self.shared.session.borrow().readable()?;
+            match readable {
+                Readable::Bytes => {
+                    if self.in_a_row == IN_A_ROW_MAX {
+                        self.in_a_row = 0;
+                        (self.shared.turn)().await;
+                    }
+                    self.in_a_row += 1;
+                    self.shared.session.borrow_mut().read(|plain| filling.push(plain));
+                    return Ok(());
+                }
+                Readable::End => return Ok(()),
+                Readable::Nothing => self.in_a_row = 0,
+            }
+            let mut bytes = self.half.read_pooled(self.shared.buffers.pool()).await?;
+            if bytes.is_empty() {
+                if self.shared.is_read_shut() {
+                    return Ok(());
+                }
+                self.shared.session.borrow_mut().handle_end();
+                continue;
+            }
+            let has_failed = {
+                let mut session = self.shared.session.borrow_mut();
+                session.receive(&mut bytes, &mut |plain| filling.push(plain));
+                session.has_failed()
+            };
+            drop(bytes);
+            if has_failed {
+                // The peer is told before whoever reads drops the connection. That it cannot be is
+                // not what they want to know.
+                let _ = poll_fn(|cx| self.shared.poll_flush(Half::Reading, cx)).await;
+            }
+            if filling.is_done() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl<H: OwnedRead> OwnedRead for TlsReadHalf<H> {
+    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        if buf.buf_capacity() == 0 {
+            return BufResult(Ok(0), buf);
+        }
+        let mut filling = Owned { buf: Some(buf), len: 0 };
+        let result = self.receive(&mut filling).await;
+        let mut buf = filling.buf.expect("it is put back after each push");
+        if result.is_ok() && filling.len == 0 {
+            buf.buf_clear();
+        }
+        BufResult(result.map(|()| filling.len), buf)
+    }
+
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        let mut filling = Leased { pool, owned: Ok(None) };
+        self.receive(&mut filling).await?;
+        match filling.owned? {
+            Some(Owned { buf: Some(buf), .. }) => Ok(buf),
+            _ => Ok(pool.take()?),
+        }
+    }
+}
+
+impl TlsWriteHalf {
+    /// Writes the first of `plain`, and says how many.
+    async fn send(&mut self, plain: &[u8]) -> io::Result<usize> {
+        // Of a write that was given up, or an alert.
+        poll_fn(|cx| self.shared.poll_flush(Half::Writing, cx)).await?;
+        let n = self.shared.session.borrow_mut().encrypt(plain)?;
+        poll_fn(|cx| self.shared.poll_flush(Half::Writing, cx)).await?;
+        Ok(n)
+    }
+
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        let target: Weak<Shared> = Rc::downgrade(&self.shared);
+        ShutdownHandle::new(target)
+    }
+}
+
+impl OwnedWrite for TlsWriteHalf {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        if buf.buf_len() == 0 {
+            return BufResult(Ok(0), buf);
+        }
+        let result = self.send(buf.buf_bytes()).await;
+        BufResult(result, buf)
+    }
+
+    async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        let result = match bufs.as_io_slices() {
+            [] => return BufResult(Ok(0), bufs),
+            [only] => self.send(only).await,
+            [long, ..] if long.len() >= WRITE_BYTES_MAX => self.send(long).await,
+            pieces => {
+                // Copied together, so that records are as long as they can be.
+                let mut together = Vec::with_capacity(bufs.bytes_left().min(WRITE_BYTES_MAX));
+                for piece in pieces {
+                    let n = piece.len().min(WRITE_BYTES_MAX - together.len());
+                    together.extend_from_slice(&piece[..n]);
+                }
+                self.send(&together).await
+            }
+        };
+        if let Ok(n) = result {
+            bufs.advance(n);
+        }
+        BufResult(result, bufs)
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.shared.session.borrow_mut().close();
+        // Why that cannot be written, the transport says again.
+        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Writing, cx)).await;
+        poll_fn(|cx| self.shared.poll_shut(Half::Writing, cx)).await
+    }
+}
+
+impl<S: ByteStream> OwnedRead for TlsStream<S> {
+    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
+        self.read.read(buf).await
+    }
+
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        self.read.read_pooled(pool).await
+    }
+}
+
+impl<S: ByteStream> OwnedWrite for TlsStream<S> {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        self.write.write(buf).await
+    }
+
+    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        self.write.write_vectored(bufs).await
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.write.shutdown().await
+    }
+}
+
+impl<S: ByteStream> ByteStream for TlsStream<S> {
+    type ReadHalf = TlsReadHalf<S::ReadHalf>;
+    type WriteHalf = TlsWriteHalf;
+
+    fn into_split(self) -> (Self::ReadHalf, TlsWriteHalf) {
+        (self.read, self.write)
+    }
+
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        self.write.shutdown_handle()
+    }
+}
+
+/// Where plaintext goes.
+trait Filling {
+    /// Takes the first of `plain`, and says how many.
+    fn push(&mut self, plain: &[u8]) -> usize;
+
+    /// Whether there is something to be told.
+    fn is_done(&self) -> bool;
+}
+
+/// A buffer, which keeps what it holds until the first push.
+struct Owned<B> {
+    /// There except within a push.
+    buf: Option<B>,
+    len: usize,
+}
+
+impl<B: IoBufMut> Filling for Owned<B> {
+    fn push(&mut self, plain: &[u8]) -> usize {
+        let Some(mut buf) = self.buf.take() else { return 0 };
+        let n = if self.len == 0 {
+            buf.buf_fill(plain)
+        } else {
+            let mut spare = buf.spare();
+            let n = spare.buf_fill(plain);
+            buf = Spare::into_inner(spare);
+            n
+        };
+        self.buf = Some(buf);
+        self.len += n;
+        n
+    }
+
+    fn is_done(&self) -> bool {
+        self.len > 0
+    }
+}
+
+/// A buffer of a pool, which is taken once there is something to put into it.
+struct Leased<'a> {
+    pool: &'a Pool,
+    owned: io::Result<Option<Owned<PoolBuf>>>,
+}
+
+impl Filling for Leased<'_> {
+    fn push(&mut self, plain: &[u8]) -> usize {
+        if let Ok(None) = self.owned {
+            let taken = self.pool.take();
+            self.owned =
+                taken.map(|buf| Some(Owned { buf: Some(buf), len: 0 })).map_err(io::Error::from);
+        }
+        match &mut self.owned {
+            Ok(Some(owned)) => owned.push(plain),
+            _ => 0,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        !matches!(self.owned, Ok(None))
+    }
+}
+
+impl<S: ByteStream> fmt::Debug for TlsStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsStream").finish_non_exhaustive()
+    }
+}
+
+impl<H> fmt::Debug for TlsReadHalf<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsReadHalf").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TlsWriteHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsWriteHalf").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,473 @@
+//! Connections in the simulation: both roles, against each other and against rustls by itself.
+
+mod common;
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Plain, buffers, client_config, pair, server_config, server_config_of, server_name};
+use owned_io::{
+    BufResult, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, beside,
+};
+use owned_io_sim::{Config, Sim, SimStream};
+use owned_io_tls::rustls::version::{TLS12, TLS13};
+use owned_io_tls::rustls::{ALL_VERSIONS, AlertDescription, Error, ProtocolVersion};
+use owned_io_tls::{Acceptor, Buffers, Connector, TlsError, TlsStream};
+
+/// Many seeds: each cuts transfers elsewhere.
+fn simulate<F: Future<Output = ()>>(case: impl Fn() -> F) {
+    for seed in 0..30 {
+        Sim::block_on(Config::with_seed(seed), case()).unwrap();
+    }
+}
+
+fn acceptor() -> Acceptor {
+    Acceptor::new(Arc::new(server_config(ALL_VERSIONS)))
+}
+
+async fn accept(stream: SimStream) -> TlsStream<SimStream> {
+    acceptor().accept::<Sim, _>(stream, &buffers()).await.unwrap()
+}
+
+/// A client and the server's end of it, by us both.
+async fn both() -> (TlsStream<SimStream>, TlsStream<SimStream>) {
+    let (a, b) = owned_io_sim::pipe();
+    let server = Sim::spawn(accept(b));
+    let connector = Connector::new(Arc::new(client_config(ALL_VERSIONS)));
+    let client = connector.connect::<Sim, _>(a, server_name(), &buffers()).await.unwrap();
+    (client, server.await.unwrap())
+}
+
+/// rustls by itself as the client, and our server.
+async fn with_plain_client() -> (Plain<SimStream>, TlsStream<SimStream>) {
+    let (a, b) = owned_io_sim::pipe();
+    let server = Sim::spawn(accept(b));
+    (Plain::connected(a).await, server.await.unwrap())
+}
+
+async fn read_to_end(stream: &mut impl OwnedRead) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let (n, buf) = stream.read(Vec::with_capacity(5000)).await.into_result().unwrap();
+        if n == 0 {
+            return all;
+        }
+        all.extend_from_slice(&buf);
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
+}
+
+/// Makes what is sent.
+type Make = dyn Fn(&mut Plain<SimStream>) -> Vec<u8>;
+
+fn tls_error(error: &std::io::Error) -> &TlsError {
+    error.get_ref().and_then(|inner| inner.downcast_ref()).expect("a TLS error inside")
+}
+
+#[test]
+fn each_role_speaks_with_rustls_in_each_version() {
+    for (version, number) in
+        [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)]
+    {
+        simulate(|| async move {
+            let sent = pattern(100_000);
+            let (a, b) = owned_io_sim::pipe();
+            let server = Sim::spawn(async move {
+                let acceptor = Acceptor::new(Arc::new(server_config(&[version])));
+                let mut stream = acceptor.accept::<Sim, _>(b, &buffers()).await.unwrap();
+                assert_eq!(stream.protocol_version(), Some(number));
+                let received = stream.read_exact(Vec::with_capacity(100_000), 100_000).await;
+                stream.write_all(received.into_result().unwrap().1).await.into_result().unwrap();
+                stream.shutdown().await.unwrap();
+                assert_eq!(read_to_end(&mut stream).await, b"");
+            });
+            let mut client = Plain::client(a, client_config(&[version]));
+            client.shake_hands().await;
+            let received = {
+                // More than fits on the way, so both directions go on at once.
+                client.write(&sent).await;
+                client.read_exact(sent.len()).await
+            };
+            assert!(received == sent);
+            client.tls.send_close_notify();
+            client.flush().await;
+            server.await.unwrap();
+
+            let (a, b) = owned_io_sim::pipe();
+            let client = Sim::spawn(async move {
+                let connector = Connector::new(Arc::new(client_config(&[version])));
+                let mut stream =
+                    connector.connect::<Sim, _>(a, server_name(), &buffers()).await.unwrap();
+                stream.write_all(pattern(100_000)).await.into_result().unwrap();
+                stream.shutdown().await.unwrap();
+                read_to_end(&mut stream).await
+            });
+            let mut server = Plain::server(b, server_config(&[version]));
+            server.shake_hands().await;
+            let received = server.read_exact(sent.len()).await;
+            server.write(&received).await;
+            server.tls.send_close_notify();
+            server.flush().await;
+            assert!(client.await.unwrap() == sent);
+        });
+    }
+}
+
+#[test]
+fn protocols_are_agreed_on_and_sessions_resumed() {
+    simulate(|| async {
+        let mut server = server_config(ALL_VERSIONS);
+        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let mut client = client_config(ALL_VERSIONS);
+        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let (acceptor, connector) =
+            (Acceptor::new(Arc::new(server)), Connector::new(Arc::new(client)));
+        for round in 0..3 {
+            let (a, b) = owned_io_sim::pipe();
+            let acceptor = acceptor.clone();
+            let server = Sim::spawn(async move {
+                let mut stream = acceptor.accept::<Sim, _>(b, &buffers()).await.unwrap();
+                assert_eq!(stream.alpn_protocol().as_deref(), Some(&b"http/1.1"[..]));
+                assert_eq!(stream.is_resumed(), round > 0, "round {round}");
+                stream.write_all("ticket before this").await.into_result().unwrap();
+                stream.shutdown().await.unwrap();
+                assert_eq!(read_to_end(&mut stream).await, b"");
+            });
+            let mut stream =
+                connector.connect::<Sim, _>(a, server_name(), &buffers()).await.unwrap();
+            assert_eq!(stream.is_resumed(), round > 0, "round {round}");
+            assert_eq!(read_to_end(&mut stream).await, b"ticket before this");
+            stream.shutdown().await.unwrap();
+            server.await.unwrap();
+        }
+    });
+}
+
+/// As long as the client takes its time.
+#[test]
+fn a_record_may_be_cut_anywhere() {
+    let case = |at: usize| async move {
+        let (mut client, mut server) = with_plain_client().await;
+        let mut records = client.encrypted(b"one");
+        records.extend(client.encrypted(b"two"));
+        let second = records.split_off(at.min(records.len()));
+        let is_over = second.is_empty();
+        drop(Sim::spawn(async move {
+            client.stream.write_all(records).await.into_result().unwrap();
+            Sim::sleep(Duration::from_millis(10)).await;
+            client.stream.write_all(second).await.into_result().unwrap();
+            client.tls.send_close_notify();
+            client.flush().await;
+            let _ = client.fill().await;
+        }));
+        assert_eq!(read_to_end(&mut server).await, b"onetwo", "cut at {at}");
+        is_over
+    };
+    let mut at = 1;
+    while !Sim::block_on(Config::default(), case(at)).unwrap() {
+        at += 1;
+    }
+    assert!(at > 40, "two records have only {at} bytes");
+}
+
+/// A handshake that does not fit a record, nor a buffer of the pool.
+#[test]
+fn a_long_chain_of_certificates_is_received() {
+    simulate(|| async {
+        let (a, b) = owned_io_sim::pipe();
+        let chain = vec![pair().certificate.clone(); 120];
+        let len: usize = chain.iter().map(|certificate| certificate.len()).sum();
+        assert!(len > 2 * 16 * 1024, "{len}");
+        let server = Sim::spawn(async move {
+            let mut server = Plain::server(b, server_config_of(chain, ALL_VERSIONS));
+            server.shake_hands().await;
+            server.write(b"hello").await;
+            server
+        });
+        let mut pool = PoolConfig::default();
+        pool.buf_bytes = 1000;
+        let buffers = Buffers::new(Pool::new(pool));
+        let connector = Connector::new(Arc::new(client_config(ALL_VERSIONS)));
+        let mut client = connector.connect::<Sim, _>(a, server_name(), &buffers).await.unwrap();
+        let read = client.read_exact(Vec::with_capacity(5), 5).await;
+        assert_eq!(read.into_result().unwrap().1, b"hello");
+        drop(server.await);
+    });
+}
+
+#[test]
+fn the_halves_go_on_without_each_other() {
+    simulate(|| async {
+        let (client, server) = both().await;
+        let sent = pattern(300_000);
+        let mut tasks = Vec::new();
+        for stream in [client, server] {
+            let (mut read, mut write) = stream.into_split();
+            let sent = sent.clone();
+            tasks.push(Sim::spawn(async move {
+                let writing = Sim::spawn(async move {
+                    let mut pieces = IoVec::new();
+                    pieces.extend(sent.chunks(1234).map(<[u8]>::to_vec));
+                    write.write_all_vectored(pieces).await.into_result().unwrap();
+                    write.shutdown().await.unwrap();
+                });
+                let received = read_to_end(&mut read).await;
+                writing.await.unwrap();
+                received
+            }));
+        }
+        for task in tasks {
+            assert!(task.await.unwrap() == sent);
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_is_cut_is_an_error_and_not_an_end() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        client.write(b"all but").await;
+        let mut torn = client.encrypted(b"the end");
+        torn.truncate(9);
+        client.stream.write_all(torn).await.into_result().unwrap();
+        client.stream.shutdown().await.unwrap();
+        let read = server.read_exact(Vec::with_capacity(7), 7).await;
+        assert_eq!(read.into_result().unwrap().1, b"all but");
+        let pool = Pool::new(PoolConfig::default());
+        for _ in 0..2 {
+            let BufResult(result, buf) = server.read(b"as it was".to_vec()).await;
+            let error = result.unwrap_err();
+            assert_eq!((error.kind(), buf), (ErrorKind::UnexpectedEof, b"as it was".to_vec()));
+            assert_eq!(tls_error(&error), &TlsError::Truncated);
+            let error = server.read_pooled(&pool).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        }
+        assert_eq!(pool.leased(), 0);
+    });
+}
+
+#[test]
+fn keys_are_updated() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        for round in 0..3 {
+            client.tls.refresh_traffic_keys().unwrap(); // and asks us for the same
+            client.write(b"after it").await;
+            let read = server.read_exact(Vec::with_capacity(8), 8).await;
+            assert_eq!(read.into_result().unwrap().1, b"after it", "round {round}");
+            server.write_all("and we").await.into_result().unwrap();
+            assert_eq!(client.read_exact(6).await, b"and we");
+        }
+    });
+}
+
+#[test]
+fn a_bad_record_is_answered_by_an_alert() {
+    let oversized = |_: &mut Plain<SimStream>| [&[23, 3, 3, 0xff, 0xff][..], &[0; 100]].concat();
+    let tampered = |client: &mut Plain<SimStream>| {
+        let mut record = client.encrypted(b"tampered with");
+        *record.last_mut().unwrap() ^= 1;
+        record
+    };
+    let repeated = |client: &mut Plain<SimStream>| {
+        let record = client.encrypted(b"once");
+        [&record[..], &record[..]].concat()
+    };
+    let bad: [(&Make, _, &[u8]); 3] = [
+        (&oversized, AlertDescription::DecodeError, b""),
+        (&tampered, AlertDescription::BadRecordMac, b""),
+        (&repeated, AlertDescription::BadRecordMac, b"once"),
+    ];
+    for (make, alert, before) in bad {
+        simulate(|| async move {
+            let (mut client, mut server) = with_plain_client().await;
+            let records = make(&mut client);
+            client.stream.write_all(records).await.into_result().unwrap();
+            let read = server.read_exact(Vec::with_capacity(50), 50).await;
+            let BufResult(result, received) = read;
+            let error = result.unwrap_err();
+            assert_eq!((error.kind(), &received[..]), (ErrorKind::InvalidData, before));
+            assert!(matches!(tls_error(&error), TlsError::Protocol(_)));
+            assert_eq!(client.alert().await, Error::AlertReceived(alert));
+            // It has ended for good, on both sides.
+            let again = server.read(Vec::with_capacity(1)).await.0.unwrap_err();
+            assert_eq!(again.kind(), ErrorKind::InvalidData);
+            let write = server.write("more").await.0.unwrap_err();
+            assert_eq!(write.kind(), ErrorKind::BrokenPipe);
+            server.shutdown().await.unwrap();
+        });
+    }
+}
+
+/// The half that reads tells the peer, whatever the half that writes is about.
+#[test]
+fn an_alert_leaves_behind_a_write_that_waits() {
+    simulate(|| async {
+        let (mut client, server) = with_plain_client().await;
+        let (mut read, mut write) = server.into_split();
+        let writing = Sim::spawn(async move {
+            loop {
+                if let Err(error) = write.write(pattern(50_000)).await.0 {
+                    return error;
+                }
+            }
+        });
+        Sim::sleep(Duration::from_secs(1)).await; // it waits: nobody reads
+        client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
+        let reading = Sim::spawn(async move { read.read(vec![0; 10]).await.0.unwrap_err() });
+        Sim::sleep(Duration::from_secs(1)).await;
+        let alert = client.alert().await;
+        assert_eq!(alert, Error::AlertReceived(AlertDescription::DecodeError));
+        assert_eq!(reading.await.unwrap().kind(), ErrorKind::InvalidData);
+        assert_eq!(writing.await.unwrap().kind(), ErrorKind::BrokenPipe);
+    });
+}
+
+/// Our side has ended; what comes then is bad all the same. rustls 0.23 asserts, in builds that have
+/// assertions, that it never sends an alert after `close_notify`, as it does here.
+#[cfg(not(debug_assertions))]
+#[test]
+fn a_bad_record_after_our_end_is_an_error() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        server.shutdown().await.unwrap();
+        client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
+        let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    });
+}
+
+#[test]
+fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
+    simulate(|| async {
+        let (mut client, server) = with_plain_client().await;
+        let (mut read, mut write) = server.into_split();
+        {
+            let mut reading = pin!(read.read(Vec::with_capacity(100)));
+            for part in client.encrypted(b"in parts").chunks(3) {
+                let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_millis(3))).await;
+                assert!(ready.pinned.is_none());
+                client.stream.write_all(part.to_vec()).await.into_result().unwrap();
+            }
+            assert_eq!(reading.await.into_result().unwrap().1, b"in parts");
+        }
+        // More than fits on the way; then who wrote it gives up.
+        let sent = pattern(200_000);
+        let mut written = 0;
+        loop {
+            let mut writing = pin!(write.write(sent[written..].to_vec()));
+            let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_millis(50))).await;
+            match ready.pinned {
+                Some(result) => written += result.into_result().unwrap().0,
+                None => break,
+            }
+        }
+        let reader = Sim::spawn(async move {
+            let given_up = (sent.len() - written).min(owned_io_tls::WRITE_BYTES_MAX);
+            let received = client.read_exact(written + given_up + 4).await;
+            assert!(received[..written + given_up] == sent[..written + given_up]);
+            assert_eq!(&received[written + given_up..], b"next");
+        });
+        write.write_all("next").await.into_result().unwrap();
+        reader.await.unwrap();
+    });
+}
+
+#[test]
+fn who_speaks_no_tls_is_told_so() {
+    simulate(|| async {
+        for (plain_answer, expected) in [
+            (&b""[..], &[21, 3, 3, 0, 2, 2, 50][..]), // a fatal alert: decode_error
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        ] {
+            let (mut client, b) = owned_io_sim::pipe();
+            let mut acceptor = acceptor();
+            acceptor.plain_answer = plain_answer;
+            let server =
+                Sim::spawn(async move { acceptor.accept::<Sim, _>(b, &buffers()).await.err() });
+            client.write_all("GET / HTTP/1.1\r\n\r\n").await.into_result().unwrap();
+            let answer = read_to_end(&mut client).await;
+            assert_eq!(answer, expected);
+            drop(client);
+            let error = server.await.unwrap().expect("no connection");
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+            if !plain_answer.is_empty() {
+                assert_eq!(tls_error(&error), &TlsError::NotTls);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_handshake_ends_at_its_deadline() {
+    simulate(|| async {
+        for said in [0, 40] {
+            let (mut a, b) = owned_io_sim::pipe();
+            let hello =
+                Plain::client(owned_io_sim::pipe().0, client_config(ALL_VERSIONS)).records();
+            a.write_all(hello[..said].to_vec()).await.into_result().unwrap();
+            let started = Sim::now();
+            let acceptor = acceptor();
+            let error = acceptor.accept::<Sim, _>(b, &buffers()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            let took = Sim::now() - started;
+            assert!(took >= acceptor.handshake_timeout && took < 2 * acceptor.handshake_timeout);
+            assert_eq!(read_to_end(&mut a).await, b"", "it is closed");
+        }
+    });
+}
+
+#[test]
+fn a_server_that_nobody_vouches_for_is_refused() {
+    simulate(|| async {
+        let (a, b) = owned_io_sim::pipe();
+        let server =
+            Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
+        let connector = Connector::new(Arc::new(client_config(ALL_VERSIONS)));
+        let name = "example.com".try_into().unwrap();
+        let error = connector.connect::<Sim, _>(a, name, &buffers()).await.unwrap_err();
+        assert!(matches!(tls_error(&error), TlsError::Protocol(Error::InvalidCertificate(_))));
+        let told = server.await.unwrap().expect("no connection");
+        assert_eq!(
+            tls_error(&told),
+            &TlsError::Protocol(Error::AlertReceived(AlertDescription::BadCertificate))
+        );
+    });
+}
+
+#[test]
+fn an_idle_connection_has_no_buffer() {
+    simulate(|| async {
+        let (a, b) = owned_io_sim::pipe();
+        let buffers = buffers();
+        let server = Sim::spawn({
+            let buffers = buffers.clone();
+            async move { acceptor().accept::<Sim, _>(b, &buffers).await.unwrap() }
+        });
+        let mut client = Plain::connected(a).await;
+        let mut server = server.await.unwrap();
+        let pool = Pool::new(PoolConfig::default());
+        for round in 0..3 {
+            let sent = pattern(20_000);
+            let mut received = {
+                let mut reading = pin!(server.read_pooled(&pool));
+                let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_millis(50))).await;
+                assert!(ready.pinned.is_none());
+                assert_eq!((pool.leased(), buffers.pool().leased()), (0, 0), "round {round}");
+                client.write(&sent).await;
+                reading.await.unwrap().to_vec()
+            };
+            while received.len() < sent.len() {
+                received.extend_from_slice(&server.read_pooled(&pool).await.unwrap());
+            }
+            assert!(received == sent);
+        }
+    });
+}
