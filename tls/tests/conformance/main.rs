@@ -1,0 +1,205 @@
+//! The contract over TLS: the suite for runtimes, each of whose connections is a TLS one.
+//!
+//! What a case looks for in a process of its own, with peers of the standard library, is no matter of
+//! TLS: those are left out.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod late;
+mod over;
+
+use std::io::ErrorKind;
+use std::net::Shutdown;
+
+use over::{TlsOver, pair};
+use owned_io::{
+    BufResult, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, TcpStream, copy,
+};
+
+const WHY_CUT: &str = "what is dropped, or shut down from beside, can send no close_notify, and without \
+                       that a stream is cut, not ended";
+const WHY_AHEAD: &str = "a peer may have received whole records of a write that then failed";
+const WHY_CACHED: &str =
+    "the transport is in two halves, which know no addresses; the wrapper keeps them";
+
+macro_rules! over {
+    ($module:ident: $runtime:ty $(, $case:literal => ($reason:expr, $instead:expr $(,)?))* $(,)?) => {
+        mod $module {
+            use super::*;
+
+            type Over = TlsOver<$runtime>;
+
+            owned_io::conformance! {
+                portable,
+                runtime: Over,
+                config: <$runtime as Runtime>::Config::default(),
+                deviations: {
+                    "pooled::read_is_empty_at_the_end" => (WHY_CUT, a_dropped_stream_is_cut::<$runtime>),
+                    "io::copy_moves_everything_and_counts" => (WHY_CUT, a_copy_is_cut::<$runtime>),
+                    "cancel::shutdown_handle_ends_the_write_side" =>
+                        (WHY_CUT, what_a_handle_ends_is_cut::<$runtime>),
+                    "cancel::write_all_vectored_tells_how_far_it_came" =>
+                        (WHY_AHEAD, the_peer_may_be_ahead::<$runtime>),
+                    "net::peer_addr_tells_of_a_connection_that_is_gone" =>
+                        (WHY_CACHED, the_address_stays::<$runtime>),
+                    $($case => ($reason, $instead),)*
+                },
+            }
+        }
+    };
+}
+
+over! { sim: owned_io_sim::Sim,
+    "task::blocking_closures_leave_others_their_turn" =>
+        (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
+    "io::writes_that_never_wait_leave_others_their_turn" =>
+        (WHY_NO_ROOM, fewer_writes_leave_others_their_turn),
+}
+#[cfg(target_os = "linux")]
+over! { tokio: owned_io_tokio::Tokio }
+#[cfg(target_os = "linux")]
+over! { compio: owned_io_compio::Compio }
+#[cfg(target_os = "linux")]
+over! { glommio: owned_io_glommio::Glommio }
+#[cfg(target_os = "linux")]
+over! { monoio: owned_io_monoio::Monoio,
+    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+        (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
+}
+#[cfg(target_os = "linux")]
+over! { tokio_uring: owned_io_tokio_uring::TokioUring,
+    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+        (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
+    "cancel::dropped_read_does_what_it_says" =>
+        (WHY_NOTICED, bytes_that_are_lost_are_noticed::<owned_io_tokio_uring::TokioUring>),
+}
+
+const WHY_NO_ROOM: &str =
+    "a record of each byte takes 23, and 10,000 of them do not fit on the way";
+const WHY_ONE_THREAD: &str = "the runtime's own: see its suite";
+const WHY_OTHERS_WAIT: &str = "the runtime's own: see its suite";
+const WHY_NOTICED: &str =
+    "the dropped read of the transport eats a record, and the next does not fit";
+
+/// What its own suite asserts of the runtime is nothing that TLS has a part in.
+fn still_deviates<R: Runtime>(_config: &R::Config) {}
+
+fn fewer_writes_leave_others_their_turn(config: &owned_io_sim::Config) {
+    use owned_io_sim::Sim;
+    on::<Sim>(config, async {
+        let (mut a, _b) = pair::<Sim>().await;
+        let turns = std::rc::Rc::new(std::cell::Cell::new(0));
+        let counter = std::rc::Rc::clone(&turns);
+        drop(Sim::spawn(async move {
+            loop {
+                Sim::sleep(std::time::Duration::ZERO).await;
+                counter.set(counter.get() + 1);
+            }
+        }));
+        for _ in 0..2_000 {
+            a.write_all("x").await.into_result().unwrap();
+        }
+        assert!(turns.get() >= 10, "{} turns", turns.get());
+    });
+}
+
+fn on<R: Runtime>(config: &R::Config, case: impl Future<Output = ()>) {
+    R::block_on(config.clone(), case).unwrap();
+}
+
+fn a_dropped_stream_is_cut<R: Runtime>(config: &R::Config) {
+    on::<R>(config, async {
+        let (a, mut b) = pair::<R>().await;
+        drop(a);
+        let pool = Pool::new(PoolConfig::default());
+        for _ in 0..2 {
+            assert_eq!(b.read_pooled(&pool).await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        }
+    });
+}
+
+fn a_copy_is_cut<R: Runtime>(config: &R::Config) {
+    on::<R>(config, async {
+        let (client, server) = pair::<R>().await;
+        let echo = R::spawn(async move {
+            let (mut read, mut write) = server.into_split();
+            let copied = copy(&mut read, &mut write, &Pool::new(PoolConfig::default())).await;
+            write.write_all(" still open").await.into_result().unwrap();
+            copied.unwrap()
+        });
+        let (mut read, mut write) = client.into_split();
+        write.write_all("copied").await.into_result().unwrap();
+        write.shutdown().await.unwrap();
+        let BufResult(result, received) = read.read_exact(Vec::with_capacity(18), 18).await;
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(received, b"copied still open");
+        assert_eq!(echo.await.unwrap(), 6);
+    });
+}
+
+fn what_a_handle_ends_is_cut<R: Runtime>(config: &R::Config) {
+    on::<R>(config, async {
+        let (mut a, mut b) = pair::<R>().await;
+        a.write_all("before").await.into_result().unwrap();
+        a.shutdown_handle().shutdown(Shutdown::Write);
+        let read = b.read_exact(Vec::with_capacity(7), 7).await;
+        let BufResult(result, received) = read;
+        assert_eq!(
+            (result.unwrap_err().kind(), &received[..]),
+            (ErrorKind::UnexpectedEof, &b"before"[..])
+        );
+        assert_eq!(a.write("after").await.0.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        b.write_all("the other way").await.into_result().unwrap();
+        let read = a.read_exact(Vec::with_capacity(13), 13).await;
+        assert_eq!(read.into_result().unwrap().1, b"the other way");
+    });
+}
+
+fn the_peer_may_be_ahead<R: Runtime>(config: &R::Config) {
+    const BYTES: usize = 16 << 20;
+    on::<R>(config, async {
+        let (mut a, mut b) = pair::<R>().await;
+        let handle = a.shutdown_handle();
+        let sent: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
+        let mut bufs = IoVec::new();
+        bufs.extend(sent.chunks(7_001).map(<[u8]>::to_vec));
+        let writer = R::spawn(async move { a.write_all_vectored(bufs).await });
+        R::sleep(std::time::Duration::from_millis(30)).await;
+        handle.shutdown(Shutdown::Both);
+        let BufResult(result, bufs) = writer.await.unwrap();
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
+        let BufResult(result, received) = b.read_exact(Vec::with_capacity(BYTES), BYTES).await;
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let told = BYTES - bufs.bytes_left();
+        assert!(told <= received.len() && received.len() < told + owned_io_tls::WRITE_BYTES_MAX);
+        assert!(received == sent[..received.len()]);
+    });
+}
+
+fn the_address_stays<R: Runtime>(config: &R::Config) {
+    on::<R>(config, async {
+        let (a, b) = pair::<R>().await;
+        let address = a.local_addr().unwrap();
+        drop(a);
+        R::sleep(std::time::Duration::from_millis(30)).await;
+        assert_eq!(b.peer_addr().unwrap(), address);
+    });
+}
+
+#[cfg(target_os = "linux")]
+fn bytes_that_are_lost_are_noticed<R: Runtime>(config: &R::Config) {
+    on::<R>(config, async {
+        let (mut a, mut b) = pair::<R>().await;
+        {
+            let mut read = std::pin::pin!(b.read(Vec::with_capacity(16)));
+            let nap = R::sleep(std::time::Duration::from_millis(30));
+            assert!(owned_io::beside(read.as_mut(), nap).await.pinned.is_none());
+        }
+        a.write_all("first").await.into_result().unwrap();
+        R::sleep(std::time::Duration::from_millis(30)).await;
+        a.write_all("second").await.into_result().unwrap();
+        let error = b.read(Vec::with_capacity(16)).await.0.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    });
+}
