@@ -10,6 +10,8 @@ use clap::{Args, Parser, ValueEnum};
 use owned_io_websocket::bridge::Strategy;
 use serde::Deserialize;
 
+use crate::tls::Tls;
+
 /// A streaming server that runs on any of several async runtimes.
 #[derive(Debug, Parser)]
 #[command(name = "owned-io-server", version)]
@@ -54,6 +56,30 @@ pub struct Options {
     /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
+
+    /// Serve echo over TLS
+    #[arg(long, value_name = "ADDR")]
+    pub echo_tls: Option<SocketAddr>,
+
+    /// Serve sink over TLS
+    #[arg(long, value_name = "ADDR")]
+    pub sink_tls: Option<SocketAddr>,
+
+    /// Serve source over TLS
+    #[arg(long, value_name = "ADDR")]
+    pub source_tls: Option<SocketAddr>,
+
+    /// Serve HTTP over TLS
+    #[arg(long, value_name = "ADDR")]
+    pub https: Option<SocketAddr>,
+
+    /// PEM file with the certificates for TLS, the server's own first; read anew on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// PEM file with the key of the server's certificate; read anew on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
 
     /// What speaks the protocol of WebSockets [default: native]
     #[arg(long, value_name = "NAME")]
@@ -102,20 +128,6 @@ pub enum Ring {
     Tuned,
 }
 
-/// How to compress WebSocket messages (RFC 7692).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Deflate {
-    /// Not at all: it takes more of the processor than all the rest, and can give secrets away, so it is
-    /// for whoever runs the server to choose.
-    #[default]
-    Off,
-    /// Each message for itself, by what all connections of a worker share.
-    Shared,
-    /// With context takeover, where the client allows or asks for it: each connection has its own.
-    Takeover,
-}
-
 /// What speaks the protocol of WebSockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -151,6 +163,20 @@ impl Engine {
     }
 }
 
+/// How to compress WebSocket messages (RFC 7692).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Deflate {
+    /// Not at all: it takes more of the processor than all the rest, and can give secrets away, so it is
+    /// for whoever runs the server to choose.
+    #[default]
+    Off,
+    /// Each message for itself, by what all connections of a worker share.
+    Shared,
+    /// With context takeover, where the client allows or asks for it: each connection has its own.
+    Takeover,
+}
+
 /// How to write logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -174,6 +200,8 @@ pub struct Config {
     pub ring: Ring,
     /// Where to serve what; at least one.
     pub listeners: Vec<(Service, SocketAddr)>,
+    /// Who the server is, where a service is over TLS.
+    pub tls: Option<Tls>,
     /// What speaks the protocol of WebSockets.
     pub engine: Engine,
     /// What connections may use.
@@ -195,6 +223,20 @@ pub enum Service {
     Source,
     /// See [`http`](crate::service::http).
     Http,
+    /// As echo, over TLS.
+    EchoTls,
+    /// As sink, over TLS.
+    SinkTls,
+    /// As source, over TLS.
+    SourceTls,
+    /// As http, over TLS.
+    Https,
+}
+
+impl Service {
+    const fn is_over_tls(self) -> bool {
+        matches!(self, Self::EchoTls | Self::SinkTls | Self::SourceTls | Self::Https)
+    }
 }
 
 impl fmt::Display for Service {
@@ -204,6 +246,10 @@ impl fmt::Display for Service {
             Self::Sink => "sink",
             Self::Source => "source",
             Self::Http => "http",
+            Self::EchoTls => "echo-tls",
+            Self::SinkTls => "sink-tls",
+            Self::SourceTls => "source-tls",
+            Self::Https => "https",
         })
     }
 }
@@ -269,6 +315,12 @@ impl Options {
             sink: self.sink.or(file.sink),
             source: self.source.or(file.source),
             http: self.http.or(file.http),
+            echo_tls: self.echo_tls.or(file.echo_tls),
+            sink_tls: self.sink_tls.or(file.sink_tls),
+            source_tls: self.source_tls.or(file.source_tls),
+            https: self.https.or(file.https),
+            tls_cert: self.tls_cert.or(file.tls_cert),
+            tls_key: self.tls_key.or(file.tls_key),
             engine: self.engine.or(file.engine),
             connections_max: self.connections_max.or(file.connections_max),
             message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
@@ -286,6 +338,10 @@ impl Options {
             (Service::Sink, self.sink),
             (Service::Source, self.source),
             (Service::Http, self.http),
+            (Service::EchoTls, self.echo_tls),
+            (Service::SinkTls, self.sink_tls),
+            (Service::SourceTls, self.source_tls),
+            (Service::Https, self.https),
         ];
         let listeners: Vec<_> =
             served.into_iter().filter_map(|(service, addr)| Some((service, addr?))).collect();
@@ -293,6 +349,18 @@ impl Options {
             let services = "--echo, --sink, --source or --http";
             return Err(format!("nothing to serve: give {services} an address"));
         }
+        let over_tls = listeners.iter().find(|(service, _)| service.is_over_tls());
+        let tls = match (over_tls, self.tls_cert, self.tls_key) {
+            (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key)?),
+            (Some((service, _)), ..) => {
+                return Err(format!("--{service} is over TLS: it needs --tls-cert and --tls-key"));
+            }
+            (None, None, None) => None,
+            (None, ..) => {
+                let services = "--https, --echo-tls, --sink-tls or --source-tls";
+                return Err(format!("nothing to serve over TLS: give {services} an address"));
+            }
+        };
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Config {
@@ -300,6 +368,7 @@ impl Options {
             workers: self.workers.unwrap_or_else(cores),
             ring: self.ring.unwrap_or_default(),
             listeners,
+            tls,
             engine: self.engine.unwrap_or_default(),
             limits: Limits {
                 connections_max: self

@@ -8,6 +8,8 @@
 //! | [`source`](service::source) | asks for messages, and is sent them |
 //! | [`http`](service::http) | asks how the server is, or for one of the three over WebSocket |
 //!
+//! Each of them over TLS too, with feature `tls`.
+//!
 //! On TCP a message is its length (`u32`, little-endian) and then that many bytes.
 
 #![forbid(unsafe_code)]
@@ -17,4 +19,5 @@ pub mod config;
 pub mod connections;
 pub mod places;
 pub mod service;
+pub mod tls;
 pub mod worker;

@@ -10,9 +10,10 @@ use std::{io, thread};
 use clap::Parser;
 use owned_io::StopSignal;
 use owned_io_server::config::{Config, Flags, Log, Service};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use owned_io_server::tls::Tls;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tracing::info;
+use tracing::{info, warn};
 
 /// Descriptors besides connections: listeners, rings, standard streams, a few for each worker.
 const DESCRIPTORS_SPARE: usize = 256;
@@ -54,7 +55,8 @@ fn run(config: &Config) -> Result<(), String> {
     owned_io_os::reserve_descriptors(descriptors.saturating_add(DESCRIPTORS_SPARE))
         .map_err(|error| format!("cannot make room for descriptors: {error}"))?;
     let stop = StopSignal::new();
-    stop_on_signals(stop.clone()).map_err(|error| format!("cannot handle signals: {error}"))?;
+    handle_signals(stop.clone(), config.tls.clone())
+        .map_err(|error| format!("cannot handle signals: {error}"))?;
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
     (backend.run)(config, stop, say_listening).map_err(|error| error.to_string())
 }
@@ -77,15 +79,23 @@ fn start_logs(log: Log) {
     }
 }
 
-/// The first signal drains, the second ends at once.
-fn stop_on_signals(stop: StopSignal) -> io::Result<()> {
+/// The first SIGTERM or SIGINT drains, the second ends at once. SIGHUP has the certificates read anew,
+/// where there are any; where there are none it ends, as ever.
+fn handle_signals(stop: StopSignal, tls: Option<Tls>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if tls.is_some() {
+        signals.add_signal(SIGHUP)?;
+    }
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
-            if stop.is_stopped() {
-                std::process::exit(128 + signal);
+            match &tls {
+                Some(tls) if signal == SIGHUP => match tls.reload() {
+                    Ok(()) => info!("certificates are read anew"),
+                    Err(why) => warn!(why, "certificates stay as they are"),
+                },
+                _ if stop.is_stopped() => std::process::exit(128 + signal),
+                _ => stop.stop(),
             }
-            stop.stop();
         }
     })?;
     Ok(())

@@ -15,10 +15,11 @@ use tracing::{info, warn};
 
 use crate::accept::accept_loop;
 use crate::config::{Config, Engine, Limits, Ring, Service};
-use crate::connections::Connections;
+use crate::connections::{Connections, Entry};
 use crate::places::Places;
 use crate::service::source::Pattern;
 use crate::service::{Budget, echo, http, sink, source};
+use crate::tls::{Tls, WorkerTls};
 
 /// What a worker gets beyond the drain deadline, which it sees to itself, before it counts as hung.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
@@ -45,16 +46,19 @@ pub fn run<R: Runtime>(
     workers.drain = config.drain + DRAIN_MARGIN;
     workers.stop = stop;
     let ready = Arc::new(Ready::new(config.workers.get(), bound.clone(), Box::new(listening)));
-    let (engine, limits, drain) = (config.engine, config.limits, config.drain);
+    let (engine, limits) = (config.engine, config.limits);
+    let (drain, tls) = (config.drain, config.tls.clone());
     R::run_workers(workers, move |worker| {
         let (bound, ready) = (bound.clone(), Arc::clone(&ready));
-        async move { serve::<R>(worker, &bound, engine, limits, drain, &ready).await }
+        let tls = tls.clone();
+        async move { serve::<R>(worker, &bound, tls, engine, limits, drain, &ready).await }
     })
 }
 
 async fn serve<R: Runtime>(
     worker: Worker,
     bound: &[(Service, BoundAddr)],
+    tls: Option<Tls>,
     engine: Engine,
     limits: Limits,
     drain: Duration,
@@ -62,7 +66,7 @@ async fn serve<R: Runtime>(
 ) -> io::Result<()> {
     let places = Places::new(limits.connections_max);
     let connections = Connections::default();
-    let resources = Resources::new(engine, limits);
+    let resources = Resources::new(tls, engine, limits);
     let mut accepting = Vec::with_capacity(bound.len());
     for (service, addr) in bound {
         let listener = R::listen(addr)?;
@@ -96,7 +100,7 @@ async fn accept<R: Runtime>(
     stop: &StopSignal,
     resources: Resources,
 ) {
-    let Resources { pool, budget, buffers, pattern, engine, limits } = resources;
+    let Resources { pool, budget, buffers, pattern, engine, limits, tls } = resources;
     match service {
         Service::Echo => {
             let serve = move |stream, _| echo::serve(stream, pool.clone());
@@ -117,6 +121,43 @@ async fn accept<R: Runtime>(
             };
             accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
         }
+        Service::EchoTls => {
+            let serve = move |stream, entry| {
+                let (tls, pool) = (tls.clone(), pool.clone());
+                async move { echo::serve(tls.accept::<R, _>(stream, service, entry).await?, pool).await }
+            };
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
+        Service::SinkTls => {
+            let serve = move |stream, entry| {
+                let (tls, pool, budget) = (tls.clone(), pool.clone(), budget.clone());
+                async move {
+                    let stream = tls.accept::<R, _>(stream, service, entry).await?;
+                    sink::serve::<R>(stream, pool, limits, budget).await
+                }
+            };
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
+        Service::SourceTls => {
+            let serve = move |stream, entry| {
+                let (tls, pattern) = (tls.clone(), pattern.clone());
+                async move {
+                    let stream = tls.accept::<R, _>(stream, service, entry).await?;
+                    source::serve::<R>(stream, pattern, limits).await
+                }
+            };
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
+        Service::Https => {
+            let serve = move |stream, entry: Entry| {
+                let (tls, buffers, pattern) = (tls.clone(), buffers.clone(), pattern.clone());
+                async move {
+                    let stream = tls.accept::<R, _>(stream, service, entry.clone()).await?;
+                    http::serve::<R>(stream, entry, buffers, pattern, engine, limits).await
+                }
+            };
+            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        }
     }
 }
 
@@ -129,6 +170,7 @@ struct Resources {
     pattern: Pattern,
     engine: Engine,
     limits: Limits,
+    tls: WorkerTls,
 }
 
 /// Bytes of the buffers that frames are received into: many that a peer sends at once come in one read,
@@ -140,16 +182,18 @@ const FRAMES_BYTES: usize = 64 * 1024;
 const FRAMES_IDLE_MAX: usize = 256;
 
 impl Resources {
-    fn new(engine: Engine, limits: Limits) -> Self {
+    fn new(tls: Option<Tls>, engine: Engine, limits: Limits) -> Self {
         let mut pool = PoolConfig::default();
         pool.leased_max = limits.connections_max.max(1);
         let mut frames = pool;
         frames.buf_bytes = FRAMES_BYTES;
         frames.idle_max = FRAMES_IDLE_MAX;
+        let frames = Pool::new(frames);
         Self {
             pool: Pool::new(pool),
             budget: Budget::new(limits.announced_bytes_max),
-            buffers: Buffers::new(Pool::new(frames), limits.announced_bytes_max),
+            tls: WorkerTls::new(tls, frames.clone()),
+            buffers: Buffers::new(frames, limits.announced_bytes_max),
             pattern: Pattern::default(),
             engine,
             limits,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use owned_io::{ByteStream, Pool, copy};
+use owned_io::{ByteStream, OwnedWrite, Pool, copy};
 
 /// Serves one connection until its peer ends it.
 ///
@@ -12,5 +12,8 @@ use owned_io::{ByteStream, Pool, copy};
 /// The connection's.
 pub async fn serve(stream: impl ByteStream, pool: Pool) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
-    copy(&mut read, &mut write, &pool).await.map(drop)
+    copy(&mut read, &mut write, &pool).await?;
+    // Over TLS an end has to be said. Who is gone need not hear it.
+    let _ = write.shutdown().await;
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use owned_io::{ByteStream, OwnedRead, OwnedWriteExt, Pool, Runtime, timeout};
+use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, Runtime, timeout};
 
 use super::message::{Announced, Budget, too_long};
 use crate::config::Limits;
@@ -38,8 +38,11 @@ pub async fn serve<R: Runtime>(
             }
         };
         if buf.is_empty() {
-            let within = receiver.is_within_message();
-            return if within { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) };
+            if receiver.is_within_message() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let _ = write.shutdown().await; // as after an echo
+            return Ok(());
         }
         let done = receiver.receive(&buf, &mut answers)?;
         drop(buf);

@@ -11,7 +11,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use owned_io::{
-    ByteStream, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime, Spare, timeout,
+    ByteStream, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime,
+    Spare, timeout,
 };
 
 use super::message::too_long;
@@ -47,6 +48,7 @@ pub async fn serve<R: Runtime>(
         let n;
         (n, request_bytes) = begun.map_buf(Spare::into_inner).into_result()?;
         if n == 0 {
+            let _ = write.shutdown().await; // as after an echo
             return Ok(());
         }
         let rest = read.read_exact(request_bytes.spare(), Request::BYTES - n);

@@ -5,6 +5,8 @@
 
 mod refusals;
 mod server;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -52,6 +52,14 @@ fn what_cannot_start_says_why_in_one_sentence() {
     }
 }
 
+#[cfg(not(feature = "tls"))]
+#[test]
+fn tls_that_is_not_compiled_in() {
+    let files = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+    let said = sentence(program(&[&["--https", "127.0.0.1:0"], &files[..]].concat()));
+    assert!(said.contains("build with --features tls"), "{said}");
+}
+
 /// A full disk, or a reader of the log that has gone: no reason to panic.
 #[test]
 fn nobody_to_hear_it() {

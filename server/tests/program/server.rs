@@ -22,6 +22,17 @@ pub(super) const RUNTIMES: &[&str] = &[
     "glommio",
 ];
 
+const SERVICES: [&str; 8] = [
+    "--echo",
+    "--sink",
+    "--source",
+    "--http",
+    "--echo-tls",
+    "--sink-tls",
+    "--source-tls",
+    "--https",
+];
+
 /// What speaks the protocol of WebSockets.
 pub(super) const ENGINES: [&str; 4] =
     ["native", "tungstenite-fixed", "tungstenite-linear", "tungstenite-exponential"];
@@ -50,9 +61,7 @@ impl Server {
     pub(super) fn start_logging_to(log: Stdio, mut command: Command, options: &[&str]) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let services = options
-            .iter()
-            .filter(|option| ["--echo", "--sink", "--source", "--http"].contains(option));
+        let services = options.iter().filter(|option| SERVICES.contains(option));
         let addrs = services.map(|option| {
             let line = lines.next().unwrap().unwrap();
             let said = line.strip_prefix("listening ").unwrap();

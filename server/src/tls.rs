@@ -1,0 +1,143 @@
+//! TLS, with feature `tls`: who the server is, and how a connection begins.
+
+#[cfg(not(feature = "tls"))]
+pub use absent::{Tls, WorkerTls};
+#[cfg(feature = "tls")]
+pub use present::{Tls, WorkerTls};
+
+#[cfg(feature = "tls")]
+mod present {
+    use std::io;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use owned_io::{ByteStream, Pool, Runtime};
+    use owned_io_tls::{Acceptor, Buffers, Identity, TlsStream};
+
+    use crate::config::Service;
+    use crate::connections::{Ending, Entry};
+
+    /// Who the server is; shared by all workers, and with it the sessions that can be resumed.
+    #[derive(Clone, Debug)]
+    pub struct Tls {
+        identity: Arc<Identity>,
+        https: Acceptor,
+        other: Acceptor,
+    }
+
+    /// What a client is told who speaks HTTP where HTTPS is served: `curl http://` shows it.
+    const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+        Content-Type: text/plain\r\nContent-Length: 35\r\nConnection: close\r\n\r\n\
+        this port speaks TLS: use https://\n";
+
+    impl Tls {
+        /// Reads a chain of certificates and the key of the first.
+        ///
+        /// # Errors
+        /// A sentence that names the file and what is wrong.
+        pub fn load(chain: PathBuf, key: PathBuf) -> Result<Self, String> {
+            let identity = Identity::load(chain, key, SystemTime::now());
+            let identity = identity.map_err(|error| error.to_string())?;
+            let mut https = Acceptor::new(Arc::new(identity.server_config(&["http/1.1"])));
+            https.plain_answer = NOT_HTTPS;
+            let other = Acceptor::new(Arc::new(identity.server_config(&[])));
+            Ok(Self { identity, https, other })
+        }
+
+        /// Reads the files anew, for the connections that begin from now on.
+        ///
+        /// # Errors
+        /// As for [`load`](Self::load): then nothing has changed.
+        pub fn reload(&self) -> Result<(), String> {
+            self.identity.reload(SystemTime::now()).map_err(|error| error.to_string())
+        }
+    }
+
+    /// TLS on one worker.
+    #[derive(Clone, Debug)]
+    pub struct WorkerTls {
+        tls: Option<Tls>,
+        buffers: Buffers,
+    }
+
+    impl WorkerTls {
+        /// Receives into buffers of `pool`.
+        pub fn new(tls: Option<Tls>, pool: Pool) -> Self {
+            Self { tls, buffers: Buffers::new(pool) }
+        }
+
+        /// Does the handshake of a connection to `service`, which then ends as TLS does.
+        ///
+        /// # Errors
+        /// The handshake's.
+        pub async fn accept<R: Runtime, S: ByteStream>(
+            &self,
+            stream: S,
+            service: Service,
+            entry: Entry,
+        ) -> io::Result<TlsStream<S>> {
+            let Some(tls) = &self.tls else { return Err(io::ErrorKind::Unsupported.into()) };
+            let acceptor = if service == Service::Https { &tls.https } else { &tls.other };
+            // Boxed, because it is needed once and large.
+            let stream = Box::pin(acceptor.accept::<R, S>(stream, &self.buffers)).await?;
+            entry.set(Ending::Reading(stream.shutdown_handle()));
+            Ok(stream)
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+mod absent {
+    use std::io;
+    use std::path::PathBuf;
+
+    use owned_io::{ByteStream, Pool, Runtime};
+
+    use crate::config::Service;
+    use crate::connections::Entry;
+
+    /// There is none.
+    #[derive(Clone, Debug)]
+    pub enum Tls {}
+
+    impl Tls {
+        /// # Errors
+        /// Always: a sentence that says what to build with.
+        pub fn load(_chain: PathBuf, _key: PathBuf) -> Result<Self, String> {
+            Err("TLS is not compiled in: build with --features tls".to_owned())
+        }
+
+        /// Never called.
+        ///
+        /// # Errors
+        /// None.
+        pub fn reload(&self) -> Result<(), String> {
+            match *self {}
+        }
+    }
+
+    /// There is none.
+    #[derive(Clone, Debug)]
+    pub struct WorkerTls;
+
+    impl WorkerTls {
+        /// None.
+        pub fn new(_tls: Option<Tls>, _pool: Pool) -> Self {
+            Self
+        }
+
+        /// Never called: no service is over TLS.
+        ///
+        /// # Errors
+        /// Always.
+        pub async fn accept<R: Runtime, S: ByteStream>(
+            &self,
+            _stream: S,
+            _service: Service,
+            _entry: Entry,
+        ) -> io::Result<S> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+}

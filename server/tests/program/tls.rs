@@ -1,0 +1,317 @@
+//! Over TLS: the services, their certificates, and what comes of speaking the wrong protocol.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rustls::pki_types::CertificateDer;
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ALL_VERSIONS, ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned,
+    SupportedProtocolVersion,
+};
+use tungstenite::Message;
+
+use super::server::{PATIENCE, RUNTIMES, Server, announce, ended, program};
+
+type Client = StreamOwned<ClientConnection, TcpStream>;
+
+/// A server's certificate and key, in files. Removed when dropped.
+struct Files {
+    folder: PathBuf,
+    chain: String,
+    key: String,
+}
+
+impl Files {
+    fn new(test: &str) -> (Self, CertificateDer<'static>) {
+        let folder = std::env::temp_dir().join(format!("owned-io-{test}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = |name| folder.join(name).display().to_string();
+        let files = Self { chain: path("chain.pem"), key: path("key.pem"), folder };
+        let certificate = files.write(2099);
+        (files, certificate)
+    }
+
+    /// A new certificate, valid until that year.
+    fn write(&self, until: i32) -> CertificateDer<'static> {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(until, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(&self.chain, certificate.pem()).unwrap();
+        fs::write(&self.key, key.serialize_pem()).unwrap();
+        certificate.der().clone()
+    }
+
+    fn options(&self) -> [&str; 4] {
+        ["--tls-cert", &self.chain, "--tls-key", &self.key]
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Who trusts that certificate alone.
+fn trusting(
+    certificate: &CertificateDer<'static>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Arc::new(config)
+}
+
+fn connect(server: &Server, service: usize, config: &Arc<ClientConfig>) -> Client {
+    let name = "localhost".try_into().unwrap();
+    let client = ClientConnection::new(Arc::clone(config), name).unwrap();
+    StreamOwned::new(client, server.connect(service))
+}
+
+fn echoed(client: &mut Client, bytes: &[u8]) {
+    client.write_all(bytes).unwrap();
+    let mut answer = vec![0; bytes.len()];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, bytes);
+}
+
+/// Ends our side; the server says then that it ends its own: an end that is not said is an error here.
+fn end(mut client: Client) {
+    client.conn.send_close_notify();
+    client.flush().unwrap();
+    assert_eq!(client.read(&mut [0; 16]).unwrap(), 0);
+}
+
+#[test]
+fn services_answer() {
+    let (files, certificate) = Files::new("services");
+    let services = [
+        ["--echo-tls", "127.0.0.1:0"],
+        ["--sink-tls", "127.0.0.1:0"],
+        ["--source-tls", "127.0.0.1:0"],
+        ["--https", "127.0.0.1:0"],
+    ];
+    for runtime in RUNTIMES {
+        let server =
+            Server::start(runtime, &[&files.options()[..], services.as_flattened()].concat());
+        for version in [&TLS12, &TLS13] {
+            let config = trusting(&certificate, &[version]);
+            let mut echo = connect(&server, 0, &config);
+            for round in 0..8 {
+                echoed(&mut echo, &vec![round; 40_000]);
+            }
+            assert_eq!(echo.conn.alpn_protocol(), None);
+            end(echo);
+
+            let mut sink = connect(&server, 1, &config);
+            for len in [0, 1, 70_000, 2_000_000_u32] {
+                let message = [&len.to_le_bytes()[..], &vec![7; len as usize]].concat();
+                sink.write_all(&message).unwrap();
+                let mut answer = [0; 8];
+                sink.read_exact(&mut answer).unwrap();
+                assert_eq!(u64::from_le_bytes(answer), len.into());
+            }
+            end(sink);
+
+            let mut source = connect(&server, 2, &config);
+            for number in [3_u32, 600_000, 2] {
+                source.write_all(&number.to_le_bytes()).unwrap();
+            }
+            for n in 0..3 {
+                let mut message = vec![0; 4 + 600_000];
+                source.read_exact(&mut message).unwrap();
+                let is_right = |(i, byte): (usize, &u8)| *byte == (n + i) as u8;
+                assert!(message[4..].iter().enumerate().all(is_right));
+            }
+            end(source);
+
+            let mut https = connect(&server, 3, &config);
+            write!(https, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            let mut response = String::new();
+            https.read_to_string(&mut response).unwrap();
+            assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+            assert_eq!(https.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+
+            let stream = connect(&server, 3, &config);
+            let (mut socket, _) = tungstenite::client("ws://localhost/echo", stream).unwrap();
+            for message in [Message::text("héllo"), Message::binary(vec![7; 300_000])] {
+                socket.send(message.clone()).unwrap();
+                assert_eq!(socket.read().unwrap(), message, "{runtime}");
+            }
+            socket.close(None).unwrap();
+            assert!(matches!(socket.read().unwrap(), Message::Close(_)));
+            assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
+        }
+    }
+}
+
+/// By whichever worker.
+#[test]
+fn sessions_are_resumed() {
+    let (files, certificate) = Files::new("sessions");
+    for runtime in RUNTIMES {
+        let server = Server::start(
+            runtime,
+            &[&files.options()[..], &["--echo-tls", "127.0.0.1:0"]].concat(),
+        );
+        for version in [&TLS12, &TLS13] {
+            let config = trusting(&certificate, &[version]);
+            for round in 0..8 {
+                let mut echo = connect(&server, 0, &config);
+                echoed(&mut echo, b"with it come tickets");
+                let expected =
+                    if round == 0 { HandshakeKind::Full } else { HandshakeKind::Resumed };
+                assert_eq!(echo.conn.handshake_kind(), Some(expected), "{runtime}, round {round}");
+                end(echo);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_wrong_protocol_has_an_answer() {
+    let (files, certificate) = Files::new("wrong");
+    let services = ["--http", "127.0.0.1:0", "--echo-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
+    for runtime in RUNTIMES {
+        let server = Server::start(runtime, &[&files.options()[..], &services].concat());
+        let mut plain = server.connect(2);
+        write!(plain, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut response = String::new();
+        plain.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{runtime}: {response}");
+        assert!(response.ends_with("\r\n\r\nthis port speaks TLS: use https://\n"), "{response}");
+
+        let mut over_tls = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
+        // What it gets is an answer in HTTP, 400, which is no TLS.
+        let error = over_tls.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{runtime}: {error}");
+        let mut raw = server.connect(0);
+        raw.write_all(&[22, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3]).unwrap();
+        let mut response = String::new();
+        raw.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 400 "), "{runtime}: {response}");
+
+        let mut plain = server.connect(1);
+        announce(&mut plain, 5, b"no TLS");
+        let mut alert = Vec::new();
+        plain.read_to_end(&mut alert).unwrap();
+        assert_eq!(alert, [21, 3, 3, 0, 2, 2, 50], "{runtime}: a fatal alert, decode_error");
+
+        let mut too_long = server.connect(1);
+        too_long.write_all(&[22, 3, 1, 0xff, 0xff]).unwrap();
+        let mut alert = Vec::new();
+        too_long.read_to_end(&mut alert).unwrap();
+        assert_eq!(alert, [21, 3, 3, 0, 2, 2, 50], "{runtime}: a fatal alert, decode_error");
+    }
+}
+
+#[test]
+fn certificates_are_read_anew_on_sighup() {
+    let (files, old) = Files::new("anew");
+    for runtime in RUNTIMES {
+        let log = files.folder.join(format!("{runtime}.log"));
+        let options = [
+            &["--runtime", runtime, "--workers", "2", "--echo-tls", "127.0.0.1:0"][..],
+            &files.options(),
+        ]
+        .concat();
+        let mut trusted = files.write(2099);
+        let server = Server::start_logging_to(
+            Stdio::from(File::create(&log).unwrap()),
+            program(&options),
+            &options,
+        );
+        let mut before = connect(&server, 0, &trusting(&trusted, ALL_VERSIONS));
+        echoed(&mut before, b"before");
+
+        for (until, said) in [(2098, "are read anew"), (2001, "stay as they are")] {
+            let new = files.write(until);
+            server.signal("-HUP");
+            let since = Instant::now();
+            while !fs::read_to_string(&log).unwrap().contains(said) {
+                assert!(since.elapsed() < PATIENCE, "{runtime} did not say that they {said}");
+                thread::sleep(Duration::from_millis(5));
+            }
+            if until > 2001 {
+                trusted = new;
+            }
+            let mut after = connect(&server, 0, &trusting(&trusted, ALL_VERSIONS));
+            echoed(&mut after, b"after");
+            echoed(&mut before, b"goes on");
+        }
+        let log = fs::read_to_string(&log).unwrap();
+        assert!(log.contains("has expired") && log.contains(&files.chain), "{log}");
+
+        let config = trusting(&old, ALL_VERSIONS);
+        let refused = connect(&server, 0, &config).write_all(b"x");
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidData, "it is the old one");
+    }
+}
+
+#[test]
+fn draining_ends_connections_cleanly() {
+    let (files, certificate) = Files::new("draining");
+    for runtime in RUNTIMES {
+        let server = Server::start(
+            runtime,
+            &[&files.options()[..], &["--echo-tls", "127.0.0.1:0"]].concat(),
+        );
+        let mut idle = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
+        echoed(&mut idle, b"before");
+        let silent = server.connect(0); // within its handshake
+        server.signal("-TERM");
+        assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0, "{runtime}");
+        assert_eq!(server.wait(), 0, "{runtime}");
+        drop(silent);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
+    let (files, _) = Files::new("refused");
+    let (other, _) = Files::new("refused-other");
+    let options = |chain, key| {
+        ["--https", "127.0.0.1:0", "--tls-cert", chain, "--tls-key", key].map(str::to_owned)
+    };
+    let expired = files.folder.join("expired.pem").display().to_string();
+    files.write(2001);
+    fs::rename(&files.chain, &expired).unwrap();
+    files.write(2099);
+    for (options, said) in [
+        (options(&expired, &files.key), format!("the certificate in {expired} has expired")),
+        (options(&files.chain, &other.key), format!("the key in {} is not that of", other.key)),
+        (options(&files.key, &files.key), format!("there is no certificate in {}", files.key)),
+        (options("nowhere.pem", &files.key), "cannot read nowhere.pem: ".to_owned()),
+    ] {
+        refused(&options, &said);
+    }
+    let https = ["--https", "127.0.0.1:0"].map(str::to_owned);
+    refused(&https, "--https is over TLS: it needs --tls-cert and --tls-key");
+    let echo = ["--echo", "127.0.0.1:0", "--tls-cert", &files.chain].map(str::to_owned);
+    refused(&echo, "nothing to serve over TLS: ");
+}
+
+fn refused(options: &[String], said: &str) {
+    let mut options: Vec<_> = options.iter().map(String::as_str).collect();
+    options.extend(["--runtime", RUNTIMES[0]]);
+    let (code, stderr) = ended(program(&options).stderr(Stdio::piped()).spawn().unwrap());
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.starts_with(&format!("owned-io-server: {said}")), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
