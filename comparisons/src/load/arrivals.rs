@@ -69,7 +69,7 @@ impl Options {
 
         let clock = Clock::new();
         let echo = || Echo::new(self.common.wire(), self.payload as usize);
-        let mut dialer = Dialer::new(&self.common, self.busy + newcomers);
+        let mut dialer = Dialer::new(&self.common, self.busy + newcomers)?;
         let mut busy = Session::new(echo(), clock, self.busy, 1, 0)?;
         busy.open_all(&mut dialer, self.patience, Opening::Answer)?;
         if self.busy > 0 {

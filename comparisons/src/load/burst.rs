@@ -40,7 +40,7 @@ impl Options {
         let clock = Clock::new();
         let echo = Echo::new(self.common.wire(), self.payload as usize);
         let mut session = Session::new(echo, clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(&self.common, self.connections);
+        let mut dialer = Dialer::new(&self.common, self.connections)?;
         let mut ready = Vec::new();
         let (mut connect, mut first_echo) = (Histogram::new(), Histogram::new());
 

@@ -4,10 +4,9 @@ use std::io::{self, Read, Write};
 use std::mem;
 use std::ops::Range;
 
-use mio::net::TcpStream;
-
 use super::exchange::Exchange;
 use super::frames::{self, Frames, Head, Piece};
+use super::transport::Transport;
 use super::upgrade::{self, Refusal, Upgrade};
 
 /// How often one turn may read before others get theirs.
@@ -121,7 +120,7 @@ pub(crate) struct Received {
 /// A connection that sends messages as they are released.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Transport,
     id: u32,
     pub(crate) connected: bool,
     writable: bool,
@@ -150,7 +149,7 @@ enum Wire {
 
 impl Connection {
     /// One that is still connecting.
-    pub(crate) fn new(stream: TcpStream, id: u32, upgrade: Option<&Upgrade>) -> Self {
+    pub(crate) fn new(stream: Transport, id: u32, upgrade: Option<&Upgrade>) -> Self {
         let (wire, ahead) = match upgrade {
             None => (Wire::Tcp, Vec::new()),
             Some(upgrade) => (Wire::Upgrading(Vec::new()), upgrade.request(id)),
@@ -179,7 +178,7 @@ impl Connection {
 
     /// Whether messages can be exchanged.
     pub(crate) fn is_open(&self) -> bool {
-        self.connected && !matches!(self.wire, Wire::Upgrading(_))
+        self.connected && !self.stream.is_handshaking() && !matches!(self.wire, Wire::Upgrading(_))
     }
 
     /// Lets one more message be sent, which has so many answers; its number.
@@ -201,10 +200,10 @@ impl Connection {
 
     /// Looks whether connecting has come to its end.
     pub(crate) fn finish_connecting(&mut self) -> Result<(), Fault> {
-        if let Some(error) = self.stream.take_error().map_err(Fault::Connect)? {
+        if let Some(error) = self.stream.tcp().take_error().map_err(Fault::Connect)? {
             return Err(Fault::Connect(error));
         }
-        match self.stream.peer_addr() {
+        match self.stream.tcp().peer_addr() {
             Ok(_) => self.connected = true,
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
             Err(error) => return Err(Fault::Connect(error)),
@@ -223,6 +222,12 @@ impl Connection {
         let before = self.sent.message;
         if message_bytes == 0 && self.is_open() {
             self.sent.message = self.released;
+        }
+        if self.connected && self.writable {
+            match self.stream.push() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                pushed => pushed.map_err(Fault::Write)?,
+            }
         }
         while self.connected && self.writable {
             if self.ahead.is_empty() {
@@ -289,7 +294,7 @@ impl Connection {
                     if let Err(fault) = self.check(exchange, &scratch[..n]) {
                         break Some(fault);
                     }
-                    if n < scratch.len() && !self.closed {
+                    if self.stream.is_drained(n < scratch.len()) && !self.closed {
                         reads = 0;
                         break None;
                     }

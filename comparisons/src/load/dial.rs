@@ -2,13 +2,16 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
 
 use mio::net::TcpStream;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::ClientConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Failure;
 use super::options::Common;
+use super::transport::{self, Transport};
 use super::upgrade::Upgrade;
 
 /// Connections from one local address; it has some 28,000 ports, and those of the last minute rest.
@@ -28,23 +31,28 @@ const FILES_SPARE: usize = 32;
 pub(crate) struct Dialer {
     target: SocketAddr,
     upgrade: Option<Upgrade>,
+    tls: Option<Arc<ClientConfig>>,
     sources: usize,
     next: usize,
 }
 
 impl Dialer {
     /// For so many connections in all.
-    pub(crate) fn new(common: &Common, connections: usize) -> Self {
+    ///
+    /// # Errors
+    /// When there is no certificate to trust where one was named.
+    pub(crate) fn new(common: &Common, connections: usize) -> Result<Self, Failure> {
         let target = common.addr;
         let upgrade = common.websocket.as_ref().map(|path| Upgrade::new(target, path));
         let loopback = matches!(target.ip(), IpAddr::V4(ip) if ip.is_loopback());
         let wanted = connections.div_ceil(PER_SOURCE);
         let sources = if loopback && wanted > 1 { wanted.min(SOURCES_MAX) } else { 0 };
-        Self { target, upgrade, sources, next: 0 }
+        let tls = common.tls.as_deref().map(transport::trusting).transpose()?;
+        Ok(Self { target, upgrade, tls, sources, next: 0 })
     }
 
     /// Begins to connect.
-    pub(crate) fn dial(&mut self) -> io::Result<TcpStream> {
+    pub(crate) fn dial(&mut self) -> io::Result<Transport> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(self.target), kind, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
@@ -57,7 +65,7 @@ impl Dialer {
                 if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
-        Ok(TcpStream::from_std(socket.into()))
+        Transport::new(TcpStream::from_std(socket.into()), self.tls.as_ref())
     }
 
     /// What a connection has to ask for before it is a WebSocket, if it is to be one.
@@ -95,8 +103,9 @@ mod tests {
 
     fn dialer(target: &str, connections: usize) -> Dialer {
         let addr = target.parse().expect("an address");
-        let common = Common { addr, websocket: None, core: None, json: None, server_pid: None };
-        Dialer::new(&common, connections)
+        let (websocket, tls, core, json, server_pid) = (None, None, None, None, None);
+        let common = Common { addr, websocket, tls, core, json, server_pid };
+        Dialer::new(&common, connections).expect("no certificate is needed")
     }
 
     fn sources(target: &str, connections: usize) -> usize {

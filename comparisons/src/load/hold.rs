@@ -41,7 +41,7 @@ impl Options {
         let clock = Clock::new();
         let mut session =
             Session::new(Echo::new(self.common.wire(), 1), clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(&self.common, self.connections);
+        let mut dialer = Dialer::new(&self.common, self.connections)?;
         session.open_all(&mut dialer, self.patience, Opening::Connect)?;
         session.tally.require_opened()?;
 

@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         let mut run = Self {
             options,
             clock,
-            dialer: Dialer::new(&options.common, options.connections),
+            dialer: Dialer::new(&options.common, options.connections)?,
             busy: Session::new(echo(), clock, options.busy, 1, 0)?,
             others: Session::new(echo(), clock, count, 1, first_id)?,
         };

@@ -15,6 +15,7 @@ mod report;
 mod server;
 mod session;
 mod steady;
+mod transport;
 mod upgrade;
 mod window;
 

@@ -19,6 +19,9 @@ pub struct Common {
     /// Speak WebSocket, at this path of an HTTP server.
     #[arg(long, value_name = "PATH", value_parser = path)]
     pub websocket: Option<String>,
+    /// Speak TLS with a server for localhost whose certificate is in this PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub tls: Option<PathBuf>,
     /// Run on this core only.
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,

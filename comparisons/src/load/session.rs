@@ -243,7 +243,7 @@ impl<E: Exchange> Session<E> {
     pub(crate) fn open(&mut self, index: usize, dialer: &mut Dialer) -> bool {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let opened = dialer.dial().and_then(|mut stream| {
-            self.poll.registry().register(&mut stream, Token(index), interest)?;
+            self.poll.registry().register(stream.tcp_mut(), Token(index), interest)?;
             Ok(stream)
         });
         match opened {

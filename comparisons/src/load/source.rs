@@ -60,7 +60,7 @@ impl Options {
         let messages = self.messages.unwrap_or(MESSAGES_MAX);
         let source = Source::new(common.wire(), messages, self.bytes, self.batch);
         let mut session = Session::new(source, clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(&common, self.connections);
+        let mut dialer = Dialer::new(&common, self.connections)?;
 
         let mut window = Window::new(clock.now(), u64::MAX, common.server_pid);
         window.look(clock, clock.now(), &session.tally)?;

@@ -21,7 +21,7 @@ pub(crate) fn run<E: Exchange>(
     common.prepare(options.connections)?;
     let clock = Clock::new();
     let mut session = Session::new(exchange, clock, options.connections, options.in_flight, 0)?;
-    let mut dialer = Dialer::new(common, options.connections);
+    let mut dialer = Dialer::new(common, options.connections)?;
     session.open_all(&mut dialer, options.patience, Opening::Answer)?;
     session.tally.require_opened()?;
     let now = clock.now();

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+mod tls;
 mod websocket;
 
 const RUN_MAX: Duration = Duration::from_secs(30);

@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Once;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub enum Extra {
     Runtime,
     /// `--workers N`.
     Workers,
+    /// `--tls-cert FILE --tls-key FILE`, both needed.
+    Tls,
 }
 
 /// How to set an io_uring runtime up.
@@ -59,6 +62,8 @@ pub struct Args {
     pub core: Option<usize>,
     /// `--workers`. Default: one if there is a `--core`, as many as there are cores if not.
     pub workers: NonZero<usize>,
+    /// `--tls-cert` and `--tls-key`, where there are such options.
+    pub tls: Option<[PathBuf; 2]>,
 }
 
 /// A server's `main`: reads the command line, moves this thread and those it will start to the
@@ -129,9 +134,11 @@ fn parse(
         Extra::Ring => " [--ring default|tuned]",
         Extra::Runtime => " [--runtime NAME] [--ring default|tuned]",
         Extra::Workers => " [--workers N]",
+        Extra::Tls => " --tls-cert FILE --tls-key FILE",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
+    let (mut chain, mut key) = (None, None);
     let mut runtime = "tokio".to_owned();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
@@ -155,6 +162,8 @@ fn parse(
                 workers =
                     Some(number.ok_or_else(|| wrong(format!("cannot run {value:?} workers")))?);
             }
+            ("--tls-cert", Extra::Tls) => chain = Some(PathBuf::from(value()?)),
+            ("--tls-key", Extra::Tls) => key = Some(PathBuf::from(value()?)),
             (text, _) if addr.is_none() && !text.starts_with('-') => {
                 let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is no IP:PORT")))?;
                 addr = Some(parsed);
@@ -166,7 +175,11 @@ fn parse(
     let cores = || thread::available_parallelism().unwrap_or(one);
     let workers = workers.unwrap_or_else(|| if core.is_some() { one } else { cores() });
     let addr = addr.ok_or_else(|| wrong("an address is missing".to_owned()))?;
-    Ok(Args { addr, runtime, ring, core, workers })
+    let tls = chain.zip(key).map(|(chain, key)| [chain, key]);
+    if extra == Extra::Tls && tls.is_none() {
+        return Err(wrong("a certificate or a key is missing".to_owned()));
+    }
+    Ok(Args { addr, runtime, ring, core, workers, tls })
 }
 
 /// Threads started afterwards inherit it: as many workers share as many cores, from `core` on.

@@ -1,0 +1,95 @@
+//! Over TLS: echo as over TCP, and servers that nobody vouches for.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ALL_VERSIONS, ServerConfig, ServerConnection, StreamOwned};
+
+use super::{load, server};
+
+/// A server's certificate, in a file that is removed when this is dropped, and its own part of it.
+struct Certificate {
+    file: PathBuf,
+    config: Arc<ServerConfig>,
+}
+
+impl Certificate {
+    fn new(test: &str) -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("to sign");
+        let file = std::env::temp_dir().join(format!("load-{test}-{}.pem", std::process::id()));
+        std::fs::write(&file, made.cert.pem()).expect("to write");
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(ALL_VERSIONS)
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .expect("its key");
+        Self { file, config: Arc::new(config) }
+    }
+
+    fn echo(&self) -> SocketAddr {
+        let config = Arc::clone(&self.config);
+        server(move |_, stream| echo(stream, &config))
+    }
+}
+
+impl Drop for Certificate {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+fn echo(stream: TcpStream, config: &Arc<ServerConfig>) -> io::Result<()> {
+    let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    let mut stream = StreamOwned::new(tls, stream);
+    let mut buf = vec![0; 64 * 1024];
+    loop {
+        let n = io::Read::read(&mut stream, &mut buf)?;
+        if n == 0 {
+            return Ok(());
+        }
+        io::Write::write_all(&mut stream, &buf[..n])?;
+    }
+}
+
+#[test]
+fn an_echo_over_tls() {
+    let certificate = Certificate::new("echo");
+    let file = certificate.file.display();
+    for payload in [1, 1000, 40_000, 300_000] {
+        let options = format!(
+            "--connections 3 --payload {payload} --in-flight 2 --seconds 0.4 --warm-up 0.1 --tls {file}"
+        );
+        let run = load("echo", certificate.echo(), &options);
+        run.is_clean();
+        assert_eq!(run.number("/connections/opened"), 3.0);
+        assert!(run.number("/messages/received") > 3.0, "{}", run.stdout);
+        assert_eq!(run.number("/messages/unanswered"), 0.0);
+    }
+}
+
+#[test]
+fn handshakes_at_a_rate() {
+    let certificate = Certificate::new("rate");
+    let file = certificate.file.display();
+    let options = format!("--busy 1 --payload 10 --rate 50 --seconds 0.5 --warm-up 0 --tls {file}");
+    let run = load("arrivals", certificate.echo(), &options);
+    run.is_clean();
+    let echoed = run.number("/arrivals/within_1_s") + run.number("/arrivals/over_1_s");
+    assert_eq!(echoed, 25.0, "{}", run.stdout);
+}
+
+#[test]
+fn a_server_that_is_not_trusted_is_no_connection() {
+    let (certificate, other) = (Certificate::new("trusted"), Certificate::new("other"));
+    let file = other.file.display();
+    let options = format!("--connections 1 --payload 10 --seconds 0.1 --tls {file}");
+    load("echo", certificate.echo(), &options).is_refused("invalid peer certificate");
+    let options = "--connections 1 --payload 10 --seconds 0.1 --tls /nowhere.pem";
+    load("echo", certificate.echo(), options).is_refused("cannot trust /nowhere.pem: ");
+}
