@@ -20,7 +20,9 @@ use owned_io_tls::{Acceptor, Buffers, Connector, TlsError, TlsStream};
 
 /// Many seeds: each cuts transfers elsewhere.
 fn simulate<F: Future<Output = ()>>(case: impl Fn() -> F) {
-    for seed in 0..30 {
+    let seeds = std::env::var("SIM_SEEDS").map_or(30, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
+        println!("seed {seed}"); // shown when it fails
         Sim::block_on(Config::with_seed(seed), case()).unwrap();
     }
 }
@@ -377,6 +379,35 @@ fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
         });
         write.write_all("next").await.into_result().unwrap();
         reader.await.unwrap();
+    });
+}
+
+/// One byte of what the client says is another: the handshake fails, or is over at its deadline, or what
+/// was said is not what was signed.
+#[test]
+fn a_handshake_that_was_tampered_with_fails() {
+    simulate(|| async {
+        let len =
+            Plain::client(owned_io_sim::pipe().0, client_config(ALL_VERSIONS)).records().len();
+        let mut place = [0; 4];
+        for _ in 0..20 {
+            Sim::fill_random(&mut place);
+            let [high, low, bit, _] = place;
+            let at = usize::from(u16::from_be_bytes([high, low])) % len;
+            let (a, b) = owned_io_sim::pipe();
+            let accepting =
+                Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
+            let mut client = Plain::client(a, client_config(ALL_VERSIONS));
+            let mut hello = client.records();
+            hello[at] ^= 1 << (bit % 8);
+            client.stream.write_all(hello).await.into_result().unwrap();
+            while client.tls.is_handshaking() && matches!(client.fill().await, Ok(true)) {
+                client.flush().await;
+            }
+            client.flush().await;
+            drop(client);
+            assert!(accepting.await.unwrap().is_some(), "byte {at} was of no matter");
+        }
     });
 }
 
