@@ -1,39 +1,111 @@
-//! [`owned_io`] in memory: the reference backend.
+//! [`owned_io`] in a simulated world: any service written on it, through years of bad luck in minutes, and
+//! any failure again from its seed.
 //!
-//! One thread runs everything, the clock jumps from one event to the next, and every choice comes
-//! from one seed: which task runs next, how short a read or write is, which of several listeners
-//! gets a client. So a run repeats exactly, and code that relies on a read being complete, or on a
-//! task running first, fails here under some seed.
+//! One thread runs everything, the clock jumps from one event to the next, and every choice comes from one
+//! seed: which task has its turn, how short a read is, how long a segment is under way, what a fault
+//! destroys. So a run repeats exactly, and code that works by luck fails here under some seed.
+//!
+//! # How to test a service of one's own
+//!
+//! Write it for any [`Runtime`](owned_io::Runtime), then run it as [`Sim`]: start it on a host, be its
+//! client on another, let things go wrong, and say what has to be true nevertheless.
 //!
 //! ```
+//! use std::io;
 //! use std::time::Duration;
-//! use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
-//! use owned_io_sim::{Config, Sim};
+//! use owned_io::{ByteStream, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt};
+//! use owned_io::{Pool, PoolConfig, Runtime, TcpListener, copy};
+//! use owned_io_sim::{Kind, Plan, Random, Sim};
 //!
-//! let read = Sim::block_on(Config::with_seed(7), async {
-//!     let (mut a, mut b) = owned_io_sim::pipe();
-//!     drop(Sim::spawn(async move {
-//!         Sim::sleep(Duration::from_secs(3600)).await; // passes at once
-//!         a.write_all("an hour later").await.into_result()
-//!     }));
-//!     b.read_exact(Vec::with_capacity(13), 13).await.into_result()
-//! })?;
-//! assert_eq!(read?.1, b"an hour later");
-//! # Ok::<(), std::io::Error>(())
+//! /// The service: echoes on every connection, on whatever runtime.
+//! async fn serve<R: Runtime>(port: u16) -> io::Result<()> {
+//!     let bound = R::bind(ListenOptions::new(([0, 0, 0, 0], port).into()))?;
+//!     let mut listener = R::listen(&bound)?;
+//!     let pool = Pool::new(PoolConfig::default());
+//!     loop {
+//!         let Ok((stream, _peer)) = listener.accept().await else {
+//!             R::sleep(Duration::from_millis(50)).await; // out of descriptors, say
+//!             continue;
+//!         };
+//!         let pool = pool.clone();
+//!         drop(R::spawn(async move {
+//!             let (mut read, mut write) = stream.into_split();
+//!             copy(&mut read, &mut write, &pool).await
+//!         }));
+//!     }
+//! }
+//!
+//! owned_io_sim::run(owned_io_sim::seeds(10), async |world| {
+//!     let (server, client) = (world.host("server"), world.host("client"));
+//!     server.start(|| serve::<Sim>(7)); // and again, should it go down
+//!     let faults = Random { kinds: &Kind::HARMLESS, ..Random::default() };
+//!     world.inject(Plan::random(&[server.clone(), client.clone()], faults));
+//!
+//!     let asking = client.spawn(async move {
+//!         let mut stream = loop {
+//!             match Sim::connect(ConnectOptions::new(server.at(7))).await {
+//!                 Ok(stream) => break stream,
+//!                 Err(_) => Sim::sleep(Duration::from_secs(1)).await,
+//!             }
+//!         };
+//!         stream.write_all("anybody there?").await.into_result()?;
+//!         stream.read_exact(Vec::with_capacity(14), 14).await.into_result()
+//!     });
+//!     let ((), answer) = asking.await.expect("no panic")?;
+//!     assert_eq!(answer, b"anybody there?");
+//!     Ok(())
+//! });
 //! ```
+//!
+//! When an assertion fails, or a task waits for what never comes, [`run`] panics with the seed, the faults
+//! and the last events; with `SIM_SEED=17` in the environment that seed alone is run again, as it was.
+//! `examples/lost_bytes.rs` is a service with a bug, to see that. For a small test without hosts there is
+//! [`Sim::block_on`](owned_io::Runtime::block_on), and [`pipe`] for a connection that nobody had to
+//! listen for.
 //!
 //! # What is simulated
 //!
-//! Tasks, time, and TCP without loss: addresses of one host, accept queues that overflow, finite
-//! socket buffers, half-close, reset. Randomness and the time of day too. Not latency, bandwidth,
-//! faults, descriptors or files.
+//! - **Hosts** with an address, a limit of descriptors (`EMFILE`) and of ports to connect from
+//!   (`EADDRNOTAVAIL`; who ends first keeps its port for a minute), a time of day of their own, and
+//!   services that start again after the host was down. The main future runs on a host too; it has every
+//!   address that nobody else has.
+//! - **TCP** between them: latency, jitter and bandwidth by [`Link`], finite buffers that slow readers fill,
+//!   half-close, `FIN` and `RST` as Linux sends and tells them, accept queues that overflow (the SYN is
+//!   dropped, and sent again after 1, 2, 4 ... seconds), segments that are lost and sent again after
+//!   200 ms and more, and given up after 15 minutes.
+//! - **Completions**: short reads and writes wherever the contract allows them, completions in any order.
+//!   A buffer is watched while an operation has it: a buffer type that breaks the rules of
+//!   [`IoBuf`](owned_io::IoBuf) panics. In [`run`], an operation that is dropped while it is pending may
+//!   have happened nevertheless, as on a kernel that completes: a read takes its bytes with it.
+//! - **Faults** by a [`Plan`]: see [`Fault`].
+//! - **Tasks, time, chance**: any ready task may be next, each turn takes a microsecond, and timers,
+//!   random bytes and the time of day come from the clock and the seed.
+//!
+//! # What is not
+//!
+//! - Files: the contract has none yet. UDP and Unix sockets: it has none.
+//! - Packets: what one write sends is one segment, in order, and an acknowledgement takes no time of its
+//!   own except where a writer waits for one. No congestion control, no Nagle, no `ECN`. A connection's
+//!   send and receive buffer are one in each direction.
+//! - Cores: all hosts share one, a microsecond for each turn of a task, whatever it computes. Data races
+//!   between threads are not found here: use `loom` for those.
+//! - What does not go through [`Runtime`](owned_io::Runtime): `std::time`, `std::net`, other random
+//!   numbers, the order of a `HashMap`. [`run`] finds out when it makes a difference, not where.
+//! - A panic of a task whose handle was dropped: as on every runtime, nobody is told.
+//!
+//! # How it repeats
+//!
+//! All that happens is planned in one queue, by its time and then by the order in which it was planned;
+//! all chance is one generator; nothing looks at addresses, hash order, clocks or threads. Each event goes
+//! into a hash ([`World::trace_hash`], [`Summary`]): two runs with the same seed have the same, in one
+//! process or in two.
 //!
 //! # What a drop does
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read, pooled read | freed at once | none lost | usable |
-//! | write, vectored write | freed at once | none sent | usable |
+//! | read, pooled read | freed at once | none lost; in [`run`] the next ones may be | usable |
+//! | write, vectored write | freed at once | none sent; in [`run`] some may be | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up |
 //! | stream | – | unread bytes reset the connection, as on Linux | closed |
@@ -45,19 +117,44 @@
 
 #![forbid(unsafe_code)]
 
+mod connect;
+mod connection;
+mod core;
+mod delivery;
+mod dice;
+mod errno;
+mod executor;
+mod fault;
+mod held;
+mod host;
+mod link;
 mod listener;
+mod plan;
+mod ports;
+mod queue;
+mod ready;
+mod run;
 mod runtime;
+mod slab;
 mod stream;
+mod timer;
+mod trace;
 mod world;
 
+pub use host::Host;
+pub use link::Link;
 pub use listener::SimListener;
-pub use runtime::{Config, Sim};
+pub use plan::{Fault, Kind, Plan, Random};
+pub use run::{Summary, run, seeds, simulate};
+pub use runtime::{Config, Sim, run_workers};
 pub use stream::{SimReadHalf, SimStream, SimWriteHalf, pipe};
+pub use world::World;
 
 /// Runs `future` in a simulation with seed 0, for examples and small tests.
 ///
 /// # Panics
 /// As [`Runtime::block_on`](owned_io::Runtime::block_on) of [`Sim`] does.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    world::run(0, future)
+    let world = executor::Shared::new(Config::default());
+    executor::run(&world, future).unwrap_or_else(|panicked| panicked.resume())
 }

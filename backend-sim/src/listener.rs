@@ -1,62 +1,70 @@
 //! [`SimListener`]: an accept queue under an address.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use owned_io::backend::Turn;
-use owned_io::{AddrError, BoundAddr, ConnectOptions, TcpListener};
+use owned_io::{AddrError, BoundAddr, TcpListener};
 
-use crate::stream::{BufferBytes, SimStream, connected};
-use crate::world::{self, World};
+use crate::connection::{BUFFER_BYTES, Connection, End, Side, Socket, wait};
+use crate::core::{Core, Event, after};
+use crate::errno::{ECONNABORTED, EMFILE, error};
+use crate::executor::{self, Shared};
+use crate::host::HostId;
+use crate::link::Arrival;
+use crate::slab::{Key, Slab};
+use crate::stream::{SimStream, stream};
+use crate::timer::Sleep;
+use crate::trace::What;
 
-// The numbers of Linux, so that errors look alike on every backend.
-const ETIMEDOUT: i32 = 110;
-const ECONNREFUSED: i32 = 111;
-
-/// When a client tries again after its SYN was dropped (RFC 6298 2.1, and Linux).
-const SYN_RETRY: Duration = Duration::from_secs(1);
+/// When the server says again that it has a client, if the client has not heard it.
+const ESTABLISH_AGAIN: Duration = Duration::from_secs(1);
 
 /// A listener in the simulated network.
-#[derive(Debug)]
 pub struct SimListener {
-    queue: Rc<AcceptQueue>,
+    world: Weak<Shared>,
+    queue: Key,
     /// A listener holds its address even when nobody else does any more.
     bound: BoundAddr,
     turn: Turn,
 }
 
+/// Those of all hosts.
+pub(crate) struct Listeners {
+    pub(crate) by_addr: BTreeMap<(HostId, SocketAddr), Vec<Key>>,
+    pub(crate) queues: Slab<AcceptQueue>,
+}
+
 /// Connections that wait to be accepted.
-#[derive(Debug)]
 pub(crate) struct AcceptQueue {
-    waiting: RefCell<VecDeque<(SimStream, SocketAddr)>>,
+    pub(crate) host: HostId,
+    pub(crate) addr: SocketAddr,
+    pub(crate) waiting: VecDeque<Key>,
+    /// Those to come for which there is a place: their clients have not said yet that they heard.
+    reserved: usize,
     /// As Linux counts: one more than the backlog fits in.
     backlog: usize,
-    recv_buffer_bytes: Option<u32>,
-    acceptor: RefCell<Option<Waker>>,
+    recv_buffer_bytes: u32,
+    send_buffer_bytes: u32,
+    acceptor: Option<Waker>,
 }
 
 impl TcpListener for SimListener {
     type Stream = SimStream;
 
     async fn accept(&mut self) -> io::Result<(SimStream, SocketAddr)> {
+        let world = executor::current();
         if self.turn.is_over() {
-            world::current().sleep(Duration::ZERO).await;
+            Sleep::new(&world, Duration::ZERO).await;
         }
-        let client = poll_fn(|cx| {
-            if let Some(client) = self.queue.waiting.borrow_mut().pop_front() {
-                return Poll::Ready(client);
-            }
-            *self.queue.acceptor.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-        self.turn.count(Ok(client))
+        let accepted = poll_fn(|cx| world.with(|core| core.accept(self.queue, cx.waker()))).await;
+        let accepted = accepted.map(|(socket, peer)| (stream(&world, socket), peer));
+        self.turn.count(accepted)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -64,71 +72,221 @@ impl TcpListener for SimListener {
     }
 }
 
-pub(crate) fn listen(bound: &BoundAddr) -> SimListener {
-    let options = bound.options();
-    let queue = Rc::new(AcceptQueue {
-        waiting: RefCell::default(),
-        backlog: options.backlog as usize,
-        recv_buffer_bytes: options.recv_buffer_bytes,
-        acceptor: RefCell::default(),
-    });
-    let world = world::current();
-    let mut listeners = world.listeners.borrow_mut();
-    let here = listeners.entry(options.addr).or_default();
-    here.retain(|queue| queue.strong_count() > 0);
-    here.push(Rc::downgrade(&queue));
-    SimListener { queue, bound: bound.clone(), turn: Turn::default() }
+impl std::fmt::Debug for SimListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimListener").field("bound", &self.bound).finish_non_exhaustive()
+    }
 }
 
-pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
-    let failed = |code| {
-        let cause = io::Error::from_raw_os_error(code);
-        io::Error::from(AddrError::new("connect to", options.addr, cause))
-    };
-    let world = world::current();
-    let deadline = world.elapsed().saturating_add(options.timeout);
-    let client = options.local_addr.unwrap_or_else(|| client_addr(&world, options.addr));
-    // Bounded by the deadline.
-    loop {
-        let queue = pick_listener(&world, options.addr).ok_or_else(|| failed(ECONNREFUSED))?;
-        if queue.waiting.borrow().len() <= queue.backlog {
-            let bytes = BufferBytes {
-                to_client: options.recv_buffer_bytes,
-                to_server: queue.recv_buffer_bytes,
-            };
-            let (ours, theirs) = connected(&world, client, options.addr, bytes);
-            queue.waiting.borrow_mut().push_back((theirs, client));
-            if let Some(acceptor) = queue.acceptor.borrow_mut().take() {
-                acceptor.wake();
-            }
-            return Ok(ours);
-        }
-        drop(queue);
-        let left = deadline.saturating_sub(world.elapsed());
-        Rc::clone(&world).sleep(left.min(SYN_RETRY)).await;
-        if world.elapsed() >= deadline {
-            return Err(failed(ETIMEDOUT));
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        if let Some(world) = self.world.upgrade() {
+            world.with(|core| core.end_listening(self.queue, true));
         }
     }
 }
 
-/// Any of the listeners at `addr`, or at its port of every address.
-fn pick_listener(world: &World, addr: SocketAddr) -> Option<Rc<AcceptQueue>> {
-    let listeners = world.listeners.borrow();
-    let unspecified = SocketAddr::new(
-        if addr.is_ipv4() { [0, 0, 0, 0].into() } else { [0; 16].into() },
-        addr.port(),
-    );
-    let open: Vec<_> = [addr, unspecified]
-        .iter()
-        .filter_map(|addr| listeners.get(addr))
-        .flatten()
-        .filter_map(Weak::upgrade)
-        .collect();
-    if open.is_empty() { None } else { Some(Rc::clone(&open[world.dice.below(open.len())])) }
+pub(crate) fn listen(bound: &BoundAddr) -> io::Result<SimListener> {
+    let world = executor::current();
+    let host = world.host();
+    let options = bound.options();
+    let queue = AcceptQueue {
+        host,
+        addr: options.addr,
+        waiting: VecDeque::new(),
+        reserved: 0,
+        backlog: options.backlog as usize,
+        recv_buffer_bytes: options.recv_buffer_bytes.unwrap_or(BUFFER_BYTES),
+        send_buffer_bytes: options.send_buffer_bytes.unwrap_or(BUFFER_BYTES),
+        acceptor: None,
+    };
+    let queue = world.with(|core| {
+        let now = core.now;
+        if !core.hosts.get_mut(host).open_descriptor(now) {
+            return Err(AddrError::new("listen on", options.addr, error(EMFILE)).into());
+        }
+        Ok::<_, io::Error>(core.listeners.add(queue))
+    })?;
+    Ok(SimListener {
+        world: Rc::downgrade(&world),
+        queue,
+        bound: bound.clone(),
+        turn: Turn::default(),
+    })
 }
 
-/// An address of the client's own, as the kernel would choose one.
-fn client_addr(world: &World, server: SocketAddr) -> SocketAddr {
-    SocketAddr::new(server.ip(), 32_768 + (world.dice.roll() % 28_232) as u16)
+impl Listeners {
+    pub(crate) const fn new() -> Self {
+        Self { by_addr: BTreeMap::new(), queues: Slab::new() }
+    }
+
+    fn add(&mut self, queue: AcceptQueue) -> Key {
+        let place = (queue.host, queue.addr);
+        let key = self.queues.insert(queue);
+        self.by_addr.entry(place).or_default().push(key);
+        key
+    }
+
+    /// Those at `addr`, then those at its port of every address.
+    fn at(&self, host: HostId, addr: SocketAddr) -> impl Iterator<Item = Key> {
+        let every: IpAddr = if addr.is_ipv4() {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
+        };
+        let every = SocketAddr::new(every, addr.port());
+        let there = self.by_addr.get(&(host, addr)).into_iter().flatten();
+        there.chain(self.by_addr.get(&(host, every)).into_iter().flatten()).copied()
+    }
+}
+
+/// What a SYN meets.
+pub(crate) enum Door {
+    Shut,
+    Full,
+    /// A connection whose place in the accept queue is reserved.
+    Open(Key),
+}
+
+impl Core {
+    /// A client comes: to any of the listeners at `server`.
+    pub(crate) fn knock(
+        &mut self,
+        (client_host, client): (HostId, SocketAddr),
+        (host, server): (HostId, SocketAddr),
+        (recv_bytes, send_bytes): (u32, u32),
+        lease: Option<u32>,
+    ) -> Door {
+        let count = self.listeners.at(host, server).count();
+        if count == 0 {
+            return Door::Shut;
+        }
+        let any = if count == 1 { 0 } else { self.dice.index(count) };
+        let Some(key) = self.listeners.at(host, server).nth(any) else { return Door::Shut };
+        let Some(queue) = self.listeners.queues.get_mut(key) else { return Door::Shut };
+        if queue.waiting.len() + queue.reserved > queue.backlog {
+            return Door::Full;
+        }
+        queue.reserved += 1;
+        let to_client = recv_bytes.saturating_add(queue.send_buffer_bytes).max(1);
+        let to_server = queue.recv_buffer_bytes.saturating_add(send_bytes).max(1);
+        let ends = [End::new(client_host, client, to_client), End::new(host, server, to_server)];
+        let connection = self.connect_ends(ends);
+        if let Some(made) = self.connections.get_mut(connection) {
+            made.queue = Some(key);
+            made.lease = lease;
+        }
+        Door::Open(connection)
+    }
+
+    pub(crate) fn connect_ends(&mut self, ends: [End; 2]) -> Key {
+        self.connections_made += 1;
+        let number = self.connections_made;
+        self.connections.insert(Connection {
+            number,
+            ends,
+            queue: None,
+            lease: None,
+            first_to_end: None,
+        })
+    }
+
+    /// The client of a connection knows that it is there, and now the server learns that.
+    pub(crate) fn establish(&mut self, key: Key) {
+        let Some(connection) = self.connections.get(key) else { return };
+        let number = connection.number;
+        let [client, server] = &connection.ends;
+        let (from, to) = (client.host, server.host);
+        let Some(queue_key) = connection.queue else { return };
+        match self.arrival(from, to) {
+            Arrival::Now => {}
+            Arrival::Held(until) => return self.queue.push(until, Event::Established(key)),
+            Arrival::Lost if !self.hosts.get(to).is_up => return,
+            Arrival::Lost => {
+                let at = after(self.now, ESTABLISH_AGAIN);
+                return self.queue.push(at, Event::Established(key));
+            }
+        }
+        let Some(queue) = self.listeners.queues.get_mut(queue_key) else {
+            return self.turn_away(key);
+        };
+        queue.reserved -= 1;
+        let before = queue.waiting.len();
+        queue.waiting.push_back(key);
+        self.woken.extend(queue.acceptor.take());
+        self.record(to, What::Queued, number, before as u32);
+    }
+
+    /// An attempt was given up before its connection was established.
+    pub(crate) fn give_place_back(&mut self, connection: Key) {
+        let Some(connection) = self.connections.remove(connection) else { return };
+        let queue = connection.queue.and_then(|queue| self.listeners.queues.get_mut(queue));
+        if let Some(queue) = queue {
+            queue.reserved -= 1;
+        }
+    }
+
+    fn accept(&mut self, key: Key, waker: &Waker) -> Poll<io::Result<(Socket, SocketAddr)>> {
+        let Some(queue) = self.listeners.queues.get_mut(key) else {
+            return Poll::Pending; // its host is down, and with it who waits
+        };
+        let host = queue.host;
+        let Some(connection) = queue.waiting.front().copied() else {
+            wait(&mut queue.acceptor, waker, &mut self.dropped);
+            return Poll::Pending;
+        };
+        if !self.hosts.get_mut(host).open_descriptor(self.now) {
+            self.record(host, What::Failed, 0, EMFILE as u32);
+            return Poll::Ready(Err(error(EMFILE)));
+        }
+        queue.waiting.pop_front();
+        let Some(accepted) = self.connections.get_mut(connection) else {
+            self.hosts.get_mut(host).close_descriptor();
+            return Poll::Ready(Err(error(ECONNABORTED)));
+        };
+        accepted.queue = None;
+        let number = accepted.number;
+        let (end, client) = accepted.ends(Side::Server);
+        end.has_descriptor = true;
+        let (is_reset, peer) = (end.is_reset, client.addr);
+        let socket = Socket { connection, side: Side::Server };
+        // A client that is gone may be told of, or be found gone by the first read (accept(2)).
+        if is_reset && self.dice.one_in(2) {
+            self.record(host, What::Failed, number, ECONNABORTED as u32);
+            self.close(socket);
+            return Poll::Ready(Err(error(ECONNABORTED)));
+        }
+        self.record(host, What::Accepted, number, 0);
+        Poll::Ready(Ok((socket, peer)))
+    }
+
+    /// A listener is gone; its clients are told, unless its host is down.
+    pub(crate) fn end_listening(&mut self, key: Key, is_told: bool) {
+        let Some(queue) = self.listeners.queues.remove(key) else { return };
+        let place = (queue.host, queue.addr);
+        if let Some(here) = self.listeners.by_addr.get_mut(&place) {
+            here.retain(|other| *other != key);
+            if here.is_empty() {
+                self.listeners.by_addr.remove(&place);
+            }
+        }
+        self.dropped.extend(queue.acceptor);
+        self.hosts.get_mut(queue.host).close_descriptor();
+        if is_told {
+            for connection in queue.waiting {
+                self.turn_away(connection);
+            }
+        }
+    }
+
+    /// The server has no place for a client any more.
+    fn turn_away(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let (end, _) = connection.ends(Side::Server);
+        end.is_open = false;
+        end.is_write_shut = true;
+        self.clear_end(Socket { connection: key, side: Side::Server });
+        self.send_reset(Socket { connection: key, side: Side::Client });
+        self.free_if_closed(key);
+    }
 }

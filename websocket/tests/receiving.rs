@@ -169,7 +169,7 @@ fn a_receive_that_is_dropped_at_any_await_is_told_unless_all_had_come() {
     ];
     let expected = [&b"short"[..], &[1; 9_000], &[2; 30_000]];
     let mut dropped_at = std::collections::BTreeSet::new();
-    for waits in 0..200 {
+    for waits in 0..2_000 {
         let result = Sim::block_on(owned_io_sim::Config::with_seed(waits / 40), async {
             let (mut server, raw) = raw_client(Config::default(), buffers(), b"").await;
             let _peer = send(raw, wire.concat());

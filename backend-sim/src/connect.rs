@@ -1,0 +1,254 @@
+//! Connecting: an attempt, its SYN, and what comes back.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use owned_io::{AddrError, ConnectOptions};
+
+use crate::connection::{BUFFER_BYTES, Side, Socket, wait};
+use crate::core::{Core, Event, Time, after};
+use crate::errno::{EADDRNOTAVAIL, ECONNREFUSED, EMFILE, ETIMEDOUT, error};
+use crate::executor::{self, Shared};
+use crate::host::HostId;
+use crate::link::Arrival;
+use crate::listener::Door;
+use crate::slab::Key;
+use crate::stream::{SimStream, stream};
+use crate::timer::Sleep;
+use crate::trace::What;
+
+/// When a SYN is sent again that had no answer; each time twice as long as before (RFC 6298 2.1 and 5.5).
+const SYN_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often it is sent again (tcp(7), `tcp_syn_retries`).
+const SYN_RETRIES_MAX: u8 = 6;
+
+/// A connection that is being made.
+pub(crate) struct Attempt {
+    pub(crate) from: HostId,
+    to: HostId,
+    client: SocketAddr,
+    server: SocketAddr,
+    lease: Option<u32>,
+    recv_buffer_bytes: u32,
+    send_buffer_bytes: u32,
+    tries: u8,
+    sent_at: Time,
+    state: State,
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    Trying,
+    /// The server has a place for it, but the client does not know.
+    Answered(Key),
+    Connected(Key),
+    Failed(i32),
+}
+
+pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
+    let failed = |code| io::Error::from(AddrError::new("connect to", options.addr, error(code)));
+    let world = executor::current();
+    let begun = world.with(|core| core.begin_connecting(world.host(), &options));
+    let mut trying = Trying { world: Rc::clone(&world), attempt: Some(begun.map_err(failed)?) };
+    let mut timeout = pin!(Sleep::new(&world, options.timeout));
+    let outcome = poll_fn(|cx| {
+        let attempt = trying.attempt.expect("until it is taken");
+        match world.with(|core| core.poll_attempt(attempt, cx.waker())) {
+            Poll::Pending => timeout.as_mut().poll(cx).map(|()| Err(ETIMEDOUT)),
+            ready => ready,
+        }
+    });
+    let socket = outcome.await.map_err(failed)?;
+    trying.attempt = None;
+    Ok(stream(&world, socket))
+}
+
+/// Gives the attempt up when it is dropped.
+struct Trying {
+    world: Rc<Shared>,
+    attempt: Option<Key>,
+}
+
+impl Drop for Trying {
+    fn drop(&mut self) {
+        if let Some(attempt) = self.attempt {
+            self.world.with(|core| core.give_attempt_up(attempt));
+        }
+    }
+}
+
+impl Core {
+    fn begin_connecting(&mut self, from: HostId, options: &ConnectOptions) -> Result<Key, i32> {
+        let to = self.hosts.resolve(from, options.addr.ip());
+        let now = self.now;
+        let host = self.hosts.get_mut(from);
+        let mut client = options.local_addr.unwrap_or_else(|| {
+            // Within a host, both ends have the address that was asked for.
+            let ip = if from == to { options.addr.ip() } else { host.ip() };
+            SocketAddr::new(ip, 0)
+        });
+        if !host.open_descriptor(now) {
+            self.record(from, What::Failed, 0, EMFILE as u32);
+            return Err(EMFILE);
+        }
+        let mut lease = None;
+        if client.port() == 0 {
+            let Some((port, destination)) = host.ports.take(options.addr, &mut self.dice) else {
+                host.close_descriptor();
+                self.record(from, What::Failed, 0, EADDRNOTAVAIL as u32);
+                return Err(EADDRNOTAVAIL);
+            };
+            client.set_port(port);
+            lease = Some(destination);
+        }
+        let attempt = self.attempts.insert(Attempt {
+            from,
+            to,
+            client,
+            server: options.addr,
+            lease,
+            recv_buffer_bytes: options.recv_buffer_bytes.unwrap_or(BUFFER_BYTES),
+            send_buffer_bytes: options.send_buffer_bytes.unwrap_or(BUFFER_BYTES),
+            tries: 0,
+            sent_at: 0,
+            state: State::Trying,
+            waker: None,
+        });
+        self.send_syn(attempt);
+        Ok(attempt)
+    }
+
+    fn poll_attempt(&mut self, key: Key, waker: &Waker) -> Poll<Result<Socket, i32>> {
+        // Its host is down, and with it who waits.
+        let Some(attempt) = self.attempts.get_mut(key) else { return Poll::Pending };
+        match attempt.state {
+            State::Failed(code) => Poll::Ready(Err(code)),
+            State::Connected(connection) => {
+                self.attempts.remove(key);
+                if let Some(made) = self.connections.get_mut(connection) {
+                    made.ends(Side::Client).0.has_descriptor = true;
+                }
+                Poll::Ready(Ok(Socket { connection, side: Side::Client }))
+            }
+            State::Trying | State::Answered(_) => {
+                wait(&mut attempt.waker, waker, &mut self.dropped);
+                Poll::Pending
+            }
+        }
+    }
+
+    pub(crate) fn give_attempt_up(&mut self, key: Key) {
+        let Some(attempt) = self.attempts.remove(key) else { return };
+        self.dropped.extend(attempt.waker);
+        self.hosts.get_mut(attempt.from).close_descriptor();
+        let mut lease = attempt.lease;
+        match attempt.state {
+            State::Connected(connection) => {
+                lease = None; // the connection's
+                self.close(Socket { connection, side: Side::Client });
+            }
+            State::Answered(connection) => self.give_place_back(connection),
+            State::Trying | State::Failed(_) => {}
+        }
+        if let Some(destination) = lease {
+            let ports = &mut self.hosts.get_mut(attempt.from).ports;
+            ports.free(destination, attempt.client.port());
+        }
+    }
+
+    pub(crate) fn send_syn(&mut self, key: Key) {
+        let Some(attempt) = self.attempts.get_mut(key) else { return };
+        attempt.tries += 1;
+        attempt.sent_at = self.now;
+        let (from, to, tries) = (attempt.from, attempt.to, attempt.tries);
+        let port = attempt.server.port();
+        self.record(from, What::SynSent, port.into(), tries.into());
+        self.send(from, to, Event::Syn(key));
+    }
+
+    pub(crate) fn syn_arrives(&mut self, key: Key) {
+        let Some(attempt) = self.attempts.get(key) else { return };
+        let &Attempt { from, to, client, server, lease, state, .. } = attempt;
+        let buffers = (attempt.recv_buffer_bytes, attempt.send_buffer_bytes);
+        let port = server.port().into();
+        match self.arrival(from, to) {
+            Arrival::Lost => return self.try_again(key),
+            Arrival::Held(until) => return self.queue.push(until, Event::Syn(key)),
+            Arrival::Now => {}
+        }
+        match state {
+            State::Trying => {}
+            State::Answered(_) => return self.send(to, from, Event::SynAck(key)),
+            State::Connected(_) | State::Failed(_) => return,
+        }
+        match self.knock((from, client), (to, server), buffers, lease) {
+            Door::Shut => {
+                self.record(to, What::Refused, port, 0);
+                self.send(to, from, Event::Refused(key));
+            }
+            Door::Full => {
+                self.record(to, What::SynDropped, port, 0);
+                self.try_again(key);
+            }
+            Door::Open(connection) => {
+                if let Some(attempt) = self.attempts.get_mut(key) {
+                    attempt.state = State::Answered(connection);
+                }
+                self.send(to, from, Event::SynAck(key));
+            }
+        }
+    }
+
+    pub(crate) fn syn_ack_arrives(&mut self, key: Key) {
+        let Some(attempt) = self.attempts.get(key) else { return };
+        let (from, to) = (attempt.from, attempt.to);
+        let State::Answered(connection) = attempt.state else { return };
+        match self.arrival(to, from) {
+            Arrival::Lost => return self.try_again(key),
+            Arrival::Held(until) => return self.queue.push(until, Event::SynAck(key)),
+            Arrival::Now => {}
+        }
+        let number = self.connections.get(connection).map_or(0, |made| made.number);
+        self.end_attempt(key, State::Connected(connection));
+        self.record(from, What::Connected, number, 0);
+        self.send(from, to, Event::Established(connection));
+    }
+
+    pub(crate) fn refusal_arrives(&mut self, key: Key) {
+        let Some(attempt) = self.attempts.get(key) else { return };
+        let (from, to) = (attempt.from, attempt.to);
+        match self.arrival(to, from) {
+            Arrival::Lost => self.try_again(key),
+            Arrival::Held(until) => self.queue.push(until, Event::Refused(key)),
+            Arrival::Now => self.end_attempt(key, State::Failed(ECONNREFUSED)),
+        }
+    }
+
+    /// There was no answer: the client notices when its patience is over.
+    fn try_again(&mut self, key: Key) {
+        let Some(attempt) = self.attempts.get_mut(key) else { return };
+        let tries = attempt.tries;
+        if tries > SYN_RETRIES_MAX {
+            if let State::Answered(connection) = attempt.state {
+                self.give_place_back(connection);
+            }
+            return self.end_attempt(key, State::Failed(ETIMEDOUT));
+        }
+        let at = after(attempt.sent_at, SYN_AGAIN * (1 << (tries - 1))).max(self.now);
+        self.queue.push(at, Event::SynAgain(key));
+    }
+
+    fn end_attempt(&mut self, key: Key, state: State) {
+        if let Some(attempt) = self.attempts.get_mut(key) {
+            attempt.state = state;
+            self.woken.extend(attempt.waker.take());
+        }
+    }
+}

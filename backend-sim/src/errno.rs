@@ -1,0 +1,31 @@
+//! The numbers of Linux, so that errors look alike on every backend.
+
+use std::io;
+
+pub(crate) const EMFILE: i32 = 24;
+pub(crate) const EPIPE: i32 = 32;
+pub(crate) const EADDRNOTAVAIL: i32 = 99;
+pub(crate) const ECONNABORTED: i32 = 103;
+pub(crate) const ECONNRESET: i32 = 104;
+pub(crate) const ENOTCONN: i32 = 107;
+pub(crate) const ETIMEDOUT: i32 = 110;
+pub(crate) const ECONNREFUSED: i32 = 111;
+
+pub(crate) fn error(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
+}
+
+/// For the trace.
+pub(crate) const fn name(code: i32) -> &'static str {
+    match code {
+        EMFILE => "EMFILE",
+        EPIPE => "EPIPE",
+        EADDRNOTAVAIL => "EADDRNOTAVAIL",
+        ECONNABORTED => "ECONNABORTED",
+        ECONNRESET => "ECONNRESET",
+        ENOTCONN => "ENOTCONN",
+        ETIMEDOUT => "ETIMEDOUT",
+        ECONNREFUSED => "ECONNREFUSED",
+        _ => "an error",
+    }
+}

@@ -1,0 +1,124 @@
+//! What a fault does.
+
+use std::time::Duration;
+
+use crate::connection::{Side, Socket};
+use crate::core::{Action, Core, Event, after};
+use crate::host::HostId;
+use crate::plan::{Fault, Plan};
+use crate::slab::Key;
+use crate::trace::What;
+
+impl Core {
+    /// From now on, `plan` is carried out.
+    pub(crate) fn inject(&mut self, plan: Plan) {
+        for (when, fault) in plan.faults {
+            let goes_down =
+                matches!(fault, Fault::Crash { .. } | Fault::Kill { .. } | Fault::Pause { .. });
+            assert!(
+                !goes_down || fault.hosts()[0].id != HostId::MAIN,
+                "{fault}: that is where the test runs"
+            );
+            let at = after(self.now, when);
+            self.queue.push(at, Event::Fault(self.plan.faults.len() as u32));
+            self.plan.faults.push((Duration::from_nanos(at), fault));
+        }
+    }
+
+    /// Carries out the fault of this place in the plan.
+    pub(crate) fn strike(&mut self, place: usize) {
+        let fault = self.plan.faults[place].1.clone();
+        let now = self.now;
+        self.record(fault.hosts()[0].id, What::Fault, place as u32, 0);
+        match fault {
+            Fault::Partition { a, b, lasts } => self.links.cut(a.id, b.id, after(now, lasts)),
+            Fault::Stall { from, to, lasts } => self.links.hold(from.id, to.id, after(now, lasts)),
+            Fault::Latency { a, b, by, lasts } => {
+                self.links.slow_down(a.id, b.id, after(0, by), after(now, lasts));
+            }
+            Fault::Loss { a, b, per_million, lasts } => {
+                self.links.lose(a.id, b.id, per_million, after(now, lasts));
+            }
+            Fault::Crash { host, down } => self.crash(host.id, down),
+            Fault::Kill { host, down } => self.kill(host.id, down),
+            Fault::Pause { host, lasts } => {
+                let until = after(now, lasts);
+                let host_state = self.hosts.get_mut(host.id);
+                host_state.paused_until = host_state.paused_until.max(until);
+                self.queue.push(until, Event::Resume(host.id));
+            }
+            Fault::SlowReader { host, lasts } => {
+                self.hosts.get_mut(host.id).slow_until = after(now, lasts);
+            }
+            Fault::Descriptors { host, lasts } => {
+                self.hosts.get_mut(host.id).exhausted_until = after(now, lasts);
+            }
+            Fault::Clock { host, ahead_millis } => {
+                let ahead = &mut self.hosts.get_mut(host.id).clock_ahead;
+                *ahead = ahead.saturating_add(ahead_millis.saturating_mul(1_000_000));
+            }
+        }
+    }
+
+    /// Its service starts again.
+    pub(crate) fn restart(&mut self, host: HostId) {
+        let state = self.hosts.get_mut(host);
+        state.is_up = true;
+        state.is_running = true;
+        self.record(host, What::Started, 0, 0);
+        self.actions.push(Action::StartService(host));
+    }
+
+    /// The power is gone. One that is down does not go down again.
+    fn crash(&mut self, host: HostId, down: Duration) {
+        let state = self.hosts.get_mut(host);
+        if !std::mem::replace(&mut state.is_running, false) {
+            return;
+        }
+        state.is_up = false;
+        self.record(host, What::Down, 0, 0);
+        let open: Vec<_> = self.connections.iter().map(|(key, _)| key).collect();
+        for connection in open {
+            self.vanish(host, connection);
+        }
+        let queues = self.listeners.queues.iter().filter(|(_, queue)| queue.host == host);
+        let queues: Vec<_> = queues.map(|(key, _)| key).collect();
+        for queue in queues {
+            self.end_listening(queue, false);
+        }
+        let attempts = self.attempts.iter().filter(|(_, attempt)| attempt.from == host);
+        let attempts: Vec<_> = attempts.map(|(key, _)| key).collect();
+        for attempt in attempts {
+            self.give_attempt_up(attempt);
+        }
+        self.hosts.get_mut(host).forget_all();
+        self.actions.push(Action::DropTasks(host));
+        self.queue.push(after(self.now, down), Event::Restart(host));
+    }
+
+    /// The ends that `host` has of a connection are no more, and nobody is told.
+    fn vanish(&mut self, host: HostId, key: Key) {
+        for side in [Side::Client, Side::Server] {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            let (end, _) = connection.ends(side);
+            if end.host == host {
+                end.is_open = false;
+                end.is_reset = true;
+                end.is_write_shut = true;
+                end.has_descriptor = false;
+                self.clear_end(Socket { connection: key, side });
+            }
+        }
+        self.free_if_closed(key);
+    }
+
+    /// The process is gone, and its kernel cleans up.
+    fn kill(&mut self, host: HostId, down: Duration) {
+        let state = self.hosts.get_mut(host);
+        if std::mem::replace(&mut state.is_running, false) {
+            self.record(host, What::Down, 0, 0);
+            self.actions.push(Action::DropTasks(host));
+            self.queue.push(after(self.now, down), Event::Restart(host));
+        }
+    }
+}

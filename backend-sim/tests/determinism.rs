@@ -1,0 +1,79 @@
+//! The same seed is the same run: twice in one process, and in two processes.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::io;
+use std::process::Command;
+
+use common::{connect, echo, echoed, millis};
+use owned_io::Runtime;
+use owned_io_sim::{Config, Plan, Random, Sim, Summary, World, simulate};
+
+const SEEDS: u64 = 20;
+
+/// Clients of two hosts that have whatever comes, under whatever faults.
+async fn busy(world: World) -> io::Result<()> {
+    let server = world.host("server");
+    let hosts = [world.host("one"), world.host("other"), server.clone()];
+    server.start(echo);
+    world.inject(Plan::random(&hosts, Random { count_max: 10, ..Random::default() }));
+    let clients: Vec<_> = (0..8).map(|n| hosts[n % 2].spawn(client(server.clone()))).collect();
+    for client in clients {
+        let _ = client.await; // some of them go down with their hosts
+    }
+    Ok(())
+}
+
+async fn client(server: owned_io_sim::Host) {
+    for _ in 0..10 {
+        let Ok(mut stream) = connect(&server).await else {
+            Sim::sleep(millis(100)).await;
+            continue;
+        };
+        for _ in 0..5 {
+            if echoed(&mut stream, &[5; 3_000]).await.is_err() {
+                break;
+            }
+            let mut byte = [0];
+            Sim::fill_random(&mut byte);
+            Sim::sleep(millis(byte[0].into())).await;
+        }
+    }
+}
+
+fn summaries() -> Vec<Summary> {
+    let summary = |seed| {
+        let mut config = Config::with_seed(seed);
+        config.dropped_may_happen = true;
+        simulate(config, busy)
+    };
+    (0..SEEDS).map(summary).collect()
+}
+
+#[test]
+fn the_same_seed_twice_in_one_process() {
+    let first = summaries();
+    assert_eq!(first, summaries());
+    let hashes: BTreeSet<_> = first.iter().map(|summary| summary.trace_hash).collect();
+    assert_eq!(hashes.len(), first.len(), "seeds differ");
+    assert!(first.iter().all(|summary| summary.events > 1_000), "{first:?}");
+}
+
+/// This test binary again is the other process: it prints what it has got.
+#[test]
+fn the_same_seed_in_two_processes() {
+    const TEST: &str = "the_same_seed_in_two_processes";
+    const PRINTS: &str = "OWNED_IO_SIM_PRINTS";
+    let mine = format!("{:?}", summaries());
+    if env::var_os(PRINTS).is_some() {
+        println!("\n{mine}");
+        return;
+    }
+    let mut again = Command::new(env::current_exe().expect("our own path"));
+    let again = again.args([TEST, "--exact", "--nocapture"]).env(PRINTS, "1");
+    let output = again.output().expect("to run it");
+    let output = String::from_utf8(output.stdout).expect("text");
+    assert!(output.lines().any(|line| line == mine), "{mine}\n{output}");
+}

@@ -1,0 +1,297 @@
+//! Each kind of fault, and plans of them.
+
+mod common;
+
+use std::cell::Cell;
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{apart, connect, echo, echoed, millis, timed};
+use owned_io::{
+    BufResult, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime, is_exhaustion,
+};
+use owned_io_sim::{Fault, Kind, Plan, Random, Sim, run, seeds, simulate};
+
+#[test]
+fn a_partition_delays_until_it_is_over() {
+    run(seeds(20), async |world| {
+        let (client, server, mut a, mut b) = apart(world).await?;
+        world.strike(Fault::Partition { a: client, b: server, lasts: millis(3_000) });
+        a.write_all("late").await.into_result()?;
+        let (took, read) = timed(b.read_exact(Vec::with_capacity(4), 4)).await;
+        assert_eq!(read.into_result()?.1, b"late");
+        // Sent again after 0.2, 0.4, 0.8, 1.6 and 3.2 s, so it may come twice as late as it could.
+        assert!(millis(3_000) <= took && took < millis(7_000), "{took:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_stall_holds_one_direction_and_lets_all_go_at_once() {
+    run(seeds(20), async |world| {
+        let (client, server, mut a, mut b) = apart(world).await?;
+        world.strike(Fault::Stall { from: client, to: server, lasts: millis(1_000) });
+        b.write_all("not this one").await.into_result()?;
+        let (took, read) = timed(a.read_exact(Vec::with_capacity(12), 12)).await;
+        read.into_result()?;
+        assert!(took < millis(12), "{took:?}");
+        for word in ["one", "two"] {
+            a.write_all(word).await.into_result()?;
+            Sim::sleep(millis(100)).await;
+        }
+        let (took, read) = timed(b.read_exact(Vec::with_capacity(6), 6)).await;
+        assert_eq!(read.into_result()?.1, b"onetwo");
+        assert!(millis(750) <= took && took < millis(800), "{took:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_latency_spike_delays_and_loses_nothing() {
+    run(seeds(20), async |world| {
+        let (client, server, mut a, mut b) = apart(world).await?;
+        let (by, lasts) = (millis(300), millis(1_000));
+        world.strike(Fault::Latency { a: client, b: server, by, lasts });
+        for expected in [310, 10] {
+            a.write_all("x").await.into_result()?;
+            let (took, read) = timed(b.read_exact(Vec::with_capacity(1), 1)).await;
+            read.into_result()?;
+            let expected = millis(expected);
+            assert!(expected <= took && took < expected + millis(2), "{took:?}");
+            Sim::sleep(lasts).await;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_lost_is_sent_again() {
+    run(seeds(20), async |world| {
+        let (client, server, mut a, mut b) = apart(world).await?;
+        let lasts = Duration::from_secs(3_600);
+        let loss = Fault::Loss { a: client.clone(), b: server, per_million: 500_000, lasts };
+        world.strike(loss);
+        let sent: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
+        let writing = client.spawn({
+            let sent = sent.clone();
+            async move {
+                a.write_all(sent).await.into_result()?;
+                a.shutdown().await.map(|()| a)
+            }
+        });
+        let (took, read) = timed(b.read_exact(Vec::with_capacity(sent.len()), sent.len())).await;
+        assert!(read.into_result()?.1 == sent);
+        assert!(took > millis(200), "nothing was lost: {took:?}");
+        assert_eq!(b.read(Vec::with_capacity(1)).await.0?, 0);
+        drop(writing.await.expect("no panic")?);
+        Ok(())
+    });
+}
+
+/// A crash: nobody is told, and the service starts again.
+#[test]
+fn a_crash_takes_the_tasks_and_the_service_starts_again() {
+    run(seeds(20), async |world| {
+        let (client, server) = (world.host("client"), world.host("server"));
+        let (starts, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        server.start({
+            let (starts, ends) = (Rc::clone(&starts), Rc::clone(&ends));
+            move || {
+                starts.set(starts.get() + 1);
+                let ended = OnDrop(Rc::clone(&ends));
+                async move {
+                    let _ended = ended;
+                    echo().await
+                }
+            }
+        });
+        world.inject(
+            Plan::new()
+                .at(millis(1_000), Fault::Crash { host: server.clone(), down: millis(2_000) }),
+        );
+        let asking = client.spawn(async move {
+            let mut stream = connect(&server).await?;
+            assert_eq!(echoed(&mut stream, b"before").await?, b"before");
+            Sim::sleep(millis(1_500)).await;
+            assert!(server.spawn(async {}).await.is_err(), "it is down");
+            assert_eq!(server.descriptors(), 0);
+            let (took, error) = timed(echoed(&mut stream, b"meanwhile")).await;
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::ConnectionReset);
+            assert!(took >= millis(1_400), "once it was up: {took:?}");
+            let mut stream = connect(&server).await?;
+            assert_eq!(echoed(&mut stream, b"after").await?, b"after");
+            Ok::<_, std::io::Error>(())
+        });
+        asking.await.expect("no panic")?;
+        assert_eq!((starts.get(), ends.get()), (2, 1));
+        Ok(())
+    });
+}
+
+/// A kill: the kernel tells everybody.
+#[test]
+fn a_kill_closes_the_connections_at_once() {
+    run(seeds(20), async |world| {
+        let (client, server) = (world.host("client"), world.host("server"));
+        server.start(echo);
+        let asking = client.spawn(async move {
+            let mut stream = connect(&server).await?;
+            assert_eq!(echoed(&mut stream, b"before").await?, b"before");
+            world.strike(Fault::Kill { host: server.clone(), down: millis(2_000) });
+            let (took, BufResult(result, _)) = timed(stream.read(Vec::with_capacity(1))).await;
+            assert!(matches!(result, Ok(0) | Err(_)));
+            assert!(took < millis(2), "{took:?}");
+            let refused = connect(&server).await.expect_err("nobody listens");
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+            Sim::sleep(millis(2_000)).await;
+            let mut stream = connect(&server).await?;
+            assert_eq!(echoed(&mut stream, b"after").await?, b"after");
+            Ok(())
+        });
+        asking.await.expect("no panic")
+    });
+}
+
+#[test]
+fn a_pause_stops_the_tasks_of_a_host_alone() {
+    run(seeds(20), async |world| {
+        let (client, server) = (world.host("client"), world.host("server"));
+        server.start(echo);
+        let asking = client.spawn(async move {
+            let mut stream = connect(&server).await?;
+            assert_eq!(echoed(&mut stream, b"before").await?, b"before");
+            world.strike(Fault::Pause { host: server, lasts: millis(700) });
+            let (took, answer) = timed(echoed(&mut stream, b"meanwhile")).await;
+            assert_eq!(answer?, b"meanwhile");
+            assert!(millis(700) <= took && took < millis(710), "{took:?}");
+            Ok(())
+        });
+        asking.await.expect("no panic")
+    });
+}
+
+#[test]
+fn a_slow_reader_reads_little_at_a_time() {
+    run(seeds(20), async |world| {
+        let (client, server, mut a, mut b) = apart(world).await?;
+        world.strike(Fault::SlowReader { host: server, lasts: millis(100) });
+        a.write_all(vec![1; 10_000]).await.into_result()?;
+        let mut reads = Vec::new();
+        for _ in 0..5 {
+            let (took, BufResult(n, _)) = timed(b.read(Vec::with_capacity(100))).await;
+            reads.push((took, n?));
+        }
+        assert!(reads.iter().all(|(took, n)| *took >= millis(10) && *n <= 16), "{reads:?}");
+        Sim::sleep(millis(100)).await;
+        let (took, _) = timed(b.read(Vec::with_capacity(100))).await;
+        assert!(took < millis(1), "{took:?}");
+        drop(client);
+        Ok(())
+    });
+}
+
+#[test]
+fn descriptors_are_gone_for_a_while() {
+    run(seeds(20), async |world| {
+        let (client, server) = (world.host("client"), world.host("server"));
+        server.start(echo);
+        let asking = client.spawn(async move {
+            let mut first = connect(&server).await?;
+            assert_eq!(echoed(&mut first, b"before").await?, b"before");
+            world.strike(Fault::Descriptors { host: server.clone(), lasts: millis(500) });
+            let (took, stream) = timed(connect(&server)).await;
+            let mut second = stream?;
+            assert!(took < millis(2), "the kernel answers: {took:?}");
+            assert_eq!(echoed(&mut first, b"open").await?, b"open");
+            let (took, answer) = timed(echoed(&mut second, b"waits")).await;
+            assert_eq!(answer?, b"waits");
+            assert!(millis(490) <= took && took < millis(560), "{took:?}");
+            Ok::<_, std::io::Error>(())
+        });
+        asking.await.expect("no panic")?;
+        world.strike(Fault::Descriptors { host: world.main_host(), lasts: millis(500) });
+        assert!(is_exhaustion(&connect(&client).await.expect_err("none left")));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_clock_jumps_and_timers_do_not() {
+    run(seeds(3), async |world| {
+        let host = world.host("host");
+        world.strike(Fault::Clock { host: host.clone(), ahead_millis: -60_000 });
+        let there = host.spawn(async { (Sim::wall_clock(), Sim::now()) }).await;
+        let (time_of_day, now) = there.expect("no panic");
+        let behind = Sim::wall_clock().duration_since(time_of_day).expect("it is behind");
+        assert!(millis(60_000) <= behind && behind < millis(60_001), "{behind:?}");
+        assert!(Sim::now() - now < millis(1));
+        Ok(())
+    });
+}
+
+/// The echo stands whatever loses no connection.
+#[test]
+fn bytes_survive_random_faults() {
+    run(seeds(100), async |world| {
+        let (client, server) = (world.host("client"), world.host("server"));
+        server.start(echo);
+        let random = Random { kinds: &Kind::HARMLESS, ..Random::default() };
+        world.inject(Plan::random(&[client.clone(), server.clone()], random));
+        let asking = client.spawn(async move {
+            let mut stream = loop {
+                match connect(&server).await {
+                    Ok(stream) => break stream,
+                    Err(_) => Sim::sleep(millis(100)).await,
+                }
+            };
+            for _ in 0..50 {
+                assert_eq!(echoed(&mut stream, &[3; 1_000]).await?, [3; 1_000]);
+                Sim::sleep(millis(200)).await;
+            }
+            Ok(())
+        });
+        asking.await.expect("no panic")
+    });
+}
+
+/// A plan is drawn from the seed, differs by seed, and all kinds come.
+#[test]
+fn plans_differ_by_seed() {
+    let text = |seed| {
+        let text = Rc::new(Cell::new(String::new()));
+        simulate(owned_io_sim::Config::with_seed(seed), async |world| {
+            let hosts = [world.host("one"), world.host("two"), world.main_host()];
+            text.set(Plan::random(&hosts, Random::default()).to_string());
+            Ok(())
+        });
+        text.take()
+    };
+    let texts: Vec<_> = (0..100).map(text).collect();
+    assert_eq!(texts[7], text(7));
+    assert_ne!(texts[7], texts[8]);
+    let all = texts.concat();
+    for word in [
+        "partition of",
+        "stall from",
+        "more between",
+        "lost between",
+        "crash of",
+        "kill of",
+        "pause of",
+        "slow reads",
+        "no descriptors",
+        "jumps by",
+    ] {
+        assert!(all.contains(word), "{word}");
+    }
+    assert!(!all.contains("crash of main"));
+}
+
+struct OnDrop(Rc<Cell<u32>>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
