@@ -1,0 +1,105 @@
+//! A service with a bug that works by luck on some runtimes, and how the simulator shows it.
+//!
+//! ```text
+//! cargo run -p owned-io-sim --example lost_bytes            # finds it, under some seed
+//! SIM_SEED=0 cargo run -p owned-io-sim --example lost_bytes # the same again, with more of the trace
+//! cargo run -p owned-io-sim --example lost_bytes -- fixed   # the cure stands every seed
+//! ```
+
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use owned_io::{
+    ByteStream, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
+    Runtime, TcpListener, beside,
+};
+use owned_io_sim::{Sim, World};
+
+/// When nothing was asked for so long, the service says that it is still there.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+
+/// Answers each digit with the same digit, and sends dots meanwhile. With a bug: when the heartbeat comes
+/// first, the read that was pending is dropped, and a new one begins. On a runtime that completes
+/// (tokio-uring, say) the kernel still has the old one, which takes the next digit with it.
+async fn answer<R: Runtime>(mut stream: R::TcpStream) -> io::Result<()> {
+    loop {
+        let asked = {
+            let mut read = pin!(stream.read(Vec::with_capacity(1)));
+            beside(read.as_mut(), R::sleep(HEARTBEAT)).await.pinned
+        };
+        let answer = match asked {
+            None => b".".to_vec(),
+            Some(result) => match result.into_result()? {
+                (0, _) => return Ok(()),
+                (_, digit) => digit,
+            },
+        };
+        stream.write_all(answer).await.into_result()?;
+    }
+}
+
+/// The cure: the read outlives the heartbeat, and is waited for again.
+async fn answer_fixed<R: Runtime>(stream: R::TcpStream) -> io::Result<()> {
+    let (mut read, mut write) = stream.into_split();
+    loop {
+        let mut pending = pin!(read.read(Vec::with_capacity(1)));
+        let asked = loop {
+            match beside(pending.as_mut(), R::sleep(HEARTBEAT)).await.pinned {
+                Some(asked) => break asked,
+                None => write.write_all(".").await.into_result()?,
+            };
+        };
+        let (n, digit) = asked.into_result()?;
+        if n == 0 {
+            return Ok(());
+        }
+        write.write_all(digit).await.into_result()?;
+    }
+}
+
+async fn serve<R: Runtime>(is_fixed: bool) -> io::Result<()> {
+    let bound = R::bind(ListenOptions::new(([0, 0, 0, 0], 7).into()))?;
+    let mut listener = R::listen(&bound)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        if is_fixed {
+            drop(R::spawn(answer_fixed::<R>(stream)));
+        } else {
+            drop(R::spawn(answer::<R>(stream)));
+        }
+    }
+}
+
+/// A client asks now and then, and every digit has to come back.
+pub async fn every_digit_is_answered(world: World, is_fixed: bool) -> io::Result<()> {
+    let (server, client) = (world.host("server"), world.host("client"));
+    server.start(move || serve::<Sim>(is_fixed));
+    let asking = client.spawn(async move {
+        let mut stream = Sim::connect(ConnectOptions::new(server.at(7))).await?;
+        for digit in b'0'..=b'9' {
+            Sim::sleep(Duration::from_millis(World::current().random(300))).await;
+            stream.write_all(vec![digit]).await.into_result()?;
+            // Five dots are half a second: by then the answer has come, or never does.
+            let mut dots = 0;
+            loop {
+                let answer = stream.read_exact(Vec::with_capacity(1), 1).await.into_result()?.1;
+                if answer == [digit] {
+                    break;
+                }
+                dots += 1;
+                assert!(dots < 5, "no answer to {}", char::from(digit));
+            }
+        }
+        stream.shutdown().await
+    });
+    asking.await.expect("a digit was not answered")
+}
+
+fn main() {
+    let is_fixed = std::env::args().nth(1).is_some_and(|arg| arg == "fixed");
+    owned_io_sim::run(owned_io_sim::seeds(100), async |world| {
+        every_digit_is_answered(world, is_fixed).await
+    });
+    println!("every digit was answered, under every seed");
+}

@@ -1,0 +1,129 @@
+//! `run`: what it says when a scenario fails, and the example that it shows this with.
+
+#[path = "../examples/lost_bytes.rs"]
+#[expect(dead_code, unreachable_pub, reason = "it is an example, with a main function")]
+mod lost_bytes;
+
+use std::cell::Cell;
+use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::time::Duration;
+use std::{env, io};
+
+use owned_io::{Panicked, Runtime};
+use owned_io_sim::{Config, Fault, Plan, Sim, World, run, seeds, simulate};
+
+fn message_of(running: impl FnOnce()) -> String {
+    let payload = catch_unwind(AssertUnwindSafe(running)).expect_err("it fails");
+    Panicked::new(payload).message().to_owned()
+}
+
+/// The newcomer's way: it finds the bug, prints how, and the seed brings the same again.
+#[test]
+fn the_example_is_found_printed_and_replayed() {
+    const ALONE: &str = "OWNED_IO_SIM_ALONE";
+    let found = message_of(|| run(seeds(100), async |world| buggy(world).await));
+    if env::var_os(ALONE).is_some() {
+        println!("\n{found}");
+        return;
+    }
+    for part in ["the simulation has failed under seed", "client", "server", "SIM_SEED="] {
+        assert!(found.contains(part), "{part}: {found}");
+    }
+    assert!(found.contains("no answer to"), "{found}");
+    assert!(found.contains("a dropped operation takes 1 bytes"), "{found}");
+    let (_, seed) = found.split_once("SIM_SEED=").expect("the seed");
+    let seed: String = seed.chars().take_while(char::is_ascii_digit).collect();
+    let mut again = Command::new(env::current_exe().expect("our own path"));
+    let again = again
+        .args(["the_example_is_found_printed_and_replayed", "--exact", "--nocapture"])
+        .envs([(ALONE, "1"), ("SIM_SEED", &seed)]);
+    let replayed = again.output().expect("to run it");
+    let replayed = String::from_utf8(replayed.stdout).expect("text");
+    let hash = |text: &str| {
+        let (_, hash) = text.split_once("(their hash is ").expect("a hash");
+        hash[..16].to_owned()
+    };
+    assert_eq!(hash(&found), hash(&replayed), "{replayed}");
+    let lines = |text: &str| text.lines().count();
+    assert!(lines(&replayed) > lines(&found), "more of the trace");
+}
+
+async fn buggy(world: World) -> io::Result<()> {
+    lost_bytes::every_digit_is_answered(world, false).await
+}
+
+#[test]
+fn the_example_fixed_stands_every_seed() {
+    run(seeds(100), async |world| lost_bytes::every_digit_is_answered(world, true).await);
+}
+
+#[test]
+fn a_failure_tells_seed_faults_and_trace() {
+    let scenario = async |world: World| {
+        let host = world.host("host");
+        let fault = Fault::Pause { host: host.clone(), lasts: Duration::from_secs(2) };
+        world.inject(Plan::new().at(Duration::from_secs(1), fault));
+        Sim::sleep(Duration::from_secs(1)).await;
+        world.note("so far, so good");
+        Err(io::Error::other("on purpose"))
+    };
+    let message = message_of(|| run([41], scenario));
+    for part in [
+        "under seed 41: it returned an error: on purpose",
+        "1.000001 s  0: pause of host for 2s",
+        "host       fault 0 of the plan",
+        "main       \"so far, so good\"",
+        "SIM_SEED=41 cargo test a_failure_tells_seed_faults_and_trace",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn what_never_comes_is_a_deadlock_at_once() {
+    let message = message_of(|| run([0], async |_| pending().await));
+    assert!(message.contains("deadlock"), "{message}");
+}
+
+#[test]
+fn what_goes_round_in_circles_is_ended() {
+    let mut config = Config::with_seed(0);
+    config.events_max = 10_000;
+    let circles = async |_: World| loop {
+        Sim::sleep(Duration::ZERO).await;
+    };
+    let message = message_of(|| {
+        let _ = simulate(config, circles);
+    });
+    assert!(message.contains("not done after 10001 events"), "{message}");
+}
+
+#[test]
+fn a_service_that_ends_fails_the_run() {
+    let fails = async |world: World| {
+        world.host("server").start(|| async { Err(io::Error::other("no disk")) });
+        pending().await
+    };
+    let message = message_of(|| run([0], fails));
+    assert!(message.contains("the service of server has ended: no disk"), "{message}");
+    let panics = async |world: World| {
+        world.host("server").start(|| async { panic!("on purpose") });
+        pending().await
+    };
+    let message = message_of(|| run([0], panics));
+    assert!(message.contains("the service of server has ended: panicked: on purpose"), "{message}");
+}
+
+#[test]
+fn what_the_seed_does_not_decide_is_noticed() {
+    let runs = Cell::new(0);
+    let scenario = async |_: World| {
+        runs.set(runs.get() + 1);
+        Sim::sleep(Duration::from_millis(runs.get())).await;
+        Ok(())
+    };
+    let message = message_of(|| run([0], scenario));
+    assert!(message.contains("seed 0 does not repeat"), "{message}");
+}
