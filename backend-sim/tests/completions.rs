@@ -16,6 +16,9 @@ use owned_io::{
 };
 use owned_io_sim::{Config, Sim, pipe, run, seeds, simulate};
 
+/// Fewer where every byte is slow.
+const SEEDS: u64 = if cfg!(miri) { 10 } else { 50 };
+
 /// A buffer that breaks the fourth rule of `IoBuf`: others may write to its bytes.
 struct Shared(Rc<RefCell<Vec<u8>>>);
 
@@ -136,7 +139,7 @@ fn a_dropped_read_may_take_bytes() {
     };
     for (is_pooled, is_far) in [(false, false), (false, true), (true, false)] {
         let (mut whole, mut parts) = (0, 0);
-        for seed in 0..50 {
+        for seed in 0..SEEDS {
             let mut config = Config::with_seed(seed);
             assert_eq!(read_after_drop(config, is_pooled, is_far), b"first, then more");
             config.dropped_may_happen = true;
@@ -145,7 +148,7 @@ fn a_dropped_read_may_take_bytes() {
                 _ => parts += 1,
             }
         }
-        assert!(whole > 10 && parts > 10, "{whole} whole, {parts} in part");
+        assert!(whole > SEEDS / 5 && parts > SEEDS / 5, "{whole} whole, {parts} in part");
     }
 }
 
@@ -173,13 +176,13 @@ fn a_dropped_write_may_be_sent() {
         received.get()
     };
     let mut counts = BTreeSet::new();
-    for seed in 0..50 {
+    for seed in 0..SEEDS {
         let mut config = Config::with_seed(seed);
         assert_eq!(received_after_drop(config), 0);
         config.dropped_may_happen = true;
         counts.insert(received_after_drop(config));
     }
-    assert!(counts.contains(&0) && counts.contains(&100) && counts.len() > 5, "{counts:?}");
+    assert!(counts.contains(&0) && counts.contains(&100) && counts.len() > 2, "{counts:?}");
 }
 
 /// What is ready at the same time completes in any order.
