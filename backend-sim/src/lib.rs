@@ -57,7 +57,7 @@
 //! });
 //! ```
 //!
-//! When an assertion fails, or a task waits for what never comes, [`run`] panics with the seed, the faults
+//! When an assertion fails, or a task waits for what never comes, [`run`](fn@run) panics with the seed, the faults
 //! and the last events; with `SIM_SEED=17` in the environment that seed alone is run again, as it was.
 //! `examples/lost_bytes.rs` is a service with a bug, to see that. For a small test without hosts there is
 //! [`Sim::block_on`](owned_io::Runtime::block_on), and [`pipe`] for a connection that nobody had to
@@ -75,7 +75,7 @@
 //!   200 ms and more, and given up after 15 minutes.
 //! - **Completions**: short reads and writes wherever the contract allows them, completions in any order.
 //!   A buffer is watched while an operation has it: a buffer type that breaks the rules of
-//!   [`IoBuf`](owned_io::IoBuf) panics. In [`run`], an operation that is dropped while it is pending may
+//!   [`IoBuf`](owned_io::IoBuf) panics. In [`run`](fn@run), an operation that is dropped while it is pending may
 //!   have happened nevertheless, as on a kernel that completes: a read takes its bytes with it.
 //! - **Faults** by a [`Plan`]: see [`Fault`].
 //! - **Tasks, time, chance**: any ready task may be next, each turn takes a microsecond, and timers,
@@ -90,7 +90,7 @@
 //! - Cores: all hosts share one, a microsecond for each turn of a task, whatever it computes. Data races
 //!   between threads are not found here: use `loom` for those.
 //! - What does not go through [`Runtime`](owned_io::Runtime): `std::time`, `std::net`, other random
-//!   numbers, the order of a `HashMap`. [`run`] finds out when it makes a difference, not where.
+//!   numbers, the order of a `HashMap`. [`run`](fn@run) finds out when it makes a difference, not where.
 //! - A panic of a task whose handle was dropped: as on every runtime, nobody is told.
 //!
 //! # How it repeats
@@ -104,8 +104,8 @@
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read, pooled read | freed at once | none lost; in [`run`] the next ones may be | usable |
-//! | write, vectored write | freed at once | none sent; in [`run`] some may be | usable |
+//! | read, pooled read | freed at once | none lost; in [`run`](fn@run) the next ones may be | usable |
+//! | write, vectored write | freed at once | none sent; in [`run`](fn@run) some may be | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up |
 //! | stream | – | unread bytes reset the connection, as on Linux | closed |

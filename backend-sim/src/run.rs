@@ -71,7 +71,7 @@ pub fn seeds(count: u64) -> Range<u64> {
 /// Runs `scenario` once, in a world of its own, and tells what came of it.
 ///
 /// # Panics
-/// As [`run`] does.
+/// As [`run`](fn@run) does.
 pub fn simulate(config: Config, scenario: impl AsyncFn(World) -> io::Result<()>) -> Summary {
     let world = Shared::new(config);
     let running = || executor::run(&world, scenario(World::new()));

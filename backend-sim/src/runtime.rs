@@ -29,12 +29,12 @@ pub struct Config {
     /// Decides every choice. Default 0.
     pub seed: u64,
     /// Whether an operation that is dropped while it is pending may happen nevertheless: a read takes the
-    /// next bytes with it, a write is sent. Default false, and true in [`run`](crate::run).
+    /// next bytes with it, a write is sent. Default false, and true in [`run`](fn@crate::run).
     pub dropped_may_happen: bool,
     /// After so many events the simulation panics: it goes round in circles. Default none, and 20
-    /// million, some ten seconds, in [`run`](crate::run).
+    /// million, some ten seconds, in [`run`](fn@crate::run).
     pub events_max: u64,
-    /// How many events are kept to be shown when a [`run`](crate::run) fails. Default 1,024.
+    /// How many events are kept to be shown when a [`run`](fn@crate::run) fails. Default 1,024.
     pub trace_records: usize,
     /// Whether, when nothing is left to happen, another thread may still wake a task.
     pub(crate) waits_for_threads: bool,
