@@ -3,9 +3,7 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::env;
 use std::io;
-use std::process::Command;
 
 use common::{connect, echo, echoed, millis};
 use owned_io::Runtime;
@@ -62,17 +60,18 @@ fn the_same_seed_twice_in_one_process() {
     assert!(first.iter().all(|summary| summary.events > 1_000), "{first:?}");
 }
 
-/// This test binary again is the other process: it prints what it has got.
+/// This test binary again is the other process: it prints what it has got. Miri starts no processes.
 #[test]
+#[cfg(not(miri))]
 fn the_same_seed_in_two_processes() {
     const TEST: &str = "the_same_seed_in_two_processes";
     const PRINTS: &str = "OWNED_IO_SIM_PRINTS";
     let mine = format!("{:?}", summaries());
-    if env::var_os(PRINTS).is_some() {
+    if std::env::var_os(PRINTS).is_some() {
         println!("\n{mine}");
         return;
     }
-    let mut again = Command::new(env::current_exe().expect("our own path"));
+    let mut again = std::process::Command::new(std::env::current_exe().expect("our own path"));
     let again = again.args([TEST, "--exact", "--nocapture"]).env(PRINTS, "1");
     let output = again.output().expect("to run it");
     let output = String::from_utf8(output.stdout).expect("text");

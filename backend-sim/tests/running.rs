@@ -6,10 +6,9 @@ mod lost_bytes;
 
 use std::cell::Cell;
 use std::future::pending;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 use std::time::Duration;
-use std::{env, io};
 
 use owned_io::{Panicked, Runtime};
 use owned_io_sim::{Config, Fault, Plan, Sim, World, run, seeds, simulate};
@@ -19,12 +18,14 @@ fn message_of(running: impl FnOnce()) -> String {
     Panicked::new(payload).message().to_owned()
 }
 
-/// The newcomer's way: it finds the bug, prints how, and the seed brings the same again.
+/// The newcomer's way: it finds the bug, prints how, and the seed brings the same again; in a process of its
+/// own, which Miri does not start.
 #[test]
+#[cfg(not(miri))]
 fn the_example_is_found_printed_and_replayed() {
     const ALONE: &str = "OWNED_IO_SIM_ALONE";
     let found = message_of(|| run(seeds(100), async |world| buggy(world).await));
-    if env::var_os(ALONE).is_some() {
+    if std::env::var_os(ALONE).is_some() {
         println!("\n{found}");
         return;
     }
@@ -35,7 +36,7 @@ fn the_example_is_found_printed_and_replayed() {
     assert!(found.contains("a dropped operation takes 1 bytes"), "{found}");
     let (_, seed) = found.split_once("SIM_SEED=").expect("the seed");
     let seed: String = seed.chars().take_while(char::is_ascii_digit).collect();
-    let mut again = Command::new(env::current_exe().expect("our own path"));
+    let mut again = std::process::Command::new(std::env::current_exe().expect("our own path"));
     let again = again
         .args(["the_example_is_found_printed_and_replayed", "--exact", "--nocapture"])
         .envs([(ALONE, "1"), ("SIM_SEED", &seed)]);
@@ -50,6 +51,7 @@ fn the_example_is_found_printed_and_replayed() {
     assert!(lines(&replayed) > lines(&found), "more of the trace");
 }
 
+#[cfg(not(miri))]
 async fn buggy(world: World) -> io::Result<()> {
     lost_bytes::every_digit_is_answered(world, false).await
 }
