@@ -1,0 +1,55 @@
+//! WebSocket echo on compio-ws, which bridges tungstenite.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::process::ExitCode;
+
+use compio_driver::ProactorBuilder;
+use compio_net::{TcpListener, TcpStream};
+use compio_runtime::RuntimeBuilder;
+use compio_ws::tungstenite::Result;
+use peers_common::{ACCEPT_PAUSE, Args, Extra, Ring};
+
+fn main() -> ExitCode {
+    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Ring, serve)
+}
+
+fn serve(args: Args) -> io::Result<()> {
+    let listener = peers_common::listen(args.addr)?;
+    let mut proactor = ProactorBuilder::new();
+    if args.ring == Ring::Tuned {
+        // Without the task-run flag compio does not notice deferred completions.
+        proactor.capacity(4096).single_issuer(true).defer_taskrun(true).taskrun_flag(true);
+    }
+    let mut builder = RuntimeBuilder::new();
+    let runtime = builder.with_proactor(proactor).build().map_err(peers_common::no_runtime)?;
+    if !runtime.driver_type().is_iouring() {
+        // Whoever enables compio's feature `polling` anywhere in the build brings its epoll along.
+        return Err(io::Error::other("compio does not run on io_uring in this build"));
+    }
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        peers_common::say_listening(listener.local_addr()?);
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => compio_runtime::spawn(echo(stream)).detach(),
+                Err(error) => {
+                    peers_common::say_accept_failed(&error);
+                    compio_runtime::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    })
+}
+
+/// Whatever goes wrong ends this connection only, and nobody asks.
+async fn echo(stream: TcpStream) -> Result<()> {
+    let mut websocket = compio_ws::accept_async(stream).await?;
+    loop {
+        let message = websocket.read().await?;
+        if message.is_text() || message.is_binary() {
+            websocket.send(message).await?;
+        }
+    }
+}
