@@ -37,6 +37,19 @@ pub enum Extra {
     Workers,
     /// `--tls-cert FILE --tls-key FILE`, both needed.
     Tls,
+    /// `--fault none|slow|corrupt`.
+    Fault,
+}
+
+/// What a server does wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Each message takes longer.
+    Slow,
+    /// Some messages come back with another byte.
+    Corrupt,
 }
 
 /// How to set an io_uring runtime up.
@@ -60,6 +73,8 @@ pub struct Args {
     pub ring: Ring,
     /// `--core`. Default: wherever the kernel likes.
     pub core: Option<usize>,
+    /// `--fault`. Default: none.
+    pub fault: Fault,
     /// `--workers`. Default: one if there is a `--core`, as many as there are cores if not.
     pub workers: NonZero<usize>,
     /// `--tls-cert` and `--tls-key`, where there are such options.
@@ -135,11 +150,12 @@ fn parse(
         Extra::Runtime => " [--runtime NAME] [--ring default|tuned]",
         Extra::Workers => " [--workers N]",
         Extra::Tls => " --tls-cert FILE --tls-key FILE",
+        Extra::Fault => " [--fault none|slow|corrupt]",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
     let (mut chain, mut key) = (None, None);
-    let mut runtime = "tokio".to_owned();
+    let (mut runtime, mut fault) = ("tokio".to_owned(), Fault::None);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
         match (word.as_str(), extra) {
@@ -154,6 +170,14 @@ fn parse(
                     "default" => Ring::Default,
                     "tuned" => Ring::Tuned,
                     other => return Err(wrong(format!("there is no ring setting {other:?}"))),
+                }
+            }
+            ("--fault", Extra::Fault) => {
+                fault = match value()?.as_str() {
+                    "none" => Fault::None,
+                    "slow" => Fault::Slow,
+                    "corrupt" => Fault::Corrupt,
+                    other => return Err(wrong(format!("there is no fault {other:?}"))),
                 }
             }
             ("--workers", Extra::Workers) => {
@@ -179,7 +203,7 @@ fn parse(
     if extra == Extra::Tls && tls.is_none() {
         return Err(wrong("a certificate or a key is missing".to_owned()));
     }
-    Ok(Args { addr, runtime, ring, core, workers, tls })
+    Ok(Args { addr, runtime, ring, core, fault, workers, tls })
 }
 
 /// Threads started afterwards inherit it: as many workers share as many cores, from `core` on.

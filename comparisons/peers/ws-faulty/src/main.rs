@@ -1,0 +1,96 @@
+//! The server's WebSocket echo, on tokio, with a fault on purpose: the comparison has to find it.
+
+#![forbid(unsafe_code)]
+
+use std::cell::Cell;
+use std::hint;
+use std::io;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use owned_io::{ByteStream, ListenOptions, Pool, PoolConfig, Runtime, TcpListener};
+use owned_io_tokio::Tokio;
+use owned_io_websocket::Config;
+use owned_io_websocket::stream::{Buffers, Error, Message, Outgoing, accept};
+use peers_common::{ACCEPT_PAUSE, Args, Extra, Fault};
+
+/// What each message takes longer when it is slow.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// Of so many messages one is wrong when it corrupts them.
+const CORRUPT_EVERY: u64 = 1000;
+
+/// As many as the server lets a worker assemble at once.
+const ASSEMBLED_BYTES_MAX: usize = 256 << 20;
+
+fn main() -> ExitCode {
+    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Fault, serve)
+}
+
+fn serve(args: Args) -> io::Result<()> {
+    Tokio::block_on(<Tokio as Runtime>::Config::default(), async {
+        let bound = Tokio::bind(ListenOptions::new(args.addr))?;
+        let mut listener = Tokio::listen(&bound)?;
+        peers_common::say_listening(bound.local_addr());
+        let mut pool = PoolConfig::default();
+        pool.buf_bytes = 64 * 1024; // as the server's
+        let buffers = Buffers::new(Pool::new(pool), ASSEMBLED_BYTES_MAX);
+        let messages = Rc::new(Cell::new(0));
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let faulty = Faulty { fault: args.fault, messages: Rc::clone(&messages) };
+                    drop(Tokio::spawn(echo(stream, buffers.clone(), faulty)));
+                }
+                Err(error) => {
+                    peers_common::say_accept_failed(&error);
+                    Tokio::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    })?
+}
+
+/// Whatever goes wrong ends this connection only, and nobody asks.
+async fn echo(stream: impl ByteStream, buffers: Buffers, faulty: Faulty) -> Result<(), Error> {
+    let mut socket = accept::<Tokio, _>(stream, &buffers, Config::default()).await?;
+    while let Some(message) = socket.incoming.receive().await? {
+        faulty.give_back(&mut socket.outgoing, message)?;
+        while let Some(message) = socket.incoming.try_receive() {
+            faulty.give_back(&mut socket.outgoing, message)?;
+        }
+        socket.outgoing.flush().await?;
+    }
+    Ok(())
+}
+
+/// What is wrong, and how many messages there were on all connections.
+struct Faulty {
+    fault: Fault,
+    messages: Rc<Cell<u64>>,
+}
+
+impl Faulty {
+    fn give_back(&self, outgoing: &mut Outgoing, message: Message<'_>) -> Result<(), Error> {
+        self.messages.set(self.messages.get() + 1);
+        match self.fault {
+            Fault::None => {}
+            Fault::Slow => {
+                let began = Instant::now();
+                while began.elapsed() < SPIN {
+                    hint::spin_loop();
+                }
+            }
+            Fault::Corrupt if self.messages.get().is_multiple_of(CORRUPT_EVERY) => {
+                let mut payload = message.as_bytes().to_vec();
+                if let Some(last) = payload.last_mut() {
+                    *last ^= 1;
+                }
+                return Ok(outgoing.write(Message::Binary(&payload))?);
+            }
+            Fault::Corrupt => {}
+        }
+        Ok(outgoing.write(message)?)
+    }
+}
