@@ -17,7 +17,9 @@ mod program {
 
     use clap::{Parser, Subcommand};
     use owned_io_comparisons::Failure;
-    use owned_io_comparisons::load::{Report, arrivals, burst, echo, hold, limit, sink, source};
+    use owned_io_comparisons::load::{
+        Report, arrivals, burst, churn, echo, hold, limit, sink, source,
+    };
 
     /// A load generator on one thread: it drives a server, checks every byte that comes back, and says
     /// how long it took. It exits with 2 when an answer was wrong, with 1 when there was no run.
@@ -36,6 +38,8 @@ mod program {
         Arrivals(arrivals::Options),
         /// Opens connections all at once: how long until each is connected, and until its first echo.
         Burst(burst::Options),
+        /// Opens connections, each of which closes after an echo: how fast they come and go.
+        Churn(churn::Options),
         /// Opens connections and leaves them idle: what they cost the server.
         Hold(hold::Options),
         /// Opens more connections than the server has descriptors for: what it does then.
@@ -52,6 +56,7 @@ mod program {
                 Self::Echo(options) => options.run(),
                 Self::Arrivals(options) => options.run(),
                 Self::Burst(options) => options.run(),
+                Self::Churn(options) => options.run(),
                 Self::Hold(options) => options.run(),
                 Self::Limit(options) => options.run(),
                 Self::Sink(options) => options.run(),

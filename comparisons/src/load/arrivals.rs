@@ -71,7 +71,7 @@ impl Options {
         let echo = || Echo::new(self.common.wire(), self.payload as usize);
         let mut dialer = Dialer::new(&self.common, self.busy + newcomers)?;
         let mut busy = Session::new(echo(), clock, self.busy, 1, 0)?;
-        busy.open_all(&mut dialer, self.patience, Opening::Answer)?;
+        busy.open_all(&mut dialer, self.patience, Duration::ZERO, Opening::Answer)?;
         if self.busy > 0 {
             busy.tally.require_opened()?;
         }
@@ -128,7 +128,7 @@ impl Run {
             busy,
             newcomers,
             dialer,
-            window: Window::new(start, end, options.common.server_pid),
+            window: Window::new(start, end, &options.common),
             schedule: Schedule::new(start, end, options.rate),
             timer,
             patience: ns(options.patience),
@@ -265,6 +265,7 @@ impl Run {
             unanswered: busy.unanswered,
             unsent: busy.unsent,
             held_back: None,
+            ceiling_per_s: None,
         });
         report.arrivals = Some(Arrivals {
             offered_per_s: options.rate,

@@ -45,7 +45,7 @@ impl Options {
         let (mut connect, mut first_echo) = (Histogram::new(), Histogram::new());
 
         let mut start = clock.now();
-        let mut window = Window::new(start, u64::MAX, self.common.server_pid);
+        let mut window = Window::new(start, u64::MAX, &self.common);
         window.look(clock, start, &session.tally)?;
         start = clock.now();
         for index in 0..self.connections {

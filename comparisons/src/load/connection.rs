@@ -12,6 +12,9 @@ use super::upgrade::{self, Refusal, Upgrade};
 /// How often one turn may read before others get theirs.
 const READS_MAX: usize = 16;
 
+/// The code of a close that nothing is wrong with (RFC 6455 7.4.1).
+const NORMAL: u16 = 1000;
+
 /// A place in a stream of messages of equal length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -126,6 +129,8 @@ pub(crate) struct Connection {
     writable: bool,
     /// The peer has sent all it will.
     closed: bool,
+    /// A close frame was sent, or is to be: nothing more is.
+    closing: bool,
     wire: Wire,
     /// What is to be sent before the next message: the request to upgrade, then pongs.
     ahead: Vec<u8>,
@@ -160,6 +165,7 @@ impl Connection {
             connected: false,
             writable: false,
             closed: false,
+            closing: false,
             wire,
             ahead,
             pong: Vec::new(),
@@ -186,6 +192,16 @@ impl Connection {
         self.released += 1;
         self.due += answers;
         self.released - 1
+    }
+
+    /// Ends what is sent; whether the peer has to answer that, which a WebSocket has (RFC 6455 7.1.2).
+    pub(crate) fn say_goodbye(&mut self) -> bool {
+        if !matches!(self.wire, Wire::WebSocket(_)) {
+            return false;
+        }
+        self.ahead.extend(frames::close(Some(NORMAL)));
+        self.closing = true;
+        true
     }
 
     /// Answers to what was released that have not come.
@@ -372,12 +388,15 @@ impl Connection {
                 // Only the last ping has to be answered (RFC 6455 5.5.3).
                 Some(Piece::Ping(payload)) => self.pong = frames::pong(&payload),
                 Some(Piece::Pong) => {}
+                Some(Piece::Close(Some(NORMAL) | None)) if self.closing => {
+                    return Err(Fault::Ended);
+                }
                 Some(Piece::Close(code)) => {
                     if self.sent.offset == 0 && self.ahead.is_empty() {
                         // The peer has said why it ends, and ends with or without an answer.
                         let _ = self.stream.write(&frames::close(code));
                     }
-                    let expected = code == Some(1000) && exchange.ends_after(answered.message);
+                    let expected = code == Some(NORMAL) && exchange.ends_after(answered.message);
                     return Err(if expected { Fault::Ended } else { Fault::ClosedWith(code) });
                 }
             }

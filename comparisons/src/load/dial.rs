@@ -104,7 +104,7 @@ mod tests {
     fn dialer(target: &str, connections: usize) -> Dialer {
         let addr = target.parse().expect("an address");
         let (websocket, tls, core, json, server_pid) = (None, None, None, None, None);
-        let common = Common { addr, websocket, tls, core, json, server_pid };
+        let common = Common { addr, websocket, tls, core, json, server_pid, perf: None };
         Dialer::new(&common, connections).expect("no certificate is needed")
     }
 

@@ -8,6 +8,9 @@ use serde::Serialize;
 /// The longest time that is told apart, an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
+/// Of a curve; a run of a million times has 49 points.
+const POINTS_TO_A_NINE: f64 = 8.0;
+
 /// Times in nanoseconds, to three digits.
 #[derive(Debug)]
 pub(crate) struct Histogram {
@@ -67,6 +70,20 @@ impl Histogram {
     }
 }
 
+impl Histogram {
+    /// How many microseconds what share of the times was at most: a few points to each nine, and the last
+    /// is the longest. None of nothing.
+    pub(crate) fn curve(&self) -> Option<Vec<[f64; 2]>> {
+        let count = self.counts.len();
+        let us = |ns: u64| ns as f64 / 1e3;
+        let shares = (0..).map(|point| 1.0 - 10_f64.powf(-f64::from(point) / POINTS_TO_A_NINE));
+        // Beyond that there is less than one of them.
+        let shares = shares.take_while(|share| (1.0 - share) * count as f64 >= 1.0);
+        let points = shares.map(|share| [share, us(self.counts.value_at_quantile(share))]);
+        (count > 0).then(|| points.chain([[1.0, us(self.counts.max())]]).collect())
+    }
+}
+
 impl fmt::Display for Percentiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { p50, p90, p99, p99_9, p99_99, max, .. } = self;
@@ -91,6 +108,21 @@ mod tests {
         for (found, right) in [(found.p50, 500.0), (found.p99, 990.0), (found.max, 1000.0)] {
             assert!((found / right - 1.0).abs() < 0.001, "{found} for {right}");
         }
+    }
+
+    #[test]
+    fn a_curve_goes_to_the_longest_and_has_no_point_for_less_than_one() {
+        let mut histogram = Histogram::new();
+        assert!(histogram.curve().is_none());
+        for us in 1..=1000 {
+            histogram.record(us * 1000);
+        }
+        let curve = histogram.curve().expect("points");
+        assert_eq!((curve.len(), curve[0], curve[25][0]), (26, [0.0, 1.0], 1.0));
+        assert_eq!(curve[25][1], histogram.percentiles().expect("some").max);
+        let at_90 = curve.iter().find(|point| (point[0] - 0.9).abs() < 1e-9).expect("a nine");
+        assert!((at_90[1] / 900.0 - 1.0).abs() < 0.001, "{at_90:?}");
+        assert!(curve.is_sorted_by(|a, b| a[0] < b[0] && a[1] <= b[1]), "{curve:?}");
     }
 
     #[test]

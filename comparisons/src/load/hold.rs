@@ -25,6 +25,9 @@ pub struct Options {
     /// How long they stay.
     #[arg(long, value_name = "S", value_parser = options::seconds)]
     seconds: Duration,
+    /// Opens them evenly over so long.
+    #[arg(long, value_name = "S", default_value = "0", value_parser = options::seconds_or_none)]
+    ramp: Duration,
     /// How long a connect may take.
     #[arg(long, value_name = "S", default_value = "10", value_parser = options::seconds)]
     patience: Duration,
@@ -42,11 +45,11 @@ impl Options {
         let mut session =
             Session::new(Echo::new(self.common.wire(), 1), clock, self.connections, 1, 0)?;
         let mut dialer = Dialer::new(&self.common, self.connections)?;
-        session.open_all(&mut dialer, self.patience, Opening::Connect)?;
+        session.open_all(&mut dialer, self.patience, self.ramp, Opening::Connect)?;
         session.tally.require_opened()?;
 
         let opening = clock.now();
-        let mut window = Window::new(opening, opening + ns(self.seconds), self.common.server_pid);
+        let mut window = Window::new(opening, opening + ns(self.seconds), &self.common);
         stay(&mut session, &mut window)?;
         let still_open = session.open as u64;
         let seen = window.finish(clock, &session.tally);

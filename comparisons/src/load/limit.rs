@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
             busy: Session::new(echo(), clock, options.busy, 1, 0)?,
             others: Session::new(echo(), clock, count, 1, first_id)?,
         };
-        run.busy.open_all(&mut run.dialer, options.patience, Opening::Answer)?;
+        run.busy.open_all(&mut run.dialer, options.patience, Duration::ZERO, Opening::Answer)?;
         run.busy.tally.require_opened()?;
         if run.busy.tally.opened < options.busy as u64 && !run.has_wrong_answer() {
             let (opened, busy) = (run.busy.tally.opened, options.busy);
@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
     /// Opens the others, and waits until nobody is answered any more.
     fn reach_the_limit(&mut self) -> Result<(), Failure> {
         let Self { others, clock, .. } = self;
-        others.open_all(&mut self.dialer, self.options.patience, Opening::Send)?;
+        others.open_all(&mut self.dialer, self.options.patience, Duration::ZERO, Opening::Send)?;
         let mut heard = clock.now();
         let last = heard.saturating_add(ns(self.options.patience));
         let mut ready = Vec::new();
@@ -223,7 +223,7 @@ impl<'a> Run<'a> {
 
     fn window(&self, warm_up: Duration, seconds: Duration) -> Window {
         let start = self.clock.now() + ns(warm_up);
-        Window::new(start, start + ns(seconds), self.options.common.server_pid)
+        Window::new(start, start + ns(seconds), &self.options.common)
     }
 
     fn open(&self) -> usize {

@@ -11,7 +11,9 @@ mod frames;
 mod histogram;
 mod options;
 mod pace;
+mod perf;
 mod report;
+mod series;
 mod server;
 mod session;
 mod steady;
@@ -21,6 +23,7 @@ mod window;
 
 pub mod arrivals;
 pub mod burst;
+pub mod churn;
 pub mod echo;
 pub mod hold;
 pub mod limit;

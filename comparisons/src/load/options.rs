@@ -8,6 +8,7 @@ use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::exchange::Wire;
+use super::perf::Perf;
 use super::{Failure, dial};
 
 /// The options of every command.
@@ -31,6 +32,9 @@ pub struct Common {
     /// Report what this process, the server, uses.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub server_pid: Option<u32>,
+    /// Let a `perf stat --delay -1 --control fifo:CONTROL,ACK` count in the measured window.
+    #[arg(long, value_name = "CONTROL,ACK", value_parser = Perf::parse)]
+    pub(crate) perf: Option<Perf>,
 }
 
 impl Common {
@@ -61,6 +65,9 @@ pub struct Steady {
     /// The most messages that a connection has sent and not been answered.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub in_flight: u32,
+    /// Opens the connections evenly over so long, before the warm-up.
+    #[arg(long, value_name = "S", default_value = "0", value_parser = seconds_or_none)]
+    pub ramp: Duration,
     /// The measured window.
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub seconds: Duration,

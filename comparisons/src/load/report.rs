@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Failure;
 use super::histogram::Percentiles;
 use super::options::Common;
+use super::series::{Series, Stalls};
 use super::server::{PerMessage, Used};
 use super::session::Tally;
 
@@ -25,9 +26,14 @@ pub struct Report {
     pub(crate) messages: Option<Messages>,
     pub(crate) arrivals: Option<Arrivals>,
     pub(crate) burst: Option<Burst>,
+    pub(crate) churn: Option<Churn>,
     pub(crate) hold: Option<Hold>,
     pub(crate) limit: Option<Limit>,
     pub(crate) latency_us: Option<Percentiles>,
+    /// The same by share: how many microseconds what share of them was at most.
+    pub(crate) curve: Option<Vec<[f64; 2]>>,
+    pub(crate) series: Option<Series>,
+    pub(crate) stalls: Option<Stalls>,
     /// How late the client was.
     pub(crate) lateness_us: Option<Percentiles>,
     pub(crate) client: Used,
@@ -60,6 +66,9 @@ pub(crate) struct Messages {
     pub(crate) unsent: u64,
     /// Open loop: messages that waited for room.
     pub(crate) held_back: Option<u64>,
+    /// As many as the client could have done with all of its core, from what it used for these. None in
+    /// an open loop, which looks at the clock.
+    pub(crate) ceiling_per_s: Option<f64>,
 }
 
 /// Connections that came while others were busy.
@@ -88,6 +97,18 @@ pub(crate) struct Burst {
     pub(crate) never: u64,
     pub(crate) connect_us: Option<Percentiles>,
     pub(crate) first_echo_us: Option<Percentiles>,
+}
+
+/// Connections that came, had an echo, and went.
+#[derive(Debug, Serialize)]
+pub(crate) struct Churn {
+    /// That went in the window.
+    pub(crate) done: u64,
+    pub(crate) done_per_s: f64,
+    /// From the moment a connection was to come.
+    pub(crate) first_echo_us: Option<Percentiles>,
+    /// Until it had gone, from the same moment.
+    pub(crate) whole_us: Option<Percentiles>,
 }
 
 /// Connections that did nothing.
@@ -160,9 +181,13 @@ impl Report {
             messages: None,
             arrivals: None,
             burst: None,
+            churn: None,
             hold: None,
             limit: None,
             latency_us: None,
+            curve: None,
+            series: None,
+            stalls: None,
             lateness_us: None,
             client: Used::default(),
             server: None,
@@ -212,7 +237,9 @@ impl Report {
                  client"
             ));
         }
-        let first_echo = self.arrivals.as_ref().and_then(|a| a.first_echo_us.as_ref());
+        let arrivals = self.arrivals.as_ref().and_then(|a| a.first_echo_us.as_ref());
+        let first_echo =
+            arrivals.or_else(|| self.churn.as_ref().and_then(|c| c.first_echo_us.as_ref()));
         if let (Some(late), Some(latency)) =
             (&self.lateness_us, first_echo.or(self.latency_us.as_ref()))
             && late.p99 > latency.p99 / 2.0
@@ -244,8 +271,10 @@ impl Display for Report {
         }
         self.messages.iter().try_for_each(|messages| messages.fmt(f))?;
         percentiles(f, "latency", &self.latency_us)?;
+        self.stalls.iter().try_for_each(|stalls| stalls.fmt(f))?;
         self.arrivals.iter().try_for_each(|arrivals| arrivals.fmt(f))?;
         self.burst.iter().try_for_each(|burst| burst.fmt(f))?;
+        self.churn.iter().try_for_each(|churn| churn.fmt(f))?;
         self.hold.iter().try_for_each(|hold| hold.fmt(f))?;
         self.limit.iter().try_for_each(|limit| limit.fmt(f))?;
         percentiles(f, "lateness", &self.lateness_us)?;
@@ -269,6 +298,16 @@ impl Display for Messages {
         row(f, "messages", format_args!("{} sent, {} received", self.sent, self.received))?;
         row(f, "missing", format_args!("{} unanswered, {} unsent", self.unanswered, self.unsent))?;
         self.held_back.iter().try_for_each(|held| row(f, "held back", held))
+    }
+}
+
+impl Display for Stalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, total_ms, longest_ms, .. } = self;
+        let said = format_args!(
+            "{count} of 25 ms or more; {total_ms:.0} ms in all, longest {longest_ms:.0}"
+        );
+        row(f, "stalls", said)
     }
 }
 
@@ -299,6 +338,15 @@ impl Display for Burst {
         row(f, "echoed", format_args!("{echoed}, {echoed_over_1_s} over 1 s, {never} never"))?;
         percentiles(f, "connect", &self.connect_us)?;
         percentiles(f, "first echo", &self.first_echo_us)
+    }
+}
+
+impl Display for Churn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { done, done_per_s, .. } = self;
+        row(f, "came and went", format_args!("{done}, {done_per_s:.0} a second"))?;
+        percentiles(f, "first echo", &self.first_echo_us)?;
+        percentiles(f, "until gone", &self.whole_us)
     }
 }
 

@@ -143,11 +143,16 @@ impl Usage {
 }
 
 impl Used {
+    /// All of it.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.on_cpu_ns.unwrap_or(self.user_ns + self.system_ns)
+    }
+
     /// For each of so many messages; none for none.
     pub(crate) fn per_message(&self, messages: u64) -> Option<PerMessage> {
         let each = |total: u64| total as f64 / messages as f64;
         (messages > 0).then(|| PerMessage {
-            cpu_ns: each(self.on_cpu_ns.unwrap_or(self.user_ns + self.system_ns)),
+            cpu_ns: each(self.cpu_ns()),
             user_ns: each(self.user_ns),
             system_ns: each(self.system_ns),
             tick_ns: each(self.tick_ns),

@@ -25,6 +25,9 @@ const EVENTS_MAX: usize = 1024;
 /// How many connections are being opened at once, so as to stay far below any backlog.
 const OPENING_MAX: usize = 64;
 
+/// How often those that are not open yet are looked at.
+const OPENING_LOOK: Duration = Duration::from_millis(10);
+
 /// What comes unasked comes right behind what was asked for.
 const LINGER: Duration = Duration::from_millis(10);
 
@@ -139,6 +142,8 @@ pub(crate) struct Turn {
     pub(crate) bytes: u64,
     /// It is over, and in the tally.
     pub(crate) over: bool,
+    /// It is, by the peer, as it should be.
+    pub(crate) ended: bool,
     /// When that was; before the answers were checked.
     pub(crate) now: u64,
 }
@@ -257,30 +262,36 @@ impl<E: Exchange> Session<E> {
         self.connections[index].is_some()
     }
 
-    /// Opens all, a few at a time.
+    /// Opens all, a few at a time, and evenly over `ramp`.
     pub(crate) fn open_all(
         &mut self,
         dialer: &mut Dialer,
         patience: Duration,
+        ramp: Duration,
         opens: Opening,
     ) -> Result<(), Failure> {
         let count = self.connections.len();
+        let (start, ramp) = (self.clock.now(), u128::from(ns(ramp)));
+        let due = |index: usize| start + (ramp * index as u128 / count.max(1) as u128) as u64;
         let mut began = vec![0; count];
         let mut opening = vec![false; count];
         let mut opening_count = 0;
         let (mut next, mut oldest) = (0, 0);
         let mut ready = Vec::with_capacity(EVENTS_MAX);
         while next < count || opening_count > 0 {
-            while next < count && opening_count < OPENING_MAX {
-                began[next] = self.clock.now();
+            let mut now = self.clock.now();
+            while next < count && opening_count < OPENING_MAX && now >= due(next) {
+                began[next] = now;
                 opening[next] = self.open(next, dialer);
                 opening_count += usize::from(opening[next]);
                 if opening[next] && opens != Opening::Connect {
                     self.release(next, began[next]);
                 }
                 next += 1;
+                now = self.clock.now();
             }
-            self.wait(&mut ready, Duration::from_millis(10))?;
+            let soon = if next < count { due(next).saturating_sub(now) } else { u64::MAX };
+            self.wait(&mut ready, OPENING_LOOK.min(Duration::from_nanos(soon)))?;
             for event in &ready {
                 let turn = self.turn(*event);
                 let alive = !turn.over && self.flush(event.index);
@@ -368,7 +379,8 @@ impl<E: Exchange> Session<E> {
     pub(crate) fn turn(&mut self, ready: Ready) -> Turn {
         let index = ready.index;
         let now = self.clock.now();
-        let mut turn = Turn { connected: false, answered: 0..0, bytes: 0, over: false, now };
+        let mut turn =
+            Turn { connected: false, answered: 0..0, bytes: 0, over: false, ended: false, now };
         let Some(connection) = &mut self.connections[index] else { return turn };
         connection.ready(ready.writable, ready.closed);
         let was_open = connection.is_open();
@@ -400,6 +412,7 @@ impl<E: Exchange> Session<E> {
             self.tally.fault(index, &fault);
             self.close(index);
             turn.over = true;
+            turn.ended = matches!(fault, Fault::Ended);
         }
         turn
     }
@@ -427,6 +440,11 @@ impl<E: Exchange> Session<E> {
             self.turn(*event);
         }
         Ok(())
+    }
+
+    /// Ends what a connection sends; whether its peer has to answer that.
+    pub(crate) fn say_goodbye(&mut self, index: usize) -> bool {
+        self.connections[index].as_mut().is_some_and(Connection::say_goodbye)
     }
 
     /// Ends a connection that did not do what was expected in time.

@@ -62,13 +62,15 @@ impl Options {
         let mut session = Session::new(source, clock, self.connections, 1, 0)?;
         let mut dialer = Dialer::new(&common, self.connections)?;
 
-        let mut window = Window::new(clock.now(), u64::MAX, common.server_pid);
-        window.look(clock, clock.now(), &session.tally)?;
-        session.open_all(&mut dialer, self.patience, Opening::Send)?;
+        let mut window = Window::new(clock.now(), u64::MAX, &common);
+        if self.seconds.is_none() {
+            window.look(clock, clock.now(), &session.tally)?;
+        }
+        session.open_all(&mut dialer, self.patience, Duration::ZERO, Opening::Send)?;
         session.tally.require_opened()?;
         if let Some(seconds) = self.seconds {
             let start = clock.now() + ns(self.warm_up);
-            window = Window::new(start, start + ns(seconds), common.server_pid);
+            window = Window::new(start, start + ns(seconds), &common);
         }
         let in_time = self.receive(&mut session, &mut window)?;
         let seen = window.finish(clock, &session.tally);
@@ -87,6 +89,7 @@ impl Options {
             unanswered: asked.saturating_sub(seen.received),
             unsent: session.tally.unsent,
             held_back: None,
+            ceiling_per_s: seen.ceiling_per_s(),
         });
         report.client = seen.client;
         report.server = seen.server;

@@ -9,6 +9,7 @@ use super::histogram::Histogram;
 use super::options::{Common, Steady};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::{Messages, Report};
+use super::series::Recorder;
 use super::session::{OTHER, Opening, Ready, Session, Turn};
 use super::window::{Seen, Window};
 
@@ -22,16 +23,16 @@ pub(crate) fn run<E: Exchange>(
     let clock = Clock::new();
     let mut session = Session::new(exchange, clock, options.connections, options.in_flight, 0)?;
     let mut dialer = Dialer::new(common, options.connections)?;
-    session.open_all(&mut dialer, options.patience, Opening::Answer)?;
+    session.open_all(&mut dialer, options.patience, options.ramp, Opening::Answer)?;
     session.tally.require_opened()?;
     let now = clock.now();
     let start = now + ns(options.warm_up);
-    let window = Window::new(start, start + ns(options.seconds), common.server_pid);
+    let window = Window::new(start, start + ns(options.seconds), common);
     let open_loop = match options.rate {
         Some(rate) => Some(OpenLoop::new(&session, Schedule::new(now, window.end, rate))?),
         None => None,
     };
-    let mut load = Load { session: &mut session, window, latency: Histogram::new(), open_loop };
+    let mut load = Load::new(&mut session, window, open_loop);
     load.drive(ns(options.patience))?;
     load.into_report(options)?.finish(common)
 }
@@ -43,7 +44,7 @@ pub(crate) fn closed_loop<E: Exchange>(
     window: Window,
     patience: Duration,
 ) -> Result<(Seen, Histogram), Failure> {
-    let mut load = Load { session, window, latency: Histogram::new(), open_loop: None };
+    let mut load = Load::new(session, window, None);
     load.drive(ns(patience))?;
     let Load { session, window, latency, .. } = load;
     Ok((window.finish(session.clock, &session.tally), latency))
@@ -53,10 +54,16 @@ struct Load<'a, E> {
     session: &'a mut Session<E>,
     window: Window,
     latency: Histogram,
+    recorder: Recorder,
     open_loop: Option<OpenLoop>,
 }
 
-impl<E: Exchange> Load<'_, E> {
+impl<'a, E: Exchange> Load<'a, E> {
+    fn new(session: &'a mut Session<E>, window: Window, open_loop: Option<OpenLoop>) -> Self {
+        let recorder = Recorder::new(window.start, window.end);
+        Self { session, window, latency: Histogram::new(), recorder, open_loop }
+    }
+
     /// Until the window is over and everything is answered, or patience is.
     fn drive(&mut self, patience: u64) -> Result<(), Failure> {
         let clock = self.session.clock;
@@ -103,11 +110,17 @@ impl<E: Exchange> Load<'_, E> {
 
     /// Records what was answered, then sends what there is room for.
     fn answered(&mut self, index: usize, turn: &Turn) {
+        let mut longest = 0;
         for message in turn.answered.clone() {
             let started = self.session.started(index, message);
+            longest = longest.max(turn.now - started);
             if self.window.contains(started) {
                 self.latency.record(turn.now - started);
             }
+        }
+        if !turn.answered.is_empty() {
+            let answers = turn.answered.end - turn.answered.start;
+            self.recorder.record(turn.now, answers, longest);
         }
         if let Some(open_loop) = &mut self.open_loop {
             open_loop.release_and_flush(self.session, index);
@@ -157,8 +170,13 @@ impl<E: Exchange> Load<'_, E> {
             unanswered: tally.unanswered,
             unsent: tally.unsent + held + lost,
             held_back: self.open_loop.as_ref().map(|open_loop| open_loop.held_back),
+            ceiling_per_s: seen.ceiling_per_s().filter(|_| options.rate.is_none()),
         });
         report.latency_us = self.latency.percentiles();
+        report.curve = self.latency.curve();
+        let (series, stalls) = self.recorder.finish();
+        report.series = Some(series);
+        report.stalls = Some(stalls);
         report.lateness_us =
             self.open_loop.as_ref().and_then(|open_loop| open_loop.lateness.percentiles());
         report.client = seen.client;

@@ -1,7 +1,9 @@
 //! The measured window: what both sides had used, and what had been sent, at its two ends.
 
 use super::Failure;
+use super::options::Common;
 use super::pace::Clock;
+use super::perf::Perf;
 use super::report::ServerUse;
 use super::server::{Usage, Used};
 use super::session::Tally;
@@ -14,6 +16,7 @@ pub(crate) struct Window {
     pub(crate) start: u64,
     pub(crate) end: u64,
     server_pid: Option<u32>,
+    perf: Option<Perf>,
     began: Option<Snapshot>,
     ended: Option<Snapshot>,
 }
@@ -44,14 +47,21 @@ impl Seen {
         count as f64 / self.seconds.max(1e-9)
     }
 
+    /// What the rate would be if the client used all of a core, and each message as much as now.
+    pub(crate) fn ceiling_per_s(&self) -> Option<f64> {
+        let cpu_ns = self.client.cpu_ns();
+        (self.received > 0 && cpu_ns > 0).then(|| self.received as f64 * 1e9 / cpu_ns as f64)
+    }
+
     pub(crate) fn mib_per_s(&self, bytes: u64) -> f64 {
         self.per_s(bytes) / MIB
     }
 }
 
 impl Window {
-    pub(crate) fn new(start: u64, end: u64, server_pid: Option<u32>) -> Self {
-        Self { start, end, server_pid, began: None, ended: None }
+    pub(crate) fn new(start: u64, end: u64, common: &Common) -> Self {
+        let (server_pid, perf) = (common.server_pid, common.perf.clone());
+        Self { start, end, server_pid, perf, began: None, ended: None }
     }
 
     pub(crate) fn contains(&self, at: u64) -> bool {
@@ -66,6 +76,7 @@ impl Window {
     /// Notes what it needs if one of its ends has come.
     pub(crate) fn look(&mut self, clock: Clock, now: u64, tally: &Tally) -> Result<(), Failure> {
         if self.began.is_none() && now >= self.start {
+            self.perf.iter().try_for_each(Perf::begin)?;
             let snapshot = Snapshot::take(clock, tally, self.server_pid);
             // There at the beginning or not at all; at the end it may have died of the load.
             if let (None, Some(pid)) = (&snapshot.server, self.server_pid) {
@@ -75,6 +86,7 @@ impl Window {
         }
         if self.ended.is_none() && now >= self.end {
             self.ended = Some(Snapshot::take(clock, tally, self.server_pid));
+            self.perf.iter().try_for_each(Perf::end)?;
         }
         Ok(())
     }

@@ -197,6 +197,38 @@ fn an_open_loop_sends_what_it_was_to_send() {
 }
 
 #[test]
+fn a_stall_is_told_and_stands_in_the_series() {
+    // A server that pauses once, in the middle of the second.
+    let addr = server(|_, mut stream| {
+        let began = Instant::now();
+        let mut paused = false;
+        echo(&mut stream, |_| {
+            if !paused && began.elapsed() > Duration::from_millis(400) {
+                paused = true;
+                thread::sleep(Duration::from_millis(200));
+            }
+        })
+    });
+    let options = "--connections 1 --payload 10 --seconds 1 --warm-up 0";
+    let run = load("echo", addr, options);
+    run.is_clean();
+    assert!(run.number("/stalls/longest_ms") >= 199.0, "{}", run.stdout);
+    let at = run.number("/stalls/at_ms/0");
+    assert!((350.0..900.0).contains(&at), "{}", run.stdout);
+    let slots = |name: &str| -> Vec<f64> {
+        let slots = run.json["series"][name].as_array().expect("slots");
+        slots.iter().map(|slot| slot.as_f64().expect("a number")).collect()
+    };
+    let (received, longest) = (slots("received"), slots("longest_us"));
+    assert_eq!((run.number("/series/slot_ms"), received.len(), longest.len()), (10.0, 100, 100));
+    assert!(received.iter().filter(|count| **count == 0.0).count() >= 18, "{received:?}");
+    assert!(longest.iter().any(|us| *us >= 199_000.0), "{longest:?}");
+    let curve = run.json["curve"].as_array().expect("a curve");
+    assert_eq!(curve.last().expect("its end")[0], 1.0);
+    assert_eq!(curve.last().expect("its end")[1], run.number("/latency_us/max"));
+}
+
+#[test]
 fn an_open_loop_times_from_the_intended_moment() {
     // A server that pauses once, 400 ms of the second: with one message in flight a closed loop
     // would see one slow message; here all that were to be sent meanwhile are slow.
@@ -477,6 +509,56 @@ fn a_burst_that_is_not_echoed() {
     run.is_wrong("message 0 is wrong");
     assert_eq!(run.number("/burst/echoed"), 14.0, "{}", run.stdout);
     assert_eq!(run.number("/burst/never"), 5.0, "{}", run.stdout);
+}
+
+#[test]
+fn connections_that_come_and_go() {
+    let options = "--connections 4 --payload 100 --seconds 0.3 --warm-up 0.05";
+    let run = load("churn", good_echo(), options);
+    run.is_clean();
+    assert!(run.number("/churn/done") > 10.0, "{}", run.stdout);
+    assert_eq!(run.number("/churn/whole_us/count"), run.number("/churn/first_echo_us/count"));
+    let run = load("churn", good_echo(), &format!("{options} --rate 100"));
+    run.is_clean();
+    assert_eq!(run.number("/churn/first_echo_us/count"), 30.0, "{}", run.stdout);
+    assert_eq!(run.number("/connections/opened"), 35.0);
+}
+
+#[test]
+fn those_for_whom_there_is_no_room_wait_and_are_timed_from_when_they_were_to_come() {
+    let addr = server(|_, mut stream| {
+        thread::sleep(Duration::from_millis(100));
+        echo(&mut stream, |_| ())
+    });
+    let options = "--connections 1 --rate 20 --seconds 0.5 --warm-up 0";
+    let run = load("churn", addr, options);
+    run.is_clean();
+    assert!(run.number("/messages/held_back") >= 3.0, "{}", run.stdout);
+    // The fourth was to come at 150 ms and comes at 300.
+    assert!(run.number("/churn/first_echo_us/max") > 240_000.0, "{}", run.stdout);
+}
+
+#[test]
+fn a_connection_that_does_not_go_is_counted() {
+    let addr = server(|_, mut stream| io::copy(&mut stream, &mut io::sink()).map(drop));
+    let options = "--connections 2 --seconds 0.3 --warm-up 0 --patience 0.2";
+    load("churn", addr, options).is_refused("not gone within 0.2 s (");
+}
+
+#[test]
+fn connections_are_opened_over_a_ramp() {
+    let (opened, when) = mpsc::channel();
+    let opened = std::sync::Mutex::new(opened);
+    let addr = server(move |_, mut stream| {
+        opened.lock().expect("no panic").send(Instant::now()).expect("the test waits");
+        echo(&mut stream, |_| ())
+    });
+    let options = "--connections 4 --payload 10 --ramp 0.4 --seconds 0.1 --warm-up 0";
+    load("echo", addr, options).is_clean();
+    let times: Vec<Instant> = when.try_iter().collect();
+    assert_eq!(times.len(), 4);
+    // One each 100 ms; the machine may make any of them late, but none early.
+    assert!(times[3] - times[0] > Duration::from_millis(200), "{times:?}");
 }
 
 #[test]

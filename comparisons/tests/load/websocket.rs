@@ -369,3 +369,28 @@ fn idle_websockets_and_those_that_come_while_others_are_busy() {
     assert_eq!(run.number("/burst/connected"), 60.0, "{}", run.stdout);
     assert_eq!(run.number("/burst/echoed"), 60.0, "{}", run.stdout);
 }
+
+#[test]
+fn connections_that_come_and_go_say_goodbye() {
+    let polite = |answer: fn(Vec<u8>) -> Vec<u8>| {
+        websocket(move |_, _, stream| {
+            loop {
+                let (first, payload) = receive(stream)?;
+                if first == CLOSE {
+                    assert_eq!(payload, 1000_u16.to_be_bytes());
+                    return stream.write_all(&answer(payload));
+                }
+                stream.write_all(&frame(first, &payload))?;
+            }
+        })
+    };
+    let options = "--websocket /echo --connections 2 --rate 100 --seconds 0.3 --warm-up 0";
+    let run = load("churn", polite(|payload| frame(CLOSE, &payload)), options);
+    run.is_clean();
+    assert_eq!(run.number("/churn/whole_us/count"), 30.0, "{}", run.stdout);
+    let run = load("churn", polite(|_| frame(CLOSE, &1011_u16.to_be_bytes())), options);
+    let errors = &run.json["connections"]["errors"];
+    assert_eq!(errors["closed by the server with 1011"], 30, "{}", run.stdout);
+    let run = load("churn", polite(|_| Vec::new()), options);
+    assert_eq!(run.json["connections"]["errors"]["closed by the server"], 30, "{}", run.stdout);
+}

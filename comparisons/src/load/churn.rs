@@ -1,0 +1,266 @@
+//! `load churn`: connections that come and go. Each connects, is upgraded if it is to be a WebSocket,
+//! has one echo, and closes.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::dial::Dialer;
+use super::exchange::{Echo, Exchange};
+use super::histogram::Histogram;
+use super::options::{self, Common};
+use super::pace::{Clock, Schedule, Timer, ns};
+use super::report::{Churn, Messages};
+use super::session::{OTHER, Ready, Session};
+use super::window::Window;
+use super::{Failure, Report};
+
+/// How often connections without an end are looked for, and failed ones tried again.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What it is told.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// The most connections at a time. Without --rate as many as that: another comes as soon as one has
+    /// gone.
+    #[arg(long, value_name = "N", value_parser = options::connections)]
+    connections: usize,
+    /// The length of the message that each sends.
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = options::payload)]
+    payload: u32,
+    /// Open loop: so many come in a second; those for whom there is no room wait.
+    #[arg(long, value_name = "CONN_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: Option<u64>,
+    /// The measured window.
+    #[arg(long, value_name = "S", value_parser = options::seconds)]
+    seconds: Duration,
+    /// The time before it.
+    #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
+    warm_up: Duration,
+    /// How long one may take.
+    #[arg(long, value_name = "S", default_value = "10", value_parser = options::seconds)]
+    patience: Duration,
+}
+
+impl Options {
+    /// Runs it and prints the report.
+    ///
+    /// # Errors
+    /// When there was no run; what happens to connections in a run is in the report.
+    pub fn run(&self) -> Result<Report, Failure> {
+        self.common.prepare(self.connections)?;
+        let echo = Echo::new(self.common.wire(), self.payload as usize);
+        let session = Session::new(echo, Clock::new(), self.connections, 1, 0)?;
+        let mut run = Run::new(self, session)
+            .map_err(|error| Failure::new(format!("cannot set a timer: {error}")))?;
+        run.drive()?;
+        run.session.tally.require_opened()?;
+        run.into_report(self).finish(&self.common)
+    }
+}
+
+struct Run {
+    clock: Clock,
+    session: Session<Echo>,
+    dialer: Dialer,
+    window: Window,
+    schedule: Option<Schedule>,
+    timer: Timer,
+    patience: u64,
+    /// Places for connections.
+    free: Vec<usize>,
+    /// Those whose connection could not even be begun, until the next look.
+    failed: Vec<usize>,
+    /// Until when there was no place.
+    full_until: u64,
+    /// The next look.
+    look: u64,
+    /// Connections that came, all in all.
+    came: u64,
+    /// That came and went in the window.
+    done: u64,
+    /// That waited for a place.
+    held_back: u64,
+    first_echo: Histogram,
+    whole: Histogram,
+    lateness: Histogram,
+}
+
+impl Run {
+    fn new(options: &Options, session: Session<Echo>) -> std::io::Result<Self> {
+        let clock = session.clock;
+        let now = clock.now();
+        let start = now + ns(options.warm_up);
+        let end = start + ns(options.seconds);
+        Ok(Self {
+            clock,
+            // From one address: how many will come is not known, and what a port rests after a connection
+            // within one machine is a second (tcp_tw_reuse, ip-sysctl).
+            dialer: Dialer::new(&options.common, 0),
+            window: Window::new(start, end, &options.common),
+            schedule: options.rate.map(|rate| Schedule::new(now, end, rate)),
+            timer: Timer::new(session.registry(), OTHER)?,
+            patience: ns(options.patience),
+            free: (0..options.connections).rev().collect(),
+            failed: Vec::new(),
+            full_until: 0,
+            look: now + ns(LOOK),
+            came: 0,
+            done: 0,
+            held_back: 0,
+            first_echo: Histogram::new(),
+            whole: Histogram::new(),
+            lateness: Histogram::new(),
+            session,
+        })
+    }
+
+    /// Until the window is over and all have gone, or patience has.
+    fn drive(&mut self) -> Result<(), Failure> {
+        let last = self.window.end + self.patience;
+        let mut ready: Vec<Ready> = Vec::new();
+        loop {
+            let now = self.clock.now();
+            self.window.look(self.clock, now, &self.session.tally)?;
+            if now >= self.look {
+                self.look_around(now);
+            }
+            if now >= last || now >= self.window.end && self.session.open == 0 {
+                return Ok(());
+            }
+            self.begin(now);
+            let timeout = self.timeout()?;
+            self.session.wait(&mut ready, timeout)?;
+            for event in &ready {
+                self.attend(*event);
+            }
+        }
+    }
+
+    fn timeout(&self) -> Result<Duration, Failure> {
+        let now = self.clock.now();
+        let boundary = self.window.next_after(now, self.look).min(self.look);
+        let longest = Duration::from_nanos(boundary.saturating_sub(now));
+        let next = self.schedule.as_ref().and_then(Schedule::next_at);
+        let Some(next) = next.filter(|_| !self.free.is_empty()) else { return Ok(longest) };
+        let timeout = self.timer.arm(now, next, longest);
+        timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
+    }
+
+    /// Lets those come whose time it is and for whom there is room.
+    fn begin(&mut self, now: u64) {
+        while now < self.window.end
+            && let Some(place) = self.free.last().copied()
+        {
+            let mut intended = now;
+            if let Some(schedule) = &mut self.schedule {
+                let Some((_, due)) = schedule.take_due(now) else { return };
+                intended = due;
+                if due < self.full_until {
+                    self.held_back += 1;
+                } else if self.window.contains(due) {
+                    self.lateness.record(now - due);
+                }
+            }
+            self.free.pop();
+            self.came += 1;
+            if self.session.open(place, &mut self.dialer) {
+                self.session.release(place, intended);
+            } else {
+                self.failed.push(place);
+            }
+        }
+    }
+
+    fn attend(&mut self, event: Ready) {
+        let place = event.index;
+        if !self.session.is_open(place) {
+            return;
+        }
+        let turn = self.session.turn(event);
+        let intended = self.session.started(place, 0);
+        let measured = self.window.contains(intended);
+        let mut gone = turn.ended;
+        if !turn.answered.is_empty() && !turn.over {
+            self.session.tally.opened += 1;
+            if measured {
+                self.first_echo.record(turn.now - intended);
+            }
+            if !self.session.say_goodbye(place) {
+                self.session.close(place);
+                gone = true;
+            }
+        }
+        if gone {
+            self.done += u64::from(self.window.contains(turn.now));
+            if measured {
+                self.whole.record(self.clock.now() - intended);
+            }
+        }
+        if gone || turn.over || !self.session.flush(place) {
+            self.make_room(place);
+        }
+    }
+
+    fn make_room(&mut self, place: usize) {
+        if self.free.is_empty() {
+            self.full_until = self.clock.now();
+        }
+        self.free.push(place);
+    }
+
+    /// Gives up those that take too long, and those that failed their place back.
+    fn look_around(&mut self, now: u64) {
+        self.look = now + ns(LOOK);
+        while let Some(place) = self.failed.pop() {
+            self.make_room(place);
+        }
+        let kind = format!("not gone within {} s", self.patience as f64 / 1e9);
+        for place in 0..self.session.connections() {
+            if self.session.is_open(place)
+                && now.saturating_sub(self.session.started(place, 0)) > self.patience
+            {
+                self.session.give_up(place, &kind);
+                self.make_room(place);
+            }
+        }
+    }
+
+    fn into_report(mut self, options: &Options) -> Report {
+        let seen = self.window.finish(self.clock, &self.session.tally);
+        // Those that have their echo may still owe their close.
+        let kind = format!("not gone within {} s", options.patience.as_secs_f64());
+        for place in 0..self.session.connections() {
+            if self.session.is_open(place) {
+                self.session.give_up(place, &kind);
+            }
+        }
+        let request_bytes = self.session.exchange.request_bytes();
+        let tally = &self.session.tally;
+        let mut report = Report::new(seen.seconds, self.came, tally);
+        report.messages = Some(Messages {
+            offered_per_s: options.rate,
+            sent: seen.sent,
+            received: seen.received,
+            received_per_s: seen.per_s(seen.received),
+            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
+            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
+            unanswered: tally.unanswered,
+            unsent: tally.unsent,
+            held_back: options.rate.map(|_| self.held_back),
+            ceiling_per_s: seen.ceiling_per_s().filter(|_| options.rate.is_none()),
+        });
+        report.churn = Some(Churn {
+            done: self.done,
+            done_per_s: seen.per_s(self.done),
+            first_echo_us: self.first_echo.percentiles(),
+            whole_us: self.whole.percentiles(),
+        });
+        report.lateness_us = self.lateness.percentiles();
+        report.client = seen.client;
+        report.server = seen.server;
+        report
+    }
+}
