@@ -1,12 +1,13 @@
 //! What is measured: a TOML file.
 
 use std::fs;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
+use super::axis::grouped;
 use super::program::Server;
 
 /// What is measured.
@@ -39,6 +40,12 @@ pub(crate) struct Workload {
     pub(crate) open_files: Option<u32>,
     /// Other than the plan's.
     pub(crate) rounds: Option<NonZeroUsize>,
+    /// Measured at each of these rates instead, in messages a second: as many workloads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rates: Vec<NonZeroU64>,
+    /// The name of the workload that has this as one of its rates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sweep: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -136,6 +143,21 @@ impl Workload {
         rows
     }
 
+    /// One for each of its rates, if it has some.
+    fn at_its_rates(self) -> Vec<Self> {
+        if self.rates.is_empty() {
+            return vec![self];
+        }
+        let at = |rate: &NonZeroU64| Self {
+            name: format!("{}, {} messages a second", self.name, grouped(rate.get() as f64)),
+            load: format!("{} --rate {rate}", self.load),
+            rates: Vec::new(),
+            sweep: Some(self.name.clone()),
+            ..self.clone()
+        };
+        self.rates.iter().map(at).collect()
+    }
+
     /// What `load` is told, but for the address and where it runs.
     pub(crate) fn load_for(&self, server: &Server) -> Vec<&str> {
         let mut words: Vec<_> = self.load.split_whitespace().collect();
@@ -189,7 +211,8 @@ impl Plan {
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let named = |why: String| Failure::new(format!("cannot use {}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
-        let plan: Self = toml::from_str(&text).map_err(|error| named(error.to_string()))?;
+        let mut plan: Self = toml::from_str(&text).map_err(|error| named(error.to_string()))?;
+        plan.workloads = plan.workloads.into_iter().flat_map(Workload::at_its_rates).collect();
         for workload in &plan.workloads {
             let name = &workload.name;
             match &workload.against {
@@ -324,6 +347,18 @@ mod tests {
         assert_eq!(small.baseline(&small.servers[1]).unwrap(), "compio/tuned/websocket");
         let told = small.load_for(&small.servers[0]);
         assert_eq!(told[told.len() - 2..], ["--websocket", "/echo"]);
+    }
+
+    #[test]
+    fn a_workload_with_rates_is_as_many() {
+        let text = PLAN.replace("against", "rates = [500, 20_000]\nagainst");
+        let plan: Plan = toml::from_str(&text).unwrap();
+        let [slow, fast] = &plan.workloads[0].clone().at_its_rates()[..] else { panic!("two") };
+        assert_eq!(slow.load, "echo --connections 1 --payload 1 --rate 500");
+        assert_eq!(fast.name, "small, 20,000 messages a second");
+        assert_eq!((slow.sweep.as_deref(), fast.sweep.as_deref()), (Some("small"), Some("small")));
+        assert_eq!(fast.rows(), plan.workloads[0].rows());
+        assert_eq!(fast.clone().at_its_rates().len(), 1);
     }
 
     #[test]

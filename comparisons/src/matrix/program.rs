@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, thread};
+use std::{env, fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -19,15 +19,27 @@ const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommi
 /// The program of our server.
 const OURS: &str = "owned-io-server";
 
-/// Hand-written servers that are not on one of these; `ws-…` speak WebSocket.
-const OTHER_PEERS: [&str; 4] = ["echo-tokio-multi", "echo-epoll", "echo-uring", UWEBSOCKETS];
+/// Servers written by hand that are not on one of these.
+const OTHER_PEERS: [&str; 4] = ["echo-tokio-multi", "echo-epoll", "echo-uring", "ws-faulty"];
 
-/// The one that cargo does not build, and what does.
-const UWEBSOCKETS: &str = "ws-uwebsockets";
-const UWEBSOCKETS_BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/ws-uwebsockets/build");
+/// WebSocket on other people's libraries: in Rust, a workspace of its own; and those with a script.
+const LIBRARIES: [&str; 7] = [
+    "ws-tokio-tungstenite",
+    "ws-fastwebsockets",
+    "ws-tokio-websockets",
+    "ws-sockudo",
+    "ws-sockudo-compio",
+    "ws-compio",
+    "ws-monoio-tungstenite",
+];
+const SCRIPTED: [&str; 4] = ["ws-uwebsockets", "ws-gws", "ws-babl", "ws-vertx"];
+
+/// Where the peers are.
+const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
 /// What may follow a name.
 const TUNED: &str = "/tuned";
+const FAULTS: [&str; 2] = ["/slow", "/corrupt"];
 const WEBSOCKET: &str = "/websocket";
 const BRIDGES: [&str; 3] =
     ["/tungstenite-fixed", "/tungstenite-linear", "/tungstenite-exponential"];
@@ -39,6 +51,7 @@ const END: Duration = Duration::from_secs(5);
 /// the runtime's name for the peer that is written on the traits; followed by `/tuned` for the tuned
 /// ring settings, and then, for ours, by `/websocket` for what it serves over that instead of TCP, or by
 /// the name of another engine that speaks it (`/tungstenite-linear`).
+/// `ws-faulty` may be followed by what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Server {
@@ -56,13 +69,14 @@ impl TryFrom<String> for Server {
         {
             return Err(format!("{} has no {protocol}: that is ours", server.without_settings()));
         }
-        if RUNTIMES.contains(&runtime) || OTHER_PEERS.contains(&server.program()) {
+        let others = [&OTHER_PEERS[..], &LIBRARIES, &SCRIPTED].concat();
+        if RUNTIMES.contains(&runtime) || others.contains(&server.program()) {
             Ok(server)
         } else {
             Err(format!(
                 "there is no server {runtime}: choose one of {}, their peers (echo-…), or {}",
                 RUNTIMES.join(", "),
-                OTHER_PEERS.join(", ")
+                others.join(", ")
             ))
         }
     }
@@ -124,7 +138,14 @@ impl Server {
 
     fn without_settings(&self) -> &str {
         let name = self.without_protocol();
-        name.strip_suffix(TUNED).unwrap_or(name)
+        let settings = [TUNED].into_iter().chain(FAULTS);
+        settings.into_iter().find_map(|it| name.strip_suffix(it)).unwrap_or(name)
+    }
+
+    /// What it does wrong on purpose.
+    fn fault(&self) -> Option<&'static str> {
+        let fault = FAULTS.into_iter().find(|fault| self.name.ends_with(fault))?;
+        fault.strip_prefix('/')
     }
 
     fn without_protocol(&self) -> &str {
@@ -139,6 +160,11 @@ impl Server {
 
     fn is_on_traits(&self) -> bool {
         self.name.starts_with("traits-")
+    }
+
+    /// What of its program is loaded when it starts; none where that is a script, or none.
+    pub(crate) fn program_bytes(&self) -> Option<u64> {
+        loaded_bytes(&fs::read(programs().ok()?.join(self.program())).ok()?)
     }
 
     fn args(&self, service: Service) -> Vec<&str> {
@@ -157,40 +183,75 @@ impl Server {
         if let Some(bridge) = self.bridge() {
             args.extend(["--engine", bridge]);
         }
+        if let Some(fault) = self.fault() {
+            args.extend(["--fault", fault]);
+        }
         args
     }
+}
+
+/// How many bytes of an ELF file the kernel maps (elf(5)): neither symbols nor line tables.
+fn loaded_bytes(elf: &[u8]) -> Option<u64> {
+    const PT_LOAD: [u8; 4] = 1_u32.to_le_bytes();
+    let bytes = |at: usize, count: usize| elf.get(at..)?.get(..count);
+    let field = |at: usize| Some(u64::from_le_bytes(bytes(at, 8)?.try_into().ok()?));
+    let half = |at: usize| Some(u16::from_le_bytes(bytes(at, 2)?.try_into().ok()?));
+    // 64 bits, little-endian.
+    if !elf.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (first, size, count) = (usize::try_from(field(32)?).ok()?, half(54)?, half(56)?);
+    let heads =
+        (0..usize::from(count)).map(|index| elf.get(first..)?.get(index * usize::from(size)..));
+    let loaded = heads.flatten().filter(|head| head.starts_with(&PT_LOAD));
+    loaded.map(|head| Some(u64::from_le_bytes(head.get(32..40)?.try_into().ok()?))).sum()
 }
 
 /// Where the programs are: beside this one.
 pub(crate) fn programs() -> Result<PathBuf, Failure> {
     let own = env::current_exe().map_err(|error| Failure::new(format!("where am I? {error}")))?;
-    Ok(own.with_file_name(""))
+    own.parent().map(Into::into).ok_or_else(|| Failure::new("the program is in no folder"))
 }
 
 /// Builds what `servers` need, one package at a time: cargo joins the features of what is built
 /// together, and then a peer is not what its own manifest says.
+///
+/// # Errors
+/// What cargo cannot build. A peer whose script fails, as it does where its language is not installed,
+/// is said to and leaves no program, which makes its rounds void.
 pub(crate) fn build(servers: &[Server]) -> Result<(), Failure> {
     let mut packages: Vec<_> = servers.iter().map(Server::program).collect();
     packages.push("owned-io-comparisons");
     packages.sort_unstable();
     packages.dedup();
+    let programs = programs()?;
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     for package in packages {
+        let scripted = SCRIPTED.contains(&package);
         let mut command;
-        if package == UWEBSOCKETS {
-            command = Command::new(UWEBSOCKETS_BUILD);
-            command.arg(programs()?.join(package));
+        if scripted {
+            command = Command::new(format!("{PEERS}/{package}/build"));
+            command.arg(programs.join(package));
         } else {
             command = Command::new(&cargo);
             command.args(["build", "--release", "--quiet", "-p", package]);
         }
+        if LIBRARIES.contains(&package) {
+            command.args(["--manifest-path", &format!("{PEERS}/websocket/Cargo.toml")]);
+            command.arg("--target-dir").args(programs.parent());
+        }
         if package == OURS {
             command.arg("--all-features");
         }
-        let built = command.status();
-        if !built.is_ok_and(|status| status.success()) {
+        if command.status().is_ok_and(|status| status.success()) {
+            continue;
+        }
+        if !scripted {
             return Err(Failure::new(format!("cannot build {package}")));
         }
+        eprintln!("cannot build {package}: its rounds will be void");
+        // None may be left from before, as it is mostly not.
+        let _ = fs::remove_file(programs.join(package));
     }
     Ok(())
 }
@@ -272,4 +333,18 @@ fn on_core<T>(core: usize, start: impl FnOnce() -> std::io::Result<T>) -> std::i
     let started = start();
     sched_setaffinity(None, &before)?;
     started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_loaded_of_a_program_is_some_of_it() {
+        let own = fs::read(env::current_exe().unwrap()).unwrap();
+        let loaded = loaded_bytes(&own).unwrap();
+        assert!(loaded > 100_000 && loaded < own.len() as u64, "{loaded} of {}", own.len());
+        assert_eq!(loaded_bytes(b"#!/bin/sh"), None);
+        assert_eq!(loaded_bytes(&own[..64]), Some(0));
+    }
 }
