@@ -54,6 +54,45 @@ fn a_run_of_which_nothing_is_missing_is_reported_again() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+fn compare(first: &str, second: &str) -> Output {
+    let folder = env::temp_dir().join(format!("matrix-compare-{}", process::id()));
+    let files = [folder.join("a.json"), folder.join("b.json")];
+    let _ = fs::create_dir(&folder);
+    fs::write(&files[0], first).unwrap();
+    fs::write(&files[1], second).unwrap();
+    let mut matrix = Command::new(env!("CARGO_BIN_EXE_matrix"));
+    let output = matrix.arg("compare").args(&files).output().unwrap();
+    fs::remove_dir_all(folder).unwrap();
+    output
+}
+
+#[test]
+fn two_runs_are_compared() {
+    let rounds = |costs: [u32; 5]| {
+        let rounds = costs.map(|cost| format!(r#"{{ "Ok": {{ "cost": {cost} }} }}"#));
+        results(5).replace(r#"{ "Ok": { "cost": 3 } }"#, &rounds.join(","))
+    };
+    let five = |text: String| {
+        let two = r#"{ "Ok": { "cost": 2 } }"#;
+        text.replace(two, &[two; 5].join(","))
+    };
+    let (a, b) = (five(rounds([3, 4, 3, 4, 3])), five(rounds([6, 7, 6, 7, 6])));
+    let said = String::from_utf8(compare(&a, &a).stdout).unwrap();
+    assert!(said.contains("\n1 of 1 ratios have confidence intervals that overlap (100.0 %)."));
+    let said = String::from_utf8(compare(&a, &b).stdout).unwrap();
+    let line =
+        "| compio | cost | 3 | 6 | 2.000 | 1.500 (1.500–2.000) | 3.000 (3.000–3.500) | **apart** |";
+    assert!(said.contains(line), "{said}");
+    assert!(said.contains("\n0 of 1 ratios"), "{said}");
+    // Too few rounds for an interval, and nothing in common.
+    let said = String::from_utf8(compare(&results(1), &results(1)).stdout).unwrap();
+    assert!(said.contains("| 1.500 (1.500–1.500) | 1.500 (1.500–1.500) | |"), "{said}");
+    assert!(!said.contains("overlap"), "{said}");
+    let output = compare(&a, &a.replace("\"small\"", "\"large\""));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("no row of one is in the other"));
+}
+
 #[test]
 fn a_run_does_not_go_on_elsewhere() {
     let (output, folder) = resume("elsewhere", &results(2));

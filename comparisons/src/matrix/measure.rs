@@ -8,29 +8,32 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::Failure;
+use super::calls::{Calls, Counting};
 use super::interrupt::Interrupt;
 use super::plan::Workload;
 use super::program::{self, Running, Server};
 use super::progress::{self, Progress};
 use super::results::{Measured, Results};
 
+/// Commands of `load` that have one window and count messages in it, and how long it takes to count the
+/// calls of as many as say something.
+const COUNTED: [&str; 4] = ["churn", "echo", "sink", "source"];
+const COUNTED_SECONDS: f64 = 1.0;
+
 /// All that are missing. What was measured is on disk when the next measurement begins.
 ///
 /// # Errors
 /// When the results cannot be written, or SIGINT or SIGTERM came.
 pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure> {
-    let cannot = |error: io::Error| Failure::new(format!("cannot wait for signals: {error}"));
-    let interrupt = Interrupt::listen().map_err(cannot)?;
+    let interrupt = Interrupt::listen().map_err(no_signals)?;
     let progress = Progress::of(results);
     while let Some(next) = results.next() {
         progress.show(results, next);
         let Measured { workload, rows, .. } = &results.workloads[next.workload];
         let one = One { workload, server: &rows[next.row].server, results, folder };
         let one = one.measure(&interrupt);
-        if interrupt.came().map_err(cannot)? {
-            progress::end();
-            let folder = folder.display();
-            return Err(Failure::new(format!("interrupted; to go on: --resume {folder}")));
+        if interrupt.came().map_err(no_signals)? {
+            return Err(interrupted(folder));
         }
         if let Err(why) = &one {
             progress::void(&why.to_string());
@@ -39,11 +42,53 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
         row.rounds.push(one.map_err(|why| why.to_string()));
         results.save(folder)?;
         if results.next().is_none_or(|then| then.workload != next.workload) {
+            count_calls(results, next.workload, folder, &interrupt)?;
+            results.save(folder)?;
             results.report(folder)?;
         }
     }
     progress::end();
     Ok(())
+}
+
+/// The system calls of each row that can be measured at all, once its rounds are done. It is no error
+/// when they cannot be counted.
+fn count_calls(
+    results: &mut Results,
+    index: usize,
+    folder: &Path,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let command = results.workloads[index].workload.load.split_whitespace().next();
+    if !results.calls || !command.is_some_and(|command| COUNTED.contains(&command)) {
+        return Ok(());
+    }
+    for row in 0..results.workloads[index].rows.len() {
+        let Measured { workload, rows, .. } = &results.workloads[index];
+        if rows[row].calls.is_some() || rows[row].rounds.iter().all(Result::is_err) {
+            continue;
+        }
+        let server = &rows[row].server;
+        progress::calls(&workload.name, server.name());
+        let mut shorter = workload.clone();
+        shorter.change_seconds(|seconds| seconds.min(COUNTED_SECONDS));
+        let one = One { workload: &shorter, server, results, folder };
+        let counted = one.count(interrupt);
+        if interrupt.came().map_err(no_signals)? {
+            return Err(interrupted(folder));
+        }
+        results.workloads[index].rows[row].calls = Some(counted.map_err(|why| why.to_string()));
+    }
+    Ok(())
+}
+
+fn interrupted(folder: &Path) -> Failure {
+    progress::end();
+    Failure::new(format!("interrupted; to go on: --resume {}", folder.display()))
+}
+
+fn no_signals(error: io::Error) -> Failure {
+    Failure::new(format!("cannot wait for signals: {error}"))
 }
 
 /// One server, one load.
@@ -55,11 +100,41 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    /// What `load` reports, with `startup_ms` added.
+    /// What `load` reports, with `startup_ms` and `program_bytes` added.
     fn measure(&self, interrupt: &Interrupt) -> Result<Value, Failure> {
+        let running = self.start()?;
+        let mut value = self.load(&running, interrupt, None)?;
+        value["startup_ms"] = (running.startup.as_secs_f64() * 1e3).into();
+        value["program_bytes"] = self.server.program_bytes().into();
+        Ok(value)
+    }
+
+    fn count(&self, interrupt: &Interrupt) -> Result<Calls, Failure> {
+        let running = self.start()?;
+        let counting = Counting::start(running.pid(), self.folder)?;
+        let loaded = self.load(&running, interrupt, Some(&counting));
+        let messages =
+            loaded.as_ref().ok().and_then(|value| value["messages"]["received"].as_f64());
+        // What perf says comes first: without it `load` fails for want of an answer.
+        let calls = counting.finish(messages.unwrap_or(f64::NAN));
+        match (calls, loaded) {
+            (Err(why), Err(_)) | (Ok(_), Err(why)) | (Err(why), Ok(_)) => Err(why),
+            (Ok(calls), Ok(_)) => Ok(calls),
+        }
+    }
+
+    fn start(&self) -> Result<Running, Failure> {
+        let Self { workload, server, results, .. } = *self;
+        Running::start(server, workload.service, results.server_core, workload.open_files)
+    }
+
+    fn load(
+        &self,
+        running: &Running,
+        interrupt: &Interrupt,
+        counting: Option<&Counting>,
+    ) -> Result<Value, Failure> {
         let Self { workload, server, results, folder } = *self;
-        let running =
-            Running::start(server, workload.service, results.server_core, workload.open_files)?;
         let json = folder.join("load.json");
         let words = workload.load_for(server);
         let cannot = |error: io::Error| Failure::new(format!("cannot run load: {error}"));
@@ -69,6 +144,7 @@ impl One<'_> {
             .args(words.iter().skip(1))
             .args(["--core", &results.load_core.to_string()])
             .args(["--server-pid", &running.pid().to_string()])
+            .args(counting.map(|counting| format!("--perf={}", counting.fifos())))
             .arg("--json")
             .arg(&json)
             .stdin(Stdio::null())
@@ -86,8 +162,7 @@ impl One<'_> {
         let unreadable = |error: io::Error| Failure::new(format!("no report of load: {error}"));
         let text = fs::read(&json).map_err(unreadable)?;
         let _ = fs::remove_file(&json);
-        let mut value: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.into()))?;
-        value["startup_ms"] = (running.startup.as_secs_f64() * 1e3).into();
+        let value: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.into()))?;
         // In arrivals and bursts it is a result how many are not served; elsewhere all have to be.
         if value["arrivals"].is_null() && value["burst"].is_null() {
             let errors = &value["connections"]["errors"];

@@ -6,6 +6,8 @@
 //! that is measured is linked into this program: it builds programs, and runs them.
 
 mod axis;
+mod calls;
+mod compare;
 mod host;
 mod html;
 mod interrupt;
@@ -20,6 +22,6 @@ mod statistics;
 mod table;
 
 pub use plan::Plan;
-pub use run::Options;
+pub use run::{Compare, Options};
 
 use crate::Failure;

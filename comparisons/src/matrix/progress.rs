@@ -35,6 +35,11 @@ impl Progress {
     }
 }
 
+/// Says whose system calls are counted now.
+pub(crate) fn calls(workload: &str, row: &str) {
+    line(&format!("{workload}: system calls, {row}"));
+}
+
 /// Says why a round is void, below what says which.
 pub(crate) fn void(why: &str) {
     end();

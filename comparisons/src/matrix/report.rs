@@ -4,7 +4,10 @@ use std::fmt::Write;
 
 use super::results::{Measured, Results};
 use super::statistics::Summary;
-use super::table::{self, Cell, Line, amount, zeros};
+use super::table::{self, COSTS, Cell, Cost, Line, amount, zeros};
+
+/// Of the columns of costs.
+const PER_MESSAGE: &str = "What it took (medians), up to io_uring_enter for each message:";
 
 /// Tables: a row for each server, a column for each figure and its ratio.
 pub(crate) fn markdown(results: &Results) -> String {
@@ -43,8 +46,32 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
         }
         writeln!(text)?;
     }
+    costs(text, measured)?;
     for (server, round, why) in measured.voids() {
         writeln!(text, "\nVoid: {}, round {round}: {why}", server.name())?;
+    }
+    Ok(())
+}
+
+/// What each row took, as far as any of it is known.
+fn costs(text: &mut String, measured: &Measured) -> std::fmt::Result {
+    let known = |cost: &Cost| measured.rows.iter().any(|row| cost.of(row).is_some());
+    let columns: Vec<_> = COSTS.iter().filter(|(_, cost)| known(cost)).collect();
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+    writeln!(text, "\n{PER_MESSAGE}\n\n| server | {} |", names.join(" | "))?;
+    writeln!(text, "|---|{}", "---|".repeat(columns.len()))?;
+    for row in &measured.rows {
+        write!(text, "| {} |", row.server.name())?;
+        for (_, cost) in &columns {
+            write!(text, " {} |", cost.of(row).map_or_else(|| "–".to_owned(), amount))?;
+        }
+        writeln!(text)?;
+    }
+    for reason in table::uncounted(measured) {
+        writeln!(text, "\nSystem calls not counted: {reason}")?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::calls::Calls;
 use super::host::Host;
 use super::plan::Workload;
 use super::program::Server;
@@ -19,6 +20,9 @@ pub(crate) struct Results {
     pub(crate) host: Host,
     pub(crate) server_core: usize,
     pub(crate) load_core: usize,
+    /// Whether system calls are counted, too.
+    #[serde(default)]
+    pub(crate) calls: bool,
     pub(crate) workloads: Vec<Measured>,
 }
 
@@ -36,6 +40,9 @@ pub(crate) struct Measured {
 pub(crate) struct Row {
     pub(crate) server: Server,
     pub(crate) rounds: Vec<Result<Value, String>>,
+    /// Its system calls, or why they are not known; none if nobody looked.
+    #[serde(default)]
+    pub(crate) calls: Option<Result<Calls, String>>,
 }
 
 /// What is to be measured: where it stands, all from zero.
@@ -49,7 +56,11 @@ pub(crate) struct Next {
 impl Measured {
     /// Nothing yet.
     pub(crate) fn of(workload: Workload, rounds: usize) -> Self {
-        let rows = workload.rows().into_iter().map(|server| Row { server, rounds: Vec::new() });
+        let rows = workload.rows().into_iter().map(|server| Row {
+            server,
+            rounds: Vec::new(),
+            calls: None,
+        });
         Self { rows: rows.collect(), workload, rounds }
     }
 
@@ -91,9 +102,13 @@ impl Results {
     /// # Errors
     /// A sentence that names the file and what is wrong with it.
     pub(crate) fn read(folder: &Path) -> Result<Self, Failure> {
-        let file = folder.join("results.json");
+        Self::read_file(&folder.join("results.json"))
+    }
+
+    /// The same of any file.
+    pub(crate) fn read_file(file: &Path) -> Result<Self, Failure> {
         let named = |why: String| Failure::new(format!("cannot use {}: {why}", file.display()));
-        let text = fs::read(&file).map_err(|error| named(error.to_string()))?;
+        let text = fs::read(file).map_err(|error| named(error.to_string()))?;
         serde_json::from_slice(&text).map_err(|error| named(error.to_string()))
     }
 
@@ -107,7 +122,7 @@ impl Results {
 
     /// Writes `results.json`; whenever this is interrupted, there is a whole one.
     pub(crate) fn save(&self, folder: &Path) -> Result<(), Failure> {
-        let json = serde_json::to_vec_pretty(self);
+        let json = serde_json::to_vec(self);
         let json = json.map_err(|error| Failure::new(error.to_string()))?;
         let (file, new) = (folder.join("results.json"), folder.join("results.json.new"));
         write(&new, &json)?;
@@ -146,6 +161,7 @@ mod tests {
             host: Host::here(),
             server_core: 0,
             load_core: 1,
+            calls: false,
             workloads: vec![workload("first"), workload("second")],
         }
     }

@@ -10,7 +10,7 @@ use clap::Args;
 use super::host::Host;
 use super::plan::{Plan, Workload};
 use super::results::{Measured, Results};
-use super::{Failure, measure, program, report};
+use super::{Failure, compare, measure, program, report};
 
 const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
 
@@ -104,12 +104,37 @@ impl Options {
             host: Host::here(),
             server_core: self.server_core,
             load_core: self.load_core,
+            calls: !self.quick,
             workloads,
         };
         let folder = program::programs()?.with_file_name("matrix").join(&results.host.date);
         create(&folder)?;
         results.save(&folder)?;
         Ok((folder, results))
+    }
+}
+
+/// The results of two runs.
+#[derive(Args, Clone, Debug)]
+pub struct Compare {
+    /// The results.json of one.
+    #[arg(value_name = "A.json")]
+    first: PathBuf,
+    /// That of the other.
+    #[arg(value_name = "B.json")]
+    second: PathBuf,
+}
+
+impl Compare {
+    /// Prints what both measured.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or nothing is in both.
+    pub fn run(&self) -> Result<(), Failure> {
+        let text = compare::compare(&self.first, &self.second)?;
+        // Whoever started this may not read it.
+        let _ = write!(io::stdout(), "{text}");
+        Ok(())
     }
 }
 

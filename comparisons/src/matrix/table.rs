@@ -1,5 +1,6 @@
 //! What the reports show: the figures of each row, and how they compare.
 
+use super::calls::Calls;
 use super::results::{Measured, Row};
 use super::statistics::{ROUNDS_MIN, Summary};
 
@@ -83,6 +84,52 @@ impl Cell {
     }
 }
 
+/// What a row took besides its figures: the medians of its rounds.
+pub(crate) const COSTS: [(&str, Cost); 10] = [
+    ("CPU user, ns", Cost::Pointer("/server/per_message/user_ns", 1.0)),
+    ("CPU system, ns", Cost::Pointer("/server/per_message/system_ns", 1.0)),
+    ("switches", Cost::Pointer("/server/per_message/switches", 1.0)),
+    ("system calls", Cost::Calls(|calls| calls.all)),
+    ("io_uring_enter", Cost::Calls(|calls| calls.io_uring_enter)),
+    ("CPU, %", Cost::Pointer("/server/cpu_percent", 1.0)),
+    ("peak memory, MiB", Cost::Pointer("/server/rss_peak_kib", 1.0 / 1024.0)),
+    ("program, MiB", Cost::Pointer("/program_bytes", 1.0 / 1_048_576.0)),
+    ("client CPU, %", Cost::Pointer("/client/cpu_percent", 1.0)),
+    ("stalls, ms", Cost::Pointer("/stalls/total_ms", 1.0)),
+];
+
+/// How many of [`COSTS`], the first, are of one message.
+pub(crate) const COSTS_PER_MESSAGE: usize = 5;
+
+/// Where a cost is.
+pub(crate) enum Cost {
+    /// In the report of `load`, in another unit.
+    Pointer(&'static str, f64),
+    /// Counted in a pass of its own.
+    Calls(fn(&Calls) -> f64),
+}
+
+impl Cost {
+    pub(crate) fn of(&self, row: &Row) -> Option<f64> {
+        match self {
+            Self::Pointer(pointer, unit) => {
+                range(&rounds(row, pointer)).map(|range| range.median * unit)
+            }
+            Self::Calls(figure) => row.calls.as_ref()?.as_ref().ok().map(figure),
+        }
+    }
+}
+
+/// Why the system calls of some rows are not known, each reason once.
+pub(crate) fn uncounted(measured: &Measured) -> Vec<&str> {
+    let calls = measured.rows.iter().filter_map(|row| row.calls.as_ref());
+    let mut reasons: Vec<_> =
+        calls.filter_map(|it| it.as_ref().err()).map(String::as_str).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    reasons
+}
+
 /// What can be said of the first figure of a workload, in a sentence.
 pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     let which = |verdict: Verdict| {
@@ -100,7 +147,13 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     ];
     let said = said.map(|(words, verdict)| (words, which(verdict)));
     let said = said.iter().filter(|(_, rows)| !rows.is_empty());
-    let said: Vec<_> = said.map(|(words, rows)| format!("{words}: {rows}")).collect();
+    let mut said: Vec<_> = said.map(|(words, rows)| format!("{words}: {rows}")).collect();
+    let is_void = |row: &&Row| !row.rounds.is_empty() && row.rounds.iter().all(Result::is_err);
+    let voids: Vec<_> = lines.iter().map(|line| line.row).filter(is_void).collect();
+    if !voids.is_empty() {
+        let names: Vec<_> = voids.iter().map(|row| row.server.name()).collect();
+        said.push(format!("void in every round: {}", names.join(", ")));
+    }
     let said = if said.is_empty() { "nothing to say".to_owned() } else { said.join("; ") };
     let figure = measured.workload.figures.first().map_or("", |(name, _)| name.as_str());
     format!("{figure}, against {}: {said}.", measured.workload.against.name())

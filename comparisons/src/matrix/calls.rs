@@ -1,0 +1,110 @@
+//! System calls of a server, by `perf stat`: in a pass of its own, because all system calls of the
+//! machine are slower while some are counted.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+
+/// Every system call, and those that are io_uring's.
+const ALL: &str = "raw_syscalls:sys_enter";
+const IO_URING_ENTER: &str = "syscalls:sys_enter_io_uring_enter";
+
+/// How many a server made for each message.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Calls {
+    pub(crate) all: f64,
+    pub(crate) io_uring_enter: f64,
+}
+
+/// A `perf stat` that waits to be told by `load` when to count.
+pub(crate) struct Counting {
+    perf: Child,
+    control: PathBuf,
+    ack: PathBuf,
+    out: PathBuf,
+}
+
+impl Counting {
+    /// Attaches to all threads of a process; what is needed for that is put into `folder`.
+    pub(crate) fn start(pid: u32, folder: &Path) -> Result<Self, Failure> {
+        let [control, ack, out] =
+            ["perf-control", "perf-ack", "perf-out"].map(|name| folder.join(name));
+        let cannot = |error: io::Error| Failure::new(format!("cannot run perf: {error}"));
+        for fifo in [&control, &ack] {
+            // Left by a run that was killed, or not there.
+            let _ = fs::remove_file(fifo);
+            mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+                .map_err(|error| cannot(error.into()))?;
+        }
+        let perf = Command::new("perf")
+            .args(["stat", "--field-separator", ",", "--delay", "-1", "--event", ALL])
+            .args(["--event", IO_URING_ENTER, "--pid", &pid.to_string(), "--control"])
+            .arg(format!("fifo:{},{}", control.display(), ack.display()))
+            .arg("--output")
+            .arg(&out)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(cannot)?;
+        Ok(Self { perf, control, ack, out })
+    }
+
+    /// What `load` is told, so that it counts in the measured window.
+    pub(crate) fn fifos(&self) -> String {
+        format!("{},{}", self.control.display(), self.ack.display())
+    }
+
+    /// How many there were for each of so many messages.
+    ///
+    /// # Errors
+    /// What perf says, such as that it may not.
+    pub(crate) fn finish(mut self, messages: f64) -> Result<Calls, Failure> {
+        let pid = Pid::from_raw(self.perf.id().cast_signed());
+        // It may have ended by itself, for want of permission.
+        let _ = pid.map(|pid| kill_process(pid, Signal::INT));
+        let mut complaint = String::new();
+        if let Some(stderr) = self.perf.stderr.take() {
+            let _ = stderr.take(64 << 10).read_to_string(&mut complaint);
+        }
+        let _ = self.perf.wait();
+        let said = fs::read_to_string(&self.out).unwrap_or_default();
+        for file in [&self.control, &self.ack, &self.out] {
+            let _ = fs::remove_file(file);
+        }
+        let counts = count(&said, ALL).zip(count(&said, IO_URING_ENTER));
+        let Some((all, io_uring_enter)) = counts else {
+            // "Events disabled" is none.
+            let mut lines = complaint.lines().map(str::trim);
+            let why = lines.find(|line| !line.is_empty() && !line.starts_with("Events "));
+            return Err(Failure::new(why.unwrap_or("perf counts nothing")));
+        };
+        Ok(Calls { all: all / messages, io_uring_enter: io_uring_enter / messages })
+    }
+}
+
+/// Of a line `COUNT,,EVENT,…`; none where it says that it did not count.
+fn count(said: &str, event: &str) -> Option<f64> {
+    let line = said.lines().find(|line| line.split(',').nth(2) == Some(event))?;
+    line.split(',').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_by_their_event() {
+        let said = "# started on Sat\n\n1234,,raw_syscalls:sys_enter,99,100.00,,\n\
+                    <not counted>,,syscalls:sys_enter_io_uring_enter,0,0.00,,\n";
+        assert_eq!(count(said, ALL), Some(1234.0));
+        assert_eq!(count(said, IO_URING_ENTER), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! Two runs, side by side: whether they say the same.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::Failure;
+use super::results::{Measured, Results};
+use super::statistics::{ROUNDS_MIN, Summary};
+use super::table::{self, Cell, amount};
+
+/// Tables of what both measured, and how many of the ratios agree.
+///
+/// # Errors
+/// When a file cannot be read, or nothing is in both.
+pub(crate) fn compare(first: &Path, second: &Path) -> Result<String, Failure> {
+    let (first, second) = (Results::read_file(first)?, Results::read_file(second)?);
+    let mut text = String::new();
+    let agreed = write(&mut text, &first, &second).expect("a string takes everything");
+    match agreed {
+        Agreed { figures: 0, .. } => Err(Failure::new("no row of one is in the other")),
+        Agreed { compared: 0, .. } => Ok(text),
+        Agreed { compared, overlapping, .. } => {
+            let percent = overlapping as f64 * 100.0 / compared as f64;
+            let said = "ratios have confidence intervals that overlap";
+            Ok(text + &format!("\n{overlapping} of {compared} {said} ({percent:.1} %).\n"))
+        }
+    }
+}
+
+/// How many figures are in both, how many of them have a confidence interval in both, and of how many
+/// these overlap.
+#[derive(Default)]
+struct Agreed {
+    figures: usize,
+    compared: usize,
+    overlapping: usize,
+}
+
+fn write(text: &mut String, first: &Results, second: &Results) -> Result<Agreed, std::fmt::Error> {
+    writeln!(text, "A: {}\n\nB: {}", first.host.sentence(), second.host.sentence())?;
+    let mut agreed = Agreed::default();
+    for a in &first.workloads {
+        let same = |b: &&Measured| b.workload.name == a.workload.name;
+        let Some(b) = second.workloads.iter().find(same) else { continue };
+        writeln!(text, "\n### {}\n", a.workload.name)?;
+        if a.workload.load != b.workload.load {
+            writeln!(text, "A: `load {}`\n\nB: `load {}`\n", a.workload.load, b.workload.load)?;
+        }
+        writeln!(text, "| server | figure | A | B | B/A | ratio in A | ratio in B | |")?;
+        writeln!(text, "|---|---|---|---|---|---|---|---|")?;
+        let (lines_a, lines_b) = (table::lines(a), table::lines(b));
+        for line in &lines_a {
+            let Some(other) = lines_b.iter().find(|it| it.row.server == line.row.server) else {
+                continue;
+            };
+            for (index, (name, pointer)) in a.workload.figures.iter().enumerate() {
+                let same = |figure: &(String, String)| figure.1 == *pointer;
+                let Some(there) = b.workload.figures.iter().position(same) else { continue };
+                let (cell, other) = (&line.cells[index], &other.cells[there]);
+                write!(text, "| {} | {name} |", line.row.server.name())?;
+                figure(text, cell, other, &mut agreed)?;
+            }
+        }
+    }
+    Ok(agreed)
+}
+
+fn figure(text: &mut String, a: &Cell, b: &Cell, agreed: &mut Agreed) -> std::fmt::Result {
+    agreed.figures += 1;
+    let median = |cell: &Cell| cell.range.map(|range| range.median);
+    let shown = |figure: Option<f64>| figure.map_or_else(|| "–".to_owned(), amount);
+    write!(text, " {} | {} |", shown(median(a)), shown(median(b)))?;
+    let change = median(a).zip(median(b)).filter(|(a, _)| *a != 0.0).map(|(a, b)| b / a);
+    write!(text, " {} |", change.map_or_else(|| "–".to_owned(), |it| format!("{it:.3}")))?;
+    for Cell { ratio, .. } in [a, b] {
+        let shown = ratio
+            .map(|Summary { median, low, high, .. }| format!("{median:.3} ({low:.3}–{high:.3})"));
+        write!(text, " {} |", shown.unwrap_or_else(|| "–".to_owned()))?;
+    }
+    let enough = |cell: &Cell| cell.ratio.filter(|ratio| ratio.rounds >= ROUNDS_MIN);
+    let Some((a, b)) = enough(a).zip(enough(b)) else { return writeln!(text, " |") };
+    agreed.compared += 1;
+    if a.low <= b.high && b.low <= a.high {
+        agreed.overlapping += 1;
+        writeln!(text, " overlap |")
+    } else {
+        writeln!(text, " **apart** |")
+    }
+}
