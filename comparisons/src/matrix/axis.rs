@@ -43,12 +43,16 @@ impl Axis {
 
     /// Where a figure stands, as SVG has it.
     pub(crate) fn at(&self, figure: f64) -> String {
-        let share = if self.logarithmic {
+        format!("{:.2}%", MARGIN + self.share(figure) * (100.0 - 2.0 * MARGIN))
+    }
+
+    /// How far along the axis a figure stands, from 0 to 1.
+    pub(crate) fn share(&self, figure: f64) -> f64 {
+        if self.logarithmic {
             (figure / self.low).log10() / (self.high / self.low).log10()
         } else {
             figure / self.high
-        };
-        format!("{:.2}%", MARGIN + share * (100.0 - 2.0 * MARGIN))
+        }
     }
 
     /// What stands at each tick, in a few letters.

@@ -5,7 +5,8 @@ use std::fmt::{self, Display, Formatter, Write};
 use super::axis::{Axis, grouped};
 use super::results::{Measured, Results};
 use super::statistics::Summary;
-use super::table::{self, Cell, Line, Verdict, zeros};
+use super::table::{self, COSTS, COSTS_PER_MESSAGE, Cell, Line, Verdict, zeros};
+use super::{curves, plots};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -15,6 +16,10 @@ largest. The dashed line is the median of what the row is compared with. A ratio
 round; shown are the median of these ratios and its 95&nbsp;% confidence interval (bootstrap), with
 fewer than five rounds the least and the largest. It is bold, and the list above calls it less or more,
 where a confidence interval does not hold 1.</p>
+<p>In the small plots a row's own line is before those of all others; dashed is what it is compared with.
+Latency by percentile is the median of the rounds at each percentile. Over time it is the longest answer of
+each moment, in the round in which one took longest; a stall, 25&nbsp;ms or more in which nothing came though
+something was owed, is marked.</p>
 ";
 
 /// For each workload and each of its figures a table with a plot in each of its rows.
@@ -43,17 +48,44 @@ fn write_page(text: &mut String, results: &Results) -> fmt::Result {
         writeln!(text, "<li><a href=\"#workload-{index}\">{name}</a><br>{sentence}</li>")?;
     }
     writeln!(text, "</ul>\n{LEGEND}")?;
+    let mut sweep = None;
     for (index, (measured, lines)) in results.workloads.iter().zip(&tables).enumerate() {
+        if sweep != measured.workload.sweep.as_deref() {
+            sweep = measured.workload.sweep.as_deref();
+            rates(text, results, sweep, index)?;
+        }
         let name = Text(&measured.workload.name);
         writeln!(text, "<section aria-labelledby=\"workload-{index}\">")?;
         writeln!(text, "<h2 id=\"workload-{index}\">{name}</h2>")?;
-        workload(text, measured, lines)?;
+        workload(text, measured, lines, index)?;
         writeln!(text, "</section>")?;
     }
     writeln!(text, "</body>\n</html>")
 }
 
-fn workload(text: &mut String, measured: &Measured, lines: &[Line<'_>]) -> fmt::Result {
+/// Throughput against latency of the workloads that are rates of one.
+fn rates(text: &mut String, results: &Results, sweep: Option<&str>, index: usize) -> fmt::Result {
+    let Some(name) = sweep else { return Ok(()) };
+    let of_it = |measured: &&Measured| measured.workload.sweep.as_deref() == sweep;
+    let workloads: Vec<_> = results.workloads.iter().filter(of_it).collect();
+    writeln!(text, "<section>\n<h2>{}</h2>", Text(name))?;
+    writeln!(text, "<p>Latency against what was achieved, as more and more is asked for.</p>")?;
+    for (which, pointer) in [("p50", "/latency_us/p50"), ("p99", "/latency_us/p99")] {
+        if let Some((across, curves)) = curves::rates(&workloads, pointer) {
+            let title = format!("latency {which}, us, by messages a second");
+            plots::multiples(text, &format!("rates-{index}-{which}"), &title, &across, &curves)?;
+        }
+    }
+    writeln!(text, "</section>")
+}
+
+/// `number` is of this workload alone.
+fn workload(
+    text: &mut String,
+    measured: &Measured,
+    lines: &[Line<'_>],
+    number: usize,
+) -> fmt::Result {
     let workload = &measured.workload;
     write!(text, "<p><code>load {}</code>", Text(&workload.load))?;
     if measured.rows.iter().any(|row| row.server.speaks_websocket()) {
@@ -69,6 +101,15 @@ fn workload(text: &mut String, measured: &Measured, lines: &[Line<'_>]) -> fmt::
     for (index, (name, _)) in workload.figures.iter().enumerate() {
         figure(text, name, lines, index)?;
     }
+    costs(text, measured)?;
+    if let Some((across, curves)) = curves::percentiles(lines) {
+        let id = format!("percentiles-{number}");
+        plots::multiples(text, &id, "latency by percentile, us", &across, &curves)?;
+    }
+    if let Some((across, curves)) = curves::series(lines) {
+        let id = format!("series-{number}");
+        plots::multiples(text, &id, "longest answer, us, by seconds", &across, &curves)?;
+    }
     let voids: Vec<_> = measured.voids().collect();
     if voids.is_empty() {
         return Ok(());
@@ -78,6 +119,39 @@ fn workload(text: &mut String, measured: &Measured, lines: &[Line<'_>]) -> fmt::
         writeln!(text, "<li>{}, round {round}: {}</li>", Text(server.name()), Text(why))?;
     }
     writeln!(text, "</ul>")
+}
+
+/// What each row took, as far as any of it is known.
+fn costs(text: &mut String, measured: &Measured) -> fmt::Result {
+    let columns: Vec<_> = (0..)
+        .zip(&COSTS)
+        .filter(|(_, (_, cost))| measured.rows.iter().any(|row| cost.of(row).is_some()))
+        .collect();
+    if columns.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "<div class=\"wide\">\n<table class=\"costs\">\n<caption>what it took</caption>"
+    )?;
+    write!(text, "<thead><tr><th scope=\"col\">server</th>")?;
+    for (index, (name, _)) in &columns {
+        let each = if *index < COSTS_PER_MESSAGE { " each" } else { "" };
+        write!(text, "<th scope=\"col\">{name}{each}</th>")?;
+    }
+    writeln!(text, "</tr></thead>\n<tbody>")?;
+    for row in &measured.rows {
+        write!(text, "<tr><th scope=\"row\">{}</th>", Text(row.server.name()))?;
+        for (_, (_, cost)) in &columns {
+            write!(text, "<td>{}</td>", cost.of(row).map_or_else(|| "–".to_owned(), grouped))?;
+        }
+        writeln!(text, "</tr>")?;
+    }
+    writeln!(text, "</tbody>\n</table>\n</div>")?;
+    for reason in table::uncounted(measured) {
+        writeln!(text, "<p>System calls not counted: {}</p>", Text(reason))?;
+    }
+    Ok(())
 }
 
 /// The table of the figure at `index`.

@@ -8,11 +8,13 @@
 mod axis;
 mod calls;
 mod compare;
+mod curves;
 mod host;
 mod html;
 mod interrupt;
 mod measure;
 mod plan;
+mod plots;
 mod program;
 mod progress;
 mod report;

@@ -1,0 +1,142 @@
+//! What the small plots of the page show: latency by percentile, throughput against latency, and what
+//! happened when.
+
+use serde_json::Value;
+
+use super::axis::grouped;
+use super::plots::{Across, Curve};
+use super::results::{Measured, Row};
+use super::statistics::Summary;
+use super::table::{self, Line};
+
+/// What is at one end of the axis of percentiles is the longest of all.
+const ALL: f64 = 1.0;
+
+/// Latency by percentile: the medians of the rounds. None where nothing of the kind was measured.
+pub(crate) fn percentiles<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'a>>)> {
+    let curves: Vec<_> = lines.iter().filter_map(percentile_curve).collect();
+    let nines =
+        curves.iter().flat_map(|curve| &curve.points).map(|point| point.0).fold(0.0, f64::max);
+    // 0, 90, 99, 99.9 and on.
+    let label = |nines: u32| {
+        let digits = nines.saturating_sub(2) as usize;
+        format!("{:.digits$}", 100.0 * (1.0 - 10_f64.powi(-nines.cast_signed())))
+    };
+    let tick = |nines: u32| (f64::from(nines), label(nines));
+    let ticks = (0..=nines.floor() as u32).map(tick).collect();
+    (!curves.is_empty()).then(|| (Across { low: 0.0, high: nines.max(1.0), ticks }, curves))
+}
+
+fn percentile_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
+    let rounds: Vec<Vec<[f64; 2]>> = sound(line.row)
+        .filter_map(|report| serde_json::from_value(report.get("curve")?.clone()).ok())
+        .collect();
+    let shortest = rounds.iter().map(Vec::len).min()?;
+    let median = |point: usize| {
+        let figures: Vec<_> = rounds.iter().map(|curve| curve[point][1]).collect();
+        Some((rounds[0][point][0], Summary::range(&figures)?.median))
+    };
+    // The last of each is its longest, wherever that is among the points.
+    let longest: Vec<_> = rounds.iter().filter_map(|curve| Some(curve.last()?[1])).collect();
+    let longest = Summary::range(&longest)?.median;
+    let mut points: Vec<_> = (0..shortest.saturating_sub(1)).filter_map(median).collect();
+    points.push((ALL, longest));
+    let nines = |share: f64| -(1.0 - share).log10();
+    let last = points.len().checked_sub(2).map_or(0.0, |before| nines(points[before].0));
+    let across = |share: f64| if share < ALL { nines(share) } else { last + 0.125 };
+    let at = |wanted: f64| points.iter().find(|(share, _)| *share >= wanted - 1e-9).map(|it| it.1);
+    let said = format!(
+        "half within {} us, 99 % within {} us, all within {} us",
+        grouped(at(0.5)?),
+        grouped(at(0.99)?),
+        grouped(longest)
+    );
+    let points = points.iter().map(|(share, us)| (across(*share), *us)).collect();
+    Some(Curve {
+        name: line.row.server.name(),
+        is_baseline: line.is_baseline,
+        points,
+        marks: Vec::new(),
+        said,
+    })
+}
+
+/// The longest answer of each moment of the round in which one took longest, with its stalls.
+pub(crate) fn series<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'a>>)> {
+    let curves: Vec<_> = lines.iter().filter_map(series_curve).collect();
+    let across = Across::linear(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
+    (!curves.is_empty()).then_some((across, curves))
+}
+
+fn series_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
+    let longest =
+        |report: &&Value| numbers(report, "/series/longest_us").into_iter().fold(0.0, f64::max);
+    let worst = sound(line.row).max_by(|a, b| longest(a).total_cmp(&longest(b)))?;
+    let slot_s = worst.pointer("/series/slot_ms")?.as_f64()? / 1e3;
+    let slots = numbers(worst, "/series/longest_us");
+    // A slot without an answer has no longest one: the line goes over it.
+    let points = (0..).zip(&slots).filter(|(_, us)| **us > 0.0);
+    let points: Vec<_> = points.map(|(slot, us)| (slot_s * (f64::from(slot) + 0.5), *us)).collect();
+    let begun = numbers(worst, "/stalls/at_ms").into_iter();
+    let stalls = begun.zip(numbers(worst, "/stalls/lasted_ms"));
+    let end = slot_s * slots.len() as f64;
+    let marks: Vec<_> =
+        stalls.map(|(at, lasted)| (at / 1e3, ((at + lasted) / 1e3).min(end))).collect();
+    let said = format!("longest {} us, {} stalls", grouped(longest(&worst)), marks.len());
+    (!points.is_empty()).then(|| Curve {
+        name: line.row.server.name(),
+        is_baseline: line.is_baseline,
+        points,
+        marks,
+        said,
+    })
+}
+
+/// Of workloads that are rates of one: what each row achieved, and the latency at `pointer` then.
+pub(crate) fn rates<'a>(
+    measured: &'a [&'a Measured],
+    pointer: &str,
+) -> Option<(Across, Vec<Curve<'a>>)> {
+    let first = table::lines(measured.first()?);
+    let curves: Vec<_> = first
+        .iter()
+        .filter_map(|line| {
+            let name = line.row.server.name();
+            let rows = measured.iter().filter_map(|measured| {
+                measured.rows.iter().find(|row| row.server == line.row.server)
+            });
+            let points: Vec<_> = rows
+                .filter_map(|row| {
+                    let median = |pointer: &str| {
+                        let figures: Vec<_> =
+                            sound(row).filter_map(|it| it.pointer(pointer)?.as_f64()).collect();
+                        Summary::range(&figures).map(|range| range.median)
+                    };
+                    Some((median("/messages/received_per_s")?, median(pointer)?))
+                })
+                .collect();
+            let most = points.iter().map(|point| point.0).fold(0.0, f64::max);
+            let said = format!("at most {} messages a second", grouped(most.round()));
+            let is_baseline = line.is_baseline;
+            (!points.is_empty()).then_some(Curve {
+                name,
+                is_baseline,
+                points,
+                marks: Vec::new(),
+                said,
+            })
+        })
+        .collect();
+    let across = Across::linear(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
+    (!curves.is_empty()).then_some((across, curves))
+}
+
+/// What the rounds reported that are not void.
+fn sound(row: &Row) -> impl Iterator<Item = &Value> {
+    row.rounds.iter().filter_map(|round| round.as_ref().ok())
+}
+
+fn numbers(report: &Value, pointer: &str) -> Vec<f64> {
+    let array = report.pointer(pointer).and_then(Value::as_array);
+    array.into_iter().flatten().filter_map(Value::as_f64).collect()
+}
