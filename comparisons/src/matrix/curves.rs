@@ -23,7 +23,9 @@ pub(crate) fn percentiles<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'
         format!("{:.digits$}", 100.0 * (1.0 - 10_f64.powi(-nines.cast_signed())))
     };
     let tick = |nines: u32| (f64::from(nines), label(nines));
-    let ticks = (0..=nines.floor() as u32).map(tick).collect();
+    // More would not fit.
+    let every = (nines.floor() / 3.0).ceil().max(1.0) as usize;
+    let ticks = (0..=nines.floor() as u32).step_by(every).map(tick).collect();
     (!curves.is_empty()).then(|| (Across { low: 0.0, high: nines.max(1.0), ticks }, curves))
 }
 

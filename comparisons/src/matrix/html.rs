@@ -192,7 +192,9 @@ fn ratio(line: &Line<'_>, cell: &Cell) -> String {
         None if line.is_baseline => "<span class=\"muted\">baseline</span>".to_owned(),
         None => "–".to_owned(),
         Some(Summary { median, low, high, .. }) => {
-            let ratio = format!("{median:.3} ({low:.3}–{high:.3})");
+            // As many digits as there is room for.
+            let digits = if high >= 10.0 { 1 } else { 3 };
+            let ratio = format!("{median:.digits$} ({low:.digits$}–{high:.digits$})");
             match cell.verdict() {
                 Some(Verdict::Less | Verdict::More) => format!("<strong>{ratio}</strong>"),
                 _ => ratio,

@@ -73,11 +73,17 @@ pub(crate) fn multiples(
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
         )?;
         let (x, y) = (LEFT - 4.0, y + 3.5);
-        write!(text, "<text x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{label}</text>")?;
+        write!(
+            text,
+            "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{label}</text>"
+        )?;
     }
     for (tick, label) in &across.ticks {
         let (x, y) = (across.x(*tick), HEIGHT - 4.0);
-        write!(text, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>")?;
+        write!(
+            text,
+            "<text class=\"tick\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>"
+        )?;
     }
     writeln!(text, "</g>\n<g id=\"{id}-all\">")?;
     for (index, curve) in curves.iter().enumerate() {
