@@ -84,7 +84,7 @@ fn series_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
     let end = slot_s * slots.len() as f64;
     let marks: Vec<_> =
         stalls.map(|(at, lasted)| (at / 1e3, ((at + lasted) / 1e3).min(end))).collect();
-    let said = format!("longest {} us, {} stalls", grouped(longest(&worst)), marks.len());
+    let said = format!("longest {} us, stalls: {}", grouped(longest(&worst)), marks.len());
     (!points.is_empty()).then(|| Curve {
         name: line.row.server.name(),
         is_baseline: line.is_baseline,

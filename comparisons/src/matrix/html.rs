@@ -265,6 +265,7 @@ impl Display for Text<'_> {
 mod tests {
     use serde_json::json;
 
+    use super::super::calls::Calls;
     use super::super::results::Row;
     use super::*;
 
@@ -320,6 +321,64 @@ mod tests {
         }
         assert!(page.contains("a &lt;workload&gt;"));
         assert!(page.contains("compio, round 5: load: 1 &lt; 2 &amp; &quot;3&quot;"));
+    }
+
+    /// The same, with what `load` says of a steady load, at two rates.
+    fn with_plots() -> Results {
+        let mut results = results();
+        let round = |rate: f64, longest: f64| {
+            Ok(json!({
+                "messages": { "received_per_s": rate },
+                "latency_us": { "p50": 50.0, "p99": 99.0 },
+                "curve": [[0.0, 10.0], [0.9, 90.0], [0.99, 99.0], [1.0, longest]],
+                "series": { "slot_ms": 10.0, "received": [5, 0, 5], "longest_us": [90.0, 0.0, longest] },
+                "stalls": { "total_ms": 0.0, "at_ms": [10.0], "lasted_ms": [15.0] },
+                "server": { "rss_peak_kib": 2048, "per_message": { "user_ns": 300.0 } },
+            }))
+        };
+        let measured = &mut results.workloads[0];
+        measured.workload.sweep = Some("sweep".to_owned());
+        measured.rows[0].rounds = vec![round(900.0, 200.0), round(1100.0, 400.0)];
+        measured.rows[0].calls = Some(Ok(Calls { all: 2.5, io_uring_enter: 0.5 }));
+        measured.rows[1].rounds = vec![round(500.0, 250.0)];
+        measured.rows[1].calls = Some(Err("may <not>".to_owned()));
+        let mut faster = serde_json::to_value(&results.workloads[0]).unwrap();
+        faster["rows"][0]["rounds"] = json!([round(3000.0, 500.0)]);
+        results.workloads.push(serde_json::from_value(faster).unwrap());
+        results
+    }
+
+    #[test]
+    fn a_row_has_its_own_plot_of_each_kind() {
+        let page = page(&with_plots());
+        assert_eq!(unclosed(&page), [""; 0]);
+        // Two rows, in two workloads; and two of throughput against latency.
+        assert_eq!(page.matches("<figure>").count(), 2 * 2 * 2 + 2 * 2);
+        assert_eq!(page.matches("<section>\n<h2>sweep</h2>").count(), 1);
+        assert!(page.contains("at most 3,000 messages a second"));
+        // The median of two rounds at each percentile, and of the longest.
+        assert!(page.contains("99 % within 99 us, all within 300 us"));
+        // The round with the longest of all, and its stall.
+        assert!(page.contains("longest 400 us, stalls: 1"));
+        assert_eq!(page.matches("<rect class=\"mark\"").count(), 4);
+        for id in page.split("href=\"#").skip(1).filter_map(|text| text.split('"').next()) {
+            assert_eq!(page.matches(&format!("id=\"{id}\"")).count(), 1, "{id}");
+        }
+    }
+
+    #[test]
+    fn what_a_row_took_is_shown_as_far_as_it_is_known() {
+        let page = page(&with_plots());
+        let head = "<th scope=\"col\">CPU user, ns each</th><th scope=\"col\">system calls each</th>\
+                    <th scope=\"col\">io_uring_enter each</th>\
+                    <th scope=\"col\">peak memory, MiB</th><th scope=\"col\">stalls, ms</th>";
+        assert!(page.contains(head), "{page}");
+        assert!(
+            page.contains("<td>300</td><td>2.50</td><td>0.50</td><td>2</td><td>0</td>"),
+            "{page}"
+        );
+        assert!(page.contains("<td>300</td><td>–</td><td>–</td><td>2</td><td>0</td>"), "{page}");
+        assert!(page.contains("System calls not counted: may &lt;not&gt;"));
     }
 
     #[test]
