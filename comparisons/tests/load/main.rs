@@ -172,6 +172,41 @@ fn an_echo_in_a_closed_loop() {
 }
 
 #[test]
+fn a_perf_is_told_when_the_window_begins_and_ends() {
+    let folder = std::env::temp_dir().join(format!("load-perf-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let [control, ack] = ["control", "ack"].map(|name| folder.join(name));
+    let made = Command::new("mkfifo").args([&control, &ack]).status();
+    assert!(made.expect("it starts").success());
+    // As perf does: both ways, so that there is always another end.
+    let both = |fifo| {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).open(fifo).expect("a FIFO")
+    };
+    let (mut told, mut answers) = (both(&control), both(&ack));
+    let perf = thread::spawn(move || {
+        let said = ["enable\n", "disable\n"].map(|word| {
+            let mut said = vec![0; word.len()];
+            told.read_exact(&mut said).expect("a word");
+            let at = Instant::now();
+            answers.write_all(b"ack\n\0").expect("room");
+            (String::from_utf8(said).expect("text"), at)
+        });
+        let [(enable, began), (disable, ended)] = said;
+        assert_eq!((enable.as_str(), disable.as_str()), ("enable\n", "disable\n"));
+        ended - began
+    });
+    let fifos = format!("{},{}", control.display(), ack.display());
+    let options = "--connections 2 --payload 100 --seconds 0.3 --warm-up 0.2";
+    let run = load("echo", good_echo(), &format!("{options} --perf {fifos}"));
+    run.is_clean();
+    let counted = perf.join().expect("it was told").as_secs_f64();
+    // It begins before the window is timed, and ends after it.
+    assert!(counted >= run.number("/seconds"), "{counted} {}", run.stdout);
+    std::fs::remove_dir_all(folder).expect("a folder");
+}
+
+#[test]
 fn an_echo_of_more_than_any_buffer_holds() {
     let options = "--connections 2 --payload 3000000 --in-flight 3 --seconds 0.5 --warm-up 0";
     let run = load("echo", good_echo(), options);
