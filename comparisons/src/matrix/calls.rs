@@ -81,10 +81,7 @@ impl Counting {
         }
         let counts = count(&said, ALL).zip(count(&said, IO_URING_ENTER));
         let Some((all, io_uring_enter)) = counts else {
-            // "Events disabled" is none.
-            let mut lines = complaint.lines().map(str::trim);
-            let why = lines.find(|line| !line.is_empty() && !line.starts_with("Events "));
-            return Err(Failure::new(why.unwrap_or("perf counts nothing")));
+            return Err(Failure::new(format!("perf: {}", refusal(&complaint))));
         };
         Ok(Calls { all: all / messages, io_uring_enter: io_uring_enter / messages })
     }
@@ -96,9 +93,27 @@ fn count(said: &str, event: &str) -> Option<f64> {
     line.split(',').next()?.parse().ok()
 }
 
+/// What of all that perf says tells why it does not count.
+fn refusal(complaint: &str) -> &str {
+    let mut errors = complaint.lines().filter_map(|line| line.strip_prefix("Error:"));
+    // "Events disabled" is none.
+    let mut lines = complaint.lines().filter(|line| !line.starts_with("Events "));
+    let why = errors.find(|line| !line.trim().is_empty());
+    why.or_else(|| lines.find(|line| !line.trim().is_empty())).unwrap_or("it counts nothing").trim()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn why_it_does_not_count_is_one_line() {
+        let said = "event syntax error: 'raw_syscalls:sys_enter'\n  \\___ can't access trace events\n\n\
+                    Error:\tNo permissions to read /sys/kernel/tracing\nHint:\tTry\n";
+        assert_eq!(refusal(said), "No permissions to read /sys/kernel/tracing");
+        assert_eq!(refusal("Events disabled\n\n  no such process\n"), "no such process");
+        assert_eq!(refusal("Events disabled\n"), "it counts nothing");
+    }
 
     #[test]
     fn counts_are_found_by_their_event() {

@@ -13,12 +13,7 @@ use super::interrupt::Interrupt;
 use super::plan::Workload;
 use super::program::{self, Running, Server};
 use super::progress::{self, Progress};
-use super::results::{Measured, Results};
-
-/// Commands of `load` that have one window and count messages in it, and how long it takes to count the
-/// calls of as many as say something.
-const COUNTED: [&str; 4] = ["churn", "echo", "sink", "source"];
-const COUNTED_SECONDS: f64 = 1.0;
+use super::results::{Measured, Results, Row};
 
 /// All that are missing. What was measured is on disk when the next measurement begins.
 ///
@@ -59,10 +54,8 @@ fn count_calls(
     folder: &Path,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    let command = results.workloads[index].workload.load.split_whitespace().next();
-    if !results.calls || !command.is_some_and(|command| COUNTED.contains(&command)) {
-        return Ok(());
-    }
+    let shorter = results.workloads[index].workload.for_counting().filter(|_| results.calls);
+    let Some(shorter) = shorter else { return Ok(()) };
     for row in 0..results.workloads[index].rows.len() {
         let Measured { workload, rows, .. } = &results.workloads[index];
         if rows[row].calls.is_some() || rows[row].rounds.iter().all(Result::is_err) {
@@ -70,14 +63,19 @@ fn count_calls(
         }
         let server = &rows[row].server;
         progress::calls(&workload.name, server.name());
-        let mut shorter = workload.clone();
-        shorter.change_seconds(|seconds| seconds.min(COUNTED_SECONDS));
         let one = One { workload: &shorter, server, results, folder };
         let counted = one.count(interrupt);
         if interrupt.came().map_err(no_signals)? {
             return Err(interrupted(folder));
         }
+        let is_known = |row: &Row| matches!(row.calls, Some(Ok(_)));
+        let before = results.workloads.iter().flat_map(|measured| &measured.rows).any(is_known);
+        // Where the first cannot be counted it is not permitted, and none can.
+        results.calls = counted.is_ok() || before;
         results.workloads[index].rows[row].calls = Some(counted.map_err(|why| why.to_string()));
+        if !results.calls {
+            return Ok(());
+        }
     }
     Ok(())
 }

@@ -10,6 +10,12 @@ use super::Failure;
 use super::axis::grouped;
 use super::program::Server;
 
+/// Commands of `load` that have one window and count messages in it.
+const COUNTED: [&str; 4] = ["churn", "echo", "sink", "source"];
+
+/// In so many seconds there are enough messages to say how many system calls each takes.
+const COUNTED_SECONDS: f64 = 1.0;
+
 /// What is measured.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -191,6 +197,15 @@ impl Workload {
         self.load = words.join(" ");
     }
 
+    /// The same for as long as it takes to count system calls. None where `load` has not one window with
+    /// messages.
+    pub(crate) fn for_counting(&self) -> Option<Self> {
+        let command = self.load.split_whitespace().next()?;
+        let mut shorter = COUNTED.contains(&command).then(|| self.clone())?;
+        shorter.change_seconds(|seconds| seconds.min(COUNTED_SECONDS));
+        Some(shorter)
+    }
+
     /// The name of the row that `server` is compared with; none if that is itself.
     pub(crate) fn baseline(&self, server: &Server) -> Option<String> {
         let baseline = match &self.against {
@@ -369,6 +384,10 @@ mod tests {
         assert_eq!(small.seconds(), 1.3);
         small.load += " --seconds 4 --warm-up 0.5";
         assert_eq!(small.seconds(), 4.8);
+        let counted = small.for_counting().unwrap();
+        assert_eq!(counted.load, "echo --connections 1 --payload 1 --seconds 1 --warm-up 0.5");
+        let burst = Workload { load: "burst --connections 1".to_owned(), ..small.clone() };
+        assert!(burst.for_counting().is_none());
         small.change_seconds(|seconds| seconds.min(1.5));
         assert_eq!(small.load, "echo --connections 1 --payload 1 --seconds 1.5 --warm-up 0.5");
     }

@@ -65,7 +65,12 @@ fn line(text: &str) {
 }
 
 fn seconds_left(results: &Results) -> f64 {
-    results.workloads.iter().map(Measured::seconds_left).sum()
+    let counting = |measured: &Measured| {
+        let is_over = measured.seconds_left() == 0.0;
+        let shorter = measured.workload.for_counting().filter(|_| results.calls && !is_over);
+        shorter.map_or(0.0, |shorter| measured.rows.len() as f64 * shorter.seconds())
+    };
+    results.workloads.iter().map(|it| it.seconds_left() + counting(it)).sum()
 }
 
 #[cfg(test)]
