@@ -59,8 +59,13 @@ impl Wire {
         while bytes.len() + len + Header::BYTES_MAX <= WIRE_BYTES {
             let number = tally.messages as u8;
             let key = [number, 0x5A, 0xC3, 0x99];
-            let (key, payload_bytes) = (Some(key), len as u64);
-            let header = Header { fin: true, compressed: false, opcode, key, payload_bytes };
+            let header = Header {
+                fin: true,
+                compressed: false,
+                opcode,
+                key: Some(key),
+                payload_bytes: len as u64,
+            };
             bytes.extend_from_slice(&header.encode());
             let start = bytes.len();
             bytes.extend((0..len).map(|at| b'a' + (at as u8 ^ number) % 26));

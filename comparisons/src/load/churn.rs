@@ -53,7 +53,10 @@ impl Options {
         self.common.prepare(self.connections)?;
         let echo = Echo::new(self.common.wire(), self.payload as usize);
         let session = Session::new(echo, Clock::new(), self.connections, 1, 0)?;
-        let mut run = Run::new(self, session)
+        // From one address: how many will come is not known, and what a port rests after a connection
+        // within one machine is a second (tcp_tw_reuse, ip-sysctl).
+        let dialer = Dialer::new(&self.common, 0)?;
+        let mut run = Run::new(self, session, dialer)
             .map_err(|error| Failure::new(format!("cannot set a timer: {error}")))?;
         run.drive()?;
         run.session.tally.require_opened()?;
@@ -89,16 +92,14 @@ struct Run {
 }
 
 impl Run {
-    fn new(options: &Options, session: Session<Echo>) -> std::io::Result<Self> {
+    fn new(options: &Options, session: Session<Echo>, dialer: Dialer) -> std::io::Result<Self> {
         let clock = session.clock;
         let now = clock.now();
         let start = now + ns(options.warm_up);
         let end = start + ns(options.seconds);
         Ok(Self {
             clock,
-            // From one address: how many will come is not known, and what a port rests after a connection
-            // within one machine is a second (tcp_tw_reuse, ip-sysctl).
-            dialer: Dialer::new(&options.common, 0),
+            dialer,
             window: Window::new(start, end, &options.common),
             schedule: options.rate.map(|rate| Schedule::new(now, end, rate)),
             timer: Timer::new(session.registry(), OTHER)?,

@@ -81,7 +81,7 @@ impl Clock {
 
     /// Whether a message has come in part, as of what was received last.
     pub(super) fn handle_message(&self, is_under_way: bool) {
-        let began_at = self.message_at.get().unwrap_or(self.now.get());
+        let began_at = self.message_at.get().unwrap_or_else(|| self.now.get());
         self.message_at.set(is_under_way.then_some(began_at));
     }
 
