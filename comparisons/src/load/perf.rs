@@ -37,8 +37,9 @@ impl Perf {
 
     fn tell(&self, what: &str) -> Result<(), Failure> {
         let told = || {
-            open(&self.control)?.write_all(what.as_bytes())?;
+            // First, because a FIFO that nobody has open forgets what was written.
             let mut ack = open(&self.ack)?;
+            open(&self.control)?.write_all(what.as_bytes())?;
             let mut readable = [PollFd::new(&ack, PollFlags::IN)];
             if poll(&mut readable, Some(&PATIENCE))? == 0 {
                 return Err(io::Error::other("it does not answer"));
