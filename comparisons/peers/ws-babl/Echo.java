@@ -62,6 +62,7 @@ final class Echo implements Application {
                 files.sorted(java.util.Comparator.reverseOrder()).forEach(file -> file.toFile().delete());
             }
         }
+        System.exit(0); // the thread that accepts goes on
     }
 
     @Override
