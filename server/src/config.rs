@@ -409,10 +409,15 @@ mod tests {
 
     #[test]
     fn flags_override_the_file() {
-        let file = parse("echo = \"127.0.0.1:7\"\nworkers = 3\nring = \"tuned\"").unwrap();
+        let text = "echo = \"127.0.0.1:7\"\nworkers = 3\nring = \"tuned\"\ndeflate = \"takeover\"";
+        let file = parse(text).unwrap();
         let flags = Flags::parse_from(["owned-io-server", "--workers", "5"]);
-        let config = flags.options.over(file).into_config().unwrap();
+        let config = flags.options.over(file.clone()).into_config().unwrap();
         assert_eq!((config.workers.get(), config.ring), (5, Ring::Tuned));
+        assert_eq!(config.limits.deflate, Deflate::Takeover);
+        let flags = Flags::parse_from(["owned-io-server", "--deflate", "shared"]);
+        let config = flags.options.over(file).into_config().unwrap();
+        assert_eq!(config.limits.deflate, Deflate::Shared);
         assert_eq!(config.listeners, [(Service::Echo, ([127, 0, 0, 1], 7).into())]);
 
         assert_eq!(config.engine, Engine::Native);

@@ -30,7 +30,7 @@ pub struct Config {
     pub whole_frame_bytes_max: usize,
     /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
     /// that a peer that does not read cannot make the program hold more; a message that is to be
-    /// compressed too if it might exceed it, an eighth longer than it is. Default 16 MiB.
+    /// compressed too if it might exceed it, a seventh longer than it is. Default 16 MiB.
     pub queue_bytes_max: usize,
     /// How long the peer may be silent before it is sent a ping. Default 30 s, less than what
     /// most NATs and proxies take for a dead connection. None: no pings.

@@ -167,7 +167,7 @@ fn config(limits: Limits, queue_bytes_spare: usize) -> Config {
     config.deflate = compression(limits.deflate);
     if config.deflate.is_some() {
         // What cannot be compressed gets longer.
-        let longer = limits.message_bytes_max / 8 + 64;
+        let longer = limits.message_bytes_max / 7 + 64;
         config.queue_bytes_max = config.queue_bytes_max.saturating_add(longer);
         config.frame_bytes_max = config.frame_bytes_max.saturating_add(longer);
     }

@@ -52,7 +52,7 @@ pub use negotiation::{Agreement, Side};
 #[non_exhaustive]
 pub struct Deflate {
     /// How hard to look for what repeats, from 1 to 9, or the nearest of those. Default 1: JSON of 1 KiB
-    /// comes out a quarter longer than with 6, and takes a third of the time.
+    /// comes out half as long again as with 6, in a third of the time (2026-11-21).
     pub level: u8,
     /// Messages of fewer bytes than this go as they are. Default 64: shorter ones hardly shrink, and
     /// leave in the same packet.

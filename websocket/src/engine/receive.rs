@@ -211,7 +211,7 @@ impl Receiver {
 
     /// From now on the peer may compress messages, by an extension that was agreed on (RFC 7692). Those
     /// come in [pieces](Event::Piece), however short they are, that say so. The limits are on what comes
-    /// over the wire, an eighth more than [`message_bytes_max`](Config::message_bytes_max) for what does not
+    /// over the wire, a seventh more than [`message_bytes_max`](Config::message_bytes_max) for what does not
     /// shrink, and nothing is known of the text: both are for the caller to see to, whose it is to
     /// decompress them.
     pub const fn expect_compressed(&mut self) {
@@ -367,7 +367,7 @@ impl Receiver {
         };
         let bytes = (message.bytes as u64).saturating_add(left as u64);
         // Compressed, what does not shrink is longer; it is the caller who sees how long it is then.
-        let longer = if message.compressed { self.message_bytes_max / 8 + 64 } else { 0 };
+        let longer = if message.compressed { self.message_bytes_max / 7 + 64 } else { 0 };
         let bytes = within(Limit::Message, bytes, self.message_bytes_max.saturating_add(longer))?;
         self.message = Some(Message { bytes, ..message });
         Ok(Frame { first, ..frame })
