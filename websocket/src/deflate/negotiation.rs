@@ -70,17 +70,23 @@ impl fmt::Display for Agreement {
 }
 
 impl Deflate {
-    /// What a client offers.
+    /// What a client offers. Where it would keep its context it offers not to as well, in the second
+    /// place: there are servers that ask only those for that who name it.
     pub(crate) fn offer(&self) -> String {
+        match self.send_takeover {
+            true => format!("{}, {}", self.offer_with(true), self.offer_with(false)),
+            false => self.offer_with(false),
+        }
+    }
+
+    fn offer_with(&self, send_takeover: bool) -> String {
         let [send, receive] = self.window_bits();
         let mut offer = NAME.to_owned();
-        for (name, is_said) in [
-            (SERVER_NO_TAKEOVER, !self.receive_takeover),
-            (CLIENT_NO_TAKEOVER, !self.send_takeover),
-        ] {
-            if is_said {
-                offer += &format!("; {name}");
-            }
+        if !self.receive_takeover {
+            offer += &format!("; {SERVER_NO_TAKEOVER}");
+        }
+        if !send_takeover {
+            offer += &format!("; {CLIENT_NO_TAKEOVER}");
         }
         if receive < WINDOW_BITS_MAX {
             offer += &format!("; {SERVER_BITS}={receive}");
@@ -355,6 +361,30 @@ mod tests {
         assert_eq!(chosen.to_string(), "permessage-deflate; server_max_window_bits=11");
         assert_eq!(chosen.server(), Side { takeover: true, window_bits: 11 });
         assert_eq!(chosen.client(), Side { takeover: true, window_bits: 15 });
+    }
+
+    #[test]
+    fn what_a_client_offers() {
+        let small = Deflate { send_window_bits: 10, receive_window_bits: 11, ..takeover() };
+        for (deflate, offer) in [
+            (
+                Deflate::default(),
+                "permessage-deflate; server_no_context_takeover; client_no_context_takeover; \
+                 client_max_window_bits",
+            ),
+            (
+                takeover(),
+                "permessage-deflate; client_max_window_bits, \
+                 permessage-deflate; client_no_context_takeover; client_max_window_bits",
+            ),
+            (
+                Deflate { send_takeover: false, ..small },
+                "permessage-deflate; client_no_context_takeover; server_max_window_bits=11; \
+                 client_max_window_bits=10",
+            ),
+        ] {
+            assert_eq!(deflate.offer(), offer);
+        }
     }
 
     #[test]
