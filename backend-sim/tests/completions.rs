@@ -16,8 +16,7 @@ use owned_io::{
 };
 use owned_io_sim::{Config, Sim, pipe, run, seeds, simulate};
 
-/// Fewer where every byte is slow.
-const SEEDS: u64 = if cfg!(miri) { 10 } else { 50 };
+const SEEDS: u64 = 50;
 
 /// A buffer that breaks the fourth rule of `IoBuf`: others may write to its bytes.
 struct Shared(Rc<RefCell<Vec<u8>>>);

@@ -9,8 +9,7 @@ use common::{connect, echo, echoed, millis};
 use owned_io::Runtime;
 use owned_io_sim::{Config, Plan, Random, Sim, Summary, World, simulate};
 
-/// Fewer where every step is slow.
-const SEEDS: u64 = if cfg!(miri) { 2 } else { 20 };
+const SEEDS: u64 = 20;
 
 /// Clients of two hosts that have whatever comes, under whatever faults.
 async fn busy(world: World) -> io::Result<()> {
