@@ -70,13 +70,15 @@ fn what_is_lost_is_sent_again() {
     run(seeds(20), async |world| {
         let (client, server, mut a, mut b) = apart(world).await?;
         let lasts = Duration::from_secs(3_600);
-        let loss = Fault::Loss { a: client.clone(), b: server, per_million: 500_000, lasts };
+        let loss = Fault::Loss { a: client.clone(), b: server, per_million: 200_000, lasts };
         world.strike(loss);
-        let sent: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
+        let sent: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         let writing = client.spawn({
             let sent = sent.clone();
             async move {
-                a.write_all(sent).await.into_result()?;
+                for part in sent.chunks(1_000) {
+                    a.write_all(part.to_vec()).await.into_result()?;
+                }
                 a.shutdown().await.map(|()| a)
             }
         });

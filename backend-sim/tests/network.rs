@@ -121,6 +121,7 @@ fn a_refusal_takes_a_round_trip_and_silence_takes_the_timeout() {
 fn descriptors_run_out_and_come_back() {
     run(seeds(20), async |world| {
         let (client, server) = (world.host("client"), world.host("server"));
+        world.link(&client, &server, exactly(millis(1))); // so that they come in order
         server.limit_descriptors(2); // a listener, and one connection
         client.limit_descriptors(2);
         let accepting = server.spawn(async {
