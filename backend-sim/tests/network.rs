@@ -7,25 +7,18 @@ use std::time::Duration;
 
 use common::{PORT, apart, connect, echo, echoed, exactly, listen, millis, timed};
 use owned_io::{
-    BufResult, ByteStream, ConnectOptions, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
-    Runtime, TcpListener, TcpStream, beside, is_exhaustion,
+    BufResult, ByteStream, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Runtime, TcpListener, TcpStream, beside, is_exhaustion,
 };
-use owned_io_sim::{Link, Sim, run, seeds};
+use owned_io_sim::{Fault, Link, Sim, run, seeds};
 
 const ETIMEDOUT: i32 = 110;
 
 #[test]
 fn an_exchange_takes_a_round_trip() {
     run(seeds(20), async |world| {
-        let (_client, server, mut a, b) = apart(world).await?;
-        let (_, _b) = (server.clone(), b);
-        server.start(echo);
-        let (took, stream) = timed(connect(&server)).await;
-        assert!(took < millis(2), "from the main host, {took:?}");
-        drop(stream);
-
+        let (_client, server, mut a, mut b) = apart(world).await?;
         let echoing = server.spawn(async move {
-            let mut b = _b;
             let bytes = b.read_exact(Vec::with_capacity(4), 4).await.into_result()?.1;
             b.write_all(bytes).await.into_result().map(|_| b)
         });
@@ -104,7 +97,7 @@ fn a_refusal_takes_a_round_trip_and_silence_takes_the_timeout() {
             }
         });
         connecting.await.expect("no panic");
-        world.strike(owned_io_sim::Fault::Crash { host: server.clone(), down: Duration::MAX });
+        world.strike(Fault::Crash { host: server.clone(), down: Duration::MAX });
         let connecting = client.spawn(async move {
             let (took, silence) = timed(connect(&server)).await;
             assert_eq!(silence.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -252,8 +245,8 @@ fn unread_bytes_reset_and_so_does_writing_to_who_is_gone() {
 fn a_peer_that_lost_its_power_answers_with_a_reset_once_it_is_up() {
     run(seeds(20), async |world| {
         let (_client, server, mut a, b) = apart(world).await?;
-        std::mem::forget(b);
-        world.strike(owned_io_sim::Fault::Crash { host: server, down: millis(5_000) });
+        world.strike(Fault::Crash { host: server, down: millis(5_000) });
+        drop(b); // which nobody hears of
         a.write_all("anybody?").await.into_result()?;
         let (took, BufResult(result, _)) = timed(a.read(Vec::with_capacity(8))).await;
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -267,7 +260,7 @@ fn what_never_arrives_is_given_up_after_a_quarter_of_an_hour() {
     run(seeds(5), async |world| {
         let (client, server, mut a, b) = apart(world).await?;
         let lasts = Duration::from_secs(3_600);
-        world.strike(owned_io_sim::Fault::Partition { a: client, b: server, lasts });
+        world.strike(Fault::Partition { a: client, b: server, lasts });
         a.write_all("anybody?").await.into_result()?;
         let (took, BufResult(result, _)) = timed(a.read(Vec::with_capacity(8))).await;
         assert_eq!(result.unwrap_err().raw_os_error(), Some(ETIMEDOUT));
@@ -282,13 +275,10 @@ fn what_never_arrives_is_given_up_after_a_quarter_of_an_hour() {
 fn addresses_are_those_of_hosts() {
     run(seeds(3), async |world| {
         let (one, other) = (world.host("one"), world.host("other"));
-        let bind = |addr| move || Sim::bind(owned_io::ListenOptions::new(addr));
-        let held = one.spawn(std::future::ready(())).await;
-        held.expect("no panic");
-        let (mine, theirs) = (one.at(PORT), other.at(PORT));
-        let outcome = one.spawn(async move { (bind(mine)().is_ok(), bind(theirs)()) }).await;
-        let (own, foreign) = outcome.expect("no panic");
-        assert!(own);
+        let bind = |addr| one.spawn(async move { Sim::bind(ListenOptions::new(addr)) });
+        let (own, foreign) = (bind(one.at(PORT)).await, bind(other.at(PORT)).await);
+        assert!(own.expect("no panic").is_ok());
+        let foreign = foreign.expect("no panic");
         assert_eq!(foreign.unwrap_err().kind(), ErrorKind::AddrNotAvailable);
         // Both may listen on all of their own.
         one.start(echo);
