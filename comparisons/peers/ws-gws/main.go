@@ -1,4 +1,5 @@
-// WebSocket echo on gws: `ws-gws IP:PORT` echoes on every path, on as many cores as it may use.
+// WebSocket echo on gws: `ws-gws IP:PORT [--deflate]` echoes on every path, on as many cores as it may use;
+// with --deflate, to clients that offer it, compressed, each message for itself.
 package main
 
 import (
@@ -28,8 +29,9 @@ func (echo) OnMessage(socket *gws.Conn, message *gws.Message) {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fail(2, "an address is missing; usage: ws-gws IP:PORT")
+	deflate := len(os.Args) == 3 && os.Args[2] == "--deflate"
+	if len(os.Args) != 2 && !deflate {
+		fail(2, "usage: ws-gws IP:PORT [--deflate]")
 	}
 	addr, err := netip.ParseAddrPort(os.Args[1])
 	if err != nil || !addr.Addr().Is4() {
@@ -41,7 +43,8 @@ func main() {
 	}
 	fmt.Println("listening echo", listener.Addr())
 	// Connections have TCP_NODELAY: Go sets it on what it accepts.
-	fail(1, gws.NewServer(echo{}, &gws.ServerOption{}).RunListener(listener).Error())
+	options := gws.ServerOption{PermessageDeflate: gws.PermessageDeflate{Enabled: deflate}}
+	fail(1, gws.NewServer(echo{}, &options).RunListener(listener).Error())
 }
 
 func listen(addr netip.AddrPort) (net.Listener, error) {

@@ -1,4 +1,5 @@
-// WebSocket echo on uWebSockets: `ws-uwebsockets IP:PORT` echoes on every path, on one thread.
+// WebSocket echo on uWebSockets: `ws-uwebsockets IP:PORT [--deflate]` echoes on every path, on one thread;
+// with --deflate, messages that come compressed go back compressed, each for itself.
 
 #include <cstdlib>
 #include <iostream>
@@ -9,10 +10,11 @@
 struct Nothing {};
 
 int main(int argc, char **argv) {
-    std::string addr = argc == 2 ? argv[1] : "";
+    std::string addr = argc >= 2 ? argv[1] : "";
+    bool deflate = argc == 3 && std::string(argv[2]) == "--deflate";
     size_t colon = addr.rfind(':');
-    if (colon == std::string::npos) {
-        std::cerr << "ws-uwebsockets: an address is missing; usage: ws-uwebsockets IP:PORT" << std::endl;
+    if (colon == std::string::npos || argc > 2 + deflate) {
+        std::cerr << "ws-uwebsockets: usage: ws-uwebsockets IP:PORT [--deflate]" << std::endl;
         return 2;
     }
     std::string host = addr.substr(0, colon);
@@ -20,14 +22,15 @@ int main(int argc, char **argv) {
     bool listening = false;
     uWS::App()
         .ws<Nothing>("/*", {
-            .compression = uWS::DISABLED,
+            .compression = deflate ? uWS::CompressOptions(uWS::SHARED_COMPRESSOR | uWS::SHARED_DECOMPRESSOR)
+                                   : uWS::DISABLED,
             .maxPayloadLength = 16 * 1024 * 1024,
             .idleTimeout = 0,
             // Far over what any load has in flight: nothing is dropped.
             .maxBackpressure = 1024 * 1024 * 1024,
             .sendPingsAutomatically = false,
-            .message = [](auto *ws, std::string_view message, uWS::OpCode opcode) {
-                ws->send(message, opcode);
+            .message = [deflate](auto *ws, std::string_view message, uWS::OpCode opcode) {
+                ws->send(message, opcode, deflate);
             },
         })
         .listen(host, port, [&](us_listen_socket_t *socket) {

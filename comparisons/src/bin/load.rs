@@ -18,7 +18,7 @@ mod program {
     use clap::{Parser, Subcommand};
     use owned_io_comparisons::Failure;
     use owned_io_comparisons::load::{
-        Report, arrivals, burst, churn, echo, hold, limit, sink, source,
+        Report, arrivals, burst, churn, deflate, echo, hold, limit, sink, source,
     };
 
     /// A load generator on one thread: it drives a server, checks every byte that comes back, and says
@@ -40,6 +40,8 @@ mod program {
         Burst(burst::Options),
         /// Opens connections, each of which closes after an echo: how fast they come and go.
         Churn(churn::Options),
+        /// Sends a compressed message over WebSocket and expects it back, compressed.
+        Deflate(deflate::Options),
         /// Opens connections and leaves them idle: what they cost the server.
         Hold(hold::Options),
         /// Opens more connections than the server has descriptors for: what it does then.
@@ -57,6 +59,7 @@ mod program {
                 Self::Arrivals(options) => options.run(),
                 Self::Burst(options) => options.run(),
                 Self::Churn(options) => options.run(),
+                Self::Deflate(options) => options.run(),
                 Self::Hold(options) => options.run(),
                 Self::Limit(options) => options.run(),
                 Self::Sink(options) => options.run(),

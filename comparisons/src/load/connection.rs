@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::Range;
 
 use super::exchange::Exchange;
-use super::frames::{self, Frames, Head, Piece};
+use super::frames::{self, Frames, Piece};
 use super::transport::Transport;
 use super::upgrade::{self, Refusal, Upgrade};
 
@@ -147,8 +147,8 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 enum Wire {
     Tcp,
-    /// With what has come of the answer.
-    Upgrading(Vec<u8>),
+    /// With what has come of the answer, and whether messages are to be compressed.
+    Upgrading(Vec<u8>, bool),
     WebSocket(Frames),
 }
 
@@ -157,7 +157,9 @@ impl Connection {
     pub(crate) fn new(stream: Transport, id: u32, upgrade: Option<&Upgrade>) -> Self {
         let (wire, ahead) = match upgrade {
             None => (Wire::Tcp, Vec::new()),
-            Some(upgrade) => (Wire::Upgrading(Vec::new()), upgrade.request(id)),
+            Some(upgrade) => {
+                (Wire::Upgrading(Vec::new(), upgrade.is_compressed()), upgrade.request(id))
+            }
         };
         Self {
             stream,
@@ -184,7 +186,8 @@ impl Connection {
 
     /// Whether messages can be exchanged.
     pub(crate) fn is_open(&self) -> bool {
-        self.connected && !self.stream.is_handshaking() && !matches!(self.wire, Wire::Upgrading(_))
+        let is_upgrading = matches!(self.wire, Wire::Upgrading(..));
+        self.connected && !self.stream.is_handshaking() && !is_upgrading
     }
 
     /// Lets one more message be sent, which has so many answers; its number.
@@ -332,12 +335,13 @@ impl Connection {
     }
 
     fn check<E: Exchange>(&mut self, exchange: &E, mut got: &[u8]) -> Result<(), Fault> {
-        if let Wire::Upgrading(head) = &mut self.wire {
-            let answered = upgrade::answer(head, &mut got, self.id);
+        if let Wire::Upgrading(head, compressed) = &mut self.wire {
+            let compressed = *compressed;
+            let answered = upgrade::answer(head, &mut got, self.id, compressed);
             if !answered.map_err(Fault::refused)? {
                 return Ok(());
             }
-            self.wire = Wire::WebSocket(Frames::default());
+            self.wire = Wire::WebSocket(Frames::new(compressed));
             if exchange.request_bytes() == 0 {
                 self.sent.message = self.released;
             }
@@ -416,7 +420,7 @@ impl Fault {
 /// Takes answers off `got` that are there in full, each in one frame, as they mostly are; at the
 /// first that is wrong it is false.
 fn whole_frames<E: Exchange>(exchange: &E, id: u32, answered: &mut Place, got: &mut &[u8]) -> bool {
-    let head = Head::of_server(exchange.answer_bytes());
+    let head = exchange.answer_head();
     let head = head.as_slice();
     let frame_bytes = head.len() + exchange.answer_bytes() as usize;
     while let Some((frame, rest)) = got.split_at_checked(frame_bytes)

@@ -43,7 +43,7 @@ impl Dialer {
     /// When there is no certificate to trust where one was named.
     pub(crate) fn new(common: &Common, connections: usize) -> Result<Self, Failure> {
         let target = common.addr;
-        let upgrade = common.websocket.as_ref().map(|path| Upgrade::new(target, path));
+        let upgrade = common.upgrade();
         let loopback = matches!(target.ip(), IpAddr::V4(ip) if ip.is_loopback());
         let wanted = connections.div_ceil(PER_SOURCE);
         let sources = if loopback && wanted > 1 { wanted.min(SOURCES_MAX) } else { 0 };
@@ -104,7 +104,8 @@ mod tests {
     fn dialer(target: &str, connections: usize) -> Dialer {
         let addr = target.parse().expect("an address");
         let (websocket, tls, core, json, server_pid) = (None, None, None, None, None);
-        let common = Common { addr, websocket, tls, core, json, server_pid, perf: None };
+        let (perf, compressed) = (None, false);
+        let common = Common { addr, websocket, tls, core, json, server_pid, perf, compressed };
         Dialer::new(&common, connections).expect("no certificate is needed")
     }
 

@@ -45,6 +45,11 @@ pub(crate) trait Exchange {
     /// The length of each.
     fn answer_bytes(&self) -> u64;
 
+    /// What is before each, in a WebSocket, if it comes in one frame.
+    fn answer_head(&self) -> Head {
+        Head::of_server(self.answer_bytes())
+    }
+
     /// Whether the server ends the connection after so many answers.
     fn ends_after(&self, _answers: u64) -> bool {
         false

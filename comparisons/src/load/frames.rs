@@ -12,6 +12,8 @@ const CONTROL_BYTES_MAX: u64 = 125;
 
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
+/// Of those, what says that a message is compressed (RFC 7692 6).
+const COMPRESSED: u8 = 0x40;
 const CONTROL: u8 = 0x08;
 const MASKED: u8 = 0x80;
 
@@ -40,13 +42,23 @@ impl Head {
         Self::new(BINARY, payload).masked()
     }
 
+    /// Of a server's text message in one frame, compressed.
+    pub(crate) fn of_server_compressed(payload: u64) -> Self {
+        Self::new(COMPRESSED | TEXT, payload)
+    }
+
+    /// Of a client's.
+    pub(crate) fn of_client_compressed(payload: u64) -> Self {
+        Self::of_server_compressed(payload).masked()
+    }
+
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    fn new(opcode: u8, payload: u64) -> Self {
+    fn new(first: u8, payload: u64) -> Self {
         let mut head = Self::default();
-        head.push(&[FIN | opcode]);
+        head.push(&[FIN | first]);
         match payload {
             0..=125 => head.push(&[payload as u8]),
             126..=0xffff => {
@@ -111,7 +123,7 @@ fn control(opcode: u8, payload: &[u8]) -> Vec<u8> {
 /// What a server sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// A part of a binary message, and whether that ends with it.
+    /// A part of a message, and whether that ends with it.
     Payload(&'a [u8], bool),
     /// With its payload.
     Ping(Vec<u8>),
@@ -123,6 +135,8 @@ pub(crate) enum Piece<'a> {
 /// A server's frames, wherever they are cut.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
+    /// Whether messages are text and compressed, not binary.
+    compressed: bool,
     head: Head,
     /// The frame whose head is complete.
     frame: Option<Frame>,
@@ -140,6 +154,11 @@ struct Frame {
 }
 
 impl Frames {
+    /// Of which the messages are binary; or text and compressed.
+    pub(crate) fn new(compressed: bool) -> Self {
+        Self { compressed, ..Self::default() }
+    }
+
     /// Whether what comes next is a frame, and not in the middle of a message.
     pub(crate) fn is_between_messages(&self) -> bool {
         self.head.len == 0 && self.frame.is_none() && !self.in_message
@@ -193,10 +212,10 @@ impl Frames {
             *got = rest;
         }
         let head = std::mem::take(&mut self.head);
-        let frame = Frame::parse(head.as_slice())?;
+        let frame = Frame::parse(head.as_slice(), self.compressed)?;
         match (frame.opcode, self.in_message) {
             (CONTINUATION, false) => return Err("a fragment of no message"),
-            (BINARY, true) => return Err("a message within a message"),
+            (BINARY | TEXT, true) => return Err("a message within a message"),
             _ => {}
         }
         Ok(Some(frame))
@@ -204,7 +223,7 @@ impl Frames {
 }
 
 impl Frame {
-    fn parse(head: &[u8]) -> Result<Self, &'static str> {
+    fn parse(head: &[u8], compressed: bool) -> Result<Self, &'static str> {
         let (first, second) = (head[0], head[1]);
         let extended = head[2..].iter().fold(0, |len, byte| len << 8 | u64::from(*byte));
         let (left, least) = match second & !MASKED {
@@ -214,8 +233,13 @@ impl Frame {
         };
         let opcode = first & 0x0f;
         let frame = Self { opcode, last: first & FIN != 0, left };
-        if first & RESERVED != 0 {
-            return Err("a frame with a reserved bit");
+        let begins_compressed = compressed && matches!(opcode, TEXT | BINARY);
+        if first & RESERVED != if begins_compressed { COMPRESSED } else { 0 } {
+            return Err(if begins_compressed {
+                "a message that is not compressed"
+            } else {
+                "a frame with a reserved bit"
+            });
         }
         if second & MASKED != 0 {
             return Err("a masked frame");
@@ -227,7 +251,10 @@ impl Frame {
             return Err("a control frame in fragments, or of more than 125 bytes");
         }
         match opcode {
-            CONTINUATION | BINARY | CLOSE | PING | PONG => Ok(frame),
+            CONTINUATION | CLOSE | PING | PONG => Ok(frame),
+            BINARY if compressed => Err("a binary message"),
+            BINARY => Ok(frame),
+            TEXT if compressed => Ok(frame),
             TEXT => Err("a text message"),
             _ => Err("a frame with a reserved opcode"),
         }
@@ -297,7 +324,7 @@ mod tests {
             let (begin, key) = client.as_slice().split_at(head.len());
             assert_eq!((begin[0], begin[1], &begin[2..]), (0x82, head[1] | 0x80, &head[2..]));
             assert_eq!(key, KEY);
-            let frame = Frame::parse(head).unwrap();
+            let frame = Frame::parse(head, false).unwrap();
             assert_eq!((frame.left, frame.opcode, frame.last), (payload, BINARY, true));
         }
         assert_eq!(pong(b"ab"), [0x8a, 0x82, 0x9d, 0x37, 0x5c, 0xe1, 0x9d ^ b'a', 0x37 ^ b'b']);
@@ -350,5 +377,20 @@ mod tests {
             let error = read(&[bytes]).unwrap_err();
             assert!(error.contains(what), "{bytes:?}: {error}");
         }
+    }
+
+    #[test]
+    fn compressed_messages_and_no_others() {
+        let first = |bytes: &[u8]| {
+            let mut frames = Frames::new(true);
+            let message = Piece::Payload(b"a", true);
+            frames.next(&mut &*bytes).map(|piece| piece == Some(message))
+        };
+        assert_eq!(first(&[0xc1, 1, b'a']), Ok(true));
+        assert_eq!(Head::of_server_compressed(1).as_slice(), [0xc1, 1]);
+        assert_eq!(first(&[0x81, 1, b'a']), Err("a message that is not compressed"));
+        assert_eq!(first(&[0xc2, 1, b'a']), Err("a binary message"));
+        assert_eq!(first(&[0xe1, 1, b'a']), Err("a message that is not compressed"));
+        assert_eq!(first(&[0xc9, 0]), Err("a frame with a reserved bit"));
     }
 }

@@ -24,6 +24,7 @@ mod window;
 pub mod arrivals;
 pub mod burst;
 pub mod churn;
+pub mod deflate;
 pub mod echo;
 pub mod hold;
 pub mod limit;

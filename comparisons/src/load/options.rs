@@ -9,6 +9,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::exchange::Wire;
 use super::perf::Perf;
+use super::upgrade::Upgrade;
 use super::{Failure, dial};
 
 /// The options of every command.
@@ -35,9 +36,18 @@ pub struct Common {
     /// Let a `perf stat --delay -1 --control fifo:CONTROL,ACK` count in the measured window.
     #[arg(long, value_name = "CONTROL,ACK", value_parser = Perf::parse)]
     pub(crate) perf: Option<Perf>,
+    /// Whether the messages of the WebSocket are compressed.
+    #[arg(skip)]
+    pub(crate) compressed: bool,
 }
 
 impl Common {
+    /// The request for a WebSocket, if that is what is spoken.
+    pub(crate) fn upgrade(&self) -> Option<Upgrade> {
+        let path = self.websocket.as_ref()?;
+        Some(Upgrade::new(self.addr, path, self.compressed))
+    }
+
     pub(crate) fn wire(&self) -> Wire {
         if self.websocket.is_some() { Wire::WebSocket } else { Wire::Tcp }
     }

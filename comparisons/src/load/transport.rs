@@ -47,14 +47,17 @@ pub(crate) fn trusting(certificate: &Path) -> Result<Arc<ClientConfig>, Failure>
     Ok(Arc::new(config))
 }
 
+/// One connection to such a server, before its handshake.
+pub(crate) fn client(config: &Arc<ClientConfig>) -> io::Result<ClientConnection> {
+    let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+    ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
+}
+
 impl Transport {
     /// Over a stream that is still connecting.
     pub(crate) fn new(tcp: TcpStream, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
-        let client = |config| {
-            let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-            ClientConnection::new(Arc::clone(config), name).map(Box::new).map_err(io::Error::other)
-        };
-        Ok(Self { tcp, tls: tls.map(client).transpose()?, is_drained: false })
+        let tls = tls.map(|config| client(config).map(Box::new)).transpose()?;
+        Ok(Self { tcp, tls, is_drained: false })
     }
 
     pub(crate) const fn tcp(&self) -> &TcpStream {

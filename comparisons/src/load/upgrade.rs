@@ -11,6 +11,10 @@ use super::exchange::number;
 /// RFC 6455 1.3.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
+/// What is offered for compressed messages, each for itself (RFC 7692 7.1).
+const EXTENSION: &str = "Sec-WebSocket-Extensions: permessage-deflate; \
+     server_no_context_takeover; client_no_context_takeover\r\n";
+
 /// A server that answers with more than this before a blank line means something else.
 const ANSWER_BYTES_MAX: usize = 8192;
 
@@ -22,6 +26,7 @@ const STATUS_BYTES_MAX: usize = 60;
 pub(crate) struct Upgrade {
     host: SocketAddr,
     path: String,
+    compressed: bool,
 }
 
 /// Why there is no WebSocket.
@@ -34,17 +39,23 @@ pub(crate) enum Refusal {
 }
 
 impl Upgrade {
-    pub(crate) fn new(host: SocketAddr, path: &str) -> Self {
-        Self { host, path: path.to_owned() }
+    /// `compressed`: for messages that are, each for itself.
+    pub(crate) fn new(host: SocketAddr, path: &str, compressed: bool) -> Self {
+        Self { host, path: path.to_owned(), compressed }
+    }
+
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.compressed
     }
 
     /// The request of one connection.
     pub(crate) fn request(&self, connection: u32) -> Vec<u8> {
-        let Self { host, path } = self;
+        let Self { host, path, compressed } = self;
         let key = key(connection);
+        let extension = if *compressed { EXTENSION } else { "" };
         format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+             Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n{extension}\r\n"
         )
         .into_bytes()
     }
@@ -56,6 +67,7 @@ pub(crate) fn answer(
     head: &mut Vec<u8>,
     got: &mut &[u8],
     connection: u32,
+    compressed: bool,
 ) -> Result<bool, Refusal> {
     while !head.ends_with(b"\r\n\r\n") {
         let Some((byte, rest)) = got.split_first() else { return Ok(false) };
@@ -65,10 +77,10 @@ pub(crate) fn answer(
         head.push(*byte);
         *got = rest;
     }
-    check(head, connection).map(|()| true)
+    check(head, connection, compressed).map(|()| true)
 }
 
-fn check(head: &[u8], connection: u32) -> Result<(), Refusal> {
+fn check(head: &[u8], connection: u32, compressed: bool) -> Result<(), Refusal> {
     let head = String::from_utf8_lossy(head);
     let mut lines = head.split("\r\n");
     let status = lines.next().unwrap_or_default();
@@ -76,6 +88,7 @@ fn check(head: &[u8], connection: u32) -> Result<(), Refusal> {
         return Err(Refusal::Refused(status.chars().take(STATUS_BYTES_MAX).collect()));
     }
     let (mut upgrade, mut connected, mut accepted) = (false, false, false);
+    let mut compresses = false;
     for line in lines.filter(|line| !line.is_empty()) {
         let (name, value) =
             line.split_once(':').ok_or(Refusal::Wrong("a header without a colon"))?;
@@ -87,6 +100,11 @@ fn check(head: &[u8], connection: u32) -> Result<(), Refusal> {
                 connected = words.any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
             }
             "sec-websocket-accept" => accepted = value == accept(&key(connection)),
+            "sec-websocket-extensions" if compressed => {
+                let mut words = value.split(';').map(str::trim);
+                compresses = words.next() == Some("permessage-deflate")
+                    && words.any(|word| word == "server_no_context_takeover");
+            }
             "sec-websocket-extensions" | "sec-websocket-protocol" => {
                 return Err(Refusal::Wrong("an extension or a protocol that was not asked for"));
             }
@@ -95,6 +113,9 @@ fn check(head: &[u8], connection: u32) -> Result<(), Refusal> {
     }
     if !upgrade || !connected {
         return Err(Refusal::Wrong("a 101 that does not upgrade to websocket"));
+    }
+    if compressed && !compresses {
+        return Err(Refusal::Wrong("no compression, or not each message for itself"));
     }
     if accepted { Ok(()) } else { Err(Refusal::Wrong("a wrong Sec-WebSocket-Accept, or none")) }
 }
@@ -129,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_request() {
-        let upgrade = Upgrade::new("127.0.0.1:7".parse().unwrap(), "/echo");
+        let upgrade = Upgrade::new("127.0.0.1:7".parse().unwrap(), "/echo", false);
         let request = String::from_utf8(upgrade.request(3)).unwrap();
         assert!(request.starts_with("GET /echo HTTP/1.1\r\nHost: 127.0.0.1:7\r\n"), "{request}");
         assert!(request.contains(&key(3)) && request.ends_with("\r\n\r\n"), "{request}");
@@ -142,15 +163,18 @@ mod tests {
         for cut in 0..=end {
             let (mut first, mut second) = text.as_bytes().split_at(cut);
             let mut head = Vec::new();
-            assert_eq!(answer(&mut head, &mut first, 3), Ok(cut == end), "cut at {cut}");
-            assert_eq!(answer(&mut head, &mut second, 3), Ok(true), "cut at {cut}");
+            let first = answer(&mut head, &mut first, 3, false);
+            assert_eq!(first, Ok(cut == end), "cut at {cut}");
+            assert_eq!(answer(&mut head, &mut second, 3, false), Ok(true), "cut at {cut}");
             assert_eq!(second, b"rest");
         }
     }
 
     #[test]
     fn what_is_no_upgrade() {
-        let check = |text: &str| answer(&mut Vec::new(), &mut text.as_bytes(), 3).unwrap_err();
+        let answer =
+            |text: &str, compressed| answer(&mut Vec::new(), &mut text.as_bytes(), 3, compressed);
+        let check = |text: &str| answer(text, false).unwrap_err();
         let refused = check("HTTP/1.1 503 Service Unavailable\r\n\r\n");
         assert_eq!(refused, Refusal::Refused("HTTP/1.1 503 Service Unavailable".to_owned()));
         for (text, what) in [
@@ -164,5 +188,12 @@ mod tests {
             let Refusal::Wrong(why) = check(&text) else { panic!("{text}") };
             assert!(why.contains(what), "{why}");
         }
+        let extended = |extension: &str| {
+            let header =
+                format!("\r\nSec-WebSocket-Extensions: permessage-deflate{extension}\r\n\r\n");
+            answer(&good(3).replace("\r\n\r\n", &header), true)
+        };
+        assert_eq!(extended("; server_no_context_takeover"), Ok(true));
+        assert!(extended("").is_err() && answer(&good(3), true).is_err());
     }
 }

@@ -11,7 +11,7 @@ use super::axis::grouped;
 use super::program::Server;
 
 /// Commands of `load` that have one window and count messages in it.
-const COUNTED: [&str; 4] = ["churn", "echo", "sink", "source"];
+const COUNTED: [&str; 5] = ["churn", "deflate", "echo", "sink", "source"];
 
 /// In so many seconds there are enough messages to say how many system calls each takes.
 const COUNTED_SECONDS: f64 = 1.0;
@@ -54,11 +54,13 @@ pub(crate) struct Workload {
     pub(crate) sweep: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Service {
     #[default]
     Echo,
+    /// Echo over WebSocket, each message compressed for itself.
+    Deflate,
     Sink,
     Source,
 }
@@ -115,7 +117,7 @@ impl Service {
     /// Where it is among those over HTTP.
     pub(crate) const fn path(self) -> &'static str {
         match self {
-            Self::Echo => "/echo",
+            Self::Echo | Self::Deflate => "/echo",
             Self::Sink => "/sink",
             Self::Source => "/source",
         }
@@ -124,7 +126,7 @@ impl Service {
     /// The server's option, for TCP.
     pub(crate) const fn flag(self) -> &'static str {
         match self {
-            Self::Echo => "--echo",
+            Self::Echo | Self::Deflate => "--echo",
             Self::Sink => "--sink",
             Self::Source => "--source",
         }

@@ -37,6 +37,9 @@ const SCRIPTED: [&str; 4] = ["ws-uwebsockets", "ws-gws", "ws-babl", "ws-vertx"];
 /// Where the peers are.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
+/// How the names of peers begin that speak WebSocket.
+const WS: &str = "ws-";
+
 /// What may follow a name.
 const TUNED: &str = "/tuned";
 const FAULTS: [&str; 2] = ["/slow", "/corrupt"];
@@ -104,7 +107,7 @@ impl Server {
     }
 
     pub(crate) fn is_peer(&self) -> bool {
-        self.name.starts_with("echo-") || self.name.starts_with("ws-")
+        self.name.starts_with("echo-") || self.name.starts_with(WS)
     }
 
     /// The same over TCP.
@@ -123,7 +126,7 @@ impl Server {
     }
 
     pub(crate) fn speaks_websocket(&self) -> bool {
-        self.protocol().is_some() || self.name.starts_with("ws-")
+        self.protocol().is_some() || self.name.starts_with(WS)
     }
 
     fn program(&self) -> &str {
@@ -185,6 +188,10 @@ impl Server {
         }
         if let Some(fault) = self.fault() {
             args.extend(["--fault", fault]);
+        }
+        if service == Service::Deflate {
+            args.push("--deflate");
+            args.extend((!self.is_peer()).then_some("shared"));
         }
         args
     }

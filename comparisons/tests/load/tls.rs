@@ -9,6 +9,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ALL_VERSIONS, ServerConfig, ServerConnection, StreamOwned};
 
+use super::websocket::echo_compressed;
 use super::{load, server};
 
 /// A server's certificate, in a file that is removed when this is dropped, and its own part of it.
@@ -34,7 +35,12 @@ impl Certificate {
 
     fn echo(&self) -> SocketAddr {
         let config = Arc::clone(&self.config);
-        server(move |_, stream| echo(stream, &config))
+        server(move |_, stream| echo(accept(stream, &config)?))
+    }
+
+    fn compressed_echo(&self) -> SocketAddr {
+        let config = Arc::clone(&self.config);
+        server(move |_, stream| echo_compressed(&mut accept(stream, &config)?, |_, _| {}))
     }
 }
 
@@ -44,9 +50,14 @@ impl Drop for Certificate {
     }
 }
 
-fn echo(stream: TcpStream, config: &Arc<ServerConfig>) -> io::Result<()> {
+type Tls = StreamOwned<ServerConnection, TcpStream>;
+
+fn accept(stream: TcpStream, config: &Arc<ServerConfig>) -> io::Result<Tls> {
     let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
-    let mut stream = StreamOwned::new(tls, stream);
+    Ok(StreamOwned::new(tls, stream))
+}
+
+fn echo(mut stream: Tls) -> io::Result<()> {
     let mut buf = vec![0; 64 * 1024];
     loop {
         let n = io::Read::read(&mut stream, &mut buf)?;
@@ -71,6 +82,19 @@ fn an_echo_over_tls() {
         assert!(run.number("/messages/received") > 3.0, "{}", run.stdout);
         assert_eq!(run.number("/messages/unanswered"), 0.0);
     }
+}
+
+#[test]
+fn a_compressed_echo_over_tls() {
+    let certificate = Certificate::new("compressed");
+    let options = format!(
+        "--websocket /echo --connections 3 --payload 1024 --in-flight 2 --seconds 0.4 --warm-up 0.1 --tls {}",
+        certificate.file.display()
+    );
+    let run = load("deflate", certificate.compressed_echo(), &options);
+    run.is_clean();
+    assert_eq!(run.number("/connections/opened"), 3.0);
+    assert!(run.number("/messages/received") > 3.0, "{}", run.stdout);
 }
 
 #[test]

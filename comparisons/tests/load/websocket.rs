@@ -13,9 +13,14 @@ use sha1::{Digest, Sha1};
 use super::{RUN_MAX, load, server};
 
 const BINARY: u8 = 0x82;
+const COMPRESSED_TEXT: u8 = 0xc1;
 const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
+
+/// What agrees to compression, behind an accept.
+const DEFLATE: &str =
+    "\r\nSec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover";
 
 /// Runs `serve` on each connection once it is upgraded, with its number and path.
 fn websocket<F>(serve: F) -> SocketAddr
@@ -29,7 +34,7 @@ where
 }
 
 /// Answers the request to upgrade, its accept followed by `more`; says for which path it was.
-fn upgrade(stream: &mut TcpStream, more: &str) -> io::Result<String> {
+fn upgrade(stream: &mut (impl Read + Write), more: &str) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -55,7 +60,7 @@ fn upgrade(stream: &mut TcpStream, more: &str) -> io::Result<String> {
 }
 
 /// The next frame of the client: its first byte, and its payload.
-fn receive(stream: &mut TcpStream) -> io::Result<(u8, Vec<u8>)> {
+fn receive(stream: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     let mut head = [0; 2];
     stream.read_exact(&mut head)?;
     let [first, second] = head;
@@ -162,6 +167,55 @@ fn an_echo() {
     let run = load("echo", good_echo(), &format!("{options} --warm-up 0 --rate 2000"));
     run.is_clean();
     assert_eq!(run.number("/latency_us/count"), 1000.0, "{}", run.stdout);
+}
+
+/// Gives compressed messages back as they came, but for what `change` makes of each by its number.
+fn compressed_echo(change: impl Fn(usize, &mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
+    server(move |_, mut stream| echo_compressed(&mut stream, &change))
+}
+
+pub(super) fn echo_compressed(
+    stream: &mut (impl Read + Write),
+    change: impl Fn(usize, &mut Vec<u8>),
+) -> io::Result<()> {
+    upgrade(stream, DEFLATE)?;
+    for number in 0.. {
+        let (first, payload) = receive(stream)?;
+        assert_eq!(first, COMPRESSED_TEXT);
+        let mut answer = frame(first, &payload);
+        change(number, &mut answer);
+        stream.write_all(&answer)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_compressed_echo() {
+    let options = "--websocket /echo --connections 3 --in-flight 4 --seconds 0.3 --warm-up 0.1";
+    for payload in [1, 1024, 100_000] {
+        let options = format!("{options} --payload {payload}");
+        let run = load("deflate", compressed_echo(|_, _| {}), &options);
+        run.is_clean();
+        assert_eq!(run.number("/connections/opened"), 3.0);
+        assert!(run.number("/messages/received") > 0.0, "{}", run.stdout);
+    }
+    // Later answers are as the first, byte by byte.
+    let options = format!("{options} --payload 1024");
+    let other = |number: usize, answer: &mut Vec<u8>| {
+        if number == 5 {
+            *answer.last_mut().expect("a byte") ^= 1;
+        }
+    };
+    let run = load("deflate", compressed_echo(other), &options);
+    run.is_wrong("the answer to message 5 is wrong");
+    // The first is the message, and compressed.
+    let plain = |_, answer: &mut Vec<u8>| answer[0] ^= 0x40;
+    let run = load("deflate", compressed_echo(plain), &options);
+    run.is_refused("not compressed");
+    let run = load("deflate", good_echo(), &options);
+    run.is_refused("no compression");
+    let run = load("deflate", good_echo(), "--connections 1 --payload 1 --seconds 0.1");
+    run.is_refused("over WebSocket alone");
 }
 
 #[test]
