@@ -135,7 +135,7 @@ async fn shake_hands(
             let ((), records) = stream.write_all(records).await.into_result()?;
             buffers.give(Slice::into_inner(records));
         }
-        let _failure = session.readable()?;
+        session.readable()?; // or why there is no connection
         if !session.is_handshaking() {
             return Ok(());
         }

@@ -177,6 +177,9 @@ impl Session {
     ) -> (usize, Done) {
         let Self { connection, outgoing, plain, buffers, .. } = self;
         let mut sink = |payload: &[u8]| {
+            if payload.is_empty() {
+                return; // a record may have no payload, which is no end of the stream
+            }
             let taken = if plain.is_empty() { sink(payload) } else { 0 };
             plain.extend_from_slice(&payload[taken..]);
         };
