@@ -110,7 +110,7 @@ def parse_options():
                              "expected, if every one is good")
     options = parser.parse_args()
     if options.deflate != "off" and options.engine != "native":
-        parser.error("tungstenite does not compress")
+        parser.error("--deflate needs the native engine: tungstenite compresses nothing")
     if options.runner is None:
         parser.error("there are the runners kosoku and wstest")
     if options.accept and not (options.all or options.deflate != "off"):
