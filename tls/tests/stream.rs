@@ -4,6 +4,7 @@ mod common;
 
 use std::future::Future;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -382,6 +383,9 @@ fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
     });
 }
 
+/// Where a record says a version, which is to be ignored, and is not signed (RFC 8446 5.1).
+const RECORD_VERSION: Range<usize> = 1..3;
+
 /// One byte of what the client says is another: the handshake fails, or is over at its deadline, or what
 /// was said is not what was signed.
 #[test]
@@ -394,6 +398,9 @@ fn a_handshake_that_was_tampered_with_fails() {
             Sim::fill_random(&mut place);
             let [high, low, bit, _] = place;
             let at = usize::from(u16::from_be_bytes([high, low])) % len;
+            if RECORD_VERSION.contains(&at) {
+                continue;
+            }
             let (a, b) = owned_io_sim::pipe();
             let accepting =
                 Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });

