@@ -1,10 +1,12 @@
-//! What the codecs are fed with and checked by: masked frames that arrive in chunks of 64 KiB.
+//! What the codecs are fed with, checked and timed by: masked frames that arrive in chunks of 64 KiB.
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use owned_io_websocket::frame::{Header, Opcode, mask};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The most bytes that one read brings.
@@ -150,4 +152,10 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
+}
+
+/// How much processor time this thread has used.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -1,25 +1,21 @@
 //! Processor time of this thread, for criterion.
 
-use criterion::measurement::{Measurement, ValueFormatter, WallTime};
-use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-pub(crate) struct CpuTime;
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
+use owned_io_comparisons_codec::cpu_time;
 
-fn now() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
+pub(crate) struct CpuTime;
 
 impl Measurement for CpuTime {
     type Intermediate = Duration;
     type Value = Duration;
 
     fn start(&self) -> Duration {
-        now()
+        cpu_time()
     }
     fn end(&self, start: Duration) -> Duration {
-        now() - start
+        cpu_time() - start
     }
     fn add(&self, a: &Duration, b: &Duration) -> Duration {
         *a + *b

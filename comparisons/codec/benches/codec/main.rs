@@ -11,6 +11,7 @@
 #![allow(missing_docs, reason = "made by criterion's macros")]
 
 mod cpu_time;
+mod encode;
 mod ours;
 mod peers;
 
@@ -44,8 +45,8 @@ fn encode(c: &mut Criterion<CpuTime>) {
     for len in [16, 200] {
         let group = &mut group(c, &format!("encode/{len}"), ENCODED_MESSAGES);
         let expected = ENCODED_MESSAGES * (len + if len < 126 { 2 } else { 4 });
-        write(group, "owned-io", expected, ours::encode(len, ENCODED_MESSAGES));
-        write(group, "tungstenite", expected, peers::tungstenite_encode(len, ENCODED_MESSAGES));
+        write(group, "owned-io", expected, encode::owned_io(len, ENCODED_MESSAGES));
+        write(group, "tungstenite", expected, encode::tungstenite(len, ENCODED_MESSAGES));
     }
 }
 

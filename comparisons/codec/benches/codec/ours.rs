@@ -1,12 +1,11 @@
 //! The engine, driven as a stream drives it, and the floor under it.
 
 use std::hint::black_box;
-use std::io::Write;
 use std::time::Instant;
 
 use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire};
 use owned_io_websocket::frame::mask;
-use owned_io_websocket::{Config, Decoded, Engine, Event, Kind, Part};
+use owned_io_websocket::{Config, Decoded, Engine, Event};
 
 /// A receive buffer, as a stream has one: bytes are read behind those that are not decoded yet.
 struct Buffer {
@@ -117,25 +116,5 @@ pub(crate) fn floor(wire: &Wire) -> impl FnMut() -> usize {
             read += black_box(buf).len();
         }
         read
-    }
-}
-
-/// Says how many bytes went out.
-pub(crate) fn encode(len: usize, messages: usize) -> impl FnMut() -> usize {
-    let mut config = Config::default();
-    config.queue_bytes_max = usize::MAX;
-    let Engine { mut sender, control, .. } = Engine::server(config, Instant::now());
-    let mut connection = Connection::new(&Wire { bytes: Vec::new(), tally: Tally::default() });
-    let (payload, mut queue) = (vec![b'a'; len], Vec::new());
-    move || {
-        for _ in 0..messages {
-            let part = Part::Whole(Kind::Binary);
-            sender.encode(&control, part, black_box(&payload), &mut queue).unwrap();
-        }
-        connection.written = 0;
-        connection.write_all(black_box(&queue)).unwrap();
-        sender.handle_written(&control, queue.len(), Instant::now());
-        queue.clear();
-        connection.written
     }
 }

@@ -1,11 +1,10 @@
 //! The others, each through its public API, on a connection that is always ready.
 
 use std::future::Future;
-use std::hint::black_box;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_core::Stream;
 use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire};
 
@@ -89,21 +88,5 @@ pub(crate) fn web_socket(wire: &Wire) -> impl FnMut(&mut Tally) {
                 _ => panic!("no data"),
             }
         }
-    }
-}
-
-/// Says how many bytes went out.
-pub(crate) fn tungstenite_encode(len: usize, messages: usize) -> impl FnMut() -> usize {
-    use tungstenite::protocol::{Role, WebSocket};
-    let connection = Connection::new(&Wire { bytes: Vec::new(), tally: Tally::default() });
-    let mut socket = WebSocket::from_raw_socket(connection, Role::Server, None);
-    let payload = Bytes::from(vec![b'a'; len]);
-    move || {
-        socket.get_mut().written = 0;
-        for _ in 0..messages {
-            socket.write(tungstenite::Message::Binary(black_box(&payload).clone())).unwrap();
-        }
-        socket.flush().unwrap();
-        socket.get_ref().written
     }
 }
