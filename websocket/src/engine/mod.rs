@@ -2,13 +2,15 @@
 
 mod clock;
 mod control;
+mod event;
 mod receive;
 mod send;
 
 use std::time::Instant;
 
 pub use control::{Control, State};
-pub use receive::{Decoded, Event, Piece, Receiver};
+pub use event::{Decoded, Event, Piece};
+pub use receive::Receiver;
 pub use send::Sender;
 
 use crate::Config;
@@ -23,8 +25,8 @@ use crate::Config;
 ///
 /// # The order of calls
 ///
-/// Reading: read bytes into a buffer, tell [`Control::handle_received`], and call
-/// [`Receiver::decode`] until it needs more. Writing: [`Sender::encode`] messages, then
+/// Reading: tell [`Control::handle_reading`], read bytes into a buffer, tell
+/// [`Control::handle_received`], and call [`Receiver::decode`] until it needs more. Writing: [`Sender::encode`] messages, then
 /// [`Sender::poll_control`], write the bytes, and tell [`Sender::handle_written`]. After either,
 /// and when [`Control::poll_timeout`] is due ([`Control::handle_timeout`]), there may be something
 /// for `poll_control` to send. Once [`Control::state`] is [`Closed`](State::Closed) and all is

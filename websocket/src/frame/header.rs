@@ -48,8 +48,8 @@ impl Header {
     ///
     /// # Errors
     /// What this frame must not look like whoever sent it and whatever came before: reserved bits
-    /// (but for [`compressed`](Self::compressed)) and opcodes, a length not written in the fewest bytes, a control frame that is fragmented or
-    /// longer than 125 bytes.
+    /// (but for [`compressed`](Self::compressed)) and opcodes, a length not written in the fewest bytes, a
+    /// control frame that is fragmented or longer than 125 bytes.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let &[first, second, ..] = bytes else { return Ok(None) };

@@ -11,7 +11,7 @@ use crate::frame::Header;
 /// [`Outgoing::write_frame`](super::Outgoing::write_frame).
 ///
 /// Cloning it copies nothing, and it may go to other threads. It is not compressed, whatever a connection
-/// has agreed on: that allows of messages as they are, too.
+/// has agreed on: where messages may be compressed, they may also come as they are.
 ///
 /// ```
 /// use owned_io_websocket::stream::{EncodedFrame, Error, Outgoing};
