@@ -38,13 +38,15 @@ pub struct Config {
     /// How long the peer may stay silent after a ping before the connection fails. Any byte counts,
     /// not a pong alone: within a long frame a peer has no way to send one. Default 20 s.
     pub pong_timeout: Duration,
-    /// How long a connection stays open with no message either way, pings answered or not. Default
-    /// none: waiting for something to happen is what many connections are for.
+    /// How long a connection stays open with no message either way, pings answered or not; a program that
+    /// neither receives nor sends for that long is idle, too. Default none: waiting for something to happen
+    /// is what many connections are for.
     pub idle_timeout: Option<Duration>,
     /// How long a message may take to come, from the first byte of its first frame to the last of its
-    /// last. Default 2 minutes: 64 MiB at 5 Mbit/s. A peer that sends a byte now and then answers pings
-    /// well enough, and would have the program hold what it has of the message for ever. None, for messages
-    /// without end, which are taken in pieces.
+    /// last; time in which nobody waits for more of it, because the program is busy, does not count. Default
+    /// 2 minutes: 64 MiB at 5 Mbit/s. A peer that sends a byte now and then answers pings well enough, and
+    /// would have the program hold what it has of the message for ever. None, for messages without end,
+    /// which are taken in pieces.
     pub message_timeout: Option<Duration>,
     /// How long the peer may take nothing of what is being written to it. Default 60 s: a peer that
     /// only sends is there, as far as pings can tell, and would have the program hold a queue for ever.
@@ -55,7 +57,9 @@ pub struct Config {
     /// The longest head of the opening handshake, in bytes. Default 8 KiB: browsers send a few
     /// hundred bytes, and cookies.
     pub head_bytes_max: usize,
-    /// How long the opening handshake may take, from the first byte awaited on. Default 10 s.
+    /// How long each step of the opening handshake may take: for a client, its request and the
+    /// answer to it; for a server, the request, from when it is waited for, its own answer, and after a
+    /// refusal the client's ending the stream. Default 10 s.
     pub handshake_timeout: Duration,
     /// Whether messages may be compressed, and how: offered by a client, and agreed to by a server that
     /// is offered it. Default none: it takes several times as long as all else that is done for a

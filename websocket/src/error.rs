@@ -85,7 +85,7 @@ pub enum Timeout {
     Pong,
     /// No message went either way.
     Idle,
-    /// A message that the peer began has not come to its end.
+    /// A message, or another frame, that the peer began has not come to its end.
     Message,
     /// The peer took nothing of what was written to it.
     Write,

@@ -5,8 +5,8 @@ mod counting;
 
 use std::time::Instant;
 
-use common::{BINARY, CONTINUATION, FIN, PING, ROLES, TEXT, engine, frame};
-use counting::allocations;
+use common::{BINARY, CONTINUATION, FIN, KEY, PING, ROLES, Role, TEXT, engine, frame};
+use counting::{allocations, live_bytes, peak_bytes};
 use owned_io_websocket::{Config, Decoded, Engine, Event, Kind, Part};
 
 #[test]
@@ -42,6 +42,26 @@ fn echo_of_every_size_in_both_roles() {
             out.clear();
         }
         assert_eq!(allocations(), before);
+    }
+}
+
+/// Whatever it announces: not even a limit is needed for that.
+#[test]
+fn a_header_takes_no_memory() {
+    let mut config = Config::default();
+    (config.frame_bytes_max, config.message_bytes_max) = (usize::MAX, usize::MAX);
+    for len in [1_u64 << 20, 1 << 40, 1 << 62, 1 << 63] {
+        for config in [Config::default(), config] {
+            let Engine { mut receiver, control, .. } = engine(Role::Server, config);
+            let mut header =
+                [vec![FIN | BINARY, 0xFF], len.to_be_bytes().to_vec(), KEY.to_vec()].concat();
+            let before = live_bytes();
+            peak_bytes();
+            let is_refused = receiver.decode(&control, &mut header).is_err();
+            assert_eq!(is_refused, len > (config.frame_bytes_max as u64).min(isize::MAX as u64));
+            let peak = peak_bytes() - before;
+            assert!(peak <= 256, "{peak} bytes: at most a close frame");
+        }
     }
 }
 

@@ -3,10 +3,6 @@
 mod common;
 mod ends;
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
-
 use common::{BINARY, CLOSE, CONTINUATION, FIN, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, buffers, pair, raw_client, read_to_end, simulate};
 use owned_io::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
@@ -157,56 +153,6 @@ fn a_connection_that_is_over_holds_no_memory() {
             assert_eq!(message, Some(Message::Binary(&[2; 20_000])), "the promise was given back");
         }
     });
-}
-
-#[test]
-fn a_receive_that_is_dropped_at_any_await_is_told_unless_all_had_come() {
-    let wire = [
-        frame(Role::Server, FIN | TEXT, b"short"),
-        frame(Role::Server, FIN | BINARY, &[1; 9_000]),
-        frame(Role::Server, FIN | BINARY, &[2; 30_000]),
-        frame(Role::Server, FIN | CLOSE, b""),
-    ];
-    let expected = [&b"short"[..], &[1; 9_000], &[2; 30_000]];
-    let mut dropped_at = std::collections::BTreeSet::new();
-    for waits in 0..2_000 {
-        let result = Sim::block_on(owned_io_sim::Config::with_seed(waits / 40), async {
-            let (mut server, raw) = raw_client(Config::default(), buffers(), b"").await;
-            let _peer = send(raw, wire.concat());
-            let (mut waits_left, mut received) = (waits % 40, 0);
-            loop {
-                let message = {
-                    let mut receiving = pin!(server.incoming.receive());
-                    poll_fn(|cx| match receiving.as_mut().poll(cx) {
-                        Poll::Pending if waits_left == 0 => Poll::Ready(None),
-                        Poll::Pending => {
-                            waits_left -= 1;
-                            Poll::Pending
-                        }
-                        Poll::Ready(message) => Poll::Ready(Some(message.unwrap())),
-                    })
-                    .await
-                };
-                match message {
-                    None => break,
-                    Some(None) => return None,
-                    Some(Some(message)) => assert_eq!(message.as_bytes(), expected[received]),
-                }
-                received += 1;
-            }
-            assert_eq!(server.incoming.try_receive(), None);
-            for _ in 0..2 {
-                match server.incoming.receive().await {
-                    Err(Error::Interrupted) => {}
-                    Ok(None) => assert_eq!(received, expected.len()),
-                    other => panic!("{other:?}"),
-                }
-            }
-            Some(received)
-        });
-        dropped_at.extend(result.unwrap());
-    }
-    assert!(dropped_at.into_iter().eq(0..=expected.len()), "before each, and before the end");
 }
 
 #[test]

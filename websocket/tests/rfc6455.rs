@@ -483,9 +483,15 @@ fn a_message_that_does_not_end_closes_the_connection() {
     // The next one has its own time, also if it comes with the end of the one before.
     assert_eq!(receive(60, &whole[..8]), due(120));
     assert_eq!(receive(70, &[&whole[8..], &whole[..8]].concat()), due(130));
-    assert_eq!(control.handle_timeout(start + 129 * SECOND), Ok(()));
+
+    // What passes until it is read on does not count, however often that begins.
+    control.handle_reading(start + 75 * SECOND);
+    assert_eq!(control.poll_timeout(), due(135));
+    control.handle_reading(start + 80 * SECOND);
+    assert_eq!(control.poll_timeout(), due(135));
+    assert_eq!(control.handle_timeout(start + 134 * SECOND), Ok(()));
     let late = Err(Error::Timeout(Timeout::Message));
-    assert_eq!(control.handle_timeout(start + 130 * SECOND), late);
+    assert_eq!(control.handle_timeout(start + 135 * SECOND), late);
     let close = Got::Close(Some(CloseCode::POLICY), String::new());
     assert_eq!(sent(&mut engine), [Got::Pong(vec![]), close]);
 }
@@ -502,6 +508,19 @@ fn a_peer_that_does_not_answer_a_close_is_given_up() {
     assert_eq!(engine.control.handle_timeout(start + 8 * SECOND), Err(late));
     assert_eq!((engine.control.state(), engine.control.failure()), (State::Closed, Some(late)));
     assert_eq!(sent(&mut engine), []);
+}
+
+/// However long ago its bytes were read: nobody has told the time since.
+#[test]
+fn a_violation_has_its_time_from_when_it_is_found() {
+    let start = Instant::now();
+    let Engine { mut receiver, control, .. } = Engine::server(Config::default(), start);
+    let unmasked = Error::Peer(Violation::NotMasked);
+    assert_eq!(receiver.decode(&control, &mut [FIN | TEXT, 1, b'a']), Err(unmasked));
+    assert_eq!(control.handle_timeout(start + 60 * SECOND), Ok(()));
+    assert_eq!(control.poll_timeout(), Some(start + 65 * SECOND));
+    let late = Err(Error::Timeout(Timeout::Close));
+    assert_eq!(control.handle_timeout(start + 65 * SECOND), late);
 }
 
 #[test]

@@ -632,10 +632,8 @@ fn requests_are_looked_at_before_they_are_answered() {
         let (asked, served) = ask(Offer { path: "/", ..chat }).await;
         let rejected = HandshakeError::Rejected { status: 404 };
         assert!(matches!(asked, Err(Error::NotUpgraded(error)) if error == rejected));
-        assert!(
-            !served.unwrap_or(false),
-            "refused, whether or not the client waited for all of it"
-        );
+        // The client may have gone before it had all of the answer.
+        assert!(matches!(served, Ok(false) | Err(Error::Io(_))), "{served:?}");
 
         let (asked, served) = ask(Offer { headers: &[("Origin", "https://evil")], ..chat }).await;
         let rejected = HandshakeError::Rejected { status: 403 };

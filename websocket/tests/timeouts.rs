@@ -3,15 +3,17 @@
 mod common;
 mod ends;
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use common::{BINARY, FIN, PING, PONG, Role, frame};
+use common::{BINARY, CONTINUATION, FIN, PING, PONG, Role, TEXT, frame};
 use ends::{
     NORMAL, Protocol, buffers, pair, raw_client, read_to_end, request, seconds_since, simulate,
 };
 use owned_io::{ByteStream, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, pipe};
-use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept};
+use owned_io_websocket::handshake::{Offer, Refusal};
+use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
 use owned_io_websocket::{Config, Timeout, Violation};
 
 #[test]
@@ -137,6 +139,132 @@ fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
     });
 }
 
+/// The program is busy, or waits for somebody else, and the peer's bytes wait for it.
+#[test]
+fn time_in_which_nobody_receives_is_not_the_peers() {
+    simulate(|| async {
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        let long = frame(Role::Server, FIN | BINARY, &[1; 100_000]);
+        let (start, rest) = long.split_at(500);
+        let first = [&frame(Role::Server, FIN | TEXT, b"good")[..], start].concat();
+        let rest = rest.to_vec();
+        let peer = Sim::spawn(async move {
+            raw.write_all(first).await.into_result()?;
+            raw.write_all(rest).await.into_result()?;
+            raw.write_all(frame(Role::Server, FIN | BINARY, &[2; 400_000])).await.into_result()?;
+            Ok::<_, std::io::Error>(raw)
+        });
+        assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("good")));
+        Sim::sleep(Duration::from_secs(130)).await;
+        // Looked at, and seen to be incomplete, which is not to wait for it either.
+        assert_eq!(server.incoming.try_receive(), None);
+        Sim::sleep(Duration::from_secs(130)).await;
+        let message = server.incoming.receive().await.unwrap();
+        assert_eq!(message, Some(Message::Binary(&[1; 100_000])));
+
+        let (mut bytes, start) = (0, Sim::now());
+        while let Some(piece) = server.incoming.receive_piece().await.unwrap() {
+            bytes += piece.payload.len();
+            let last = piece.last;
+            Sim::sleep(Duration::from_secs(20)).await;
+            if last {
+                break;
+            }
+        }
+        assert!(bytes == 400_000 && seconds_since(start) > 2 * 120);
+        peer.await.unwrap().unwrap();
+    });
+}
+
+/// Whether or not the peer answers pings, or sends some between the fragments.
+#[test]
+fn a_message_in_fragments_has_its_time_too() {
+    simulate(|| async {
+        for limit in [Some(Duration::from_secs(100)), None] {
+            for pieces in [false, true] {
+                let mut config = Config::default();
+                config.message_timeout = limit;
+                let (mut server, raw) = raw_client(config, buffers(), b"").await;
+                let (mut read, mut write) = raw.into_split();
+                let fragments = Sim::spawn(async move {
+                    write.write_all(frame(Role::Server, TEXT, b"a")).await.into_result()?;
+                    for _ in 0..40 {
+                        Sim::sleep(Duration::from_secs(9)).await;
+                        let ping = frame(Role::Server, FIN | PING, b"");
+                        write.write_all(ping).await.into_result()?;
+                        let next = frame(Role::Server, CONTINUATION, b"b");
+                        write.write_all(next).await.into_result()?;
+                    }
+                    let end = frame(Role::Server, FIN | CONTINUATION, b"");
+                    write.write_all(end).await.into_result()
+                });
+                let peer = Sim::spawn(async move { read_to_end(&mut read).await });
+                let start = Sim::now();
+                let got = loop {
+                    if pieces {
+                        match server.incoming.receive_piece().await {
+                            Ok(Some(piece)) if !piece.last => {}
+                            other => break other.map(drop),
+                        }
+                    } else {
+                        break server.incoming.receive().await.map(drop);
+                    }
+                };
+                match limit {
+                    None => {
+                        got.unwrap();
+                        assert_eq!(seconds_since(start), 360);
+                    }
+                    Some(_) => {
+                        let error = got.unwrap_err();
+                        let late = Protocol::Timeout(Timeout::Message);
+                        assert!(matches!(error, Error::Protocol(error) if error == late));
+                        assert!((100..=105).contains(&seconds_since(start)));
+                        drop(server);
+                        assert!(peer.await.unwrap().ends_with(b"\x88\x02\x03\xF0"));
+                        fragments.await.unwrap().unwrap_err();
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// An error that is found while no buffer is left, and a peer that has more to send: if that were not
+/// read, the peer would not see the close frame.
+#[test]
+fn a_violation_is_told_even_if_no_buffer_is_left() {
+    simulate(|| async {
+        let mut pool = PoolConfig::default();
+        pool.leased_max = 1;
+        let buffers = Buffers::new(Pool::new(pool), 1 << 20);
+        let (mut server, mut raw) = raw_client(Config::default(), buffers.clone(), b"").await;
+        let peer = Sim::spawn(async move {
+            raw.write_all(b"\x81\x01a".to_vec()).await.into_result().unwrap(); // not masked
+            for _ in 0..10 {
+                Sim::sleep(Duration::from_secs(1)).await;
+                let _ = raw.write_all(vec![0; 10_000]).await; // sooner or later it is gone
+            }
+            read_to_end(&mut raw).await
+        });
+        let elsewhere = Sim::spawn(async move {
+            Sim::sleep(Duration::from_millis(500)).await; // by when the violation is found
+            buffers.pool().take().unwrap()
+        });
+        let start = Sim::now();
+        let error = server.incoming.receive().await.unwrap_err();
+        let unmasked = Protocol::Peer(Violation::NotMasked);
+        assert!(matches!(error, Error::Protocol(error) if error == unmasked));
+        assert_eq!(
+            seconds_since(start),
+            5,
+            "as long as the peer sends, at most for the close timeout"
+        );
+        assert_eq!(peer.await.unwrap(), b"\x88\x02\x03\xEA");
+        drop(elsewhere.await.unwrap());
+    });
+}
+
 #[test]
 fn a_close_that_is_not_answered_ends_in_time() {
     simulate(|| async {
@@ -161,6 +289,61 @@ fn a_close_that_is_not_answered_ends_in_time() {
 }
 
 #[test]
+fn a_server_that_does_not_answer_a_handshake_is_given_up() {
+    simulate(|| async {
+        for dribbles in [false, true] {
+            let (a, mut raw) = pipe();
+            let buffers = buffers();
+            let pool = buffers.pool().clone();
+            let asking = Sim::spawn(async move {
+                let (start, offer) = (Sim::now(), Offer::default());
+                let asked = connect::<Sim, _>(a, &buffers, Config::default(), &offer).await;
+                (asked.map(drop).unwrap_err(), seconds_since(start))
+            });
+            for byte in b"HTTP/1.1 101 Switching Protocols\r\n" {
+                Sim::sleep(Duration::from_secs(1)).await;
+                if dribbles && raw.write_all(vec![*byte]).await.into_result().is_err() {
+                    break;
+                }
+            }
+            let (error, secs) = asking.await.unwrap();
+            let late = matches!(error, Error::Io(error) if error.kind() == ErrorKind::TimedOut);
+            assert!(late && secs == 10);
+            assert_eq!(pool.leased(), 0);
+        }
+        let (a, raw) = pipe();
+        drop(raw);
+        let offer = Offer::default();
+        let asked = connect::<Sim, _>(a, &buffers(), Config::default(), &offer).await.map(drop);
+        assert!(matches!(asked, Err(Error::Io(_))), "{asked:?}");
+    });
+}
+
+/// It neither reads the answer nor ends the stream, or sends without end.
+#[test]
+fn a_client_that_is_refused_has_little_time() {
+    simulate(|| async {
+        for floods in [false, true] {
+            let (a, mut raw) = pipe();
+            let accepted = Sim::spawn(async move {
+                let start = Sim::now();
+                let accepted = accept::<Sim, _>(a, &buffers(), Config::default()).await.map(drop);
+                (accepted.unwrap_err(), seconds_since(start))
+            });
+            raw.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+            let mut sent = 0;
+            while floods && raw.write_all(vec![b'x'; 64 * 1024]).await.into_result().is_ok() {
+                sent += 64 * 1024;
+                assert!(sent < 4 << 20, "a megabyte, and what is on the way");
+            }
+            let (error, secs) = accepted.await.unwrap();
+            assert!(matches!(error, Error::Refused(Refusal::NoUpgrade)), "{error:?}");
+            assert_eq!(secs, if floods { 0 } else { 10 });
+        }
+    });
+}
+
+#[test]
 fn a_handshake_of_a_byte_a_second_is_cut_off() {
     simulate(|| async {
         let (a, mut raw) = pipe();
@@ -178,8 +361,7 @@ fn a_handshake_of_a_byte_a_second_is_cut_off() {
             Sim::sleep(Duration::from_secs(1)).await;
         }
         let (error, secs) = accepted.await.unwrap();
-        let late =
-            matches!(error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut);
+        let late = matches!(error, Error::Io(error) if error.kind() == ErrorKind::TimedOut);
         assert!(late && secs == 10);
         assert_eq!(pool.leased(), 0);
     });

@@ -21,12 +21,17 @@ pub(super) struct Clock {
     /// next, and otherwise `now`. So a message costs one store, and the engine need not be told the time
     /// with each.
     data: Cell<bool>,
-    /// When a message began to come, if one has come in part.
+    /// When a message began to come, if one has come in part; later by the time in which nobody read.
     message_at: Cell<Option<Instant>>,
+    /// Whether nobody has read since bytes of the peer came last.
+    is_read_over: Cell<bool>,
     /// When a write that waits for the peer began, or last went on.
     blocked_at: Cell<Option<Instant>>,
     /// When the closing handshake began, or the peer last took some of what was queued before it.
     closing_at: Cell<Option<Instant>>,
+    /// Whether it began since `now`, which may be long ago: what made it begin may have been read long
+    /// before it was decoded. Its time is the next that is told.
+    is_closing_new: Cell<bool>,
 
     idle_timeout: Option<Duration>,
     ping_interval: Option<Duration>,
@@ -58,20 +63,38 @@ impl Clock {
             data_at: Cell::new(now),
             data: Cell::new(false),
             message_at: Cell::new(None),
+            is_read_over: Cell::new(false),
             blocked_at: Cell::new(None),
             closing_at: Cell::new(None),
+            is_closing_new: Cell::new(false),
         }
     }
 
     pub(super) fn set(&self, now: Instant) {
         self.settle_data();
         self.now.set(now.max(self.now.get()));
+        if self.is_closing_new.take() {
+            self.closing_at.set(Some(self.now.get()));
+        }
+    }
+
+    /// A read begins.
+    pub(super) fn handle_reading(&self, now: Instant) {
+        self.set(now);
+        if self.is_read_over.take()
+            && let Some(began_at) = self.message_at.get()
+        {
+            let now = self.now.get();
+            let paused = now.saturating_duration_since(self.heard_at.get());
+            self.message_at.set(Some((began_at + paused).min(now)));
+        }
     }
 
     pub(super) fn handle_received(&self, now: Instant) {
         self.set(now);
         self.heard_at.set(self.now.get());
         self.pinged_at.set(None);
+        self.is_read_over.set(true);
     }
 
     #[inline]
@@ -113,8 +136,14 @@ impl Clock {
             .and_then(|(at, timeout)| at.checked_add(timeout))
     }
 
-    /// The closing handshake begins, or has come further.
+    /// The closing handshake begins.
     pub(super) fn handle_close(&self) {
+        self.closing_at.set(Some(self.now.get()));
+        self.is_closing_new.set(true);
+    }
+
+    /// The peer has taken some of what was queued before the close frame, or that.
+    pub(super) fn handle_close_progress(&self) {
         self.closing_at.set(Some(self.now.get()));
     }
 

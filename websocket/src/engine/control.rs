@@ -23,15 +23,13 @@ use crate::{CloseCode, CloseFrame, Config, Error, Misuse, Timeout, Violation};
 ///   [`handle_timeout`](Self::handle_timeout) says that it has waited for long enough.
 #[repr(C)] // what each message looks at comes first, in as few cache lines as it fits
 pub struct Control {
-    /// False only if all three slots are empty.
+    /// False only if nothing is to be sent of what is in the slots.
     due: Cell<bool>,
     local: Cell<Local>,
     /// Whether the peer's close frame has come.
     peer_closed: Cell<bool>,
     /// Whether nothing is to be sent any more, not even a close frame.
     ended: Cell<bool>,
-    /// Whether our close frame is encoded, and no write was told of since.
-    is_close_new: Cell<bool>,
     failure: Cell<Option<Error>>,
     clock: Clock,
     pong: Slot,
@@ -73,7 +71,6 @@ impl Control {
             peer_closed: Cell::new(false),
             failure: Cell::new(None),
             ended: Cell::new(false),
-            is_close_new: Cell::new(false),
         }
     }
 
@@ -110,10 +107,16 @@ impl Control {
     /// # Errors
     /// [`Misuse::LongControlFrame`] if the reason is above 123 bytes.
     pub fn close(&self, frame: CloseFrame<'_>, now: Instant) -> Result<(), Error> {
-        let payload = Payload::close(frame)?;
+        self.queue_close(Payload::close(frame)?);
         self.clock.set(now);
-        self.queue_close(payload);
         Ok(())
+    }
+
+    /// A read begins: call it before each, and what passed since bytes came last, in which the program was
+    /// busy or waited for something else, does not count as time of the
+    /// [message](crate::Config::message_timeout) that has come in part.
+    pub fn handle_reading(&self, now: Instant) {
+        self.clock.handle_reading(now);
     }
 
     /// Bytes of the peer came: call it after each read, before they are decoded.
@@ -156,8 +159,8 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Timeout`]. After [`Timeout::Pong`], [`Timeout::Idle`] and [`Timeout::Message`] a close
-    /// frame is to be sent, after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to shut the stream
-    /// down.
+    /// frame is to be sent, after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to
+    /// shut the stream down.
     pub fn handle_timeout(&self, now: Instant) -> Result<(), Error> {
         match self.clock.handle_timeout(now) {
             None => Ok(()),
@@ -165,6 +168,7 @@ impl Control {
             Some(Due::Timeout(timeout)) => {
                 self.ended.set(timeout == Timeout::Close);
                 self.fail(Error::Timeout(timeout));
+                self.clock.set(now);
                 Err(Error::Timeout(timeout))
             }
         }
@@ -259,7 +263,6 @@ impl Control {
         }
         if let Some(close) = self.close.take() {
             self.local.set(Local::Sent);
-            self.is_close_new.set(true);
             return Some((Opcode::Close, close));
         }
         self.due.set(false);
@@ -269,11 +272,9 @@ impl Control {
     fn handle_write(&self, now: Instant, is_blocked: bool) {
         self.clock.handle_write(now);
         self.clock.handle_blocked(is_blocked);
-        // What is queued before a close frame takes its time; but who broke the protocol has no claim,
-        // except to the close frame: what made it due may have been read long before it was decoded.
-        let is_new = self.is_close_new.take();
-        if self.clock.is_closing() && (self.failure.get().is_none() || is_new) {
-            self.clock.handle_close();
+        // What is queued before a close frame takes its time; but who broke the protocol has no claim.
+        if self.clock.is_closing() && self.failure.get().is_none() {
+            self.clock.handle_close_progress();
         }
     }
 

@@ -15,6 +15,10 @@ use crate::frame::Header;
 use crate::handshake::{HandshakeError, Key, Offer, Origins, Refusal, Request, Response, respond};
 use crate::{Config, Engine};
 
+/// How much a client may send behind a request that is refused, and still be sure to see the answer: what
+/// comes is thrown away.
+const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
+
 /// The server's side of a connection, whatever path it asks for and wherever it comes from.
 ///
 /// To look at the request first, see [`Pending`].
@@ -264,7 +268,13 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         };
         timeout::<R, _>(limit, &connection, writing).await?;
         let reading = async {
-            while !self.stream.read_pooled(self.buffers.pool()).await?.is_empty() {}
+            let mut read = 0;
+            while read < DISCARDED_BYTES_MAX {
+                match self.stream.read_pooled(self.buffers.pool()).await?.len() {
+                    0 => break,
+                    bytes => read += bytes,
+                }
+            }
             Ok(())
         };
         let _ = timeout::<R, io::Result<()>>(limit, &connection, reading).await;

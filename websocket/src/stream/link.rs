@@ -11,6 +11,7 @@ use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf};
 use super::Error;
 use super::shared::Shared;
 use super::writer::Half;
+use crate::State;
 
 /// The read half of a connection, and what has to be done while it waits.
 pub(super) struct Link<H> {
@@ -61,12 +62,15 @@ impl<H: OwnedRead> Link<H> {
         result
     }
 
-    /// To be called before more is read of a message: that may be due earlier than all else.
+    /// To be called before more is read of a message: that may be due earlier than all else, but not by
+    /// the time in which nobody read.
     #[inline]
     pub(super) fn watch_message(&self) {
-        let Shared { control, alarm, .. } = &*self.shared;
-        if let Some(due) = control.message_deadline() {
-            alarm.borrow_mut().look_again_by(due);
+        let Shared { control, clock, alarm, .. } = &*self.shared;
+        if control.message_deadline().is_some() {
+            control.handle_reading((clock.now)());
+            let due = control.message_deadline();
+            due.map(|due| alarm.borrow_mut().look_again_by(due));
         }
     }
 
@@ -84,7 +88,12 @@ impl<H: OwnedRead> Link<H> {
                 if control.awaits_pong() {
                     alarm.borrow_mut().look_again();
                 }
-                control.handle_received((clock.now)());
+                let now = (clock.now)();
+                control.handle_received(now);
+                if control.state() != State::Open {
+                    // The peer may send without end; and as long as reads do not wait, no alarm is looked at.
+                    let _ = control.handle_timeout(now);
+                }
             }
             // Nothing has happened yet: there was no buffer to read into.
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error.into()),
@@ -116,10 +125,24 @@ impl<H: OwnedRead> Link<H> {
     /// the time to be up. If the connection were closed before, with bytes that nobody has read, the
     /// peer might never see what it was sent last.
     async fn linger(&mut self) {
-        while self.read_pooled().await.is_ok_and(|buf| !buf.is_empty()) {}
+        let shared = Rc::clone(&self.shared);
+        let is_late = || shared.control.handle_timeout((shared.clock.now)()).is_err();
+        while !is_late() && self.discard().await.is_ok_and(|bytes| bytes > 0) {}
         let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Half::Incoming, cx)));
         let _ = poll_fn(|cx| poll_beside_duties(&self.shared, flush.as_mut(), cx)).await;
         self.shared.abort();
+    }
+
+    /// Reads what nobody wants; says how many bytes. All buffers of the pool may be in use, which is no
+    /// reason to close with bytes unread.
+    async fn discard(&mut self) -> io::Result<usize> {
+        const DISCARDED_BYTES_MAX: usize = 4 * 1024; // a read; for some milliseconds, as a rule
+        match self.read_pooled().await {
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
+                self.read(Vec::with_capacity(DISCARDED_BYTES_MAX)).await.0
+            }
+            read => read.map(|buf| buf.len()),
+        }
     }
 }
 

@@ -248,3 +248,45 @@ impl Queue {
         self.pieces.get_or_insert_with(|| self.buffers.take_array()).push(piece);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use owned_io::{Pool, PoolConfig};
+
+    use super::*;
+    use crate::{Config, Engine, Kind};
+
+    fn queue(engine: fn(Config, Instant) -> Engine, masks: bool) -> (Queue, Control) {
+        let Engine { sender, control, .. } = engine(Config::default(), Instant::now());
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
+        (Queue::new(sender, masks, buffers, None), control)
+    }
+
+    /// Where the payload of one frame is when it is written.
+    fn written_from(queue: &mut Queue, control: &Control, payload: Bytes) -> *const u8 {
+        queue.push(control, Part::Whole(Kind::Binary), payload).unwrap();
+        match queue.take(control).unwrap() {
+            Batch::One(bytes) => bytes.as_ptr(),
+            Batch::Many(pieces) => pieces.bufs()[1].as_ptr(),
+        }
+    }
+
+    #[test]
+    fn a_server_writes_a_large_payload_from_where_it_is() {
+        let (mut queue, control) = queue(Engine::server, false);
+        let payload = Bytes::from(vec![7; COPIED_BYTES_MAX + 1]);
+        let at = payload.as_ptr();
+        assert_eq!(written_from(&mut queue, &control, payload.clone()), at);
+        assert_ne!(written_from(&mut queue, &control, payload.slice(1..)), at.wrapping_add(1));
+    }
+
+    #[test]
+    fn a_client_masks_a_large_payload_in_place_if_nobody_else_has_it() {
+        let (mut queue, control) = queue(|config, now| Engine::client(config, now, |_| {}), true);
+        let payload = Bytes::from(vec![7; COPIED_BYTES_MAX + 1]);
+        let at = payload.as_ptr();
+        assert_ne!(written_from(&mut queue, &control, payload.clone()), at);
+        assert!(payload.iter().all(|byte| *byte == 7), "it is somebody else's");
+        assert_eq!(written_from(&mut queue, &control, payload), at);
+    }
+}
