@@ -11,7 +11,6 @@ mod session;
 mod shared;
 mod side;
 mod stream;
-mod writer;
 
 pub use buffers::Buffers;
 pub use error::TlsError;

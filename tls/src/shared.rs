@@ -6,19 +6,18 @@ use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use owned_io::backend::ShutdownTarget;
-use owned_io::{OwnedWrite, ShutdownHandle};
+use owned_io::backend::{Broken, Done, Half, Job, ShutdownTarget, Writer};
+use owned_io::{OwnedWrite, ShutdownHandle, Slice};
 
 use crate::Buffers;
 use crate::session::Session;
-use crate::writer::{Done, Half, Job, Writer};
 
 pub(crate) struct Shared {
     pub(crate) session: RefCell<Session>,
     pub(crate) buffers: Buffers,
     /// Lets the runtime, and all others, have their turn.
     pub(crate) turn: fn() -> Turn,
-    writer: RefCell<Writer>,
+    writer: RefCell<Writer<Records>>,
     /// The transport's.
     connection: ShutdownHandle,
     /// Whether it was this end that ended reads, from beside.
@@ -29,14 +28,10 @@ pub(crate) struct Shared {
     is_shut: Cell<Option<io::Result<()>>>,
 }
 
-pub(crate) type Turn = Pin<Box<dyn Future<Output = ()>>>;
+/// Some of a buffer.
+type Records = Slice<Vec<u8>>;
 
-/// An I/O error to be told again and again.
-#[derive(Clone, Copy)]
-struct Broken {
-    os_error: Option<i32>,
-    kind: io::ErrorKind,
-}
+pub(crate) type Turn = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Shared {
     pub(crate) fn new(
@@ -94,16 +89,16 @@ impl Shared {
         }
     }
 
-    fn poll_job(&self, writer: &mut Writer, half: Half, cx: &Context<'_>) -> Poll<()> {
-        match ready!(writer.poll(half, cx)) {
-            Done::Written(result, buf) => {
-                self.buffers.give(buf);
+    fn poll_job(&self, writer: &mut Writer<Records>, half: Half, cx: &Context<'_>) -> Poll<()> {
+        let Done { result, batch } = ready!(writer.poll(half, cx));
+        match batch {
+            Some(records) => {
+                self.buffers.give(records.into_inner());
                 if let Err(error) = result {
-                    let (os_error, kind) = (error.raw_os_error(), error.kind());
-                    self.broken.set(Some(Broken { os_error, kind }));
+                    self.broken.set(Some((&error).into()));
                 }
             }
-            Done::Shutdown(result) => self.is_shut.set(Some(result)),
+            None => self.is_shut.set(Some(result)),
         }
         Poll::Ready(())
     }
@@ -115,11 +110,5 @@ impl ShutdownTarget for Shared {
             self.is_read_shut.set(true);
         }
         self.connection.shutdown(how);
-    }
-}
-
-impl From<Broken> for io::Error {
-    fn from(Broken { os_error, kind }: Broken) -> Self {
-        os_error.map_or_else(|| kind.into(), Self::from_raw_os_error)
     }
 }

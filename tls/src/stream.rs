@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::{Rc, Weak};
 
+use owned_io::backend::Half;
 use owned_io::{
     BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
     ShutdownHandle, Spare,
@@ -13,7 +14,6 @@ use rustls::{HandshakeKind, ProtocolVersion};
 
 use crate::session::{Readable, Session, WRITE_BYTES_MAX};
 use crate::shared::Shared;
-use crate::writer::Half;
 
 /// A TLS connection over a transport `S`, opened by an [`Acceptor`](crate::Acceptor) or a
 /// [`Connector`](crate::Connector).
@@ -101,7 +101,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
             if has_failed {
                 // The peer is told before whoever reads drops the connection. That it cannot be is
                 // not what they want to know.
-                let _ = poll_fn(|cx| self.shared.poll_flush(Half::Reading, cx)).await;
+                let _ = poll_fn(|cx| self.shared.poll_flush(Half::Read, cx)).await;
             }
             if filling.is_done() {
                 return Ok(());
@@ -138,9 +138,9 @@ impl TlsWriteHalf {
     /// Writes the first of `plain`, and says how many.
     async fn send(&mut self, plain: &[u8]) -> io::Result<usize> {
         // Of a write that was given up, or an alert.
-        poll_fn(|cx| self.shared.poll_flush(Half::Writing, cx)).await?;
+        poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
         let n = self.shared.session.borrow_mut().encrypt(plain)?;
-        poll_fn(|cx| self.shared.poll_flush(Half::Writing, cx)).await?;
+        poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
         Ok(n)
     }
 
@@ -183,8 +183,8 @@ impl OwnedWrite for TlsWriteHalf {
     async fn shutdown(&mut self) -> io::Result<()> {
         self.shared.session.borrow_mut().close();
         // Why that cannot be written, the transport says again.
-        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Writing, cx)).await;
-        poll_fn(|cx| self.shared.poll_shut(Half::Writing, cx)).await
+        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
+        poll_fn(|cx| self.shared.poll_shut(Half::Write, cx)).await
     }
 }
 

@@ -17,15 +17,17 @@ mod time;
 mod vectored;
 mod worker;
 mod write;
+mod writer;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-/// What only the author of a backend needs.
+/// What only the author of a backend needs, or of a protocol over connections.
 pub mod backend {
     pub use crate::net::Turn;
     pub use crate::stream::{Duplex, Endpoint, ShutdownTarget};
     pub use crate::task::run_main;
+    pub use crate::writer::{Batch, Broken, Done, Half, Job, Writer};
 }
 
 pub use beside::{Ready, beside};

@@ -4,6 +4,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 
+use owned_io::backend::Half;
 use owned_io::{BufResult, OwnedRead, Pool, Spare};
 use tungstenite::Message as Theirs;
 
@@ -11,7 +12,6 @@ use super::engine::Next;
 use super::shared::Shared;
 use super::sync::Room;
 use crate::Violation;
-use crate::stream::writer::Half;
 use crate::stream::{Error, Message, Received};
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
@@ -188,7 +188,7 @@ impl<H: OwnedRead> Incoming<H> {
     async fn linger(&mut self) {
         while self.read().await.is_ok_and(|n| n > 0) {}
         let shared = &self.shared;
-        let flushing = poll_fn(|cx| shared.poll_flush(Half::Incoming, cx));
+        let flushing = poll_fn(|cx| shared.poll_flush(Half::Read, cx));
         let mut flushing = pin!(flushing);
         let _ = poll_fn(|cx| shared.poll_beside_duties(flushing.as_mut(), cx)).await;
         shared.abort();

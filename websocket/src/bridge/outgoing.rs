@@ -4,10 +4,10 @@ use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
+use owned_io::backend::Half;
 
 use super::Work;
 use super::shared::Shared;
-use crate::stream::writer::Half;
 use crate::stream::{Error, Message, Unsent};
 use crate::{CloseFrame, Limit, Part};
 
@@ -72,7 +72,7 @@ impl Outgoing {
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
     pub async fn flush(&mut self) -> Result<(), Error> {
-        let flushed = poll_fn(|cx| self.shared.poll_flush(Half::Outgoing, cx)).await;
+        let flushed = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
         flushed.map_err(|error| match self.shared.failure() {
             Some(failure @ crate::Error::Timeout(_)) => failure.into(),
             _ => error.into(),

@@ -9,19 +9,18 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use owned_io::backend::{Broken, Done, Half, Job, Writer};
 use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
 
 use super::engine::{Engine, Next};
 use super::sync::{SyncBuffers, Work};
-use crate::stream::queue::Batch;
 use crate::stream::shared::Sleep;
-use crate::stream::writer::{Done, Half, Job, Writer};
 use crate::{CloseFrame, Config, Error, Misuse, Part, Timeout};
 
 /// What the halves of a connection share.
 pub(super) struct Shared {
     engine: RefCell<Engine>,
-    writer: RefCell<Writer>,
+    writer: RefCell<Writer<Vec<u8>>>,
     pub(super) connection: ShutdownHandle,
     config: Config,
     sleep: fn(Duration) -> Sleep,
@@ -29,7 +28,7 @@ pub(super) struct Shared {
     /// Why the connection failed.
     failure: Cell<Option<Error>>,
     /// Why nothing can be written any more.
-    broken: RefCell<Option<io::Error>>,
+    broken: Cell<Option<Broken>>,
     write_alarm: RefCell<Option<Sleep>>,
     close_alarm: RefCell<Option<Sleep>>,
 }
@@ -62,7 +61,7 @@ impl Shared {
             sleep: |duration| Box::pin(R::sleep(duration)),
             close: Cell::new(Close::No),
             failure: Cell::new(None),
-            broken: RefCell::new(None),
+            broken: Cell::new(None),
             write_alarm: RefCell::new(None),
             close_alarm: RefCell::new(None),
         }
@@ -145,11 +144,11 @@ impl Shared {
     pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         loop {
-            if let Some(broken) = &*self.broken.borrow() {
+            if let Some(broken) = self.broken.get() {
                 if self.close.get() != Close::No {
                     self.abort(); // the peer will never know
                 }
-                return Poll::Ready(Err(again(broken)));
+                return Poll::Ready(Err(broken.into()));
             }
             if !writer.is_busy() {
                 let Some(job) = self.next_job() else {
@@ -164,9 +163,9 @@ impl Shared {
             };
             *self.write_alarm.borrow_mut() = None;
             // Otherwise our side of the stream was ended, or is gone already.
-            if let Some(Batch::One(buf)) = batch {
+            if let Some(buf) = batch {
                 self.with_buffers(|buffers| buffers.give_back(buf));
-                *self.broken.borrow_mut() = result.err();
+                self.broken.set(result.err().as_ref().map(Broken::from));
             }
         }
     }
@@ -178,12 +177,12 @@ impl Shared {
         cx: &mut Context<'_>,
     ) -> Poll<F::Output> {
         if self.engine.borrow().has_replies() || self.writer.borrow().is_busy() {
-            let _ = self.poll_flush(Half::Incoming, cx); // who sends the next message learns of an error
+            let _ = self.poll_flush(Half::Read, cx); // who sends the next message learns of an error
         }
         if let Poll::Ready(output) = operation.as_mut().poll(cx) {
             return Poll::Ready(output);
         }
-        self.writer.borrow_mut().register(Half::Incoming, cx);
+        self.writer.borrow_mut().register(Half::Read, cx);
         ready!(self.poll_close_alarm());
         operation.poll(cx) // which ends by that
     }
@@ -202,10 +201,10 @@ impl Shared {
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self) -> Option<Job<Vec<u8>>> {
         let mut engine = self.engine.borrow_mut();
         if let Some(buf) = engine.take_outbound() {
-            return Some(Job::Write(Batch::One(buf)));
+            return Some(Job::Write(buf));
         }
         // RFC 6455 7.1.1: it is the server that ends the stream, and whoever fails the connection.
         let is_ours_to_end = engine.is_server() || self.failure.get().is_some();
@@ -217,7 +216,7 @@ impl Shared {
     }
 
     /// All is written.
-    fn handle_flushed(&self, writer: &Writer) {
+    fn handle_flushed(&self, writer: &Writer<Vec<u8>>) {
         self.engine.borrow_mut().handle_flushed();
         let mut alarm = self.close_alarm.borrow_mut();
         if self.close.get() != Close::No && alarm.is_none() {
@@ -227,7 +226,7 @@ impl Shared {
     }
 
     /// A write waits for the peer: ready when that was too long.
-    fn poll_write_alarm(&self, writer: &Writer) -> Poll<()> {
+    fn poll_write_alarm(&self, writer: &Writer<Vec<u8>>) -> Poll<()> {
         let Some(limit) = self.config.write_timeout else { return Poll::Pending };
         let mut alarm = self.write_alarm.borrow_mut();
         if writer.has_moved() {
@@ -257,9 +256,4 @@ impl Shared {
         }
         self.abort();
     }
-}
-
-/// The same error, to be told again.
-fn again(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Instant;
 
+use owned_io::backend::Half;
+
 use super::shared::{Shared, Sleep};
-use super::writer::Half;
 use crate::State;
 
 /// The timer of a half that waits: late, rather than set anew with every message, and not looked at
@@ -66,9 +67,9 @@ impl Alarm {
         self.is_set = true;
         while !self.is_over {
             let due = match self.half {
-                Half::Incoming => control.poll_timeout(),
+                Half::Read => control.poll_timeout(),
                 // Who does not read cannot tell what the peer does, but whether it takes anything.
-                Half::Outgoing => control.poll_write_timeout(),
+                Half::Write => control.poll_write_timeout(),
             };
             let Some(due) = due else { break };
             match &mut self.set {
@@ -80,8 +81,8 @@ impl Alarm {
                         continue;
                     }
                     let handled = match self.half {
-                        Half::Incoming => control.handle_timeout(now),
-                        Half::Outgoing => control.handle_write_timeout(now),
+                        Half::Read => control.handle_timeout(now),
+                        Half::Write => control.handle_write_timeout(now),
                     };
                     if handled.is_err_and(|failure| failure.close_code().is_none()) {
                         self.is_over = true;

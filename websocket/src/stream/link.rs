@@ -6,11 +6,11 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use owned_io::backend::Half;
 use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf};
 
 use super::Error;
 use super::shared::Shared;
-use super::writer::Half;
 use crate::State;
 
 /// The read half of a connection, and what has to be done while it waits.
@@ -128,7 +128,7 @@ impl<H: OwnedRead> Link<H> {
         let shared = Rc::clone(&self.shared);
         let is_late = || shared.control.handle_timeout((shared.clock.now)()).is_err();
         while !is_late() && self.discard().await.is_ok_and(|bytes| bytes > 0) {}
-        let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Half::Incoming, cx)));
+        let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Half::Read, cx)));
         let _ = poll_fn(|cx| poll_beside_duties(&self.shared, flush.as_mut(), cx)).await;
         self.shared.abort();
     }
@@ -156,11 +156,11 @@ fn poll_beside_duties<F: Future>(
     cx: &mut Context<'_>,
 ) -> Poll<F::Output> {
     loop {
-        shared.poll_replies(Half::Incoming, cx);
+        shared.poll_replies(Half::Read, cx);
         if let Poll::Ready(output) = operation.as_mut().poll(cx) {
             return Poll::Ready(output);
         }
-        shared.writer.borrow_mut().register(Half::Incoming, cx);
+        shared.writer.borrow_mut().register(Half::Read, cx);
         ready!(shared.alarm.borrow_mut().poll(shared));
     }
 }

@@ -58,7 +58,6 @@ mod link;
 mod outgoing;
 pub(crate) mod queue;
 pub(crate) mod shared;
-pub(crate) mod writer;
 
 use std::fmt;
 

@@ -5,10 +5,10 @@ use std::task::{Poll, ready};
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
+use owned_io::backend::Half;
 
 use super::alarm::Alarm;
 use super::shared::Shared;
-use super::writer::Half;
 use super::{EncodedFrame, Error, Message, Unsent};
 use crate::{CloseFrame, Limit, Part};
 
@@ -99,12 +99,12 @@ impl Outgoing {
         let Self { shared, alarm } = self;
         let flushed = poll_fn(|cx| {
             loop {
-                if let Poll::Ready(flushed) = shared.poll_flush(Half::Outgoing, cx) {
+                if let Poll::Ready(flushed) = shared.poll_flush(Half::Write, cx) {
                     return Poll::Ready(flushed);
                 }
                 let alarm = alarm.get_or_insert_with(|| {
                     let waker = shared.writer.borrow().waker().clone();
-                    Box::new(Alarm::new(Half::Outgoing, waker))
+                    Box::new(Alarm::new(Half::Write, waker))
                 });
                 ready!(alarm.poll(shared));
             }

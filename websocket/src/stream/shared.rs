@@ -5,18 +5,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use owned_io::backend::{Broken, Done, Half, Job, Writer};
 use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
 
 use super::alarm::Alarm;
-use super::queue::Queue;
-use super::writer::{Done, Half, Job, Writer};
+use super::queue::{Batch, Queue};
 use crate::{CloseFrame, Control, State};
 
 /// What the halves of a connection share.
 #[repr(C)] // what each message looks at lies together, in as few cache lines as it fits
 pub(super) struct Shared {
     pub(super) queue: RefCell<Queue>,
-    pub(super) writer: RefCell<Writer>,
+    pub(super) writer: RefCell<Writer<Batch>>,
     /// That of the half that receives.
     pub(super) alarm: RefCell<Alarm>,
     pub(super) clock: Clock,
@@ -40,13 +40,6 @@ pub(super) struct Clock {
 /// Boxed, and so kept from one wait to the next: it costs an allocation once in many messages.
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
-/// An I/O error to be told again and again.
-#[derive(Clone, Copy)]
-struct Broken {
-    os_error: Option<i32>,
-    kind: io::ErrorKind,
-}
-
 impl Shared {
     pub(super) fn new<R: Runtime>(
         control: Control,
@@ -56,7 +49,7 @@ impl Shared {
         is_server: bool,
     ) -> Self {
         let writer = Writer::new(half);
-        let alarm = Alarm::new(Half::Incoming, writer.waker().clone());
+        let alarm = Alarm::new(Half::Read, writer.waker().clone());
         Self {
             control,
             queue: RefCell::new(queue),
@@ -100,8 +93,7 @@ impl Shared {
                 }
                 (Err(error), Some(_)) => {
                     self.control.handle_write_failed();
-                    let (os_error, kind) = (error.raw_os_error(), error.kind());
-                    self.broken.set(Some(Broken { os_error, kind }));
+                    self.broken.set(Some((&error).into()));
                 }
                 (_, None) => {} // ended, or gone already
             }
@@ -132,7 +124,7 @@ impl Shared {
 
     /// A write waits for the peer. The half that receives watches that too, if it waits: it is all
     /// there is once a flush was given up.
-    fn handle_write_blocked(&self, writer: &Writer) {
+    fn handle_write_blocked(&self, writer: &Writer<Batch>) {
         self.control.handle_write_blocked((self.clock.now)());
         let due = self.control.poll_write_timeout();
         if due.is_some_and(|due| self.alarm.borrow_mut().look_again_by(due)) {
@@ -140,18 +132,12 @@ impl Shared {
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self) -> Option<Job<Batch>> {
         if let Some(batch) = self.queue.borrow_mut().take(&self.control) {
             return Some(Job::Write(batch));
         }
         let is_over = self.control.state() == State::Closed
             && (self.is_server || self.control.failure().is_some());
         (is_over && !self.is_write_ended.replace(true)).then_some(Job::Shutdown)
-    }
-}
-
-impl From<Broken> for io::Error {
-    fn from(Broken { os_error, kind }: Broken) -> Self {
-        os_error.map_or_else(|| kind.into(), Self::from_raw_os_error)
     }
 }
