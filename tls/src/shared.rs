@@ -1,13 +1,14 @@
 //! [`Shared`]: what the halves of a connection share.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use owned_io::backend::{Broken, Done, Half, Job, ShutdownTarget, Writer};
-use owned_io::{OwnedWrite, ShutdownHandle, Slice};
+use owned_io::backend::{Broken, Desk, Half, ShutdownTarget, Writer};
+use owned_io::{BufResult, IoBuf, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice};
 
 use crate::Buffers;
 use crate::session::Session;
@@ -17,7 +18,7 @@ pub(crate) struct Shared {
     pub(crate) buffers: Buffers,
     /// Lets the runtime, and all others, have their turn.
     pub(crate) turn: fn() -> Turn,
-    writer: RefCell<Writer<Records>>,
+    writer: RefCell<Writer<Job, Done>>,
     /// The transport's.
     connection: ShutdownHandle,
     /// Whether it was this end that ended reads, from beside.
@@ -28,8 +29,19 @@ pub(crate) struct Shared {
     is_shut: Cell<Option<io::Result<()>>>,
 }
 
-/// Some of a buffer.
-type Records = Slice<Vec<u8>>;
+/// What is to be done with the transport.
+enum Job {
+    /// Records, in some of a buffer.
+    Write(Slice<Vec<u8>>),
+    Shutdown,
+}
+
+/// How that went.
+enum Done {
+    /// And the buffer.
+    Written(io::Result<()>, Vec<u8>),
+    Shutdown(io::Result<()>),
+}
 
 pub(crate) type Turn = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -45,7 +57,7 @@ impl Shared {
             session: RefCell::new(session),
             buffers,
             turn,
-            writer: RefCell::new(Writer::new(half)),
+            writer: RefCell::new(Writer::new(|desk| write_records(half, desk))),
             connection,
             is_read_shut: Cell::new(false),
             broken: Cell::new(None),
@@ -89,16 +101,15 @@ impl Shared {
         }
     }
 
-    fn poll_job(&self, writer: &mut Writer<Records>, half: Half, cx: &Context<'_>) -> Poll<()> {
-        let Done { result, batch } = ready!(writer.poll(half, cx));
-        match batch {
-            Some(records) => {
-                self.buffers.give(records.into_inner());
+    fn poll_job(&self, writer: &mut Writer<Job, Done>, half: Half, cx: &Context<'_>) -> Poll<()> {
+        match ready!(writer.poll(half, cx)) {
+            Done::Written(result, buf) => {
+                self.buffers.give(buf);
                 if let Err(error) = result {
                     self.broken.set(Some((&error).into()));
                 }
             }
-            None => self.is_shut.set(Some(result)),
+            Done::Shutdown(result) => self.is_shut.set(Some(result)),
         }
         Poll::Ready(())
     }
@@ -110,5 +121,25 @@ impl ShutdownTarget for Shared {
             self.is_read_shut.set(true);
         }
         self.connection.shutdown(how);
+    }
+}
+
+async fn write_records(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
+    loop {
+        desk.finish(match desk.next().await {
+            Job::Write(records) => {
+                // As a rule one write does. `write_all` comes at a price, even so.
+                let BufResult(written, records) = half.write(records).await;
+                let BufResult(result, records) = match written {
+                    Ok(n) if n == records.buf_len() => BufResult(Ok(()), records),
+                    Ok(n) => {
+                        half.write_all(records.buf_slice(n..)).await.map_buf(Slice::into_inner)
+                    }
+                    Err(error) => BufResult(Err(error), records),
+                };
+                Done::Written(result, records.into_inner())
+            }
+            Job::Shutdown => Done::Shutdown(half.shutdown().await),
+        });
     }
 }

@@ -27,7 +27,7 @@ pub mod backend {
     pub use crate::net::Turn;
     pub use crate::stream::{Duplex, Endpoint, ShutdownTarget};
     pub use crate::task::run_main;
-    pub use crate::writer::{Batch, Broken, Done, Half, Job, Writer};
+    pub use crate::writer::{Broken, Desk, Half, Writer};
 }
 
 pub use beside::{Ready, beside};

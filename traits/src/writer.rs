@@ -1,4 +1,4 @@
-//! [`Writer`]: a write that either half of a connection can drive.
+//! [`Writer`]: writing that either half of a connection can drive.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -9,17 +9,40 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::{io, mem};
 
-use crate::{BufResult, IoBuf, OwnedWrite, Slice};
-
-/// Writes one batch at a time, in a future of its own: for protocols whose reading half has something to
-/// send, too.
+/// Does one job at a time, in a future of its own, which has the write half: for protocols whose reading
+/// half has something to send, too.
 ///
 /// That future lives as long as the connection, so nobody who waits for a write drops it by giving up, and
 /// a write that one half has begun is carried on by whichever half is polled: an answer to a ping, or an
 /// alert, holds up neither the half that has it to send nor the other.
-pub struct Writer<B> {
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::future::poll_fn;
+/// use std::io;
+/// use owned_io::backend::{Desk, Half, Writer};
+/// use owned_io::{OwnedReadExt, OwnedWrite, OwnedWriteExt};
+///
+/// async fn work(mut half: impl OwnedWrite, desk: Desk<Vec<u8>, io::Result<()>>) -> Infallible {
+///     loop {
+///         let job = desk.next().await;
+///         let written = half.write_all(job).await.into_result();
+///         desk.finish(written.map(drop));
+///     }
+/// }
+///
+/// # owned_io_sim::block_on(async {
+/// let (near, mut far) = owned_io_sim::pipe();
+/// let mut writer = Writer::new(|desk| work(near, desk));
+/// writer.start(b"hello".to_vec());
+/// poll_fn(|cx| writer.poll(Half::Write, cx)).await?;
+/// assert_eq!(far.read_exact(Vec::with_capacity(5), 5).await.into_result()?.1, b"hello");
+/// # Ok::<(), io::Error>(())
+/// # }).unwrap();
+/// ```
+pub struct Writer<J, D> {
     task: Pin<Box<dyn Future<Output = Infallible>>>,
-    desk: Rc<Desk<B>>,
+    desk: Desk<J, D>,
     is_busy: bool,
     /// Which halves wait for the job to be done.
     is_awaited: [bool; 2],
@@ -31,7 +54,7 @@ pub struct Writer<B> {
     waker: Waker,
 }
 
-/// Who waits for a write.
+/// Who waits for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// The half that reads.
@@ -40,39 +63,13 @@ pub enum Half {
     Write,
 }
 
-/// What a [`Writer`] is to do.
-#[derive(Debug)]
-pub enum Job<B> {
-    /// All of this batch.
-    Write(B),
-    /// [`OwnedWrite::shutdown`].
-    Shutdown,
-}
+/// Where a [`Writer`] and its future meet: jobs are left here, and what became of them.
+pub struct Desk<J, D>(Rc<Places<J, D>>);
 
-/// How a job went.
-#[derive(Debug)]
-pub struct Done<B> {
-    /// An error of the write half; [`WriteZero`](io::ErrorKind::WriteZero) if it takes no more.
-    pub result: io::Result<()>,
-    /// What was written, unless that was a shutdown.
-    pub batch: Option<B>,
-}
-
-/// What a [`Writer`] writes: a buffer, or whatever writes itself.
-pub trait Batch: Sized + 'static {
-    /// Writes all of it, and says so with each write after the first.
-    fn write_all(
-        self,
-        half: &mut impl OwnedWrite,
-        progress: impl Fn(),
-    ) -> impl Future<Output = BufResult<(), Self>>;
-}
-
-/// Where the writer and its future meet.
-struct Desk<B> {
-    job: Cell<Option<Job<B>>>,
-    done: Cell<Option<Done<B>>>,
-    /// Whether a job has begun, or some of it was written, since that was asked.
+struct Places<J, D> {
+    job: Cell<Option<J>>,
+    done: Cell<Option<D>>,
+    /// Whether a job has begun, or some of it was done, since that was asked.
     has_moved: Cell<bool>,
 }
 
@@ -83,15 +80,18 @@ struct Wakers {
     halves: Mutex<[Option<Waker>; 2]>,
 }
 
-impl<B: Batch> Writer<B> {
-    /// One that writes to `half`.
-    pub fn new(half: impl OwnedWrite + 'static) -> Self {
+impl<J: 'static, D: 'static> Writer<J, D> {
+    /// One whose jobs `work` does, each as it comes.
+    pub fn new<F>(work: impl FnOnce(Desk<J, D>) -> F) -> Self
+    where
+        F: Future<Output = Infallible> + 'static,
+    {
         let (job, done, has_moved) = (Cell::new(None), Cell::new(None), Cell::new(false));
-        let desk = Rc::new(Desk { job, done, has_moved });
+        let desk = Rc::new(Places { job, done, has_moved });
         let wakers = Arc::<Wakers>::default();
         Self {
-            task: Box::pin(work(half, Rc::clone(&desk))),
-            desk,
+            task: Box::pin(work(Desk(Rc::clone(&desk)))),
+            desk: Desk(desk),
             is_busy: false,
             is_awaited: [false; 2],
             known: [None, None],
@@ -106,23 +106,23 @@ impl<B: Batch> Writer<B> {
     }
 
     /// Takes a job: when it is not [busy](Self::is_busy), and to be followed by [`poll`](Self::poll).
-    pub fn start(&mut self, job: Job<B>) {
-        self.desk.job.set(Some(job));
-        self.desk.has_moved.set(true);
+    pub fn start(&mut self, job: J) {
+        self.desk.0.job.set(Some(job));
+        self.desk.0.has_moved.set(true);
         self.is_busy = true;
     }
 
-    /// Whether a job has begun, or some of it was written, since this was asked last.
+    /// Whether a job has begun, or [some of it was done](Desk::progress), since this was asked last.
     pub fn has_moved(&self) -> bool {
-        self.desk.has_moved.take()
+        self.desk.0.has_moved.take()
     }
 
     /// Waits for the job that was started.
     #[inline(always)]
-    pub fn poll(&mut self, half: Half, cx: &Context<'_>) -> Poll<Done<B>> {
+    pub fn poll(&mut self, half: Half, cx: &Context<'_>) -> Poll<D> {
         self.register(half, cx); // before, because it may be woken at once
         let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(&self.waker));
-        let Some(done) = self.desk.done.take() else {
+        let Some(done) = self.desk.0.done.take() else {
             self.is_awaited[half as usize] = true;
             return Poll::Pending;
         };
@@ -163,9 +163,32 @@ impl<B: Batch> Writer<B> {
     }
 }
 
-impl<B> std::fmt::Debug for Writer<B> {
+impl<J, D> std::fmt::Debug for Writer<J, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writer").field("is_busy", &self.is_busy).finish_non_exhaustive()
+    }
+}
+
+impl<J, D> Desk<J, D> {
+    /// Waits for the next job.
+    pub async fn next(&self) -> J {
+        poll_fn(|_| self.0.job.take().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// Says that some of the job is done, and not yet all.
+    pub fn progress(&self) {
+        self.0.has_moved.set(true);
+    }
+
+    /// Says what became of the job.
+    pub fn finish(&self, done: D) {
+        self.0.done.set(Some(done));
+    }
+}
+
+impl<J, D> std::fmt::Debug for Desk<J, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").finish_non_exhaustive()
     }
 }
 
@@ -183,46 +206,6 @@ impl Wake for Wakers {
     fn wake_by_ref(self: &Arc<Self>) {
         let halves = self.lock().clone();
         halves.into_iter().flatten().for_each(Waker::wake);
-    }
-}
-
-async fn work<B: Batch>(mut half: impl OwnedWrite, desk: Rc<Desk<B>>) -> Infallible {
-    loop {
-        let job = poll_fn(|_| desk.job.take().map_or(Poll::Pending, Poll::Ready)).await;
-        let (result, batch) = match job {
-            Job::Write(batch) => {
-                let progress = || desk.has_moved.set(true);
-                let BufResult(result, batch) = batch.write_all(&mut half, progress).await;
-                (result, Some(batch))
-            }
-            Job::Shutdown => (half.shutdown().await, None),
-        };
-        desk.done.set(Some(Done { result, batch }));
-    }
-}
-
-/// Not by [`OwnedWriteExt::write_all`](crate::OwnedWriteExt::write_all): that is a layer more, which an
-/// idle connection, whose writer waits for its first job, would be larger for.
-impl<B: IoBuf> Batch for B {
-    async fn write_all(
-        mut self,
-        half: &mut impl OwnedWrite,
-        progress: impl Fn(),
-    ) -> BufResult<(), Self> {
-        let mut written;
-        BufResult(written, self) = half.write(self).await;
-        let mut at = 0;
-        loop {
-            match written {
-                Ok(n) if at + n == self.buf_len() => return BufResult(Ok(()), self),
-                Ok(0) => return BufResult(Err(io::ErrorKind::WriteZero.into()), self),
-                Ok(n) => at += n,
-                Err(error) => return BufResult(Err(error), self),
-            }
-            progress();
-            let rest = half.write(self.buf_slice(at..)).await;
-            BufResult(written, self) = rest.map_buf(Slice::into_inner);
-        }
     }
 }
 

@@ -9,18 +9,20 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use owned_io::backend::{Broken, Done, Half, Job, Writer};
+use owned_io::backend::{Broken, Half};
 use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
 
 use super::engine::{Engine, Next};
 use super::sync::{SyncBuffers, Work};
+use crate::stream::queue::Batch;
 use crate::stream::shared::Sleep;
+use crate::stream::writing::{Done, Job, Writer, write_batches};
 use crate::{CloseFrame, Config, Error, Misuse, Part, Timeout};
 
 /// What the halves of a connection share.
 pub(super) struct Shared {
     engine: RefCell<Engine>,
-    writer: RefCell<Writer<Vec<u8>>>,
+    writer: RefCell<Writer>,
     pub(super) connection: ShutdownHandle,
     config: Config,
     sleep: fn(Duration) -> Sleep,
@@ -55,7 +57,7 @@ impl Shared {
     ) -> Self {
         Self {
             engine: RefCell::new(engine),
-            writer: RefCell::new(Writer::new(half)),
+            writer: RefCell::new(Writer::new(|desk| write_batches(half, desk))),
             connection,
             config,
             sleep: |duration| Box::pin(R::sleep(duration)),
@@ -163,7 +165,7 @@ impl Shared {
             };
             *self.write_alarm.borrow_mut() = None;
             // Otherwise our side of the stream was ended, or is gone already.
-            if let Some(buf) = batch {
+            if let Some(Batch::One(buf)) = batch {
                 self.with_buffers(|buffers| buffers.give_back(buf));
                 self.broken.set(result.err().as_ref().map(Broken::from));
             }
@@ -201,10 +203,10 @@ impl Shared {
         }
     }
 
-    fn next_job(&self) -> Option<Job<Vec<u8>>> {
+    fn next_job(&self) -> Option<Job> {
         let mut engine = self.engine.borrow_mut();
         if let Some(buf) = engine.take_outbound() {
-            return Some(Job::Write(buf));
+            return Some(Job::Write(Batch::One(buf)));
         }
         // RFC 6455 7.1.1: it is the server that ends the stream, and whoever fails the connection.
         let is_ours_to_end = engine.is_server() || self.failure.get().is_some();
@@ -216,7 +218,7 @@ impl Shared {
     }
 
     /// All is written.
-    fn handle_flushed(&self, writer: &Writer<Vec<u8>>) {
+    fn handle_flushed(&self, writer: &Writer) {
         self.engine.borrow_mut().handle_flushed();
         let mut alarm = self.close_alarm.borrow_mut();
         if self.close.get() != Close::No && alarm.is_none() {
@@ -226,7 +228,7 @@ impl Shared {
     }
 
     /// A write waits for the peer: ready when that was too long.
-    fn poll_write_alarm(&self, writer: &Writer<Vec<u8>>) -> Poll<()> {
+    fn poll_write_alarm(&self, writer: &Writer) -> Poll<()> {
         let Some(limit) = self.config.write_timeout else { return Poll::Pending };
         let mut alarm = self.write_alarm.borrow_mut();
         if writer.has_moved() {

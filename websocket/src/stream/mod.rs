@@ -58,6 +58,7 @@ mod link;
 mod outgoing;
 pub(crate) mod queue;
 pub(crate) mod shared;
+pub(crate) mod writing;
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
+use std::mem;
 use std::time::Instant;
-use std::{io, mem};
 
 use bytes::{Bytes, BytesMut};
-use owned_io::{BufResult, IoVec, OwnedWrite, backend};
+use owned_io::IoVec;
 
 use super::compression::Deflation;
 use super::{Buffers, EncodedFrame, Unsent};
@@ -42,34 +42,6 @@ pub(super) struct Queue {
 pub(crate) enum Batch {
     One(Vec<u8>),
     Many(Box<IoVec<Bytes>>),
-}
-
-impl backend::Batch for Batch {
-    async fn write_all(
-        self,
-        half: &mut impl OwnedWrite,
-        progress: impl Fn(),
-    ) -> BufResult<(), Self> {
-        let mut array = match self {
-            Self::One(buf) => return buf.write_all(half, progress).await.map_buf(Self::One),
-            Self::Many(array) => array,
-        };
-        let mut bufs = mem::take(&mut *array);
-        let result = loop {
-            if bufs.bytes_left() == 0 {
-                break Ok(());
-            }
-            let written;
-            BufResult(written, bufs) = half.write_vectored(bufs).await;
-            match written {
-                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                Ok(_) => progress(),
-                Err(error) => break Err(error),
-            }
-        };
-        *array = bufs;
-        BufResult(result, Self::Many(array))
-    }
 }
 
 impl Queue {

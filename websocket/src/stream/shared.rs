@@ -5,18 +5,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use owned_io::backend::{Broken, Done, Half, Job, Writer};
+use owned_io::backend::{Broken, Half};
 use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
 
 use super::alarm::Alarm;
-use super::queue::{Batch, Queue};
+use super::queue::Queue;
+use super::writing::{Done, Job, Writer, write_batches};
 use crate::{CloseFrame, Control, State};
 
 /// What the halves of a connection share.
 #[repr(C)] // what each message looks at lies together, in as few cache lines as it fits
 pub(super) struct Shared {
     pub(super) queue: RefCell<Queue>,
-    pub(super) writer: RefCell<Writer<Batch>>,
+    pub(super) writer: RefCell<Writer>,
     /// That of the half that receives.
     pub(super) alarm: RefCell<Alarm>,
     pub(super) clock: Clock,
@@ -48,7 +49,7 @@ impl Shared {
         connection: ShutdownHandle,
         is_server: bool,
     ) -> Self {
-        let writer = Writer::new(half);
+        let writer = Writer::new(|desk| write_batches(half, desk));
         let alarm = Alarm::new(Half::Read, writer.waker().clone());
         Self {
             control,
@@ -124,7 +125,7 @@ impl Shared {
 
     /// A write waits for the peer. The half that receives watches that too, if it waits: it is all
     /// there is once a flush was given up.
-    fn handle_write_blocked(&self, writer: &Writer<Batch>) {
+    fn handle_write_blocked(&self, writer: &Writer) {
         self.control.handle_write_blocked((self.clock.now)());
         let due = self.control.poll_write_timeout();
         if due.is_some_and(|due| self.alarm.borrow_mut().look_again_by(due)) {
@@ -132,7 +133,7 @@ impl Shared {
         }
     }
 
-    fn next_job(&self) -> Option<Job<Batch>> {
+    fn next_job(&self) -> Option<Job> {
         if let Some(batch) = self.queue.borrow_mut().take(&self.control) {
             return Some(Job::Write(batch));
         }

@@ -1,0 +1,66 @@
+//! How batches are written, by whichever half is polled.
+
+use std::convert::Infallible;
+use std::{io, mem};
+
+use owned_io::backend::Desk;
+use owned_io::{BufResult, IoBuf, OwnedWrite, Slice};
+
+use super::queue::Batch;
+
+pub(crate) type Writer = owned_io::backend::Writer<Job, Done>;
+
+pub(crate) enum Job {
+    Write(Batch),
+    Shutdown,
+}
+
+/// How a job went, and the batch that was written.
+pub(crate) struct Done {
+    pub(crate) result: io::Result<()>,
+    pub(crate) batch: Option<Batch>,
+}
+
+/// As `write_all` and `write_all_vectored` do it, but tells of each write; and an idle connection, whose
+/// writer waits for its first job, is smaller for it.
+pub(crate) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
+    loop {
+        let (result, batch) = match desk.next().await {
+            Job::Write(Batch::One(buf)) => {
+                let BufResult(mut written, mut buf) = half.write(buf).await;
+                let mut at = 0;
+                let result = loop {
+                    match written {
+                        Ok(n) if at + n == buf.len() => break Ok(()),
+                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                        Ok(n) => at += n,
+                        Err(error) => break Err(error),
+                    }
+                    desk.progress();
+                    let rest = half.write(buf.buf_slice(at..)).await;
+                    BufResult(written, buf) = rest.map_buf(Slice::into_inner);
+                };
+                (result, Some(Batch::One(buf)))
+            }
+            Job::Write(Batch::Many(mut array)) => {
+                let mut bufs = mem::take(&mut *array);
+                let result = loop {
+                    if bufs.bytes_left() == 0 {
+                        break Ok(());
+                    }
+                    let written;
+                    BufResult(written, bufs) = half.write_vectored(bufs).await;
+                    match written {
+                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                        Ok(_) => desk.progress(),
+                        Err(error) => break Err(error),
+                    }
+                };
+                *array = bufs;
+                (result, Some(Batch::Many(array)))
+            }
+            Job::Shutdown => (half.shutdown().await, None),
+        };
+        desk.finish(Done { result, batch });
+    }
+}
