@@ -1,4 +1,4 @@
-//! [`Config`]: the limits of a connection.
+//! [`Config`]: the limits of a connection, and [`compressed_bytes_max`], which some of them follow.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct Config {
     pub whole_frame_bytes_max: usize,
     /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
     /// that a peer that does not read cannot make the program hold more; a message that is to be
-    /// compressed too if it might exceed it, a seventh longer than it is. Default 16 MiB.
+    /// compressed too if it [might](compressed_bytes_max) exceed it. Default 16 MiB.
     pub queue_bytes_max: usize,
     /// How long the peer may be silent before it is sent a ping. Default 30 s, less than what
     /// most NATs and proxies take for a dead connection. None: no pings.
@@ -77,6 +77,23 @@ impl Config {
         #[cfg(not(feature = "deflate"))]
         self
     }
+}
+
+/// How long a message of `message_bytes` bytes is at most when it is compressed (RFC 7692), in bytes: what
+/// does not shrink gets longer, whoever compresses it with zlib.
+///
+/// zlib's fastest level has literals of 9 bits (RFC 1951 section 3.2.6), an eighth more; heads of blocks come
+/// on top of that, which makes a seventh of a long message, and 64 bytes where it is short.
+///
+/// ```
+/// use owned_io_websocket::{Config, compressed_bytes_max};
+///
+/// let mut config = Config::default();
+/// config.message_bytes_max = 64 * 1024;
+/// config.frame_bytes_max = compressed_bytes_max(config.message_bytes_max); // or some do not come through
+/// ```
+pub const fn compressed_bytes_max(message_bytes: usize) -> usize {
+    message_bytes.saturating_add(message_bytes / 7 + 64)
 }
 
 impl Default for Config {

@@ -8,7 +8,7 @@ use common::{BINARY, CLOSE, CONTINUATION, FIN, Got, PING, PONG, ROLES, Reader, R
 use common::{engine, frame, message};
 use owned_io_websocket::{
     CloseCode, CloseFrame, Config, Engine, Error, Event, Kind, Limit, Misuse, Part, State, Timeout,
-    Violation,
+    Violation, compressed_bytes_max,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -574,5 +574,31 @@ fn a_compressed_message_comes_as_it_is_and_says_so() {
         sender.encode(control, Part::First(Kind::Text), b"part", &mut wire).unwrap();
         let within = sender.encode_compressed(control, Kind::Text, b"", &mut wire);
         assert_eq!(within, Err(Misuse::MessageWithinMessage.into()));
+    }
+}
+
+/// What does not shrink is longer over the wire than the message may be.
+#[test]
+fn a_compressed_message_may_be_longer_on_the_wire() {
+    const COMPRESSED: u8 = 0x40;
+    let mut config = Config::default();
+    config.message_bytes_max = 1000;
+    let max = compressed_bytes_max(1000);
+    assert_eq!(max, 1206);
+    for role in ROLES {
+        for (first, bytes, allowed) in [
+            (FIN | COMPRESSED | BINARY, max, max),
+            (FIN | COMPRESSED | BINARY, max + 1, max),
+            (FIN | BINARY, 1000, 1000),
+            (FIN | BINARY, 1001, 1000),
+        ] {
+            let mut engine = engine(role, config);
+            engine.receiver.expect_compressed();
+            let mut wire = frame(role, first, &vec![0; bytes]);
+            let decoded = engine.receiver.decode(&engine.control, &mut wire);
+            let (limit, max, got) = (Limit::Message, allowed as u64, bytes as u64);
+            let failure = (bytes > allowed).then_some(Error::Limit { limit, max, got });
+            assert_eq!(decoded.err(), failure);
+        }
     }
 }

@@ -16,7 +16,7 @@ use owned_io::{ByteStream, Runtime};
 use owned_io_websocket::bridge::{self, Strategy};
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
-use owned_io_websocket::{Config, deflate};
+use owned_io_websocket::{Config, compressed_bytes_max, deflate};
 
 use super::source::{Pattern, WRITE_BYTES_MAX};
 use super::websocket::{self, Messages};
@@ -159,18 +159,15 @@ impl Route {
 
 fn config(limits: Limits, queue_bytes_spare: usize) -> Config {
     let mut config = Config::default();
-    config.frame_bytes_max = limits.message_bytes_max;
+    config.deflate = compression(limits.deflate);
+    config.frame_bytes_max = match config.deflate {
+        Some(_) => compressed_bytes_max(limits.message_bytes_max),
+        None => limits.message_bytes_max,
+    };
+    config.queue_bytes_max = config.frame_bytes_max.saturating_add(queue_bytes_spare);
     config.message_bytes_max = limits.message_bytes_max;
     config.message_timeout = Some(limits.message_time_max);
     config.write_timeout = Some(limits.message_time_max);
-    config.queue_bytes_max = limits.message_bytes_max.saturating_add(queue_bytes_spare);
-    config.deflate = compression(limits.deflate);
-    if config.deflate.is_some() {
-        // What cannot be compressed gets longer.
-        let longer = limits.message_bytes_max / 7 + 64;
-        config.queue_bytes_max = config.queue_bytes_max.saturating_add(longer);
-        config.frame_bytes_max = config.frame_bytes_max.saturating_add(longer);
-    }
     config
 }
 

@@ -46,12 +46,6 @@ impl Compressor {
     pub(crate) fn forget(&mut self) {
         self.compress.reset();
     }
-
-    /// How long a message of so many bytes is at most, compressed. Level 1 has literals of 9 bits, an
-    /// eighth more; and blocks have heads.
-    pub(crate) const fn bytes_max(message_bytes: usize) -> usize {
-        message_bytes.saturating_add(message_bytes / 7 + 64)
-    }
 }
 
 /// zlib flushes again with less room than this (six bytes), and again.
@@ -60,6 +54,7 @@ const OUTPUT_BYTES_MIN: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compressed_bytes_max;
 
     #[test]
     fn no_message_is_longer_than_the_longest() {
@@ -80,7 +75,7 @@ mod tests {
                     assert!(compressor.compress(&noise[..len], &mut out));
                     compressor.forget();
                     assert!(out.starts_with(b"before"));
-                    assert!(out.len() - 6 <= Compressor::bytes_max(len), "{level} {bits} {len}");
+                    assert!(out.len() - 6 <= compressed_bytes_max(len), "{level} {bits} {len}");
                 }
             }
         }

@@ -3,7 +3,7 @@ use std::ops::Range;
 use super::{Control, Decoded, Event, Piece};
 use crate::frame::{FIN, Header, LENGTH_16, MASKED, Opcode, mask, mask_is_ascii, rotated};
 use crate::utf8::{Utf8, unmask_text};
-use crate::{CloseFrame, Config, Error, Kind, Limit, Violation};
+use crate::{CloseFrame, Config, Error, Kind, Limit, Violation, compressed_bytes_max};
 
 /// Turns the bytes that the peer sends into events, in the buffer that they were read into.
 ///
@@ -131,9 +131,9 @@ impl Receiver {
 
     /// From now on the peer may compress messages, by an extension that was agreed on (RFC 7692). Those
     /// come in [pieces](Event::Piece), however short they are, that say so. The limits are on what comes
-    /// over the wire, a seventh more than [`message_bytes_max`](Config::message_bytes_max) for what does not
-    /// shrink, and nothing is known of the text: both are for the caller to see to, whose it is to
-    /// decompress them.
+    /// over the wire, which may be [longer](compressed_bytes_max) than
+    /// [`message_bytes_max`](Config::message_bytes_max), and nothing is known of the text: both are for the
+    /// caller to see to, whose it is to decompress them.
     pub const fn expect_compressed(&mut self) {
         self.peer_compresses = true;
     }
@@ -286,9 +286,12 @@ impl Receiver {
             (Opcode::Binary, None) => (true, Message { kind: Kind::Binary, compressed, bytes: 0 }),
         };
         let bytes = (message.bytes as u64).saturating_add(left as u64);
-        // Compressed, what does not shrink is longer; it is the caller who sees how long it is then.
-        let longer = if message.compressed { self.message_bytes_max / 7 + 64 } else { 0 };
-        let bytes = within(Limit::Message, bytes, self.message_bytes_max.saturating_add(longer))?;
+        // Of one that is compressed it is the caller who sees how long it is then.
+        let bytes_max = match message.compressed {
+            true => compressed_bytes_max(self.message_bytes_max),
+            false => self.message_bytes_max,
+        };
+        let bytes = within(Limit::Message, bytes, bytes_max)?;
         self.message = Some(Message { bytes, ..message });
         Ok(Frame { first, ..frame })
     }

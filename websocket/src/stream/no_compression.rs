@@ -49,10 +49,6 @@ impl Deflation {
         match *self {}
     }
 
-    pub(super) const fn bytes_max(message_bytes: usize) -> usize {
-        message_bytes
-    }
-
     pub(super) fn compress(&mut self, _: &[u8], _: &mut Vec<u8>, _: &Buffers) -> bool {
         match *self {}
     }

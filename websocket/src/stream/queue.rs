@@ -6,7 +6,7 @@ use owned_io::IoVec;
 
 use super::compression::Deflation;
 use super::{Buffers, EncodedFrame, Unsent};
-use crate::{Control, Error, Part, Sender};
+use crate::{Control, Error, Part, Sender, compressed_bytes_max};
 
 /// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
 /// that is cheaper than a piece of its own in a vectored write.
@@ -195,7 +195,7 @@ impl Queue {
     #[inline(never)]
     fn compress(&mut self, control: &Control, part: Part, message: &[u8]) -> Result<(), Error> {
         // Before it is compressed: afterwards there is no way back.
-        self.sender.check(control, part, Deflation::bytes_max(message.len()))?;
+        self.sender.check(control, part, compressed_bytes_max(message.len()))?;
         self.make_room();
         let mut compressed = self.buffers.take();
         let Self { deflation, buffers, .. } = self;

@@ -34,11 +34,6 @@ impl Deflation {
             && !self.is_broken
     }
 
-    /// How long a message of so many bytes is at most, if it is compressed.
-    pub(in crate::stream) const fn bytes_max(message_bytes: usize) -> usize {
-        Compressor::bytes_max(message_bytes)
-    }
-
     /// Appends a message to `out`, compressed, and says whether that is to be sent. If not, the message
     /// is to be sent as it is.
     pub(in crate::stream) fn compress(
