@@ -85,6 +85,12 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
 
+    /// How to compress WebSocket messages, for clients that can: not at all, each for itself, or with
+    /// what a connection has sent before, which takes 0.4 MB for each connection; by the native engine
+    /// alone [default: off]
+    #[arg(long, value_name = "HOW")]
+    pub deflate: Option<Deflate>,
+
     /// Connections a worker serves at once; more wait to be accepted [default: 16000]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<NonZeroUsize>,
@@ -102,11 +108,6 @@ pub struct Options {
     /// [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
-
-    /// How to compress WebSocket messages, for clients that can: not at all, each for itself, or with
-    /// what a connection has sent before, which takes 0.4 MB for each connection [default: off]
-    #[arg(long, value_name = "HOW")]
-    pub deflate: Option<Deflate>,
 
     /// Seconds that connections have to finish after SIGTERM or SIGINT [default: 10]
     #[arg(long, value_name = "SECONDS")]
@@ -204,6 +205,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// What speaks the protocol of WebSockets.
     pub engine: Engine,
+    /// How it compresses their messages: not at all, unless it is the native one.
+    pub deflate: Deflate,
     /// What connections may use.
     pub limits: Limits,
     /// How long connections have to finish.
@@ -269,8 +272,6 @@ pub struct Limits {
     /// Mbit/s. Over WebSocket, where several are sent at once, it is how long the peer may take nothing of
     /// what is written.
     pub message_time_max: Duration,
-    /// How WebSocket messages are compressed.
-    pub deflate: Deflate,
 }
 
 impl Default for Limits {
@@ -280,7 +281,6 @@ impl Default for Limits {
             message_bytes_max: 16 << 20,
             announced_bytes_max: 256 << 20,
             message_time_max: Duration::from_secs(30),
-            deflate: Deflate::Off,
         }
     }
 }
@@ -322,11 +322,11 @@ impl Options {
             tls_cert: self.tls_cert.or(file.tls_cert),
             tls_key: self.tls_key.or(file.tls_key),
             engine: self.engine.or(file.engine),
+            deflate: self.deflate.or(file.deflate),
             connections_max: self.connections_max.or(file.connections_max),
             message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
             announced_bytes_max: self.announced_bytes_max.or(file.announced_bytes_max),
             message_seconds_max: self.message_seconds_max.or(file.message_seconds_max),
-            deflate: self.deflate.or(file.deflate),
             drain_seconds: self.drain_seconds.or(file.drain_seconds),
             log: self.log.or(file.log),
         }
@@ -361,6 +361,11 @@ impl Options {
                 return Err(format!("nothing to serve over TLS: give {services} an address"));
             }
         };
+        let engine = self.engine.unwrap_or_default();
+        let deflate = self.deflate.unwrap_or_default();
+        if engine.strategy().is_some() && deflate != Deflate::Off {
+            return Err("--deflate needs --engine native: tungstenite compresses nothing".into());
+        }
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Config {
@@ -369,7 +374,8 @@ impl Options {
             ring: self.ring.unwrap_or_default(),
             listeners,
             tls,
-            engine: self.engine.unwrap_or_default(),
+            engine,
+            deflate,
             limits: Limits {
                 connections_max: self
                     .connections_max
@@ -383,7 +389,6 @@ impl Options {
                 message_time_max: self
                     .message_seconds_max
                     .map_or(defaults.message_time_max, |limit| seconds(limit.get())),
-                deflate: self.deflate.unwrap_or_default(),
             },
             drain: seconds(self.drain_seconds.unwrap_or(10)),
             log: self.log.unwrap_or_default(),
@@ -400,7 +405,9 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Options, String> {
-        let file = std::env::temp_dir().join(format!("owned-io-config-{}", std::process::id()));
+        // One for each test, which is a thread.
+        let (process, thread) = (std::process::id(), std::thread::current().id());
+        let file = std::env::temp_dir().join(format!("owned-io-config-{process}-{thread:?}"));
         std::fs::write(&file, text).unwrap();
         let options = read(&file);
         std::fs::remove_file(&file).unwrap();
@@ -414,10 +421,10 @@ mod tests {
         let flags = Flags::parse_from(["owned-io-server", "--workers", "5"]);
         let config = flags.options.over(file.clone()).into_config().unwrap();
         assert_eq!((config.workers.get(), config.ring), (5, Ring::Tuned));
-        assert_eq!(config.limits.deflate, Deflate::Takeover);
+        assert_eq!(config.deflate, Deflate::Takeover);
         let flags = Flags::parse_from(["owned-io-server", "--deflate", "shared"]);
         let config = flags.options.over(file).into_config().unwrap();
-        assert_eq!(config.limits.deflate, Deflate::Shared);
+        assert_eq!(config.deflate, Deflate::Shared);
         assert_eq!(config.listeners, [(Service::Echo, ([127, 0, 0, 1], 7).into())]);
 
         assert_eq!(config.engine, Engine::Native);
@@ -431,6 +438,29 @@ mod tests {
         assert!(error.contains("line 3") && error.contains("unknown field `worker`"), "{error}");
         let error = parse("workers = 0").unwrap_err();
         assert!(error.contains("line 1") && error.contains("nonzero"), "{error}");
+    }
+
+    /// Whichever of the two says what, and where neither says anything that matters it is no mistake.
+    #[test]
+    fn compression_needs_the_native_engine() {
+        let configured = |file: &str, flags: &[&str]| {
+            let file = parse(&format!("http = \"127.0.0.1:7\"\n{file}")).unwrap();
+            let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
+            flags.options.over(file).into_config()
+        };
+        let deflate = "deflate = \"shared\"";
+        for (file, flags) in [
+            ("", &["--engine", "tungstenite-fixed", "--deflate", "shared"][..]),
+            (deflate, &["--engine", "tungstenite-linear"]),
+            ("engine = \"tungstenite-exponential\"", &["--deflate", "takeover"]),
+        ] {
+            let error = configured(file, flags).unwrap_err();
+            assert!(error.contains("--deflate") && error.contains("--engine"), "{error}");
+        }
+        assert!(configured(deflate, &["--engine", "native"]).is_ok());
+        assert!(
+            configured(deflate, &["--engine", "tungstenite-fixed", "--deflate", "off"]).is_ok()
+        );
     }
 
     #[test]

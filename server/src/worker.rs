@@ -14,12 +14,12 @@ use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
 
 use crate::accept::accept_loop;
-use crate::config::{Config, Engine, Limits, Ring, Service};
+use crate::config::{Config, Deflate, Engine, Limits, Ring, Service};
 use crate::connections::{Connections, Entry};
 use crate::places::Places;
 use crate::service::source::Pattern;
 use crate::service::{Budget, echo, http, sink, source};
-use crate::tls::{Tls, WorkerTls};
+use crate::tls::WorkerTls;
 
 /// What a worker gets beyond the drain deadline, which it sees to itself, before it counts as hung.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
@@ -46,27 +46,22 @@ pub fn run<R: Runtime>(
     workers.drain = config.drain + DRAIN_MARGIN;
     workers.stop = stop;
     let ready = Arc::new(Ready::new(config.workers.get(), bound.clone(), Box::new(listening)));
-    let (engine, limits) = (config.engine, config.limits);
-    let (drain, tls) = (config.drain, config.tls.clone());
+    let config = Arc::new(config.clone());
     R::run_workers(workers, move |worker| {
-        let (bound, ready) = (bound.clone(), Arc::clone(&ready));
-        let tls = tls.clone();
-        async move { serve::<R>(worker, &bound, tls, engine, limits, drain, &ready).await }
+        let (bound, config, ready) = (bound.clone(), Arc::clone(&config), Arc::clone(&ready));
+        async move { serve::<R>(worker, &bound, &config, &ready).await }
     })
 }
 
 async fn serve<R: Runtime>(
     worker: Worker,
     bound: &[(Service, BoundAddr)],
-    tls: Option<Tls>,
-    engine: Engine,
-    limits: Limits,
-    drain: Duration,
+    config: &Config,
     ready: &Ready,
 ) -> io::Result<()> {
-    let places = Places::new(limits.connections_max);
+    let places = Places::new(config.limits.connections_max);
     let connections = Connections::default();
-    let resources = Resources::new(tls, engine, limits);
+    let resources = Resources::new(config);
     let mut accepting = Vec::with_capacity(bound.len());
     for (service, addr) in bound {
         let listener = R::listen(addr)?;
@@ -86,7 +81,7 @@ async fn serve<R: Runtime>(
     }
     info!(worker = worker.id, "draining");
     connections.end();
-    if beside(pin!(places.all_free()), R::sleep(drain)).await.pinned.is_none() {
+    if beside(pin!(places.all_free()), R::sleep(config.drain)).await.pinned.is_none() {
         warn!(worker = worker.id, open = places.taken(), "closing what has not ended in time");
     }
     outcome.map_err(io::Error::from)
@@ -100,7 +95,7 @@ async fn accept<R: Runtime>(
     stop: &StopSignal,
     resources: Resources,
 ) {
-    let Resources { pool, budget, buffers, pattern, engine, limits, tls } = resources;
+    let Resources { pool, budget, buffers, pattern, engine, deflate, limits, tls } = resources;
     match service {
         Service::Echo => {
             let serve = move |stream, _| echo::serve(stream, pool.clone());
@@ -117,7 +112,8 @@ async fn accept<R: Runtime>(
         }
         Service::Http => {
             let serve = move |stream, entry| {
-                http::serve::<R>(stream, entry, buffers.clone(), pattern.clone(), engine, limits)
+                let (buffers, pattern) = (buffers.clone(), pattern.clone());
+                http::serve::<R>(stream, entry, buffers, pattern, engine, deflate, limits)
             };
             accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
         }
@@ -153,7 +149,7 @@ async fn accept<R: Runtime>(
                 let (tls, buffers, pattern) = (tls.clone(), buffers.clone(), pattern.clone());
                 async move {
                     let stream = tls.accept::<R, _>(stream, service, entry.clone()).await?;
-                    http::serve::<R>(stream, entry, buffers, pattern, engine, limits).await
+                    http::serve::<R>(stream, entry, buffers, pattern, engine, deflate, limits).await
                 }
             };
             accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
@@ -169,6 +165,7 @@ struct Resources {
     buffers: Buffers,
     pattern: Pattern,
     engine: Engine,
+    deflate: Deflate,
     limits: Limits,
     tls: WorkerTls,
 }
@@ -182,7 +179,8 @@ const FRAMES_BYTES: usize = 64 * 1024;
 const FRAMES_IDLE_MAX: usize = 256;
 
 impl Resources {
-    fn new(tls: Option<Tls>, engine: Engine, limits: Limits) -> Self {
+    fn new(config: &Config) -> Self {
+        let Config { engine, deflate, limits, .. } = *config;
         let mut pool = PoolConfig::default();
         pool.leased_max = limits.connections_max.max(1);
         let mut frames = pool;
@@ -192,10 +190,11 @@ impl Resources {
         Self {
             pool: Pool::new(pool),
             budget: Budget::new(limits.announced_bytes_max),
-            tls: WorkerTls::new(tls, frames.clone()),
+            tls: WorkerTls::new(config.tls.clone(), frames.clone()),
             buffers: Buffers::new(frames, limits.announced_bytes_max),
             pattern: Pattern::default(),
             engine,
+            deflate,
             limits,
         }
     }

@@ -16,7 +16,7 @@ use owned_io::{
     Runtime, StopSignal, timeout,
 };
 use owned_io_server::accept::accept_loop;
-use owned_io_server::config::{Engine, Limits};
+use owned_io_server::config::{Deflate, Engine, Limits};
 use owned_io_server::connections::{Connections, Entry};
 use owned_io_server::places::Places;
 use owned_io_server::service::source::Pattern;
@@ -122,7 +122,8 @@ fn upgraded_connections_echo_each_message() {
             let buffers = buffers();
             serve(move |stream, entry| {
                 let (buffers, pattern) = (buffers.clone(), Pattern::default());
-                http::serve::<Sim>(stream, entry, buffers, pattern, Engine::Native, limits)
+                let (engine, deflate) = (Engine::Native, Deflate::Off);
+                http::serve::<Sim>(stream, entry, buffers, pattern, engine, deflate, limits)
             })
         },
         async |stream, world| {

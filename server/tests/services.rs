@@ -25,7 +25,7 @@ fn simulate(case: impl AsyncFn()) {
 
 /// The same with each engine for WebSockets, and with messages compressed in each way that it knows, and
 /// not; fewer seeds for engines that are not ours.
-fn simulate_each_engine(case: impl AsyncFn(Engine, Limits)) {
+fn simulate_each_engine(case: impl AsyncFn(Engine, Deflate)) {
     for engine in Engine::ALL {
         let (seeds, ways) = match engine {
             Engine::Native => (seeds(), &[Deflate::Off, Deflate::Shared, Deflate::Takeover][..]),
@@ -34,8 +34,7 @@ fn simulate_each_engine(case: impl AsyncFn(Engine, Limits)) {
         for seed in 0..seeds {
             for &deflate in ways {
                 println!("{engine:?}, {deflate:?}, seed {seed}"); // shown when it fails
-                let limits = Limits { deflate, ..Limits::default() };
-                Sim::block_on(Config::with_seed(seed), case(engine, limits)).unwrap();
+                Sim::block_on(Config::with_seed(seed), case(engine, deflate)).unwrap();
             }
         }
     }
@@ -119,8 +118,8 @@ fn source_sends_what_is_asked_for() {
 
 #[test]
 fn websocket_echo_gives_each_message_back() {
-    simulate_each_engine(async |engine, limits| {
-        let (mut socket, serving) = upgrade("/echo", engine, limits).await;
+    simulate_each_engine(async |engine, deflate| {
+        let (mut socket, serving) = upgrade("/echo", engine, deflate, Limits::default()).await;
         let long = "é".repeat(50_000);
         let messages = [Message::Text(""), Message::Binary(&[0; 300]), Message::Text(&long)];
         for message in messages {
@@ -137,8 +136,8 @@ fn websocket_echo_gives_each_message_back() {
 
 #[test]
 fn websocket_sink_answers_each_message_by_its_length() {
-    simulate_each_engine(async |engine, limits| {
-        let (mut socket, serving) = upgrade("/sink", engine, limits).await;
+    simulate_each_engine(async |engine, deflate| {
+        let (mut socket, serving) = upgrade("/sink", engine, deflate, Limits::default()).await;
         let lens = [0_usize, 3, 70_000, 125, 126];
         for len in lens {
             socket.outgoing.write(Message::Binary(&vec![1; len])).unwrap();
@@ -156,10 +155,10 @@ fn websocket_sink_answers_each_message_by_its_length() {
 
 #[test]
 fn websocket_source_sends_what_is_asked_for_and_closes() {
-    simulate_each_engine(async |engine, limits| {
+    simulate_each_engine(async |engine, deflate| {
         for (messages, bytes, batch) in [(7_u64, 300_usize, 2_u64), (3, 100_000, 5), (600, 0, 64)] {
             let path = format!("/source?messages={messages}&bytes={bytes}&batch={batch}");
-            let (mut socket, serving) = upgrade(&path, engine, limits).await;
+            let (mut socket, serving) = upgrade(&path, engine, deflate, Limits::default()).await;
             for n in 0..messages as usize {
                 let expected: Vec<u8> = (0..bytes).map(|i| (n + i) as u8).collect();
                 let received = socket.incoming.receive().await.unwrap();
@@ -174,9 +173,9 @@ fn websocket_source_sends_what_is_asked_for_and_closes() {
 /// As long as what does not shrink may be: compressed, it is longer.
 #[test]
 fn the_longest_message_is_given_back_compressed_too() {
-    simulate_each_engine(async |engine, limits| {
-        let limits = Limits { message_bytes_max: 20_000, ..limits };
-        let (mut socket, serving) = upgrade("/echo", engine, limits).await;
+    simulate_each_engine(async |engine, deflate| {
+        let limits = Limits { message_bytes_max: 20_000, ..Limits::default() };
+        let (mut socket, serving) = upgrade("/echo", engine, deflate, limits).await;
         let mut noise = vec![0; limits.message_bytes_max];
         Sim::fill_random(&mut noise);
         socket.outgoing.send(Message::Binary(&noise)).await.unwrap();
@@ -189,8 +188,9 @@ fn the_longest_message_is_given_back_compressed_too() {
 
 #[test]
 fn a_websocket_source_without_end_ends_when_the_peer_closes() {
-    simulate_each_engine(async |engine, limits| {
-        let (mut socket, serving) = upgrade("/source?bytes=1000&batch=10", engine, limits).await;
+    simulate_each_engine(async |engine, deflate| {
+        let (mut socket, serving) =
+            upgrade("/source?bytes=1000&batch=10", engine, deflate, Limits::default()).await;
         for _ in 0..25 {
             assert!(socket.incoming.receive().await.unwrap().is_some());
         }
@@ -202,10 +202,10 @@ fn a_websocket_source_without_end_ends_when_the_peer_closes() {
 /// However short the longest message may be.
 #[test]
 fn many_short_messages_are_answered() {
-    simulate_each_engine(async |engine, limits| {
-        let limits = Limits { message_bytes_max: 1_000, ..limits };
+    simulate_each_engine(async |engine, deflate| {
+        let limits = Limits { message_bytes_max: 1_000, ..Limits::default() };
         let path = "/source?messages=1000&bytes=1000&batch=1000";
-        let (mut socket, serving) = upgrade(path, engine, limits).await;
+        let (mut socket, serving) = upgrade(path, engine, deflate, limits).await;
         for _ in 0..1_000 {
             assert_eq!(socket.incoming.receive().await.unwrap().unwrap().as_bytes().len(), 1_000);
         }
@@ -216,8 +216,9 @@ fn many_short_messages_are_answered() {
 
 #[test]
 fn an_answer_that_is_not_taken_ends_the_connection() {
-    simulate_each_engine(async |engine, limits| {
-        let (socket, serving) = upgrade("/source?bytes=100000", engine, limits).await;
+    simulate_each_engine(async |engine, deflate| {
+        let (socket, serving) =
+            upgrade("/source?bytes=100000", engine, deflate, Limits::default()).await;
         let ended = serving.await.unwrap().unwrap_err();
         assert!(matches!(ended, Error::Protocol(Protocol::Timeout(Timeout::Write))));
         drop(socket);
@@ -229,7 +230,8 @@ fn an_answer_that_is_not_taken_ends_the_connection() {
 fn a_message_that_does_not_end_ends_the_connection() {
     simulate(async || {
         for path in ["/echo", "/sink"] {
-            let (mut socket, serving) = upgrade(path, Engine::Native, Limits::default()).await;
+            let (mut socket, serving) =
+                upgrade(path, Engine::Native, Deflate::Off, Limits::default()).await;
             let fragment = Bytes::from_static(b"once upon a time");
             socket.outgoing.write_bytes(Part::First(Kind::Binary), fragment).unwrap();
             socket.outgoing.flush().await.unwrap();
@@ -243,7 +245,7 @@ fn a_message_that_does_not_end_ends_the_connection() {
 /// Whenever the drain begins: who is upgraded is told that the server goes away.
 #[test]
 fn a_websocket_that_opens_while_the_server_drains_is_closed() {
-    simulate_each_engine(async |engine, limits| {
+    simulate_each_engine(async |engine, deflate| {
         let mut opened = 0;
         for millis in 0..40 {
             let (client, server) = pipe();
@@ -252,8 +254,9 @@ fn a_websocket_that_opens_while_the_server_drains_is_closed() {
             let entry = connection.entry();
             let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
             let pattern = Pattern::default();
-            let shared = buffers.clone();
-            let serving = http::serve::<Sim>(server, entry, shared, pattern, engine, limits);
+            let (shared, limits) = (buffers.clone(), Limits::default());
+            let serving =
+                http::serve::<Sim>(server, entry, shared, pattern, engine, deflate, limits);
             let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
             drop(Sim::spawn(async move {
                 Sim::sleep(Duration::from_millis(millis)).await;
@@ -277,16 +280,18 @@ fn a_websocket_that_opens_while_the_server_drains_is_closed() {
 async fn upgrade(
     path: &str,
     engine: Engine,
+    deflate: Deflate,
     limits: Limits,
 ) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
     let (client, server) = pipe();
     let buffers = Buffers::new(Pool::new(PoolConfig::default()), limits.announced_bytes_max);
     let entry = Connections::default().add(server.shutdown_handle()).entry();
     let (shared, pattern) = (buffers.clone(), Pattern::default());
-    let serving = Sim::spawn(http::serve::<Sim>(server, entry, shared, pattern, engine, limits));
+    let serving = http::serve::<Sim>(server, entry, shared, pattern, engine, deflate, limits);
+    let serving = Sim::spawn(serving);
     let offer = Offer { host: "localhost", path, ..Offer::default() };
     let mut config = owned_io_websocket::Config::default();
-    if limits.deflate != Deflate::Off {
+    if deflate != Deflate::Off {
         let mut deflate = owned_io_websocket::deflate::Deflate::default();
         (deflate.send_takeover, deflate.receive_takeover) = (true, true);
         config.deflate = Some(deflate);

@@ -41,6 +41,7 @@ pub async fn serve<R: Runtime>(
     buffers: Buffers,
     pattern: Pattern,
     engine: Engine,
+    deflate: Deflate,
     limits: Limits,
 ) -> Result<(), Error> {
     // Boxed is what few connections need, or need once: they are all as large as the rest.
@@ -48,7 +49,7 @@ pub async fn serve<R: Runtime>(
         let serving = serve_bridged::<R>(stream, entry, buffers, pattern, strategy, limits);
         return Box::pin(serving).await;
     }
-    let opening = Box::pin(open::<R, _>(stream, entry, buffers, limits));
+    let opening = Box::pin(open::<R, _>(stream, entry, buffers, deflate, limits));
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
     let WebSocket { incoming, outgoing } = &mut socket;
     match service {
@@ -69,7 +70,7 @@ async fn serve_bridged<R: Runtime>(
     strategy: Strategy,
     limits: Limits,
 ) -> Result<(), Error> {
-    let config = config(limits, BRIDGE_BYTES_SPARE);
+    let config = config(Deflate::Off, limits, BRIDGE_BYTES_SPARE);
     let admitted = admit::<R, _>(stream, &entry, &buffers, config, limits).await?;
     let Some((pending, service)) = admitted else { return Ok(()) };
     let mut socket = pending.accept_bridged(Origins::Any, None, &[], strategy).await?;
@@ -89,9 +90,10 @@ async fn open<R: Runtime, S: ByteStream>(
     stream: S,
     entry: Entry,
     buffers: Buffers,
+    deflate: Deflate,
     limits: Limits,
 ) -> Result<Option<(WebSocket<S>, Service)>, Error> {
-    let config = config(limits, QUEUE_BYTES_SPARE);
+    let config = config(deflate, limits, QUEUE_BYTES_SPARE);
     let admitted = admit::<R, _>(stream, &entry, &buffers, config, limits).await?;
     let Some((pending, service)) = admitted else { return Ok(None) };
     let socket = pending.accept(Origins::Any, None, &[]).await?;
@@ -157,9 +159,9 @@ impl Route {
     }
 }
 
-fn config(limits: Limits, queue_bytes_spare: usize) -> Config {
+fn config(deflate: Deflate, limits: Limits, queue_bytes_spare: usize) -> Config {
     let mut config = Config::default();
-    config.deflate = compression(limits.deflate);
+    config.deflate = compression(deflate);
     config.frame_bytes_max = match config.deflate {
         Some(_) => compressed_bytes_max(limits.message_bytes_max),
         None => limits.message_bytes_max,

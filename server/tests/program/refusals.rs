@@ -35,6 +35,10 @@ fn what_cannot_start_says_why_in_one_sentence() {
         (vec!["--echo", "127.0.0.1:0", "--frob"], "unexpected argument '--frob'"),
         (vec!["--echo", "nowhere"], "invalid value 'nowhere'"),
         (vec!["--engine", "steam"], "invalid value 'steam'"),
+        (
+            vec!["--http", "127.0.0.1:0", "--deflate", "shared", "--engine", "tungstenite-fixed"],
+            "--deflate needs --engine native",
+        ),
         (vec!["--config", file], "line 2: unknown field `worker`"),
         (vec!["--config", "/no/such/file"], "cannot read /no/such/file"),
         (vec!["--runtime", runtime, "--echo", &taken], "another socket has it"),
