@@ -1,8 +1,8 @@
 //! The accept loop: as many connections as there are places, and no end to it but the stop signal.
 
 use std::error::Error;
-use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,24 +18,20 @@ use crate::places::Places;
 /// nothing.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// Serves each connection of `listener` by `serve`, in a task of its own, until `stop` is given: while
-/// it is served it has one of `places` and is among `connections`.
+/// Serves each connection of `listener`, in a task of its own, until `stop` is given: has `open` make of
+/// it what `serve` is for. Meanwhile it has one of `places` and is among `connections`.
 ///
 /// A connection that fails, or whose task panics, ends alone. No error of accept(2) ends the loop:
 /// what is wrong is logged, once until somebody is accepted again.
-pub async fn accept_loop<R, S, Fut, E>(
+pub async fn accept_loop<R: Runtime, S, E: Error + 'static>(
     mut listener: R::TcpListener,
     places: Places,
     connections: Connections,
     stop: &StopSignal,
-    serve: S,
-) where
-    R: Runtime,
-    S: Fn(R::TcpStream, Entry) -> Fut + 'static,
-    Fut: Future<Output = Result<(), E>>,
-    E: Error + 'static,
-{
-    let serve = Rc::new(serve);
+    open: impl AsyncFn(R::TcpStream, Entry) -> io::Result<S> + 'static,
+    serve: impl AsyncFn(S, Entry) -> Result<(), E> + 'static,
+) {
+    let service = Rc::new(Service { open, serve });
     let mut is_failing = false;
     // Asked each time: while clients are there, beside finds both ready.
     while !stop.is_stopped() {
@@ -50,13 +46,17 @@ pub async fn accept_loop<R, S, Fut, E>(
                     warn!("accepting again");
                 }
                 let connection = connections.add(stream.shutdown_handle());
+                let service = Rc::clone(&service);
                 // Called in the task: a future that is moved into one takes its place twice there.
-                let serve = Rc::clone(&serve);
                 drop(R::spawn(async move {
                     // Both until it is served, or its task has panicked.
                     let (_place, connection) = (place, connection);
-                    if let Err(error) = serve(stream, connection.entry()).await {
-                        debug!(%peer, error = &error as &dyn Error, "connection ended");
+                    let stream = match (service.open)(stream, connection.entry()).await {
+                        Ok(stream) => stream,
+                        Err(error) => return log_end(peer, &error),
+                    };
+                    if let Err(error) = (service.serve)(stream, connection.entry()).await {
+                        log_end(peer, &error);
                     }
                 }));
             }
@@ -71,4 +71,22 @@ pub async fn accept_loop<R, S, Fut, E>(
             }
         }
     }
+}
+
+/// What opens a connection that is served as it came.
+///
+/// # Errors
+/// None.
+pub async fn as_it_came<S>(stream: S, _: Entry) -> io::Result<S> {
+    Ok(stream)
+}
+
+/// What is done with each connection.
+struct Service<O, S> {
+    open: O,
+    serve: S,
+}
+
+fn log_end(peer: SocketAddr, error: &(dyn Error + 'static)) {
+    debug!(%peer, error, "connection ended");
 }

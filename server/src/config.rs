@@ -237,7 +237,8 @@ pub enum Service {
 }
 
 impl Service {
-    const fn is_over_tls(self) -> bool {
+    /// Whether it is one of the first four, over TLS.
+    pub(crate) const fn is_over_tls(self) -> bool {
         matches!(self, Self::EchoTls | Self::SinkTls | Self::SourceTls | Self::Https)
     }
 }

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use owned_io::{
-    BoundAddr, ListenOptions, Pool, PoolConfig, Runtime, StopSignal, Worker, WorkersConfig, beside,
+    BoundAddr, ByteStream, ListenOptions, Pool, PoolConfig, Runtime, StopSignal, Worker,
+    WorkersConfig, beside,
 };
 use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
 
-use crate::accept::accept_loop;
+use crate::accept::{accept_loop, as_it_came};
 use crate::config::{Config, Deflate, Engine, Limits, Ring, Service};
 use crate::connections::{Connections, Entry};
 use crate::places::Places;
@@ -71,7 +72,17 @@ async fn serve<R: Runtime>(
         accepting.push(R::spawn(async move {
             // A loop that panics takes the others along, and the panic comes to light.
             let _stop_all = StopWhenDropped(stop.clone());
-            accept::<R>(service, listener, places, connections, &stop, resources).await;
+            if service.is_over_tls() {
+                let tls = resources.tls.clone();
+                let open =
+                    async move |stream, entry| tls.accept::<R, _>(stream, service, entry).await;
+                accept::<R, _>(service, listener, places, connections, &stop, resources, open)
+                    .await;
+            } else {
+                let open = as_it_came;
+                accept::<R, _>(service, listener, places, connections, &stop, resources, open)
+                    .await;
+            }
         }));
     }
     ready.one_more();
@@ -87,72 +98,37 @@ async fn serve<R: Runtime>(
     outcome.map_err(io::Error::from)
 }
 
-async fn accept<R: Runtime>(
+/// Accepts the connections to a service, which is the same whatever `open` makes of them.
+async fn accept<R: Runtime, S: ByteStream>(
     service: Service,
     listener: R::TcpListener,
     places: Places,
     connections: Connections,
     stop: &StopSignal,
     resources: Resources,
+    open: impl AsyncFn(R::TcpStream, Entry) -> io::Result<S> + 'static,
 ) {
-    let Resources { pool, budget, buffers, pattern, engine, deflate, limits, tls } = resources;
+    let Resources { pool, budget, buffers, pattern, engine, deflate, limits, .. } = resources;
     match service {
-        Service::Echo => {
-            let serve = move |stream, _| echo::serve(stream, pool.clone());
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        Service::Echo | Service::EchoTls => {
+            let serve = move |stream: S, _| echo::serve(stream, pool.clone());
+            accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
-        Service::Sink => {
+        Service::Sink | Service::SinkTls => {
             let serve =
-                move |stream, _| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+                move |stream: S, _| sink::serve::<R>(stream, pool.clone(), limits, budget.clone());
+            accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
-        Service::Source => {
-            let serve = move |stream, _| source::serve::<R>(stream, pattern.clone(), limits);
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+        Service::Source | Service::SourceTls => {
+            let serve = move |stream: S, _| source::serve::<R>(stream, pattern.clone(), limits);
+            accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
-        Service::Http => {
-            let serve = move |stream, entry| {
+        Service::Http | Service::Https => {
+            let serve = move |stream: S, entry| {
                 let (buffers, pattern) = (buffers.clone(), pattern.clone());
                 http::serve::<R>(stream, entry, buffers, pattern, engine, deflate, limits)
             };
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
-        }
-        Service::EchoTls => {
-            let serve = move |stream, entry| {
-                let (tls, pool) = (tls.clone(), pool.clone());
-                async move { echo::serve(tls.accept::<R, _>(stream, service, entry).await?, pool).await }
-            };
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
-        }
-        Service::SinkTls => {
-            let serve = move |stream, entry| {
-                let (tls, pool, budget) = (tls.clone(), pool.clone(), budget.clone());
-                async move {
-                    let stream = tls.accept::<R, _>(stream, service, entry).await?;
-                    sink::serve::<R>(stream, pool, limits, budget).await
-                }
-            };
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
-        }
-        Service::SourceTls => {
-            let serve = move |stream, entry| {
-                let (tls, pattern) = (tls.clone(), pattern.clone());
-                async move {
-                    let stream = tls.accept::<R, _>(stream, service, entry).await?;
-                    source::serve::<R>(stream, pattern, limits).await
-                }
-            };
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
-        }
-        Service::Https => {
-            let serve = move |stream, entry: Entry| {
-                let (tls, buffers, pattern) = (tls.clone(), buffers.clone(), pattern.clone());
-                async move {
-                    let stream = tls.accept::<R, _>(stream, service, entry.clone()).await?;
-                    http::serve::<R>(stream, entry, buffers, pattern, engine, deflate, limits).await
-                }
-            };
-            accept_loop::<R, _, _, _>(listener, places, connections, stop, serve).await;
+            accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
     }
 }

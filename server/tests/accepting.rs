@@ -13,7 +13,7 @@ use owned_io::{
     BoundAddr, Capabilities, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Panicked,
     Runtime, StopSignal, TcpListener,
 };
-use owned_io_server::accept::accept_loop;
+use owned_io_server::accept::{accept_loop, as_it_came};
 use owned_io_server::config::Flags;
 use owned_io_server::connections::Connections;
 use owned_io_server::places::Places;
@@ -61,11 +61,12 @@ fn listeners_share_the_places() {
                     }
                 };
                 let connections = Connections::default();
-                accept_loop::<Sim, _, _, _>(
+                accept_loop::<Sim, _, _>(
                     listener,
                     places,
                     connections,
                     &StopSignal::new(),
+                    as_it_came,
                     serve,
                 )
                 .await;
@@ -104,7 +105,8 @@ fn it_ends_at_the_stop_signal() {
         stop.stop();
         let connections = Connections::default();
         let serve = |_stream, _| pending::<io::Result<()>>();
-        accept_loop::<Sim, _, _, _>(listener, places.clone(), connections, &stop, serve).await;
+        accept_loop::<Sim, _, _>(listener, places.clone(), connections, &stop, as_it_came, serve)
+            .await;
         assert_eq!(places.taken(), 0);
         Ok(())
     });

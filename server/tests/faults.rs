@@ -15,7 +15,7 @@ use owned_io::{
     ByteStream, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
     Runtime, StopSignal, timeout,
 };
-use owned_io_server::accept::accept_loop;
+use owned_io_server::accept::{accept_loop, as_it_came};
 use owned_io_server::config::{Deflate, Engine, Limits};
 use owned_io_server::connections::{Connections, Entry};
 use owned_io_server::places::Places;
@@ -231,12 +231,9 @@ async fn one_session(
 }
 
 /// The server's own accept loop, until its host goes down.
-async fn serve<S, Fut, E>(service: S) -> io::Result<()>
-where
-    S: Fn(SimStream, Entry) -> Fut + 'static,
-    Fut: Future<Output = Result<(), E>> + 'static,
-    E: StdError + 'static,
-{
+async fn serve<E: StdError + 'static>(
+    service: impl AsyncFn(SimStream, Entry) -> Result<(), E> + 'static,
+) -> io::Result<()> {
     let bound = Sim::bind(ListenOptions::new(([0, 0, 0, 0], PORT).into()))?;
     // A host may have no descriptors at the very time it starts again.
     let listener = loop {
@@ -249,7 +246,8 @@ where
         }
     };
     let (places, stop) = (Places::new(PLACES), StopSignal::new());
-    accept_loop::<Sim, _, _, _>(listener, places, Connections::default(), &stop, service).await;
+    let connections = Connections::default();
+    accept_loop::<Sim, _, _>(listener, places, connections, &stop, as_it_came, service).await;
     Ok(())
 }
 

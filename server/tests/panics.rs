@@ -9,7 +9,7 @@ use owned_io::{
     BufResult, ByteStream, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWriteExt,
     Runtime, Worker, WorkersConfig, timeout,
 };
-use owned_io_server::accept::accept_loop;
+use owned_io_server::accept::{accept_loop, as_it_came};
 use owned_io_server::connections::{Connections, Entry};
 use owned_io_server::places::Places;
 use owned_io_sim::Sim;
@@ -83,7 +83,8 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
         let (places, connections) = (places.clone(), connections.clone());
         let stop = worker.stop.clone();
         async move {
-            accept_loop::<R, _, _, _>(listener, places, connections, &stop, echo_or_panic).await;
+            accept_loop::<R, _, _>(listener, places, connections, &stop, as_it_came, echo_or_panic)
+                .await;
         }
     });
 
