@@ -6,7 +6,8 @@ use std::net::Shutdown;
 use std::rc::Rc;
 
 use owned_io::ShutdownHandle;
-use owned_io_websocket::{CloseCode, CloseFrame, bridge, stream};
+use owned_io_websocket::stream::CloseHandle;
+use owned_io_websocket::{CloseCode, CloseFrame};
 
 /// The connections that a worker has open, over all its listeners.
 #[derive(Clone, Debug, Default)]
@@ -35,9 +36,7 @@ pub enum Ending {
     /// Not before it is upgraded, and something else is said here: until then there is no way.
     Upgraded,
     /// It is closed as [going away](CloseCode::GOING_AWAY), and ends once its peer agrees.
-    WebSocket(stream::CloseHandle),
-    /// The same, over tungstenite.
-    Bridge(bridge::CloseHandle),
+    WebSocket(CloseHandle),
 }
 
 /// Bounded by the places.
@@ -83,7 +82,6 @@ impl Ending {
             }
             Self::Upgraded => Ok(()),
             Self::WebSocket(handle) => handle.close(away),
-            Self::Bridge(handle) => handle.close(away),
         };
     }
 }

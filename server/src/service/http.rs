@@ -74,7 +74,7 @@ async fn serve_bridged<R: Runtime>(
     let admitted = admit::<R, _>(stream, &entry, &buffers, config, limits).await?;
     let Some((pending, service)) = admitted else { return Ok(()) };
     let mut socket = pending.accept_bridged(Origins::Any, None, &[], strategy).await?;
-    entry.set(Ending::Bridge(socket.outgoing.close_handle()));
+    entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
         Service::Echo => websocket::echo(incoming, outgoing).await,

@@ -78,7 +78,7 @@ use tungstenite::protocol::Role;
 
 pub use face::{AnyIncoming, AnyOutgoing, Extent};
 pub use incoming::Incoming;
-pub use outgoing::{CloseHandle, Outgoing};
+pub use outgoing::Outgoing;
 pub use strategy::Strategy;
 pub use sync::Work;
 

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::future::poll_fn;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
@@ -8,6 +8,7 @@ use owned_io::backend::Half;
 
 use super::Work;
 use super::shared::Shared;
+use crate::stream::outgoing::{BeginClose, CloseHandle};
 use crate::stream::{Error, Message, Unsent};
 use crate::{CloseFrame, Limit, Part};
 
@@ -141,7 +142,8 @@ impl Outgoing {
 
     /// A handle that begins the closing handshake from elsewhere: when the program ends, say.
     pub fn close_handle(&self) -> CloseHandle {
-        CloseHandle { shared: Rc::downgrade(&self.shared) }
+        let connection = Rc::downgrade(&self.shared);
+        CloseHandle { connection }
     }
 
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
@@ -149,21 +151,9 @@ impl Outgoing {
     }
 }
 
-/// Begins the closing handshake of a connection that is elsewhere; does not keep it open.
-#[derive(Clone)]
-pub struct CloseHandle {
-    shared: Weak<Shared>,
-}
-
-impl CloseHandle {
-    /// As [`Outgoing::close`], but waits for nothing: the close frame leaves while either half is
-    /// waited for. If the connection is gone already, nothing happens.
-    ///
-    /// # Errors
-    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
-    /// bytes.
-    pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
-        self.shared.upgrade().map_or(Ok(()), |shared| shared.begin_close(frame))
+impl BeginClose for Shared {
+    fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+        self.begin_close(frame)
     }
 }
 
@@ -171,11 +161,5 @@ impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queued_bytes = self.queued_bytes();
         f.debug_struct("Outgoing").field("queued_bytes", &queued_bytes).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for CloseHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CloseHandle").finish_non_exhaustive()
     }
 }

@@ -55,7 +55,7 @@ pub(crate) mod handshake;
 mod inbox;
 mod incoming;
 mod link;
-mod outgoing;
+pub(crate) mod outgoing;
 pub(crate) mod queue;
 pub(crate) mod shared;
 pub(crate) mod writing;

@@ -172,7 +172,8 @@ impl Outgoing {
 
     /// A handle that begins the closing handshake from elsewhere: when the program ends, say.
     pub fn close_handle(&self) -> CloseHandle {
-        CloseHandle { shared: Rc::downgrade(&self.shared) }
+        let connection = Rc::downgrade(&self.shared);
+        CloseHandle { connection }
     }
 
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
@@ -180,10 +181,23 @@ impl Outgoing {
     }
 }
 
-/// Begins the closing handshake of a connection that is elsewhere; does not keep it open.
+/// Begins the closing handshake of a connection that is elsewhere, whichever engine it has; does not keep
+/// it open.
 #[derive(Clone)]
 pub struct CloseHandle {
-    shared: Weak<Shared>,
+    pub(crate) connection: Weak<dyn BeginClose>,
+}
+
+/// What the halves of a connection share, on either engine.
+pub(crate) trait BeginClose {
+    /// As [`Outgoing::close`], but waits for nothing.
+    fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error>;
+}
+
+impl BeginClose for Shared {
+    fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+        self.begin_close(frame)
+    }
 }
 
 impl CloseHandle {
@@ -194,7 +208,7 @@ impl CloseHandle {
     /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
     /// bytes.
     pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
-        self.shared.upgrade().map_or(Ok(()), |shared| shared.begin_close(frame))
+        self.connection.upgrade().map_or(Ok(()), |connection| connection.begin_close(frame))
     }
 }
 

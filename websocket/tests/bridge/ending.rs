@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
 use owned_io_sim::Sim;
-use owned_io_websocket::stream::{Error, Message};
+use owned_io_websocket::bridge::Strategy;
+use owned_io_websocket::stream::{CloseHandle, Error, Message};
 use owned_io_websocket::{Config, Limit, Misuse, Timeout, Violation};
 
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use super::ends::{NORMAL, Protocol, buffers, read_to_end, seconds_since, simulate};
-use super::{STRATEGIES, bridges, message, payload, raw_client};
+use super::{STRATEGIES, bridge_and_native_client, bridges, message, payload, raw_client};
 
 #[test]
 fn either_side_closes_and_what_was_sent_before_arrives() {
@@ -36,6 +37,29 @@ fn either_side_closes_and_what_was_sent_before_arrives() {
             });
         }
     }
+}
+
+#[test]
+fn one_kind_of_handle_closes_either_engine_and_keeps_none_open() {
+    simulate(|| async {
+        for closing in 0..2 {
+            let (bridge, native) = bridge_and_native_client(Strategy::LINEAR).await;
+            let handles: [CloseHandle; 2] =
+                [bridge.outgoing.close_handle(), native.outgoing.close_handle()];
+            let (mut bridge, mut native) = (bridge, native);
+            let waiting = [
+                Sim::spawn(async move { bridge.incoming.receive().await.map(|got| got.is_none()) }),
+                Sim::spawn(async move { native.incoming.receive().await.map(|got| got.is_none()) }),
+            ];
+            handles[closing].close(NORMAL).unwrap();
+            for closed in waiting {
+                assert!(closed.await.unwrap().unwrap());
+            }
+            for handle in handles {
+                assert_eq!(handle.close(NORMAL), Ok(())); // there is nothing to close any more
+            }
+        }
+    });
 }
 
 #[test]
