@@ -225,13 +225,11 @@ fn an_answer_that_is_not_taken_ends_the_connection() {
     });
 }
 
-/// Of our own engine: tungstenite does not say that a message has begun.
 #[test]
 fn a_message_that_does_not_end_ends_the_connection() {
-    simulate(async || {
+    simulate_each_engine(async |engine, deflate| {
         for path in ["/echo", "/sink"] {
-            let (mut socket, serving) =
-                upgrade(path, Engine::Native, Deflate::Off, Limits::default()).await;
+            let (mut socket, serving) = upgrade(path, engine, deflate, Limits::default()).await;
             let fragment = Bytes::from_static(b"once upon a time");
             socket.outgoing.write_bytes(Part::First(Kind::Binary), fragment).unwrap();
             socket.outgoing.flush().await.unwrap();

@@ -167,6 +167,7 @@ impl<H: OwnedRead> Incoming<H> {
                 let read = poll_fn(|cx| shared.poll_beside_duties(reading.as_mut(), cx)).await;
                 read.map(|buf| {
                     let n = buf.len();
+                    shared.handle_received(&buf);
                     shared.with_buffers(|buffers| buffers.fill_pooled(buf));
                     n
                 })
@@ -175,7 +176,10 @@ impl<H: OwnedRead> Incoming<H> {
                 let mut reading = pin!(half.read(spare));
                 let read = poll_fn(|cx| shared.poll_beside_duties(reading.as_mut(), cx)).await;
                 let BufResult(read, buf) = read.map_buf(Spare::into_inner);
-                read.inspect(|_| shared.with_buffers(|buffers| buffers.fill(buf)))
+                read.inspect(|_| {
+                    shared.handle_received(&buf);
+                    shared.with_buffers(|buffers| buffers.fill(buf));
+                })
             }
         };
         *is_reading = false;

@@ -11,7 +11,6 @@
 //! | | native | here |
 //! |---|---|---|
 //! | a peer that is gone without a word | pings find out; [`idle_timeout`](Config::idle_timeout) | is noticed when something is sent to it |
-//! | a message that does not end | [`message_timeout`](Config::message_timeout) | is waited for |
 //! | messages in pieces | as they come | put together, always: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
 //! | memory for what a frame announces | promised by [`Buffers`], read into directly | the allocator's, at once; bounded by the limits on frames and messages alone, for each connection |
@@ -67,6 +66,7 @@ mod error;
 mod face;
 mod incoming;
 mod outgoing;
+mod progress;
 mod shared;
 mod strategy;
 mod sync;
@@ -87,6 +87,7 @@ use crate::stream::handshake::{Opened, ask};
 use crate::stream::{Buffers, Error, Pending};
 use crate::{CloseFrame, Config};
 use engine::Engine;
+use progress::Progress;
 use shared::Shared;
 use sync::SyncBuffers;
 
@@ -195,10 +196,12 @@ fn open<R: Runtime, S: ByteStream>(
     let first = opened.behind_head().to_vec();
     let Opened { stream, buffers, config, .. } = opened;
     let pool = buffers.pool().clone();
+    let mut progress = Progress::default();
+    progress.push(&first);
     let engine = Engine::new(SyncBuffers::new(strategy, buffers), first, role, config);
     let connection = stream.shutdown_handle();
     let (read, write) = stream.into_split();
-    let shared = Rc::new(Shared::new::<R>(engine, write, connection, config));
+    let shared = Rc::new(Shared::new::<R>(engine, progress, write, connection, config));
     let incoming = Incoming::new(read, pool, Rc::clone(&shared));
     WebSocket { incoming, outgoing: Outgoing::new(shared) }
 }

@@ -6,13 +6,14 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use owned_io::backend::{Broken, Half};
 use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
 
 use super::engine::{Engine, Next};
+use super::progress::Progress;
 use super::sync::{SyncBuffers, Work};
 use crate::stream::queue::Batch;
 use crate::stream::shared::Sleep;
@@ -25,6 +26,7 @@ pub(super) struct Shared {
     writer: RefCell<Writer>,
     pub(super) connection: ShutdownHandle,
     config: Config,
+    now: fn() -> Instant,
     sleep: fn(Duration) -> Sleep,
     close: Cell<Close>,
     /// Why the connection failed.
@@ -33,6 +35,12 @@ pub(super) struct Shared {
     broken: Cell<Option<Broken>>,
     write_alarm: RefCell<Option<Sleep>>,
     close_alarm: RefCell<Option<Sleep>>,
+    /// How far the peer is with a message.
+    progress: RefCell<Progress>,
+    /// When the message that has come in part has to be here.
+    message_due: Cell<Option<Instant>>,
+    /// Rings then, or before: it is that of the first such message, until it has rung.
+    message_alarm: RefCell<Option<Sleep>>,
 }
 
 /// How far the connection is closed.
@@ -51,22 +59,35 @@ enum Close {
 impl Shared {
     pub(super) fn new<R: Runtime>(
         engine: Engine,
+        progress: Progress,
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         config: Config,
     ) -> Self {
-        Self {
+        let new = Self {
             engine: RefCell::new(engine),
             writer: RefCell::new(Writer::new(|desk| write_batches(half, desk))),
             connection,
             config,
+            now: R::now,
             sleep: |duration| Box::pin(R::sleep(duration)),
             close: Cell::new(Close::No),
             failure: Cell::new(None),
             broken: Cell::new(None),
             write_alarm: RefCell::new(None),
             close_alarm: RefCell::new(None),
-        }
+            progress: RefCell::new(progress),
+            message_due: Cell::new(None),
+            message_alarm: RefCell::new(None),
+        };
+        new.watch_message(true);
+        new
+    }
+
+    /// These bytes of the peer came.
+    pub(super) fn handle_received(&self, bytes: &[u8]) {
+        let has_begun = self.progress.borrow_mut().push(bytes);
+        self.watch_message(has_begun);
     }
 
     /// What was received says.
@@ -185,6 +206,9 @@ impl Shared {
             return Poll::Ready(output);
         }
         self.writer.borrow_mut().register(Half::Read, cx);
+        if self.poll_message_alarm().is_ready() {
+            let _ = self.poll_flush(Half::Read, cx); // the close frame
+        }
         ready!(self.poll_close_alarm());
         operation.poll(cx) // which ends by that
     }
@@ -224,6 +248,34 @@ impl Shared {
         if self.close.get() != Close::No && alarm.is_none() {
             *alarm = Some((self.sleep)(self.config.close_timeout));
             writer.waker().wake_by_ref(); // the half that receives watches it
+        }
+    }
+
+    /// A message may be under way, which `has_begun` just now or before.
+    fn watch_message(&self, has_begun: bool) {
+        if !self.progress.borrow().is_under_way() {
+            self.message_due.set(None);
+        } else if has_begun && let Some(limit) = self.config.message_timeout {
+            self.message_due.set((self.now)().checked_add(limit));
+        }
+    }
+
+    /// A message has come in part: ready when that was so for too long, and the connection has failed.
+    fn poll_message_alarm(&self) -> Poll<()> {
+        let (Some(due), Close::No) = (self.message_due.get(), self.close.get()) else {
+            return Poll::Pending;
+        };
+        let waker = self.writer.borrow().waker().clone();
+        let mut alarm = self.message_alarm.borrow_mut();
+        loop {
+            let left = || due.saturating_duration_since((self.now)());
+            let sleep = alarm.get_or_insert_with(|| (self.sleep)(left()));
+            ready!(sleep.as_mut().poll(&mut Context::from_waker(&waker)));
+            *alarm = None;
+            if (self.now)() >= due {
+                self.fail(Error::Timeout(Timeout::Message));
+                return Poll::Ready(());
+            }
         }
     }
 

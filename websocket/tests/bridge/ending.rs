@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
+use owned_io::{ByteStream, OwnedReadExt, OwnedWriteExt, Runtime};
 use owned_io_sim::Sim;
 use owned_io_websocket::bridge::Strategy;
 use owned_io_websocket::stream::{CloseHandle, Error, Message};
@@ -96,6 +96,82 @@ fn a_peer_that_takes_nothing_is_cut_off() {
             let error = server.incoming.receive().await.unwrap_err();
             assert!(matches!(error, Error::Protocol(error) if error == late), "{error:?}");
             drop(raw);
+        });
+    }
+}
+
+#[test]
+fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
+    let mut config = Config::default();
+    config.message_timeout = Some(Duration::from_secs(100));
+    let long = frame(Role::Server, FIN | BINARY, &[1; 100_000]);
+    let bytes = |from: usize| long[from..from + 10].iter().map(|byte| vec![*byte]).collect();
+    let pings = vec![frame(Role::Server, FIN | PING, b""); 10];
+    // What comes with the request, what comes at first, and what comes every 29 seconds.
+    let cases: [(&[u8], &[u8], Vec<_>); 4] = [
+        (b"", &long[..1], bytes(1)),
+        (&long[..50], b"", bytes(50)),
+        (b"", &long[..40_000], bytes(40_000)),
+        (b"", &frame(Role::Server, BINARY, &[1; 1_000]), pings),
+    ];
+    let cases = &cases.map(|(first, start, rest)| (first.to_vec(), start.to_vec(), rest));
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            for (first, start, rest) in cases.clone() {
+                let begun = Sim::now();
+                let (mut server, raw) = raw_client(config, buffers(), strategy, &first).await;
+                let (mut read, mut write) = raw.into_split();
+                let dribbling = Sim::spawn(async move {
+                    write.write_all(start).await.into_result()?;
+                    for bytes in rest {
+                        Sim::sleep(Duration::from_secs(29)).await;
+                        write.write_all(bytes).await.into_result()?;
+                    }
+                    Ok::<_, std::io::Error>(())
+                });
+                let error = server.incoming.receive().await.unwrap_err();
+                let late = Protocol::Timeout(Timeout::Message);
+                assert!(matches!(error, Error::Protocol(error) if error == late), "{error:?}");
+                // 5 s more until the close frame has to be answered.
+                assert!((100..=105).contains(&seconds_since(begun)), "{}", seconds_since(begun));
+                let told = read_to_end(&mut read).await;
+                let pongs = told.strip_suffix(b"\x88\x02\x03\xF0").unwrap();
+                assert!(pongs.chunks(2).all(|pong| pong == b"\x8A\x00"));
+                drop(server);
+                dribbling.await.unwrap().unwrap_err();
+            }
+        });
+    }
+}
+
+#[test]
+fn each_message_has_a_time_of_its_own() {
+    let mut config = Config::default();
+    config.message_timeout = Some(Duration::from_secs(100));
+    let message = frame(Role::Server, FIN | BINARY, b"message");
+    let (start, end) = message.split_at(5);
+    let writes = [start.to_vec(), [end, start].concat(), [end, start].concat(), end.to_vec()];
+    let writes = &writes;
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            let (mut server, mut raw) = raw_client(config, buffers(), strategy, b"").await;
+            let writes = writes.clone();
+            let peer = Sim::spawn(async move {
+                for bytes in writes {
+                    raw.write_all(bytes).await.into_result().unwrap();
+                    Sim::sleep(Duration::from_secs(80)).await;
+                }
+                // Nothing comes, which is allowed.
+                Sim::sleep(Duration::from_secs(500)).await;
+                raw.write_all(frame(Role::Server, FIN | CLOSE, b"")).await.into_result().unwrap();
+                read_to_end(&mut raw).await
+            });
+            for _ in 0..3 {
+                let received = server.incoming.receive().await.unwrap();
+                assert_eq!(received, Some(Message::Binary(b"message")));
+            }
+            assert_eq!(server.incoming.receive().await.unwrap(), None);
+            assert_eq!(peer.await.unwrap(), b"\x88\x00");
         });
     }
 }

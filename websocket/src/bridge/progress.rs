@@ -1,0 +1,122 @@
+//! [`Progress`]: how far the peer is with a message, which tungstenite does not tell.
+
+use crate::frame::{FIN, Header, LENGTH_16, MASKED};
+
+/// Follows the frames that the peer sends, from header to header. What is wrong with them is for
+/// tungstenite to say, which then reads no more.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Of the header that is under way, what has come.
+    header: [u8; Header::BYTES_MAX],
+    header_bytes: usize,
+    payload_bytes_left: u64,
+    /// Whether a frame has come that was not the last of its message.
+    is_within_message: bool,
+}
+
+impl Progress {
+    /// Whether a message has come in part, or another frame.
+    pub(super) const fn is_under_way(&self) -> bool {
+        self.header_bytes > 0 || self.payload_bytes_left > 0 || self.is_within_message
+    }
+
+    /// The next bytes that came: whether one [began](Self::is_under_way) with them.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> bool {
+        let mut has_begun = false;
+        while !bytes.is_empty() {
+            has_begun |= !self.is_under_way();
+            let n;
+            if self.payload_bytes_left > 0 {
+                n = self.payload_bytes_left.min(bytes.len() as u64) as usize;
+                self.payload_bytes_left -= n as u64;
+            } else {
+                n = (self.header_bytes_known() - self.header_bytes).min(bytes.len());
+                self.header[self.header_bytes..][..n].copy_from_slice(&bytes[..n]);
+                self.header_bytes += n;
+                if self.header_bytes > 1 && self.header_bytes == self.header_bytes_known() {
+                    self.begin_payload();
+                }
+            }
+            bytes = &bytes[n..];
+        }
+        has_begun
+    }
+
+    /// How long the header is, as far as is known: its second byte tells (RFC 6455 section 5.2).
+    const fn header_bytes_known(&self) -> usize {
+        if self.header_bytes < 2 {
+            return 2;
+        }
+        let length_bytes = match self.header[1] & !MASKED {
+            0..LENGTH_16 => 0,
+            LENGTH_16 => 2,
+            _ => 8,
+        };
+        let key_bytes = if self.header[1] & MASKED == 0 { 0 } else { 4 };
+        2 + length_bytes + key_bytes
+    }
+
+    /// The header is here.
+    const fn begin_payload(&mut self) {
+        let [first, second, a, b, c, d, e, f, g, h, ..] = self.header;
+        self.payload_bytes_left = match second & !MASKED {
+            short @ 0..LENGTH_16 => short as u64,
+            LENGTH_16 => u16::from_be_bytes([a, b]) as u64,
+            _ => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        };
+        if first & CONTROL == 0 {
+            self.is_within_message = first & FIN == 0;
+        }
+        self.header_bytes = 0;
+    }
+}
+
+/// Of an opcode: frames that may come between those of a message.
+const CONTROL: u8 = 0x08;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames, and whether a message is under way behind each.
+    const FRAMES: [(&[u8], bool); 9] = [
+        (b"\x81\x05hello", false),
+        (b"\x01\x85keyxhello", true),
+        (b"\x89\x00", true),
+        (b"\x00\x7E\x00\x03abc", true), // a length that is not in its shortest form
+        (b"\x8A\x81keyx!", true),
+        (b"\x80\x00", false),
+        (b"\x82\x7F\x00\x00\x00\x00\x00\x00\x00\x02ab", false),
+        (b"\x89\xFE\x00\x01keyx?", false),
+        (b"\x88\x02\x03\xE8", false),
+    ];
+
+    #[test]
+    fn frames_cut_anywhere() {
+        // Of each byte: whether something begins with it, and whether it is under way behind it.
+        let (mut wire, mut expected) = (Vec::new(), Vec::new());
+        let mut was_within = false;
+        for (frame, is_within) in FRAMES {
+            expected.extend((0..frame.len()).map(|at| (at == 0 && !was_within, true)));
+            expected.last_mut().unwrap().1 = is_within;
+            wire.extend_from_slice(frame);
+            was_within = is_within;
+        }
+        for step in 1..=wire.len() {
+            let mut progress = Progress::default();
+            for (bytes, expected) in wire.chunks(step).zip(expected.chunks(step)) {
+                assert_eq!(progress.push(bytes), expected.iter().any(|(begins, _)| *begins));
+                assert_eq!(progress.is_under_way(), expected.last().unwrap().1);
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_length_there_can_be() {
+        let mut progress = Progress::default();
+        assert!(progress.push(&[0x82, 0xFF, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0]));
+        assert_eq!(progress.payload_bytes_left, u64::MAX);
+        assert!(!progress.push(&[0; 100]));
+        assert_eq!(progress.payload_bytes_left, u64::MAX - 100);
+    }
+}
