@@ -28,8 +28,9 @@ impl Meaning {
             Theirs::Protocol(ProtocolError::SendAfterClosing) => Misuse::SentAfterClose.into(),
             Theirs::Protocol(error) => violation(error).into(),
             Theirs::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
-                let is_frame = *max_size == config.frame_bytes_max;
-                let limit = if is_frame { Limit::Frame } else { Limit::Message };
+                // Where the two are the same, a frame that is too long is a message that is.
+                let is_message = *max_size == config.message_bytes_max;
+                let limit = if is_message { Limit::Message } else { Limit::Frame };
                 Error::Limit { limit, max: *max_size as u64, got: *size as u64 }
             }
             Theirs::WriteBufferFull(message) => Error::Limit {

@@ -125,7 +125,7 @@ impl Shared {
         }
         if self.close.get() == Close::No {
             self.queue_close(frame);
-            self.close.set(Close::Begun);
+            self.set_close(Close::Begun);
             self.writer.borrow().waker().wake_by_ref(); // there is something to send
         }
         Ok(())
@@ -144,7 +144,7 @@ impl Shared {
     /// Nothing is sent any more but what is queued.
     pub(super) fn end(&self) {
         if self.close.get() != Close::WriteEnded {
-            self.close.set(Close::Over);
+            self.set_close(Close::Over);
         }
         self.engine.borrow_mut().handle_ending();
     }
@@ -184,7 +184,7 @@ impl Shared {
                 ready!(self.poll_write_alarm(&writer));
                 continue;
             };
-            *self.write_alarm.borrow_mut() = None;
+            self.handle_write_moved();
             // Otherwise our side of the stream was ended, or is gone already.
             if let Some(Batch::One(buf)) = batch {
                 self.with_buffers(|buffers| buffers.give_back(buf));
@@ -279,17 +279,35 @@ impl Shared {
         }
     }
 
+    fn set_close(&self, close: Close) {
+        if self.close.replace(close) == Close::No {
+            *self.write_alarm.borrow_mut() = None; // another time is allowed from now on
+        }
+    }
+
+    /// The peer has taken some of what is written. Who broke the protocol has no claim to more time for the
+    /// rest.
+    fn handle_write_moved(&self) {
+        if self.failure.get().is_none() {
+            *self.write_alarm.borrow_mut() = None;
+        }
+    }
+
     /// A write waits for the peer: ready when that was too long.
     fn poll_write_alarm(&self, writer: &Writer) -> Poll<()> {
-        let Some(limit) = self.config.write_timeout else { return Poll::Pending };
-        let mut alarm = self.write_alarm.borrow_mut();
+        let (limit, timeout) = match self.close.get() {
+            Close::No => (self.config.write_timeout, Timeout::Write),
+            _ => (Some(self.config.close_timeout), Timeout::Close),
+        };
+        let Some(limit) = limit else { return Poll::Pending };
         if writer.has_moved() {
-            *alarm = None;
+            self.handle_write_moved();
         }
+        let mut alarm = self.write_alarm.borrow_mut();
         let sleep = alarm.get_or_insert_with(|| (self.sleep)(limit));
         ready!(sleep.as_mut().poll(&mut Context::from_waker(writer.waker())));
         *alarm = Some((self.sleep)(limit));
-        self.time_out(Timeout::Write);
+        self.time_out(timeout);
         Poll::Ready(())
     }
 

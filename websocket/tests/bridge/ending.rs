@@ -191,6 +191,58 @@ fn a_peer_that_does_not_close_is_cut_off() {
     }
 }
 
+/// However long a write may take otherwise.
+#[test]
+fn a_close_that_is_not_taken_is_cut_off() {
+    let mut config = Config::default();
+    config.write_timeout = None;
+    for strategy in STRATEGIES {
+        simulate(|| async move {
+            // Nothing is taken, or some of it again and again, which is all right unless the peer has
+            // failed.
+            for (wire, taken_bytes, expected) in [
+                (vec![], 0, Some(Protocol::Timeout(Timeout::Close))),
+                (vec![], 50_000, None),
+                (frame(Role::Server, FIN | 3, b""), 1_000, Some(Violation::ReservedOpcode.into())),
+            ] {
+                let (mut server, mut raw) = raw_client(config, buffers(), strategy, &wire).await;
+                let start = Sim::now();
+                let peer = Sim::spawn(async move {
+                    let mut left = 1_000_010;
+                    while taken_bytes > 0 && left > 0 {
+                        Sim::sleep(Duration::from_secs(2)).await;
+                        let n = taken_bytes.min(left);
+                        let read = raw.read_exact(Vec::with_capacity(n), n).await.into_result();
+                        if read.is_err() {
+                            return raw;
+                        }
+                        left -= n;
+                    }
+                    let close = frame(Role::Server, FIN | CLOSE, b"");
+                    if taken_bytes > 0 {
+                        raw.write_all(close).await.into_result().unwrap();
+                    }
+                    raw
+                });
+                server.outgoing.write(Message::Binary(&[0; 1_000_000])).unwrap();
+                let closed = match wire.is_empty() {
+                    true => server.close(NORMAL).await,
+                    false => server.incoming.receive().await.map(drop),
+                };
+                match (closed, expected) {
+                    (Ok(()), None) => assert!(seconds_since(start) >= 38),
+                    (Err(Error::Protocol(error)), Some(expected)) => {
+                        assert_eq!((error, seconds_since(start)), (expected, 5));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                drop(server);
+                peer.await.unwrap();
+            }
+        });
+    }
+}
+
 #[test]
 fn what_a_peer_does_wrong_is_named_and_it_is_told() {
     let mut config = Config::default();
