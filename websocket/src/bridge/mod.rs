@@ -14,7 +14,7 @@
 //! | messages in pieces | as they come | put together, always: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
 //! | memory for what a frame announces | promised by [`Buffers`], read into directly | the allocator's, at once; bounded by the limits on frames and messages alone, for each connection |
-//! | memory of an idle connection | none, where a pending read pins none | tungstenite's own buffer, as large as the bridge's is at first; and another as large as the longest that was queued |
+//! | memory of an idle connection | none, where a pending read pins none | tungstenite's own buffer, as large as the bridge's is at first and as the longest frame that came afterwards; and another as large as the longest that was queued |
 //! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads from where they are | copies them twice |
 //! | compression | with feature `deflate` | none is offered or agreed to |
 //! | one frame to many connections | [`EncodedFrame`](crate::stream::EncodedFrame) | none |
@@ -22,7 +22,7 @@
 //! | a length not written in the fewest bytes (5.2) | [`LengthNotMinimal`](crate::Violation::LengthNotMinimal) | accepted |
 //! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](crate::Violation::ReservedCloseCode) | answered by 1002, and taken for a close |
 //! | a close reason that is not UTF-8 | [`CloseReasonNotUtf8`](crate::Violation::CloseReasonNotUtf8) | [`TextNotUtf8`](crate::Violation::TextNotUtf8) |
-//! | text that is not UTF-8 | is refused once the bytes are there | once the frame is there |
+//! | what is wrong with a frame, or with the text in it | is refused once the bytes are there that show it | once the frame is there; but for its length and its opcode |
 //! | [`queued_bytes`](Outgoing::queued_bytes) | not yet known to be written | queued since all was written |
 //!
 //! ```

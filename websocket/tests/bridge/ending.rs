@@ -296,6 +296,29 @@ fn what_a_peer_does_wrong_is_named_and_it_is_told() {
 }
 
 #[test]
+fn a_message_that_is_too_long_is_named_where_frames_may_be_as_long() {
+    let mut config = Config::default();
+    (config.frame_bytes_max, config.message_bytes_max) = (1_000, 1_000);
+    let fragments =
+        [frame(Role::Server, BINARY, &[0; 1_000]), frame(Role::Server, FIN | CONTINUATION, b"1")];
+    for wire in [fragments.concat(), frame(Role::Server, FIN | BINARY, &[0; 1_001])] {
+        for strategy in STRATEGIES {
+            simulate(|| {
+                let wire = wire.clone();
+                async move {
+                    let (mut server, raw) = raw_client(config, buffers(), strategy, &wire).await;
+                    drop(raw);
+                    let error = server.incoming.receive().await.unwrap_err();
+                    let (limit, max, got) = (Limit::Message, 1_000, 1_001);
+                    let long = Protocol::Limit { limit, max, got };
+                    assert!(matches!(error, Error::Protocol(error) if error == long), "{error:?}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
 fn what_tungstenite_lets_pass() {
     for strategy in STRATEGIES {
         simulate(|| async move {

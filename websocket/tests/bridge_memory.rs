@@ -1,0 +1,73 @@
+//! What a connection keeps that has received a long message, and waits for more.
+
+#![cfg(feature = "tungstenite")]
+
+mod counting;
+
+use std::time::Duration;
+
+use counting::live_bytes;
+use owned_io::{Pool, PoolConfig, Runtime, beside};
+use owned_io_sim::{Sim, SimStream, pipe};
+use owned_io_websocket::Config;
+use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing, Strategy};
+use owned_io_websocket::handshake::Offer;
+use owned_io_websocket::stream::{self, Buffers, Message};
+
+const MESSAGE_BYTES: usize = 8_000_000;
+
+/// Buffers of a worker, and of a bridge, that are kept whatever came.
+const OTHER_BYTES_MAX: isize = 300_000;
+
+#[test]
+fn tungstenite_keeps_what_the_longest_frame_took() {
+    let message_bytes = MESSAGE_BYTES as isize;
+    let native = bytes_kept(async move |stream, buffers| {
+        let socket = stream::accept::<Sim, _>(stream, &buffers, Config::default()).await.unwrap();
+        (socket.incoming, socket.outgoing)
+    });
+    assert!((0..OTHER_BYTES_MAX).contains(&native), "{native}");
+    for strategy in [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL] {
+        let bridged = bytes_kept(async move |stream, buffers| {
+            let config = Config::default();
+            let accepted = bridge::accept::<Sim, _>(stream, &buffers, config, strategy).await;
+            let socket = accepted.unwrap();
+            (socket.incoming, socket.outgoing)
+        });
+        let expected = message_bytes..message_bytes + OTHER_BYTES_MAX;
+        assert!(expected.contains(&bridged), "{strategy:?}: {bridged}");
+    }
+}
+
+/// How much more than before a server holds after a message that is dropped.
+fn bytes_kept<I: AnyIncoming + 'static, O: AnyOutgoing + 'static>(
+    accept: impl AsyncFn(SimStream, Buffers) -> (I, O) + 'static,
+) -> isize {
+    let mut bytes = 0;
+    owned_io_sim::block_on(async {
+        let (a, b) = pipe();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 << 20);
+        let shared = buffers.clone();
+        let accepting = Sim::spawn(async move { accept(a, shared).await });
+        let config = Config::default();
+        let connected = stream::connect::<Sim, _>(b, &buffers, config, &Offer::default()).await;
+        let mut client = connected.unwrap().0;
+        let (mut incoming, outgoing) = accepting.await.unwrap();
+        bytes = live_bytes();
+        let sending = Sim::spawn(async move {
+            client.outgoing.send(Message::Binary(&vec![1; MESSAGE_BYTES])).await.unwrap();
+            client
+        });
+        let received = incoming.receive_owned().await.unwrap();
+        assert_eq!(received.unwrap().as_bytes().len(), MESSAGE_BYTES);
+        let client = sending.await.unwrap();
+        {
+            let mut waiting = Box::pin(incoming.receive());
+            let waited = Sim::sleep(Duration::from_millis(10));
+            assert!(beside(waiting.as_mut(), waited).await.pinned.is_none());
+            bytes = live_bytes() - bytes;
+        }
+        drop((client, outgoing));
+    });
+    bytes
+}
