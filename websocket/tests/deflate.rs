@@ -9,7 +9,7 @@ use ends::{NORMAL, Protocol, Socket, buffers, pair, read_to_end, simulate};
 use flate2::{Compress, Compression, FlushCompress};
 use owned_io::{OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
-use owned_io_websocket::deflate::Deflate;
+use owned_io_websocket::deflate::{DECOMPRESSOR_BYTES, Deflate};
 use owned_io_websocket::handshake::{HandshakeError, Key, Offer, accept_key};
 use owned_io_websocket::stream::{
     Buffers, EncodedFrame, Error, Message, WebSocket, accept, connect,
@@ -430,6 +430,36 @@ fn a_message_that_gets_too_long() {
         // All of it is given back.
         let (messages, ..) = received(with(takeover()), small, &message(59_000)).await;
         assert_eq!(messages.len(), 1);
+    });
+}
+
+/// A message in one piece needs no decompressor of its own; one in several has one meanwhile, which counts
+/// as promised.
+#[test]
+fn decompressors_of_incomplete_messages_are_promised() {
+    simulate(|| async {
+        let few = || Buffers::new(Pool::new(PoolConfig::default()), 10_000);
+        let text = json(1000);
+        let wire = compressed(&text);
+        let whole = frame(Role::Server, FIN | COMPRESSED | TEXT, &wire);
+        let many = Buffers::new(Pool::new(PoolConfig::default()), 10_000 + DECOMPRESSOR_BYTES);
+        let in_parts = [
+            frame(Role::Server, COMPRESSED | TEXT, &wire[..50]),
+            frame(Role::Server, FIN | CONTINUATION, &wire[50..]),
+        ]
+        .concat();
+        // However it is cut on its way: a frame that fits the buffer comes whole.
+        let (messages, ..) = received(with(Deflate::default()), few(), &whole.repeat(3)).await;
+        assert!(messages == [&text[..]; 3]);
+        for _ in 0..2 {
+            let wire = in_parts.repeat(3);
+            let (messages, ..) = received(with(Deflate::default()), many.clone(), &wire).await;
+            assert!(messages == [&text[..]; 3], "it is given back");
+        }
+        let (messages, failure, _) = received(with(Deflate::default()), few(), &in_parts).await;
+        assert_eq!(messages.len(), 0);
+        let promised = matches!(failure, Some(Protocol::Limit { limit: Limit::Promised, .. }));
+        assert!(promised, "{failure:?}");
     });
 }
 

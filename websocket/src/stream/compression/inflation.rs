@@ -8,7 +8,7 @@ use crate::{Error, Kind, Limit, Violation};
 pub(in crate::stream) struct Inflation {
     takes_over: bool,
     /// The connection's own with takeover, from the first message on; otherwise one that is lent to it,
-    /// and promised, for a message.
+    /// and promised, from the first piece of a message to the last.
     decompressor: Option<Decompressor>,
     /// Of the message that is under way, what has come out so far.
     message_bytes: usize,
@@ -38,10 +38,13 @@ impl Inflation {
         last: bool,
         assembly: &mut Assembly,
     ) -> Result<(), Error> {
-        let mut decompressor = match self.decompressor.take() {
-            Some(decompressor) => decompressor,
-            None => self.take()?,
-        };
+        let kept = self.decompressor.take();
+        let is_promised = !self.takes_over && kept.is_some();
+        if !self.takes_over && !last && !is_promised {
+            self.buffers.promise(DECOMPRESSOR_BYTES)?; // it is kept until the message ends
+        }
+        let spare = || self.buffers.compression().take_decompressor();
+        let mut decompressor = kept.unwrap_or_else(spare);
         let inflated = self.inflate_by(&mut decompressor, kind, piece, assembly);
         let finished = inflated.and_then(|()| match last {
             true => self.finish(&mut decompressor),
@@ -51,7 +54,9 @@ impl Inflation {
             self.decompressor = Some(decompressor);
         } else {
             self.buffers.compression().give_decompressor(decompressor);
-            self.buffers.release(DECOMPRESSOR_BYTES);
+            if is_promised {
+                self.buffers.release(DECOMPRESSOR_BYTES);
+            }
         }
         assembly.settle(last);
         finished
@@ -95,13 +100,6 @@ impl Inflation {
             true => Ok(()),
             false => Err(Violation::TextNotUtf8.into()),
         }
-    }
-
-    fn take(&self) -> Result<Decompressor, Error> {
-        if !self.takes_over {
-            self.buffers.promise(DECOMPRESSOR_BYTES)?;
-        }
-        Ok(self.buffers.compression().take_decompressor())
     }
 }
 
