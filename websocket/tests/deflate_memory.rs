@@ -63,6 +63,13 @@ fn what_a_connection_takes() {
     assert!((0..800).contains(&shared), "{shared} bytes");
     let own = (COMPRESSOR_BYTES_MAX + DECOMPRESSOR_BYTES) as isize;
     assert!((own * 9 / 10..own).contains(&takeover), "{takeover} bytes");
+    // Whatever the level.
+    for level in 2..=9 {
+        let mut deflate = deflate(true, 15).unwrap();
+        deflate.level = level;
+        let bytes = bytes_each(Some(deflate)) - plain;
+        assert!(bytes < own, "level {level}: {bytes} bytes");
+    }
     // Of a compressor's memory two thirds do not depend on the window.
     assert!((own * 6 / 10..own * 8 / 10).contains(&small), "{small} bytes");
 }
