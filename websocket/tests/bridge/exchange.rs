@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
-use owned_io_sim::{Sim, pipe};
-use owned_io_websocket::bridge::{AnyIncoming, AnyOutgoing, Extent, Strategy, accept, connect};
-use owned_io_websocket::handshake::{Key, Offer};
+use owned_io_sim::Sim;
+use owned_io_websocket::bridge::{AnyIncoming, AnyOutgoing, Extent, Strategy};
 use owned_io_websocket::stream::{Message, Received};
 use owned_io_websocket::{Config, Kind, Misuse, Part};
 
@@ -151,44 +150,6 @@ fn pieces_are_messages_here_and_parts_of_them_there() {
         let (bytes, pieces, messages) = receiving.await.unwrap();
         assert_eq!((bytes, messages), (300_000, 1));
         assert!(pieces > 1);
-    });
-}
-
-/// Whatever the config says.
-#[cfg(feature = "deflate")]
-#[test]
-fn compression_is_neither_offered_nor_agreed_to() {
-    let mut config = Config::default();
-    config.deflate = Some(owned_io_websocket::deflate::Deflate::default());
-    simulate(|| async move {
-        let (a, mut raw) = pipe();
-        let accepted = Sim::spawn(async move {
-            accept::<Sim, _>(a, &buffers(), config, Strategy::LINEAR).await.map(drop)
-        });
-        let mut request = Vec::new();
-        let headers = &[("Sec-WebSocket-Extensions", "permessage-deflate")];
-        let offer = Offer { headers, ..Offer::default() };
-        offer.encode(&Key::new([7; 16]), &mut request).unwrap();
-        raw.write_all(request).await.into_result().unwrap();
-        let response = String::from_utf8(read_to_end(&mut raw).await).unwrap();
-        accepted.await.unwrap().unwrap();
-        assert!(response.starts_with("HTTP/1.1 101 "), "{response}");
-        assert!(!response.to_lowercase().contains("extensions"), "{response}");
-
-        let (a, mut raw) = pipe();
-        let connecting = Sim::spawn(async move {
-            let offer = Offer::default();
-            connect::<Sim, _>(a, &buffers(), config, Strategy::LINEAR, &offer).await.map(drop)
-        });
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let ((), byte) = raw.read_exact(Vec::with_capacity(1), 1).await.into_result().unwrap();
-            request.extend_from_slice(&byte);
-        }
-        let request = String::from_utf8(request).unwrap();
-        assert!(!request.to_lowercase().contains("extensions"), "{request}");
-        drop(raw);
-        connecting.await.unwrap().unwrap_err();
     });
 }
 

@@ -5,6 +5,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(feature = "deflate")]
+mod compression;
 mod ending;
 #[path = "../ends/mod.rs"]
 mod ends;
