@@ -100,7 +100,8 @@ pub struct Options {
     pub message_bytes_max: Option<NonZeroU32>,
 
     /// Bytes a worker commits to messages that are announced but have not all arrived: over TCP, and
-    /// as many over WebSocket [default: 268435456]
+    /// as many over WebSocket, where those of up to 64 KiB do not count, but hold a buffer of that
+    /// length [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub announced_bytes_max: Option<NonZeroUsize>,
 

@@ -34,7 +34,7 @@ pub enum Ending {
     /// Its read side is shut down: it sees the end of its stream, answers what it has, and ends.
     Reading(ShutdownHandle),
     /// Not before it is upgraded, and something else is said here: until then there is no way.
-    Upgraded,
+    Upgrading,
     /// It is closed as [going away](CloseCode::GOING_AWAY), and ends once its peer agrees.
     WebSocket(CloseHandle),
 }
@@ -80,7 +80,7 @@ impl Ending {
                 handle.shutdown(Shutdown::Read);
                 Ok(())
             }
-            Self::Upgraded => Ok(()),
+            Self::Upgrading => Ok(()),
             Self::WebSocket(handle) => handle.close(away),
         };
     }

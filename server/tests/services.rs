@@ -1,18 +1,21 @@
 //! The services in the simulation, where every read and write may be short: many seeds, one answer.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::Bytes;
 use owned_io::{
-    BufResult, ByteStream, JoinHandle, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
+    BufResult, ByteStream, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
+    Runtime,
 };
 use owned_io_server::config::{Deflate, Engine, Limits};
 use owned_io_server::connections::Connections;
 use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{Budget, echo, http, sink, source};
 use owned_io_sim::{Config, Sim, pipe};
-use owned_io_websocket::handshake::Offer;
+use owned_io_websocket::handshake::{Key, Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
 use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Kind, Part, Timeout};
 
@@ -240,37 +243,72 @@ fn a_message_that_does_not_end_ends_the_connection() {
     });
 }
 
-/// Whenever the drain begins: who is upgraded is told that the server goes away.
+/// Whenever the drain begins: who is upgraded is told that the server goes away; who is not gets 503, or
+/// no answer if the request had not come.
 #[test]
-fn a_websocket_that_opens_while_the_server_drains_is_closed() {
+fn who_opens_a_websocket_while_the_server_drains_is_told() {
+    const GOING_AWAY: &[u8] = b"\x88\x02\x03\xE9";
+    let mut request = Vec::new();
+    let offer = Offer { host: "localhost", path: "/echo", ..Offer::default() };
+    offer.encode(&Key::new([7; 16]), &mut request).unwrap();
+    let answers = RefCell::new(BTreeSet::new());
     simulate_each_engine(async |engine, deflate| {
-        let mut opened = 0;
         for millis in 0..40 {
-            let (client, server) = pipe();
+            let (mut client, server) = pipe();
             let connections = Connections::default();
             let connection = connections.add(server.shutdown_handle());
             let entry = connection.entry();
             let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
-            let pattern = Pattern::default();
-            let (shared, limits) = (buffers.clone(), Limits::default());
+            let (pattern, limits) = (Pattern::default(), Limits::default());
             let serving =
-                http::serve::<Sim>(server, entry, shared, pattern, engine, deflate, limits);
+                http::serve::<Sim>(server, entry, buffers, pattern, engine, deflate, limits);
             let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
             drop(Sim::spawn(async move {
                 Sim::sleep(Duration::from_millis(millis)).await;
                 connections.end();
             }));
-            let offer = Offer { host: "localhost", path: "/echo", ..Offer::default() };
-            let config = owned_io_websocket::Config::default();
-            let connected = connect::<Sim, _>(client, &buffers, config, &offer).await;
-            if let Ok((mut socket, _)) = connected {
-                let closed = socket.incoming.receive().await.map(|message| message.is_none());
-                assert!(closed.unwrap(), "{millis} ms");
-                opened += 1;
+            let _ = client.write_all(request.clone()).await; // it may be gone already
+            let mut answer = Vec::new();
+            while !answer.ends_with(GOING_AWAY) {
+                let read = client.read(Vec::with_capacity(1024)).await.into_result();
+                match read {
+                    Ok((1.., bytes)) => answer.extend_from_slice(&bytes),
+                    _ => break,
+                }
             }
+            drop(client);
             let _ = serving.await.unwrap(); // cut off within the handshake, or closed
+            let status = answer[..answer.len().min(12)].to_vec();
+            let is_upgraded = status == b"HTTP/1.1 101";
+            assert_eq!(is_upgraded, answer.ends_with(GOING_AWAY), "{millis} ms");
+            answers.borrow_mut().insert(status);
         }
-        assert!(opened > 0);
+    });
+    let expected = [&b""[..], b"HTTP/1.1 101", b"HTTP/1.1 503"];
+    assert!(answers.into_inner().iter().eq(expected));
+}
+
+/// A request for an upgrade that is none is answered, and waits for nothing once the server drains.
+#[test]
+fn who_is_refused_an_upgrade_does_not_hold_up_the_drain() {
+    simulate_each_engine(async |engine, deflate| {
+        let (mut client, server) = pipe();
+        let connections = Connections::default();
+        let connection = connections.add(server.shutdown_handle());
+        let entry = connection.entry();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
+        let (pattern, limits) = (Pattern::default(), Limits::default());
+        let serving = http::serve::<Sim>(server, entry, buffers, pattern, engine, deflate, limits);
+        let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
+        client.write_all("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+        Sim::sleep(Duration::from_secs(1)).await;
+        let start = Sim::now();
+        connections.end();
+        let refused = serving.await.unwrap().unwrap_err();
+        assert!(matches!(refused, Error::Refused(Refusal::NoUpgrade)), "{refused:?}");
+        assert!(Sim::now() - start < Duration::from_secs(1));
+        let head = client.read(Vec::with_capacity(12)).await.into_result().unwrap().1;
+        assert!(b"HTTP/1.1 426".starts_with(&head));
     });
 }
 

@@ -44,7 +44,7 @@ pub async fn serve<R: Runtime>(
     deflate: Deflate,
     limits: Limits,
 ) -> Result<(), Error> {
-    // Boxed is what few connections need, or need once: they are all as large as the rest.
+    // Boxed is what few connections need, or only at first: otherwise each would be that much larger.
     if let Some(strategy) = engine.strategy() {
         let serving = serve_bridged::<R>(stream, entry, buffers, pattern, strategy, limits);
         return Box::pin(serving).await;
@@ -116,7 +116,9 @@ async fn admit<R: Runtime, S: ByteStream>(
     };
     match route {
         Route::Upgrade(service) => {
-            entry.set(Ending::Upgraded);
+            if pending.request().upgrade(Origins::Any).is_ok() {
+                entry.set(Ending::Upgrading);
+            } // and otherwise it is refused, for which the client may still be asked to end
             Ok(Some((pending, service)))
         }
         Route::Answer(status, body) => {
