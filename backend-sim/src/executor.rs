@@ -78,6 +78,16 @@ impl Drop for Leave<'_> {
     }
 }
 
+/// Ends the trace where the scenario does, or where it fails: what is dropped then is not its doing, and would
+/// stand last in what is shown of it.
+struct EndOfTrace<'a>(&'a Shared);
+
+impl Drop for EndOfTrace<'_> {
+    fn drop(&mut self) {
+        self.0.core.borrow_mut().trace.end();
+    }
+}
+
 /// A simulation, as its tasks share it.
 pub(crate) struct Shared {
     pub(crate) core: RefCell<Core>,
@@ -176,7 +186,11 @@ impl Shared {
     }
 
     fn run<F: Future>(&self, future: F) -> Result<F::Output, Panicked> {
-        let mut main = pin!(run_main(future));
+        let mut main = pin!(run_main(async {
+            let _trace = EndOfTrace(self);
+            future.await
+        }));
+        let _trace = EndOfTrace(self);
         self.ready.push_new(MAIN);
         loop {
             if self.round.borrow().is_over() {
@@ -319,12 +333,9 @@ impl Shared {
     }
 
     fn start_services(&self, host: HostId) {
-        let services = self.services.borrow();
-        let of_host: Vec<_> =
-            services.iter().filter(|(of, _)| *of == host).map(|(_, service)| service).collect();
-        let of_host: Vec<_> = of_host.into_iter().cloned().collect();
-        drop(services);
-        for service in of_host {
+        let of_host = |(of, service): &(HostId, Service)| (*of == host).then(|| Rc::clone(service));
+        let services: Vec<_> = self.services.borrow().iter().filter_map(of_host).collect();
+        for service in services {
             self.start_service(host, &service);
         }
     }

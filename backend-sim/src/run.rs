@@ -14,6 +14,7 @@ use owned_io::Panicked;
 
 use crate::executor::{self, Shared};
 use crate::runtime::Config;
+use crate::trace::RECORDS_KEPT;
 use crate::world::World;
 
 /// Runs this seed alone, and shows more of its trace.
@@ -127,7 +128,7 @@ fn report(world: &Shared, config: Config, why: &str) -> String {
     if !core.plan.faults.is_empty() {
         let _ = write!(text, "\nwhat was to go wrong:\n{}", core.plan);
     }
-    let most = if config.trace_records > LINES_SHOWN * 20 { usize::MAX } else { LINES_SHOWN };
+    let most = if config.trace_records > RECORDS_KEPT { usize::MAX } else { LINES_SHOWN };
     let (count, hash) = (core.trace.count(), core.trace.hash());
     let _ = write!(text, "\nthe last of {count} events (their hash is {hash:016x}):\n");
     text += &core.trace.to_text(&core.hosts, most);

@@ -34,7 +34,8 @@ pub struct Config {
     /// After so many events the simulation panics: it goes round in circles. Default none, and 20
     /// million, some ten seconds, in [`run`](fn@crate::run).
     pub events_max: u64,
-    /// How many events are kept to be shown when a [`run`](fn@crate::run) fails. Default 1,024.
+    /// How many events are kept, for [`World::trace`](crate::World::trace) and for the report of a failure,
+    /// which shows the last 60 of them, or all if more are kept than by default. Default 1,024.
     pub trace_records: usize,
     /// Whether, when nothing is left to happen, another thread may still wake a task.
     pub(crate) waits_for_threads: bool,

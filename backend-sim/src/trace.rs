@@ -24,6 +24,7 @@ pub(crate) struct Trace {
     kept_max: usize,
     notes: VecDeque<String>,
     notes_made: u32,
+    is_over: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -81,10 +82,14 @@ impl Trace {
             kept_max,
             notes: VecDeque::new(),
             notes_made: 0,
+            is_over: false,
         }
     }
 
     pub(crate) fn record(&mut self, at: Time, host: HostId, what: What, subject: u32, amount: u32) {
+        if self.is_over {
+            return;
+        }
         let record = Record { at, subject, amount, host, what };
         self.hash = mix(mix(mix(self.hash, at), record.kind()), record.numbers());
         if self.kept.len() < self.kept_max {
@@ -97,6 +102,9 @@ impl Trace {
     }
 
     pub(crate) fn note(&mut self, at: Time, host: HostId, text: String) {
+        if self.is_over {
+            return;
+        }
         for byte in text.bytes() {
             self.hash = mix(self.hash, byte.into());
         }
@@ -108,6 +116,11 @@ impl Trace {
         self.notes_made += 1;
     }
 
+    /// What happens from now on, when tasks and connections are dropped, is no part of it.
+    pub(crate) const fn end(&mut self) {
+        self.is_over = true;
+    }
+
     pub(crate) const fn hash(&self) -> u64 {
         self.hash
     }
@@ -116,12 +129,17 @@ impl Trace {
         self.count
     }
 
-    /// The last records, at most `most`, a line each.
+    /// The last records, at most `most`, a line each; without the turns in which nothing happened.
     pub(crate) fn to_text(&self, hosts: &Hosts, most: usize) -> String {
-        let shown = most.min(self.kept.len());
+        let first = self.count - self.kept.len() as u64;
+        let kept = |place| &self.kept[(place % self.kept_max as u64) as usize];
+        let is_turn = |place| kept(place).what == What::Polled;
+        let has_happened = |place| place + 1 == self.count || !is_turn(place + 1);
+        let shown: Vec<_> =
+            (first..self.count).filter(|place| !is_turn(*place) || has_happened(*place)).collect();
         let mut text = String::new();
-        for place in self.count - shown as u64..self.count {
-            let record = &self.kept[(place % self.kept_max as u64) as usize];
+        for place in &shown[shown.len().saturating_sub(most)..] {
+            let record = kept(*place);
             let Record { at, host, .. } = record;
             let time = Duration::from_nanos(*at).as_secs_f64();
             let name = hosts.get(*host).name();
@@ -149,7 +167,7 @@ impl Record {
 }
 
 /// A multiplication and a rotation: enough to tell runs apart, cheap enough for each event.
-const fn mix(hash: u64, word: u64) -> u64 {
+pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
