@@ -3,17 +3,18 @@
 //!
 //! A completion runtime hands the kernel a pointer and moves the buffer elsewhere meanwhile. A buffer
 //! type that breaks the rules of [`IoBuf`] (its bytes move with it, somebody else writes to them) works
-//! by luck until that happens. Here it is found: what a read may fill holds a pattern meanwhile, which
-//! must still be there when it ends, and what a write sends must be the same bytes at the same address.
+//! by luck until that happens. Here it is found: what a read may fill holds a pattern meanwhile, what a
+//! write sends is remembered, and when the operation ends they must be what they were, where they were.
 
 use std::io::IoSlice;
 
 use owned_io::{IoBuf, IoBufMut, IoVec, Spare};
 
 use crate::stream::StreamEnd;
+use crate::trace::mix;
 
-/// How much of a buffer is poisoned, or looked at, in bytes: enough to find a rule that is broken, little
-/// enough that a buffer of gigabytes costs nothing.
+/// How much of each buffer is poisoned, or looked at, in bytes: enough to find a rule that is broken,
+/// little enough that a buffer of gigabytes costs nothing.
 const WATCHED_BYTES: usize = 256;
 
 /// What nobody would write.
@@ -25,6 +26,8 @@ pub(crate) struct HeldRead<'a, B: IoBufMut> {
     capacity: usize,
     /// What is poisoned lies after the buffer's length, so what that held comes back if the read fails.
     poisoned: Option<Spare<B>>,
+    /// Where the poison begins.
+    addr: usize,
 }
 
 impl<'a, B: IoBufMut> HeldRead<'a, B> {
@@ -32,17 +35,19 @@ impl<'a, B: IoBufMut> HeldRead<'a, B> {
         let capacity = buf.buf_capacity();
         let mut poisoned = buf.spare();
         poisoned.buf_fill(&POISON);
-        Self { end, capacity, poisoned: Some(poisoned) }
+        let addr = poisoned.buf_ptr().addr();
+        Self { end, capacity, poisoned: Some(poisoned), addr }
     }
 
     /// # Panics
-    /// If somebody wrote to it.
+    /// If somebody wrote to it, or it has moved its bytes.
     pub(crate) fn give_back(mut self) -> B {
         let mut poisoned = self.poisoned.take().expect("there until it is given back");
         let bytes = poisoned.buf_bytes();
         assert!(
-            bytes == &POISON[..bytes.len()],
-            "somebody wrote to a buffer while a read had it (see IoBuf, # Safety, 2 and 4)"
+            bytes == &POISON[..bytes.len()] && bytes.as_ptr().addr() == self.addr,
+            "somebody wrote to a buffer, or moved its bytes, while a read had it (see IoBuf, \
+             # Safety, 2 and 4)"
         );
         poisoned.buf_clear();
         poisoned.into_inner()
@@ -145,15 +150,16 @@ impl<P: Pieces> Drop for HeldWrite<'_, P> {
     }
 }
 
-/// Of the first bytes, and of where they are.
+/// Of each piece's first bytes, and of where they are and how many.
 fn mark(pieces: &impl Pieces) -> u64 {
     pieces.with(|pieces| {
-        let Some(first) = pieces.first() else { return 0 };
-        let seed = (first.as_ptr().addr() ^ pieces.len()) as u64;
-        first[..first.len().min(WATCHED_BYTES)].chunks(8).fold(seed, |mark, chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            (mark.rotate_left(7) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        pieces.iter().fold(0, |mark, piece| {
+            let place = mix(mix(mark, piece.as_ptr().addr() as u64), piece.len() as u64);
+            piece[..piece.len().min(WATCHED_BYTES)].chunks(8).fold(place, |mark, chunk| {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                mix(mark, u64::from_le_bytes(word))
+            })
         })
     })
 }

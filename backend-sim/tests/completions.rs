@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use common::{apart, millis};
 use owned_io::{
-    IoBuf, IoBufMut, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Panicked, Pool,
+    IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Panicked, Pool,
     PoolConfig, Runtime, beside,
 };
 use owned_io_sim::{Config, Sim, pipe, run, seeds, simulate};
@@ -46,6 +46,56 @@ unsafe impl IoBufMut for Shared {
     }
 }
 
+/// A buffer that breaks the second rule: its bytes move with it.
+struct Inline {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Inline {
+    const fn new(len: usize) -> Self {
+        Self { bytes: [7; 64], len }
+    }
+}
+
+// SAFETY: none, on purpose: the bytes move. The simulator only uses them where they are.
+unsafe impl IoBuf for Inline {
+    fn buf_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+    fn buf_len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Inline {
+    fn buf_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+    fn buf_capacity(&self) -> usize {
+        self.bytes.len()
+    }
+    unsafe fn set_buf_len(&mut self, len: usize) {
+        self.len = len;
+    }
+}
+
+#[test]
+fn a_buffer_whose_bytes_move_is_found() {
+    let message = panic_of(async || {
+        let (mut a, mut b) = pipe();
+        a.write_all("x").await.into_result().unwrap();
+        let _ = b.read(Inline::new(0)).await;
+    });
+    assert!(message.contains("while a read had it"), "{message}");
+    let message = panic_of(async || {
+        let (mut a, _b) = pipe();
+        let _ = a.write(Inline::new(64)).await;
+    });
+    assert!(message.contains("while a write had it"), "{message}");
+}
+
 #[test]
 fn a_buffer_that_is_written_to_while_a_read_has_it_is_found() {
     let message = panic_of(async || {
@@ -62,17 +112,29 @@ fn a_buffer_that_is_written_to_while_a_read_has_it_is_found() {
 
 #[test]
 fn a_buffer_that_changes_while_a_write_has_it_is_found() {
-    let message = panic_of(async || {
-        let (mut a, mut b) = pipe();
-        a.write_all(vec![0; 64 * 1024]).await.into_result().unwrap(); // as much as fits in
-        let bytes = Rc::new(RefCell::new(vec![1; 100]));
-        let mut write = pin!(a.write(Shared(Rc::clone(&bytes))));
-        assert!(beside(write.as_mut(), Sim::sleep(millis(1))).await.pinned.is_none());
-        bytes.borrow_mut()[17] = 2;
-        b.read_exact(Vec::with_capacity(1024), 1024).await.into_result().unwrap();
-        let _ = write.await;
-    });
-    assert!(message.contains("while a write had it"), "{message}");
+    for is_vectored in [false, true] {
+        let message = panic_of(async || {
+            let (mut a, mut b) = pipe();
+            a.write_all(vec![0; 64 * 1024]).await.into_result().unwrap(); // as much as fits in
+            let bytes = Rc::new(RefCell::new(vec![1; 100]));
+            let shared = Shared(Rc::clone(&bytes));
+            let mut write = pin!(async {
+                if is_vectored {
+                    let mut bufs = IoVec::new();
+                    bufs.push(Shared(Rc::new(RefCell::new(vec![1; 1_000]))));
+                    bufs.push(shared);
+                    let _ = a.write_vectored(bufs).await;
+                } else {
+                    let _ = a.write(shared).await;
+                }
+            });
+            assert!(beside(write.as_mut(), Sim::sleep(millis(1))).await.pinned.is_none());
+            bytes.borrow_mut()[17] = 2;
+            b.read_exact(Vec::with_capacity(1024), 1024).await.into_result().unwrap();
+            write.await;
+        });
+        assert!(message.contains("while a write had it"), "{message}");
+    }
 }
 
 /// What a read got is all that the buffer has; a read that fails leaves it as it was.
