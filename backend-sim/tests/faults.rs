@@ -3,11 +3,12 @@
 mod common;
 
 use std::cell::Cell;
+use std::future::pending;
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{apart, connect, echo, echoed, millis, timed};
+use common::{apart, beside_echo, connect, echoed, millis, timed};
 use owned_io::{
     BufResult, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime, is_exhaustion,
 };
@@ -95,24 +96,23 @@ fn what_is_lost_is_sent_again() {
 #[test]
 fn a_crash_takes_the_tasks_and_the_service_starts_again() {
     run(seeds(20), async |world| {
-        let (client, server) = (world.host("client"), world.host("server"));
         let (starts, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        server.start({
+        let counting = {
             let (starts, ends) = (Rc::clone(&starts), Rc::clone(&ends));
             move || {
                 starts.set(starts.get() + 1);
                 let ended = OnDrop(Rc::clone(&ends));
                 async move {
                     let _ended = ended;
-                    echo().await
+                    pending().await
                 }
             }
-        });
-        world.inject(
-            Plan::new()
-                .at(millis(1_000), Fault::Crash { host: server.clone(), down: millis(2_000) }),
-        );
-        let asking = client.spawn(async move {
+        };
+        beside_echo(world, async move |_, server| {
+            server.start(counting);
+            let down = millis(2_000);
+            world
+                .inject(Plan::new().at(millis(1_000), Fault::Crash { host: server.clone(), down }));
             let mut stream = connect(&server).await?;
             assert_eq!(echoed(&mut stream, b"before").await?, b"before");
             Sim::sleep(millis(1_500)).await;
@@ -123,9 +123,9 @@ fn a_crash_takes_the_tasks_and_the_service_starts_again() {
             assert!(took >= millis(1_400), "once it was up: {took:?}");
             let mut stream = connect(&server).await?;
             assert_eq!(echoed(&mut stream, b"after").await?, b"after");
-            Ok::<_, std::io::Error>(())
-        });
-        asking.await.expect("no panic")?;
+            Ok(())
+        })
+        .await?;
         assert_eq!((starts.get(), ends.get()), (2, 1));
         Ok(())
     });
@@ -135,9 +135,7 @@ fn a_crash_takes_the_tasks_and_the_service_starts_again() {
 #[test]
 fn a_kill_closes_the_connections_at_once() {
     run(seeds(20), async |world| {
-        let (client, server) = (world.host("client"), world.host("server"));
-        server.start(echo);
-        let asking = client.spawn(async move {
+        beside_echo(world, async move |_, server| {
             let mut stream = connect(&server).await?;
             assert_eq!(echoed(&mut stream, b"before").await?, b"before");
             world.strike(Fault::Kill { host: server.clone(), down: millis(2_000) });
@@ -150,17 +148,15 @@ fn a_kill_closes_the_connections_at_once() {
             let mut stream = connect(&server).await?;
             assert_eq!(echoed(&mut stream, b"after").await?, b"after");
             Ok(())
-        });
-        asking.await.expect("no panic")
+        })
+        .await
     });
 }
 
 #[test]
 fn a_pause_stops_the_tasks_of_a_host_alone() {
     run(seeds(20), async |world| {
-        let (client, server) = (world.host("client"), world.host("server"));
-        server.start(echo);
-        let asking = client.spawn(async move {
+        beside_echo(world, async move |_, server| {
             let mut stream = connect(&server).await?;
             assert_eq!(echoed(&mut stream, b"before").await?, b"before");
             world.strike(Fault::Pause { host: server, lasts: millis(700) });
@@ -168,8 +164,8 @@ fn a_pause_stops_the_tasks_of_a_host_alone() {
             assert_eq!(answer?, b"meanwhile");
             assert!(millis(700) <= took && took < millis(710), "{took:?}");
             Ok(())
-        });
-        asking.await.expect("no panic")
+        })
+        .await
     });
 }
 
@@ -195,9 +191,7 @@ fn a_slow_reader_reads_little_at_a_time() {
 #[test]
 fn descriptors_are_gone_for_a_while() {
     run(seeds(20), async |world| {
-        let (client, server) = (world.host("client"), world.host("server"));
-        server.start(echo);
-        let asking = client.spawn(async move {
+        beside_echo(world, async move |_, server| {
             let mut first = connect(&server).await?;
             assert_eq!(echoed(&mut first, b"before").await?, b"before");
             world.strike(Fault::Descriptors { host: server.clone(), lasts: millis(500) });
@@ -208,11 +202,11 @@ fn descriptors_are_gone_for_a_while() {
             let (took, answer) = timed(echoed(&mut second, b"waits")).await;
             assert_eq!(answer?, b"waits");
             assert!(millis(490) <= took && took < millis(560), "{took:?}");
-            Ok::<_, std::io::Error>(())
-        });
-        asking.await.expect("no panic")?;
+            Ok(())
+        })
+        .await?;
         world.strike(Fault::Descriptors { host: world.main_host(), lasts: millis(500) });
-        assert!(is_exhaustion(&connect(&client).await.expect_err("none left")));
+        assert!(is_exhaustion(&connect(&world.host("nobody")).await.expect_err("none left")));
         Ok(())
     });
 }
@@ -235,11 +229,9 @@ fn a_clock_jumps_and_timers_do_not() {
 #[test]
 fn bytes_survive_random_faults() {
     run(seeds(100), async |world| {
-        let (client, server) = (world.host("client"), world.host("server"));
-        server.start(echo);
-        let random = Random { kinds: &Kind::HARMLESS, ..Random::default() };
-        world.inject(Plan::random(&[client.clone(), server.clone()], random));
-        let asking = client.spawn(async move {
+        beside_echo(world, async move |client, server| {
+            let random = Random { kinds: &Kind::HARMLESS, ..Random::default() };
+            world.inject(Plan::random(&[client, server.clone()], random));
             let mut stream = loop {
                 match connect(&server).await {
                     Ok(stream) => break stream,
@@ -251,8 +243,8 @@ fn bytes_survive_random_faults() {
                 Sim::sleep(millis(200)).await;
             }
             Ok(())
-        });
-        asking.await.expect("no panic")
+        })
+        .await
     });
 }
 

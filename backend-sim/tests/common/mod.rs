@@ -73,6 +73,20 @@ pub(crate) async fn apart(world: World) -> io::Result<(Host, Host, SimStream, Si
     Ok((client, server, a, b))
 }
 
+/// Has what `ask` makes done on a client's host, while the server's echoes; `ask` is given both.
+pub(crate) async fn beside_echo<Fut>(
+    world: World,
+    ask: impl FnOnce(Host, Host) -> Fut,
+) -> io::Result<()>
+where
+    Fut: Future<Output = io::Result<()>> + 'static,
+{
+    let (client, server) = (world.host("client"), world.host("server"));
+    server.start(echo);
+    let asking = client.spawn(ask(client.clone(), server));
+    asking.await.expect("no panic")
+}
+
 /// How long `future` takes.
 pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
     let started = Sim::now();
