@@ -25,7 +25,7 @@ use crate::trace::What;
 /// When a SYN is sent again that had no answer; each time twice as long as before (RFC 6298 2.1 and 5.5).
 const SYN_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often it is sent again (tcp(7), `tcp_syn_retries`).
+/// How often it is sent again; the attempt fails after 127 s (tcp(7), `tcp_syn_retries`).
 const SYN_RETRIES_MAX: u8 = 6;
 
 /// A connection that is being made.
@@ -87,13 +87,20 @@ impl Drop for Trying {
 impl Core {
     fn begin_connecting(&mut self, from: HostId, options: &ConnectOptions) -> Result<Key, i32> {
         let to = self.hosts.resolve(from, options.addr.ip());
+        let local_ip = options.local_addr.map(|addr| addr.ip());
+        let has_local_addr = local_ip.is_none_or(|ip| self.hosts.has_addr(from, ip));
         let now = self.now;
         let host = self.hosts.get_mut(from);
-        let mut client = options.local_addr.unwrap_or_else(|| {
-            // Within a host, both ends have the address that was asked for.
-            let ip = if from == to { options.addr.ip() } else { host.ip() };
-            SocketAddr::new(ip, 0)
-        });
+        // Within a host, both ends have the address that was asked for.
+        let ip = if from == to { options.addr.ip() } else { host.ip() };
+        let mut client = options.local_addr.unwrap_or(SocketAddr::new(ip, 0));
+        if client.ip().is_unspecified() {
+            client.set_ip(ip);
+        }
+        if !has_local_addr {
+            self.record(from, What::Failed, 0, EADDRNOTAVAIL as u32);
+            return Err(EADDRNOTAVAIL);
+        }
         if !host.open_descriptor(now) {
             self.record(from, What::Failed, 0, EMFILE as u32);
             return Err(EMFILE);
@@ -163,8 +170,15 @@ impl Core {
         }
     }
 
+    /// For the first time, or again; or gives up.
     pub(crate) fn send_syn(&mut self, key: Key) {
         let Some(attempt) = self.attempts.get_mut(key) else { return };
+        if attempt.tries > SYN_RETRIES_MAX {
+            if let State::Answered(connection) = attempt.state {
+                self.give_place_back(connection);
+            }
+            return self.end_attempt(key, State::Failed(ETIMEDOUT));
+        }
         attempt.tries += 1;
         attempt.sent_at = self.now;
         let (from, to, tries) = (attempt.from, attempt.to, attempt.tries);
@@ -185,7 +199,14 @@ impl Core {
         }
         match state {
             State::Trying => {}
-            State::Answered(_) => return self.send(to, from, Event::SynAck(key)),
+            State::Answered(connection) if self.has_place(connection) => {
+                return self.send(to, from, Event::SynAck(key));
+            }
+            // It was down meanwhile, or listens no more: this SYN is the first it knows of.
+            State::Answered(connection) => {
+                self.give_place_back(connection);
+                self.set_state(key, State::Trying);
+            }
             State::Connected(_) | State::Failed(_) => return,
         }
         match self.knock((from, client), (to, server), buffers, lease) {
@@ -198,9 +219,7 @@ impl Core {
                 self.try_again(key);
             }
             Door::Open(connection) => {
-                if let Some(attempt) = self.attempts.get_mut(key) {
-                    attempt.state = State::Answered(connection);
-                }
+                self.set_state(key, State::Answered(connection));
                 self.send(to, from, Event::SynAck(key));
             }
         }
@@ -234,15 +253,14 @@ impl Core {
     /// There was no answer: the client notices when its patience is over.
     fn try_again(&mut self, key: Key) {
         let Some(attempt) = self.attempts.get_mut(key) else { return };
-        let tries = attempt.tries;
-        if tries > SYN_RETRIES_MAX {
-            if let State::Answered(connection) = attempt.state {
-                self.give_place_back(connection);
-            }
-            return self.end_attempt(key, State::Failed(ETIMEDOUT));
-        }
-        let at = after(attempt.sent_at, SYN_AGAIN * (1 << (tries - 1))).max(self.now);
+        let at = after(attempt.sent_at, SYN_AGAIN * (1 << (attempt.tries - 1))).max(self.now);
         self.queue.push(at, Event::SynAgain(key));
+    }
+
+    fn set_state(&mut self, key: Key, state: State) {
+        if let Some(attempt) = self.attempts.get_mut(key) {
+            attempt.state = state;
+        }
     }
 
     fn end_attempt(&mut self, key: Key, state: State) {

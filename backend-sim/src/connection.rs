@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     pub(crate) lease: Option<u32>,
     /// Who ended first: that end remembers the connection for a while.
     pub(crate) first_to_end: Option<Side>,
+    /// How often the server said in vain that it has the client.
+    pub(crate) establish_tries: u8,
 }
 
 /// One end, and the direction that comes to it.
@@ -89,6 +91,8 @@ pub(crate) struct Incoming {
     pub(crate) releasing: u32,
     /// Lost, or behind what was lost; sent again when it is time.
     pub(crate) stuck: u32,
+    /// Sent to an end that keeps nothing any more: it fills the buffers until its sender learns that.
+    pub(crate) abandoned: u32,
     /// A read that was dropped goes on, and takes so many bytes.
     pub(crate) unseen_read: u32,
     pub(crate) read_at: Time,
@@ -125,11 +129,38 @@ impl End {
             is_write_shut: false,
         }
     }
+
+    /// The first `n` bytes of `pieces` are on their way to it.
+    pub(crate) fn expect<P: Deref<Target = [u8]>>(
+        &mut self,
+        pieces: &[P],
+        n: usize,
+        spares: &mut Vec<VecDeque<u8>>,
+    ) {
+        let incoming = &mut self.incoming;
+        if !self.is_open || self.is_reset {
+            incoming.abandoned = incoming.abandoned.saturating_add(n as u32);
+            return;
+        }
+        if incoming.bytes.capacity() == 0 {
+            incoming.bytes = spares.pop().unwrap_or_default();
+        }
+        append(&mut incoming.bytes, pieces, n);
+    }
 }
 
 impl Incoming {
     fn room(&self) -> usize {
-        (self.capacity as usize).saturating_sub(self.bytes.len() + self.unreleased as usize)
+        let taken = self.bytes.len() + self.unreleased as usize + self.abandoned as usize;
+        (self.capacity as usize).saturating_sub(taken)
+    }
+
+    /// What is on its way is not waited for any more.
+    pub(crate) fn abandon(&mut self) {
+        let arrived = self.arrived as usize;
+        let under_way = self.bytes.len() - arrived;
+        self.abandoned = self.abandoned.saturating_add(under_way as u32);
+        self.bytes.truncate(arrived);
     }
 }
 
@@ -227,13 +258,7 @@ impl Core {
         }
         let all = pieces.iter().map(|piece| piece.len()).fold(0, usize::saturating_add);
         let n = self.dice.part_of(all.min(room));
-        if peer.is_open {
-            let bytes = &mut peer.incoming.bytes;
-            if bytes.capacity() == 0 {
-                *bytes = self.spares.pop().unwrap_or_default();
-            }
-            append(bytes, pieces, n);
-        }
+        peer.expect(pieces, n, &mut self.spares);
         self.record(host, What::Wrote, number, n as u32);
         self.transmit(Socket { side: !socket.side, ..socket }, n as u32);
         Poll::Ready(Ok(n))
@@ -299,7 +324,7 @@ impl Core {
         self.record(host, What::Closed, number, 0);
         if !is_silent {
             if has_unread {
-                self.send_reset(Socket { side: !socket.side, ..socket });
+                self.send_reset(Socket { side: !socket.side, ..socket }, None);
             } else if !was_write_shut {
                 self.end_direction(socket);
             }
@@ -314,6 +339,7 @@ impl Core {
         self.dropped.extend(end.reader.take());
         self.dropped.extend(end.writer.take());
         let incoming = &mut end.incoming;
+        incoming.abandon();
         incoming.bytes.clear();
         incoming.arrived = 0;
         keep_memory(&mut incoming.bytes, &mut self.spares);
@@ -356,7 +382,7 @@ pub(crate) fn wait(place: &mut Option<Waker>, waker: &Waker, dropped: &mut Vec<W
 }
 
 /// Adds the first `n` bytes of all pieces.
-pub(crate) fn append<P: Deref<Target = [u8]>>(bytes: &mut VecDeque<u8>, pieces: &[P], n: usize) {
+fn append<P: Deref<Target = [u8]>>(bytes: &mut VecDeque<u8>, pieces: &[P], n: usize) {
     let mut left = n;
     for piece in pieces {
         let taken = left.min(piece.len());

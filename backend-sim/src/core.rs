@@ -20,7 +20,7 @@ use crate::trace::{Trace, What};
 /// Nanoseconds of virtual time since the simulation began.
 pub(crate) type Time = u64;
 
-/// The time `duration` after `now`; what does not fit is the last there is.
+/// The time `duration` after `now`; what does not fit is never.
 pub(crate) fn after(now: Time, duration: Duration) -> Time {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(TIME_MAX);
     now.saturating_add(nanos).min(TIME_MAX)
@@ -76,10 +76,13 @@ pub(crate) enum Event {
         connection: Key,
         side: Side,
     },
-    /// This end learns that there is no other end.
+    /// This end learns that there is no other end; if `is_answer`, because it sent so many bytes there,
+    /// or, if they are none, the end of the stream.
     Reset {
         connection: Key,
         side: Side,
+        bytes: u32,
+        is_answer: bool,
     },
     /// Of an attempt to connect: its SYN arrives, or is sent again, or its answer arrives.
     Syn(Key),
@@ -145,7 +148,9 @@ impl Core {
             Event::Arrive { connection, side, bytes } => self.arrive(connection, side, bytes),
             Event::Retransmit { connection, side } => self.retransmit(connection, side),
             Event::Release { connection, side } => self.release(connection, side),
-            Event::Reset { connection, side } => self.reset_arrives(connection, side),
+            Event::Reset { connection, side, bytes, is_answer } => {
+                self.reset_arrives(connection, side, is_answer.then_some(bytes));
+            }
             Event::Syn(attempt) => self.syn_arrives(attempt),
             Event::SynAgain(attempt) => self.send_syn(attempt),
             Event::SynAck(attempt) => self.syn_ack_arrives(attempt),
@@ -165,7 +170,7 @@ impl Core {
         if from == to {
             self.handle(event);
         } else {
-            let at = self.now + self.links.delay(from, to, self.now, &mut self.dice);
+            let at = self.links.arrival_of_news(from, to, self.now, &mut self.dice);
             self.queue.push(at, event);
         }
     }

@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::connection::{Side, Socket, append};
-use crate::core::{Core, Event, after};
+use crate::connection::{Incoming, Side, Socket};
+use crate::core::{Core, Event, Time, after};
 use crate::errno::{ECONNRESET, EPIPE, ETIMEDOUT};
 use crate::link::Arrival;
 use crate::slab::Key;
@@ -53,9 +53,7 @@ impl Core {
         let (end, sender) = connection.ends(side);
         let (from, to) = (sender.host, end.host);
         if end.incoming.is_stuck {
-            end.incoming.stuck += bytes;
-            end.incoming.is_end_stuck |= bytes == 0;
-            return;
+            return self.get_stuck(key, side, bytes, self.now);
         }
         let again_at = match self.arrival(from, to) {
             Arrival::Now => return self.deliver(key, side, bytes, bytes == 0),
@@ -65,13 +63,19 @@ impl Core {
                 after(self.now, RETRY_MIN)
             }
         };
+        self.get_stuck(key, side, bytes, again_at);
+    }
+
+    /// What has not come to this end is sent again at a time; what follows waits behind it.
+    fn get_stuck(&mut self, key: Key, side: Side, bytes: u32, again_at: Time) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let incoming = &mut connection.ends(side).0.incoming;
-        incoming.is_stuck = true;
-        incoming.tries = 0;
-        incoming.stuck = bytes;
-        incoming.is_end_stuck = bytes == 0;
-        self.queue.push(again_at, Event::Retransmit { connection: key, side });
+        incoming.stuck = incoming.stuck.saturating_add(bytes);
+        incoming.is_end_stuck |= bytes == 0;
+        if !std::mem::replace(&mut incoming.is_stuck, true) {
+            incoming.tries = 0;
+            self.queue.push(again_at, Event::Retransmit { connection: key, side });
+        }
     }
 
     pub(crate) fn retransmit(&mut self, key: Key, side: Side) {
@@ -79,27 +83,29 @@ impl Core {
         let number = connection.number;
         let (end, sender) = connection.ends(side);
         let (from, to) = (sender.host, end.host);
-        let (bytes, has_end) = (end.incoming.stuck, end.incoming.is_end_stuck);
+        let Incoming { stuck: bytes, is_end_stuck: has_end, tries, .. } = end.incoming;
         if sender.is_reset || !self.hosts.get(from).is_up {
             return; // nobody is left who would send it
         }
-        end.incoming.tries += 1;
-        let tries = end.incoming.tries;
+        if tries == RETRIES_MAX {
+            return self.fail(Socket { connection: key, side: !side }, ETIMEDOUT);
+        }
         self.record(from, What::Retransmitted, number, bytes);
-        let again_at = match self.arrival(from, to) {
+        let arrival = self.arrival(from, to);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let incoming = &mut connection.ends(side).0.incoming;
+        let again_at = match arrival {
             Arrival::Now => {
-                let Some(connection) = self.connections.get_mut(key) else { return };
-                let incoming = &mut connection.ends(side).0.incoming;
                 incoming.is_stuck = false;
                 incoming.is_end_stuck = false;
                 incoming.stuck = 0;
                 return self.deliver(key, side, bytes, has_end);
             }
             Arrival::Held(until) => until,
-            Arrival::Lost if tries >= RETRIES_MAX => {
-                return self.fail(Socket { connection: key, side: !side }, ETIMEDOUT);
+            Arrival::Lost => {
+                incoming.tries += 1;
+                after(self.now, retry_after(incoming.tries))
             }
-            Arrival::Lost => after(self.now, retry_after(tries)),
         };
         self.queue.push(again_at, Event::Retransmit { connection: key, side });
     }
@@ -110,8 +116,9 @@ impl Core {
         let (end, sender) = connection.ends(side);
         let (host, sender_host) = (end.host, sender.host);
         if !end.is_open || end.is_reset {
-            if bytes > 0 {
-                self.send_reset(Socket { connection: key, side: !side });
+            // An end that was closed in order knows of the other's end, and takes no bytes.
+            if bytes > 0 || end.is_reset {
+                self.send_reset(Socket { connection: key, side: !side }, Some(bytes));
             }
             return;
         }
@@ -181,9 +188,7 @@ impl Core {
         let number = connection.number;
         let (end, peer) = connection.ends(socket.side);
         let host = end.host;
-        if peer.is_open {
-            append(&mut peer.incoming.bytes, pieces, n);
-        }
+        peer.expect(pieces, n, &mut self.spares);
         self.record(host, What::HappenedUnseen, number, n as u32);
         self.transmit(Socket { side: !socket.side, ..socket }, n as u32);
     }
@@ -219,39 +224,42 @@ impl Core {
         self.queue.push(again_at, Event::Release { connection: key, side });
     }
 
-    /// Tells `socket` that there is no other end; behind what was sent to it before.
-    pub(crate) fn send_reset(&mut self, socket: Socket) {
+    /// Tells `socket` that there is no other end, perhaps because it sent so many bytes there; behind what
+    /// was sent to it before.
+    pub(crate) fn send_reset(&mut self, socket: Socket, answers: Option<u32>) {
         let Socket { connection: key, side } = socket;
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (end, peer) = connection.ends(side);
         let (from, to) = (peer.host, end.host);
         if from == to {
-            return self.reset_arrives(key, side);
+            return self.reset_arrives(key, side, answers);
         }
-        let at = self.now + self.links.delay(from, to, self.now, &mut self.dice);
+        let at = self.links.arrival_of_news(from, to, self.now, &mut self.dice);
         end.incoming.arrives_by = end.incoming.arrives_by.max(at);
-        self.queue.push(end.incoming.arrives_by, Event::Reset { connection: key, side });
+        let at = end.incoming.arrives_by;
+        self.queue.push(at, reset(key, side, answers));
     }
 
-    pub(crate) fn reset_arrives(&mut self, key: Key, side: Side) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let (end, peer) = connection.ends(side);
-        let (from, to) = (peer.host, end.host);
-        match self.arrival(from, to) {
-            Arrival::Now => {}
-            Arrival::Held(until) => {
-                return self.queue.push(until, Event::Reset { connection: key, side });
-            }
-            Arrival::Lost => return, // it is not sent again
-        }
+    pub(crate) fn reset_arrives(&mut self, key: Key, side: Side, answers: Option<u32>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let number = connection.number;
-        let (end, _) = connection.ends(side);
+        let (end, peer) = connection.ends(side);
         if !end.is_open || end.is_reset {
             return;
         }
+        let (from, to) = (peer.host, end.host);
         // As `tcp_reset` of Linux has it.
         let code = if end.incoming.has_ended { EPIPE } else { ECONNRESET };
+        match (self.arrival(from, to), answers) {
+            (Arrival::Now, _) => {}
+            (Arrival::Held(until), _) => return self.queue.push(until, reset(key, side, answers)),
+            // It is not sent again, but what it answers is: nobody has acknowledged that.
+            (Arrival::Lost, Some(bytes)) => {
+                let again_at = after(self.now, RETRY_MIN);
+                return self.get_stuck(key, !side, bytes, again_at);
+            }
+            (Arrival::Lost, None) => return,
+        }
         self.record(to, What::ResetArrived, number, 0);
         self.fail(Socket { connection: key, side }, code);
     }
@@ -262,8 +270,7 @@ impl Core {
         let (end, _) = connection.ends(socket.side);
         end.is_reset = true;
         end.error = code;
-        let arrived = end.incoming.arrived as usize;
-        end.incoming.bytes.truncate(arrived);
+        end.incoming.abandon();
         self.woken.extend(end.reader.take());
         self.woken.extend(end.writer.take());
     }
@@ -289,6 +296,11 @@ impl Core {
         }
         self.connections.remove(key);
     }
+}
+
+fn reset(connection: Key, side: Side, answers: Option<u32>) -> Event {
+    let (bytes, is_answer) = (answers.unwrap_or_default(), answers.is_some());
+    Event::Reset { connection, side, bytes, is_answer }
 }
 
 /// The most of a dropped write that happens, in bytes: it is not limited by the room there is.

@@ -189,7 +189,7 @@ impl Hosts {
         self.by_ip.get(&ip).copied().unwrap_or(HostId::MAIN)
     }
 
-    fn has_addr(&self, host: HostId, ip: IpAddr) -> bool {
+    pub(crate) fn has_addr(&self, host: HostId, ip: IpAddr) -> bool {
         ip.is_unspecified() || self.resolve(host, ip) == host
     }
 
@@ -207,7 +207,7 @@ impl Hosts {
         bound.retain(|_, hold| hold.strong_count() > 0);
         let is_free = |addr: &SocketAddr| {
             let is_taken_outside = host == HostId::MAIN && is_bound_outside(addr);
-            !(bound.contains_key(addr) || is_taken_outside)
+            !(is_taken(bound, addr) || is_taken_outside)
         };
         let Some(addr) = choose(options.addr, is_free) else {
             return Err(failed(io::ErrorKind::AddrInUse.into()));
@@ -270,7 +270,7 @@ impl HostState {
 pub(crate) fn bind_outside(mut options: ListenOptions) -> io::Result<BoundAddr> {
     BOUND_OUTSIDE.with_borrow_mut(|bound| {
         bound.retain(|_, hold| hold.strong_count() > 0);
-        let Some(addr) = choose(options.addr, |addr| !bound.contains_key(addr)) else {
+        let Some(addr) = choose(options.addr, |addr| !is_taken(bound, addr)) else {
             let cause = io::ErrorKind::AddrInUse.into();
             return Err(AddrError::new("listen on", options.addr, cause).into());
         };
@@ -289,8 +289,18 @@ fn choose(addr: SocketAddr, is_free: impl Fn(&SocketAddr) -> bool) -> Option<Soc
     EPHEMERAL_PORTS.map(|port| SocketAddr::new(addr.ip(), port)).find(|addr| is_free(addr))
 }
 
+/// Whether somebody has `addr`, or has its port at every address, or has its port while `addr` is every
+/// address.
+fn is_taken(bound: &BTreeMap<SocketAddr, Weak<()>>, addr: &SocketAddr) -> bool {
+    let collides = |other: &SocketAddr| {
+        let is_every = other.ip().is_unspecified() || addr.ip().is_unspecified();
+        other.port() == addr.port() && (other.ip() == addr.ip() || is_every)
+    };
+    bound.iter().any(|(other, hold)| hold.strong_count() > 0 && collides(other))
+}
+
 fn is_bound_outside(addr: &SocketAddr) -> bool {
-    BOUND_OUTSIDE.with_borrow(|bound| bound.get(addr).is_some_and(|hold| hold.strong_count() > 0))
+    BOUND_OUTSIDE.with_borrow(|bound| is_taken(bound, addr))
 }
 
 /// The ports that port 0 stands for (RFC 6335 6).

@@ -80,12 +80,15 @@ impl Links {
         self.between(b, a).link = link;
     }
 
-    /// How long something short is under way.
-    pub(crate) fn delay(&self, from: HostId, to: HostId, now: Time, dice: &mut Dice) -> Time {
-        let directed = &self.rows[from.index()][to.index()];
-        let jitter = after(0, directed.link.jitter);
-        let slow = if directed.slow_until > now { directed.slow_by } else { 0 };
-        after(0, directed.link.latency) + slow + if jitter > 0 { dice.below(jitter) } else { 0 }
+    /// When something short arrives that is sent now.
+    pub(crate) fn arrival_of_news(
+        &self,
+        from: HostId,
+        to: HostId,
+        now: Time,
+        dice: &mut Dice,
+    ) -> Time {
+        now.saturating_add(self.rows[from.index()][to.index()].delay(now, dice))
     }
 
     /// When so many bytes arrive that are sent now.
@@ -97,18 +100,19 @@ impl Links {
         now: Time,
         dice: &mut Dice,
     ) -> Time {
-        let delay = self.delay(from, to, now, dice);
         let directed = self.between(from, to);
-        let nanos = bytes as u64 * 1_000_000_000 / directed.link.bandwidth.max(1);
-        directed.busy_until = directed.busy_until.max(now) + nanos;
-        directed.busy_until + delay
+        let delay = directed.delay(now, dice);
+        let nanos = bytes as u128 * 1_000_000_000 / u128::from(directed.link.bandwidth.max(1));
+        let nanos = Time::try_from(nanos).unwrap_or(Time::MAX);
+        directed.busy_until = directed.busy_until.max(now).saturating_add(nanos);
+        directed.busy_until.saturating_add(delay)
     }
 
     /// Whether news of `at` from one host can have come to the other.
     pub(crate) fn has_heard_of(&self, at: Time, from: HostId, to: HostId, now: Time) -> bool {
         let directed = &self.rows[from.index()][to.index()];
         let is_silent = directed.cut_until > now || directed.held_until > now;
-        !is_silent && after(at, directed.link.latency) <= now
+        !is_silent && at.saturating_add(directed.latency(now)) <= now
     }
 
     /// Whether a segment arrives.
@@ -156,6 +160,20 @@ impl Links {
 
     fn between(&mut self, from: HostId, to: HostId) -> &mut Directed {
         &mut self.rows[from.index()][to.index()]
+    }
+}
+
+impl Directed {
+    /// How long everything is under way at least.
+    fn latency(&self, now: Time) -> Time {
+        let slow = if self.slow_until > now { self.slow_by } else { 0 };
+        after(slow, self.link.latency)
+    }
+
+    fn delay(&self, now: Time, dice: &mut Dice) -> Time {
+        let jitter = after(0, self.link.jitter);
+        let longer = if jitter > 0 { dice.below(jitter) } else { 0 };
+        self.latency(now).saturating_add(longer)
     }
 }
 

@@ -22,8 +22,12 @@ use crate::stream::{SimStream, stream};
 use crate::timer::Sleep;
 use crate::trace::What;
 
-/// When the server says again that it has a client, if the client has not heard it.
+/// When the server says again that it has a client, if it has not heard that the client knows; each time
+/// twice as long as before.
 const ESTABLISH_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often it does before it forgets the client (tcp(7), `tcp_synack_retries`).
+const ESTABLISH_RETRIES_MAX: u8 = 5;
 
 /// A listener in the simulated network.
 pub struct SimListener {
@@ -188,33 +192,46 @@ impl Core {
             queue: None,
             lease: None,
             first_to_end: None,
+            establish_tries: 0,
         })
     }
 
     /// The client of a connection knows that it is there, and now the server learns that.
     pub(crate) fn establish(&mut self, key: Key) {
         let Some(connection) = self.connections.get(key) else { return };
-        let number = connection.number;
+        let (number, tries) = (connection.number, connection.establish_tries);
         let [client, server] = &connection.ends;
         let (from, to) = (client.host, server.host);
         let Some(queue_key) = connection.queue else { return };
-        match self.arrival(from, to) {
-            Arrival::Now => {}
+        let is_lost = match self.arrival(from, to) {
+            Arrival::Now => false,
+            Arrival::Lost => true,
             Arrival::Held(until) => return self.queue.push(until, Event::Established(key)),
-            Arrival::Lost if !self.hosts.get(to).is_up => return,
-            Arrival::Lost => {
-                let at = after(self.now, ESTABLISH_AGAIN);
-                return self.queue.push(at, Event::Established(key));
-            }
-        }
-        let Some(queue) = self.listeners.queues.get_mut(queue_key) else {
-            return self.turn_away(key);
         };
+        let Some(queue) = self.listeners.queues.get_mut(queue_key) else {
+            return self.turn_away(key, !is_lost);
+        };
+        if is_lost && tries < ESTABLISH_RETRIES_MAX {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.establish_tries += 1;
+            }
+            let at = after(self.now, ESTABLISH_AGAIN * (1 << tries));
+            return self.queue.push(at, Event::Established(key));
+        }
         queue.reserved -= 1;
+        if is_lost {
+            return self.turn_away(key, false);
+        }
         let before = queue.waiting.len();
         queue.waiting.push_back(key);
         self.woken.extend(queue.acceptor.take());
         self.record(to, What::Queued, number, before as u32);
+    }
+
+    /// Whether the server still knows of a connection that is being made.
+    pub(crate) fn has_place(&self, connection: Key) -> bool {
+        let queue = self.connections.get(connection).and_then(|connection| connection.queue);
+        queue.is_some_and(|queue| self.listeners.queues.get(queue).is_some())
     }
 
     /// An attempt was given up before its connection was established.
@@ -261,7 +278,7 @@ impl Core {
     }
 
     /// A listener is gone; its clients are told, unless its host is down.
-    pub(crate) fn end_listening(&mut self, key: Key, is_told: bool) {
+    pub(crate) fn end_listening(&mut self, key: Key, are_told: bool) {
         let Some(queue) = self.listeners.queues.remove(key) else { return };
         let place = (queue.host, queue.addr);
         if let Some(here) = self.listeners.by_addr.get_mut(&place) {
@@ -272,21 +289,24 @@ impl Core {
         }
         self.dropped.extend(queue.acceptor);
         self.hosts.get_mut(queue.host).close_descriptor();
-        if is_told {
+        if are_told {
             for connection in queue.waiting {
-                self.turn_away(connection);
+                self.turn_away(connection, true);
             }
         }
     }
 
-    /// The server has no place for a client any more.
-    fn turn_away(&mut self, key: Key) {
+    /// The server has no place for a client any more, which is told, or finds out when it sends something.
+    fn turn_away(&mut self, key: Key, is_told: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (end, _) = connection.ends(Side::Server);
         end.is_open = false;
+        end.is_reset = true;
         end.is_write_shut = true;
         self.clear_end(Socket { connection: key, side: Side::Server });
-        self.send_reset(Socket { connection: key, side: Side::Client });
+        if is_told {
+            self.send_reset(Socket { connection: key, side: Side::Client }, None);
+        }
         self.free_if_closed(key);
     }
 }

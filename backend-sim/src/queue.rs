@@ -15,7 +15,7 @@ const BUCKETS: usize = 64;
 /// again.
 const WARM_ENTRIES: usize = 64;
 
-/// Later than this nothing is planned: the highest bit has no bucket.
+/// Never, after 292 years: the highest bit has no bucket.
 pub(crate) const TIME_MAX: Time = Time::MAX >> 1;
 
 pub(crate) struct Queue {
@@ -50,9 +50,12 @@ impl Queue {
         Self { buckets, occupied: 0, last: 0, taken: 0 }
     }
 
-    /// Plans `event`; `at` is not before what was taken last.
+    /// Plans `event`; `at` is not before what was taken last. What is to happen at [`TIME_MAX`] or later
+    /// never does.
     pub(crate) fn push(&mut self, at: Time, event: Event) {
-        self.put(Entry { at, event });
+        if at < TIME_MAX {
+            self.put(Entry { at, event });
+        }
     }
 
     /// The time of what comes next.
@@ -93,7 +96,7 @@ impl Queue {
     }
 
     fn put(&mut self, entry: Entry) {
-        debug_assert!(self.last <= entry.at && entry.at <= TIME_MAX);
+        debug_assert!(self.last <= entry.at && entry.at < TIME_MAX);
         let index = (u64::BITS - (entry.at ^ self.last).leading_zeros()) as usize;
         let bucket = &mut self.buckets[index];
         bucket.entries.push(entry);
@@ -132,6 +135,18 @@ mod tests {
     fn number(event: Event) -> usize {
         let Event::PortFree { destination, .. } = event else { unreachable!("none else") };
         destination as usize
+    }
+
+    /// Not kept either, so that a simulation that waits for nothing else is seen to be stuck.
+    #[test]
+    fn never_does_not_come() {
+        let mut queue = Queue::new();
+        queue.push(TIME_MAX, event(1));
+        queue.push(Time::MAX, event(2));
+        assert_eq!(queue.next_at(), None);
+        queue.push(TIME_MAX - 1, event(3));
+        assert_eq!(queue.pop_due(TIME_MAX).map(number), Some(3));
+        assert!(queue.pop_due(Time::MAX).is_none());
     }
 
     /// As a sorted map of time and number has it.

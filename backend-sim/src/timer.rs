@@ -71,7 +71,7 @@ impl Sleep {
     pub(crate) fn new(world: &Rc<Shared>, duration: Duration) -> Self {
         let now = world.core.borrow().now;
         let when = u64::try_from(duration.as_nanos()).ok().and_then(|nanos| now.checked_add(nanos));
-        let when = when.filter(|when| *when <= TIME_MAX);
+        let when = when.filter(|when| *when < TIME_MAX);
         Self { world: Rc::downgrade(world), when, timer: None }
     }
 }

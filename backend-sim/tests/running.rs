@@ -10,8 +10,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use owned_io::{Panicked, Runtime};
-use owned_io_sim::{Config, Fault, Plan, Sim, World, run, seeds, simulate};
+use owned_io::{ConnectOptions, Panicked, Runtime};
+use owned_io_sim::{Config, Fault, Link, Plan, Sim, World, pipe, run, seeds, simulate};
 
 fn message_of(running: impl FnOnce()) -> String {
     let payload = catch_unwind(AssertUnwindSafe(running)).expect_err("it fails");
@@ -83,10 +83,69 @@ fn a_failure_tells_seed_faults_and_trace() {
     }
 }
 
+/// What is shown last is what the scenario did last, and not how all was taken apart afterwards.
+#[test]
+fn a_trace_ends_where_the_scenario_does() {
+    let opened = |world: World| {
+        for (a, b) in (0..100).map(|_| pipe()) {
+            drop(Sim::spawn(async move {
+                pending::<()>().await;
+                drop((a, b));
+            }));
+        }
+        world.note("all is open");
+    };
+    let fails = async |world: World| {
+        opened(world);
+        Err(io::Error::other("on purpose"))
+    };
+    let panics = async |world: World| -> io::Result<()> {
+        opened(world);
+        panic!("on purpose");
+    };
+    let waits = async |world: World| {
+        opened(world);
+        pending().await
+    };
+    for message in [
+        message_of(|| run([0], fails)),
+        message_of(|| run([0], panics)),
+        message_of(|| run([0], waits)),
+    ] {
+        assert!(message.contains("all is open"), "{message}");
+        assert!(!message.contains("is closed"), "{message}");
+    }
+}
+
+/// At once, though a host is to start again, and a partition to be over, when the clock ends.
 #[test]
 fn what_never_comes_is_a_deadlock_at_once() {
     let message = message_of(|| run([0], async |_| pending().await));
-    assert!(message.contains("deadlock"), "{message}");
+    assert!(message.contains("deadlock: no task is ready"), "{message}");
+    let for_ever = async |world: World| {
+        let (lasts, down) = (Duration::MAX, Duration::MAX);
+        let [a, b, c] = ["a", "b", "c"].map(|name| world.host(name));
+        world.strike(Fault::Partition { a: a.clone(), b: b.clone(), lasts });
+        world.strike(Fault::Stall { from: a.clone(), to: c.clone(), lasts });
+        world.strike(Fault::Latency { a: c.clone(), b: b.clone(), by: Duration::MAX, lasts });
+        world.strike(Fault::Loss { a: c.clone(), b: b.clone(), per_million: 1_000_000, lasts });
+        world.strike(Fault::Pause { host: b.clone(), lasts });
+        world.strike(Fault::SlowReader { host: c.clone(), lasts });
+        world.strike(Fault::Descriptors { host: c.clone(), lasts });
+        world.strike(Fault::Clock { host: a.clone(), ahead_millis: i64::MAX });
+        let mut link = Link::default();
+        (link.latency, link.jitter, link.bandwidth) = (lasts, lasts, 0);
+        world.link(&a, &b, link);
+        world.strike(Fault::Crash { host: c.clone(), down });
+        for to in [b, c] {
+            let connecting = a.spawn(Sim::connect(ConnectOptions::new(to.at(7))));
+            let silence = connecting.await.expect("no panic").expect_err("nobody answers");
+            assert_eq!(silence.kind(), io::ErrorKind::TimedOut);
+        }
+        pending().await
+    };
+    let message = message_of(|| run([0], for_ever));
+    assert!(message.contains("deadlock: no task is ready"), "{message}");
 }
 
 #[test]
