@@ -6,8 +6,9 @@
 //! cargo bench -p owned-io-sim --bench scale -- 100000  # one
 //! ```
 //!
-//! Seconds are those that the process had a core. A bench is also a test: each connection checks its echoes, and all of them are counted. Each size runs in
-//! a process of its own, so that its memory is its own.
+//! Seconds are those that the process had a core. A bench is also a test: each connection checks its
+//! echoes, and all of them are counted. Each size runs in a process of its own, so that its memory is its
+//! own.
 
 use std::cell::Cell;
 use std::env;

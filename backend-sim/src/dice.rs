@@ -34,7 +34,7 @@ impl Dice {
         self.below(n) == 0
     }
 
-    /// All of `most`, or, half the time, any smaller part that is not nothing.
+    /// All of `most`, or, half the time, any part that is not nothing.
     pub(crate) const fn part_of(&mut self, most: usize) -> usize {
         if most <= 1 || self.one_in(2) { most } else { 1 + self.index(most) }
     }

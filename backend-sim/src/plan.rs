@@ -96,7 +96,7 @@ pub enum Fault {
         /// For how long.
         lasts: Duration,
     },
-    /// Each read on a host takes 10 ms, and gives 16 bytes at most.
+    /// Each read on a host takes 10 ms longer, and gives 16 bytes at most.
     SlowReader {
         /// Which.
         host: Host,
@@ -152,7 +152,8 @@ impl Kind {
         Self::Clock,
     ];
 
-    /// Those that no connection is lost by.
+    /// Those that no connection is lost by, unless they last for a quarter of an hour. One that is being
+    /// made may fail: for want of a descriptor, or because its time is over.
     pub const HARMLESS: [Self; 8] = [
         Self::Partition,
         Self::Stall,
@@ -168,7 +169,7 @@ impl Kind {
 /// How a random plan is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Random {
-    /// How many faults at most; half of the seeds have fewer. Default 5.
+    /// How many faults: so many under most seeds, fewer, but one at least, under the others. Default 5.
     pub count_max: u32,
     /// When the last of them begins. Default 10 s.
     pub within: Duration,
