@@ -246,6 +246,36 @@ fn a_dropped_write_may_be_sent() {
     assert!(counts.contains(&0) && counts.contains(&100) && counts.len() > 2, "{counts:?}");
 }
 
+/// Every kind of transfer moves all that it could under some seeds, and any part of it under others.
+#[test]
+fn transfers_are_short() {
+    let mut moved: [BTreeSet<usize>; 4] = Default::default();
+    for seed in 0..SEEDS {
+        let amounts = Cell::new([0; 4]);
+        simulate(Config::with_seed(seed), async |_| {
+            let (mut a, mut b) = pipe();
+            let written = a.write(vec![1; 100]).await.0?;
+            let mut bufs = IoVec::new();
+            bufs.push(vec![1; 50]);
+            bufs.push(vec![1; 50]);
+            let vectored = a.write_vectored(bufs).await.0?;
+            a.write_all(vec![1; 200 - written - vectored]).await.into_result()?;
+            let read = b.read(Vec::with_capacity(100)).await.0?;
+            b.read_exact(Vec::with_capacity(100 - read), 100 - read).await.into_result()?;
+            let pooled = b.read_pooled(&Pool::new(PoolConfig::default())).await?.len();
+            amounts.set([written, vectored, read, pooled]);
+            Ok(())
+        });
+        for (moved, amount) in moved.iter_mut().zip(amounts.get()) {
+            moved.insert(amount);
+        }
+    }
+    for moved in moved {
+        assert!(moved.len() > 10 && moved.first() > Some(&0), "{moved:?}");
+        assert_eq!(moved.last(), Some(&100));
+    }
+}
+
 /// What is ready at the same time completes in any order.
 #[test]
 fn completions_come_in_any_order() {
