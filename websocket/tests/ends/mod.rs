@@ -17,8 +17,7 @@ pub(crate) const NORMAL: CloseFrame<'static> =
 
 /// Runs `test` under many seeds, as many as `SIM_SEEDS` says: reads and writes are short everywhere.
 pub(crate) fn simulate<F: Future<Output = ()>>(test: impl Fn() -> F) {
-    let seeds = std::env::var("SIM_SEEDS").map_or(20, |seeds| seeds.parse().expect("a number"));
-    for seed in 0..seeds {
+    for seed in owned_io_sim::seeds(20) {
         println!("seed {seed}"); // the last one, if this fails
         Sim::block_on(owned_io_sim::Config::with_seed(seed), test()).unwrap();
     }
