@@ -93,7 +93,7 @@ impl Core {
         let host = self.hosts.get_mut(from);
         // Within a host, both ends have the address that was asked for.
         let ip = if from == to { options.addr.ip() } else { host.ip() };
-        let mut client = options.local_addr.unwrap_or(SocketAddr::new(ip, 0));
+        let mut client = options.local_addr.unwrap_or_else(|| SocketAddr::new(ip, 0));
         if client.ip().is_unspecified() {
             client.set_ip(ip);
         }
