@@ -18,7 +18,7 @@ mod program {
     use clap::{Parser, Subcommand};
     use owned_io_comparisons::Failure;
     use owned_io_comparisons::load::{
-        Report, arrivals, burst, churn, deflate, echo, hold, limit, sink, source,
+        Report, Steady, arrivals, burst, churn, deflate, echo, hold, limit, sink, source,
     };
 
     /// A load generator on one thread: it drives a server, checks every byte that comes back, and says
@@ -33,7 +33,7 @@ mod program {
     #[derive(Subcommand)]
     enum Command {
         /// Sends messages and expects each of them back.
-        Echo(echo::Options),
+        Echo(Steady),
         /// Opens connections at a rate while others are busy: how long until the first echo.
         Arrivals(arrivals::Options),
         /// Opens connections all at once: how long until each is connected, and until its first echo.
@@ -41,13 +41,13 @@ mod program {
         /// Opens connections, each of which closes after an echo: how fast they come and go.
         Churn(churn::Options),
         /// Sends a compressed message over WebSocket and expects it back, compressed.
-        Deflate(deflate::Options),
+        Deflate(Steady),
         /// Opens connections and leaves them idle: what they cost the server.
         Hold(hold::Options),
         /// Opens more connections than the server has descriptors for: what it does then.
         Limit(limit::Options),
         /// Sends messages and expects the length of each.
-        Sink(sink::Options),
+        Sink(Steady),
         /// Asks for messages and checks what comes.
         Source(source::Options),
     }
@@ -55,14 +55,14 @@ mod program {
     impl Command {
         fn run(self) -> Result<Report, Failure> {
             match self {
-                Self::Echo(options) => options.run(),
+                Self::Echo(options) => echo::run(&options),
                 Self::Arrivals(options) => options.run(),
                 Self::Burst(options) => options.run(),
                 Self::Churn(options) => options.run(),
-                Self::Deflate(options) => options.run(),
+                Self::Deflate(options) => deflate::run(&options),
                 Self::Hold(options) => options.run(),
                 Self::Limit(options) => options.run(),
-                Self::Sink(options) => options.run(),
+                Self::Sink(options) => sink::run(&options),
                 Self::Source(options) => options.run(),
             }
         }

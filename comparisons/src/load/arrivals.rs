@@ -8,7 +8,7 @@ use mio::Interest;
 use mio::unix::SourceFd;
 
 use super::dial::Dialer;
-use super::exchange::{Echo, Exchange};
+use super::exchange::Echo;
 use super::histogram::Histogram;
 use super::options::{self, Common};
 use super::pace::{Clock, Schedule, Timer, ns};
@@ -178,9 +178,7 @@ impl Run {
         let now = self.clock.now();
         let boundary = self.window.next_after(now, u64::MAX);
         let longest = EXPIRY.min(Duration::from_nanos(boundary - now));
-        let Some(next) = self.schedule.next_at() else { return Ok(longest) };
-        let timeout = self.timer.arm(now, next, longest);
-        timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
+        self.timer.until_next(&self.schedule, now, longest)
     }
 
     fn answered(&mut self, index: usize, turn: &Turn, again: bool) {
@@ -247,26 +245,15 @@ impl Run {
 
     fn into_report(mut self, options: &Options) -> Report {
         let seen = self.window.finish(self.clock, &self.busy.tally);
-        let request_bytes = self.busy.exchange.request_bytes();
         let patience = options.patience.as_secs_f64();
         self.busy.close_all(&format!("not answered within {patience} s"));
-        let busy = self.busy.tally;
         let newcomers = self.newcomers.tally;
         let over_1_s = self.first_echo.over_1_s();
-        let mut report = Report::new(seen.seconds, options.busy as u64, &busy);
+        let mut report = Report::new(seen.seconds, options.busy as u64, &self.busy.tally);
         report.add_wrong(&newcomers);
-        report.messages = Some(Messages {
-            offered_per_s: None,
-            sent: seen.sent,
-            received: seen.received,
-            received_per_s: seen.per_s(seen.received),
-            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
-            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
-            unanswered: busy.unanswered,
-            unsent: busy.unsent,
-            held_back: None,
-            ceiling_per_s: None,
-        });
+        // The client's CPU is that of newcomers, too: it says nothing of how many messages it could do.
+        let messages = seen.messages(&self.busy, None);
+        report.messages = Some(Messages { ceiling_per_s: None, ..messages });
         report.arrivals = Some(Arrivals {
             offered_per_s: options.rate,
             came: self.came as u64,

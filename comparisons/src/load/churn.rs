@@ -6,11 +6,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::dial::Dialer;
-use super::exchange::{Echo, Exchange};
+use super::exchange::Echo;
 use super::histogram::Histogram;
 use super::options::{self, Common};
 use super::pace::{Clock, Schedule, Timer, ns};
-use super::report::{Churn, Messages};
+use super::report::Churn;
 use super::session::{OTHER, Ready, Session};
 use super::window::Window;
 use super::{Failure, Report};
@@ -84,6 +84,8 @@ struct Run {
     came: u64,
     /// That came and went in the window.
     done: u64,
+    /// That resumed a TLS session, and had their echo.
+    resumed: u64,
     /// That waited for a place.
     held_back: u64,
     first_echo: Histogram,
@@ -110,6 +112,7 @@ impl Run {
             look: now + ns(LOOK),
             came: 0,
             done: 0,
+            resumed: 0,
             held_back: 0,
             first_echo: Histogram::new(),
             whole: Histogram::new(),
@@ -144,10 +147,8 @@ impl Run {
         let now = self.clock.now();
         let boundary = self.window.next_after(now, self.look).min(self.look);
         let longest = Duration::from_nanos(boundary.saturating_sub(now));
-        let next = self.schedule.as_ref().and_then(Schedule::next_at);
-        let Some(next) = next.filter(|_| !self.free.is_empty()) else { return Ok(longest) };
-        let timeout = self.timer.arm(now, next, longest);
-        timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
+        let schedule = self.schedule.as_ref().filter(|_| !self.free.is_empty());
+        schedule.map_or(Ok(longest), |schedule| self.timer.until_next(schedule, now, longest))
     }
 
     /// Lets those come whose time it is and for whom there is room.
@@ -188,6 +189,7 @@ impl Run {
             self.session.tally.opened += 1;
             if measured {
                 self.first_echo.record(turn.now - intended);
+                self.resumed += u64::from(self.session.is_resumed(place));
             }
             if !self.session.say_goodbye(place) {
                 self.session.close(place);
@@ -218,11 +220,14 @@ impl Run {
         while let Some(place) = self.failed.pop() {
             self.make_room(place);
         }
+        self.give_up_before(now.saturating_sub(self.patience));
+    }
+
+    /// Gives up those that were to come before then and have not gone.
+    fn give_up_before(&mut self, then: u64) {
         let kind = format!("not gone within {} s", self.patience as f64 / 1e9);
         for place in 0..self.session.connections() {
-            if self.session.is_open(place)
-                && now.saturating_sub(self.session.started(place, 0)) > self.patience
-            {
+            if self.session.is_open(place) && self.session.started(place, 0) < then {
                 self.session.give_up(place, &kind);
                 self.make_room(place);
             }
@@ -230,32 +235,19 @@ impl Run {
     }
 
     fn into_report(mut self, options: &Options) -> Report {
-        let seen = self.window.finish(self.clock, &self.session.tally);
         // Those that have their echo may still owe their close.
-        let kind = format!("not gone within {} s", options.patience.as_secs_f64());
-        for place in 0..self.session.connections() {
-            if self.session.is_open(place) {
-                self.session.give_up(place, &kind);
-            }
-        }
-        let request_bytes = self.session.exchange.request_bytes();
-        let tally = &self.session.tally;
-        let mut report = Report::new(seen.seconds, self.came, tally);
-        report.messages = Some(Messages {
-            offered_per_s: options.rate,
-            sent: seen.sent,
-            received: seen.received,
-            received_per_s: seen.per_s(seen.received),
-            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
-            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
-            unanswered: tally.unanswered,
-            unsent: tally.unsent,
-            held_back: options.rate.map(|_| self.held_back),
-            ceiling_per_s: seen.ceiling_per_s().filter(|_| options.rate.is_none()),
-        });
+        self.give_up_before(u64::MAX);
+        let seen = self.window.finish(self.clock, &self.session.tally);
+        let mut report = Report::new(seen.seconds, self.came, &self.session.tally);
+        let mut messages = seen.messages(&self.session, options.rate);
+        messages.held_back = options.rate.map(|_| self.held_back);
+        report.messages = Some(messages);
         report.churn = Some(Churn {
             done: self.done,
             done_per_s: seen.per_s(self.done),
+            resumed_percent: options.common.tls.as_ref().map(|_| {
+                self.resumed as f64 * 100.0 / self.first_echo.len().max(1) as f64
+            }),
             first_echo_us: self.first_echo.percentiles(),
             whole_us: self.whole.percentiles(),
         });

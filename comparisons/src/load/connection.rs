@@ -129,7 +129,7 @@ pub(crate) struct Connection {
     writable: bool,
     /// The peer has sent all it will.
     closed: bool,
-    /// A close frame was sent, or is to be: nothing more is.
+    /// A close frame or TLS's close_notify was sent, or is to be: nothing more is.
     closing: bool,
     wire: Wire,
     /// What is to be sent before the next message: the request to upgrade, then pongs.
@@ -197,14 +197,16 @@ impl Connection {
         self.released - 1
     }
 
-    /// Ends what is sent; whether the peer has to answer that, which a WebSocket has (RFC 6455 7.1.2).
+    /// Ends what is sent; whether the peer has to answer that, which it has over WebSocket (RFC 6455
+    /// 7.1.2) and over TLS (RFC 8446 6.1).
     pub(crate) fn say_goodbye(&mut self) -> bool {
-        if !matches!(self.wire, Wire::WebSocket(_)) {
-            return false;
+        if matches!(self.wire, Wire::WebSocket(_)) {
+            self.ahead.extend(frames::close(Some(NORMAL)));
+            self.closing = true;
+        } else {
+            self.closing = self.stream.say_goodbye();
         }
-        self.ahead.extend(frames::close(Some(NORMAL)));
-        self.closing = true;
-        true
+        self.closing
     }
 
     /// Answers to what was released that have not come.
@@ -306,6 +308,8 @@ impl Connection {
                 break None;
             }
             match self.stream.read(scratch) {
+                // After what TLS itself says: without that it is an error.
+                Ok(0) if self.closing && matches!(self.wire, Wire::Tcp) => break Some(Fault::Ended),
                 Ok(0) => break Some(Fault::Closed),
                 Ok(n) => {
                     reads += 1;

@@ -3,38 +3,23 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use clap::Args;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use rustls::StreamOwned;
 
 use super::exchange::Exchange;
 use super::frames::{self, Frames, Head, Piece};
-use super::options::{self, Common, Steady};
 use super::upgrade::{self, Upgrade};
-use super::{Failure, Report, steady, transport};
+use super::{Failure, Report, Steady, steady, transport};
 
-/// What it is told.
-#[derive(Args, Clone, Debug)]
-pub struct Options {
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    steady: Steady,
-    /// The length of the message, JSON, before it is compressed.
-    #[arg(long, value_name = "BYTES", value_parser = options::payload)]
-    payload: u32,
-}
-
-impl Options {
-    /// Runs it and prints the report.
-    ///
-    /// # Errors
-    /// When there was no run; what happens to connections in a run is in the report.
-    pub fn run(&self) -> Result<Report, Failure> {
-        let common = Common { compressed: true, ..self.common.clone() };
-        let exchange = Deflated::ask(&common, &self.steady, &json(self.payload as usize))?;
-        steady::run(&common, &self.steady, exchange)
-    }
+/// Runs it and prints the report.
+///
+/// # Errors
+/// When there was no run; what happens to connections in a run is in the report.
+pub fn run(options: &Steady) -> Result<Report, Failure> {
+    let mut options = options.clone();
+    options.common.compressed = true;
+    let exchange = Deflated::ask(&options, &json(options.payload as usize))?;
+    steady::run(&options, exchange)
 }
 
 /// The same message each time, each compressed for itself; so the answers are the same too, however the
@@ -46,7 +31,7 @@ struct Deflated {
 }
 
 impl Deflated {
-    fn ask(common: &Common, steady: &Steady, message: &[u8]) -> Result<Self, Failure> {
+    fn ask(options: &Steady, message: &[u8]) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::new(format!("cannot have a first message answered: {error}"))
         };
@@ -55,7 +40,7 @@ impl Deflated {
         let begin = request.len();
         request.extend_from_slice(&compressed);
         frames::mask(&mut request[begin..]);
-        let answer = first_answer(common, steady, &request).map_err(|error| failed(&error))?;
+        let answer = first_answer(options, &request).map_err(|error| failed(&error))?;
         if decompress(&answer, message.len() + 1).as_deref() != Some(message) {
             return Err(failed(&"it does not come back"));
         }
@@ -86,19 +71,15 @@ impl Exchange for Deflated {
 }
 
 /// The payload of the answer to `request`, compressed as it came, over a connection of its own.
-fn first_answer(
-    common: &Common,
-    steady: &Steady,
-    request: &[u8],
-) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+fn first_answer(options: &Steady, request: &[u8]) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let Steady { common, patience, .. } = options;
     let upgrade = common.upgrade().ok_or("over WebSocket alone: say --websocket PATH")?;
     let mut stream = TcpStream::connect(common.addr)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(steady.patience))?;
-    stream.set_write_timeout(Some(steady.patience))?;
-    let Some(certificate) = &common.tls else { return ask(&mut stream, &upgrade, request) };
-    let tls = transport::client(&transport::trusting(certificate)?)?;
-    ask(&mut StreamOwned::new(tls, stream), &upgrade, request)
+    stream.set_read_timeout(Some(*patience))?;
+    stream.set_write_timeout(Some(*patience))?;
+    let Some(config) = common.tls()? else { return ask(&mut stream, &upgrade, request) };
+    ask(&mut StreamOwned::new(transport::client(&config)?, stream), &upgrade, request)
 }
 
 fn ask(

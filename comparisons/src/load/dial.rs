@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Failure;
 use super::options::Common;
-use super::transport::{self, Transport};
+use super::transport::Transport;
 use super::upgrade::Upgrade;
 
 /// Connections from one local address; it has some 28,000 ports, and those of the last minute rest.
@@ -47,7 +47,7 @@ impl Dialer {
         let loopback = matches!(target.ip(), IpAddr::V4(ip) if ip.is_loopback());
         let wanted = connections.div_ceil(PER_SOURCE);
         let sources = if loopback && wanted > 1 { wanted.min(SOURCES_MAX) } else { 0 };
-        let tls = common.tls.as_deref().map(transport::trusting).transpose()?;
+        let tls = common.tls()?;
         Ok(Self { target, upgrade, tls, sources, next: 0 })
     }
 
@@ -104,8 +104,9 @@ mod tests {
     fn dialer(target: &str, connections: usize) -> Dialer {
         let addr = target.parse().expect("an address");
         let (websocket, tls, core, json, server_pid) = (None, None, None, None, None);
-        let (perf, compressed) = (None, false);
-        let common = Common { addr, websocket, tls, core, json, server_pid, perf, compressed };
+        let (tls_resume, perf, compressed) = (false, None, false);
+        let common =
+            Common { addr, websocket, tls, tls_resume, core, json, server_pid, perf, compressed };
         Dialer::new(&common, connections).expect("no certificate is needed")
     }
 

@@ -2,15 +2,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use rustls::ClientConfig;
 
 use super::exchange::Wire;
 use super::perf::Perf;
 use super::upgrade::Upgrade;
-use super::{Failure, dial};
+use super::{Failure, dial, transport};
 
 /// The options of every command.
 #[derive(Args, Clone, Debug)]
@@ -24,6 +26,9 @@ pub struct Common {
     /// Speak TLS with a server for localhost whose certificate is in this PEM file.
     #[arg(long, value_name = "FILE")]
     pub tls: Option<PathBuf>,
+    /// Resume TLS sessions, of which the last eight are kept.
+    #[arg(long, requires = "tls")]
+    pub tls_resume: bool,
     /// Run on this core only.
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
@@ -48,6 +53,12 @@ impl Common {
         Some(Upgrade::new(self.addr, path, self.compressed))
     }
 
+    /// How TLS is spoken, if it is.
+    pub(crate) fn tls(&self) -> Result<Option<Arc<ClientConfig>>, Failure> {
+        let trusting = |file: &PathBuf| transport::trusting(file, self.tls_resume);
+        self.tls.as_ref().map(trusting).transpose()
+    }
+
     pub(crate) fn wire(&self) -> Wire {
         if self.websocket.is_some() { Wire::WebSocket } else { Wire::Tcp }
     }
@@ -66,9 +77,14 @@ impl Common {
     }
 }
 
-/// The options of a steady load.
+/// The options of a steady load: `echo`, `deflate` and `sink`.
 #[derive(Args, Clone, Debug)]
 pub struct Steady {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The length of a message, before it is framed or compressed.
+    #[arg(long, value_name = "BYTES", value_parser = payload)]
+    pub payload: u32,
     /// How many connections.
     #[arg(long, value_name = "N", value_parser = connections)]
     pub connections: usize,

@@ -12,6 +12,8 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use super::Failure;
+
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// What is due sooner is waited for by looking at the clock: to sleep costs as much.
@@ -89,9 +91,20 @@ impl Timer {
         Ok(Self { fd, at: Cell::new(0) })
     }
 
-    /// How long epoll may wait so as to be back at `at`: not at all if that is near, else as long
-    /// as `longest`, since the timer ends the wait.
-    pub(crate) fn arm(&self, now: u64, at: u64, longest: Duration) -> io::Result<Duration> {
+    /// How long epoll may wait so as to be back when the next of a schedule is due, if there is one:
+    /// not at all if that is near, else as long as `longest`, since the timer ends the wait.
+    pub(crate) fn until_next(
+        &self,
+        schedule: &Schedule,
+        now: u64,
+        longest: Duration,
+    ) -> Result<Duration, Failure> {
+        let Some(next) = schedule.next_at() else { return Ok(longest) };
+        let timeout = self.arm(now, next, longest);
+        timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
+    }
+
+    fn arm(&self, now: u64, at: u64, longest: Duration) -> io::Result<Duration> {
         let wait = at.saturating_sub(now);
         if wait < SPIN_NS {
             return Ok(Duration::ZERO);

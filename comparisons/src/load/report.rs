@@ -105,6 +105,8 @@ pub(crate) struct Churn {
     /// That went in the window.
     pub(crate) done: u64,
     pub(crate) done_per_s: f64,
+    /// Of those that had their echo, how many resumed a TLS session, in per cent; none without TLS.
+    pub(crate) resumed_percent: Option<f64>,
     /// From the moment a connection was to come.
     pub(crate) first_echo_us: Option<Percentiles>,
     /// Until it had gone, from the same moment.
@@ -345,6 +347,8 @@ impl Display for Churn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { done, done_per_s, .. } = self;
         row(f, "came and went", format_args!("{done}, {done_per_s:.0} a second"))?;
+        let resumed = self.resumed_percent;
+        resumed.iter().try_for_each(|it| row(f, "  resumed", format_args!("{it:.1} %")))?;
         percentiles(f, "first echo", &self.first_echo_us)?;
         percentiles(f, "until gone", &self.whole_us)
     }

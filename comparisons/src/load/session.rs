@@ -352,6 +352,11 @@ impl<E: Exchange> Session<E> {
         self.connections[index].is_some()
     }
 
+    /// Whether a connection's handshake resumed an earlier session.
+    pub(crate) fn is_resumed(&self, index: usize) -> bool {
+        self.connections[index].as_ref().is_some_and(|c| c.stream.is_resumed())
+    }
+
     /// Those that are not over and have everything answered that they were to send.
     pub(crate) fn answered(&self) -> impl Iterator<Item = usize> {
         let answered = |c: &Connection| c.outstanding() == 0;

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 
 use super::Failure;
 use super::dial::Dialer;
-use super::exchange::{Exchange, Source, Wire};
+use super::exchange::{Source, Wire};
 use super::options::{self, Common};
 use super::pace::{Clock, ns};
 use super::report::{Messages, Report};
@@ -74,23 +74,13 @@ impl Options {
         }
         let in_time = self.receive(&mut session, &mut window)?;
         let seen = window.finish(clock, &session.tally);
-        let request_bytes = session.exchange.request_bytes();
         self.end(&mut session, in_time)?;
 
         let asked = self.messages.map_or(0, u64::from) * self.connections as u64;
         let mut report = Report::new(seen.seconds, self.connections as u64, &session.tally);
-        report.messages = Some(Messages {
-            offered_per_s: None,
-            sent: seen.sent,
-            received: seen.received,
-            received_per_s: seen.per_s(seen.received),
-            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
-            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
-            unanswered: asked.saturating_sub(seen.received),
-            unsent: session.tally.unsent,
-            held_back: None,
-            ceiling_per_s: seen.ceiling_per_s(),
-        });
+        let messages = seen.messages(&session, None);
+        let unanswered = asked.saturating_sub(seen.received);
+        report.messages = Some(Messages { unanswered, ..messages });
         report.client = seen.client;
         report.server = seen.server;
         report.finish(&common)

@@ -6,19 +6,16 @@ use super::Failure;
 use super::dial::Dialer;
 use super::exchange::Exchange;
 use super::histogram::Histogram;
-use super::options::{Common, Steady};
+use super::options::Steady;
 use super::pace::{Clock, Schedule, Timer, ns};
-use super::report::{Messages, Report};
+use super::report::Report;
 use super::series::Recorder;
 use super::session::{OTHER, Opening, Ready, Session, Turn};
 use super::window::{Seen, Window};
 
 /// Runs it and prints the report.
-pub(crate) fn run<E: Exchange>(
-    common: &Common,
-    options: &Steady,
-    exchange: E,
-) -> Result<Report, Failure> {
+pub(crate) fn run<E: Exchange>(options: &Steady, exchange: E) -> Result<Report, Failure> {
+    let common = &options.common;
     common.prepare(options.connections)?;
     let clock = Clock::new();
     let mut session = Session::new(exchange, clock, options.connections, options.in_flight, 0)?;
@@ -143,35 +140,23 @@ impl<'a, E: Exchange> Load<'a, E> {
     fn timeout(&self, now: u64, last: u64) -> Result<Duration, Failure> {
         let boundary = self.window.next_after(now, last);
         let longest = Duration::from_nanos(boundary.saturating_sub(now));
-        let Some(open_loop) = &self.open_loop else { return Ok(longest) };
-        let Some(next) = open_loop.schedule.next_at() else { return Ok(longest) };
-        let timeout = open_loop.timer.arm(now, next, longest);
-        timeout.map_err(|error| Failure::new(format!("cannot set a timer: {error}")))
+        let Some(OpenLoop { schedule, timer, .. }) = &self.open_loop else { return Ok(longest) };
+        timer.until_next(schedule, now, longest)
     }
 
     fn into_report(self, options: &Steady) -> Result<Report, Failure> {
         let clock = self.session.clock;
         let patience = options.patience.as_secs_f64();
         let seen = self.window.finish(clock, &self.session.tally);
-        let request_bytes = self.session.exchange.request_bytes();
         self.session.linger()?;
         let held = self.open_loop.as_ref().map_or(0, OpenLoop::held);
         self.session.close_all(&format!("not answered within {patience} s"));
-        let tally = &self.session.tally;
         let lost = self.open_loop.as_ref().map_or(0, |open_loop| open_loop.lost);
-        let mut report = Report::new(seen.seconds, options.connections as u64, tally);
-        report.messages = Some(Messages {
-            offered_per_s: options.rate,
-            sent: seen.sent,
-            received: seen.received,
-            received_per_s: seen.per_s(seen.received),
-            received_mib_per_s: seen.mib_per_s(seen.received_bytes),
-            sent_mib_per_s: seen.mib_per_s(seen.sent * request_bytes),
-            unanswered: tally.unanswered,
-            unsent: tally.unsent + held + lost,
-            held_back: self.open_loop.as_ref().map(|open_loop| open_loop.held_back),
-            ceiling_per_s: seen.ceiling_per_s().filter(|_| options.rate.is_none()),
-        });
+        let mut report = Report::new(seen.seconds, options.connections as u64, &self.session.tally);
+        let mut messages = seen.messages(self.session, options.rate);
+        messages.unsent += held + lost;
+        messages.held_back = self.open_loop.as_ref().map(|open_loop| open_loop.held_back);
+        report.messages = Some(messages);
         report.latency_us = self.latency.percentiles();
         report.curve = self.latency.curve();
         let (series, stalls) = self.recorder.finish();

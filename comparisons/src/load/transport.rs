@@ -9,7 +9,7 @@ use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ALL_VERSIONS, ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ALL_VERSIONS, ClientConfig, ClientConnection, HandshakeKind, RootCertStore};
 
 use super::Failure;
 
@@ -26,12 +26,12 @@ pub(crate) struct Transport {
     is_drained: bool,
 }
 
-/// How TLS is spoken with a server for `localhost` that has the certificate in this file, and no other:
-/// every handshake is a full one.
+/// How TLS is spoken with a server for `localhost` that has the certificate in this file, and no other.
+/// Unless it `resumes`, every handshake is a full one.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub(crate) fn trusting(certificate: &Path) -> Result<Arc<ClientConfig>, Failure> {
+pub(crate) fn trusting(certificate: &Path, resumes: bool) -> Result<Arc<ClientConfig>, Failure> {
     let failure = |error: &dyn std::fmt::Display| {
         Failure::new(format!("cannot trust {}: {error}", certificate.display()))
     };
@@ -43,7 +43,9 @@ pub(crate) fn trusting(certificate: &Path) -> Result<Arc<ClientConfig>, Failure>
         .map_err(|error| failure(&error))?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.resumption = Resumption::disabled();
+    if !resumes {
+        config.resumption = Resumption::disabled();
+    }
     Ok(Arc::new(config))
 }
 
@@ -73,9 +75,21 @@ impl Transport {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
+    /// Whether the handshake resumed an earlier session.
+    pub(crate) fn is_resumed(&self) -> bool {
+        let kind = self.tls.as_ref().and_then(|tls| tls.handshake_kind());
+        kind == Some(HandshakeKind::Resumed)
+    }
+
     /// Whether there was no more when a read was short, or was not.
     pub(crate) const fn is_drained(&self, is_short: bool) -> bool {
         if self.tls.is_some() { self.is_drained } else { is_short }
+    }
+
+    /// Ends what is sent, as TLS does, with the next push; false without TLS.
+    pub(crate) fn say_goodbye(&mut self) -> bool {
+        self.tls.iter_mut().for_each(|tls| tls.send_close_notify());
+        self.tls.is_some()
     }
 
     /// Sends what TLS itself has to send.

@@ -1,12 +1,13 @@
 //! The measured window: what both sides had used, and what had been sent, at its two ends.
 
 use super::Failure;
+use super::exchange::Exchange;
 use super::options::Common;
 use super::pace::Clock;
 use super::perf::Perf;
-use super::report::ServerUse;
+use super::report::{Messages, ServerUse};
 use super::server::{Usage, Used};
-use super::session::Tally;
+use super::session::{Session, Tally};
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -47,14 +48,28 @@ impl Seen {
         count as f64 / self.seconds.max(1e-9)
     }
 
-    /// What the rate would be if the client used all of a core, and each message as much as now.
-    pub(crate) fn ceiling_per_s(&self) -> Option<f64> {
-        let cpu_ns = self.client.cpu_ns();
-        (self.received > 0 && cpu_ns > 0).then(|| self.received as f64 * 1e9 / cpu_ns as f64)
+    /// The messages it saw, at the rate of an open loop if it was one, and what in the end became of
+    /// all that there were.
+    pub(crate) fn messages<E: Exchange>(&self, of: &Session<E>, rate: Option<u64>) -> Messages {
+        let Self { sent, received, .. } = *self;
+        Messages {
+            offered_per_s: rate,
+            sent,
+            received,
+            received_per_s: self.per_s(received),
+            received_mib_per_s: self.per_s(self.received_bytes) / MIB,
+            sent_mib_per_s: self.per_s(sent * of.exchange.request_bytes()) / MIB,
+            unanswered: of.tally.unanswered,
+            unsent: of.tally.unsent,
+            held_back: None,
+            ceiling_per_s: self.ceiling_per_s().filter(|_| rate.is_none()),
+        }
     }
 
-    pub(crate) fn mib_per_s(&self, bytes: u64) -> f64 {
-        self.per_s(bytes) / MIB
+    /// What the rate would be if the client used all of a core, and each message as much as now.
+    fn ceiling_per_s(&self) -> Option<f64> {
+        let cpu_ns = self.client.cpu_ns();
+        (self.received > 0 && cpu_ns > 0).then(|| self.received as f64 * 1e9 / cpu_ns as f64)
     }
 }
 

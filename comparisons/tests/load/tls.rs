@@ -24,18 +24,30 @@ impl Certificate {
         let file = std::env::temp_dir().join(format!("load-{test}-{}.pem", std::process::id()));
         std::fs::write(&file, made.cert.pem()).expect("to write");
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(ALL_VERSIONS)
             .expect("versions")
             .with_no_client_auth()
             .with_single_cert(vec![made.cert.der().clone()], key.into())
             .expect("its key");
+        config.ticketer = ring::Ticketer::new().expect("a key");
         Self { file, config: Arc::new(config) }
     }
 
     fn echo(&self) -> SocketAddr {
         let config = Arc::clone(&self.config);
-        server(move |_, stream| echo(accept(stream, &config)?))
+        server(move |_, stream| {
+            let mut stream = accept(stream, &config)?;
+            echo(&mut stream)?;
+            stream.conn.send_close_notify();
+            io::Write::flush(&mut stream)
+        })
+    }
+
+    /// One that does not say that it ends.
+    fn rude_echo(&self) -> SocketAddr {
+        let config = Arc::clone(&self.config);
+        server(move |_, stream| echo(&mut accept(stream, &config)?))
     }
 
     fn compressed_echo(&self) -> SocketAddr {
@@ -57,14 +69,14 @@ fn accept(stream: TcpStream, config: &Arc<ServerConfig>) -> io::Result<Tls> {
     Ok(StreamOwned::new(tls, stream))
 }
 
-fn echo(mut stream: Tls) -> io::Result<()> {
+fn echo(stream: &mut Tls) -> io::Result<()> {
     let mut buf = vec![0; 64 * 1024];
     loop {
-        let n = io::Read::read(&mut stream, &mut buf)?;
+        let n = io::Read::read(stream, &mut buf)?;
         if n == 0 {
             return Ok(());
         }
-        io::Write::write_all(&mut stream, &buf[..n])?;
+        io::Write::write_all(stream, &buf[..n])?;
     }
 }
 
@@ -106,6 +118,24 @@ fn handshakes_at_a_rate() {
     run.is_clean();
     let echoed = run.number("/arrivals/within_1_s") + run.number("/arrivals/over_1_s");
     assert_eq!(echoed, 25.0, "{}", run.stdout);
+}
+
+#[test]
+fn connections_that_come_and_go_with_a_full_handshake_or_resumed() {
+    let certificate = Certificate::new("churn");
+    let file = certificate.file.display();
+    let options =
+        format!("--connections 4 --payload 10 --seconds 0.4 --warm-up 0.1 --tls {file}");
+    for (option, percent) in [("", 0.0), (" --tls-resume", 100.0)] {
+        let run = load("churn", certificate.echo(), &(options.clone() + option));
+        run.is_clean();
+        assert!(run.number("/churn/done") > 4.0, "{}", run.stdout);
+        assert_eq!(run.number("/churn/whole_us/count"), run.number("/churn/first_echo_us/count"));
+        assert_eq!(run.number("/churn/resumed_percent"), percent, "{}", run.stdout);
+    }
+    let run = load("churn", certificate.rude_echo(), &options);
+    let errors = run.json["connections"]["errors"].to_string();
+    assert!(errors.contains("without sending TLS close_notify"), "{}", run.stdout);
 }
 
 #[test]
