@@ -4,28 +4,38 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::Failure;
 use super::calls::{Calls, Counting};
+use super::certificate::Certificate;
 use super::interrupt::Interrupt;
 use super::plan::Workload;
 use super::program::{self, Running, Server};
 use super::progress::{self, Progress};
 use super::results::{Measured, Results, Row};
 
-/// All that are missing. What was measured is on disk when the next measurement begins.
+/// What a crash may cost. In a run of hours all that was measured is tens of megabytes, which to write
+/// after each measurement would take as long as that.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+/// All that are missing. What was measured is on disk soon after, but for the last of it when this
+/// returns.
 ///
 /// # Errors
 /// When the results cannot be written, or SIGINT or SIGTERM came.
 pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure> {
     let interrupt = Interrupt::listen().map_err(no_signals)?;
+    let certificate = Certificate::create(folder)?;
     let progress = Progress::of(results);
+    let mut saved = Instant::now();
     while let Some(next) = results.next() {
         progress.show(results, next);
         let Measured { workload, rows, .. } = &results.workloads[next.workload];
-        let one = One { workload, server: &rows[next.row].server, results, folder };
+        let server = &rows[next.row].server;
+        let one = One { workload, server, results, certificate: &certificate, folder };
         let one = one.measure(&interrupt);
         if interrupt.came().map_err(no_signals)? {
             return Err(interrupted(folder));
@@ -35,12 +45,14 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
         }
         let row = &mut results.workloads[next.workload].rows[next.row];
         row.rounds.push(one.map_err(|why| why.to_string()));
-        results.save(folder)?;
         if results.next().is_none_or(|then| then.workload != next.workload) {
-            count_calls(results, next.workload, folder, &interrupt)?;
-            results.save(folder)?;
+            count_calls(results, next.workload, &certificate, folder, &interrupt)?;
             results.report(folder)?;
+        } else if saved.elapsed() < SAVE_EVERY {
+            continue;
         }
+        results.save(folder)?;
+        saved = Instant::now();
     }
     progress::end();
     Ok(())
@@ -51,6 +63,7 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
 fn count_calls(
     results: &mut Results,
     index: usize,
+    certificate: &Certificate,
     folder: &Path,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
@@ -63,7 +76,7 @@ fn count_calls(
         }
         let server = &rows[row].server;
         progress::calls(&workload.name, server.name());
-        let one = One { workload: &shorter, server, results, folder };
+        let one = One { workload: &shorter, server, results, certificate, folder };
         let counted = one.count(interrupt);
         if interrupt.came().map_err(no_signals)? {
             return Err(interrupted(folder));
@@ -94,6 +107,7 @@ struct One<'a> {
     workload: &'a Workload,
     server: &'a Server,
     results: &'a Results,
+    certificate: &'a Certificate,
     folder: &'a Path,
 }
 
@@ -122,8 +136,9 @@ impl One<'_> {
     }
 
     fn start(&self) -> Result<Running, Failure> {
-        let Self { workload, server, results, .. } = *self;
-        Running::start(server, workload.service, results.server_core, workload.open_files)
+        let Self { workload, server, results, certificate, .. } = *self;
+        let Workload { service, open_files, .. } = *workload;
+        Running::start(server, service, certificate, results.server_core, open_files)
     }
 
     fn load(
@@ -132,7 +147,7 @@ impl One<'_> {
         interrupt: &Interrupt,
         counting: Option<&Counting>,
     ) -> Result<Value, Failure> {
-        let Self { workload, server, results, folder } = *self;
+        let Self { workload, server, results, certificate, folder } = *self;
         let json = folder.join("load.json");
         let words = workload.load_for(server);
         let cannot = |error: io::Error| Failure::new(format!("cannot run load: {error}"));
@@ -140,6 +155,7 @@ impl One<'_> {
             .args(words.first())
             .arg(running.addr.to_string())
             .args(words.iter().skip(1))
+            .args(server.speaks_tls().then(|| certificate.for_load()).iter().flatten())
             .args(["--core", &results.load_core.to_string()])
             .args(["--server-pid", &running.pid().to_string()])
             .args(counting.map(|counting| format!("--perf={}", counting.fifos())))

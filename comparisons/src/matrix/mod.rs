@@ -7,6 +7,7 @@
 
 mod axis;
 mod calls;
+mod certificate;
 mod compare;
 mod curves;
 mod host;

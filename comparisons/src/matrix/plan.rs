@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
 use super::Failure;
 use super::axis::grouped;
@@ -17,13 +18,18 @@ const COUNTED: [&str; 5] = ["churn", "deflate", "echo", "sink", "source"];
 const COUNTED_SECONDS: f64 = 1.0;
 
 /// What is measured.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug)]
 pub struct Plan {
-    /// How often each row is measured.
-    pub(crate) rounds: NonZeroUsize,
-    #[serde(rename = "workload")]
     pub(crate) workloads: Vec<Workload>,
+}
+
+/// As it is written.
+#[derive(Deserialize)]
+struct File {
+    workload: Vec<Table>,
+    /// What holds for all workloads that do not say otherwise.
+    #[serde(flatten)]
+    common: Table,
 }
 
 /// One load on several servers.
@@ -44,8 +50,9 @@ pub(crate) struct Workload {
     pub(crate) figures: Vec<(String, String)>,
     /// The servers' limit of open files, if it is to be other than that of this process.
     pub(crate) open_files: Option<u32>,
-    /// Other than the plan's.
-    pub(crate) rounds: Option<NonZeroUsize>,
+    /// How often each row is measured.
+    #[serde(default = "once")]
+    pub(crate) rounds: NonZeroUsize,
     /// Measured at each of these rates instead, in messages a second: as many workloads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) rates: Vec<NonZeroU64>,
@@ -131,6 +138,15 @@ impl Service {
             Self::Source => "--source",
         }
     }
+
+    /// The same for TLS.
+    pub(crate) const fn tls_flag(self) -> &'static str {
+        match self {
+            Self::Echo | Self::Deflate => "--echo-tls",
+            Self::Sink => "--sink-tls",
+            Self::Source => "--source-tls",
+        }
+    }
 }
 
 impl Workload {
@@ -149,6 +165,31 @@ impl Workload {
             }
         }
         rows
+    }
+
+    /// Whether there is what each row is to be compared with.
+    fn check(&self) -> Result<(), String> {
+        let without = |has_none: fn(&Server) -> bool| {
+            self.servers.iter().find(|server| has_none(server)).map_or("", Server::name)
+        };
+        let (server, what) = match &self.against {
+            Against::Peer => (without(|it| it.is_peer() || it.protocol().is_some()), "peer"),
+            Against::Tcp => (without(|it| it.over_tcp() == *it), "twin over TCP"),
+            Against::Native => (without(|it| it.bridge().is_none()), "twin on our engine"),
+            Against::Server(baseline) => {
+                let is_there = self.servers.iter().any(|server| server.name() == baseline);
+                let why = || format!("it has no row {baseline:?} to compare with");
+                return is_there.then_some(()).ok_or_else(why);
+            }
+        };
+        if server.is_empty() { Ok(()) } else { Err(format!("{server} has no {what}")) }
+    }
+
+    /// Tells it from that of another plan.
+    fn be_of(&mut self, plan: &str) {
+        for name in [Some(&mut self.name), self.sweep.as_mut()].into_iter().flatten() {
+            *name = format!("{plan}: {name}");
+        }
     }
 
     /// One for each of its rates, if it has some.
@@ -221,49 +262,39 @@ impl Workload {
 }
 
 impl Plan {
-    /// Reads a file.
+    /// Reads files as one plan. With several of them the name of each workload begins with its file's.
     ///
     /// # Errors
     /// A sentence that names the file and what is wrong with it.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
-        let named = |why: String| Failure::new(format!("cannot use {}: {why}", path.display()));
-        let text = fs::read_to_string(path).map_err(|error| named(error.to_string()))?;
-        let mut plan: Self = toml::from_str(&text).map_err(|error| named(error.to_string()))?;
-        plan.workloads = plan.workloads.into_iter().flat_map(Workload::at_its_rates).collect();
-        for workload in &plan.workloads {
-            let name = &workload.name;
-            match &workload.against {
-                Against::Peer => {
-                    let has_none = |server: &&Server| server.is_peer() || server.speaks_websocket();
-                    if let Some(server) = workload.servers.iter().find(has_none) {
-                        let server = server.name();
-                        return Err(named(format!("{name:?}: {server} has no peer")));
-                    }
-                }
-                Against::Tcp => {
-                    let is_one = |server: &&Server| server.over_tcp() == **server;
-                    if let Some(server) = workload.servers.iter().find(is_one) {
-                        let server = server.name();
-                        return Err(named(format!("{name:?}: {server} has no twin over TCP")));
-                    }
-                }
-                Against::Native => {
-                    let is_one = |server: &&Server| server.bridge().is_none();
-                    if let Some(server) = workload.servers.iter().find(is_one) {
-                        let server = server.name();
-                        return Err(named(format!("{name:?}: {server} has no twin on our engine")));
-                    }
-                }
-                Against::Server(baseline) => {
-                    if !workload.servers.iter().any(|server| server.name() == baseline) {
-                        return Err(named(format!(
-                            "{name:?} has no row {baseline:?} to compare with"
-                        )));
-                    }
-                }
+    pub fn read(files: &[PathBuf]) -> Result<Self, Failure> {
+        let mut workloads = Vec::new();
+        for file in files {
+            let named = |why: String| Failure::new(format!("cannot use {}: {why}", file.display()));
+            let text = fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
+            let mut plan = Self::parse(&text).map_err(named)?;
+            if let Some(name) = file.file_stem().filter(|_| files.len() > 1) {
+                let name = name.to_string_lossy();
+                plan.workloads.iter_mut().for_each(|workload| workload.be_of(&name));
             }
+            workloads.append(&mut plan.workloads);
         }
-        Ok(plan)
+        Ok(Self { workloads })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let File { workload, common } = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut workloads = Vec::new();
+        for said in workload {
+            let name = said.get("name").map_or_else(|| "a workload".to_owned(), Value::to_string);
+            // Of two with the same key the last is kept.
+            let all: Table = common.clone().into_iter().chain(said).collect();
+            let workload: Result<Workload, _> = all.try_into();
+            let workload = workload.map_err(|error| error.to_string());
+            let workload = workload.and_then(|it| it.check().map(|()| it));
+            let workload = workload.map_err(|why| format!("{name}: {}", why.trim_end()))?;
+            workloads.append(&mut workload.at_its_rates());
+        }
+        Ok(Self { workloads })
     }
 
     /// Leaves only workloads whose name holds one of `workloads`, and rows of one of `runtimes` and
@@ -283,6 +314,11 @@ impl Plan {
     }
 }
 
+/// Where nothing says how often.
+const fn once() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+
 /// Where the value of an option of `load` is.
 fn option(words: &[&str], name: &str) -> Option<usize> {
     words.iter().position(|word| *word == name).map(|at| at + 1)
@@ -290,6 +326,8 @@ fn option(words: &[&str], name: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     const PLAN: &str = r#"
@@ -312,7 +350,7 @@ mod tests {
 
     #[test]
     fn peers_are_measured_beside_their_servers() {
-        let mut plan: Plan = toml::from_str(PLAN).unwrap();
+        let mut plan = Plan::parse(PLAN).unwrap();
         let small = &plan.workloads[0];
         assert_eq!(
             names(small),
@@ -331,7 +369,7 @@ mod tests {
         let text = PLAN.replace("\"peer\"", "\"tcp\"").replace("\"traits-tokio\", ", "");
         let text = text.replace("\"tokio\"", "\"tokio/websocket\"");
         let text = text.replace("compio/tuned", "compio/tuned/websocket");
-        let mut plan: Plan = toml::from_str(&text).unwrap();
+        let mut plan = Plan::parse(&text).unwrap();
         let small = &plan.workloads[0];
         let rows = ["tokio/websocket", "tokio", "compio/tuned/websocket", "compio/tuned"];
         assert_eq!(names(small), rows);
@@ -349,7 +387,7 @@ mod tests {
         let text = PLAN.replace("\"peer\"", "\"native\"").replace("\"traits-tokio\", ", "");
         let text = text.replace("\"tokio\"", "\"tokio/tungstenite-fixed\"");
         let text = text.replace("compio/tuned", "compio/tuned/tungstenite-linear");
-        let plan: Plan = toml::from_str(&text).unwrap();
+        let plan = Plan::parse(&text).unwrap();
         let small = &plan.workloads[0];
         assert_eq!(
             names(small),
@@ -369,8 +407,8 @@ mod tests {
     #[test]
     fn a_workload_with_rates_is_as_many() {
         let text = PLAN.replace("against", "rates = [500, 20_000]\nagainst");
-        let plan: Plan = toml::from_str(&text).unwrap();
-        let [slow, fast] = &plan.workloads[0].clone().at_its_rates()[..] else { panic!("two") };
+        let plan = Plan::parse(&text).unwrap();
+        let [slow, fast] = &plan.workloads[..] else { panic!("two") };
         assert_eq!(slow.load, "echo --connections 1 --payload 1 --rate 500");
         assert_eq!(fast.name, "small, 20,000 messages a second");
         assert_eq!((slow.sweep.as_deref(), fast.sweep.as_deref()), (Some("small"), Some("small")));
@@ -380,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_load_can_last_longer_or_shorter() {
-        let mut small = toml::from_str::<Plan>(PLAN).unwrap().workloads.remove(0);
+        let mut small = Plan::parse(PLAN).unwrap().workloads.remove(0);
         small.change_seconds(|_| 3.0);
         assert_eq!(small.load, "echo --connections 1 --payload 1");
         assert_eq!(small.seconds(), 1.3);
@@ -395,10 +433,57 @@ mod tests {
     }
 
     #[test]
+    fn what_a_workload_does_not_say_is_what_the_plan_says() {
+        let text = PLAN.to_owned()
+            + r#"
+            [[workload]]
+            name = "large"
+            rounds = 1
+            load = "echo --connections 1 --payload 1000000"
+            against = "tokio"
+        "#;
+        let error = Plan::parse(&text).unwrap_err();
+        assert!(error.contains("\"large\": ") && error.contains("servers"), "{error}");
+        let common = "servers = [\"tokio\", \"compio\"]\nfigures = []\n";
+        let plan = Plan::parse(&format!("{common}{text}")).unwrap();
+        assert_eq!(names(&plan.workloads[1]), ["tokio", "compio"]);
+        assert_eq!(plan.workloads.iter().map(|it| it.rounds.get()).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(plan.workloads[0].figures.len(), 1);
+    }
+
+    #[test]
+    fn several_plans_are_one() {
+        let folder = std::env::temp_dir().join(format!("plans-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let files = ["one.toml", "two.toml"].map(|name| folder.join(name));
+        fs::write(&files[0], PLAN).unwrap();
+        let rates = PLAN.replace("rounds = 3", "rounds = 4").replace("against", "rates = [5]\nagainst");
+        fs::write(&files[1], rates).unwrap();
+        let plan = Plan::read(&files).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let said = plan.workloads.iter().map(|it| (it.name.as_str(), it.rounds.get()));
+        assert!(said.eq([("one: small", 3), ("two: small, 5 messages a second", 4)]));
+        assert_eq!(plan.workloads[1].sweep.as_deref(), Some("two: small"));
+    }
+
+    #[test]
+    fn over_tls_servers_are_measured_beside_their_twins_over_tcp() {
+        let text = PLAN.replace("\"peer\"", "\"tcp\"").replace("\"traits-tokio\", ", "");
+        let text = text.replace("\"tokio\"", "\"tokio/tls\"");
+        let text = text.replace("compio/tuned", "compio/tuned/tls");
+        let small = &Plan::parse(&text).unwrap().workloads[0];
+        assert_eq!(names(small), ["tokio/tls", "tokio", "compio/tuned/tls", "compio/tuned"]);
+        let speak = small.rows().iter().map(Server::speaks_tls).collect::<Vec<_>>();
+        assert_eq!(speak, [true, false, true, false]);
+        assert!(!small.load_for(&small.servers[0]).contains(&"--websocket"));
+        assert_eq!((small.servers[0].bridge(), small.servers[0].runtime()), (None, "tokio"));
+    }
+
+    #[test]
     fn the_committed_plans_can_be_read() {
         let mut plans = 0;
         for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/plans")).unwrap() {
-            Plan::read(&file.unwrap().path()).unwrap();
+            Plan::read(&[file.unwrap().path()]).unwrap();
             plans += 1;
         }
         assert!(plans > 0);
@@ -413,6 +498,7 @@ mod tests {
             ("\"tokio\"", "\"tokio/websocket\"", "tokio/websocket has no peer"),
             ("\"peer\"", "\"tcp\"", "tokio has no twin"),
             ("\"peer\"", "\"native\"", "tokio has no twin on our engine"),
+            ("\"tokio\"", "\"tokio/tls\"", "tokio/tls has no peer"),
             ("\"tokio\"", "\"echo-tokio/websocket\"", "echo-tokio has no /websocket"),
             ("\"tokio\"", "\"tokio/tungstenite\"", "there is no server tokio/tungstenite"),
             ("rounds = 3", "rounds = 0", "nonzero"),
@@ -420,9 +506,10 @@ mod tests {
         ] {
             let file = std::env::temp_dir().join(format!("plan-{}.toml", std::process::id()));
             fs::write(&file, PLAN.replace(right, wrong)).unwrap();
-            let error = Plan::read(&file).unwrap_err().to_string();
+            let error = Plan::read(slice::from_ref(&file)).unwrap_err().to_string();
             fs::remove_file(&file).unwrap();
             assert!(error.contains(why) && error.contains("plan-"), "{error}");
+            assert!(error.contains("\"small\": "), "{error}");
         }
     }
 }

@@ -12,6 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
+use super::certificate::Certificate;
 use super::plan::Service;
 
 const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
@@ -20,7 +21,11 @@ const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommi
 const OURS: &str = "owned-io-server";
 
 /// Servers written by hand that are not on one of these.
-const OTHER_PEERS: [&str; 4] = ["echo-tokio-multi", "echo-epoll", "echo-uring", "ws-faulty"];
+const OTHER_PEERS: [&str; 5] =
+    ["echo-tokio-multi", TLS_PEER, "echo-epoll", "echo-uring", "ws-faulty"];
+
+/// The one that speaks TLS.
+const TLS_PEER: &str = "echo-tokio-rustls";
 
 /// WebSocket on other people's libraries: in Rust, a workspace of its own; and those with a script.
 const LIBRARIES: [&str; 7] = [
@@ -44,6 +49,7 @@ const WS: &str = "ws-";
 const TUNED: &str = "/tuned";
 const FAULTS: [&str; 2] = ["/slow", "/corrupt"];
 const WEBSOCKET: &str = "/websocket";
+const TLS: &str = "/tls";
 const BRIDGES: [&str; 3] =
     ["/tungstenite-fixed", "/tungstenite-linear", "/tungstenite-exponential"];
 
@@ -52,8 +58,8 @@ const END: Duration = Duration::from_secs(5);
 
 /// A server: a runtime's name for ours, that of its program for a peer (`echo-tokio`), `traits-` and
 /// the runtime's name for the peer that is written on the traits; followed by `/tuned` for the tuned
-/// ring settings, and then, for ours, by `/websocket` for what it serves over that instead of TCP, or by
-/// the name of another engine that speaks it (`/tungstenite-linear`).
+/// ring settings, and then, for ours, by `/websocket` or `/tls` for what it serves over that instead of
+/// TCP, or by the name of another engine that speaks WebSocket (`/tungstenite-linear`).
 /// `ws-faulty` may be followed by what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -122,11 +128,15 @@ impl Server {
 
     /// What speaks WebSocket, if that is not our own engine.
     pub(crate) fn bridge(&self) -> Option<&'static str> {
-        self.protocol().filter(|protocol| *protocol != WEBSOCKET)?.strip_prefix('/')
+        BRIDGES.into_iter().find(|bridge| self.name.ends_with(bridge))?.strip_prefix('/')
     }
 
     pub(crate) fn speaks_websocket(&self) -> bool {
-        self.protocol().is_some() || self.name.starts_with(WS)
+        self.protocol().is_some_and(|protocol| protocol != TLS) || self.name.starts_with(WS)
+    }
+
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.protocol() == Some(TLS) || self.program() == TLS_PEER
     }
 
     fn program(&self) -> &str {
@@ -157,8 +167,8 @@ impl Server {
     }
 
     /// None: TCP, or all that the program speaks.
-    fn protocol(&self) -> Option<&'static str> {
-        [WEBSOCKET].into_iter().chain(BRIDGES).find(|protocol| self.name.ends_with(protocol))
+    pub(crate) fn protocol(&self) -> Option<&'static str> {
+        [WEBSOCKET, TLS].into_iter().chain(BRIDGES).find(|protocol| self.name.ends_with(protocol))
     }
 
     fn is_on_traits(&self) -> bool {
@@ -177,7 +187,11 @@ impl Server {
         } else if self.is_on_traits() {
             vec![any_port, "--runtime", self.runtime()]
         } else {
-            let flag = if self.speaks_websocket() { "--http" } else { service.flag() };
+            let flag = match self.protocol() {
+                None => service.flag(),
+                Some(TLS) => service.tls_flag(),
+                Some(_) => "--http",
+            };
             vec!["--runtime", self.runtime(), "--workers", "1", flag, any_port]
         };
         if self.without_protocol().ends_with(TUNED) {
@@ -272,10 +286,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a server on `core`, with at most `open_files` of them if that is given.
+    /// Starts a server on `core`, with at most `open_files` of them if that is given. Over TLS it is who
+    /// the certificate says.
     pub(crate) fn start(
         server: &Server,
         service: Service,
+        certificate: &Certificate,
         core: usize,
         open_files: Option<u32>,
     ) -> Result<Self, Failure> {
@@ -291,6 +307,9 @@ impl Running {
             }
         };
         command.args(server.args(service)).stdout(Stdio::piped()).stderr(Stdio::null());
+        if server.speaks_tls() {
+            command.args(certificate.for_server());
+        }
         let began = Instant::now();
         let mut process = on_core(core, || command.spawn())
             .map_err(|error| cannot(format!("{}: {error}", program.display())))?;

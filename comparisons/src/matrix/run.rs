@@ -23,9 +23,9 @@ const QUICK_ROUNDS: usize = 5;
 /// What it is told.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// What to measure; without one the runtimes at a glance (comparisons/plans/overview.toml).
+    /// What to measure, in one run; without any the runtimes at a glance (comparisons/plans/overview.toml).
     #[arg(value_name = "PLAN.toml", default_value = OVERVIEW, hide_default_value = true)]
-    plan: PathBuf,
+    plans: Vec<PathBuf>,
     /// Go on with a run that was interrupted, of which this is the folder: only what is missing is
     /// measured.
     #[arg(long, value_name = "FOLDER", exclusive = true)]
@@ -67,6 +67,7 @@ impl Options {
             None => self.begun()?,
         };
         let whole = measure::rounds(&mut results, &folder);
+        results.save(&folder)?;
         results.report(&folder)?;
         // Whoever started this may not read it.
         let _ = write!(io::stdout(), "{}", report::markdown(&results));
@@ -86,15 +87,15 @@ impl Options {
         let fitting = ((QUICK_SECONDS / once) as usize).clamp(1, QUICK_ROUNDS);
         let at_most = if self.quick { fitting } else { usize::MAX };
         let measured = plan.workloads.into_iter().map(|workload| {
-            let rounds = self.rounds.or(workload.rounds).unwrap_or(plan.rounds).get();
-            Measured::of(workload, rounds.min(at_most))
+            let rounds = self.rounds.unwrap_or(workload.rounds).get().min(at_most);
+            Measured::of(workload, rounds)
         });
         measured.collect()
     }
 
     /// A run of which nothing is measured, and its folder.
     fn begun(&self) -> Result<(PathBuf, Results), Failure> {
-        let workloads = self.chosen(Plan::read(&self.plan)?);
+        let workloads = self.chosen(Plan::read(&self.plans)?);
         if workloads.iter().all(|measured| measured.rows.is_empty()) {
             return Err(Failure::new("nothing of the plan is left to be measured"));
         }
@@ -187,8 +188,8 @@ mod tests {
 
     fn chosen(arguments: &str) -> Vec<Measured> {
         let arguments = ["matrix"].into_iter().chain(arguments.split_whitespace());
-        let Options { plan, .. } = &Arguments::parse_from(arguments.clone()).options;
-        Arguments::parse_from(arguments).options.chosen(Plan::read(plan).unwrap())
+        let Options { plans, .. } = &Arguments::parse_from(arguments.clone()).options;
+        Arguments::parse_from(arguments).options.chosen(Plan::read(plans).unwrap())
     }
 
     #[test]

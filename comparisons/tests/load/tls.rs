@@ -124,8 +124,7 @@ fn handshakes_at_a_rate() {
 fn connections_that_come_and_go_with_a_full_handshake_or_resumed() {
     let certificate = Certificate::new("churn");
     let file = certificate.file.display();
-    let options =
-        format!("--connections 4 --payload 10 --seconds 0.4 --warm-up 0.1 --tls {file}");
+    let options = format!("--connections 4 --payload 10 --seconds 0.4 --warm-up 0.1 --tls {file}");
     for (option, percent) in [("", 0.0), (" --tls-resume", 100.0)] {
         let run = load("churn", certificate.echo(), &(options.clone() + option));
         run.is_clean();

@@ -1,0 +1,51 @@
+//! Who servers are over TLS: made for a run, and gone with it.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+
+/// A certificate for localhost and its key (ECDSA, P-256), in files that are removed when this is dropped.
+pub(crate) struct Certificate {
+    chain: PathBuf,
+    key: PathBuf,
+}
+
+impl Certificate {
+    /// Puts it into `folder`, in place of one that is there.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub(crate) fn create(folder: &Path) -> Result<Self, Failure> {
+        let cannot =
+            |error: &dyn Display| Failure::new(format!("cannot make a certificate: {error}"));
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        let made = made.map_err(|error| cannot(&error))?;
+        let [chain, key] = ["certificate.pem", "key.pem"].map(|name| folder.join(name));
+        let certificate = Self { chain, key };
+        fs::write(&certificate.chain, made.cert.pem())
+            .and_then(|()| fs::write(&certificate.key, made.signing_key.serialize_pem()))
+            .map_err(|error| cannot(&error))?;
+        Ok(certificate)
+    }
+
+    /// What a server is told.
+    pub(crate) fn for_server(&self) -> [&OsStr; 4] {
+        ["--tls-cert".as_ref(), self.chain.as_ref(), "--tls-key".as_ref(), self.key.as_ref()]
+    }
+
+    /// What `load` is told.
+    pub(crate) fn for_load(&self) -> [&OsStr; 2] {
+        ["--tls".as_ref(), self.chain.as_ref()]
+    }
+}
+
+impl Drop for Certificate {
+    fn drop(&mut self) {
+        // They are of no use to anybody, and no harm.
+        let _ = fs::remove_file(&self.chain);
+        let _ = fs::remove_file(&self.key);
+    }
+}
