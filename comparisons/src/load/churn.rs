@@ -245,9 +245,11 @@ impl Run {
         report.churn = Some(Churn {
             done: self.done,
             done_per_s: seen.per_s(self.done),
-            resumed_percent: options.common.tls.as_ref().map(|_| {
-                self.resumed as f64 * 100.0 / self.first_echo.len().max(1) as f64
-            }),
+            resumed_percent: options
+                .common
+                .tls
+                .as_ref()
+                .map(|_| self.resumed as f64 * 100.0 / self.first_echo.len().max(1) as f64),
             first_echo_us: self.first_echo.percentiles(),
             whole_us: self.whole.percentiles(),
         });

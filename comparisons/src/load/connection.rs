@@ -309,7 +309,9 @@ impl Connection {
             }
             match self.stream.read(scratch) {
                 // After what TLS itself says: without that it is an error.
-                Ok(0) if self.closing && matches!(self.wire, Wire::Tcp) => break Some(Fault::Ended),
+                Ok(0) if self.closing && matches!(self.wire, Wire::Tcp) => {
+                    break Some(Fault::Ended);
+                }
                 Ok(0) => break Some(Fault::Closed),
                 Ok(n) => {
                     reads += 1;

@@ -457,7 +457,8 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let files = ["one.toml", "two.toml"].map(|name| folder.join(name));
         fs::write(&files[0], PLAN).unwrap();
-        let rates = PLAN.replace("rounds = 3", "rounds = 4").replace("against", "rates = [5]\nagainst");
+        let rates =
+            PLAN.replace("rounds = 3", "rounds = 4").replace("against", "rates = [5]\nagainst");
         fs::write(&files[1], rates).unwrap();
         let plan = Plan::read(&files).unwrap();
         fs::remove_dir_all(&folder).unwrap();
