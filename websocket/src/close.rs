@@ -95,6 +95,25 @@ impl<'a> CloseFrame<'a> {
     }
 }
 
+/// What the peer's close frame said, kept: boxed where it is, for most of the time there is none.
+#[derive(Debug)]
+pub(crate) struct PeerClose {
+    code: Option<CloseCode>,
+    reason: Box<str>,
+}
+
+impl PeerClose {
+    pub(crate) fn frame(&self) -> CloseFrame<'_> {
+        CloseFrame { code: self.code, reason: &self.reason }
+    }
+}
+
+impl From<CloseFrame<'_>> for PeerClose {
+    fn from(CloseFrame { code, reason }: CloseFrame<'_>) -> Self {
+        Self { code, reason: reason.into() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ use owned_io_websocket::handshake::{HandshakeError, Offer, Origins, Refusal};
 use owned_io_websocket::stream::{
     Buffers, Error, Incoming, Message, Outgoing, Pending, WebSocket, accept, connect,
 };
-use owned_io_websocket::{Config, Kind, Limit, Misuse, Part, Violation};
+use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Limit, Misuse, Part, Violation};
 
 /// Every way to be handed out: whole, in pieces, at each width of a length, at each limit.
 const LENGTHS: [usize; 13] =
@@ -590,6 +590,23 @@ fn a_violation_that_is_seen_late_is_told_to_the_peer() {
             assert!(matches!(error, Error::Protocol(error) if error == unmasked));
             assert_eq!(peer.await.unwrap(), b"\x88\x02\x03\xEA");
         }
+    });
+}
+
+#[test]
+fn what_the_peer_closed_with_is_known_once_it_has_closed() {
+    simulate(|| async {
+        let (mut server, mut client) = pair(Config::default(), Config::default()).await;
+        assert_eq!(client.incoming.peer_close(), None);
+        let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "at five" };
+        let closing = Sim::spawn(async move {
+            server.close(away).await.unwrap();
+            server
+        });
+        assert_eq!(client.incoming.receive().await.unwrap(), None);
+        assert_eq!(client.incoming.peer_close(), Some(away));
+        let answer = CloseFrame { reason: "", ..away };
+        assert_eq!(closing.await.unwrap().incoming.peer_close(), Some(answer));
     });
 }
 

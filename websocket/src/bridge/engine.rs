@@ -8,8 +8,9 @@ use tungstenite::{Message, WebSocket};
 
 use super::error::Meaning;
 use super::sync::SyncBuffers;
+use crate::close::PeerClose;
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, Opcode};
-use crate::{CloseFrame, Config, Error, Limit, Misuse, Part};
+use crate::{CloseCode, CloseFrame, Config, Error, Limit, Misuse, Part};
 
 /// Control frames that may wait besides what the queue may hold, in bytes: the close frame, and answers
 /// to pings. Of those that do not fit, the last one is sent.
@@ -34,8 +35,9 @@ pub(super) enum Next {
     Message(Message),
     /// More has to be read.
     Starved,
-    /// The closing handshake is done, but for what is queued.
-    Closed,
+    /// The closing handshake is done, but for what is queued; and with the peer's close frame, if that has
+    /// just come.
+    Closed(Option<PeerClose>),
     Failed(Error),
 }
 
@@ -83,9 +85,9 @@ impl Engine {
         loop {
             return match self.socket.read() {
                 Ok(message @ (Message::Text(_) | Message::Binary(_))) => Next::Message(message),
-                Ok(Message::Close(_)) => {
+                Ok(Message::Close(frame)) => {
                     self.has_replies = true;
-                    Next::Closed
+                    Next::Closed(Some(peer_close(frame)))
                 }
                 Ok(Message::Ping(_)) => {
                     self.has_replies = true;
@@ -94,7 +96,7 @@ impl Engine {
                 Ok(Message::Pong(_) | Message::Frame(_)) => continue,
                 Err(error) => match Meaning::of(&error, &self.config) {
                     Meaning::WouldBlock => Next::Starved,
-                    Meaning::Closed => Next::Closed,
+                    Meaning::Closed => Next::Closed(None),
                     Meaning::Error(error) => Next::Failed(error),
                 },
             };
@@ -172,5 +174,15 @@ impl Engine {
         }
         self.queued_bytes = queued_bytes;
         Ok(())
+    }
+}
+
+fn peer_close(frame: Option<TheirCloseFrame>) -> PeerClose {
+    match &frame {
+        Some(frame) => {
+            let code = CloseCode::new(frame.code.into());
+            CloseFrame { code, reason: &frame.reason }.into()
+        }
+        None => CloseFrame { code: None, reason: "" }.into(),
     }
 }

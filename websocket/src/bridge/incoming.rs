@@ -11,8 +11,9 @@ use tungstenite::Message as Theirs;
 use super::engine::Next;
 use super::shared::Shared;
 use super::sync::Room;
-use crate::Violation;
+use crate::close::PeerClose;
 use crate::stream::{Error, Message, Received};
+use crate::{CloseFrame, Violation};
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
@@ -33,6 +34,7 @@ pub struct Incoming<H> {
     phase: Phase,
     /// Whether the closing handshake was found to be done.
     is_closing: bool,
+    peer_close: Option<Box<PeerClose>>,
     /// Whether a read is under way; or was, if nobody waits for it.
     is_reading: bool,
 }
@@ -47,7 +49,8 @@ enum Phase {
 impl<H: OwnedRead> Incoming<H> {
     pub(super) const fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
         let (message, phase) = (None, Phase::Open);
-        Self { half, pool, shared, message, phase, is_closing: false, is_reading: false }
+        let (is_closing, peer_close, is_reading) = (false, None, false);
+        Self { half, pool, shared, message, phase, is_closing, peer_close, is_reading }
     }
 
     /// Waits for the next message; none once the connection is closed as it should be, and when it is
@@ -90,6 +93,19 @@ impl<H: OwnedRead> Incoming<H> {
         self.find_here().map(moved_out)
     }
 
+    /// What the peer closed with, once its close frame has come: which is so when
+    /// [`receive`](Self::receive) gives none. If we closed first, that is its answer, as a rule our own code.
+    pub fn peer_close(&self) -> Option<CloseFrame<'_>> {
+        self.peer_close.as_deref().map(PeerClose::frame)
+    }
+
+    fn handle_close(&mut self, frame: Option<PeerClose>) {
+        self.is_closing = true;
+        if let Some(frame) = frame {
+            self.peer_close = Some(Box::new(frame));
+        }
+    }
+
     fn over(&self) -> Option<Result<(), Error>> {
         match self.phase {
             _ if self.is_reading => Some(Err(Error::Interrupted)),
@@ -105,8 +121,8 @@ impl<H: OwnedRead> Incoming<H> {
         match self.shared.next() {
             Next::Message(message) => Some(message),
             Next::Starved => None,
-            Next::Closed => {
-                self.is_closing = true;
+            Next::Closed(frame) => {
+                self.handle_close(frame);
                 None
             }
             Next::Failed(failure) => {
@@ -121,11 +137,12 @@ impl<H: OwnedRead> Incoming<H> {
             return over.map(|()| None);
         }
         loop {
-            let next = if self.is_closing { Next::Closed } else { self.shared.next() };
+            let next = if self.is_closing { Next::Closed(None) } else { self.shared.next() };
             match next {
                 Next::Message(message) => return Ok(Some(message)),
                 Next::Starved => self.read_more().await?,
-                Next::Closed => {
+                Next::Closed(frame) => {
+                    self.handle_close(frame);
                     self.phase = Phase::Over(None);
                     self.shared.end();
                     self.linger().await;

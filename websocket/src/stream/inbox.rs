@@ -9,7 +9,8 @@ use super::assembly::Assembly;
 use super::compression::Inflation;
 use super::shared::Shared;
 use super::{Buffers, Message, Received};
-use crate::{Decoded, Error, Event, Kind, Piece, Receiver};
+use crate::close::PeerClose;
+use crate::{CloseFrame, Decoded, Error, Event, Kind, Piece, Receiver};
 
 /// The bytes that are received and not yet consumed, and the message that is being assembled.
 pub(super) struct Inbox {
@@ -21,8 +22,8 @@ pub(super) struct Inbox {
     assembly: Option<Assembly>,
     /// Of the frame that comes in pieces, how many bytes are missing. None of them is in `buf`.
     frame_bytes_left: usize,
-    /// Whether the peer's close frame has come.
-    is_closed: bool,
+    /// The peer's close frame, if it has come.
+    peer_close: Option<Box<PeerClose>>,
     /// None: no message comes compressed.
     inflation: Option<Box<Inflation>>,
 }
@@ -74,7 +75,7 @@ impl Inbox {
             at: 0,
             assembly: None,
             frame_bytes_left: 0,
-            is_closed: false,
+            peer_close: None,
             inflation,
         }
     }
@@ -163,6 +164,10 @@ impl Inbox {
         Piece { kind, compressed: false, payload, first, last, frame_bytes_left }
     }
 
+    pub(super) fn peer_close(&self) -> Option<CloseFrame<'_>> {
+        self.peer_close.as_deref().map(PeerClose::frame)
+    }
+
     /// Gives up all memory: nothing is received any more.
     pub(super) fn clear(&mut self) {
         (self.buf, self.at, self.assembly) = (None, 0, None);
@@ -219,7 +224,7 @@ impl Inbox {
     #[inline]
     fn is_starved(&self, shared: &Shared) -> bool {
         let is_empty = self.buf.as_ref().is_none_or(|buf| self.at >= buf.len());
-        let is_over = self.is_closed || shared.control.failure().is_some();
+        let is_over = self.peer_close.is_some() || shared.control.failure().is_some();
         is_empty && self.assembly.is_none() && !is_over
     }
 
@@ -264,7 +269,7 @@ impl Inbox {
     #[inline]
     fn decode(&mut self, shared: &Shared) -> Result<Next, Error> {
         loop {
-            if self.is_closed {
+            if self.peer_close.is_some() {
                 return Ok(Next::Closed);
             }
             let Some(buf) = self.buf.as_mut().filter(|buf| self.at < buf.len()) else {
@@ -281,8 +286,8 @@ impl Inbox {
                     continue;
                 }
                 Some(Event::Pong(_)) => continue,
-                Some(Event::Close(_)) => {
-                    self.is_closed = true;
+                Some(Event::Close(frame)) => {
+                    self.peer_close = Some(Box::new(frame.into()));
                     continue;
                 }
                 Some(Event::Text(text)) => (Kind::Text, text.len(), false, true, true),

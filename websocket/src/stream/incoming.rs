@@ -7,7 +7,7 @@ use super::inbox::{Found, Inbox, Next, Room};
 use super::link::Link;
 use super::shared::Shared;
 use super::{Error, Message, Received};
-use crate::Piece;
+use crate::{CloseFrame, Piece};
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
@@ -158,6 +158,12 @@ impl<H: OwnedRead> Incoming<H> {
     pub fn try_receive_piece(&mut self) -> Option<Piece<'_>> {
         let found = self.find_here(Inbox::next_piece)?;
         Some(self.inbox.piece(found))
+    }
+
+    /// What the peer closed with, once its close frame has come: which is so when
+    /// [`receive`](Self::receive) gives none. If we closed first, that is its answer, as a rule our own code.
+    pub fn peer_close(&self) -> Option<CloseFrame<'_>> {
+        self.inbox.peer_close()
     }
 
     /// What `next` looks for, if it is here already.

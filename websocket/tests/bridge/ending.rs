@@ -30,9 +30,13 @@ fn either_side_closes_and_what_was_sent_before_arrives() {
                     assert_eq!(late, Err(Misuse::SentAfterClose.into()));
                     one.outgoing.flush().await.unwrap();
                     assert_eq!(one.incoming.receive().await.unwrap(), None);
+                    let answer = one.incoming.peer_close().unwrap();
+                    assert_eq!(answer.code, NORMAL.code);
                 });
                 assert_eq!(other.incoming.receive().await.unwrap(), Some(Message::Text("last")));
+                assert_eq!(other.incoming.peer_close(), None);
                 assert_eq!(other.incoming.receive().await.unwrap(), None);
+                assert_eq!(other.incoming.peer_close(), Some(NORMAL));
                 closing.await.unwrap();
             });
         }
