@@ -50,6 +50,10 @@ impl Outgoing {
         }
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// All there is; none if there is nothing.
     pub(crate) fn take(&mut self) -> Option<Slice<Vec<u8>>> {
         let len = std::mem::take(&mut self.len);

@@ -23,6 +23,8 @@ pub(crate) struct Shared {
     connection: ShutdownHandle,
     /// Whether it was this end that ended reads, from beside.
     is_read_shut: Cell<bool>,
+    /// Whether what was received is to be answered, which nobody has written yet.
+    is_answering: Cell<bool>,
     /// Why nothing can be written any more.
     broken: Cell<Option<Broken>>,
     /// How a shutdown of the transport went, until somebody has asked.
@@ -60,6 +62,7 @@ impl Shared {
             writer: RefCell::new(Writer::new(|desk| write_records(half, desk))),
             connection,
             is_read_shut: Cell::new(false),
+            is_answering: Cell::new(false),
             broken: Cell::new(None),
             is_shut: Cell::new(None),
         }
@@ -84,6 +87,22 @@ impl Shared {
                 return Poll::Ready(Ok(()));
             }
         }
+    }
+
+    /// Goes on with what the half that reads has to say: an alert, mostly. It waits for nothing: who
+    /// reads does so meanwhile, and has it polled again by this task.
+    pub(crate) fn answer(&self, cx: &Context<'_>) {
+        if self.is_answering.get() && self.poll_flush(Half::Read, cx).is_ready() {
+            self.is_answering.set(false);
+        }
+    }
+
+    /// To be called after something was received: whether it is to be [answered](Self::answer).
+    pub(crate) fn has_answer(&self) -> bool {
+        if !self.session.borrow().outgoing.is_empty() {
+            self.is_answering.set(true);
+        }
+        self.is_answering.get()
     }
 
     /// Ends our side of the transport.

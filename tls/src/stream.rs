@@ -3,7 +3,9 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::task::Poll;
 
 use owned_io::backend::Half;
 use owned_io::{
@@ -70,9 +72,9 @@ impl<H: OwnedRead> TlsReadHalf<H> {
     /// Waits until something was filled, or there is nothing more to come.
     async fn receive(&mut self, filling: &mut impl Filling) -> io::Result<()> {
         loop {
-            let readable = self.shared.session.borrow().readable()?;
+            let readable = self.shared.session.borrow().readable();
             match readable {
-                Readable::Bytes => {
+                Ok(Readable::Bytes) => {
                     if self.in_a_row == IN_A_ROW_MAX {
                         self.in_a_row = 0;
                         (self.shared.turn)().await;
@@ -81,10 +83,23 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                     self.shared.session.borrow_mut().read(|plain| filling.push(plain));
                     return Ok(());
                 }
-                Readable::End => return Ok(()),
-                Readable::Nothing => self.in_a_row = 0,
+                Ok(Readable::End) => return Ok(()),
+                Ok(Readable::Nothing) => self.in_a_row = 0,
+                Err(error) => {
+                    if self.shared.session.borrow().has_failed() {
+                        // The peer is told before whoever reads drops the connection. That it cannot
+                        // be is not what they want to know.
+                        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Read, cx)).await;
+                    }
+                    return Err(error);
+                }
             }
-            let mut bytes = self.half.read_pooled(self.shared.buffers.pool()).await?;
+            let mut reading = pin!(self.half.read_pooled(self.shared.buffers.pool()));
+            let mut bytes = poll_fn(|cx| {
+                self.shared.answer(cx);
+                reading.as_mut().poll(cx)
+            })
+            .await?;
             if bytes.is_empty() {
                 if self.shared.is_read_shut() {
                     return Ok(());
@@ -92,16 +107,15 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 self.shared.session.borrow_mut().handle_end();
                 continue;
             }
-            let has_failed = {
-                let mut session = self.shared.session.borrow_mut();
-                session.receive(&mut bytes, &mut |plain| filling.push(plain));
-                session.has_failed()
-            };
+            self.shared.session.borrow_mut().receive(&mut bytes, &mut |plain| filling.push(plain));
             drop(bytes);
-            if has_failed {
-                // The peer is told before whoever reads drops the connection. That it cannot be is
-                // not what they want to know.
-                let _ = poll_fn(|cx| self.shared.poll_flush(Half::Read, cx)).await;
+            if self.shared.has_answer() {
+                // At once, for there may be no other read.
+                poll_fn(|cx| {
+                    self.shared.answer(cx);
+                    Poll::Ready(())
+                })
+                .await;
             }
             if filling.is_done() {
                 return Ok(());

@@ -9,14 +9,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Plain, buffers, client_config, pair, server_config, server_config_of, server_name};
+use common::{
+    Forger, Plain, buffers, client_config, pair, server_config, server_config_of, server_name,
+};
 use owned_io::{
     BufResult, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
     PoolConfig, Runtime, beside,
 };
 use owned_io_sim::{Config, Sim, SimStream};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
-use owned_io_tls::rustls::{ALL_VERSIONS, AlertDescription, Error, ProtocolVersion};
+use owned_io_tls::rustls::{
+    ALL_VERSIONS, AlertDescription, ContentType, Error, ProtocolVersion, SupportedProtocolVersion,
+};
 use owned_io_tls::{Acceptor, Buffers, Connector, TlsError, TlsStream};
 
 /// Many seeds: each cuts transfers elsewhere.
@@ -49,6 +53,19 @@ async fn with_plain_client() -> (Plain<SimStream>, TlsStream<SimStream>) {
     let (a, b) = owned_io_sim::pipe();
     let server = Sim::spawn(accept(b));
     (Plain::connected(a).await, server.await.unwrap())
+}
+
+/// A client that makes its records as it likes, and our server.
+async fn with_forger(
+    version: &'static SupportedProtocolVersion,
+) -> (Forger<SimStream>, TlsStream<SimStream>) {
+    let (a, b) = owned_io_sim::pipe();
+    let mut config = server_config(ALL_VERSIONS);
+    config.send_tls13_tickets = 0;
+    let server = Sim::spawn(async move {
+        Acceptor::new(Arc::new(config)).accept::<Sim, _>(b, &buffers()).await.unwrap()
+    });
+    (Forger::connected(a, version).await, server.await.unwrap())
 }
 
 async fn read_to_end(stream: &mut impl OwnedRead) -> Vec<u8> {
@@ -332,6 +349,57 @@ fn an_alert_leaves_behind_a_write_that_waits() {
     });
 }
 
+/// Who reads has what came before a bad record, though the peer takes no alert.
+#[test]
+fn what_came_before_a_bad_record_waits_for_nobody() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        loop {
+            let mut writing = pin!(server.write(pattern(50_000)));
+            let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+            if ready.pinned.is_none() {
+                break; // it waits: nobody reads
+            }
+        }
+        let mut records = client.encrypted(b"once");
+        records.extend([23, 3, 3, 0xff, 0xff]);
+        client.stream.write_all(records).await.into_result().unwrap();
+        {
+            let mut reading = pin!(server.read_exact(Vec::with_capacity(4), 4));
+            let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+            assert_eq!(ready.pinned.expect("what came").into_result().unwrap().1, b"once");
+        }
+        let reading = Sim::spawn(async move { server.read(vec![0; 10]).await.0.unwrap_err() });
+        let alert = client.alert().await;
+        assert_eq!(alert, Error::AlertReceived(AlertDescription::DecodeError));
+        assert_eq!(reading.await.unwrap().kind(), ErrorKind::InvalidData);
+    });
+}
+
+/// A client of TLS 1.2 that asks for another handshake is told that there is none, by a server that
+/// only reads; and the connection goes on.
+#[test]
+fn another_handshake_is_declined_at_once() {
+    simulate(|| async {
+        let (mut client, mut server) = with_forger(&TLS12).await;
+        let reading = Sim::spawn(async move {
+            server.read_exact(Vec::with_capacity(7), 7).await.into_result().unwrap().1
+        });
+        let hello = Plain::client(owned_io_sim::pipe().0, client_config(&[&TLS12])).records();
+        let request = client.record(ContentType::Handshake, &hello[RECORD_HEADER_BYTES..]);
+        client.stream.write_all(request).await.into_result().unwrap();
+        {
+            let mut answer = pin!(client.receive());
+            let ready = beside(answer.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+            let no_renegotiation = (ContentType::Alert, vec![1, 100]);
+            assert_eq!(ready.pinned.expect("an answer"), no_renegotiation);
+        }
+        let record = client.record(ContentType::ApplicationData, b"goes on");
+        client.stream.write_all(record).await.into_result().unwrap();
+        assert_eq!(reading.await.unwrap(), b"goes on");
+    });
+}
+
 /// Our side has ended; what comes then is bad all the same. rustls 0.23 asserts, in builds that have
 /// assertions, that it never sends an alert after `close_notify`, as it does here.
 #[cfg(not(debug_assertions))]
@@ -381,6 +449,9 @@ fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
         reader.await.unwrap();
     });
 }
+
+/// Content type, version, length (RFC 8446 5.1).
+const RECORD_HEADER_BYTES: usize = 5;
 
 /// Where a record says a version, which is to be ignored, and is not signed (RFC 8446 5.1).
 const RECORD_VERSION: Range<usize> = 1..3;
