@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use owned_io::{ByteStream, OwnedWriteExt, Runtime, Slice, timeout};
+use owned_io::{BufResult, ByteStream, OwnedWriteExt, Runtime, Slice, timeout};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
@@ -131,11 +131,15 @@ async fn shake_hands(
     let mut is_first = true;
     // Each turn but the last takes bytes of the peer, of which rustls wants no more than a handshake.
     loop {
+        let mut written = Ok(());
         if let Some(records) = session.outgoing.take() {
-            let ((), records) = stream.write_all(records).await.into_result()?;
+            let BufResult(result, records) = stream.write_all(records).await;
             buffers.give(Slice::into_inner(records));
+            written = result;
         }
-        session.readable()?; // or why there is no connection
+        // Why there is no connection, rather than why the peer cannot be told.
+        session.readable()?;
+        written?;
         if !session.is_handshaking() {
             return Ok(());
         }

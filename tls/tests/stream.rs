@@ -550,6 +550,18 @@ fn a_server_that_nobody_vouches_for_is_refused() {
     });
 }
 
+/// And cannot be told any more.
+#[test]
+fn who_spoke_no_tls_and_has_gone_is_what_the_error_says() {
+    simulate(|| async {
+        let (mut client, b) = owned_io_sim::pipe();
+        client.write_all("GET / HTTP/1.1\r\n\r\n").await.into_result().unwrap();
+        drop(client);
+        let error = acceptor().accept::<Sim, _>(b, &buffers()).await.unwrap_err();
+        assert!(matches!(tls_error(&error), TlsError::Protocol(Error::InvalidMessage(_))));
+    });
+}
+
 #[test]
 fn an_idle_connection_has_no_buffer() {
     simulate(|| async {
