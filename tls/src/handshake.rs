@@ -21,8 +21,8 @@ use crate::{Buffers, TlsError, TlsStream};
 pub struct Acceptor {
     /// Certificates, versions, protocols, and how sessions are resumed.
     pub config: Arc<ServerConfig>,
-    /// How long a handshake may take, and its end if it fails. Default 10 s: a round trip or two, and
-    /// some lost packets.
+    /// How long a handshake may take; and how long its end may take, if it fails. Default 10 s: a
+    /// round trip or two, and some lost packets.
     pub handshake_timeout: Duration,
     /// What is sent to a client whose first byte begins no TLS, in place of an alert that it does not
     /// know. Default: nothing, and it gets the alert.

@@ -19,7 +19,8 @@ use owned_io::{
 use owned_io_sim::{Config, Sim, SimStream};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{
-    ALL_VERSIONS, AlertDescription, ContentType, Error, ProtocolVersion, SupportedProtocolVersion,
+    ALL_VERSIONS, AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved,
+    ProtocolVersion, SupportedProtocolVersion,
 };
 use owned_io_tls::{Acceptor, Buffers, Connector, TlsError, TlsStream};
 
@@ -299,10 +300,15 @@ fn a_bad_record_is_answered_by_an_alert() {
         let record = client.encrypted(b"once");
         [&record[..], &record[..]].concat()
     };
-    let bad: [(&Make, _, &[u8]); 3] = [
+    let lost = |client: &mut Plain<SimStream>| {
+        let _ = client.encrypted(b"never arrives");
+        client.encrypted(b"next")
+    };
+    let bad: [(&Make, _, &[u8]); 4] = [
         (&oversized, AlertDescription::DecodeError, b""),
         (&tampered, AlertDescription::BadRecordMac, b""),
         (&repeated, AlertDescription::BadRecordMac, b"once"),
+        (&lost, AlertDescription::BadRecordMac, b""),
     ];
     for (make, alert, before) in bad {
         simulate(|| async move {
@@ -397,6 +403,90 @@ fn another_handshake_is_declined_at_once() {
         let record = client.record(ContentType::ApplicationData, b"goes on");
         client.stream.write_all(record).await.into_result().unwrap();
         assert_eq!(reading.await.unwrap(), b"goes on");
+    });
+}
+
+#[test]
+fn a_record_may_have_16_kib_or_nothing() {
+    let data = ContentType::ApplicationData;
+    for version in [&TLS12, &TLS13] {
+        simulate(|| async move {
+            let (mut client, mut server) = with_forger(version).await;
+            let expected = [&pattern(16 * 1024)[..], b"after them"].concat();
+            let mut records = client.record(data, &expected[..16 * 1024]);
+            for _ in 0..10 {
+                records.extend(client.record(data, b""));
+            }
+            records.extend(client.record(data, b"after them"));
+            let sending = Sim::spawn(async move {
+                client.stream.write_all(records).await.into_result().unwrap();
+                client
+            });
+            let read = server.read_exact(Vec::with_capacity(expected.len()), expected.len()).await;
+            assert!(read.into_result().unwrap().1 == expected);
+            drop(sending.await);
+        });
+    }
+}
+
+#[test]
+fn a_record_with_more_than_16_kib_is_over_the_limit() {
+    for version in [&TLS12, &TLS13] {
+        simulate(|| async move {
+            let (mut client, mut server) = with_forger(version).await;
+            let record = client.record(ContentType::ApplicationData, &pattern(16 * 1024 + 1));
+            let sending = Sim::spawn(async move {
+                client.stream.write_all(record).await.into_result().unwrap();
+                client.receive().await
+            });
+            let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+            assert_eq!(tls_error(&error), &TlsError::Protocol(Error::PeerSentOversizedRecord));
+            let record_overflow = (ContentType::Alert, vec![2, 22]);
+            assert_eq!(sending.await.unwrap(), record_overflow);
+        });
+    }
+}
+
+/// There is no end to the message, and no alert for that in rustls.
+#[test]
+fn a_handshake_message_of_more_than_64_kib_is_refused() {
+    simulate(|| async {
+        let (mut client, b) = owned_io_sim::pipe();
+        client.write_all(vec![22, 3, 1, 0, 4, 1, 1, 0, 0]).await.into_result().unwrap();
+        let server =
+            Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
+        assert_eq!(read_to_end(&mut client).await, b"");
+        drop(client);
+        let error = server.await.unwrap().expect("no connection");
+        let too_large = InvalidMessage::HandshakePayloadTooLarge.into();
+        assert_eq!(tls_error(&error), &TlsError::Protocol(too_large));
+    });
+}
+
+/// Records with nothing in them, and new keys that nothing is sent with, cost the peer little.
+#[test]
+fn what_leads_to_nothing_has_an_end() {
+    simulate(|| async {
+        for version in [&TLS12, &TLS13] {
+            let (mut client, mut server) = with_forger(version).await;
+            let mut records = Vec::new();
+            for _ in 0..33 {
+                records.extend(client.record(ContentType::ApplicationData, b""));
+            }
+            client.stream.write_all(records).await.into_result().unwrap();
+            let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+            let flood = PeerMisbehaved::TooManyEmptyFragments.into();
+            assert_eq!(tls_error(&error), &TlsError::Protocol(flood));
+        }
+        let (mut client, mut server) = with_plain_client().await;
+        for _ in 0..33 {
+            client.tls.refresh_traffic_keys().unwrap();
+        }
+        client.flush().await;
+        let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+        let flood = PeerMisbehaved::TooManyKeyUpdateRequests.into();
+        assert_eq!(tls_error(&error), &TlsError::Protocol(flood));
     });
 }
 
@@ -547,6 +637,27 @@ fn a_server_that_nobody_vouches_for_is_refused() {
             tls_error(&told),
             &TlsError::Protocol(Error::AlertReceived(AlertDescription::BadCertificate))
         );
+    });
+}
+
+#[test]
+fn who_speaks_no_protocol_of_the_server_is_told_so() {
+    simulate(|| async {
+        let mut config = server_config(ALL_VERSIONS);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let (a, b) = owned_io_sim::pipe();
+        let server = Sim::spawn(async move {
+            let acceptor = Acceptor::new(Arc::new(config));
+            acceptor.accept::<Sim, _>(b, &buffers()).await.err()
+        });
+        let mut config = client_config(ALL_VERSIONS);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let connector = Connector::new(Arc::new(config));
+        let error = connector.connect::<Sim, _>(a, server_name(), &buffers()).await.unwrap_err();
+        let told = Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+        assert_eq!(tls_error(&error), &TlsError::Protocol(told));
+        let error = server.await.unwrap().expect("no connection");
+        assert_eq!(tls_error(&error), &TlsError::Protocol(Error::NoApplicationProtocol));
     });
 }
 
