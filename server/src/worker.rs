@@ -160,6 +160,8 @@ impl Resources {
         let mut pool = PoolConfig::default();
         pool.leased_max = limits.connections_max.max(1);
         let mut frames = pool;
+        // Over TLS a connection has one of frames while it receives one of records.
+        frames.leased_max = frames.leased_max.saturating_mul(2);
         frames.buf_bytes = FRAMES_BYTES;
         frames.idle_max = FRAMES_IDLE_MAX;
         let frames = Pool::new(frames);

@@ -27,6 +27,9 @@ impl Buffers {
     /// at once are received by one read if they fit, and one that does not fit comes in pieces. The
     /// largest record is [somewhat longer](https://www.rfc-editor.org/rfc/rfc8446#section-5.2) than
     /// 16 KiB.
+    ///
+    /// A read has one of them until it has its plaintext somewhere else. Connections that are
+    /// themselves read with this pool need two buffers each at a time, then.
     pub fn new(pool: Pool) -> Self {
         Self { pool, spare: Rc::default() }
     }

@@ -161,6 +161,22 @@ fn services_answer() {
     }
 }
 
+/// The buffers last for as many connections as there may be.
+#[test]
+fn the_only_connection_is_served() {
+    let (files, certificate) = Files::new("only");
+    for runtime in RUNTIMES {
+        let only = ["--https", "127.0.0.1:0", "--connections-max", "1"];
+        let server = Server::start(runtime, &[&files.options()[..], &only].concat());
+        let stream = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
+        let (mut socket, _) = tungstenite::client("ws://localhost/echo", stream).unwrap();
+        for message in [Message::text("short"), Message::binary(vec![7; 300_000])] {
+            socket.send(message.clone()).unwrap();
+            assert_eq!(socket.read().unwrap(), message, "{runtime}");
+        }
+    }
+}
+
 /// By whichever worker.
 #[test]
 fn sessions_are_resumed() {
