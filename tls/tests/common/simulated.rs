@@ -12,8 +12,7 @@ use super::{Forger, Plain, buffers, client_config, server_config, server_name};
 
 /// Many seeds: each cuts transfers elsewhere.
 pub(crate) fn simulate<F: Future<Output = ()>>(case: impl Fn() -> F) {
-    let seeds = std::env::var("SIM_SEEDS").map_or(30, |seeds| seeds.parse().expect("a number"));
-    for seed in 0..seeds {
+    for seed in owned_io_sim::seeds(30) {
         println!("seed {seed}"); // shown when it fails
         Sim::block_on(Config::with_seed(seed), case()).unwrap();
     }
