@@ -337,6 +337,26 @@ fn who_speaks_no_protocol_of_the_server_is_told_so() {
     });
 }
 
+/// As where HTTP is spoken, which answers a handshake with 400.
+#[test]
+fn a_server_that_speaks_no_tls_is_told_so() {
+    simulate(|| async {
+        let (a, mut server) = owned_io_sim::pipe();
+        let client = Sim::spawn(async move {
+            let connector = Connector::new(Arc::new(client_config(ALL_VERSIONS)));
+            connector.connect::<Sim, _>(a, server_name(), &buffers()).await.err()
+        });
+        let hello = server.read_exact(Vec::with_capacity(1), 1).await.into_result().unwrap().1;
+        assert_eq!(hello, [22], "a handshake");
+        server.write_all("HTTP/1.1 400 Bad Request\r\n\r\n").await.into_result().unwrap();
+        let said = read_to_end(&mut server).await;
+        assert!(said.ends_with(&[21, 3, 3, 0, 2, 2, 50]), "a fatal alert: decode_error");
+        drop(server);
+        let error = client.await.unwrap().expect("no connection");
+        assert!(matches!(tls_error(&error), TlsError::Protocol(Error::InvalidMessage(_))));
+    });
+}
+
 /// And cannot be told any more.
 #[test]
 fn who_spoke_no_tls_and_has_gone_is_what_the_error_says() {
