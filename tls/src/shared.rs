@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use owned_io::backend::{Broken, Desk, Half, ShutdownTarget, Writer};
 use owned_io::{BufResult, IoBuf, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice};
@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     /// Lets the runtime, and all others, have their turn.
     pub(crate) turn: fn() -> Turn,
     writer: RefCell<Writer<Job, Done>>,
+    /// The writer's, for both halves.
+    waker: Waker,
     /// The transport's.
     connection: ShutdownHandle,
     /// Whether it was this end that ended reads, from beside.
@@ -55,11 +57,13 @@ impl Shared {
         buffers: Buffers,
         turn: fn() -> Turn,
     ) -> Self {
+        let writer = Writer::new(|desk| write_records(half, desk));
         Self {
             session: RefCell::new(session),
             buffers,
             turn,
-            writer: RefCell::new(Writer::new(|desk| write_records(half, desk))),
+            waker: writer.waker().clone(),
+            writer: RefCell::new(writer),
             connection,
             is_read_shut: Cell::new(false),
             is_answering: Cell::new(false),
@@ -105,6 +109,14 @@ impl Shared {
         self.is_answering.get()
     }
 
+    /// Waits until what the half that reads has to say was written, or cannot be, or reads are ended.
+    pub(crate) fn poll_last_words(&self, cx: &Context<'_>) -> Poll<()> {
+        match self.poll_flush(Half::Read, cx) {
+            Poll::Pending if !self.is_read_shut.get() => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    }
+
     /// Ends our side of the transport.
     pub(crate) fn poll_shut(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
@@ -138,6 +150,7 @@ impl ShutdownTarget for Shared {
     fn shutdown(&self, how: Shutdown) {
         if matches!(how, Shutdown::Read | Shutdown::Both) {
             self.is_read_shut.set(true);
+            self.waker.wake_by_ref();
         }
         self.connection.shutdown(how);
     }

@@ -89,7 +89,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                     if self.shared.session.borrow().has_failed() {
                         // The peer is told before whoever reads drops the connection. That it cannot
                         // be is not what they want to know.
-                        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Read, cx)).await;
+                        poll_fn(|cx| self.shared.poll_last_words(cx)).await;
                     }
                     return Err(error);
                 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::ErrorKind;
+use std::net::Shutdown;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
@@ -141,6 +142,31 @@ fn what_came_before_a_bad_record_waits_for_nobody() {
         let alert = client.alert().await;
         assert_eq!(alert, Error::AlertReceived(AlertDescription::DecodeError));
         assert_eq!(reading.await.unwrap().kind(), ErrorKind::InvalidData);
+    });
+}
+
+/// Nor does who reads wait longer than they mean to, for the alert to be sent.
+#[test]
+fn a_read_that_waits_for_its_alert_is_ended_from_beside() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        loop {
+            let mut writing = pin!(server.write(pattern(50_000)));
+            let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+            if ready.pinned.is_none() {
+                break; // it waits: nobody reads
+            }
+        }
+        client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
+        let handle = server.shutdown_handle();
+        let mut reading = pin!(server.read(vec![0; 10]));
+        let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(ready.pinned.is_none(), "the alert has no room");
+        let ending = Sim::spawn(async move { handle.shutdown(Shutdown::Read) });
+        let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        let BufResult(result, _) = ready.pinned.expect("it is ended");
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidData);
+        ending.await.unwrap();
     });
 }
 
