@@ -264,6 +264,7 @@ pub(crate) fn build(servers: &[Server]) -> Result<(), Failure> {
         if package == OURS {
             command.arg("--all-features");
         }
+        forget_package(&mut command);
         if command.status().is_ok_and(|status| status.success()) {
             continue;
         }
@@ -275,6 +276,17 @@ pub(crate) fn build(servers: &[Server]) -> Result<(), Failure> {
         let _ = fs::remove_file(programs.join(package));
     }
     Ok(())
+}
+
+/// Leaves out what `cargo run` says of this package. Some build scripts (ring's) would take it for a change
+/// of theirs, and everything that needs them would be built anew each time.
+fn forget_package(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        let named = name.to_string_lossy();
+        if named.starts_with("CARGO_PKG_") || named.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
 }
 
 /// A server that runs, until this is dropped.
