@@ -14,7 +14,7 @@ use owned_io_server::config::{Deflate, Engine, Limits};
 use owned_io_server::connections::Connections;
 use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{Budget, echo, http, sink, source};
-use owned_io_sim::{Config, Sim, pipe, seeds};
+use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
 use owned_io_websocket::handshake::{Key, Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
 use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Kind, Part, Timeout};
@@ -253,15 +253,7 @@ fn who_opens_a_websocket_while_the_server_drains_is_told() {
     let answers = RefCell::new(BTreeSet::new());
     simulate_each_engine(async |engine, deflate| {
         for millis in 0..40 {
-            let (mut client, server) = pipe();
-            let connections = Connections::default();
-            let connection = connections.add(server.shutdown_handle());
-            let entry = connection.entry();
-            let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
-            let (pattern, limits) = (Pattern::default(), Limits::default());
-            let serving =
-                http::serve::<Sim>(server, entry, buffers, pattern, engine, deflate, limits);
-            let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
+            let (mut client, connections, serving) = serve(engine, deflate);
             drop(Sim::spawn(async move {
                 Sim::sleep(Duration::from_millis(millis)).await;
                 connections.end();
@@ -291,14 +283,7 @@ fn who_opens_a_websocket_while_the_server_drains_is_told() {
 #[test]
 fn who_is_refused_an_upgrade_does_not_hold_up_the_drain() {
     simulate_each_engine(async |engine, deflate| {
-        let (mut client, server) = pipe();
-        let connections = Connections::default();
-        let connection = connections.add(server.shutdown_handle());
-        let entry = connection.entry();
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
-        let (pattern, limits) = (Pattern::default(), Limits::default());
-        let serving = http::serve::<Sim>(server, entry, buffers, pattern, engine, deflate, limits);
-        let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
+        let (mut client, connections, serving) = serve(engine, deflate);
         client.write_all("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
         Sim::sleep(Duration::from_secs(1)).await;
         let start = Sim::now();
@@ -309,6 +294,22 @@ fn who_is_refused_an_upgrade_does_not_hold_up_the_drain() {
         let head = client.read(Vec::with_capacity(12)).await.into_result().unwrap().1;
         assert!(b"HTTP/1.1 426".starts_with(&head));
     });
+}
+
+/// A client that has yet to ask for anything, what ends its connection from beside, and the service.
+fn serve(
+    engine: Engine,
+    deflate: Deflate,
+) -> (SimStream, Connections, JoinHandle<Result<(), Error>>) {
+    let (client, server) = pipe();
+    let connections = Connections::default();
+    let connection = connections.add(server.shutdown_handle());
+    let entry = connection.entry();
+    let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
+    let (pattern, limits) = (Pattern::default(), Limits::default());
+    let serving = http::serve::<Sim>(server, entry, buffers, pattern, engine, deflate, limits);
+    let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
+    (client, connections, serving)
 }
 
 /// A client that is connected to `path`, and the service, on this engine.

@@ -22,7 +22,7 @@ use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{
     ALL_VERSIONS, AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved,
 };
-use owned_io_tls::{Acceptor, Connector, TlsError};
+use owned_io_tls::{Acceptor, Connector, TlsError, TlsStream};
 
 /// Makes what is sent.
 type Make = dyn Fn(&mut Plain<SimStream>) -> Vec<u8>;
@@ -118,18 +118,23 @@ fn an_alert_leaves_behind_a_write_that_waits() {
     });
 }
 
+/// Writes until it has to wait, since nobody reads.
+async fn fill(server: &mut TlsStream<SimStream>) {
+    loop {
+        let mut writing = pin!(server.write(pattern(50_000)));
+        let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        if ready.pinned.is_none() {
+            break;
+        }
+    }
+}
+
 /// Who reads has what came before a bad record, though the peer takes no alert.
 #[test]
 fn what_came_before_a_bad_record_waits_for_nobody() {
     simulate(|| async {
         let (mut client, mut server) = with_plain_client().await;
-        loop {
-            let mut writing = pin!(server.write(pattern(50_000)));
-            let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-            if ready.pinned.is_none() {
-                break; // it waits: nobody reads
-            }
-        }
+        fill(&mut server).await;
         let mut records = client.encrypted(b"once");
         records.extend([23, 3, 3, 0xff, 0xff]);
         client.stream.write_all(records).await.into_result().unwrap();
@@ -150,13 +155,7 @@ fn what_came_before_a_bad_record_waits_for_nobody() {
 fn a_read_that_waits_for_its_alert_is_ended_from_beside() {
     simulate(|| async {
         let (mut client, mut server) = with_plain_client().await;
-        loop {
-            let mut writing = pin!(server.write(pattern(50_000)));
-            let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-            if ready.pinned.is_none() {
-                break; // it waits: nobody reads
-            }
-        }
+        fill(&mut server).await;
         client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
         let handle = server.shutdown_handle();
         let mut reading = pin!(server.read(vec![0; 10]));

@@ -110,13 +110,14 @@ async fn admit<R: Runtime, S: ByteStream>(
     limits: Limits,
 ) -> Result<Option<(Pending<R, S>, Service)>, Error> {
     let pending = Pending::<R, _>::read(stream, buffers, config).await?;
+    let request = pending.request();
     let route = match entry.is_ending() {
-        false => Route::of(&pending.request(), limits),
+        false => Route::of(&request, limits),
         true => Route::Answer(503, "the server is about to end\n".into()),
     };
     match route {
         Route::Upgrade(service) => {
-            if pending.request().upgrade(Origins::Any).is_ok() {
+            if request.upgrade(Origins::Any).is_ok() {
                 entry.set(Ending::Upgrading);
             } // and otherwise it is refused, for which the client may still be asked to end
             Ok(Some((pending, service)))

@@ -11,6 +11,7 @@
 //! | | native | here |
 //! |---|---|---|
 //! | a peer that is gone without a word | pings find out; [`idle_timeout`](Config::idle_timeout) | is noticed when something is sent to it |
+//! | [`message_timeout`](Config::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
 //! | messages in pieces | as they come | put together, always: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
 //! | memory for what a frame announces | promised by [`Buffers`], read into directly | the allocator's, at once; bounded by the limits on frames and messages alone, for each connection |
