@@ -172,6 +172,50 @@ fn websocket_source_sends_what_is_asked_for_and_closes() {
     });
 }
 
+#[test]
+fn websocket_source_without_a_query_answers_each_request() {
+    simulate_each_engine(async |engine, deflate| {
+        let (mut socket, serving) = upgrade("/source", engine, deflate, Limits::default()).await;
+        let requests = [[7_u32, 300, 2], [1, 100_000, 1], [0, 5, 1], [50, 0, 64]];
+        for request in requests {
+            let request = request.map(u32::to_le_bytes);
+            socket.outgoing.write(Message::Binary(request.as_flattened())).unwrap();
+        }
+        socket.outgoing.flush().await.unwrap();
+        for [messages, bytes, _] in requests {
+            for n in 0..messages {
+                let expected: Vec<u8> = (0..bytes).map(|i| (n + i) as u8).collect();
+                let received = socket.incoming.receive().await.unwrap();
+                assert_eq!(received, Some(Message::Binary(&expected)));
+            }
+        }
+        socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await.unwrap();
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_request_for_messages_that_is_none_closes_the_websocket() {
+    simulate_each_engine(async |engine, deflate| {
+        let limits = Limits { message_bytes_max: 1_000, ..Limits::default() };
+        let request = |fields: [u32; 3]| fields.map(u32::to_le_bytes).concat();
+        for (wrong, named) in [
+            (request([1, 1, 1])[..11].to_vec(), "three u32"),
+            ([request([1, 1, 1]), vec![0]].concat(), "three u32"),
+            (request([1, 1_001, 1]), "message-bytes-max"),
+            (request([1, 1, 0]), "batch"),
+        ] {
+            let (mut socket, serving) = upgrade("/source", engine, deflate, limits).await;
+            socket.outgoing.send(Message::Binary(&wrong)).await.unwrap();
+            assert_eq!(socket.incoming.receive().await.unwrap(), None);
+            let close = socket.incoming.peer_close().unwrap();
+            assert_eq!(close.code, Some(CloseCode::INVALID_DATA));
+            assert!(close.reason.contains(named), "{close:?}");
+            serving.await.unwrap().unwrap();
+        }
+    });
+}
+
 /// As long as what does not shrink may be: compressed, it is longer.
 #[test]
 fn the_longest_message_is_given_back_compressed_too() {

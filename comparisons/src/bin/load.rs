@@ -18,7 +18,7 @@ mod program {
     use clap::{Parser, Subcommand};
     use owned_io_comparisons::Failure;
     use owned_io_comparisons::load::{
-        Report, Steady, arrivals, burst, churn, deflate, echo, hold, limit, sink, source,
+        Report, Steady, arrivals, burst, churn, deflate, echo, fetch, hold, limit, sink, source,
     };
 
     /// A load generator on one thread: it drives a server, checks every byte that comes back, and says
@@ -42,6 +42,8 @@ mod program {
         Churn(churn::Options),
         /// Sends a compressed message over WebSocket and expects it back, compressed.
         Deflate(Steady),
+        /// Asks for messages, one at a time, and checks what comes.
+        Fetch(Steady),
         /// Opens connections and leaves them idle: what they cost the server.
         Hold(hold::Options),
         /// Opens more connections than the server has descriptors for: what it does then.
@@ -60,6 +62,7 @@ mod program {
                 Self::Burst(options) => options.run(),
                 Self::Churn(options) => options.run(),
                 Self::Deflate(options) => deflate::run(&options),
+                Self::Fetch(options) => fetch::run(&options),
                 Self::Hold(options) => options.run(),
                 Self::Limit(options) => options.run(),
                 Self::Sink(options) => sink::run(&options),

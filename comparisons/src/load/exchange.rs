@@ -251,6 +251,51 @@ impl Exchange for Source {
     }
 }
 
+/// Requests for one message each. Byte `i` of it is `i`. Over TCP it comes after its length as a `u32`; over
+/// WebSocket the same request is a message.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    request: Vec<u8>,
+    /// What is before a message.
+    prefix: Vec<u8>,
+    message: Vec<u8>,
+}
+
+impl Fetch {
+    pub(crate) fn new(wire: Wire, bytes: u32) -> Self {
+        let fields = [1, bytes, 1].map(u32::to_le_bytes);
+        let mut fields = fields.as_flattened().to_vec();
+        wire.mask(&mut fields);
+        let (head, prefix) = match wire {
+            Wire::Tcp => (Head::default(), bytes.to_le_bytes().to_vec()),
+            Wire::WebSocket => (Head::of_client(fields.len() as u64), Vec::new()),
+        };
+        let request = [head.as_slice(), &fields].concat();
+        Self { request, prefix, message: (0..bytes).map(|i| i as u8).collect() }
+    }
+}
+
+impl Exchange for Fetch {
+    fn request_bytes(&self) -> u64 {
+        self.request.len() as u64
+    }
+
+    fn answer_bytes(&self) -> u64 {
+        (self.prefix.len() + self.message.len()) as u64
+    }
+
+    fn fill(&self, _connection: u32, _message: u64, offset: u64, out: &mut [u8]) {
+        out.copy_from_slice(&self.request[offset as usize..][..out.len()]);
+    }
+
+    fn matches(&self, _connection: u32, _message: u64, offset: u64, got: &[u8]) -> bool {
+        let prefix = rest_of(&self.prefix, offset, got.len());
+        let (first, second) = got.split_at(prefix.len());
+        let begin = (offset as usize).saturating_sub(self.prefix.len());
+        first == prefix && *second == self.message[begin..][..second.len()]
+    }
+}
+
 /// What is left of `bytes` at `offset`, and fits into `len`.
 fn rest_of(bytes: &[u8], offset: u64, len: usize) -> &[u8] {
     let rest = &bytes[bytes.len().min(offset as usize)..];
@@ -383,5 +428,21 @@ mod tests {
         let request = request(&Source::new(Wire::Tcp, 1, 2, 3), 0, 0);
         assert_eq!(request, [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(Source::new(Wire::WebSocket, 1, 2, 3).request_bytes(), 0);
+    }
+
+    #[test]
+    fn a_fetch_asks_for_one_message_and_is_checked_at_every_byte_and_every_cut() {
+        for (wire, bytes) in WIRES.into_iter().flat_map(|wire| [1, 5, 300].map(|b| (wire, b))) {
+            let fetch = Fetch::new(wire, bytes);
+            let asked = payload_of(wire, &request(&fetch, 3, 5));
+            assert_eq!(asked, [1, bytes, 1].map(u32::to_le_bytes).concat());
+            let message: Vec<u8> = (0..bytes).map(|i| i as u8).collect();
+            let answer = match wire {
+                Wire::Tcp => [&bytes.to_le_bytes()[..], &message].concat(),
+                Wire::WebSocket => message,
+            };
+            assert_eq!(fetch.answer_bytes(), answer.len() as u64);
+            every_cut(&fetch, answer.len(), &answer);
+        }
     }
 }

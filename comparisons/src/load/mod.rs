@@ -26,6 +26,7 @@ pub mod burst;
 pub mod churn;
 pub mod deflate;
 pub mod echo;
+pub mod fetch;
 pub mod hold;
 pub mod limit;
 pub mod sink;

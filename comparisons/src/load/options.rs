@@ -77,12 +77,12 @@ impl Common {
     }
 }
 
-/// The options of a steady load: `echo`, `deflate` and `sink`.
+/// The options of a steady load: `echo`, `deflate`, `fetch` and `sink`.
 #[derive(Args, Clone, Debug)]
 pub struct Steady {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// The length of a message, before it is framed or compressed.
+    /// The length of a message (of `fetch`, of the answer), before it is framed or compressed.
     #[arg(long, value_name = "BYTES", value_parser = payload)]
     pub payload: u32,
     /// How many connections.

@@ -12,7 +12,7 @@ use super::axis::grouped;
 use super::program::Server;
 
 /// Commands of `load` that have one window and count messages in it.
-const COUNTED: [&str; 5] = ["churn", "deflate", "echo", "sink", "source"];
+const COUNTED: [&str; 6] = ["churn", "deflate", "echo", "fetch", "sink", "source"];
 
 /// In so many seconds there are enough messages to say how many system calls each takes.
 const COUNTED_SECONDS: f64 = 1.0;

@@ -426,6 +426,38 @@ fn a_sink_that_answers_with_another_length() {
     run.is_wrong("message 0 is wrong");
 }
 
+/// Answers each request for a message, which `change` sees first, with how many came before.
+fn fetched(change: impl Fn(usize, &mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
+    server(move |_, mut stream| {
+        for number in 0.. {
+            let mut request = [0; 12];
+            stream.read_exact(&mut request)?;
+            let bytes = u32::from_le_bytes(request[4..8].try_into().expect("four"));
+            assert_eq!(request, *[1, bytes, 1].map(u32::to_le_bytes).as_flattened());
+            let mut answer = bytes.to_le_bytes().to_vec();
+            answer.extend((0..bytes).map(|i| i as u8));
+            change(number, &mut answer);
+            stream.write_all(&answer)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_fetch() {
+    let options = "--connections 2 --in-flight 2 --seconds 0.4 --warm-up 0.1";
+    for bytes in [1, 300, 1_000_000] {
+        let run = load("fetch", fetched(|_, _| ()), &format!("{options} --payload {bytes}"));
+        run.is_clean();
+        assert!(run.number("/messages/received") > 10.0, "{}", run.stdout);
+    }
+    let options = format!("{options} --payload 300");
+    let wrong = |number, answer: &mut Vec<u8>| answer[200] ^= u8::from(number == 5);
+    load("fetch", fetched(wrong), &options).is_wrong("message 5 is wrong");
+    let more = |number, answer: &mut Vec<u8>| answer.extend((number == 5).then_some(0));
+    load("fetch", fetched(more), &options).is_wrong("wrong");
+}
+
 #[test]
 fn a_source() {
     for (messages, bytes, connections) in [(1, 1, 1), (1000, 300, 2), (3, 5_000_000, 1)] {

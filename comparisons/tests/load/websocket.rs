@@ -344,6 +344,22 @@ fn a_sink() {
 }
 
 #[test]
+fn a_fetch() {
+    let options = "--websocket /source --connections 2 --in-flight 2 --payload 300 --seconds 0.4 \
+                   --warm-up 0.1";
+    let message = || (0..300).map(|i| i as u8).collect::<Vec<_>>();
+    let answer = move |_, request: &[u8]| {
+        assert_eq!(request, [1, 300, 1].map(u32::to_le_bytes).as_flattened());
+        frame(BINARY, &message())
+    };
+    let run = load("fetch", websocket(answering(answer)), options);
+    run.is_clean();
+    assert!(run.number("/messages/received") > 10.0, "{}", run.stdout);
+    let longer = move |_, _: &[u8]| frame(BINARY, &[&message()[..], &[44]].concat());
+    load("fetch", websocket(answering(longer)), options).is_wrong("message 0");
+}
+
+#[test]
 fn a_source() {
     for (messages, bytes, connections) in [(1, 1, 1), (1000, 300, 2), (3, 5_000_000, 1)] {
         let options = format!(

@@ -6,6 +6,7 @@
 //! | `/echo` | a WebSocket: see [`websocket::echo`] |
 //! | `/sink` | a WebSocket: see [`websocket::sink`] |
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
+//! | `/source` | a WebSocket: see [`websocket::fetch`] |
 //!
 //! All others are answered with 404, and all with 503 once the server is about to end. One request
 //! for each connection: what is no upgrade is answered, and the connection closed.
@@ -58,6 +59,10 @@ pub async fn serve<R: Runtime>(
         Service::Source(messages) => {
             Box::pin(websocket::source(incoming, outgoing, messages, &pattern)).await
         }
+        Service::Fetch => {
+            let bytes_max = limits.message_bytes_max;
+            Box::pin(websocket::fetch(incoming, outgoing, bytes_max, &pattern)).await
+        }
     }
 }
 
@@ -81,6 +86,9 @@ async fn serve_bridged<R: Runtime>(
         Service::Sink => websocket::sink(incoming, outgoing).await,
         Service::Source(messages) => {
             websocket::source(incoming, outgoing, messages, &pattern).await
+        }
+        Service::Fetch => {
+            websocket::fetch(incoming, outgoing, limits.message_bytes_max, &pattern).await
         }
     }
 }
@@ -142,6 +150,7 @@ enum Service {
     Echo,
     Sink,
     Source(Messages),
+    Fetch,
 }
 
 impl Route {
@@ -153,6 +162,7 @@ impl Route {
             "/health" => Self::Answer(200, "ok\n".into()),
             "/echo" => Self::Upgrade(Service::Echo),
             "/sink" => Self::Upgrade(Service::Sink),
+            "/source" if request.query().is_empty() => Self::Upgrade(Service::Fetch),
             "/source" => match Messages::parse(request.query(), limits.message_bytes_max) {
                 Ok(messages) => Self::Upgrade(Service::Source(messages)),
                 Err(why) => Self::Answer(400, why.into()),

@@ -99,22 +99,24 @@ pub(super) const fn start(n: u64) -> usize {
     (n % 256) as usize
 }
 
+/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
-    messages: u32,
-    bytes: u32,
-    batch: u32,
+pub(super) struct Request {
+    pub(super) messages: u32,
+    pub(super) bytes: u32,
+    pub(super) batch: u32,
 }
 
 impl Request {
     const BYTES: usize = 12;
 
-    fn parse(request: &[u8], bytes_max: usize) -> io::Result<Self> {
-        let number = |at: usize| {
-            let bytes = request[at..at + 4].try_into().expect("four bytes");
-            u32::from_le_bytes(bytes)
+    pub(super) fn parse(request: &[u8], bytes_max: usize) -> io::Result<Self> {
+        let (fields, rest) = request.as_chunks();
+        let (&[messages, bytes, batch], []) = (fields, rest) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request is three u32"));
         };
-        let request = Self { messages: number(0), bytes: number(4), batch: number(8) };
+        let [messages, bytes, batch] = [messages, bytes, batch].map(u32::from_le_bytes);
+        let request = Self { messages, bytes, batch };
         if request.bytes as usize > bytes_max {
             return Err(too_long());
         }

@@ -1,4 +1,4 @@
-//! Echo, sink and source over WebSocket, on either engine.
+//! Echo, sink, and source in two ways, over WebSocket, on either engine.
 
 use std::pin::pin;
 
@@ -7,7 +7,7 @@ use owned_io_websocket::bridge::{AnyIncoming, AnyOutgoing, Extent};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received};
 use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
 
-use super::source::{Pattern, WRITE_BYTES_MAX, start};
+use super::source::{Pattern, Request, WRITE_BYTES_MAX, start};
 
 /// Each message goes back, the same kind and the same bytes. What came in one read is answered by one
 /// write.
@@ -92,6 +92,36 @@ pub async fn source(
     }
 }
 
+/// Each message asks for messages, as [over TCP](super::source): three `u32`, little-endian, in a
+/// message of their own. A message that is no such request is not answered: the connection is closed.
+/// While messages are sent nothing is received: pings wait, and so does a close.
+///
+/// # Errors
+/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
+/// message.
+pub async fn fetch(
+    incoming: &mut impl AnyIncoming,
+    outgoing: &mut impl AnyOutgoing,
+    bytes_max: usize,
+    pattern: &Pattern,
+) -> Result<(), Error> {
+    let answering = async {
+        while let Some(message) = incoming.receive().await? {
+            match Request::parse(message.as_bytes(), bytes_max) {
+                Ok(request) => send(outgoing, request.into(), pattern).await?,
+                Err(error) => {
+                    let (code, reason) = (Some(CloseCode::INVALID_DATA), &*error.to_string());
+                    outgoing.close(CloseFrame { code, reason }).await?;
+                    return drain(incoming).await;
+                }
+            }
+        }
+        Ok(())
+    };
+    let answered = answering.await;
+    until_closed(incoming, answered).await
+}
+
 /// What a request for [`source`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Messages {
@@ -133,6 +163,12 @@ impl Messages {
             return Err("batch: 0 would send nothing\n".to_owned());
         }
         Ok(Self { count: messages, bytes: bytes as usize, batch })
+    }
+}
+
+impl From<Request> for Messages {
+    fn from(Request { messages, bytes, batch }: Request) -> Self {
+        Self { count: Some(messages.into()), bytes: bytes as usize, batch: batch.into() }
     }
 }
 
