@@ -15,7 +15,7 @@ fn results(rounds: u32) -> String {
                 "processor": "an abacus", "cores": 2, "kernel": "Linux", "compiler": "rustc",
                 "commit": "abc", "date": "today"
             }},
-            "server_core": 0, "load_core": 1,
+            "server_core": 0, "load_core": 1, "no_calls": "not permitted",
             "workloads": [{{
                 "workload": {{
                     "name": "small", "load": "echo --seconds 1", "against": "tokio",
@@ -49,6 +49,7 @@ fn a_run_of_which_nothing_is_missing_is_reported_again() {
     let line = "| compio | 1 of 1 | 3 (3–3) | 1.500 (1.500–1.500) |";
     assert!(markdown.contains(line), "{markdown}");
     assert!(markdown.contains("cost, against tokio: too few rounds to say: compio (1.500)."));
+    assert!(markdown.contains("System calls not counted: not permitted."));
     let page = fs::read_to_string(folder.join("report.html")).unwrap();
     assert!(page.contains("an abacus") && page.contains("1.500 (1.500–1.500)"), "{page}");
     fs::remove_dir_all(folder).unwrap();

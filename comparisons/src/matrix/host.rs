@@ -1,12 +1,15 @@
-//! What the figures were measured on.
+//! What was measured, and on what.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine, the kernel, the compiler and the code.
+use super::versions;
+
+/// The machine, the kernel, the compiler, the code and what it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     processor: String,
@@ -14,6 +17,8 @@ pub(crate) struct Host {
     kernel: String,
     compiler: String,
     commit: String,
+    #[serde(default)]
+    versions: Vec<String>,
     pub(crate) date: String,
 }
 
@@ -28,7 +33,8 @@ impl Host {
             cores: thread::available_parallelism().map_or(0, usize::from),
             kernel: said("uname", &["-sr"]),
             compiler: said("rustc", &["--version"]),
-            commit: said("git", &["describe", "--always", "--dirty"]),
+            commit: commit(),
+            versions: versions::here(),
             date: said("date", &["-u", "+%Y-%m-%dT%H-%M-%SZ"]),
         }
     }
@@ -39,12 +45,17 @@ impl Host {
     }
 
     pub(crate) fn sentence(&self) -> String {
-        let Self { processor, cores, kernel, compiler, commit, date } = self;
+        let Self { processor, cores, kernel, compiler, commit, date, .. } = self;
         format!("{date}, commit {commit}, {compiler}, {kernel}, {cores} cores of {processor}")
     }
 
+    /// Of what is compared, and of what builds it.
+    pub(crate) fn versions(&self) -> String {
+        self.versions.join(", ")
+    }
+
     /// Each fact by its name.
-    pub(crate) fn facts(&self) -> [(&'static str, String); 6] {
+    pub(crate) fn facts(&self) -> [(&'static str, String); 7] {
         [
             ("Measured", self.date.clone()),
             ("Commit", self.commit.clone()),
@@ -52,11 +63,23 @@ impl Host {
             ("Kernel", self.kernel.clone()),
             ("Processor", self.processor.clone()),
             ("Cores", self.cores.to_string()),
+            ("Versions", self.versions()),
         ]
     }
 }
 
-/// What a program says, on one line.
+/// The commit, and which changes there are to it: runs with others are not of the same code.
+fn commit() -> String {
+    let described = said("git", &["describe", "--always", "--dirty"]);
+    if !described.ends_with("-dirty") {
+        return described;
+    }
+    let mut changes = DefaultHasher::new();
+    said("git", &["diff", "HEAD"]).hash(&mut changes);
+    format!("{described}-{:08x}", changes.finish() as u32)
+}
+
+/// What a program says.
 fn said(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let said = output.ok().filter(|output| output.status.success());

@@ -39,6 +39,14 @@ fn write_page(text: &mut String, results: &Results) -> fmt::Result {
         writeln!(text, "<dt>{name}</dt><dd>{}</dd>", Text(&fact))?;
     }
     writeln!(text, "<dt>Command</dt><dd><code>{}</code></dd>", Text(&results.command))?;
+    let Results { server_core, load_core, .. } = results;
+    writeln!(
+        text,
+        "<dt>Ran on</dt><dd>servers on core {server_core}, load on core {load_core}</dd>"
+    )?;
+    if let Some(why) = &results.no_calls {
+        writeln!(text, "<dt>System calls</dt><dd>not counted: {}</dd>", Text(why))?;
+    }
     writeln!(text, "</dl>\n<ul>")?;
     let tables: Vec<_> = results.workloads.iter().map(table::lines).collect();
     for (index, (measured, lines)) in results.workloads.iter().zip(&tables).enumerate() {
@@ -109,6 +117,9 @@ fn workload(
     if let Some((across, curves)) = curves::series(lines) {
         let id = format!("series-{number}");
         plots::multiples(text, &id, "longest answer, us, by seconds", &across, &curves)?;
+    }
+    for (warning, rows) in table::warnings(measured) {
+        writeln!(text, "<p>Warned, {}: {}.</p>", Text(&warning), rows.join(", "))?;
     }
     let voids: Vec<_> = measured.voids().collect();
     if voids.is_empty() {
@@ -332,6 +343,7 @@ mod tests {
                 "latency_us": { "p50": 50.0, "p99": 99.0 },
                 "curve": [[0.0, 10.0], [0.9, 90.0], [0.99, 99.0], [1.0, longest]],
                 "series": { "slot_ms": 10.0, "received": [5, 0, 5], "longest_us": [90.0, 0.0, longest] },
+                "warnings": [format!("the client used {rate} % of a core")],
                 "stalls": { "total_ms": 0.0, "at_ms": [10.0], "lasted_ms": [15.0] },
                 "server": { "rss_peak_kib": 2048, "per_message": { "user_ns": 300.0 } },
             }))
@@ -371,24 +383,31 @@ mod tests {
         let page = page(&with_plots());
         let head = "<th scope=\"col\">CPU user, ns each</th><th scope=\"col\">system calls each</th>\
                     <th scope=\"col\">io_uring_enter each</th>\
-                    <th scope=\"col\">peak memory, MiB</th><th scope=\"col\">stalls, ms</th>";
+                    <th scope=\"col\">messages/s</th><th scope=\"col\">peak memory, MiB</th><th scope=\"col\">stalls, ms</th>";
         assert!(page.contains(head), "{page}");
         assert!(
-            page.contains("<td>300</td><td>2.50</td><td>0.50</td><td>2</td><td>0</td>"),
+            page.contains(
+                "<td>300</td><td>2.50</td><td>0.50</td><td>1,000</td><td>2</td><td>0</td>"
+            ),
             "{page}"
         );
-        assert!(page.contains("<td>300</td><td>–</td><td>–</td><td>2</td><td>0</td>"), "{page}");
+        assert!(page.contains("<td>300</td><td>–</td><td>–</td><td>500</td><td>2</td>"), "{page}");
         assert!(page.contains("System calls not counted: may &lt;not&gt;"));
+        assert!(page.contains("Warned, the client used … % of a core: tokio, compio.</p>"));
     }
 
     #[test]
     fn what_can_be_said_comes_first() {
         let mut results = results();
-        let four = "CPU, ns, against tokio: too few rounds to say: compio (2.000).";
+        let four = "CPU, ns, against tokio: too few rounds to say: compio (2.000); \
+                    void in some rounds: compio (1 of 5).";
         assert!(page(&results).contains(four));
         let Row { rounds, .. } = &mut results.workloads[0].rows[1];
         rounds[4] = Ok(json!({ "server": { "cpu_ns": 2080.0 }, "never": 0 }));
         assert!(page(&results).contains("CPU, ns, against tokio: more: compio (2.000)."));
+        let Row { rounds, .. } = &mut results.workloads[0].rows[0];
+        rounds[0] = Ok(json!({ "server": { "cpu_ns": 1000.0 }, "never": 1 }));
+        assert!(page(&results).contains("; some were not served: tokio."));
     }
 
     #[test]

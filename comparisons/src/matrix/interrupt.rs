@@ -1,8 +1,10 @@
 //! Ctrl-C, which ends what is being measured and keeps what was.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ExitStatus};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -31,6 +33,16 @@ impl Interrupt {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         again(|| poll(&mut signalled, Some(&at_once)))?;
         Ok(!signalled[0].revents().is_empty())
+    }
+
+    /// Waits until there is something to read, or its end; false when that takes longer than `time`, or a
+    /// signal comes.
+    pub(crate) fn wait_to_read(&self, from: &impl AsFd, time: Duration) -> io::Result<bool> {
+        let mut either =
+            [PollFd::new(from, PollFlags::IN), PollFd::new(&self.signalled, PollFlags::IN)];
+        let time = Timespec::try_from(time).map_err(io::Error::other)?;
+        again(|| poll(&mut either, Some(&time)))?;
+        Ok(either[1].revents().is_empty() && !either[0].revents().is_empty())
     }
 
     /// Waits for `process` to end, which it is made to if a signal comes.

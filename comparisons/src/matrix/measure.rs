@@ -13,9 +13,9 @@ use super::calls::{Calls, Counting};
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
 use super::plan::Workload;
-use super::program::{self, Running, Server};
+use super::program::{self, Place, Running, Server};
 use super::progress::{self, Progress};
-use super::results::{Measured, Results, Row};
+use super::results::{Measured, Results};
 
 /// What a crash may cost. In a run of hours all that was measured is tens of megabytes, which to write
 /// after each measurement would take as long as that.
@@ -31,28 +31,27 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
     let certificate = Certificate::create(folder)?;
     let progress = Progress::of(results);
     let mut saved = Instant::now();
-    while let Some(next) = results.next() {
-        progress.show(results, next);
-        let Measured { workload, rows, .. } = &results.workloads[next.workload];
-        let server = &rows[next.row].server;
-        let one = One { workload, server, results, certificate: &certificate, folder };
-        let one = one.measure(&interrupt);
-        if interrupt.came().map_err(no_signals)? {
-            return Err(interrupted(folder));
+    for index in 0..results.workloads.len() {
+        while let Some(next) = results.workloads[index].next() {
+            progress.show(results, index, next);
+            let Measured { workload, rows, .. } = &results.workloads[index];
+            let server = &rows[next.row].server;
+            let one = One { workload, server, results, certificate: &certificate, folder };
+            let one = one.measure(&interrupt);
+            if interrupt.came().map_err(no_signals)? {
+                return Err(interrupted(folder));
+            }
+            if let Err(why) = &one {
+                progress::void(&why.to_string());
+            }
+            let row = &mut results.workloads[index].rows[next.row];
+            row.rounds.push(one.map_err(|why| why.to_string()));
+            if saved.elapsed() >= SAVE_EVERY {
+                results.save(folder)?;
+                saved = Instant::now();
+            }
         }
-        if let Err(why) = &one {
-            progress::void(&why.to_string());
-        }
-        let row = &mut results.workloads[next.workload].rows[next.row];
-        row.rounds.push(one.map_err(|why| why.to_string()));
-        if results.next().is_none_or(|then| then.workload != next.workload) {
-            count_calls(results, next.workload, &certificate, folder, &interrupt)?;
-            results.report(folder)?;
-        } else if saved.elapsed() < SAVE_EVERY {
-            continue;
-        }
-        results.save(folder)?;
-        saved = Instant::now();
+        count_calls(results, index, &certificate, folder, &interrupt)?;
     }
     progress::end();
     Ok(())
@@ -67,13 +66,11 @@ fn count_calls(
     folder: &Path,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    let shorter = results.workloads[index].workload.for_counting().filter(|_| results.calls);
+    let is_counted = results.no_calls.is_none();
+    let shorter = results.workloads[index].workload.for_counting().filter(|_| is_counted);
     let Some(shorter) = shorter else { return Ok(()) };
-    for row in 0..results.workloads[index].rows.len() {
+    for row in results.workloads[index].uncounted() {
         let Measured { workload, rows, .. } = &results.workloads[index];
-        if rows[row].calls.is_some() || rows[row].rounds.iter().all(Result::is_err) {
-            continue;
-        }
         let server = &rows[row].server;
         progress::calls(&workload.name, server.name());
         let one = One { workload: &shorter, server, results, certificate, folder };
@@ -81,14 +78,16 @@ fn count_calls(
         if interrupt.came().map_err(no_signals)? {
             return Err(interrupted(folder));
         }
-        let is_known = |row: &Row| matches!(row.calls, Some(Ok(_)));
-        let before = results.workloads.iter().flat_map(|measured| &measured.rows).any(is_known);
-        // Where the first cannot be counted it is not permitted, and none can.
-        results.calls = counted.is_ok() || before;
-        results.workloads[index].rows[row].calls = Some(counted.map_err(|why| why.to_string()));
-        if !results.calls {
-            return Ok(());
-        }
+        let counted = match counted {
+            Ok(calls) => Ok(calls),
+            Err(Uncounted::Row(why)) => Err(why.to_string()),
+            Err(Uncounted::Perf(why)) => {
+                // What it refuses once, for want of permission say, it refuses always.
+                results.no_calls = Some(why.to_string());
+                return Ok(());
+            }
+        };
+        results.workloads[index].rows[row].calls = Some(counted);
     }
     Ok(())
 }
@@ -100,6 +99,14 @@ fn interrupted(folder: &Path) -> Failure {
 
 fn no_signals(error: io::Error) -> Failure {
     Failure::new(format!("cannot wait for signals: {error}"))
+}
+
+/// Why system calls are not known.
+enum Uncounted {
+    /// As perf says.
+    Perf(Failure),
+    /// The row could not be measured, this once.
+    Row(Failure),
 }
 
 /// One server, one load.
@@ -114,31 +121,33 @@ struct One<'a> {
 impl One<'_> {
     /// What `load` reports, with `startup_ms` and `program_bytes` added.
     fn measure(&self, interrupt: &Interrupt) -> Result<Value, Failure> {
-        let running = self.start()?;
+        let running = self.start(interrupt)?;
         let mut value = self.load(&running, interrupt, None)?;
         value["startup_ms"] = (running.startup.as_secs_f64() * 1e3).into();
         value["program_bytes"] = self.server.program_bytes().into();
         Ok(value)
     }
 
-    fn count(&self, interrupt: &Interrupt) -> Result<Calls, Failure> {
-        let running = self.start()?;
-        let counting = Counting::start(running.pid(), self.folder)?;
+    fn count(&self, interrupt: &Interrupt) -> Result<Calls, Uncounted> {
+        let running = self.start(interrupt).map_err(Uncounted::Row)?;
+        let counting = Counting::start(running.pid(), self.folder).map_err(Uncounted::Perf)?;
         let loaded = self.load(&running, interrupt, Some(&counting));
         let messages =
             loaded.as_ref().ok().and_then(|value| value["messages"]["received"].as_f64());
         // What perf says comes first: without it `load` fails for want of an answer.
         let calls = counting.finish(messages.unwrap_or(f64::NAN));
         match (calls, loaded) {
-            (Err(why), Err(_)) | (Ok(_), Err(why)) | (Err(why), Ok(_)) => Err(why),
+            (Err(why), _) => Err(Uncounted::Perf(why)),
+            (Ok(_), Err(why)) => Err(Uncounted::Row(why)),
             (Ok(calls), Ok(_)) => Ok(calls),
         }
     }
 
-    fn start(&self) -> Result<Running, Failure> {
-        let Self { workload, server, results, certificate, .. } = *self;
+    fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
+        let Self { workload, server, results, certificate, folder } = *self;
         let Workload { service, open_files, .. } = *workload;
-        Running::start(server, service, certificate, results.server_core, open_files)
+        let place = Place { core: results.server_core, folder };
+        Running::start(server, service, certificate, place, open_files, interrupt)
     }
 
     fn load(
@@ -167,18 +176,23 @@ impl One<'_> {
             .spawn()
             .map_err(cannot)?;
         // What it complains of is a few lines, which the pipe holds (64 KiB).
-        if !interrupt.wait(&mut load).map_err(cannot)?.success() {
+        let ended = interrupt.wait(&mut load).map_err(cannot)?;
+        if !ended.success() {
             let mut complaint = String::new();
             let stderr = load.stderr.take().expect("it is piped");
             let _ = stderr.take(64 << 10).read_to_string(&mut complaint);
-            return Err(Failure::new(complaint.trim()));
+            return Err(match complaint.trim() {
+                "" => Failure::new(format!("load: {ended}")),
+                complaint => Failure::new(complaint),
+            });
         }
         let unreadable = |error: io::Error| Failure::new(format!("no report of load: {error}"));
         let text = fs::read(&json).map_err(unreadable)?;
         let _ = fs::remove_file(&json);
         let value: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.into()))?;
-        // In arrivals and bursts it is a result how many are not served; elsewhere all have to be.
-        if value["arrivals"].is_null() && value["burst"].is_null() {
+        // In a burst it is a result how many are not served; elsewhere all have to be. Of arrivals these are
+        // the busy ones: what becomes of those that arrive is told apart.
+        if value["burst"].is_null() {
             let errors = &value["connections"]["errors"];
             if errors.as_object().is_some_and(|errors| !errors.is_empty()) {
                 return Err(Failure::new(format!("connections failed: {errors}")));

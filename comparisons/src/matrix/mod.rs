@@ -23,6 +23,7 @@ mod results;
 mod run;
 mod statistics;
 mod table;
+mod versions;
 
 pub use plan::Plan;
 pub use run::{Compare, Options};

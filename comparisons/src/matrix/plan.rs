@@ -4,6 +4,7 @@ use std::fs;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -21,6 +22,20 @@ const COUNTED_SECONDS: f64 = 1.0;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) workloads: Vec<Workload>,
+}
+
+/// Which part of a plan is measured; all where nothing is said.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Part {
+    /// Only workloads with this in their name; can be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) workload: Vec<String>,
+    /// Only rows of this runtime, and what they are compared with; can be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) runtime: Vec<String>,
+    /// Only rows with this in their name, and what they are compared with; can be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Vec<String>,
 }
 
 /// As it is written.
@@ -297,20 +312,49 @@ impl Plan {
         Ok(Self { workloads })
     }
 
-    /// Leaves only workloads whose name holds one of `workloads`, and rows of one of `runtimes` and
-    /// what they are compared with; none of either means all.
-    pub(crate) fn narrow(&mut self, workloads: &[String], runtimes: &[String]) {
-        self.workloads.retain(|workload| {
-            workloads.is_empty() || workloads.iter().any(|part| workload.name.contains(part))
-        });
+    /// Leaves only the workloads and rows that `part` names, and what those rows are compared with.
+    ///
+    /// # Errors
+    /// What of it names none.
+    pub(crate) fn narrow(&mut self, part: &Part) -> Result<(), Failure> {
+        let all = self.workloads.iter();
+        let rows = || all.clone().flat_map(|workload| &workload.servers);
+        let unknown = [
+            (
+                "workload",
+                part.workload.iter().find(|it| all.clone().all(|w| !w.name.contains(*it))),
+            ),
+            ("runtime", part.runtime.iter().find(|it| rows().all(|row| row.runtime() != **it))),
+            ("row", part.only.iter().find(|it| rows().all(|row| !row.name().contains(*it)))),
+        ];
+        for (what, name) in unknown {
+            if let Some(name) = name {
+                return Err(Failure::new(format!("the plan has no {what} {name:?}")));
+            }
+        }
+        self.workloads.retain(|workload| part.has_workload(&workload.name));
         for workload in &mut self.workloads {
             let against = workload.against.clone();
-            workload.servers.retain(|server| {
-                runtimes.is_empty()
-                    || runtimes.iter().any(|runtime| server.runtime() == runtime)
-                    || against == Against::Server(server.name().to_owned())
-            });
+            let is_baseline =
+                |server: &Server| against == Against::Server(server.name().to_owned());
+            workload.servers.retain(|server| part.has_row(server) || is_baseline(server));
+            if workload.servers.iter().all(|server| is_baseline(server) && !part.has_row(server)) {
+                workload.servers.clear();
+            }
         }
+        self.workloads.retain(|workload| !workload.servers.is_empty());
+        Ok(())
+    }
+}
+
+impl Part {
+    fn has_workload(&self, name: &str) -> bool {
+        self.workload.is_empty() || self.workload.iter().any(|part| name.contains(part))
+    }
+
+    fn has_row(&self, server: &Server) -> bool {
+        (self.runtime.is_empty() || self.runtime.iter().any(|it| it == server.runtime()))
+            && (self.only.is_empty() || self.only.iter().any(|part| server.name().contains(part)))
     }
 }
 
@@ -344,8 +388,9 @@ mod tests {
         workload.rows().iter().map(|row| row.name().to_owned()).collect()
     }
 
-    fn named(names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
+    fn part(workload: &[&str], runtime: &[&str]) -> Part {
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Part { workload: named(workload), runtime: named(runtime), only: Vec::new() }
     }
 
     #[test]
@@ -358,10 +403,8 @@ mod tests {
         );
         assert_eq!(small.baseline(&small.servers[1]).unwrap(), "echo-tokio");
         assert_eq!(small.baseline(&small.servers[2]).unwrap(), "echo-compio/tuned");
-        plan.narrow(&named(&["mal"]), &named(&["compio"]));
+        plan.narrow(&part(&["mal"], &["compio"])).unwrap();
         assert_eq!(names(&plan.workloads[0]), ["compio/tuned", "echo-compio/tuned"]);
-        plan.narrow(&named(&["large"]), &[]);
-        assert!(plan.workloads.is_empty());
     }
 
     #[test]
@@ -378,7 +421,7 @@ mod tests {
         let told = small.load_for(&small.servers[0]);
         assert_eq!(told[told.len() - 2..], ["--websocket", "/echo"]);
         assert!(!small.load_for(&small.rows()[1]).contains(&"--websocket"));
-        plan.narrow(&[], &named(&["compio", "glommio"]));
+        plan.narrow(&part(&[], &["compio"])).unwrap();
         assert_eq!(names(&plan.workloads[0]), ["compio/tuned/websocket", "compio/tuned"]);
     }
 

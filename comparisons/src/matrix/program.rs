@@ -1,8 +1,8 @@
 //! The programs that are measured: how to build them, start them and end them.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use super::certificate::Certificate;
+use super::interrupt::Interrupt;
 use super::plan::Service;
 
 const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
@@ -52,6 +53,12 @@ const WEBSOCKET: &str = "/websocket";
 const TLS: &str = "/tls";
 const BRIDGES: [&str; 3] =
     ["/tungstenite-fixed", "/tungstenite-linear", "/tungstenite-exponential"];
+
+/// How long a server may take to say where it listens: the JVM's take a second or two.
+const START: Duration = Duration::from_secs(30);
+
+/// The most that is read of the line that says it.
+const LINE_BYTES_MAX: u64 = 1024;
 
 /// How long a server may take to end once it is told to; it is killed then.
 const END: Duration = Duration::from_secs(5);
@@ -289,6 +296,13 @@ fn forget_package(command: &mut Command) {
     }
 }
 
+/// Where a server runs, and where there is room for what it says.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) core: usize,
+    pub(crate) folder: &'a Path,
+}
+
 /// A server that runs, until this is dropped.
 pub(crate) struct Running {
     process: Child,
@@ -298,14 +312,18 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a server on `core`, with at most `open_files` of them if that is given. Over TLS it is who
-    /// the certificate says.
+    /// Starts a server, with at most `open_files` of them if that is given. Over TLS it is who the
+    /// certificate says.
+    ///
+    /// # Errors
+    /// When it does not say in time where it listens, with what it says of that.
     pub(crate) fn start(
         server: &Server,
         service: Service,
         certificate: &Certificate,
-        core: usize,
+        Place { core, folder }: Place<'_>,
         open_files: Option<u32>,
+        interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
         let program = programs()?.join(server.program());
         let cannot = |why: String| Failure::new(format!("cannot start {}: {why}", server.name()));
@@ -318,7 +336,10 @@ impl Running {
                 shell
             }
         };
-        command.args(server.args(service)).stdout(Stdio::piped()).stderr(Stdio::null());
+        let said = folder.join("server-said");
+        let stderr = fs::File::create(&said)
+            .map_err(|error| cannot(format!("{}: {error}", said.display())))?;
+        command.args(server.args(service)).stdout(Stdio::piped()).stderr(stderr);
         if server.speaks_tls() {
             command.args(certificate.for_server());
         }
@@ -327,7 +348,12 @@ impl Running {
             .map_err(|error| cannot(format!("{}: {error}", program.display())))?;
         let mut line = String::new();
         let stdout = process.stdout.take().expect("it is piped");
-        let read = BufReader::new(stdout).read_line(&mut line);
+        // The line is written at once: what is readable is all of it, or the end.
+        let read = match interrupt.wait_to_read(&stdout, START) {
+            Ok(true) => BufReader::new(stdout.take(LINE_BYTES_MAX)).read_line(&mut line),
+            Ok(false) => Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => Err(error),
+        };
         let startup = began.elapsed();
         let addr = line.split_whitespace().nth(2).and_then(|addr| addr.parse().ok());
         match (read, addr) {
@@ -335,7 +361,11 @@ impl Running {
             _ => {
                 let _ = process.kill();
                 let _ = process.wait();
-                Err(cannot("it does not say where it listens".to_owned()))
+                let said = fs::read_to_string(&said).unwrap_or_default();
+                Err(cannot(match said.lines().next() {
+                    None => "it does not say where it listens".to_owned(),
+                    Some(why) => why.to_owned(),
+                }))
             }
         }
     }
@@ -363,7 +393,7 @@ impl Drop for Running {
 }
 
 /// Does `start` on a core; what it starts stays there.
-fn on_core<T>(core: usize, start: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+fn on_core<T>(core: usize, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     let mut cores = CpuSet::new();
     cores.set(core);

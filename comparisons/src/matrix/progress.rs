@@ -17,8 +17,8 @@ impl Progress {
     }
 
     /// Says what is measured now.
-    pub(crate) fn show(&self, results: &Results, next: Next) {
-        let measured = &results.workloads[next.workload];
+    pub(crate) fn show(&self, results: &Results, workload: usize, next: Next) {
+        let measured = &results.workloads[workload];
         let row = measured.rows[next.row].server.name();
         let left = self.left(self.began.elapsed().as_secs_f64(), seconds_left(results));
         let (round, rounds) = (next.round + 1, measured.rounds);
@@ -66,9 +66,13 @@ fn line(text: &str) {
 
 fn seconds_left(results: &Results) -> f64 {
     let counting = |measured: &Measured| {
-        let is_over = measured.seconds_left() == 0.0;
-        let shorter = measured.workload.for_counting().filter(|_| results.calls && !is_over);
-        shorter.map_or(0.0, |shorter| measured.rows.len() as f64 * shorter.seconds())
+        // Until its rounds are done all of its rows are still to be counted.
+        let left = match measured.next() {
+            Some(_) => measured.rows.len(),
+            None => measured.uncounted().len(),
+        };
+        let shorter = measured.workload.for_counting().filter(|_| results.no_calls.is_none());
+        shorter.map_or(0.0, |shorter| left as f64 * shorter.seconds())
     };
     results.workloads.iter().map(|it| it.seconds_left() + counting(it)).sum()
 }

@@ -12,6 +12,12 @@ const PER_MESSAGE: &str = "What it took (medians), up to io_uring_enter for each
 /// Tables: a row for each server, a column for each figure and its ratio.
 pub(crate) fn markdown(results: &Results) -> String {
     let mut text = format!("Measured {}.\n", results.host.sentence());
+    let Results { command, server_core, load_core, no_calls, .. } = results;
+    text += &format!("\n`{command}`, servers on core {server_core}, load on core {load_core}.\n");
+    text += &format!("\nVersions: {}.\n", results.host.versions());
+    if let Some(why) = no_calls {
+        text += &format!("\nSystem calls not counted: {why}.\n");
+    }
     for measured in &results.workloads {
         workload(&mut text, measured).expect("a string takes everything");
     }
@@ -47,6 +53,9 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
         writeln!(text)?;
     }
     costs(text, measured)?;
+    for (warning, rows) in table::warnings(measured) {
+        writeln!(text, "\nWarned, {warning}: {}.", rows.join(", "))?;
+    }
     for (server, round, why) in measured.voids() {
         writeln!(text, "\nVoid: {}, round {round}: {why}", server.name())?;
     }

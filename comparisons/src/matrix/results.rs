@@ -20,9 +20,9 @@ pub(crate) struct Results {
     pub(crate) host: Host,
     pub(crate) server_core: usize,
     pub(crate) load_core: usize,
-    /// Whether system calls are counted, too.
+    /// Why system calls are not counted; none if they are.
     #[serde(default)]
-    pub(crate) calls: bool,
+    pub(crate) no_calls: Option<String>,
     pub(crate) workloads: Vec<Measured>,
 }
 
@@ -40,15 +40,14 @@ pub(crate) struct Measured {
 pub(crate) struct Row {
     pub(crate) server: Server,
     pub(crate) rounds: Vec<Result<Value, String>>,
-    /// Its system calls, or why they are not known; none if nobody looked.
+    /// Its system calls, or why they are not known; none if nobody has looked.
     #[serde(default)]
     pub(crate) calls: Option<Result<Calls, String>>,
 }
 
-/// What is to be measured: where it stands, all from zero.
+/// What of a workload is to be measured: where it stands, all from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Next {
-    pub(crate) workload: usize,
     pub(crate) round: usize,
     pub(crate) row: usize,
 }
@@ -80,13 +79,24 @@ impl Measured {
     }
 
     /// Round for round back and forth, so that no row always comes after the same other one.
-    fn next(&self) -> Option<(usize, usize)> {
+    pub(crate) fn next(&self) -> Option<Next> {
         let count = self.rows.len();
         (0..self.rounds).find_map(|round| {
             let turns = (0..count).map(|turn| if round % 2 == 0 { turn } else { count - 1 - turn });
             let mut missing = turns.filter(|row| self.rows[*row].rounds.len() <= round);
-            Some((round, missing.next()?))
+            Some(Next { round, row: missing.next()? })
         })
+    }
+
+    /// The rows whose system calls are not known, nobody having looked.
+    pub(crate) fn uncounted(&self) -> Vec<usize> {
+        let is_sound = |row: &Row| row.rounds.iter().any(Result::is_ok);
+        let rows = self.rows.iter().enumerate();
+        let uncounted = rows.filter(|(_, row)| row.calls.is_none() && is_sound(row));
+        uncounted
+            .filter(|_| self.workload.for_counting().is_some())
+            .map(|(index, _)| index)
+            .collect()
     }
 
     /// How long what is not there yet will take, about, in seconds.
@@ -112,12 +122,12 @@ impl Results {
         serde_json::from_slice(&text).map_err(|error| named(error.to_string()))
     }
 
-    /// What is measured next; none if all is there.
-    pub(crate) fn next(&self) -> Option<Next> {
-        self.workloads.iter().enumerate().find_map(|(workload, measured)| {
-            let (round, row) = measured.next()?;
-            Some(Next { workload, round, row })
-        })
+    /// Whether nothing is left to be measured.
+    pub(crate) fn is_complete(&self) -> bool {
+        let is_complete = |it: &Measured| {
+            it.next().is_none() && (self.no_calls.is_some() || it.uncounted().is_empty())
+        };
+        self.workloads.iter().all(is_complete)
     }
 
     /// Writes `results.json`; whenever this is interrupted, there is a whole one.
@@ -161,7 +171,7 @@ mod tests {
             host: Host::here(),
             server_core: 0,
             load_core: 1,
-            calls: false,
+            no_calls: None,
             workloads: vec![workload("first"), workload("second")],
         }
     }
@@ -173,18 +183,28 @@ mod tests {
         let mut results = results();
         assert_eq!(results.workloads[0].seconds_left(), 8.0);
         let mut order = Vec::new();
-        while let Some(next @ Next { workload, round, row }) = results.next() {
-            let rounds = &mut results.workloads[workload].rows[row].rounds;
+        while let Some(next @ Next { round, row }) = results.workloads[0].next() {
+            let rounds = &mut results.workloads[0].rows[row].rounds;
             rounds.push(if row == 0 { Ok(json!({})) } else { Err("void".to_owned()) });
-            order.push((workload, round, row));
+            order.push((round, row));
             results.save(&folder).unwrap();
             results = Results::read(&folder).unwrap();
-            assert_ne!(results.next(), Some(next), "a void round is not measured again");
+            assert_ne!(
+                results.workloads[0].next(),
+                Some(next),
+                "a void round is not measured again"
+            );
         }
-        let one = [(0, 0), (0, 1), (1, 1), (1, 0)];
-        let both = [0, 1].map(|workload| one.map(|(round, row)| (workload, round, row)));
-        assert_eq!(order, both.concat());
-        assert_eq!(results.workloads[1].seconds_left(), 0.0);
+        assert_eq!(order, [(0, 0), (0, 1), (1, 1), (1, 0)]);
+        assert_eq!(results.workloads[0].seconds_left(), 0.0);
+        results.workloads.truncate(1);
+        // A run that was interrupted while it counted goes on with that; nobody counts what was always void.
+        assert_eq!((results.workloads[0].uncounted(), results.is_complete()), (vec![0], false));
+        results.no_calls = Some("not permitted".to_owned());
+        assert!(results.is_complete());
+        results.no_calls = None;
+        results.workloads[0].rows[0].calls = Some(Err("void".to_owned()));
+        assert!(results.is_complete());
         fs::write(folder.join("results.json"), "{}").unwrap();
         let error = Results::read(&folder).unwrap_err().to_string();
         assert!(error.contains("results.json: missing field"), "{error}");

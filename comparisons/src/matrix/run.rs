@@ -8,7 +8,7 @@ use std::{env, fs};
 use clap::Args;
 
 use super::host::Host;
-use super::plan::{Plan, Workload};
+use super::plan::{Part, Plan, Workload};
 use super::results::{Measured, Results};
 use super::{Failure, compare, measure, program, report};
 
@@ -30,12 +30,8 @@ pub struct Options {
     /// measured.
     #[arg(long, value_name = "FOLDER", exclusive = true)]
     resume: Option<PathBuf>,
-    /// Only workloads with this in their name; can be given several times.
-    #[arg(long, value_name = "TEXT")]
-    workload: Vec<String>,
-    /// Only rows of this runtime, and what they are compared with; can be given several times.
-    #[arg(long, value_name = "NAME")]
-    runtime: Vec<String>,
+    #[command(flatten)]
+    part: Part,
     /// How often to measure each row, instead of what the plan says.
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroUsize>,
@@ -75,8 +71,8 @@ impl Options {
     }
 
     /// What of a plan is measured, how long and how often.
-    fn chosen(&self, mut plan: Plan) -> Vec<Measured> {
-        plan.narrow(&self.workload, &self.runtime);
+    fn chosen(&self, mut plan: Plan) -> Result<Vec<Measured>, Failure> {
+        plan.narrow(&self.part)?;
         for workload in &mut plan.workloads {
             let told = self.seconds.map(|seconds| f64::from(seconds.get()));
             let at_most = if self.quick { 1.0 } else { f64::INFINITY };
@@ -90,13 +86,13 @@ impl Options {
             let rounds = self.rounds.unwrap_or(workload.rounds).get().min(at_most);
             Measured::of(workload, rounds)
         });
-        measured.collect()
+        Ok(measured.collect())
     }
 
     /// A run of which nothing is measured, and its folder.
     fn begun(&self) -> Result<(PathBuf, Results), Failure> {
-        let workloads = self.chosen(Plan::read(&self.plans)?);
-        if workloads.iter().all(|measured| measured.rows.is_empty()) {
+        let workloads = self.chosen(Plan::read(&self.plans)?)?;
+        if workloads.is_empty() {
             return Err(Failure::new("nothing of the plan is left to be measured"));
         }
         build(&workloads)?;
@@ -105,7 +101,7 @@ impl Options {
             host: Host::here(),
             server_core: self.server_core,
             load_core: self.load_core,
-            calls: !self.quick,
+            no_calls: self.quick.then(|| "--quick leaves them out".to_owned()),
             workloads,
         };
         let folder = program::programs()?.with_file_name("matrix").join(&results.host.date);
@@ -142,7 +138,7 @@ impl Compare {
 /// A run that was interrupted, if this can go on with it.
 fn resumed(folder: &Path) -> Result<Results, Failure> {
     let results = Results::read(folder)?;
-    if results.next().is_some() {
+    if !results.is_complete() {
         let here = Host::here();
         if !results.host.is_same(&here) {
             let (there, here) = (results.host.sentence(), here.sentence());
@@ -186,7 +182,7 @@ mod tests {
         options: Options,
     }
 
-    fn chosen(arguments: &str) -> Vec<Measured> {
+    fn chosen(arguments: &str) -> Result<Vec<Measured>, Failure> {
         let arguments = ["matrix"].into_iter().chain(arguments.split_whitespace());
         let Options { plans, .. } = &Arguments::parse_from(arguments.clone()).options;
         Arguments::parse_from(arguments).options.chosen(Plan::read(plans).unwrap())
@@ -194,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_first_answer_takes_under_five_minutes() {
-        let quick = chosen("--quick");
+        let quick = chosen("--quick").unwrap();
         let seconds: f64 = quick.iter().map(Measured::seconds_left).sum();
         assert!(seconds <= QUICK_SECONDS, "{seconds}");
         for measured in quick {
@@ -207,12 +203,24 @@ mod tests {
     fn some_of_a_plan_may_be_measured() {
         let some =
             chosen("--runtime compio --runtime monoio --workload echo --workload idle --seconds 7");
+        let some = some.unwrap();
         assert_eq!(some.len(), 3);
         for measured in some {
             let rows = measured.rows.iter().map(|row| row.server.name());
             assert!(rows.eq(["tokio/websocket", "compio/websocket", "monoio/websocket"]));
             assert!(measured.workload.load.contains("--seconds 7"));
             assert_eq!(measured.rounds, 10);
+        }
+        let one = chosen("--only uring/web").unwrap();
+        let rows =
+            one.iter().flat_map(|measured| measured.rows.iter().map(|row| row.server.name()));
+        assert!(rows.eq(["tokio/websocket", "tokio-uring/websocket"].repeat(one.len())));
+        for (unknown, named) in [
+            ("--runtime tokoi", "runtime \"tokoi\""),
+            ("--only tungstenite", "row \"tungstenite\""),
+            ("--workload nothing", "workload \"nothing\""),
+        ] {
+            assert!(chosen(unknown).unwrap_err().to_string().contains(named));
         }
     }
 

@@ -1,5 +1,7 @@
 //! What the reports show: the figures of each row, and how they compare.
 
+use serde_json::Value;
+
 use super::calls::Calls;
 use super::results::{Measured, Row};
 use super::statistics::{ROUNDS_MIN, Summary};
@@ -85,18 +87,23 @@ impl Cell {
 }
 
 /// What a row took besides its figures: the medians of its rounds.
-pub(crate) const COSTS: [(&str, Cost); 10] = [
+pub(crate) const COSTS: [(&str, Cost); 12] = [
     ("CPU user, ns", Cost::Pointer("/server/per_message/user_ns", 1.0)),
     ("CPU system, ns", Cost::Pointer("/server/per_message/system_ns", 1.0)),
     ("switches", Cost::Pointer("/server/per_message/switches", 1.0)),
     ("system calls", Cost::Calls(|calls| calls.all)),
     ("io_uring_enter", Cost::Calls(|calls| calls.io_uring_enter)),
+    ("messages/s", Cost::Pointer("/messages/received_per_s", 1.0)),
     ("CPU, %", Cost::Pointer("/server/cpu_percent", 1.0)),
     ("peak memory, MiB", Cost::Pointer("/server/rss_peak_kib", 1.0 / 1024.0)),
     ("program, MiB", Cost::Pointer("/program_bytes", 1.0 / 1_048_576.0)),
     ("client CPU, %", Cost::Pointer("/client/cpu_percent", 1.0)),
+    ("client late p99, us", Cost::Pointer("/lateness_us/p99", 1.0)),
     ("stalls, ms", Cost::Pointer("/stalls/total_ms", 1.0)),
 ];
+
+/// How the pointers of figures end that count what was not served.
+const UNSERVED: [&str; 2] = ["/never", "/failed"];
 
 /// How many of [`COSTS`], the first, are of one message.
 pub(crate) const COSTS_PER_MESSAGE: usize = 5;
@@ -130,7 +137,26 @@ pub(crate) fn uncounted(measured: &Measured) -> Vec<&str> {
     reasons
 }
 
-/// What can be said of the first figure of a workload, in a sentence.
+/// What `load` warns of, each with the rows that had it in some round. Numbers are left out.
+pub(crate) fn warnings(measured: &Measured) -> Vec<(String, Vec<&str>)> {
+    let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in &measured.rows {
+        let rounds = row.rounds.iter().flatten().filter_map(|report| report["warnings"].as_array());
+        for said in rounds.flatten().filter_map(Value::as_str) {
+            let words = said.split_whitespace();
+            let words = words.map(|word| if word.parse::<f64>().is_ok() { "…" } else { word });
+            let said = words.collect::<Vec<_>>().join(" ");
+            match warnings.iter_mut().find(|(other, _)| *other == said) {
+                None => warnings.push((said, vec![row.server.name()])),
+                Some((_, rows)) if rows.last() == Some(&row.server.name()) => {}
+                Some((_, rows)) => rows.push(row.server.name()),
+            }
+        }
+    }
+    warnings
+}
+
+/// What can be said of the first figure of a workload, in a sentence; and whether that is not all there is.
 pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     let which = |verdict: Verdict| {
         let rows = lines.iter().filter_map(|line| {
@@ -154,14 +180,38 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
         let names: Vec<_> = voids.iter().map(|row| row.server.name()).collect();
         said.push(format!("void in every round: {}", names.join(", ")));
     }
+    let some_void = |row: &&Row| row.rounds.iter().any(Result::is_err) && !is_void(row);
+    let some: Vec<_> = lines.iter().map(|line| line.row).filter(some_void).collect();
+    if !some.is_empty() {
+        let voids = |row: &&Row| row.rounds.iter().filter(|round| round.is_err()).count();
+        let named =
+            |row: &&Row| format!("{} ({} of {})", row.server.name(), voids(row), row.rounds.len());
+        said.push(format!(
+            "void in some rounds: {}",
+            some.iter().map(named).collect::<Vec<_>>().join(", ")
+        ));
+    }
+    let unserved: Vec<_> = lines.iter().filter(|line| has_unserved(measured, line)).collect();
+    if !unserved.is_empty() {
+        let names: Vec<_> = unserved.iter().map(|line| line.row.server.name()).collect();
+        said.push(format!("some were not served: {}", names.join(", ")));
+    }
     let said = if said.is_empty() { "nothing to say".to_owned() } else { said.join("; ") };
     let figure = measured.workload.figures.first().map_or("", |(name, _)| name.as_str());
     format!("{figure}, against {}: {said}.", measured.workload.against.name())
 }
 
+/// Whether a row has connections that failed or were never served, by the figures that count them.
+fn has_unserved(measured: &Measured, line: &Line<'_>) -> bool {
+    let figures = measured.workload.figures.iter().zip(&line.cells);
+    let mut counts =
+        figures.filter(|((_, pointer), _)| UNSERVED.iter().any(|count| pointer.ends_with(count)));
+    counts.any(|(_, cell)| cell.rounds.iter().any(|(_, count)| *count > 0.0))
+}
+
 /// The figures of the rounds that are not void.
 fn rounds(row: &Row, pointer: &str) -> Vec<(usize, f64)> {
-    let figure = |report: &serde_json::Value| report.pointer(pointer)?.as_f64();
+    let figure = |report: &Value| report.pointer(pointer)?.as_f64();
     let rounds = (1..).zip(&row.rounds);
     rounds.filter_map(|(round, it)| Some((round, figure(it.as_ref().ok()?)?))).collect()
 }
@@ -189,6 +239,8 @@ pub(crate) fn zeros(rounds: &[(usize, f64)]) -> Option<usize> {
 pub(crate) fn amount(figure: f64) -> String {
     if figure.fract() == 0.0 || figure >= 100.0 {
         format!("{figure:.0}")
+    } else if figure < 0.1 {
+        format!("{figure:.4}")
     } else {
         format!("{figure:.2}")
     }
