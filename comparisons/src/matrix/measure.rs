@@ -12,10 +12,10 @@ use super::Failure;
 use super::calls::{Calls, Counting};
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::plan::Workload;
 use super::program::{self, Place, Running, Server};
 use super::progress::{self, Progress};
 use super::results::{Measured, Results};
+use super::workload::Workload;
 
 /// What a crash may cost. In a run of hours all that was measured is tens of megabytes, which to write
 /// after each measurement would take as long as that.

@@ -24,6 +24,7 @@ mod run;
 mod statistics;
 mod table;
 mod versions;
+mod workload;
 
 pub use plan::Plan;
 pub use run::{Compare, Options};

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::Failure;
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::plan::Service;
+use super::workload::Service;
 
 const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
 

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::calls::Calls;
 use super::host::Host;
-use super::plan::Workload;
 use super::program::Server;
+use super::workload::Workload;
 use super::{Failure, html, report};
 
 /// All that was measured, and what is still to be.

@@ -8,8 +8,9 @@ use std::{env, fs};
 use clap::Args;
 
 use super::host::Host;
-use super::plan::{Part, Plan, Workload};
+use super::plan::{Part, Plan};
 use super::results::{Measured, Results};
+use super::workload::Workload;
 use super::{Failure, compare, measure, program, report};
 
 const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
