@@ -79,7 +79,13 @@ fn two_runs_are_compared() {
     };
     let (a, b) = (five(rounds([3, 4, 3, 4, 3])), five(rounds([6, 7, 6, 7, 6])));
     let said = String::from_utf8(compare(&a, &a).stdout).unwrap();
-    assert!(said.contains("\n1 of 1 ratios have confidence intervals that overlap (100.0 %)."));
+    assert!(
+        said.contains("\n1 of 1 ratios have confidence intervals that overlap (100.0 %). Of all")
+    );
+    assert!(said.contains("Of all that there are, A has 1 and B has 1."), "{said}");
+    let other = compare(&a, &a.replace("echo --seconds 1", "echo --seconds 2"));
+    let said = String::from_utf8(other.stdout).unwrap();
+    assert!(said.contains("B: `load echo --seconds 2`") && !said.contains("overlap"), "{said}");
     let said = String::from_utf8(compare(&a, &b).stdout).unwrap();
     let line =
         "| compio | cost | 3 | 6 | 2.000 | 1.500 (1.500–2.000) | 3.000 (3.000–3.500) | **apart** |";

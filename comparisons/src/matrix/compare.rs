@@ -22,13 +22,22 @@ pub(crate) fn compare(first: &Path, second: &Path) -> Result<String, Failure> {
         Agreed { compared, overlapping, .. } => {
             let percent = overlapping as f64 * 100.0 / compared as f64;
             let said = "ratios have confidence intervals that overlap";
-            Ok(text + &format!("\n{overlapping} of {compared} {said} ({percent:.1} %).\n"))
+            let [a, b] = [&first, &second].map(ratios);
+            let all = format!("Of all that there are, A has {a} and B has {b}.");
+            Ok(text + &format!("\n{overlapping} of {compared} {said} ({percent:.1} %). {all}\n"))
         }
     }
 }
 
-/// How many figures are in both, how many of them have a confidence interval in both, and of how many
-/// these overlap.
+/// How many a run has, with a confidence interval or not.
+fn ratios(results: &Results) -> usize {
+    let lines = results.workloads.iter().flat_map(table::lines);
+    let ratios = lines.map(|line| line.cells.iter().filter(|cell| cell.ratio.is_some()).count());
+    ratios.sum()
+}
+
+/// How many figures are in both, how many of them have a confidence interval in both and are of the same
+/// load, and of how many these overlap.
 #[derive(Default)]
 struct Agreed {
     figures: usize,
@@ -43,8 +52,12 @@ fn write(text: &mut String, first: &Results, second: &Results) -> Result<Agreed,
         let same = |b: &&Measured| b.workload.name == a.workload.name;
         let Some(b) = second.workloads.iter().find(same) else { continue };
         writeln!(text, "\n### {}\n", a.workload.name)?;
-        if a.workload.load != b.workload.load {
-            writeln!(text, "A: `load {}`\n\nB: `load {}`\n", a.workload.load, b.workload.load)?;
+        let [of_a, of_b] = [a, b].map(|it| (&it.workload.load, it.workload.against.name()));
+        let is_same = of_a == of_b;
+        if !is_same {
+            for (run, (load, against)) in [("A", of_a), ("B", of_b)] {
+                writeln!(text, "{run}: `load {load}`, against {against}\n")?;
+            }
         }
         writeln!(text, "| server | figure | A | B | B/A | ratio in A | ratio in B | |")?;
         writeln!(text, "|---|---|---|---|---|---|---|---|")?;
@@ -58,14 +71,20 @@ fn write(text: &mut String, first: &Results, second: &Results) -> Result<Agreed,
                 let Some(there) = b.workload.figures.iter().position(same) else { continue };
                 let (cell, other) = (&line.cells[index], &other.cells[there]);
                 write!(text, "| {} | {name} |", line.row.server.name())?;
-                figure(text, cell, other, &mut agreed)?;
+                figure(text, cell, other, is_same, &mut agreed)?;
             }
         }
     }
     Ok(agreed)
 }
 
-fn figure(text: &mut String, a: &Cell, b: &Cell, agreed: &mut Agreed) -> std::fmt::Result {
+fn figure(
+    text: &mut String,
+    a: &Cell,
+    b: &Cell,
+    is_same: bool,
+    agreed: &mut Agreed,
+) -> std::fmt::Result {
     agreed.figures += 1;
     let median = |cell: &Cell| cell.range.map(|range| range.median);
     let shown = |figure: Option<f64>| figure.map_or_else(|| "–".to_owned(), amount);
@@ -77,7 +96,7 @@ fn figure(text: &mut String, a: &Cell, b: &Cell, agreed: &mut Agreed) -> std::fm
             .map(|Summary { median, low, high, .. }| format!("{median:.3} ({low:.3}–{high:.3})"));
         write!(text, " {} |", shown.unwrap_or_else(|| "–".to_owned()))?;
     }
-    let enough = |cell: &Cell| cell.ratio.filter(|ratio| ratio.rounds >= ROUNDS_MIN);
+    let enough = |cell: &Cell| cell.ratio.filter(|ratio| is_same && ratio.rounds >= ROUNDS_MIN);
     let Some((a, b)) = enough(a).zip(enough(b)) else { return writeln!(text, " |") };
     agreed.compared += 1;
     if a.low <= b.high && b.low <= a.high {

@@ -143,7 +143,7 @@ fn costs(text: &mut String, measured: &Measured) -> fmt::Result {
     }
     writeln!(
         text,
-        "<div class=\"wide\">\n<table class=\"costs\">\n<caption>what it took</caption>"
+        "<div class=\"wide\" role=\"region\" aria-label=\"what it took\" tabindex=\"0\">\n<table class=\"costs\">\n<caption>what it took</caption>"
     )?;
     write!(text, "<thead><tr><th scope=\"col\">server</th>")?;
     for (index, (name, _)) in &columns {
