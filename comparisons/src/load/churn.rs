@@ -30,7 +30,8 @@ pub struct Options {
     /// The length of the message that each sends.
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = options::payload)]
     payload: u32,
-    /// Open loop: so many come in a second; those for whom there is no room wait.
+    /// Open loop: so many come in a second; those for whom there is no room wait, also when the window is
+    /// over.
     #[arg(long, value_name = "CONN_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: Option<u64>,
     /// The measured window.
@@ -39,7 +40,7 @@ pub struct Options {
     /// The time before it.
     #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
     warm_up: Duration,
-    /// How long one may take.
+    /// How long one may take; and how long after the window those that wait may begin.
     #[arg(long, value_name = "S", default_value = "10", value_parser = options::seconds)]
     patience: Duration,
 }
@@ -121,7 +122,7 @@ impl Run {
         })
     }
 
-    /// Until the window is over and all have gone, or patience has.
+    /// Until the window is over and all that were to come in it have come and gone, or patience is.
     fn drive(&mut self) -> Result<(), Failure> {
         let last = self.window.end + self.patience;
         let mut ready: Vec<Ready> = Vec::new();
@@ -131,7 +132,9 @@ impl Run {
             if now >= self.look {
                 self.look_around(now);
             }
-            if now >= last || now >= self.window.end && self.session.open == 0 {
+            if now >= last
+                || now >= self.window.end && self.session.open == 0 && self.waiting() == 0
+            {
                 return Ok(());
             }
             self.begin(now);
@@ -143,6 +146,11 @@ impl Run {
         }
     }
 
+    /// Open loop: how many were to come by the end of the window and have not begun.
+    fn waiting(&self) -> u64 {
+        self.schedule.as_ref().map_or(0, Schedule::left)
+    }
+
     fn timeout(&self) -> Result<Duration, Failure> {
         let now = self.clock.now();
         let boundary = self.window.next_after(now, self.look).min(self.look);
@@ -151,12 +159,14 @@ impl Run {
         schedule.map_or(Ok(longest), |schedule| self.timer.until_next(schedule, now, longest))
     }
 
-    /// Lets those come whose time it is and for whom there is room.
+    /// Lets those come whose time it is and for whom there is room. A schedule ends with the window; who
+    /// waits from before its end comes after it.
     fn begin(&mut self, now: u64) {
-        while now < self.window.end
-            && let Some(place) = self.free.last().copied()
-        {
+        while let Some(place) = self.free.last().copied() {
             let mut intended = now;
+            if self.schedule.is_none() && now >= self.window.end {
+                return;
+            }
             if let Some(schedule) = &mut self.schedule {
                 let Some((_, due)) = schedule.take_due(now) else { return };
                 intended = due;
@@ -237,9 +247,16 @@ impl Run {
     fn into_report(mut self, options: &Options) -> Report {
         // Those that have their echo may still owe their close.
         self.give_up_before(u64::MAX);
+        let never_begun = self.waiting();
+        if never_begun > 0 {
+            let patience = options.patience.as_secs_f64();
+            let kind = format!("not begun within {patience} s after the window: no place was free");
+            self.session.tally.errors.insert(kind, never_begun);
+        }
         let seen = self.window.finish(self.clock, &self.session.tally);
-        let mut report = Report::new(seen.seconds, self.came, &self.session.tally);
+        let mut report = Report::new(seen.seconds, self.came + never_begun, &self.session.tally);
         let mut messages = seen.messages(&self.session, options.rate);
+        messages.unsent += never_begun;
         messages.held_back = options.rate.map(|_| self.held_back);
         report.messages = Some(messages);
         report.churn = Some(Churn {

@@ -67,6 +67,13 @@ impl Schedule {
         (at < self.end).then_some(at)
     }
 
+    /// How many have not been taken yet.
+    pub(crate) fn left(&self) -> u64 {
+        let length = u128::from(self.end.saturating_sub(self.start));
+        let all = (length * u128::from(self.per_s)).div_ceil(u128::from(NS_PER_S));
+        u64::try_from(all).unwrap_or(u64::MAX).saturating_sub(self.next)
+    }
+
     /// The next one, if it is due: its number, and when it was to happen.
     pub(crate) fn take_due(&mut self, now: u64) -> Option<(u64, u64)> {
         let at = self.next_at().filter(|at| *at <= now)?;
@@ -151,8 +158,10 @@ mod tests {
         for per_s in [1, 7, 500, 10_000, 1_000_003] {
             let mut schedule = Schedule::new(11, 11 + 2 * NS_PER_S, per_s);
             let mut count = 0;
+            assert_eq!(schedule.left(), 2 * per_s);
             while schedule.take_due(u64::MAX).is_some() {
                 count += 1;
+                assert_eq!(schedule.left(), 2 * per_s - count);
             }
             assert_eq!(count, 2 * per_s);
             assert_eq!(schedule.next_at(), None);

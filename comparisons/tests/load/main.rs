@@ -587,10 +587,9 @@ fn connections_that_come_and_go() {
     assert_eq!(run.number("/churn/whole_us/count"), run.number("/churn/first_echo_us/count"));
     let run = load("churn", good_echo(), &format!("{options} --rate 100"));
     run.is_clean();
-    // As many as the rate has room for, less what the machine kept back until the window was over.
-    let echoed = run.number("/churn/first_echo_us/count");
-    assert!((1.0..=30.0).contains(&echoed), "{}", run.stdout);
-    assert!((echoed..=35.0).contains(&run.number("/connections/opened")), "{}", run.stdout);
+    assert_eq!(run.number("/churn/first_echo_us/count"), 30.0, "{}", run.stdout);
+    assert_eq!(run.number("/churn/whole_us/count"), 30.0, "{}", run.stdout);
+    assert_eq!(run.number("/connections/opened"), 35.0, "{}", run.stdout);
 }
 
 #[test]
@@ -603,8 +602,32 @@ fn those_for_whom_there_is_no_room_wait_and_are_timed_from_when_they_were_to_com
     let run = load("churn", addr, options);
     run.is_clean();
     assert!(run.number("/messages/held_back") >= 3.0, "{}", run.stdout);
-    // The fourth was to come at 150 ms and comes at 300.
-    assert!(run.number("/churn/first_echo_us/max") > 240_000.0, "{}", run.stdout);
+    // The last was to come at 450 ms and comes at 900, when the window is long over.
+    assert!(run.number("/churn/first_echo_us/max") > 540_000.0, "{}", run.stdout);
+    assert_eq!(run.number("/churn/first_echo_us/count"), 10.0, "{}", run.stdout);
+    assert!(run.number("/churn/done") < 10.0, "{}", run.stdout);
+}
+
+#[test]
+fn those_that_never_find_room_are_errors() {
+    // The first is served, and whoever has the place after it keeps it as long as patience lasts.
+    let addr = server(|number, mut stream| {
+        if number > 0 {
+            thread::sleep(RUN_MAX);
+        }
+        echo(&mut stream, |_| ())
+    });
+    let options = "--connections 1 --rate 100 --seconds 0.3 --warm-up 0 --patience 0.5";
+    let run = load("churn", addr, options);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let errors = &run.json["connections"]["errors"];
+    let never_begun = "not begun within 0.5 s after the window: no place was free";
+    let never_begun = errors[never_begun].as_u64().expect("some");
+    assert!(run.number("/messages/unsent") >= never_begun as f64, "{}", run.stdout);
+    let given_up = errors["not gone within 0.5 s"].as_u64().expect("one at least");
+    assert_eq!(run.number("/connections/opened"), 1.0, "{}", run.stdout);
+    assert_eq!(1 + given_up + never_begun, 30, "{}", run.stdout);
+    assert_eq!(run.number("/connections/wanted"), 30.0, "{}", run.stdout);
 }
 
 #[test]
