@@ -69,7 +69,9 @@ impl Options {
                 session.flush(event.index);
             }
         }
+        // Each owes one echo for as long as it is not over.
         let never = session.outstanding;
+        let failed = self.connections as u64 - first_echo.len() - never;
         let seen = window.finish(clock, &session.tally);
         if connect.len() == 0 {
             session.close_all("no echo");
@@ -84,6 +86,7 @@ impl Options {
             echoed: first_echo.len(),
             echoed_over_1_s: first_echo.over_1_s(),
             never,
+            failed,
             connect_us: connect.percentiles(),
             first_echo_us: first_echo.percentiles(),
         });

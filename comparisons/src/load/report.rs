@@ -93,8 +93,10 @@ pub(crate) struct Burst {
     pub(crate) connected_over_1_s: u64,
     pub(crate) echoed: u64,
     pub(crate) echoed_over_1_s: u64,
-    /// No echo within patience.
+    /// No echo within patience, of those that were open still.
     pub(crate) never: u64,
+    /// That ended before their echo; with those echoed and those that never were, these are all.
+    pub(crate) failed: u64,
     pub(crate) connect_us: Option<Percentiles>,
     pub(crate) first_echo_us: Option<Percentiles>,
 }
@@ -335,9 +337,12 @@ impl Display for Arrivals {
 impl Display for Burst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         row(f, "issued in", format_args!("{:.0} us", self.issued_us))?;
-        let Self { connected, connected_over_1_s, echoed, echoed_over_1_s, never, .. } = self;
+        let Self { connected, connected_over_1_s, echoed, echoed_over_1_s, never, failed, .. } =
+            self;
         row(f, "connected", format_args!("{connected}, {connected_over_1_s} over 1 s"))?;
-        row(f, "echoed", format_args!("{echoed}, {echoed_over_1_s} over 1 s, {never} never"))?;
+        let split =
+            format_args!("{echoed}, {echoed_over_1_s} over 1 s, {never} never, {failed} failed");
+        row(f, "echoed", split)?;
         percentiles(f, "connect", &self.connect_us)?;
         percentiles(f, "first echo", &self.first_echo_us)
     }
