@@ -92,10 +92,13 @@ impl Options {
     }
 
     /// Until the window is over or all have all, which includes the end of a WebSocket; false when
-    /// nothing comes.
+    /// nothing comes. Who had no message in the window is given up: that others had some does not make
+    /// up for it.
     fn receive(&self, session: &mut Session<Source>, window: &mut Window) -> Result<bool, Failure> {
         let mut ready = Vec::new();
         let mut heard = session.clock.now();
+        // For each connection, when its last message came.
+        let mut answered = vec![0; self.connections];
         loop {
             let now = session.clock.now();
             window.look(session.clock, now, &session.tally)?;
@@ -103,7 +106,15 @@ impl Options {
                 Wire::Tcp => session.outstanding == 0,
                 Wire::WebSocket => session.open == 0,
             };
-            if over || now >= window.end {
+            if over {
+                return Ok(true);
+            }
+            if now >= window.end {
+                for index in 0..self.connections {
+                    if session.is_open(index) && answered[index] < window.start {
+                        session.give_up(index, "no message came in the window");
+                    }
+                }
                 return Ok(true);
             }
             let deadline = heard.saturating_add(ns(self.patience));
@@ -116,6 +127,9 @@ impl Options {
                 let turn = session.turn(*event);
                 if turn.bytes > 0 || turn.over {
                     heard = turn.now;
+                }
+                if !turn.answered.is_empty() {
+                    answered[event.index] = turn.now;
                 }
                 session.flush(event.index);
             }

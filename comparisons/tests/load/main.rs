@@ -470,19 +470,21 @@ fn a_source() {
     }
 }
 
+/// Answers a request without an end by so many messages.
+fn endless(stream: &mut TcpStream, messages: u32) -> io::Result<()> {
+    let mut request = [0; 12];
+    stream.read_exact(&mut request)?;
+    assert_eq!(request[..4], u32::MAX.to_le_bytes());
+    for n in 0..messages {
+        let payload = (0..300).map(|i| n.wrapping_add(i) as u8);
+        stream.write_all(&300_u32.to_le_bytes().into_iter().chain(payload).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_source_for_some_time() {
-    let addr = server(|_, mut stream| {
-        let mut request = [0; 12];
-        stream.read_exact(&mut request)?;
-        assert_eq!(request[..4], u32::MAX.to_le_bytes());
-        for n in 0_u32.. {
-            let payload = (0..300).map(|i| n.wrapping_add(i) as u8);
-            stream
-                .write_all(&300_u32.to_le_bytes().into_iter().chain(payload).collect::<Vec<_>>())?;
-        }
-        Ok(())
-    });
+    let addr = server(|_, mut stream| endless(&mut stream, u32::MAX));
     let options = "--bytes 300 --batch 10 --connections 2 --seconds 0.4 --warm-up 0.1";
     let run = load("source", addr, options);
     run.is_clean();
@@ -490,6 +492,25 @@ fn a_source_for_some_time() {
     assert!(run.number("/messages/received") > 100.0, "{}", run.stdout);
     load("source", addr, "--bytes 300 --batch 10").is_refused("--messages");
     load("source", addr, &format!("{options} --messages 3")).is_refused("--messages");
+}
+
+#[test]
+fn who_gets_nothing_from_a_source_is_counted_though_others_do() {
+    // One has a few messages, all before the window, one has none, and two have as many as they take.
+    let addr = server(|number, mut stream| {
+        match number {
+            0 => endless(&mut stream, 10)?,
+            1 => {}
+            _ => endless(&mut stream, u32::MAX)?,
+        }
+        io::copy(&mut stream, &mut io::sink()).map(drop)
+    });
+    let options = "--bytes 300 --batch 10 --connections 4 --seconds 0.4 --warm-up 0.5";
+    let run = load("source", addr, options);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.number("/messages/received") > 100.0, "{}", run.stdout);
+    let errors = &run.json["connections"]["errors"];
+    assert_eq!(*errors, serde_json::json!({ "no message came in the window": 2 }));
 }
 
 #[test]
