@@ -219,6 +219,10 @@ impl OpenLoop {
     }
 
     fn send_due<E: Exchange>(&mut self, session: &mut Session<E>, window: &Window, now: u64) {
+        if self.lanes.is_empty() {
+            // All ended while they were opened, such as by a wrong answer: there is nobody to send.
+            return;
+        }
         while let Some((number, intended)) = self.schedule.take_due(now) {
             if window.contains(intended) {
                 self.lateness.record(now - intended);

@@ -314,6 +314,17 @@ fn more_than_was_sent_is_wrong() {
 }
 
 #[test]
+fn a_first_answer_that_is_wrong_on_all_connections() {
+    let addr = server(|_, mut stream| echo(&mut stream, |bytes| bytes[0] ^= 1));
+    for rate in ["", "--rate 1000"] {
+        let options = "--connections 3 --payload 20 --seconds 0.3 --warm-up 0.1";
+        let run = load("echo", addr, &format!("{options} {rate}"));
+        run.is_wrong("message 0 is wrong");
+        assert_eq!(run.number("/wrong"), 3.0);
+    }
+}
+
+#[test]
 fn a_connection_that_stalls_is_counted_and_ends_the_run_in_time() {
     let addr = server(|number, mut stream| {
         let mut seen = 0;
