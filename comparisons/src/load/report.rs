@@ -43,7 +43,8 @@ pub struct Report {
     warnings: Vec<String>,
 }
 
-/// The connections that were opened before the window; in a burst, all.
+/// The connections that were opened before the window: in arrivals the busy ones alone. In a burst and
+/// in churn, all.
 #[derive(Debug, Serialize)]
 pub(crate) struct Connections {
     pub(crate) wanted: u64,
@@ -71,7 +72,7 @@ pub(crate) struct Messages {
     pub(crate) ceiling_per_s: Option<f64>,
 }
 
-/// Connections that came while others were busy.
+/// Connections that came while others were busy; none of them stands in [`Connections`].
 #[derive(Debug, Serialize)]
 pub(crate) struct Arrivals {
     pub(crate) offered_per_s: u64,

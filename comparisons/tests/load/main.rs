@@ -579,6 +579,40 @@ fn arrivals_that_wait_fail_or_never_hear() {
 }
 
 #[test]
+fn the_busy_that_fail_are_told_apart_from_newcomers_that_do() {
+    // Of the busy one fails while it is opened and one later; of the newcomers every fifth.
+    let addr = server(|number, mut stream| {
+        let ended = stream.try_clone()?;
+        let mut rounds = 0;
+        match number {
+            0 => Ok(()),
+            1 => echo(&mut stream, |_| {
+                rounds += 1;
+                if rounds == 20 {
+                    let _ = ended.shutdown(Shutdown::Both);
+                }
+            }),
+            4.. if number % 5 == 0 => Ok(()),
+            _ => echo(&mut stream, |_| ()),
+        }
+    });
+    let options = "--busy 4 --payload 20 --rate 100 --seconds 0.5 --warm-up 0";
+    let run = load("arrivals", addr, options);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    // Whether an end is a close or a reset is chance.
+    let failed = |pointer: &str| -> u64 {
+        let errors = run.json.pointer(pointer).and_then(Value::as_object).expect("errors");
+        errors.values().filter_map(Value::as_u64).sum()
+    };
+    assert_eq!(run.number("/connections/wanted"), 4.0, "{}", run.stdout);
+    assert_eq!(run.number("/connections/opened"), 3.0, "{}", run.stdout);
+    assert_eq!(failed("/connections/errors"), 2, "{}", run.stdout);
+    assert_eq!(failed("/arrivals/errors"), 10, "{}", run.stdout);
+    assert_eq!(run.number("/arrivals/failed"), 10.0, "{}", run.stdout);
+    assert_eq!(run.number("/arrivals/first_echo_us/count"), 40.0, "{}", run.stdout);
+}
+
+#[test]
 fn an_arrival_with_a_wrong_echo() {
     let addr =
         server(|number, mut stream| echo(&mut stream, |bytes| bytes[0] ^= u8::from(number == 20)));
