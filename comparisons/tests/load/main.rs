@@ -467,6 +467,14 @@ fn a_fetch() {
     load("fetch", fetched(wrong), &options).is_wrong("message 5 is wrong");
     let more = |number, answer: &mut Vec<u8>| answer.extend((number == 5).then_some(0));
     load("fetch", fetched(more), &options).is_wrong("wrong");
+    let twice = |number, answer: &mut Vec<u8>| {
+        if number == 5 {
+            answer.extend_from_within(..);
+        }
+    };
+    let run = load("fetch", fetched(twice), &options.replace("--in-flight 2", "--in-flight 1"));
+    run.is_wrong("more came than");
+    assert_eq!(run.number("/messages/unanswered"), 0.0, "{}", run.stdout);
 }
 
 #[test]

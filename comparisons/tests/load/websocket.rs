@@ -390,12 +390,15 @@ fn a_source_that_is_wrong_or_stops() {
     run.is_wrong("the answer to message 700 is wrong");
     let run = load("source", source(|answer| answer[FRAME * 999 + 3] ^= 1), options);
     run.is_wrong("the answer to message 999 is wrong");
-    let more = |answer: &mut Vec<u8>| {
-        let close = answer.split_off(FRAME * 1000);
-        answer.extend(frame(BINARY, b"x"));
-        answer.extend(close);
-    };
-    load("source", source(more), options).is_wrong("more came than");
+    // The second is what message 1000 would be.
+    for unasked in [b"x".to_vec(), (0..300).map(|i| (1000 + i) as u8).collect()] {
+        let more = move |answer: &mut Vec<u8>| {
+            let close = answer.split_off(FRAME * 1000);
+            answer.extend(frame(BINARY, &unasked));
+            answer.extend(close);
+        };
+        load("source", source(more), options).is_wrong("more came than");
+    }
 
     let early = |answer: &mut Vec<u8>| drop(answer.drain(FRAME * 700..FRAME * 1000));
     let run = load("source", source(early), options);
