@@ -460,7 +460,7 @@ fn a_fetch() {
     for bytes in [1, 300, 1_000_000] {
         let run = load("fetch", fetched(|_, _| ()), &format!("{options} --payload {bytes}"));
         run.is_clean();
-        assert!(run.number("/messages/received") > 10.0, "{}", run.stdout);
+        assert!(run.number("/messages/received") > 0.0, "{}", run.stdout);
     }
     let options = format!("{options} --payload 300");
     let wrong = |number, answer: &mut Vec<u8>| answer[200] ^= u8::from(number == 5);

@@ -354,7 +354,7 @@ fn a_fetch() {
     };
     let run = load("fetch", websocket(answering(answer)), options);
     run.is_clean();
-    assert!(run.number("/messages/received") > 10.0, "{}", run.stdout);
+    assert!(run.number("/messages/received") > 0.0, "{}", run.stdout);
     let longer = move |_, _: &[u8]| frame(BINARY, &[&message()[..], &[44]].concat());
     load("fetch", websocket(answering(longer)), options).is_wrong("message 0");
 }
