@@ -110,8 +110,8 @@ impl Options {
                 return Ok(true);
             }
             if now >= window.end {
-                for index in 0..self.connections {
-                    if session.is_open(index) && answered[index] < window.start {
+                for (index, last) in answered.iter().enumerate() {
+                    if session.is_open(index) && *last < window.start {
                         session.give_up(index, "no message came in the window");
                     }
                 }
