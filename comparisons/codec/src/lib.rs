@@ -1,12 +1,15 @@
 //! What the codecs are fed with, checked and timed by: masked frames that arrive in chunks of 64 KiB.
 
-use std::io::{self, Read, Write};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+mod cpu_time;
+mod ratios;
 
+use std::io::{self, Read, Write};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+pub use cpu_time::{CpuTime, cpu_time};
 use owned_io_websocket::frame::{Header, Opcode, mask};
-use rustix::time::{ClockId, clock_gettime};
+pub use ratios::ratio;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The most bytes that one read brings.
@@ -154,8 +157,13 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// How much processor time this thread has used.
-pub fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+/// What a future gives that never waits.
+///
+/// # Panics
+/// If it waits.
+pub fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("the connection is always ready"),
+    }
 }

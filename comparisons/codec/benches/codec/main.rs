@@ -10,16 +10,14 @@
 
 #![allow(missing_docs, reason = "made by criterion's macros")]
 
-mod cpu_time;
 mod encode;
 mod ours;
 mod peers;
 
 use std::time::Duration;
 
-use cpu_time::CpuTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use owned_io_comparisons_codec::{Tally, Wire};
+use owned_io_comparisons_codec::{CpuTime, Tally, Wire};
 use owned_io_websocket::frame::Opcode;
 
 const ENCODED_MESSAGES: usize = 100_000;

@@ -1,20 +1,11 @@
 //! The others, each through its public API, on a connection that is always ready.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
 use futures_core::Stream;
-use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire};
-
-/// What a future gives that never waits.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("the connection is always ready"),
-    }
-}
+use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire, ready};
 
 pub(crate) fn tungstenite(wire: &Wire) -> impl FnMut(&mut Tally) {
     use tungstenite::protocol::{Role, WebSocket};

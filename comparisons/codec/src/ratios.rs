@@ -1,0 +1,46 @@
+//! What one costs by what another does, where that is near 1: the machine's speed moves by more than that
+//! between two benches of a run. So the two take turns.
+
+use std::env;
+use std::time::Duration;
+
+use crate::cpu_time;
+
+/// In a run without `--bench`, as `cargo test --benches` makes it: enough to see that it works.
+const SMOKE_PAIRS: usize = 10;
+
+/// What `pass` costs by what `base` does, in processor time: the median over the pairs, and its 95 %
+/// interval (by ranks). As many more pairs as a fortieth of them come first, to warm up.
+pub async fn ratio(
+    pairs: usize,
+    mut pass: impl AsyncFnMut(),
+    mut base: impl AsyncFnMut(),
+) -> String {
+    let is_bench = env::args().any(|arg| arg == "--bench");
+    let pairs = if is_bench { pairs } else { SMOKE_PAIRS };
+    let warm_up_pairs = pairs / 40;
+    let mut ratios = Vec::with_capacity(pairs);
+    for number in 0..warm_up_pairs + pairs {
+        // Each goes first in every other pair, so that neither always finds the other's cache.
+        let (pass, base) = if number % 2 == 0 {
+            let pass = time(&mut pass).await;
+            (pass, time(&mut base).await)
+        } else {
+            let base = time(&mut base).await;
+            (time(&mut pass).await, base)
+        };
+        if number >= warm_up_pairs {
+            ratios.push(pass.as_secs_f64() / base.as_secs_f64());
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    let half_width = (0.98 * (pairs as f64).sqrt()) as usize; // 1.96 standard deviations of a rank
+    let (low, high) = (ratios[pairs / 2 - half_width], ratios[pairs / 2 + half_width]);
+    format!("{:.3} ({low:.3}–{high:.3})", ratios[pairs / 2])
+}
+
+async fn time(pass: &mut impl AsyncFnMut()) -> Duration {
+    let start = cpu_time();
+    pass().await;
+    cpu_time() - start
+}
