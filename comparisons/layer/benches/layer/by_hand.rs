@@ -1,0 +1,93 @@
+//! Both ends on the runtime's own streams, as `comparisons/peers/echo-*` has the server.
+
+use std::io;
+use std::net::TcpStream;
+
+use owned_io::Runtime;
+use owned_io_compio::Compio;
+use owned_io_tokio::Tokio;
+
+use crate::connection::BUF_BYTES;
+
+/// A message, and as many bytes for the answer.
+pub(crate) type Bufs = [Vec<u8>; 2];
+
+/// A runtime, and how it is used by hand.
+pub(crate) trait ByHand: Runtime {
+    type Stream: 'static;
+
+    fn adopt(tcp: TcpStream) -> io::Result<Self::Stream>;
+
+    /// Echoes until the peer ends its side, in a task of its own.
+    fn spawn_echo(stream: Self::Stream);
+
+    /// Sends the message, reads the answer, and hands back both.
+    async fn exchange(stream: &mut Self::Stream, bufs: Bufs) -> io::Result<Bufs>;
+}
+
+impl ByHand for Tokio {
+    type Stream = tokio::net::TcpStream;
+
+    fn adopt(tcp: TcpStream) -> io::Result<Self::Stream> {
+        tcp.set_nonblocking(true)?;
+        Self::Stream::from_std(tcp)
+    }
+
+    fn spawn_echo(mut stream: Self::Stream) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        drop(tokio::task::spawn_local(async move {
+            let mut buf = vec![0; BUF_BYTES];
+            loop {
+                let n = stream.read(&mut buf).await?;
+                if n == 0 {
+                    return io::Result::Ok(());
+                }
+                stream.write_all(&buf[..n]).await?;
+            }
+        }));
+    }
+
+    async fn exchange(stream: &mut Self::Stream, [message, mut answer]: Bufs) -> io::Result<Bufs> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        stream.write_all(&message).await?;
+        stream.read_exact(&mut answer).await?;
+        Ok([message, answer])
+    }
+}
+
+impl ByHand for Compio {
+    type Stream = compio_net::TcpStream;
+
+    fn adopt(tcp: TcpStream) -> io::Result<Self::Stream> {
+        Self::Stream::from_std(tcp)
+    }
+
+    fn spawn_echo(mut stream: Self::Stream) {
+        use compio_buf::BufResult;
+        use compio_io::{AsyncRead, AsyncWriteExt};
+        let echo = compio_runtime::spawn(async move {
+            let mut buf = Vec::with_capacity(BUF_BYTES);
+            loop {
+                buf.clear(); // reading fills the capacity, and only ever grows the length
+                let BufResult(read, filled) = stream.read(buf).await;
+                if read? == 0 {
+                    return io::Result::Ok(());
+                }
+                let BufResult(written, emptied) = stream.write_all(filled).await;
+                written?;
+                buf = emptied;
+            }
+        });
+        echo.detach();
+    }
+
+    async fn exchange(stream: &mut Self::Stream, [message, answer]: Bufs) -> io::Result<Bufs> {
+        use compio_buf::BufResult;
+        use compio_io::{AsyncReadExt, AsyncWriteExt};
+        let BufResult(written, message) = stream.write_all(message).await;
+        written?;
+        let BufResult(read, answer) = stream.read_exact(answer).await;
+        read?;
+        Ok([message, answer])
+    }
+}
