@@ -5,7 +5,9 @@ use std::net::TcpStream;
 
 use owned_io::Runtime;
 use owned_io_compio::Compio;
+use owned_io_monoio::Monoio;
 use owned_io_tokio::Tokio;
+use owned_io_tokio_uring::TokioUring;
 
 use crate::connection::BUF_BYTES;
 
@@ -55,6 +57,46 @@ impl ByHand for Tokio {
     }
 }
 
+impl ByHand for TokioUring {
+    type Stream = tokio_uring::net::TcpStream;
+
+    fn adopt(tcp: TcpStream) -> io::Result<Self::Stream> {
+        Ok(Self::Stream::from_std(tcp))
+    }
+
+    fn spawn_echo(stream: Self::Stream) {
+        drop(tokio_uring::spawn(async move {
+            let mut buf = Vec::with_capacity(BUF_BYTES);
+            loop {
+                buf.clear(); // reading fills the capacity, and only ever grows the length
+                let (read, filled) = stream.read(buf).await;
+                if read? == 0 {
+                    return io::Result::Ok(());
+                }
+                let (written, emptied) = stream.write_all(filled).await;
+                written?;
+                buf = emptied;
+            }
+        }));
+    }
+
+    async fn exchange(stream: &mut Self::Stream, [message, mut answer]: Bufs) -> io::Result<Bufs> {
+        use tokio_uring::buf::BoundedBuf;
+        let (written, message) = stream.write_all(message).await;
+        written?;
+        let mut at = 0;
+        while at < message.len() {
+            let (read, slice) = stream.read(answer.slice(at..)).await;
+            answer = slice.into_inner();
+            match read? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => at += n,
+            }
+        }
+        Ok([message, answer])
+    }
+}
+
 impl ByHand for Compio {
     type Stream = compio_net::TcpStream;
 
@@ -87,6 +129,39 @@ impl ByHand for Compio {
         let BufResult(written, message) = stream.write_all(message).await;
         written?;
         let BufResult(read, answer) = stream.read_exact(answer).await;
+        read?;
+        Ok([message, answer])
+    }
+}
+
+impl ByHand for Monoio {
+    type Stream = monoio::net::TcpStream;
+
+    fn adopt(tcp: TcpStream) -> io::Result<Self::Stream> {
+        Self::Stream::from_std(tcp)
+    }
+
+    fn spawn_echo(mut stream: Self::Stream) {
+        use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
+        drop(monoio::spawn(async move {
+            let mut buf = Vec::with_capacity(BUF_BYTES);
+            loop {
+                let (read, filled) = stream.read(buf).await;
+                if read? == 0 {
+                    return io::Result::Ok(());
+                }
+                let (written, emptied) = stream.write_all(filled).await;
+                written?;
+                buf = emptied;
+            }
+        }));
+    }
+
+    async fn exchange(stream: &mut Self::Stream, [message, answer]: Bufs) -> io::Result<Bufs> {
+        use monoio::io::{AsyncReadRentExt, AsyncWriteRentExt};
+        let (written, message) = stream.write_all(message).await;
+        written?;
+        let (read, answer) = stream.read_exact(answer).await;
         read?;
         Ok([message, answer])
     }

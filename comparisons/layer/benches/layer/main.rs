@@ -7,7 +7,7 @@
 //! measures the same from outside, with many connections.
 //!
 //! Times are processor time, that of all round trips of a pass, and the throughput is in round trips.
-//! Only tokio and compio are here.
+//! glommio is not here: it takes a socket from outside by `unsafe` only.
 
 #![allow(missing_docs, reason = "made by criterion's macros")]
 
@@ -24,7 +24,9 @@ use owned_io_comparisons_codec::{CpuTime, cpu_time};
 
 fn layer(c: &mut Criterion<CpuTime>) {
     on::<owned_io_tokio::Tokio>(c);
+    on::<owned_io_tokio_uring::TokioUring>(c);
     on::<owned_io_compio::Compio>(c);
+    on::<owned_io_monoio::Monoio>(c);
 }
 
 fn on<R: ByHand>(c: &mut Criterion<CpuTime>) {

@@ -23,7 +23,9 @@ fn main() -> io::Result<()> {
     println!("| runtime | {small} B | {large} B | control, {small} B | {large} B |");
     println!("|---|---|---|---|---|");
     on::<owned_io_tokio::Tokio>()?;
-    on::<owned_io_compio::Compio>()
+    on::<owned_io_tokio_uring::TokioUring>()?;
+    on::<owned_io_compio::Compio>()?;
+    on::<owned_io_monoio::Monoio>()
 }
 
 fn on<R: ByHand>() -> io::Result<()> {
