@@ -2,9 +2,13 @@
 
 #![cfg(target_os = "linux")]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::{env, fs, process};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 /// Two rows with one round each, of as many as are asked for.
 fn results(rounds: u32) -> String {
@@ -91,6 +95,15 @@ fn two_runs_are_compared() {
         "| compio | cost | 3 | 6 | 2.000 | 1.500 (1.500–2.000) | 3.000 (3.000–3.500) | **apart** |";
     assert!(said.contains(line), "{said}");
     assert!(said.contains("\n0 of 1 ratios"), "{said}");
+    // One of them compressed.
+    let file = env::temp_dir().join(format!("matrix-plain-{}.json.gz", process::id()));
+    let mut gz = GzEncoder::new(fs::File::create(&file).unwrap(), Compression::fast());
+    gz.write_all(a.as_bytes()).unwrap();
+    gz.finish().unwrap();
+    let mut matrix = Command::new(env!("CARGO_BIN_EXE_matrix"));
+    let same = matrix.arg("compare").args([&file, &file]).output().unwrap();
+    fs::remove_file(file).unwrap();
+    assert!(String::from_utf8(same.stdout).unwrap().contains("\n1 of 1 ratios"));
     // Too few rounds for an interval, and nothing in common.
     let said = String::from_utf8(compare(&results(1), &results(1)).stdout).unwrap();
     assert!(said.contains("| 1.500 (1.500–1.500) | 1.500 (1.500–1.500) | |"), "{said}");

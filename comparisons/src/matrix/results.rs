@@ -1,8 +1,10 @@
 //! What was measured, and where it is kept.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
+use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,6 +13,9 @@ use super::host::Host;
 use super::program::Server;
 use super::workload::Workload;
 use super::{Failure, html, report};
+
+/// The most that is read of a compressed file: a run of a day has a tenth of that.
+const PLAIN_BYTES_MAX: u64 = 1 << 30;
 
 /// All that was measured, and what is still to be.
 #[derive(Debug, Serialize, Deserialize)]
@@ -115,10 +120,16 @@ impl Results {
         Self::read_file(&folder.join("results.json"))
     }
 
-    /// The same of any file.
+    /// The same of any file, which may be compressed by gzip.
     pub(crate) fn read_file(file: &Path) -> Result<Self, Failure> {
         let named = |why: String| Failure::new(format!("cannot use {}: {why}", file.display()));
-        let text = fs::read(file).map_err(|error| named(error.to_string()))?;
+        let mut text = fs::read(file).map_err(|error| named(error.to_string()))?;
+        if file.extension().is_some_and(|extension| extension == "gz") {
+            let mut plain = Vec::new();
+            let read = GzDecoder::new(&*text).take(PLAIN_BYTES_MAX).read_to_end(&mut plain);
+            read.map_err(|error| named(error.to_string()))?;
+            text = plain;
+        }
         serde_json::from_slice(&text).map_err(|error| named(error.to_string()))
     }
 

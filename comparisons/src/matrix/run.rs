@@ -115,7 +115,7 @@ impl Options {
 /// The results of two runs.
 #[derive(Args, Clone, Debug)]
 pub struct Compare {
-    /// The results.json of one.
+    /// The results.json of one, which may be compressed (.gz).
     #[arg(value_name = "A.json")]
     first: PathBuf,
     /// That of the other.
