@@ -12,7 +12,7 @@ use super::Failure;
 use super::calls::{Calls, Counting};
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::program::{self, Place, Running, Server};
+use super::program::{self, Place, Running, SERVER_SAID, Server};
 use super::progress::{self, Progress};
 use super::results::{Measured, Results};
 use super::workload::Workload;
@@ -54,6 +54,7 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
         count_calls(results, index, &certificate, folder, &interrupt)?;
     }
     progress::end();
+    let _ = fs::remove_file(folder.join(SERVER_SAID));
     Ok(())
 }
 
@@ -81,8 +82,10 @@ fn count_calls(
         let counted = match counted {
             Ok(calls) => Ok(calls),
             Err(Uncounted::Row(why)) => Err(why.to_string()),
+            // It has nothing to count when its server dies either.
+            Err(Uncounted::Perf(why)) if results.has_calls() => Err(why.to_string()),
             Err(Uncounted::Perf(why)) => {
-                // What it refuses once, for want of permission say, it refuses always.
+                // What it refuses at first, for want of permission say, it refuses always.
                 results.no_calls = Some(why.to_string());
                 return Ok(());
             }

@@ -54,6 +54,9 @@ const TLS: &str = "/tls";
 const BRIDGES: [&str; 3] =
     ["/tungstenite-fixed", "/tungstenite-linear", "/tungstenite-exponential"];
 
+/// What the server that ran last said on stderr, in the folder of a run.
+pub(crate) const SERVER_SAID: &str = "server-said";
+
 /// How long a server may take to say where it listens: the JVM's take a second or two.
 const START: Duration = Duration::from_secs(30);
 
@@ -336,7 +339,7 @@ impl Running {
                 shell
             }
         };
-        let said = folder.join("server-said");
+        let said = folder.join(SERVER_SAID);
         let stderr = fs::File::create(&said)
             .map_err(|error| cannot(format!("{}: {error}", said.display())))?;
         command.args(server.args(service)).stdout(Stdio::piped()).stderr(stderr);

@@ -133,6 +133,12 @@ impl Results {
         serde_json::from_slice(&text).map_err(|error| named(error.to_string()))
     }
 
+    /// Whether the system calls of some row are known.
+    pub(crate) fn has_calls(&self) -> bool {
+        let mut rows = self.workloads.iter().flat_map(|measured| &measured.rows);
+        rows.any(|row| matches!(row.calls, Some(Ok(_))))
+    }
+
     /// Whether nothing is left to be measured.
     pub(crate) fn is_complete(&self) -> bool {
         let is_complete = |it: &Measured| {
