@@ -50,8 +50,8 @@
 //! `MSG_NOSIGNAL`; SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds a buffer
 //! while `Pool::take_to_wait` has one, which saves taking another for each attempt.
 //!
-//! An operation that need not wait does not yield, so after 128 of them in a row on a connection the
-//! ring is asked for what else there is.
+//! An operation that need not wait does not yield; once a task has used up its budget
+//! ([`owned_io::coop`]) the ring is asked for what else there is.
 //!
 //! # Known limits
 //!

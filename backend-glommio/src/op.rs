@@ -11,7 +11,7 @@ use std::{ptr, slice};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
-use owned_io::{IoBufMut, TRANSFER_BYTES_MAX};
+use owned_io::{IoBufMut, TRANSFER_BYTES_MAX, coop};
 
 /// A connected socket, registered with the reactor.
 #[derive(Debug)]
@@ -37,6 +37,7 @@ impl Tcp {
         let n = ready!(Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, bytes))?;
         // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
         unsafe { buf.set_buf_len(n) };
+        coop::consume_transfer(n);
         Poll::Ready(Ok(n))
     }
 

@@ -1,6 +1,5 @@
 //! [`GlommioStream`]: a socket registered with glommio's reactor.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -12,7 +11,7 @@ use std::task::{Context, Poll};
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
     BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
-    Runtime, ShutdownHandle, beside,
+    Runtime, ShutdownHandle, beside, coop,
 };
 use owned_io_os as os;
 
@@ -38,7 +37,6 @@ pub struct GlommioWriteHalf {
 #[derive(Debug)]
 struct Socket {
     tcp: Tcp,
-    budget: Budget,
 }
 
 pub(crate) fn stream(fd: OwnedFd) -> GlommioStream {
@@ -51,7 +49,7 @@ fn of_socket(socket: Rc<Socket>) -> GlommioStream {
 
 impl Socket {
     fn new(fd: OwnedFd) -> Self {
-        Self { tcp: Tcp::new(fd), budget: Budget::default() }
+        Self { tcp: Tcp::new(fd) }
     }
 }
 
@@ -73,7 +71,7 @@ impl OwnedRead for GlommioReadHalf {
             return BufResult(Ok(0), buf);
         }
         let tcp = &self.socket.tcp;
-        let result = self.socket.budget.spend(|cx| tcp.poll_read(cx, &mut buf)).await;
+        let result = spend(|cx| tcp.poll_read(cx, &mut buf)).await;
         BufResult(result, buf)
     }
 
@@ -89,7 +87,7 @@ impl OwnedRead for GlommioReadHalf {
             // Said only to those for whom there is something to read.
             Err(exhausted) => tcp.poll_readable(cx).map(|()| Err(exhausted.into())),
         };
-        self.socket.budget.spend(read).await
+        spend(read).await
     }
 }
 
@@ -105,7 +103,7 @@ impl OwnedWrite for GlommioWriteHalf {
             }
             result => Poll::Ready(result),
         };
-        let result = self.socket.budget.spend(write).await;
+        let result = spend(write).await;
         BufResult(result.and_then(os::check_written), buf)
     }
 
@@ -127,7 +125,7 @@ impl OwnedWrite for GlommioWriteHalf {
                 result => Poll::Ready(result),
             }
         };
-        let result = self.socket.budget.spend(write).await;
+        let result = spend(write).await;
         BufResult(result.and_then(os::check_written), bufs)
     }
 
@@ -165,33 +163,13 @@ impl Drop for Socket {
     }
 }
 
-/// How many operations may follow each other without waiting before others have their turn. glommio
-/// does not count: a connection that always has bytes to read would be the only one served. As many
-/// as tokio allows a task; they take some 200 µs, beside which a turn costs little.
-const IN_A_ROW_MAX: u32 = 128;
-
-/// Counts a connection's operations that did not have to wait. One that has to lets others have their
-/// turn, so the writes of an echo, which hardly ever wait, need no turn of their own.
-#[derive(Debug, Default)]
-struct Budget {
-    in_a_row: Cell<u32>,
-}
-
-impl Budget {
-    /// Polls `operation` until it is ready, after others had their turn if that is due.
-    async fn spend<T>(&self, mut operation: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-        if self.in_a_row.get() >= IN_A_ROW_MAX {
-            self.in_a_row.set(0);
-            turn().await;
-        }
-        self.in_a_row.set(self.in_a_row.get() + 1);
-        poll_fn(|cx| {
-            let polled = operation(cx);
-            if polled.is_pending() {
-                self.in_a_row.set(0);
-            }
-            polled
-        })
-        .await
+/// Waits for an operation, after other tasks and I/O had their turn if the task has used up its
+/// [budget](coop). glommio itself counts no work: a connection that always has bytes to read would be
+/// the only one served.
+async fn spend<T>(operation: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    if !coop::has_budget() {
+        turn().await;
+        coop::refill();
     }
+    poll_fn(operation).await
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use owned_io::backend::run_main;
-use owned_io::{Panicked, Runtime};
+use owned_io::{Panicked, Runtime, coop};
 
 use crate::core::{Action, Core, Time};
 use crate::host::HostId;
@@ -20,8 +20,9 @@ use crate::runtime::{Config, Sim};
 use crate::slab::{Key, Slab};
 use crate::trace::What;
 
-/// What one turn of a task takes by the virtual clock, so that timers are reached even while some
-/// task is always ready: a microsecond, in nanoseconds. All hosts share the one core.
+/// What one turn of a task takes by the virtual clock, beside the work that it
+/// [consumes](owned_io::coop): a microsecond, in nanoseconds. So timers are reached even while some task
+/// is always ready. All hosts share the one core.
 const TURN_TAKES: Time = 1_000;
 
 /// How long, by the real clock, a world with nothing left to do waits for a wake from another
@@ -206,6 +207,8 @@ impl Shared {
             let key = woken.key;
             let waker = Waker::from(woken);
             let mut cx = Context::from_waker(&waker);
+            coop::refill();
+            let spent_before = coop::spent_nanos();
             if key == MAIN {
                 if let Poll::Ready(output) = main.as_mut().poll(&mut cx) {
                     return output;
@@ -213,6 +216,8 @@ impl Shared {
             } else {
                 self.poll_task(key, &mut cx);
             }
+            coop::refill();
+            self.core.borrow_mut().now += coop::spent_nanos() - spent_before;
             if let Some(why) = self.failure.take() {
                 panic!("{why}");
             }

@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
-    BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle,
+    BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle, coop,
 };
 
 use crate::connection::{BUFFER_BYTES, End, Side, Socket};
@@ -70,6 +70,7 @@ impl OwnedRead for SimReadHalf {
         self.end.readable().await;
         let mut buf = held.give_back();
         let result = self.end.try_with(|core, socket| core.read(socket, &mut buf));
+        coop::consume_transfer(buf.buf_len());
         BufResult(result, buf)
     }
 
@@ -80,6 +81,7 @@ impl OwnedRead for SimReadHalf {
         pending.finish();
         let mut buf = pool.take()?;
         self.end.try_with(|core, socket| core.read(socket, &mut buf))?;
+        coop::consume_transfer(buf.len());
         Ok(buf)
     }
 }
@@ -149,12 +151,15 @@ impl StreamEnd {
         self.with(f).unwrap_or_else(|| Err(error(ECONNRESET)))
     }
 
-    /// One time in four an operation that could be done at once is done a little later.
+    /// One time in four an operation that could be done at once is done a little later; and always
+    /// once the task has used up its budget.
     async fn begin(&self) {
         let mut later = self.with(|core, _| core.dice.one_in(4)).unwrap_or(false);
+        later |= !coop::has_budget();
         poll_fn(|cx| {
             if std::mem::take(&mut later) {
                 cx.waker().wake_by_ref();
+                coop::refill();
                 return Poll::Pending;
             }
             Poll::Ready(())
@@ -188,6 +193,7 @@ impl StreamEnd {
             self.with(write).unwrap_or_else(|| Poll::Ready(Err(error(ECONNRESET))))
         };
         let result = poll_fn(poll).await;
+        coop::consume_transfer(*result.as_ref().unwrap_or(&0));
         BufResult(result, held.give_back())
     }
 }

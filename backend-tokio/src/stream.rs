@@ -4,13 +4,14 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
     BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
-    ShutdownHandle, TRANSFER_BYTES_MAX,
+    ShutdownHandle, TRANSFER_BYTES_MAX, coop,
 };
 use owned_io_os as os;
 use tokio::io::Interest;
@@ -149,7 +150,10 @@ fn poll_io(
     asked: usize,
     mut transfer: impl FnMut() -> io::Result<usize>,
 ) -> Poll<io::Result<usize>> {
-    // Each turn but the last ends with readiness cleared; bounded by tokio's budget for a task.
+    if !coop::has_budget() {
+        return poll_yield(cx);
+    }
+    // Each round but the last ends with readiness cleared; bounded by tokio's budget for a task.
     loop {
         ready!(if interest.is_readable() {
             tcp.poll_read_ready(cx)
@@ -169,6 +173,15 @@ fn poll_io(
             Err(error) => return Poll::Ready(Err(error)),
         }
     }
+}
+
+/// Ends the task's turn: it is polled again once tokio has asked for I/O and has run the other tasks.
+#[cold]
+fn poll_yield<T>(cx: &mut Context<'_>) -> Poll<T> {
+    // Its first poll is all there is to it: it puts the waker behind those of the driver.
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
+    coop::refill();
+    Poll::Pending
 }
 
 /// Nothing new is lost by it: epoll is asked by this thread only, and not while a task is polled.

@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::slice;
 
-use owned_io::{IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX};
+use owned_io::{IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use socket2::SockRef;
 
@@ -27,6 +27,7 @@ pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize
     let (_, n) = recv(fd, room, RecvFlags::DONTWAIT)?;
     // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
     unsafe { buf.set_buf_len(n) };
+    coop::consume_transfer(n);
     Ok(n)
 }
 
@@ -61,6 +62,7 @@ pub fn try_write(fd: BorrowedFd<'_>, buf: &impl IoBuf) -> io::Result<usize> {
     let bytes = buf.buf_bytes();
     let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
     let n = send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    coop::consume_transfer(n);
     check_written(n)
 }
 
@@ -74,6 +76,7 @@ pub fn try_write_vectored<B: IoBuf>(fd: BorrowedFd<'_>, bufs: &mut IoVec<B>) -> 
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let n = sendmsg(fd, bufs.as_io_slices(), &mut SendAncillaryBuffer::default(), flags)?;
     let n = check_written(n)?;
+    coop::consume_transfer(n);
     bufs.advance(n);
     Ok(n)
 }

@@ -5,6 +5,7 @@ compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `io
 
 mod beside;
 mod buf;
+pub mod coop;
 mod net;
 mod pool;
 mod read;

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::mem;
 
-use crate::IoBuf;
+use crate::{IoBuf, TRANSFER_BYTES_MAX};
 
 /// The most pieces that one vectored write passes to the kernel: `IOV_MAX` of Linux
 /// (`include/uapi/linux/uio.h`, `UIO_MAXIOV`). More are written by further operations.
@@ -30,8 +30,8 @@ pub const IOV_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct IoVec<B> {
     bufs: Vec<B>,
-    /// One entry for each buffer that is not empty, in order. Invariant: entries from `written` on
-    /// lie within the initialised bytes of a buffer in `bufs`, none of them empty.
+    /// The bytes of the buffers in order, at most [`TRANSFER_BYTES_MAX`] to an entry. Invariant: entries
+    /// from `written` on lie within the initialised bytes of a buffer in `bufs`, none of them empty.
     pieces: Vec<RawPiece>,
     /// How many pieces, from the first on, were written whole.
     written: usize,
@@ -65,10 +65,14 @@ impl<B: IoBuf> IoVec<B> {
 
     /// Adds `buf` at the end.
     pub fn push(&mut self, buf: B) {
-        let len = buf.buf_len();
-        if len > 0 {
-            self.pieces.push(RawPiece { ptr: buf.buf_ptr(), len });
-            self.bytes_left += len;
+        let (mut ptr, len) = (buf.buf_ptr(), buf.buf_len());
+        self.bytes_left += len;
+        let mut left = len;
+        while left > 0 {
+            let len = left.min(TRANSFER_BYTES_MAX);
+            self.pieces.push(RawPiece { ptr, len });
+            ptr = ptr.wrapping_add(len);
+            left -= len;
         }
         self.bufs.push(buf);
     }
@@ -78,7 +82,8 @@ impl<B: IoBuf> IoVec<B> {
         self.bytes_left
     }
 
-    /// How many bytes the next operation can write at most: those of its [`IOV_MAX`] pieces.
+    /// How many bytes the next operation can write at most: those of
+    /// [`as_io_slices`](Self::as_io_slices).
     pub fn bytes_next(&self) -> usize {
         self.as_io_slices().iter().map(|piece| piece.len()).sum()
     }
@@ -125,18 +130,30 @@ impl<B: IoBuf> IoVec<B> {
         }
     }
 
-    /// What the next operation writes: the first [`IOV_MAX`] pieces that are left.
+    /// What the next operation writes: the first pieces that are left, at most [`IOV_MAX`] of them and
+    /// at most [`TRANSFER_BYTES_MAX`] bytes.
     ///
     /// For backends. The array and the bytes keep their address while the `IoVec` moves, as long
     /// as nothing is pushed, advanced or cleared.
     pub fn as_io_slices(&self) -> &[IoSlice<'_>] {
         let left = &self.pieces[self.written..];
         let next = &left[..left.len().min(IOV_MAX)];
+        let next = if self.bytes_left > TRANSFER_BYTES_MAX { first_transfer(next) } else { next };
         // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, which `RawPiece` has too.
         // By the invariant each piece is within initialised bytes of a buffer that this value owns,
         // and the borrow of `self` keeps the buffers where they are and as they are.
         unsafe { mem::transmute::<&[RawPiece], &[IoSlice<'_>]>(next) }
     }
+}
+
+/// The first of `pieces`, as many as one operation transfers.
+fn first_transfer(pieces: &[RawPiece]) -> &[RawPiece] {
+    let mut bytes = 0;
+    let fits = pieces.iter().take_while(|piece| {
+        bytes += piece.len;
+        bytes <= TRANSFER_BYTES_MAX
+    });
+    &pieces[..fits.count()]
 }
 
 impl<B: IoBuf> Default for IoVec<B> {
