@@ -1,4 +1,4 @@
-//! What the server is told: by flags, by a TOML file, or by both, flags first.
+//! [`Flags`] and [`Options`]: what may be said, and what is made of it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
-use owned_io_websocket::bridge::Strategy;
+use clap::{Args, Parser};
 use serde::Deserialize;
 
+use super::{Config, Deflate, Engine, Limits, Log, Ring, Service};
 use crate::tls::Tls;
 
 /// A streaming server that runs on any of several async runtimes.
@@ -117,174 +117,6 @@ pub struct Options {
     /// How to write logs [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log: Option<Log>,
-}
-
-/// The two named sets of ring settings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ring {
-    /// The runtime's own.
-    #[default]
-    Default,
-    /// Those that serve a loaded server best.
-    Tuned,
-}
-
-/// What speaks the protocol of WebSockets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// Ours, which works on buffers that operations own.
-    #[default]
-    Native,
-    /// tungstenite over buffers of 8 KiB.
-    TungsteniteFixed,
-    /// tungstenite over buffers that grow by 128 KiB.
-    TungsteniteLinear,
-    /// tungstenite over buffers that double, and are the worker's.
-    TungsteniteExponential,
-}
-
-impl Engine {
-    /// All of them, the default first.
-    pub const ALL: [Self; 4] = [
-        Self::Native,
-        Self::TungsteniteFixed,
-        Self::TungsteniteLinear,
-        Self::TungsteniteExponential,
-    ];
-
-    /// The buffers of a bridge; none for the native engine.
-    pub const fn strategy(self) -> Option<Strategy> {
-        match self {
-            Self::Native => None,
-            Self::TungsteniteFixed => Some(Strategy::FIXED),
-            Self::TungsteniteLinear => Some(Strategy::LINEAR),
-            Self::TungsteniteExponential => Some(Strategy::EXPONENTIAL),
-        }
-    }
-}
-
-/// How to compress WebSocket messages (RFC 7692).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Deflate {
-    /// Not at all: it takes more of the processor than all the rest, and can give secrets away, so it is
-    /// for whoever runs the server to choose.
-    #[default]
-    Off,
-    /// Each message for itself, by what all connections of a worker share.
-    Shared,
-    /// With context takeover, where the client allows or asks for it: each connection has its own.
-    Takeover,
-}
-
-/// How to write logs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Log {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// What the server does: [`Options`] with nothing left open.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Config {
-    /// Name of the runtime, if one was chosen.
-    pub runtime: Option<String>,
-    /// How many workers.
-    pub workers: NonZeroUsize,
-    /// Which ring settings.
-    pub ring: Ring,
-    /// Where to serve what; at least one.
-    pub listeners: Vec<(Service, SocketAddr)>,
-    /// Who the server is, where a service is over TLS.
-    pub tls: Option<Tls>,
-    /// What speaks the protocol of WebSockets.
-    pub engine: Engine,
-    /// How it compresses their messages: not at all, unless it is the native one.
-    pub deflate: Deflate,
-    /// What connections may use.
-    pub limits: Limits,
-    /// How long connections have to finish.
-    pub drain: Duration,
-    /// How to write logs.
-    pub log: Log,
-}
-
-/// What a listener serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// See [`echo`](crate::service::echo).
-    Echo,
-    /// See [`sink`](crate::service::sink).
-    Sink,
-    /// See [`source`](crate::service::source).
-    Source,
-    /// See [`http`](crate::service::http).
-    Http,
-    /// As echo, over TLS.
-    EchoTls,
-    /// As sink, over TLS.
-    SinkTls,
-    /// As source, over TLS.
-    SourceTls,
-    /// As http, over TLS.
-    Https,
-}
-
-impl Service {
-    /// Whether it is one of the first four, over TLS.
-    pub(crate) const fn is_over_tls(self) -> bool {
-        matches!(self, Self::EchoTls | Self::SinkTls | Self::SourceTls | Self::Https)
-    }
-}
-
-impl fmt::Display for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Echo => "echo",
-            Self::Sink => "sink",
-            Self::Source => "source",
-            Self::Http => "http",
-            Self::EchoTls => "echo-tls",
-            Self::SinkTls => "sink-tls",
-            Self::SourceTls => "source-tls",
-            Self::Https => "https",
-        })
-    }
-}
-
-/// What connections may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections a worker serves at once. Default 16,000: fits the descriptors that many systems
-    /// allow a process (20,000), with room for the runtime's own.
-    pub connections_max: usize,
-    /// Bytes of a message. Default 16 MiB: the largest that the workloads ask for.
-    pub message_bytes_max: usize,
-    /// Bytes that a worker commits to messages announced but not received: over TCP, and as many over
-    /// WebSocket. Default 256 MiB.
-    pub announced_bytes_max: usize,
-    /// How long a message may take once it is announced, and to be taken. Default 30 s: 16 MiB at 5
-    /// Mbit/s. Over WebSocket, where several are sent at once, it is how long the peer may take nothing of
-    /// what is written.
-    pub message_time_max: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections_max: 16_000,
-            message_bytes_max: 16 << 20,
-            announced_bytes_max: 256 << 20,
-            message_time_max: Duration::from_secs(30),
-        }
-    }
 }
 
 impl Flags {

@@ -1,0 +1,31 @@
+//! [`Limits`]: what connections may use.
+
+use std::time::Duration;
+
+/// What connections may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections a worker serves at once. Default 16,000: fits the descriptors that many systems
+    /// allow a process (20,000), with room for the runtime's own.
+    pub connections_max: usize,
+    /// Bytes of a message. Default 16 MiB: the largest that the workloads ask for.
+    pub message_bytes_max: usize,
+    /// Bytes that a worker commits to messages announced but not received: over TCP, and as many over
+    /// WebSocket. Default 256 MiB.
+    pub announced_bytes_max: usize,
+    /// How long a message may take once it is announced, and to be taken. Default 30 s: 16 MiB at 5
+    /// Mbit/s. Over WebSocket, where several are sent at once, it is how long the peer may take nothing of
+    /// what is written.
+    pub message_time_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 16_000,
+            message_bytes_max: 16 << 20,
+            announced_bytes_max: 256 << 20,
+            message_time_max: Duration::from_secs(30),
+        }
+    }
+}
