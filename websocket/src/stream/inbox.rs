@@ -20,6 +20,9 @@ pub(super) struct Inbox {
     /// How much of `buf` is consumed. If that is all, it is given up when more is asked for.
     at: usize,
     assembly: Option<Assembly>,
+    /// Whether the transport has read once more since the start of what is under way was checked: it had
+    /// that start in its hands then, as a rule.
+    spans_reads: bool,
     /// Of the frame that comes in pieces, how many bytes are missing. None of them is in `buf`.
     frame_bytes_left: usize,
     /// The peer's close frame, if it has come.
@@ -74,6 +77,7 @@ impl Inbox {
             buf: None,
             at: 0,
             assembly: None,
+            spans_reads: false,
             frame_bytes_left: 0,
             peer_close: None,
             inflation,
@@ -132,12 +136,17 @@ impl Inbox {
     }
 
     /// The message that was found.
+    ///
+    /// # Panics
+    /// If it is text, and the transport changed what it had received of it.
     #[inline]
     pub(super) fn message(&mut self, found: Found) -> Message<'_> {
         let kind = found.kind;
+        let is_exposed = self.spans_reads && matches!(found.place, Place::Assembly);
         let payload = &*self.piece(found).payload;
         match kind {
             Kind::Binary => Message::Binary(payload),
+            Kind::Text if is_exposed => Message::Text(text_again(payload)),
             Kind::Text => Message::Text(text(payload)),
         }
     }
@@ -179,9 +188,9 @@ impl Inbox {
     /// To be followed by [`put`](Self::put), or by [`put_direct`](Self::put_direct).
     pub(super) fn room(&mut self) -> Option<Room> {
         let at = mem::take(&mut self.at);
-        if let Some(buf) = self.buf.take()
-            && at < buf.len()
-        {
+        let rest = self.buf.take().filter(|buf| at < buf.len());
+        self.spans_reads = rest.is_some() || self.assembly.is_some();
+        if let Some(buf) = rest {
             return Some(Room::Behind(self.moved_to_front(buf, at)));
         }
         match &mut self.assembly {
@@ -345,12 +354,27 @@ impl Found {
     }
 }
 
-/// The text of a message.
+/// The text of a message that was checked with no read since.
 #[inline]
 #[expect(unsafe_code, reason = "to look at it once more takes half as long as all the rest")]
 fn text(payload: &[u8]) -> &str {
     debug_assert!(str::from_utf8(payload).is_ok());
-    // SAFETY: this is a whole message of text, from its first piece to its last. The receiver has checked
-    // each of them, in order, and that the last ends with a character; nobody else has them meanwhile.
+    // SAFETY: this is a whole message of text, from its first piece to its last, and every byte of it was
+    // checked after the last read began (`Inbox::message` sends others to `text_again`):
+    // - Where it was received, the receiver checked all of it, those bytes included that it had unmasked
+    //   before, in the very call that found it.
+    // - In the assembly, every piece was checked as it was decoded or decompressed, in order, the last one
+    //   for ending with a character. No read began between the first of these checks and now.
+    // What was checked is in a buffer that `Inbox` owns alone. Only `Inbox::room` hands it to a transport,
+    // and `Inbox::piece` to the application; which consumes it, and text has no piece in it that was.
     unsafe { str::from_utf8_unchecked(payload) }
+}
+
+/// The text of a message that a transport may have opened and changed, by safe code of its own, since the
+/// receiver checked it: it is lent the buffer with all that was received before, to read the rest
+/// behind it.
+#[cold]
+fn text_again(payload: &[u8]) -> &str {
+    let checked = simdutf8::basic::from_utf8(payload);
+    checked.expect("the transport changed bytes that were received")
 }

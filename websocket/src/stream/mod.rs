@@ -100,7 +100,7 @@ pub enum Received<'a> {
     /// It is where it was received, until the next is asked for.
     Borrowed(Message<'a>),
     /// One that was put together: its buffer, moved out, for [`Outgoing::write_bytes`] or for keeping.
-    /// Text is UTF-8.
+    /// Text is UTF-8, unless the transport changed bytes that it had received.
     Owned(Kind, Bytes),
 }
 
