@@ -4,7 +4,7 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 use libfuzzer_sys::fuzz_target;
-use owned_io::{OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::Deflate;
 use owned_io_websocket::handshake::{Key, Offer};
@@ -52,7 +52,7 @@ async fn serve(wire: Vec<u8>, takes_over: bool, in_pieces: bool) -> Got {
     let mut config = PoolConfig::default();
     config.buf_bytes = BUF_BYTES;
     let pool = Pool::new(config);
-    let buffers = Buffers::new(pool.clone(), 1 << 20);
+    let buffers = Buffers::new(pool.clone(), MemoryBudget::new(1 << 20));
     let mut config = Config::default();
     config.message_bytes_max = MESSAGE_BYTES_MAX;
     let mut deflate = Deflate::default();

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
-use owned_io::{OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, Received, WebSocket, accept};
@@ -58,7 +58,7 @@ async fn serve(cut: u8, habits: Habits, wire: Vec<u8>) -> Vec<Got> {
     let mut config = PoolConfig::default();
     config.buf_bytes = BUF_BYTES;
     let pool = Pool::new(config);
-    let buffers = Buffers::new(pool.clone(), ASSEMBLED_BYTES_MAX).aligned_to(64);
+    let buffers = Buffers::new(pool.clone(), MemoryBudget::new(ASSEMBLED_BYTES_MAX)).aligned_to(64);
     let (a, raw) = pipe();
     let peer = Sim::spawn(peer(raw, cut, habits, wire));
     let mut config = Config::default();

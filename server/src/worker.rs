@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use owned_io::{
-    BoundAddr, ByteStream, ListenOptions, Pool, PoolConfig, Runtime, StopSignal, Worker,
-    WorkersConfig, beside,
+    BoundAddr, ByteStream, ListenOptions, MemoryBudget, Pool, PoolConfig, Runtime, StopSignal,
+    Worker, WorkersConfig, beside,
 };
 use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
@@ -174,7 +174,7 @@ impl Resources {
             frames: frames.clone(),
             budget: Budget::new(limits.announced_bytes_max),
             tls: WorkerTls::new(config.tls.clone(), frames.clone()),
-            buffers: Buffers::new(frames, limits.announced_bytes_max),
+            buffers: Buffers::new(frames, MemoryBudget::new(limits.announced_bytes_max)),
             pattern: Pattern::default(),
             engine,
             deflate,

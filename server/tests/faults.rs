@@ -12,8 +12,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use owned_io::{
-    ByteStream, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, StopSignal, timeout,
+    ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, StopSignal, timeout,
 };
 use owned_io_server::accept::{accept_loop, as_it_came};
 use owned_io_server::config::{Deflate, Engine, Limits};
@@ -291,7 +291,7 @@ async fn subscribe(stream: SimStream, buffers: Buffers, events: Rc<Events>) -> R
 }
 
 fn buffers() -> Buffers {
-    Buffers::new(Pool::new(PoolConfig::default()), 1 << 24)
+    Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 24))
 }
 
 async fn upgrade(stream: SimStream, path: &str) -> Result<WebSocket<SimStream>, Error> {

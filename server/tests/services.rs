@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use owned_io::{
-    BufResult, ByteStream, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime,
+    BufResult, ByteStream, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool,
+    PoolConfig, Runtime,
 };
 use owned_io_server::config::{Deflate, Engine, Limits};
 use owned_io_server::connections::Connections;
@@ -349,7 +349,7 @@ fn serve(
     let connections = Connections::default();
     let connection = connections.add(server.shutdown_handle());
     let entry = connection.entry();
-    let buffers = Buffers::new(Pool::new(PoolConfig::default()), 0);
+    let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(0));
     let (pattern, limits) = (Pattern::default(), Limits::default());
     let serving = http::serve::<Sim>(server, entry, buffers, pattern, engine, deflate, limits);
     let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
@@ -364,7 +364,10 @@ async fn upgrade(
     limits: Limits,
 ) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
     let (client, server) = pipe();
-    let buffers = Buffers::new(Pool::new(PoolConfig::default()), limits.announced_bytes_max);
+    let buffers = Buffers::new(
+        Pool::new(PoolConfig::default()),
+        MemoryBudget::new(limits.announced_bytes_max),
+    );
     let entry = Connections::default().add(server.shutdown_handle()).entry();
     let (shared, pattern) = (buffers.clone(), Pattern::default());
     let serving = http::serve::<Sim>(server, entry, shared, pattern, engine, deflate, limits);

@@ -6,6 +6,7 @@ compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `io
 mod beside;
 mod buf;
 pub mod coop;
+mod memory;
 mod net;
 mod pool;
 mod read;
@@ -33,6 +34,7 @@ pub mod backend {
 
 pub use beside::{Ready, beside};
 pub use buf::{IoBuf, IoBufMut};
+pub use memory::{MemoryAccount, MemoryBudget, MemoryExhausted, Reservation};
 pub use net::{
     ACCEPT_BATCH_MAX, AddrError, BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream,
     is_exhaustion,

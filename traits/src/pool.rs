@@ -80,16 +80,20 @@ impl Pool {
     /// An empty buffer of [`buf_bytes`](PoolConfig::buf_bytes) capacity.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when [`leased_max`](PoolConfig::leased_max) are in use.
+    /// [`PoolExhausted`] when [`leased_max`](PoolConfig::leased_max) are in use, or the allocator has no
+    /// memory for another one.
     #[inline]
     pub fn take(&self) -> Result<PoolBuf, PoolExhausted> {
         let Shared { config, leased, idle } = &*self.shared;
         if leased.get() == config.leased_max {
-            return Err(PoolExhausted { leased_max: config.leased_max });
+            return Err(PoolExhausted { leased_max: Some(config.leased_max) });
         }
-        leased.set(leased.get() + 1);
         let reused = idle.borrow_mut().pop();
-        let buffer = reused.unwrap_or_else(|| Buffer::new(config.buf_bytes));
+        let buffer = match reused {
+            Some(buffer) => buffer,
+            None => Buffer::new(config.buf_bytes)?,
+        };
+        leased.set(leased.get() + 1);
         Ok(PoolBuf { buffer: Some(buffer), pool: Rc::clone(&self.shared) })
     }
 
@@ -131,8 +135,11 @@ struct Buffer {
 
 impl Buffer {
     #[cold]
-    fn new(capacity: usize) -> Box<Self> {
-        Box::new(Self { bytes: Vec::with_capacity(capacity) })
+    fn new(capacity: usize) -> Result<Box<Self>, PoolExhausted> {
+        let mut bytes = Vec::new();
+        let reserved = bytes.try_reserve_exact(capacity);
+        reserved.map_err(|_| PoolExhausted { leased_max: None })?;
+        Ok(Box::new(Self { bytes }))
     }
 }
 
@@ -208,15 +215,20 @@ unsafe impl IoBufMut for PoolBuf {
     }
 }
 
-/// All buffers of a [`Pool`] are in use. Nothing was lost: trying again later is right.
+/// All buffers of a [`Pool`] are in use, or there is no memory for another one. Nothing was lost: trying
+/// again later is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolExhausted {
-    leased_max: usize,
+    /// None: it was the allocator that refused.
+    leased_max: Option<usize>,
 }
 
 impl fmt::Display for PoolExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "all {} buffers of the pool are in use", self.leased_max)
+        match self.leased_max {
+            Some(leased_max) => write!(f, "all {leased_max} buffers of the pool are in use"),
+            None => f.write_str("there is no memory for another buffer of the pool"),
+        }
     }
 }
 
@@ -242,6 +254,15 @@ mod tests {
         drop(buf);
         let buf = pool.take().unwrap();
         assert_eq!((buf.buf_ptr(), buf.len(), pool.leased()), (ptr, 0, 1));
+    }
+
+    #[test]
+    fn a_buffer_that_cannot_be_allocated_is_an_error() {
+        let pool =
+            Pool::new(PoolConfig { buf_bytes: isize::MAX as usize, leased_max: 1, idle_max: 1 });
+        let refused = pool.take().unwrap_err().to_string();
+        assert_eq!(refused, "there is no memory for another buffer of the pool");
+        assert_eq!(pool.leased(), 0);
     }
 
     #[test]

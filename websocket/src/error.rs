@@ -72,9 +72,9 @@ pub enum Limit {
     Message,
     /// [`queue_bytes_max`](crate::Config::queue_bytes_max).
     Queue,
-    /// What the [`Buffers`](crate::stream::Buffers) of a worker may promise to messages that are being
-    /// assembled, less what they have promised already.
-    Promised,
+    /// What a connection can ever hold of its worker's [memory](crate::stream::Buffers::new); or what it
+    /// holds, because it was evicted; or what there is just now, for a message that is to be sent.
+    Memory,
 }
 
 /// What took too long.
@@ -121,7 +121,7 @@ impl Error {
             Self::Peer(Violation::EndedWithoutClose) => return None,
             Self::Peer(_) => CloseCode::PROTOCOL_ERROR,
             Self::Limit { limit: Limit::Frame | Limit::Message, .. } => CloseCode::TOO_LARGE,
-            Self::Limit { limit: Limit::Promised, .. } => CloseCode::TRY_AGAIN,
+            Self::Limit { limit: Limit::Memory, .. } => CloseCode::TRY_AGAIN,
             Self::Timeout(Timeout::Pong) => CloseCode::INTERNAL_ERROR,
             Self::Timeout(Timeout::Idle) => CloseCode::GOING_AWAY,
             Self::Timeout(Timeout::Message) => CloseCode::POLICY,
@@ -153,7 +153,7 @@ impl fmt::Display for Error {
                     Limit::Frame => "frame",
                     Limit::Message => "message",
                     Limit::Queue => "write queue",
-                    Limit::Promised => "promise to a message",
+                    Limit::Memory => "memory of a connection",
                 };
                 write!(f, "{what} of {got} bytes exceeds the limit of {max}")
             }

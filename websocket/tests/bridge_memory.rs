@@ -7,7 +7,7 @@ mod counting;
 use std::time::Duration;
 
 use counting::live_bytes;
-use owned_io::{Pool, PoolConfig, Runtime, beside};
+use owned_io::{MemoryBudget, Pool, PoolConfig, Runtime, beside};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::Config;
 use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing, Strategy};
@@ -46,7 +46,7 @@ fn bytes_kept<I: AnyIncoming + 'static, O: AnyOutgoing + 'static>(
     let mut bytes = 0;
     owned_io_sim::block_on(async {
         let (a, b) = pipe();
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 << 20);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
         let shared = buffers.clone();
         let accepting = Sim::spawn(async move { accept(a, shared).await });
         let config = Config::default();

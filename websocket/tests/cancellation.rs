@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use common::{BINARY, CLOSE, FIN, Role, TEXT, frame};
 use ends::{NORMAL, Socket, buffers, pair, raw_client};
-use owned_io::{OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Config as SimConfig, Sim, pipe};
 use owned_io_websocket::Config;
 use owned_io_websocket::handshake::Offer;
@@ -186,7 +186,7 @@ fn a_handshake_drops_the_connection_and_gives_its_buffers_back() {
     for asks in [false, true] {
         let is_open = simulate(30, |mut waits| async move {
             let (a, b) = pipe();
-            let own = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
+            let own = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 20));
             let offer = Offer::default();
             let (opened, peer) = if asks {
                 let peer = Sim::spawn(async move {

@@ -7,7 +7,7 @@ mod ends;
 use common::{BINARY, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, Socket, buffers, pair, read_to_end, simulate};
 use flate2::{Compress, Compression, FlushCompress};
-use owned_io::{OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::{DECOMPRESSOR_BYTES, Deflate};
 use owned_io_websocket::handshake::{HandshakeError, Key, Offer, accept_key};
@@ -262,7 +262,7 @@ fn a_long_compressed_frame_comes_through_small_buffers() {
         ];
         let mut pool = PoolConfig::default();
         pool.buf_bytes = 1000;
-        let buffers = Buffers::new(Pool::new(pool), 1 << 20);
+        let buffers = Buffers::new(Pool::new(pool), MemoryBudget::new(1 << 20));
         let (messages, ..) = received(with(takeover()), buffers, &frames.concat()).await;
         assert!(messages == [&message[..], b"Hello"]);
     });
@@ -419,11 +419,16 @@ fn a_message_that_gets_too_long() {
         let (_, failure, _) = received(config, buffers(), &fragments.concat()).await;
         assert_eq!(failure, Some(limit));
 
-        // The same, where it is the worker that has not so much to promise.
-        let small = Buffers::new(Pool::new(PoolConfig::default()), 60_000);
-        let (_, failure, sent) = received(with(takeover()), small.clone(), &message(70_000)).await;
+        // The same, where it is the worker that has not so much memory.
+        let small = Buffers::new(
+            Pool::new(PoolConfig::default()),
+            MemoryBudget::new(120_000 + DECOMPRESSOR_BYTES),
+        );
+        let mut long = with(takeover());
+        long.message_bytes_max = 1 << 20;
+        let (_, failure, sent) = received(long, small.clone(), &message(500_000)).await;
         assert!(
-            matches!(failure, Some(Protocol::Limit { limit: Limit::Promised, .. })),
+            matches!(failure, Some(Protocol::Limit { limit: Limit::Memory, .. })),
             "{failure:?}"
         );
         assert_eq!(sent, b"\x88\x02\x03\xF5"); // 1013
@@ -438,11 +443,14 @@ fn a_message_that_gets_too_long() {
 #[test]
 fn decompressors_of_incomplete_messages_are_promised() {
     simulate(|| async {
-        let few = || Buffers::new(Pool::new(PoolConfig::default()), 10_000);
+        let few = || Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(10_000));
         let text = json(1000);
         let wire = compressed(&text);
         let whole = frame(Role::Server, FIN | COMPRESSED | TEXT, &wire);
-        let many = Buffers::new(Pool::new(PoolConfig::default()), 10_000 + DECOMPRESSOR_BYTES);
+        let many = Buffers::new(
+            Pool::new(PoolConfig::default()),
+            MemoryBudget::new(10_000 + DECOMPRESSOR_BYTES),
+        );
         let in_parts = [
             frame(Role::Server, COMPRESSED | TEXT, &wire[..50]),
             frame(Role::Server, FIN | CONTINUATION, &wire[50..]),
@@ -458,7 +466,7 @@ fn decompressors_of_incomplete_messages_are_promised() {
         }
         let (messages, failure, _) = received(with(Deflate::default()), few(), &in_parts).await;
         assert_eq!(messages.len(), 0);
-        let promised = matches!(failure, Some(Protocol::Limit { limit: Limit::Promised, .. }));
+        let promised = matches!(failure, Some(Protocol::Limit { limit: Limit::Memory, .. }));
         assert!(promised, "{failure:?}");
     });
 }

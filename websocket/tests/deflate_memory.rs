@@ -5,7 +5,7 @@ mod counting;
 use std::time::Duration;
 
 use counting::{allocations, live_bytes, peak_bytes};
-use owned_io::{OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use owned_io::{MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::{COMPRESSOR_BYTES_MAX, DECOMPRESSOR_BYTES, Deflate};
 use owned_io_websocket::handshake::Offer;
@@ -80,7 +80,7 @@ fn bytes_each(deflate: Option<Deflate>) -> isize {
     let text = "{\"price\":1.25,\"symbol\":\"ABC\"},".repeat(40);
     let mut bytes = 0;
     owned_io_sim::block_on(async {
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 30));
         let mut idle = Vec::new();
         for pair in -1..PAIRS {
             if pair == 0 {
@@ -110,7 +110,8 @@ fn once_warm_an_echo_allocates_nothing() {
     let text = "{\"price\":1.25,\"symbol\":\"ABC\"},".repeat(1000);
     for takeover in [false, true] {
         owned_io_sim::block_on(async {
-            let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
+            let buffers =
+                Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 30));
             let (mut server, mut client) = pair(config(deflate(takeover, 15)), &buffers).await;
             let mut before = 0;
             for round in 0..40 {
@@ -131,7 +132,8 @@ fn a_bomb_does_not_get_the_memory() {
     const BYTES_MAX: usize = 512 * 1024;
     for takeover in [false, true] {
         owned_io_sim::block_on(async {
-            let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 30);
+            let buffers =
+                Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 30));
             let mut limited = config(deflate(takeover, 15));
             limited.message_bytes_max = BYTES_MAX;
             limited.queue_bytes_max = 32 << 20;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use counting::{allocations, live_bytes};
-use owned_io::{OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use owned_io::{MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{
@@ -22,7 +22,8 @@ fn echo_of_every_size_in_both_roles() {
     for (moves_out, allowed) in [(false, 0), (true, 2 * 2 * 20)] {
         owned_io_sim::block_on(async {
             let (a, b) = pipe();
-            let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
+            let buffers =
+                Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 20));
             let serving = {
                 let buffers = buffers.clone();
                 Sim::spawn(async move {
@@ -45,7 +46,7 @@ fn echo_of_every_size_in_both_roles() {
 #[test]
 fn one_frame_for_many_connections() {
     owned_io_sim::block_on(async {
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 20));
         let (mut servers, mut clients) = (Vec::new(), Vec::new());
         for _ in 0..10 {
             let (a, b) = pipe();
@@ -84,7 +85,7 @@ fn one_frame_for_many_connections() {
 fn an_idle_connection_is_small_whatever_it_was_busy_with() {
     const PAIRS: isize = 20;
     owned_io_sim::block_on(async {
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 24);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 24));
         let (mut used, mut idle) = (0, Vec::new());
         for pair in -10..PAIRS {
             if pair == 0 {
@@ -171,8 +172,8 @@ async fn ask(client: &mut WebSocket<SimStream>) -> usize {
     let text = std::str::from_utf8(&payload).unwrap();
     let yours = vec![7; 100_000];
     let mut before = 0;
-    for round in 0..40 {
-        if round == 20 {
+    for round in 0..60 {
+        if round == 40 {
             before = allocations(); // warm
         }
         let ask = Message::Text("and yours?");

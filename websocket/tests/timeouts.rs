@@ -10,7 +10,7 @@ use common::{BINARY, CONTINUATION, FIN, PING, PONG, Role, TEXT, frame};
 use ends::{
     NORMAL, Protocol, buffers, pair, raw_client, read_to_end, request, seconds_since, simulate,
 };
-use owned_io::{ByteStream, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{ByteStream, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::{Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
@@ -107,7 +107,8 @@ fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
         (config.ping_interval, config.message_timeout) = (None, Some(Duration::from_secs(100)));
         let long = frame(Role::Server, FIN | BINARY, &[1; 100_000]);
         for (start, rest) in [long.split_at(1), long.split_at(50), long.split_at(40_000)] {
-            let buffers = Buffers::new(Pool::new(PoolConfig::default()), 100_000);
+            let buffers =
+                Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(100_000));
             let (mut server, raw) = raw_client(config, buffers.clone(), b"").await;
             let (mut read, mut write) = raw.into_split();
             // Time passes before it begins.
@@ -237,7 +238,7 @@ fn a_violation_is_told_even_if_no_buffer_is_left() {
     simulate(|| async {
         let mut pool = PoolConfig::default();
         pool.leased_max = 1;
-        let buffers = Buffers::new(Pool::new(pool), 1 << 20);
+        let buffers = Buffers::new(Pool::new(pool), MemoryBudget::new(1 << 20));
         let (mut server, mut raw) = raw_client(Config::default(), buffers.clone(), b"").await;
         let peer = Sim::spawn(async move {
             raw.write_all(b"\x81\x01a".to_vec()).await.into_result().unwrap(); // not masked

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use owned_io::{ByteStream, Pool, PoolConfig, Runtime, ShutdownHandle, timeout};
+use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime, ShutdownHandle, timeout};
 use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing};
 use owned_io_websocket::handshake::Origins;
 use owned_io_websocket::stream::{Buffers, Error, Message, Pending, Received, WebSocket};
@@ -35,7 +35,8 @@ pub(crate) async fn serve<R: Runtime>(
 ) -> Result<Taken, Error> {
     let operations = Rc::<Cell<u64>>::default();
     let stream = Counted::new(stream, Rc::clone(&operations));
-    let buffers = Buffers::new(Pool::new(PoolConfig::default()), 2 * MESSAGE_BYTES);
+    let buffers =
+        Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(2 * MESSAGE_BYTES));
     let pending = Pending::<R, _>::read(stream, &buffers, Config::default()).await?;
     let meter = Meter { direction: case.direction, payload, operations };
     match case.strategy {

@@ -21,7 +21,7 @@ mod program {
     use std::net::SocketAddr;
     use std::process::ExitCode;
 
-    use owned_io::{ConnectOptions, Pool, PoolConfig, Runtime};
+    use owned_io::{ConnectOptions, MemoryBudget, Pool, PoolConfig, Runtime};
     use owned_io_compio::Compio;
     use owned_io_glommio::Glommio;
     use owned_io_monoio::Monoio;
@@ -107,7 +107,8 @@ mod program {
 
     async fn be_tested<R: Runtime>(tested: &Tested<'_>) -> Result<()> {
         let agent = tested.agent;
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), QUEUE_BYTES_MAX);
+        let buffers =
+            Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(QUEUE_BYTES_MAX));
         for case in 1..=count_cases::<R>(tested, &buffers).await? {
             let path = format!("/runCase?case={case}&agent={agent}");
             // Many cases are there to make the connection fail: whether it did so as it should is

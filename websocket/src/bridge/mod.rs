@@ -27,7 +27,7 @@
 //! | [`queued_bytes`](Outgoing::queued_bytes) | not yet known to be written | queued since all was written |
 //!
 //! ```
-//! use owned_io::{ByteStream, Pool, PoolConfig, Runtime};
+//! use owned_io::{MemoryBudget, ByteStream, Pool, PoolConfig, Runtime};
 //! use owned_io_websocket::bridge::{Strategy, WebSocket, accept, connect};
 //! use owned_io_websocket::handshake::Offer;
 //! use owned_io_websocket::stream::{Buffers, Error, Message};
@@ -54,7 +54,7 @@
 //! # use owned_io_sim::Sim;
 //! # owned_io_sim::block_on(async {
 //! let (a, b) = owned_io_sim::pipe();
-//! let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 * 1024 * 1024);
+//! let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 * 1024 * 1024));
 //! let server = Sim::spawn(server::<Sim>(a, buffers.clone()));
 //! client::<Sim>(b, buffers).await?;
 //! server.await.expect("no panic")?;

@@ -205,14 +205,14 @@ impl Write for SyncBuffers {
 
 #[cfg(test)]
 mod tests {
-    use owned_io::{Pool, PoolConfig};
+    use owned_io::{MemoryBudget, Pool, PoolConfig};
 
     use super::*;
 
     fn sync(strategy: Strategy) -> SyncBuffers {
         let mut config = PoolConfig::default();
         config.buf_bytes = 256;
-        SyncBuffers::new(strategy, Buffers::new(Pool::new(config), 0))
+        SyncBuffers::new(strategy, Buffers::new(Pool::new(config), MemoryBudget::new(0)))
     }
 
     /// One read that brings `n` bytes, all of which are consumed; says how many it could have brought.

@@ -28,14 +28,23 @@ impl Decompressor {
         Self { decompress: Decompress::new(false), ends: 0, is_at_end: false }
     }
 
-    /// Fills the room that is left in `out`, of which there must be some, and takes what it used from
-    /// `input`. Whether that is all there is of it.
+    /// Appends to `out` what comes of `input`, at most `room` bytes, which are not none, and takes what it
+    /// used from `input`. Whether that is all there is of it.
     ///
     /// What comes behind the end of a stream cannot refer to what was before it.
-    pub(crate) fn fill(&mut self, input: &mut &[u8], out: &mut Vec<u8>) -> Result<bool, Corrupt> {
-        debug_assert!(out.len() < out.capacity(), "there must be room");
-        let (read, written) = (self.decompress.total_in(), out.len());
-        let status = self.decompress.decompress_vec(input, out, FlushDecompress::Sync);
+    pub(crate) fn fill(
+        &mut self,
+        input: &mut &[u8],
+        out: &mut Vec<u8>,
+        room: usize,
+    ) -> Result<bool, Corrupt> {
+        debug_assert!(room > 0, "there must be room");
+        let (read, written) = (self.decompress.total_in(), self.decompress.total_out());
+        let before = out.len();
+        out.resize(before + room, 0);
+        let status = self.decompress.decompress(input, &mut out[before..], FlushDecompress::Sync);
+        let came = (self.decompress.total_out() - written) as usize;
+        out.truncate(before + came);
         let used = (self.decompress.total_in() - read) as usize;
         *input = &input[used..];
         match status {
@@ -49,10 +58,10 @@ impl Decompressor {
                 self.is_at_end = true;
             }
             Ok(_) if used > 0 => self.is_at_end = false,
-            Ok(_) if out.len() == written && !input.is_empty() => return Err(Corrupt),
+            Ok(_) if came == 0 && !input.is_empty() => return Err(Corrupt),
             Ok(_) => {}
         }
-        Ok(input.is_empty() && out.len() < out.capacity())
+        Ok(input.is_empty() && came < room)
     }
 
     /// The message ends: with a whole block, or it is none.
@@ -91,9 +100,7 @@ mod tests {
         for part in parts {
             let mut input = *part;
             loop {
-                let mut out = Vec::with_capacity(room);
-                let is_all = decompressor.fill(&mut input, &mut out)?;
-                message.extend(out);
+                let is_all = decompressor.fill(&mut input, &mut message, room)?;
                 if is_all {
                     break;
                 }

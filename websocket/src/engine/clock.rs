@@ -81,9 +81,21 @@ impl Clock {
     /// A read begins.
     pub(super) fn handle_reading(&self, now: Instant) {
         self.set(now);
-        if self.is_read_over.take()
-            && let Some(began_at) = self.message_at.get()
-        {
+        if self.is_read_over.take() {
+            self.extend_message();
+        }
+    }
+
+    /// Nothing was read up to `now`.
+    pub(super) fn handle_not_reading(&self, now: Instant) {
+        self.set(now);
+        self.extend_message();
+        self.heard_at.set(self.now.get());
+    }
+
+    /// The time since bytes of the peer came last does not count as time of the message.
+    fn extend_message(&self) {
+        if let Some(began_at) = self.message_at.get() {
             let now = self.now.get();
             let paused = now.saturating_duration_since(self.heard_at.get());
             self.message_at.set(Some((began_at + paused).min(now)));

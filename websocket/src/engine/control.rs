@@ -119,6 +119,12 @@ impl Control {
         self.clock.handle_reading(now);
     }
 
+    /// Nothing was read up to `now` since bytes came last, or since this was called last: that does not
+    /// count as time of the message either.
+    pub(crate) fn handle_not_reading(&self, now: Instant) {
+        self.clock.handle_not_reading(now);
+    }
+
     /// Bytes of the peer came: call it after each read, before they are decoded.
     pub fn handle_received(&self, now: Instant) {
         self.clock.handle_received(now);

@@ -43,6 +43,9 @@ impl Header {
     /// The length of the longest header, in bytes.
     pub const BYTES_MAX: usize = 14;
 
+    /// The length of [`HeaderBytes::padded`], in bytes.
+    pub(crate) const PADDED_BYTES: usize = 16;
+
     /// The header at the front of `bytes`, and how many bytes long it is; none if more bytes are
     /// needed to tell.
     ///
@@ -149,7 +152,7 @@ pub struct HeaderBytes {
 impl HeaderBytes {
     /// The header, and zeroes behind it.
     #[inline]
-    pub(crate) const fn padded(&self) -> &[u8; 16] {
+    pub(crate) const fn padded(&self) -> &[u8; Header::PADDED_BYTES] {
         &self.bytes
     }
 }

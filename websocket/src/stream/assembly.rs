@@ -3,10 +3,11 @@
 use std::mem;
 
 use bytes::{Buf, Bytes};
+use owned_io::{MemoryAccount, Reservation};
 
 use super::inbox::Found;
 use super::{Buffers, COPIED_BYTES_MAX};
-use crate::{Error, Kind};
+use crate::{Error, Kind, Limit};
 
 /// The pieces of a message that have come so far, one behind the other; or the message, while it is
 /// handed out.
@@ -19,59 +20,85 @@ pub(super) struct Assembly {
     fresh_bytes: usize,
     is_whole: bool,
     is_handed_out: bool,
-    promised: usize,
+    /// Whether a transport had `bytes` in its hands, which is safe code and may have changed them.
+    was_lent: bool,
+    /// For the capacity of `bytes`.
+    reservation: Reservation,
     buffers: Buffers,
 }
 
+/// Why there is no room for more of a message.
+#[derive(Debug)]
+pub(super) enum NoRoom {
+    /// The budget is used up: it may be tried again when some was given back.
+    Yet,
+    /// There can never be as much, or the allocator refused.
+    Ever(Error),
+}
+
 impl Assembly {
-    pub(super) fn new(kind: Kind, buffers: Buffers) -> Self {
+    pub(super) fn new(kind: Kind, buffers: Buffers, account: &MemoryAccount) -> Self {
         Self {
             kind,
-            bytes: buffers.take(),
+            bytes: Vec::new(),
             start: 0,
             fresh_bytes: 0,
             is_whole: false,
             is_handed_out: false,
-            promised: 0,
+            was_lent: false,
+            reservation: account.reservation(),
             buffers,
         }
     }
 
-    /// Adds a piece, of whose frame some bytes are still to come: there is room for them then.
+    /// Adds a piece, of whose frame some bytes are still to come.
     pub(super) fn push(
         &mut self,
         payload: &[u8],
         frame_bytes_left: usize,
         last: bool,
-    ) -> Result<(), Error> {
-        let announced = payload.len() + frame_bytes_left;
-        self.promise(announced)?;
-        self.reserve(announced, usize::MAX);
+    ) -> Result<(), NoRoom> {
+        let account = self.reservation.account();
+        let total = self.len() + payload.len() + frame_bytes_left;
+        if total > account.bytes_max() {
+            return Err(NoRoom::Ever(out_of_memory(account, total)));
+        }
+        if payload.len() > self.room() || self.bytes.capacity() == 0 {
+            self.grow(payload.len(), payload.len(), Some(frame_bytes_left))?;
+        }
         self.bytes.extend_from_slice(payload);
         self.is_whole = last;
         Ok(())
     }
 
-    /// What there is, and room for more behind it: if there was none, for what is `expected` of the
-    /// message, or for as much again as there is; and for no more than `bytes_max`, which is not 0. To be
-    /// followed by [`promise`](Self::promise) of what was added.
-    #[cfg(feature = "deflate")]
-    pub(super) fn room(&mut self, expected: usize, bytes_max: usize) -> &mut Vec<u8> {
-        if self.len() == 0 || self.bytes.len() == self.bytes.capacity() {
-            self.reserve(expected.max(ROOM_BYTES_MIN).min(bytes_max), bytes_max);
+    /// Makes room for `needed` more bytes, and for some of the `announced` ones that are to follow them:
+    /// see [`reserve_room`]. None: nobody knows how many follow.
+    pub(super) fn make_room(
+        &mut self,
+        needed: usize,
+        announced: Option<usize>,
+    ) -> Result<(), NoRoom> {
+        if needed <= self.room() {
+            return Ok(());
         }
+        self.grow(0, needed, announced)
+    }
+
+    /// What there is, to be added to within the [room](Self::room) there is; and then to be
+    /// [settled](Self::settle).
+    #[cfg(feature = "deflate")]
+    pub(super) const fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Counts so many bytes as promised, until the message is gone.
-    pub(super) fn promise(&mut self, bytes: usize) -> Result<(), Error> {
-        self.buffers.promise(bytes)?;
-        self.promised += bytes;
-        Ok(())
+    /// How many bytes fit behind what there is.
+    pub(super) const fn room(&self) -> usize {
+        self.bytes.capacity() - self.bytes.len()
     }
 
     /// For a read behind what there is, to be followed by [`put`](Self::put).
-    pub(super) fn take(&mut self) -> Vec<u8> {
+    pub(super) fn lend(&mut self) -> Vec<u8> {
+        self.was_lent = true;
         mem::take(&mut self.bytes)
     }
 
@@ -94,7 +121,7 @@ impl Assembly {
     }
 
     pub(super) const fn found(&self) -> Found {
-        Found::assembled(self.kind, self.is_whole)
+        Found::assembled(self.kind, self.is_whole, self.was_lent)
     }
 
     pub(super) fn hand_out(&mut self) -> &mut [u8] {
@@ -107,7 +134,7 @@ impl Assembly {
     }
 
     /// Whether moving it out is worth it: it is not copied anyway when it is sent, and little memory
-    /// is kept in vain, of a buffer that was used before.
+    /// is kept in vain.
     pub(super) const fn is_movable(&self) -> bool {
         self.len() > COPIED_BYTES_MAX && self.bytes.capacity() / BYTES_PER_BYTE_MAX <= self.len()
     }
@@ -119,44 +146,97 @@ impl Assembly {
         bytes
     }
 
-    const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Makes room for so many bytes behind what there is, and if it has to be made anew for more, but
-    /// not for more than `bytes_max`.
-    fn reserve(&mut self, bytes: usize, bytes_max: usize) {
-        let len = self.len();
-        if len == 0 {
-            let start = self.buffers.padding(&self.bytes);
-            if start + bytes <= self.bytes.capacity() {
-                self.bytes.resize(start, 0);
-                self.start = start;
-                return;
-            }
-        } else if bytes <= self.bytes.capacity() - self.bytes.len() {
-            return;
+    #[cold]
+    fn grow(
+        &mut self,
+        received: usize,
+        needed: usize,
+        announced: Option<usize>,
+    ) -> Result<(), NoRoom> {
+        let (len, padding_max) = (self.len(), self.buffers.align() - 1);
+        let received = len + received;
+        let needed = len.saturating_add(needed).saturating_add(padding_max);
+        let capacity =
+            reserve_room(&mut self.reservation, received, needed, announced.unwrap_or(0))?;
+        let allocated = if len == 0 {
+            self.allocate(
+                capacity,
+                announced.map_or(usize::MAX, |bytes| needed.saturating_add(bytes)),
+            )
+        } else if padding_max == 0 {
+            self.bytes.try_reserve_exact(capacity - self.bytes.len()).map_err(drop)
+        } else {
+            self.reallocate(capacity)
+        };
+        let account = self.reservation.account();
+        allocated.map_err(|()| NoRoom::Ever(out_of_memory(account, capacity)))
+    }
+
+    /// The first room: a buffer that was used before, if there is memory for all of it.
+    fn allocate(&mut self, capacity: usize, message_bytes: usize) -> Result<(), ()> {
+        self.bytes = self.buffers.take_fitting(message_bytes, usize::MAX);
+        if self.reservation.resize(self.bytes.capacity().max(capacity)).is_err() {
+            self.buffers.give(mem::take(&mut self.bytes));
         }
-        // Twice as much, or a message of many fragments would be copied with each.
-        let room = (len + bytes).max(2 * len).min(len.saturating_add(bytes_max));
-        let mut larger = Vec::with_capacity(room + self.buffers.align() - 1);
+        self.bytes.try_reserve_exact(capacity).map_err(drop)?;
+        self.bytes.resize(self.buffers.padding(&self.bytes), 0);
+        self.start = self.bytes.len();
+        Ok(())
+    }
+
+    /// Another buffer, in which the message begins at a multiple of the alignment too.
+    fn reallocate(&mut self, capacity: usize) -> Result<(), ()> {
+        let mut larger = Vec::new();
+        larger.try_reserve_exact(capacity).map_err(drop)?;
         larger.resize(self.buffers.padding(&larger), 0);
         let start = mem::replace(&mut self.start, larger.len());
         larger.extend_from_slice(&self.bytes[start..]);
         self.bytes = larger;
+        Ok(())
     }
 }
 
-/// What a message is decompressed into has no less room than this, if it may be as long.
-#[cfg(feature = "deflate")]
-const ROOM_BYTES_MIN: usize = 64;
+/// Reserves room for `needed` bytes, of which so many were `received`, and for some of the `announced` ones
+/// that are to follow them: as many as the account's share allows, and for four times as many as were
+/// received. So a peer cannot make anybody hold much more than it has sent. Says for how many.
+pub(super) fn reserve_room(
+    reservation: &mut Reservation,
+    received: usize,
+    needed: usize,
+    announced: usize,
+) -> Result<usize, NoRoom> {
+    let (account, reserved) = (reservation.account(), reservation.bytes());
+    if needed > account.bytes_max() {
+        return Err(NoRoom::Ever(out_of_memory(account, needed)));
+    }
+    let share = reserved + account.share_bytes_left();
+    let generous = received.saturating_mul(BYTES_PER_BYTE_MAX).max(share).max(needed);
+    let generous = generous.min(needed.saturating_add(announced));
+    for bytes in [generous, needed] {
+        if reservation.resize(bytes).is_ok() {
+            return Ok(bytes);
+        }
+    }
+    Err(NoRoom::Yet)
+}
 
-/// How many times as large as its message a buffer may be that is moved out.
+/// The error of a message that needs more memory than there can be, or than the allocator has.
+#[cold]
+pub(super) fn out_of_memory(account: &MemoryAccount, bytes: usize) -> Error {
+    let max = account.bytes_max() as u64;
+    Error::Limit { limit: Limit::Memory, max, got: bytes as u64 }
+}
+
+/// How many times as large as its message a buffer may be that is moved out, and how many times as much
+/// room as bytes there are is made.
 const BYTES_PER_BYTE_MAX: usize = 4;
 
 impl Drop for Assembly {
     fn drop(&mut self) {
-        self.buffers.release(self.promised);
         self.buffers.give(mem::take(&mut self.bytes));
     }
 }

@@ -1,16 +1,15 @@
 //! [`Buffers`]: the memory that connections share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use owned_io::{IOV_MAX, IoVec, Pool};
+use owned_io::{IOV_MAX, IoVec, MemoryAccount, MemoryBudget, Pool};
 
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header};
-use crate::{Error, Limit};
 
 /// The memory of one worker's WebSocket connections: the pool that they read into, the buffers that
-/// they assemble large messages in and write from, and how much they may promise.
+/// they assemble large messages in and write from, and the budget for what they hold.
 ///
 /// A connection has a buffer only while there is something in it, so an idle one has none. Those last
 /// used are used first, so many connections work in as little of the cache as a few. Cloning gives
@@ -19,13 +18,14 @@ use crate::{Error, Limit};
 pub struct Buffers {
     shared: Rc<Shared>,
     align: usize,
+    /// That of the connection, if it has one already.
+    account: Option<MemoryAccount>,
 }
 
 #[derive(Debug)]
 struct Shared {
     pool: Pool,
-    /// Of what may be promised to messages, what is left.
-    promise_bytes_left: Cell<usize>,
+    budget: MemoryBudget,
     /// Empty buffers, the last one used last: at most [`SPARE_MAX`], each of at most
     /// [`SPARE_BYTES_MAX`].
     spare: RefCell<Vec<Vec<u8>>>,
@@ -48,31 +48,31 @@ impl Buffers {
     /// The largest alignment there is to be had: a page, as direct I/O asks for.
     pub const ALIGN_MAX: usize = 4096;
 
-    /// Reads into buffers of `pool`; the messages that are being assembled, over all connections,
-    /// have at most `assembled_bytes_max` bytes. They count from the time they are announced until the
-    /// next message is asked for, or they are [moved out](super::Received::Owned). A message beyond
-    /// that fails its connection with [`Limit::Promised`], and
-    /// [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
+    /// Reads into buffers of `pool`. What connections hold beyond those buffers is reserved in an account of
+    /// `budget` for each of them: messages that are put together, as their bytes come; the beginnings of
+    /// frames; output that is queued; what compresses and decompresses.
     ///
-    /// What a message takes is what its first frame announces; and up to twice as much as it has by
-    /// then, if more frames follow. Of a message that is compressed, what counts is what it decompresses
-    /// to, as that comes to be.
+    /// Where a reservation is refused, the connection stops reading until memory is given back. A message
+    /// that could never fit fails its connection with [`Limit::Memory`](crate::Limit::Memory), and so does
+    /// holding much while others wait ([`MemoryBudget::relieve`]); its peer is told
+    /// [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
     ///
     /// # Panics
     /// If the pool's buffers are smaller than [`POOL_BUF_BYTES_MIN`](Self::POOL_BUF_BYTES_MIN).
-    pub fn new(pool: Pool, assembled_bytes_max: usize) -> Self {
+    pub fn new(pool: Pool, budget: MemoryBudget) -> Self {
         let min = Self::POOL_BUF_BYTES_MIN;
         assert!(pool.buf_bytes() >= min, "no control frame fits the pool's buffers");
         Self {
             shared: Rc::new(Shared {
                 pool,
-                promise_bytes_left: Cell::new(assembled_bytes_max),
+                budget,
                 spare: RefCell::default(),
                 spare_arrays: RefCell::default(),
                 #[cfg(feature = "deflate")]
                 compression: Default::default(),
             }),
             align: 1,
+            account: None,
         }
     }
 
@@ -81,9 +81,10 @@ impl Buffers {
     /// that is handed out where it was received begins anywhere.
     ///
     /// ```
-    /// # use owned_io::{Pool, PoolConfig};
+    /// # use owned_io::{MemoryBudget, Pool, PoolConfig};
     /// # use owned_io_websocket::stream::Buffers;
-    /// let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 * 1024 * 1024);
+    /// let budget = MemoryBudget::new(64 * 1024 * 1024);
+    /// let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
     /// let for_direct_io = buffers.aligned_to(4096); // to accept or connect with
     /// ```
     ///
@@ -93,7 +94,14 @@ impl Buffers {
     pub fn aligned_to(&self, align: usize) -> Self {
         let is_valid = align.is_power_of_two() && align <= Self::ALIGN_MAX;
         assert!(is_valid, "{align} is no alignment up to {}", Self::ALIGN_MAX);
-        Self { shared: Rc::clone(&self.shared), align }
+        Self { align, ..self.clone() }
+    }
+
+    /// The same memory, for a connection that has an account already: what it holds is reserved there. It
+    /// must be an account of the same budget to be bounded by that.
+    #[must_use]
+    pub fn in_account(&self, account: &MemoryAccount) -> Self {
+        Self { account: Some(account.clone()), ..self.clone() }
     }
 
     /// The pool that connections read into.
@@ -101,9 +109,30 @@ impl Buffers {
         &self.shared.pool
     }
 
+    /// The budget for what connections hold.
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.shared.budget
+    }
+
+    /// The connection's account.
+    pub(super) fn account(&self) -> MemoryAccount {
+        self.account.clone().unwrap_or_else(|| self.shared.budget.account())
+    }
+
     /// An empty buffer of any capacity.
     pub(crate) fn take(&self) -> Vec<u8> {
         self.shared.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// An empty buffer: the shortest that has this capacity, or else the longest; at most so long.
+    pub(super) fn take_fitting(&self, capacity: usize, capacity_max: usize) -> Vec<u8> {
+        let mut spare = self.shared.spare.borrow_mut();
+        let fits = spare.iter().enumerate().filter(|(_, buf)| buf.capacity() <= capacity_max);
+        let best = fits.min_by_key(|(_, buf)| match buf.capacity().checked_sub(capacity) {
+            Some(more) => (0, more),
+            None => (1, capacity - buf.capacity()),
+        });
+        best.map(|(at, _)| at).map_or_else(Vec::new, |at| spare.swap_remove(at))
     }
 
     /// Takes a buffer back.
@@ -148,18 +177,5 @@ impl Buffers {
     pub(super) fn padding(&self, buf: &[u8]) -> usize {
         let at = buf.as_ptr().addr();
         at.next_multiple_of(self.align) - at
-    }
-
-    /// Promises `bytes` to a message, until they are [released](Self::release).
-    pub(super) fn promise(&self, bytes: usize) -> Result<(), Error> {
-        let left = &self.shared.promise_bytes_left;
-        let (limit, max, got) = (Limit::Promised, left.get() as u64, bytes as u64);
-        left.set(left.get().checked_sub(bytes).ok_or(Error::Limit { limit, max, got })?);
-        Ok(())
-    }
-
-    pub(super) fn release(&self, bytes: usize) {
-        let left = &self.shared.promise_bytes_left;
-        left.set(left.get() + bytes);
     }
 }

@@ -344,16 +344,18 @@ impl<S: ByteStream> Opened<S> {
     fn open<R: Runtime>(self, engine: Engine, is_server: bool) -> WebSocket<S> {
         let Self { stream, head, head_bytes, agreed, buffers, config } = self;
         let Engine { mut receiver, sender, control } = engine;
+        let account = buffers.account();
         let (inflation, deflation) = agreed.map_or((None, None), |agreed| {
             receiver.expect_compressed();
-            let (inflation, deflation) = agreed.open(is_server, &config, &buffers);
+            let (inflation, deflation) = agreed.open(is_server, &config, &buffers, &account);
             (Some(inflation), deflation)
         });
         let connection = stream.shutdown_handle();
         let (read, write) = stream.into_split();
-        let queue = Queue::new(sender, !is_server, buffers.clone(), deflation);
-        let shared = Rc::new(Shared::new::<R>(control, queue, write, connection, is_server));
-        let mut inbox = Inbox::new(receiver, buffers.clone(), inflation);
+        let queue = Queue::new(sender, !is_server, buffers.clone(), &account, deflation);
+        let mut inbox = Inbox::new(receiver, buffers.clone(), account.clone(), inflation);
+        let shared = Shared::new::<R>(control, queue, write, connection, account, is_server);
+        let shared = Rc::new(shared);
         inbox.put_from(head, head_bytes);
         let incoming = Incoming::new(read, Rc::clone(&shared), inbox, buffers.pool().clone());
         WebSocket { incoming, outgoing: Outgoing::new(shared) }

@@ -1,28 +1,33 @@
 //! [`Inbox`]: what was read, and what it turns out to be.
 
-use std::mem;
 use std::ops::Range;
 
-use owned_io::{IoBufMut, PoolBuf};
+use owned_io::{MemoryAccount, PoolBuf, coop};
 
-use super::assembly::Assembly;
-use super::compression::Inflation;
+use super::assembly::{Assembly, NoRoom};
+use super::carry::Carry;
+use super::compression::{Inflated, Inflation};
 use super::shared::Shared;
 use super::{Buffers, Message, Received};
 use crate::close::PeerClose;
 use crate::{CloseFrame, Decoded, Error, Event, Kind, Piece, Receiver};
 
-/// The bytes that are received and not yet consumed, and the message that is being assembled.
+/// What was read and is not yet consumed, and the message that is being assembled.
+///
+/// Between two reads it holds no buffer of the pool: a frame that has come in part is in the carry, or in
+/// the assembly.
 pub(super) struct Inbox {
     receiver: Receiver,
     buffers: Buffers,
+    account: MemoryAccount,
     buf: Option<PoolBuf>,
     /// How much of `buf` is consumed. If that is all, it is given up when more is asked for.
     at: usize,
+    /// Comes before what is left of `buf`.
+    carry: Carry,
     assembly: Option<Assembly>,
-    /// Whether the transport has read once more since the start of what is under way was checked: it had
-    /// that start in its hands then, as a rule.
-    spans_reads: bool,
+    /// A piece that is decoded, and of which the assembly has not yet taken all.
+    pending: Option<Found>,
     /// Of the frame that comes in pieces, how many bytes are missing. None of them is in `buf`.
     frame_bytes_left: usize,
     /// The peer's close frame, if it has come.
@@ -36,6 +41,10 @@ pub(super) enum Next {
     Found(Found),
     /// Nothing before more is read.
     Starved,
+    /// Nothing before others had their turn: the task's budget of work is used up.
+    Exhausted,
+    /// Nothing before memory is given back.
+    OutOfMemory,
     /// Nothing any more.
     Closed,
 }
@@ -44,6 +53,8 @@ pub(super) enum Next {
 pub(super) struct Found {
     kind: Kind,
     place: Place,
+    /// Whether it is yet to be decompressed.
+    compressed: bool,
     first: bool,
     last: bool,
 }
@@ -51,24 +62,39 @@ pub(super) struct Found {
 enum Place {
     /// This part of the buffer.
     Buffer(Range<usize>),
-    /// The same, but it is yet to be decompressed.
-    Compressed(Range<usize>),
-    /// All of the assembly.
-    Assembly,
+    /// This part of the carry.
+    Carry(Range<usize>),
+    /// All of the assembly, which a transport may have changed since it was checked.
+    Assembly { was_lent: bool },
 }
 
 /// What is to be read into.
 pub(super) enum Room {
-    /// Behind what this holds.
-    Behind(PoolBuf),
+    /// A buffer of the pool.
+    Pooled,
     /// At most so many bytes, behind what this holds: for [`Inbox::put_direct`].
     Direct(Vec<u8>, usize),
 }
+
+/// The most bytes of a frame that one read brings behind what there is of it: some 50 µs of unmasking
+/// and checking.
+const DIRECT_BYTES_MAX: usize = 256 * 1024;
+
+/// The least room that is made for it, if as much is missing: a read costs as much as copying this.
+const DIRECT_BYTES_MIN: usize = 16 * 1024;
+
+/// What the decoding of a frame costs, in nanoseconds: a small one, of any kind, with its turn through
+/// the queue if it is answered.
+const FRAME_NANOS: u64 = 60;
+
+/// How many bytes are unmasked, checked and copied in a nanosecond.
+const BYTES_PER_NANO: u64 = 8;
 
 impl Inbox {
     pub(super) fn new(
         receiver: Receiver,
         buffers: Buffers,
+        account: MemoryAccount,
         inflation: Option<Box<Inflation>>,
     ) -> Self {
         Self {
@@ -76,8 +102,10 @@ impl Inbox {
             buffers,
             buf: None,
             at: 0,
+            carry: Carry::new(&account),
+            account,
             assembly: None,
-            spans_reads: false,
+            pending: None,
             frame_bytes_left: 0,
             peer_close: None,
             inflation,
@@ -97,23 +125,38 @@ impl Inbox {
             return Ok(Next::Found(assembled));
         }
         if self.assembly.is_none()
+            && self.pending.is_none()
+            && self.carry.is_empty()
             && let Some(buf) = &mut self.buf
             && let Some((kind, payload)) =
                 self.receiver.decode_whole(&shared.control, &mut buf[self.at..])
         {
+            consume_frame(payload.len());
             let place = Place::Buffer(self.at + payload.start..self.at + payload.end);
             self.at += payload.end;
-            return Ok(Next::Found(Found { kind, place, first: true, last: true }));
+            let compressed = false;
+            return Ok(Next::Found(Found { kind, place, compressed, first: true, last: true }));
         }
         loop {
-            match self.decode(shared)? {
+            match self.next_decoded(shared)? {
                 Next::Found(found) if found.is_message() => return Ok(Next::Found(found)),
-                Next::Found(piece) if !piece.first && self.assembly.is_none() => {
-                    self.pass_over(shared, piece)?;
-                }
                 Next::Found(piece) => {
-                    if let Some(assembled) = self.assemble(shared, piece)? {
-                        return Ok(Next::Found(assembled));
+                    // The first piece was handed out. What is compressed is decompressed all the same: what
+                    // comes next may refer to it.
+                    let is_unwanted = !piece.first && self.assembly.is_none();
+                    if is_unwanted && !piece.compressed {
+                        continue;
+                    }
+                    let next = self.assemble(shared, piece)?;
+                    if is_unwanted {
+                        self.assembly = None;
+                    }
+                    match next {
+                        Next::Found(found) if found.last && !is_unwanted => {
+                            return Ok(Next::Found(found));
+                        }
+                        Next::Found(_) => {}
+                        other => return Ok(other),
                     }
                 }
                 other => return Ok(other),
@@ -123,16 +166,26 @@ impl Inbox {
 
     /// Looks for a piece of a message: the first may be what was put together of it already.
     pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<Next, Error> {
-        if let Some(assembled) = self.assembled(shared)? {
+        if let Some(assembled) = self.assembled(shared)?
+            && (assembled.last || self.assembly.as_ref().is_some_and(|assembly| assembly.len() > 0))
+        {
+            self.pending_is_not_first();
             return Ok(Next::Found(assembled));
         }
-        let next = self.decode(shared)?;
-        let Next::Found(piece @ Found { place: Place::Compressed(_), .. }) = next else {
+        let next = self.next_decoded(shared)?;
+        let Next::Found(piece @ Found { compressed: true, first, .. }) = next else {
             return Ok(next);
         };
-        let Found { kind, first, last, .. } = piece;
-        self.assemble(shared, piece)?;
-        Ok(Next::Found(Found { kind, place: Place::Assembly, first, last }))
+        match (self.assemble(shared, piece)?, &self.assembly) {
+            (Next::Found(found), _) => Ok(Next::Found(Found { first, ..found })),
+            // What there is of it so far is a piece as well.
+            (_, Some(assembly)) if assembly.len() > 0 => {
+                let found = assembly.found();
+                self.pending_is_not_first();
+                Ok(Next::Found(Found { first, ..found }))
+            }
+            (next, _) => Ok(next),
+        }
     }
 
     /// The message that was found.
@@ -142,7 +195,7 @@ impl Inbox {
     #[inline]
     pub(super) fn message(&mut self, found: Found) -> Message<'_> {
         let kind = found.kind;
-        let is_exposed = self.spans_reads && matches!(found.place, Place::Assembly);
+        let is_exposed = matches!(found.place, Place::Assembly { was_lent: true });
         let payload = &*self.piece(found).payload;
         match kind {
             Kind::Binary => Message::Binary(payload),
@@ -155,7 +208,7 @@ impl Inbox {
     #[inline]
     pub(super) fn received(&mut self, found: Found) -> Received<'_> {
         match found.place {
-            Place::Assembly => self.moved_out(found),
+            Place::Assembly { .. } => self.moved_out(found),
             _ => Received::Borrowed(self.message(found)),
         }
     }
@@ -163,11 +216,13 @@ impl Inbox {
     /// The piece that was found.
     #[inline]
     pub(super) fn piece(&mut self, found: Found) -> Piece<'_> {
-        let Found { kind, place, first, last } = found;
+        let Found { kind, place, first, last, .. } = found;
         let payload = match place {
             Place::Buffer(range) => &mut self.buf.as_deref_mut().unwrap_or_default()[range],
-            Place::Compressed(_) => unreachable!("it is decompressed first"),
-            Place::Assembly => self.assembly.as_mut().map(Assembly::hand_out).unwrap_or_default(),
+            Place::Carry(range) => &mut self.carry.bytes_mut()[range],
+            Place::Assembly { .. } => {
+                self.assembly.as_mut().map(Assembly::hand_out).unwrap_or_default()
+            }
         };
         let frame_bytes_left = self.frame_bytes_left;
         Piece { kind, compressed: false, payload, first, last, frame_bytes_left }
@@ -179,25 +234,30 @@ impl Inbox {
 
     /// Gives up all memory: nothing is received any more.
     pub(super) fn clear(&mut self) {
-        (self.buf, self.at, self.assembly) = (None, 0, None);
+        (self.buf, self.at, self.assembly, self.pending) = (None, 0, None, None);
+        self.carry.clear(&self.buffers);
     }
 
-    /// Where the next bytes go; none: into any buffer. What was consumed is given up, and its buffer
-    /// with it.
+    /// Where the next bytes go. What was consumed is given up, and its buffer with it.
     ///
     /// To be followed by [`put`](Self::put), or by [`put_direct`](Self::put_direct).
-    pub(super) fn room(&mut self) -> Option<Room> {
-        let at = mem::take(&mut self.at);
-        let rest = self.buf.take().filter(|buf| at < buf.len());
-        self.spans_reads = rest.is_some() || self.assembly.is_some();
-        if let Some(buf) = rest {
-            return Some(Room::Behind(self.moved_to_front(buf, at)));
+    pub(super) fn room(&mut self) -> Result<Room, NoRoom> {
+        if let Some(buf) = self.buf.as_ref().filter(|buf| self.at < buf.len()) {
+            self.carry.begin(&buf[self.at..], &self.receiver, &self.buffers)?;
         }
+        (self.buf, self.at) = (None, 0);
+        if !self.carry.is_empty() {
+            return Ok(Room::Pooled);
+        }
+        self.carry.clear(&self.buffers);
         match &mut self.assembly {
             Some(assembly) if self.frame_bytes_left > 0 => {
-                Some(Room::Direct(assembly.take(), self.frame_bytes_left))
+                let next = self.frame_bytes_left.min(DIRECT_BYTES_MIN);
+                assembly.make_room(next, Some(self.frame_bytes_left - next))?;
+                let bytes = self.frame_bytes_left.min(assembly.room()).min(DIRECT_BYTES_MAX);
+                Ok(Room::Direct(assembly.lend(), bytes))
             }
-            _ => None,
+            _ => Ok(Room::Pooled),
         }
     }
 
@@ -229,32 +289,30 @@ impl Inbox {
     }
 
     /// Whether nothing is to be found before more is read: asked first, because it is so twice for
-    /// each message that comes alone.
+    /// each message that comes alone. The buffer goes back to the pool then.
     #[inline]
-    fn is_starved(&self, shared: &Shared) -> bool {
-        let is_empty = self.buf.as_ref().is_none_or(|buf| self.at >= buf.len());
+    fn is_starved(&mut self, shared: &Shared) -> bool {
+        let has_more = self.buf.as_ref().is_some_and(|buf| self.at < buf.len());
+        if has_more || self.pending.is_some() {
+            return false;
+        }
+        (self.buf, self.at) = (None, 0);
         let is_over = self.peer_close.is_some() || shared.control.failure().is_some();
-        is_empty && self.assembly.is_none() && !is_over
+        self.assembly.is_none() && !is_over
     }
 
-    /// What is left of `buf` from `at` on, at its front, so that a whole frame fits behind it. By way of
-    /// another buffer, because bytes cannot be taken from the front of one; what is left is the start
-    /// of a frame, and short as a rule.
-    fn moved_to_front(&self, mut buf: PoolBuf, at: usize) -> PoolBuf {
-        if at > 0 {
-            let mut rest = self.buffers.take();
-            rest.extend_from_slice(&buf[at..]);
-            buf.buf_fill(&rest);
-            self.buffers.give(rest);
+    /// What is pending is no longer the first of its message.
+    fn pending_is_not_first(&mut self) {
+        if let Some(pending) = &mut self.pending {
+            pending.first = false;
         }
-        buf
     }
 
     /// Decodes what was read behind the message that is being assembled, and says what there is of it;
     /// none if there is none, or it was handed out.
     #[inline]
     fn assembled(&mut self, shared: &Shared) -> Result<Option<Found>, Error> {
-        // It may be in no frame of the peer: a time that is up, or a promise that cannot be made.
+        // It may be in no frame of the peer: a time that is up, or memory that there is not.
         if let Some(failure) = shared.control.failure() {
             return Err(failure);
         }
@@ -264,6 +322,7 @@ impl Inbox {
             return Ok(None);
         }
         let fresh = assembly.fresh();
+        consume_frame(fresh.len());
         if !fresh.is_empty()
             && let Some(Event::Piece(piece)) = self.receiver.decode(&shared.control, fresh)?.event
         {
@@ -274,6 +333,14 @@ impl Inbox {
         Ok(Some(assembly.found()))
     }
 
+    /// The piece that is pending, or else the next message or piece of one.
+    fn next_decoded(&mut self, shared: &Shared) -> Result<Next, Error> {
+        match self.pending.take() {
+            Some(piece) => Ok(Next::Found(piece)),
+            None => self.decode(shared),
+        }
+    }
+
     /// Decodes up to a message or a piece of one. Pings before it are answered.
     #[inline]
     fn decode(&mut self, shared: &Shared) -> Result<Next, Error> {
@@ -281,76 +348,171 @@ impl Inbox {
             if self.peer_close.is_some() {
                 return Ok(Next::Closed);
             }
-            let Some(buf) = self.buf.as_mut().filter(|buf| self.at < buf.len()) else {
-                self.buf = None;
+            if self.buf.as_ref().is_none_or(|buf| self.at >= buf.len()) {
+                (self.buf, self.at) = (None, 0);
                 return Ok(Next::Starved);
-            };
-            let Decoded { consumed, event } =
-                self.receiver.decode(&shared.control, &mut buf[self.at..])?;
-            self.at += consumed;
-            let (kind, len, compressed, first, last) = match event {
-                None => return Ok(Next::Starved),
-                Some(Event::Ping(_)) => {
-                    shared.queue_replies();
-                    continue;
-                }
-                Some(Event::Pong(_)) => continue,
-                Some(Event::Close(frame)) => {
-                    self.peer_close = Some(Box::new(frame.into()));
-                    continue;
-                }
-                Some(Event::Text(text)) => (Kind::Text, text.len(), false, true, true),
-                Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), false, true, true),
-                Some(Event::Piece(piece)) => {
-                    let Piece { kind, compressed, payload, first, last, frame_bytes_left } = piece;
-                    // The rest of a compressed frame is not read to where it is decompressed.
-                    self.frame_bytes_left = if compressed { 0 } else { frame_bytes_left };
-                    (kind, payload.len(), compressed, first, last)
-                }
-            };
-            let range = self.at - len..self.at;
-            let place = if compressed { Place::Compressed(range) } else { Place::Buffer(range) };
-            return Ok(Next::Found(Found { kind, place, first, last }));
-        }
-    }
-
-    /// Adds a piece to its message; that, if it is whole now.
-    fn assemble(&mut self, shared: &Shared, piece: Found) -> Result<Option<Found>, Error> {
-        let Found { kind, place, last, .. } = piece;
-        let buf = self.buf.as_deref().unwrap_or_default();
-        let assembly =
-            self.assembly.get_or_insert_with(|| Assembly::new(kind, self.buffers.clone()));
-        let added = match (place, &mut self.inflation) {
-            (Place::Buffer(range), _) => assembly.push(&buf[range], self.frame_bytes_left, last),
-            (Place::Compressed(range), Some(inflation)) => {
-                inflation.inflate(kind, &buf[range], last, assembly)
             }
-            _ => unreachable!("decoded in the buffer, and compressed where that was agreed on"),
-        };
-        added.map_err(|error| shared.control.fail(error))?;
-        Ok(last.then(|| assembly.found()))
+            if !coop::has_budget() {
+                return Ok(Next::Exhausted);
+            }
+            let decoded = match self.carry.is_empty() {
+                true => self.decode_buffer(shared)?,
+                false => match self.decode_carry(shared) {
+                    Ok(decoded) => decoded?,
+                    Err(no_room) => return out_of_memory(shared, no_room),
+                },
+            };
+            match decoded {
+                // A carry may lack more than its header showed.
+                What::Nothing if self.carry.is_empty() => return Ok(Next::Starved),
+                What::Nothing | What::Control => {}
+                What::Found(found) => return Ok(Next::Found(found)),
+            }
+        }
     }
 
-    /// Passes over a piece of a message of which there is nothing. Compressed, it is decompressed all the
-    /// same: what comes next may refer to it.
-    fn pass_over(&mut self, shared: &Shared, piece: Found) -> Result<(), Error> {
-        if let Place::Compressed(_) = piece.place {
-            self.assemble(shared, piece)?;
-            self.assembly = None;
+    #[inline]
+    fn decode_buffer(&mut self, shared: &Shared) -> Result<What, Error> {
+        let bytes = &mut self.buf.as_deref_mut().unwrap_or_default()[self.at..];
+        let Decoded { consumed, event } = self.receiver.decode(&shared.control, bytes)?;
+        let (what, frame_bytes_left) = summary(shared, event, &mut self.peer_close, |len| {
+            Place::Buffer(self.at + consumed - len..self.at + consumed)
+        });
+        self.at += consumed;
+        self.frame_bytes_left = frame_bytes_left.unwrap_or(self.frame_bytes_left);
+        Ok(what)
+    }
+
+    /// Puts what was read to the carry, as far as it belongs there.
+    fn decode_carry(&mut self, shared: &Shared) -> Result<Result<What, Error>, NoRoom> {
+        let fresh = &self.buf.as_deref().unwrap_or_default()[self.at..];
+        self.at += self.carry.top_up(fresh, &self.receiver)?;
+        let at = self.carry.at();
+        let decoded = self.receiver.decode(&shared.control, self.carry.unconsumed());
+        let Decoded { consumed, event } = match decoded {
+            Ok(decoded) => decoded,
+            Err(error) => return Ok(Err(error)),
+        };
+        let is_event = event.is_some();
+        let (what, frame_bytes_left) = summary(shared, event, &mut self.peer_close, |len| {
+            Place::Carry(at + consumed - len..at + consumed)
+        });
+        self.at -= self.carry.consume(consumed, is_event);
+        self.frame_bytes_left = frame_bytes_left.unwrap_or(self.frame_bytes_left);
+        Ok(Ok(what))
+    }
+
+    /// Adds a piece to its message. What of it has no room yet, or takes too long to decompress now, is
+    /// pending then.
+    fn assemble(&mut self, shared: &Shared, piece: Found) -> Result<Next, Error> {
+        let Found { kind, ref place, compressed, last, .. } = piece;
+        let bytes = match place {
+            Place::Buffer(range) => &self.buf.as_deref().unwrap_or_default()[range.clone()],
+            Place::Carry(range) => &self.carry.bytes()[range.clone()],
+            Place::Assembly { .. } => unreachable!("a piece is added to it"),
+        };
+        let assembly = self
+            .assembly
+            .get_or_insert_with(|| Assembly::new(kind, self.buffers.clone(), &self.account));
+        let added = match &mut self.inflation {
+            Some(inflation) if compressed => {
+                inflation.inflate(kind, bytes, last, assembly).map_err(NoRoom::Ever)
+            }
+            _ => assembly.push(bytes, self.frame_bytes_left, last).map(|()| Inflated::All),
+        };
+        match added {
+            Ok(Inflated::All) => return Ok(Next::Found(assembly.found())),
+            Ok(Inflated::Some { consumed, is_out_of_memory }) => {
+                self.pending = Some(piece.behind(consumed));
+                let next = if is_out_of_memory { Next::OutOfMemory } else { Next::Exhausted };
+                return Ok(next);
+            }
+            Err(no_room) => {
+                self.pending = Some(piece);
+                out_of_memory(shared, no_room)
+            }
         }
-        Ok(())
+    }
+}
+
+/// What was decoded.
+enum What {
+    /// Nothing yet.
+    Nothing,
+    /// A control frame, which is seen to.
+    Control,
+    Found(Found),
+}
+
+/// What an event comes to; and how much of its frame is missing, if it is of data. `place` says where a
+/// payload of a length is that ends where the event does.
+#[inline]
+fn summary(
+    shared: &Shared,
+    event: Option<Event<'_>>,
+    peer_close: &mut Option<Box<PeerClose>>,
+    place: impl FnOnce(usize) -> Place,
+) -> (What, Option<usize>) {
+    let (kind, len, compressed, first, last, frame_bytes_left) = match event {
+        None => return (What::Nothing, None),
+        Some(Event::Text(text)) => (Kind::Text, text.len(), false, true, true, 0),
+        Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), false, true, true, 0),
+        Some(Event::Piece(piece)) => {
+            let Piece { kind, compressed, payload, first, last, frame_bytes_left } = piece;
+            // The rest of a compressed frame is not read to where it is decompressed.
+            let frame_bytes_left = if compressed { 0 } else { frame_bytes_left };
+            (kind, payload.len(), compressed, first, last, frame_bytes_left)
+        }
+        Some(control) => {
+            consume_frame(0);
+            match control {
+                Event::Ping(_) => shared.queue_replies(),
+                Event::Close(frame) => *peer_close = Some(Box::new(frame.into())),
+                _ => {}
+            }
+            return (What::Control, None);
+        }
+    };
+    consume_frame(len);
+    (
+        What::Found(Found { kind, place: place(len), compressed, first, last }),
+        Some(frame_bytes_left),
+    )
+}
+
+/// Counts the work of decoding.
+#[inline]
+fn consume_frame(payload_bytes: usize) {
+    coop::consume(FRAME_NANOS + payload_bytes as u64 / BYTES_PER_NANO);
+}
+
+#[cold]
+fn out_of_memory(shared: &Shared, no_room: NoRoom) -> Result<Next, Error> {
+    match no_room {
+        NoRoom::Yet => Ok(Next::OutOfMemory),
+        NoRoom::Ever(error) => Err(shared.control.fail(error)),
     }
 }
 
 impl Found {
     /// Whether it is a message, where it was received.
     const fn is_message(&self) -> bool {
-        self.first && self.last && matches!(self.place, Place::Buffer(_))
+        self.first && self.last && !self.compressed && !matches!(self.place, Place::Assembly { .. })
     }
 
     /// What is put together of a message.
-    pub(super) const fn assembled(kind: Kind, last: bool) -> Self {
-        Self { kind, place: Place::Assembly, first: true, last }
+    pub(super) const fn assembled(kind: Kind, last: bool, was_lent: bool) -> Self {
+        let place = Place::Assembly { was_lent };
+        Self { kind, place, compressed: false, first: true, last }
+    }
+
+    /// What follows its first `consumed` bytes.
+    fn behind(mut self, consumed: usize) -> Self {
+        match &mut self.place {
+            Place::Buffer(range) | Place::Carry(range) => range.start += consumed,
+            Place::Assembly { .. } => {}
+        }
+        self
     }
 }
 
@@ -365,8 +527,10 @@ fn text(payload: &[u8]) -> &str {
     //   before, in the very call that found it.
     // - In the assembly, every piece was checked as it was decoded or decompressed, in order, the last one
     //   for ending with a character. No read began between the first of these checks and now.
-    // What was checked is in a buffer that `Inbox` owns alone. Only `Inbox::room` hands it to a transport,
-    // and `Inbox::piece` to the application; which consumes it, and text has no piece in it that was.
+    // What was checked is in a buffer that `Inbox` owns alone: a buffer of the pool is never lent to a
+    // transport again once something was received into it, the carry never is, and an assembly that was
+    // lent goes to `text_again`. `Inbox::piece` hands out what the application may change; which consumes
+    // it, and text has no piece in it that was handed out.
     unsafe { str::from_utf8_unchecked(payload) }
 }
 

@@ -1,8 +1,9 @@
 use std::io;
 use std::rc::Rc;
 
-use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, Spare};
+use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, Spare, coop};
 
+use super::assembly::NoRoom;
 use super::inbox::{Found, Inbox, Next, Room};
 use super::link::Link;
 use super::shared::Shared;
@@ -34,12 +35,16 @@ impl<H: OwnedRead> Incoming<H> {
     /// section 7), and when it is called after that.
     ///
     /// A message that fits the pool's buffers and comes in one frame is handed out where it was
-    /// received: nothing is copied or allocated. Others are put together in one buffer, which is as
-    /// large as the first frame says, and which the rest of a frame is read into directly; and so are those
-    /// that come compressed, as they are decompressed.
+    /// received: nothing is copied or allocated. Others are put together in one buffer, which grows as their
+    /// bytes come, and which the rest of a frame is read into directly; and so are those that come
+    /// compressed, as they are decompressed.
     ///
-    /// While it waits for the first byte of a frame it holds no buffer, on a runtime whose pending
-    /// reads pin none; after that one, until all is consumed.
+    /// While it waits for more it holds none of the pool's buffers, on a runtime whose pending reads pin
+    /// none: the beginning of a frame that has come in part is copied.
+    ///
+    /// However much there is to decode, other tasks have their turn once this one has used up its
+    /// [budget](owned_io::coop). It reads nothing while the [memory](super::Buffers::new) for what it has is
+    /// used up.
     ///
     /// # Errors
     /// [`Error::Protocol`]: the connection has failed, the peer was told why, and every later call
@@ -109,8 +114,8 @@ impl<H: OwnedRead> Incoming<H> {
     /// ```
     ///
     /// That is for messages of more than [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes, unless
-    /// the buffer, one that was used before, is more than four times as large. Once moved out, a message
-    /// counts as promised no more; once queued, it counts towards
+    /// the buffer is more than four times as large. Once moved out, a message is no longer reserved in the
+    /// [budget](super::Buffers::new); once queued, it is again, and counts towards
     /// [`queue_bytes_max`](crate::Config::queue_bytes_max).
     ///
     /// # Errors
@@ -135,15 +140,14 @@ impl<H: OwnedRead> Incoming<H> {
     /// together. A short one is one piece. None once the connection is closed.
     ///
     /// Nothing is copied or allocated, unless the message is compressed: then a piece is what some of its
-    /// bytes decompress to, which may be long, and is promised by the
-    /// [buffers](super::Buffers::new) meanwhile. Of a message that [`try_receive`](Self::try_receive) found
+    /// bytes decompress to, which may be long, and is reserved in the
+    /// [budget](super::Buffers::new) meanwhile. Of a message that [`try_receive`](Self::try_receive) found
     /// incomplete, the first piece is all that it had put together. Once the [first](Piece::first)
     /// piece of a message was given, this is to be called until the [last](Piece::last) was;
     /// [`receive`](Self::receive) would pass over what is left.
     ///
     /// # Errors
-    /// As for [`receive`](Self::receive), except for [`Limit::Promised`](crate::Limit::Promised) where
-    /// the message is not compressed.
+    /// As for [`receive`](Self::receive).
     ///
     /// # Cancellation
     /// See the [type](Self#cancellation).
@@ -172,7 +176,7 @@ impl<H: OwnedRead> Incoming<H> {
         &mut self,
         next: impl FnOnce(&mut Inbox, &Shared) -> Result<Next, crate::Error>,
     ) -> Option<Found> {
-        if self.link.over().is_some() {
+        if self.link.over().is_some() || !coop::has_budget() {
             return None;
         }
         match next(&mut self.inbox, &self.link.shared) {
@@ -189,17 +193,28 @@ impl<H: OwnedRead> Incoming<H> {
         if let Some(over) = self.link.over() {
             return over.map(|()| None);
         }
+        if !coop::has_budget() {
+            self.link.let_others_run().await;
+        }
         loop {
             match next(&mut self.inbox, &self.link.shared) {
                 Ok(Next::Found(found)) => return Ok(Some(found)),
                 Ok(Next::Starved) => {
                     self.link.watch_message();
                     let read = match self.inbox.room() {
-                        None => self.link.read_pooled().await.map(|buf| self.inbox.put(buf)),
-                        Some(room) => self.read_on(room).await,
+                        Ok(Room::Pooled) => {
+                            self.link.read_pooled().await.map(|buf| self.inbox.put(buf))
+                        }
+                        Ok(Room::Direct(bytes, missing)) => self.read_direct(bytes, missing).await,
+                        Err(no_room) => {
+                            self.handle_no_room(no_room).await?;
+                            continue;
+                        }
                     };
                     self.handle_read(read)?;
                 }
+                Ok(Next::Exhausted) => self.link.let_others_run().await,
+                Ok(Next::OutOfMemory) => self.link.wait_for_memory().await,
                 Ok(Next::Closed) => {
                     self.inbox.clear();
                     self.link.close().await;
@@ -213,27 +228,35 @@ impl<H: OwnedRead> Incoming<H> {
         }
     }
 
-    /// Reads behind what there is.
-    async fn read_on(&mut self, room: Room) -> io::Result<usize> {
+    /// Reads behind what there is of a message.
+    async fn read_direct(&mut self, bytes: Vec<u8>, missing: usize) -> io::Result<usize> {
         let Self { link, inbox } = self;
-        match room {
-            Room::Behind(buf) => {
-                let BufResult(read, buf) = link.read(buf.spare()).await.map_buf(Spare::into_inner);
-                inbox.put(buf);
-                read
+        let len = bytes.len();
+        let spare = bytes.spare().limit(missing);
+        let BufResult(read, bytes) = link.read(spare).await.map_buf(Spare::into_inner);
+        inbox.put_direct(bytes, len);
+        read
+    }
+
+    /// Waits for memory, unless there can never be as much.
+    #[cold]
+    async fn handle_no_room(&mut self, no_room: NoRoom) -> Result<(), Error> {
+        match no_room {
+            NoRoom::Yet => {
+                self.link.wait_for_memory().await;
+                Ok(())
             }
-            Room::Direct(bytes, missing) => {
-                let len = bytes.len();
-                let spare = bytes.spare().limit(missing);
-                let BufResult(read, bytes) = link.read(spare).await.map_buf(Spare::into_inner);
-                inbox.put_direct(bytes, len);
-                read
+            NoRoom::Ever(error) => {
+                let failure = self.link.shared.control.fail(error);
+                self.inbox.clear();
+                Err(self.link.fail(failure).await)
             }
         }
     }
 
     #[inline]
     fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
+        self.link.shared.stop_waiting_for_memory();
         let handled = self.link.handle_read(read);
         if self.link.over().is_some() {
             self.inbox.clear();

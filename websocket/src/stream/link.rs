@@ -5,9 +5,10 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use owned_io::backend::Half;
-use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf};
+use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf, coop};
 
 use super::Error;
 use super::shared::Shared;
@@ -60,6 +61,20 @@ impl<H: OwnedRead> Link<H> {
         let result = poll_fn(|cx| poll_beside_duties(&self.shared, reading.as_mut(), cx)).await;
         self.is_reading = false;
         result
+    }
+
+    /// Lets others have their turn: the task's budget of work is used up.
+    pub(super) async fn let_others_run(&self) {
+        let mut turn = pin!((self.shared.clock.sleep)(Duration::ZERO));
+        poll_fn(|cx| poll_beside_duties(&self.shared, turn.as_mut(), cx)).await;
+        coop::refill();
+    }
+
+    /// Waits until memory may have been given back.
+    pub(super) async fn wait_for_memory(&self) {
+        let mut waiting = pin!(self.shared.wait_for_memory());
+        poll_fn(|cx| poll_beside_duties(&self.shared, waiting.as_mut(), cx)).await;
+        self.shared.control.handle_not_reading((self.shared.clock.now)());
     }
 
     /// To be called before more is read of a message: that may be due earlier than all else, but not by

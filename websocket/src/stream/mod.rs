@@ -6,7 +6,7 @@
 //! it needs some.
 //!
 //! ```
-//! use owned_io::{ByteStream, Pool, PoolConfig, Runtime};
+//! use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
 //! use owned_io_websocket::handshake::Offer;
 //! use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
 //! use owned_io_websocket::{CloseCode, CloseFrame, Config};
@@ -36,7 +36,8 @@
 //! # use owned_io_sim::Sim;
 //! # owned_io_sim::block_on(async {
 //! let (a, b) = owned_io_sim::pipe();
-//! let buffers = Buffers::new(Pool::new(PoolConfig::default()), 64 * 1024 * 1024);
+//! let budget = MemoryBudget::new(64 * 1024 * 1024);
+//! let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
 //! let server = Sim::spawn(server::<Sim>(a, buffers.clone()));
 //! client::<Sim>(b, buffers).await?;
 //! server.await.expect("no panic")?;
@@ -47,6 +48,7 @@
 mod alarm;
 mod assembly;
 mod buffers;
+mod carry;
 #[cfg_attr(not(feature = "deflate"), path = "no_compression.rs")]
 mod compression;
 mod encoded;

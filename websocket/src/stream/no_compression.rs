@@ -1,5 +1,7 @@
 //! What stands for `compression` without feature `deflate`: nothing is agreed on.
 
+use owned_io::MemoryAccount;
+
 use super::Buffers;
 use super::assembly::Assembly;
 use crate::handshake::{Offer, Response, Upgrade};
@@ -8,6 +10,12 @@ use crate::{Config, Error, Kind, Part};
 pub(super) enum Agreed {}
 pub(super) enum Inflation {}
 pub(super) enum Deflation {}
+
+/// How much of a piece was decompressed: all of one that is not compressed.
+pub(super) enum Inflated {
+    All,
+    Some { consumed: usize, is_out_of_memory: bool },
+}
 
 pub(super) const fn agree(_: &mut Upgrade<'_>, _: &Config) -> Option<Agreed> {
     None
@@ -27,6 +35,7 @@ impl Agreed {
         _: bool,
         _: &Config,
         _: &Buffers,
+        _: &MemoryAccount,
     ) -> (Box<Inflation>, Option<Box<Deflation>>) {
         match self {}
     }
@@ -39,7 +48,7 @@ impl Inflation {
         _: &[u8],
         _: bool,
         _: &mut Assembly,
-    ) -> Result<(), Error> {
+    ) -> Result<Inflated, Error> {
         match *self {}
     }
 }

@@ -91,7 +91,8 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`Error::Io`]: nothing can be sent any more. What was received can still be read.
-    /// [`Error::Protocol`]: that is because of a [timeout](crate::Timeout).
+    /// [`Error::Protocol`]: that is because of a [timeout](crate::Timeout), or because others needed the
+    /// memory that the connection held.
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
@@ -110,7 +111,9 @@ impl Outgoing {
             }
         });
         flushed.await.map_err(|error| match shared.control.failure() {
-            Some(failure @ crate::Error::Timeout(_)) => failure.into(),
+            Some(failure @ (crate::Error::Timeout(_) | crate::Error::Limit { .. })) => {
+                failure.into()
+            }
             _ => error.into(),
         })
     }

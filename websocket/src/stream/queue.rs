@@ -2,11 +2,12 @@ use std::mem;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use owned_io::IoVec;
+use owned_io::{IoVec, MemoryAccount, Reservation, coop};
 
 use super::compression::Deflation;
 use super::{Buffers, EncodedFrame, Unsent};
-use crate::{Control, Error, Part, Sender, compressed_bytes_max};
+use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header};
+use crate::{Control, Error, Limit, Part, Sender, compressed_bytes_max};
 
 /// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
 /// that is cheaper than a piece of its own in a vectored write.
@@ -16,6 +17,22 @@ pub const COPIED_BYTES_MAX: usize = 1024;
 /// peer sent pings: 31 of the longest, 2,048 of the shortest. Then the latest pong waits alone
 /// (section 5.5.3), so that a peer that sends pings and does not read makes nobody hold more.
 const REPLY_BYTES_MAX: usize = 4096;
+
+/// What a queue keeps reserved while it is empty, in bytes: most messages fit, and need not ask.
+const RESERVED_BYTES_MIN: usize = 4096;
+
+/// The least room that is made for copied frames, in bytes: a buffer that is used again and again should
+/// fit most of them.
+const CAPACITY_MIN: usize = 1024;
+
+/// Room for the control frames that are due at a time: a pong, a ping and a close frame.
+const CONTROL_BYTES: usize = 3 * (CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX);
+
+/// What the encoding of a frame costs, in nanoseconds.
+const FRAME_NANOS: u64 = 30;
+
+/// How many bytes are copied, and masked, in a nanosecond.
+const BYTES_PER_NANO: u64 = 8;
 
 /// Frames that are encoded and not yet written.
 pub(super) struct Queue {
@@ -32,6 +49,11 @@ pub(super) struct Queue {
     heads: BytesMut,
     /// How many bytes the batch has that is being written.
     batch_bytes: usize,
+    /// How much memory `pieces` and `copied` hold, and what that batch holds.
+    held_bytes: usize,
+    batch_held_bytes: usize,
+    /// For both, and some more: never less than [`RESERVED_BYTES_MIN`], once there was something.
+    reservation: Reservation,
     /// Of what is queued behind it, how many bytes are of [replies](Self::push_replies).
     reply_bytes: usize,
     /// None: no message is sent compressed.
@@ -49,6 +71,7 @@ impl Queue {
         sender: Sender,
         masks: bool,
         buffers: Buffers,
+        account: &MemoryAccount,
         deflation: Option<Box<Deflation>>,
     ) -> Self {
         Self {
@@ -59,6 +82,9 @@ impl Queue {
             copied: Vec::new(),
             heads: BytesMut::new(),
             batch_bytes: 0,
+            held_bytes: 0,
+            batch_held_bytes: 0,
+            reservation: account.reservation(),
             reply_bytes: 0,
             deflation,
         }
@@ -79,11 +105,12 @@ impl Queue {
         if self.compresses(part, payload.len()) {
             return self.compress(control, part, payload);
         }
-        self.make_room();
+        self.make_room(payload.len())?;
         let encoded = self.sender.encode(control, part, payload, &mut self.copied);
         if encoded.is_err() {
             self.give_room_back();
         }
+        coop::consume(FRAME_NANOS + payload.len() as u64 / BYTES_PER_NANO);
         encoded
     }
 
@@ -96,6 +123,11 @@ impl Queue {
         payload: Bytes,
     ) -> Result<(), Unsent> {
         let is_copied = payload.len() <= COPIED_BYTES_MAX || self.compresses(part, payload.len());
+        // What others have as well is theirs to answer for.
+        let payload_held = if payload.is_unique() { payload.len() } else { 0 };
+        if !is_copied && let Err(error) = self.hold_piece(payload_held) {
+            return Err(Unsent { error, payload });
+        }
         let (header, payload) = if is_copied {
             return self.copy_back(control, part, payload);
         } else if self.masks {
@@ -110,22 +142,33 @@ impl Queue {
         };
         match header {
             Ok(header) => {
-                self.make_room();
                 self.copied.extend_from_slice(&header);
                 self.seal();
                 self.push_piece(payload);
+                coop::consume(FRAME_NANOS);
                 Ok(())
             }
-            Err(error) => Err(Unsent { error, payload }),
+            Err(error) => {
+                self.held_bytes -= payload_held;
+                self.give_room_back();
+                Err(Unsent { error, payload })
+            }
         }
     }
 
     /// Queues a frame without copying it, unless it is short.
     pub(super) fn share(&mut self, control: &Control, frame: &EncodedFrame) -> Result<(), Error> {
-        // The header is the same.
-        self.sender.encode_header(control, frame.part(), frame.payload_bytes())?;
         if frame.as_bytes().len() <= COPIED_BYTES_MAX {
-            self.make_room();
+            self.make_room(frame.as_bytes().len())?;
+        }
+        coop::consume(FRAME_NANOS);
+        // The header is the same.
+        let encoded = self.sender.encode_header(control, frame.part(), frame.payload_bytes());
+        if let Err(error) = encoded {
+            self.give_room_back();
+            return Err(error);
+        }
+        if frame.as_bytes().len() <= COPIED_BYTES_MAX {
             self.copied.extend_from_slice(frame.as_bytes());
         } else {
             self.seal();
@@ -158,6 +201,7 @@ impl Queue {
         if self.batch_bytes == 0 {
             return None;
         }
+        self.batch_held_bytes = mem::take(&mut self.held_bytes) + self.copied.capacity();
         if self.pieces.is_some() {
             self.seal();
         }
@@ -170,16 +214,31 @@ impl Queue {
     /// A batch is written. Its buffers are used again.
     pub(super) fn handle_written(&mut self, control: &Control, batch: Batch, now: Instant) {
         self.sender.handle_written(control, mem::take(&mut self.batch_bytes), now);
+        self.batch_held_bytes = 0;
+        if self.reservation.bytes() > RESERVED_BYTES_MIN {
+            let held = self.held_bytes + self.copied.capacity();
+            self.reservation.force(held.max(RESERVED_BYTES_MIN));
+        }
         match batch {
             Batch::One(buf) => self.buffers.give(buf),
             Batch::Many(pieces) => self.buffers.give_array(pieces),
         }
     }
 
+    /// Gives up all memory: nothing is written any more.
+    pub(super) fn clear(&mut self) {
+        (self.pieces, self.copied, self.heads) = (None, Vec::new(), BytesMut::new());
+        (self.held_bytes, self.batch_held_bytes) = (0, 0);
+        self.reservation.force(0);
+    }
+
     /// Queues the control frames that are due.
     fn push_control(&mut self, control: &Control) {
         if control.is_due() {
-            self.make_room();
+            // Bounded by `REPLY_BYTES_MAX`, and needed to say why a connection ends.
+            if self.make_room(CONTROL_BYTES).is_err() {
+                self.copied.reserve(CONTROL_BYTES);
+            }
             self.sender.poll_control(control, &mut self.copied);
             self.give_room_back();
         }
@@ -196,7 +255,7 @@ impl Queue {
     fn compress(&mut self, control: &Control, part: Part, message: &[u8]) -> Result<(), Error> {
         // Before it is compressed: afterwards there is no way back.
         self.sender.check(control, part, compressed_bytes_max(message.len()))?;
-        self.make_room();
+        self.make_room(compressed_bytes_max(message.len()))?;
         let mut compressed = self.buffers.take();
         let Self { deflation, buffers, .. } = self;
         let is_sent = deflation
@@ -217,11 +276,64 @@ impl Queue {
         self.copy(control, part, &payload).map_err(|error| Unsent { error, payload })
     }
 
+    /// Makes room in `copied` for a frame with a payload of so many bytes.
     #[inline]
-    fn make_room(&mut self) {
+    fn make_room(&mut self, payload_bytes: usize) -> Result<(), Error> {
         if self.copied.capacity() == 0 {
             self.copied = self.buffers.take();
         }
+        let len = self.copied.len() + payload_bytes + Header::PADDED_BYTES;
+        let held = self.held_bytes + self.batch_held_bytes + len.max(self.copied.capacity());
+        if held <= self.reservation.bytes() && len <= self.copied.capacity() {
+            return Ok(());
+        }
+        self.make_more_room(len)
+    }
+
+    #[cold]
+    fn make_more_room(&mut self, len: usize) -> Result<(), Error> {
+        let others = self.held_bytes + self.batch_held_bytes;
+        if self.copied.is_empty() && self.copied.capacity() < len {
+            self.buffers.give(mem::take(&mut self.copied));
+            self.copied = self.buffers.take_fitting(len, usize::MAX);
+        }
+        let mut capacity = self.copied.capacity();
+        if capacity < len {
+            // Twice as much as there is, or each frame would have it copied once more.
+            capacity = len.max(2 * self.copied.len()).max(CAPACITY_MIN) + CONTROL_BYTES;
+        }
+        if self.reserve(others + capacity).is_err() {
+            if self.copied.is_empty() {
+                // One that was used before, and may be much larger than this frame.
+                self.buffers.give(mem::take(&mut self.copied));
+            }
+            capacity = len.max(self.copied.capacity());
+            self.reserve(others + capacity)?;
+        }
+        let missing = capacity - self.copied.len();
+        self.copied.try_reserve_exact(missing).map_err(|_| self.out_of_memory(capacity))
+    }
+
+    /// Makes room for the header of a piece that is not copied, and counts what that holds.
+    fn hold_piece(&mut self, payload_held: usize) -> Result<(), Error> {
+        self.held_bytes += payload_held;
+        let made = self.make_room(0);
+        if made.is_err() {
+            self.held_bytes -= payload_held;
+            self.give_room_back();
+        }
+        made
+    }
+
+    fn reserve(&mut self, held: usize) -> Result<(), Error> {
+        let bytes = held.max(RESERVED_BYTES_MIN);
+        self.reservation.resize(bytes).map_err(|_| self.out_of_memory(bytes))
+    }
+
+    #[cold]
+    fn out_of_memory(&self, bytes: usize) -> Error {
+        let max = self.reservation.account().bytes_max() as u64;
+        Error::Limit { limit: Limit::Memory, max, got: bytes as u64 }
     }
 
     /// Unless there is something in it now.
@@ -235,8 +347,10 @@ impl Queue {
     fn seal(&mut self) {
         if self.copied.len() > COPIED_BYTES_MAX {
             let run = mem::take(&mut self.copied);
+            self.held_bytes += run.capacity();
             self.push_piece(run.into());
         } else if !self.copied.is_empty() {
+            self.held_bytes += self.copied.len();
             self.heads.extend_from_slice(&self.copied);
             let head = self.heads.split().freeze();
             self.push_piece(head);
@@ -251,15 +365,17 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use owned_io::{Pool, PoolConfig};
+    use owned_io::{MemoryBudget, Pool, PoolConfig};
 
     use super::*;
     use crate::{Config, Engine, Kind};
 
     fn queue(engine: fn(Config, Instant) -> Engine, masks: bool) -> (Queue, Control) {
         let Engine { sender, control, .. } = engine(Config::default(), Instant::now());
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), 1 << 20);
-        (Queue::new(sender, masks, buffers, None), control)
+        let budget = MemoryBudget::new(1 << 20);
+        let account = budget.account();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
+        (Queue::new(sender, masks, buffers, &account, None), control)
     }
 
     /// Where the payload of one frame is when it is written.

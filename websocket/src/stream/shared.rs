@@ -1,4 +1,5 @@
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -6,9 +7,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use owned_io::backend::{Broken, Half};
-use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
+use owned_io::{MemoryAccount, MemoryBudget, OwnedWrite, Runtime, ShutdownHandle};
 
 use super::alarm::Alarm;
+use super::assembly::out_of_memory;
 use super::queue::Queue;
 use super::writing::{Done, Job, Writer, write_batches};
 use crate::{CloseFrame, Control, State};
@@ -29,7 +31,15 @@ pub(super) struct Shared {
     is_write_ended: Cell<bool>,
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
+    pub(super) account: MemoryAccount,
+    /// When the connection began to wait for memory, or last had others give some up; and how often it has.
+    waiting_since: Cell<Option<Instant>>,
+    waited_rounds: Cell<u32>,
 }
+
+/// How often a connection that waits for memory has others give some up, before it fails: half a minute,
+/// as long as a message may take by default.
+const WAIT_ROUNDS_MAX: u32 = 30;
 
 /// The functions of a runtime, so that a connection need not name it.
 #[derive(Clone, Copy)]
@@ -47,10 +57,12 @@ impl Shared {
         queue: Queue,
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
+        account: MemoryAccount,
         is_server: bool,
     ) -> Self {
         let writer = Writer::new(|desk| write_batches(half, desk));
         let alarm = Alarm::new(Half::Read, writer.waker().clone());
+        account.wake_when_evicted(writer.waker().clone());
         Self {
             control,
             queue: RefCell::new(queue),
@@ -60,6 +72,9 @@ impl Shared {
             alarm: RefCell::new(alarm),
             is_server,
             is_write_ended: Cell::new(false),
+            account,
+            waiting_since: Cell::new(None),
+            waited_rounds: Cell::new(0),
             broken: Cell::new(None),
         }
     }
@@ -73,6 +88,9 @@ impl Shared {
     /// Writes all that is queued and due; then, if that was the end, ends our side of the stream.
     pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
+        if self.account.is_evicted() && self.control.failure().is_none() {
+            self.handle_eviction(writer.is_busy());
+        }
         loop {
             if let Some(broken) = self.broken.get() {
                 return Poll::Ready(Err(broken.into()));
@@ -95,6 +113,7 @@ impl Shared {
                 (Err(error), Some(_)) => {
                     self.control.handle_write_failed();
                     self.broken.set(Some((&error).into()));
+                    self.queue.borrow_mut().clear();
                 }
                 (_, None) => {} // ended, or gone already
             }
@@ -111,11 +130,57 @@ impl Shared {
     #[inline]
     pub(super) fn poll_replies(&self, half: Half, cx: &Context<'_>) {
         let is_due = self.control.is_due()
+            || self.account.is_evicted()
             || self.queue.borrow().has_replies()
             || self.control.state() == State::Closed;
         if is_due || self.writer.borrow().is_busy() {
             let _ = self.poll_flush(half, cx);
         }
+    }
+
+    /// Waits until memory may have been given back: to try again then what was refused. Has others give
+    /// theirs up when that takes too long, and fails the connection when it takes much too long.
+    pub(super) fn wait_for_memory(&self) -> impl Future<Output = ()> + use<> {
+        let now = (self.clock.now)();
+        let since = self.waiting_since.get().unwrap_or(now);
+        let waited = now.saturating_duration_since(since);
+        let left = if waited >= MemoryBudget::PATIENCE {
+            self.account.budget().relieve(now);
+            self.waiting_since.set(Some(now));
+            self.waited_rounds.set(self.waited_rounds.get() + 1);
+            if self.waited_rounds.get() > WAIT_ROUNDS_MAX {
+                self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
+            }
+            MemoryBudget::PATIENCE
+        } else {
+            self.waiting_since.set(Some(since));
+            MemoryBudget::PATIENCE - waited
+        };
+        let (account, mut sleep) = (self.account.clone(), (self.clock.sleep)(left));
+        let mut was_polled = false;
+        poll_fn(move |cx| {
+            if std::mem::replace(&mut was_polled, true) || account.is_evicted() {
+                return Poll::Ready(());
+            }
+            account.wake_when_released(cx.waker());
+            sleep.as_mut().poll(cx)
+        })
+    }
+
+    /// What was refused is granted.
+    #[inline]
+    pub(super) fn stop_waiting_for_memory(&self) {
+        if self.waiting_since.take().is_some() {
+            self.waited_rounds.set(0);
+        }
+    }
+
+    /// Others need the memory that this connection holds: it fails. The peer is told, unless it takes
+    /// nothing of what it was sent before.
+    #[cold]
+    fn handle_eviction(&self, is_writing: bool) {
+        self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
+        self.connection.shutdown(if is_writing { Shutdown::Both } else { Shutdown::Read });
     }
 
     /// Ends the connection both ways, at once.

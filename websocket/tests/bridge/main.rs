@@ -13,7 +13,7 @@ mod ends;
 mod exchange;
 
 use ends::{buffers, request};
-use owned_io::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::Config;
 use owned_io_websocket::bridge::{self, Strategy};
@@ -38,7 +38,7 @@ fn message(payload: &[u8]) -> Message<'_> {
 }
 
 fn large_buffers() -> Buffers {
-    Buffers::new(Pool::new(PoolConfig::default()), 64 << 20)
+    Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20))
 }
 
 /// A bridge as the server, and one as the client.

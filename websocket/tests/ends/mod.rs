@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use owned_io::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, WebSocket, accept, connect};
@@ -24,7 +24,7 @@ pub(crate) fn simulate<F: Future<Output = ()>>(test: impl Fn() -> F) {
 }
 
 pub(crate) fn buffers() -> Buffers {
-    Buffers::new(Pool::new(PoolConfig::default()), 1 << 20)
+    Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 20))
 }
 
 /// A server and a client that have shaken hands.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use owned_io::{ByteStream, ListenOptions, Pool, PoolConfig, Runtime, TcpListener};
+use owned_io::{ByteStream, ListenOptions, MemoryBudget, Pool, PoolConfig, Runtime, TcpListener};
 use owned_io_tokio::Tokio;
 use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, Message, Outgoing, accept};
@@ -35,7 +35,7 @@ fn serve(args: Args) -> io::Result<()> {
         peers_common::say_listening(bound.local_addr());
         let mut pool = PoolConfig::default();
         pool.buf_bytes = 64 * 1024; // as the server's
-        let buffers = Buffers::new(Pool::new(pool), ASSEMBLED_BYTES_MAX);
+        let buffers = Buffers::new(Pool::new(pool), MemoryBudget::new(ASSEMBLED_BYTES_MAX));
         let messages = Rc::new(Cell::new(0));
         loop {
             match listener.accept().await {

@@ -1,15 +1,19 @@
+use owned_io::{MemoryAccount, Reservation, coop};
+
 use crate::deflate::{Corrupt, DECOMPRESSOR_BYTES, Decompressor, Side};
 use crate::stream::Buffers;
-use crate::stream::assembly::Assembly;
+use crate::stream::assembly::{Assembly, NoRoom, out_of_memory};
 use crate::utf8::Utf8;
 use crate::{Error, Kind, Limit, Violation};
 
 /// What decompresses the messages that a connection receives.
 pub(in crate::stream) struct Inflation {
     takes_over: bool,
-    /// The connection's own with takeover, from the first message on; otherwise one that is lent to it,
-    /// and promised, from the first piece of a message to the last.
+    /// The connection's own with takeover, from the first message on; otherwise one that is lent to it
+    /// from the first piece of a message to the last.
     decompressor: Option<Decompressor>,
+    /// For a decompressor that is kept from one call to the next.
+    reservation: Reservation,
     /// Of the message that is under way, what has come out so far.
     message_bytes: usize,
     message_bytes_max: usize,
@@ -17,11 +21,25 @@ pub(in crate::stream) struct Inflation {
     buffers: Buffers,
 }
 
+/// How much of a piece was decompressed.
+pub(in crate::stream) enum Inflated {
+    /// The whole piece.
+    All,
+    /// Its first bytes. The rest has to wait for memory, or for the task's next turn.
+    Some { consumed: usize, is_out_of_memory: bool },
+}
+
 impl Inflation {
-    pub(super) fn new(theirs: Side, message_bytes_max: usize, buffers: Buffers) -> Self {
+    pub(super) fn new(
+        theirs: Side,
+        message_bytes_max: usize,
+        buffers: Buffers,
+        account: &MemoryAccount,
+    ) -> Self {
         Self {
             takes_over: theirs.takeover,
             decompressor: None,
+            reservation: account.reservation(),
             message_bytes: 0,
             message_bytes_max,
             utf8: Utf8::default(),
@@ -37,48 +55,65 @@ impl Inflation {
         piece: &[u8],
         last: bool,
         assembly: &mut Assembly,
-    ) -> Result<(), Error> {
-        let kept = self.decompressor.take();
-        let is_promised = !self.takes_over && kept.is_some();
-        if !self.takes_over && !last && !is_promised {
-            self.buffers.promise(DECOMPRESSOR_BYTES)?; // it is kept until the message ends
+    ) -> Result<Inflated, Error> {
+        let is_kept = self.takes_over || !last;
+        if is_kept && self.reservation.resize(DECOMPRESSOR_BYTES).is_err() {
+            let account = self.reservation.account();
+            if account.bytes_max() < DECOMPRESSOR_BYTES {
+                return Err(out_of_memory(account, DECOMPRESSOR_BYTES));
+            }
+            return Ok(Inflated::Some { consumed: 0, is_out_of_memory: true });
         }
         let spare = || self.buffers.compression().take_decompressor();
-        let mut decompressor = kept.unwrap_or_else(spare);
+        let mut decompressor = self.decompressor.take().unwrap_or_else(spare);
         let inflated = self.inflate_by(&mut decompressor, kind, piece, assembly);
-        let finished = inflated.and_then(|()| match last {
-            true => self.finish(&mut decompressor),
-            false => Ok(()),
-        });
-        if self.takes_over || !last {
+        let is_done = matches!(inflated, Ok(Inflated::All)) && last;
+        let finished = if is_done { self.finish(&mut decompressor) } else { Ok(()) };
+        if self.takes_over || !is_done {
+            self.reservation.force(DECOMPRESSOR_BYTES);
             self.decompressor = Some(decompressor);
         } else {
+            self.reservation.force(0);
             self.buffers.compression().give_decompressor(decompressor);
-            if is_promised {
-                self.buffers.release(DECOMPRESSOR_BYTES);
-            }
         }
-        assembly.settle(last);
-        finished
+        assembly.settle(is_done);
+        finished.and(inflated)
     }
 
     fn inflate_by(
         &mut self,
         decompressor: &mut Decompressor,
         kind: Kind,
-        mut piece: &[u8],
+        piece: &[u8],
         assembly: &mut Assembly,
-    ) -> Result<(), Error> {
-        let expected = piece.len().saturating_mul(EXPECTED_RATIO);
+    ) -> Result<Inflated, Error> {
+        let expected = piece.len().saturating_mul(EXPECTED_RATIO).max(ROOM_BYTES_MIN);
+        let mut rest = piece;
+        // Each round but the last fills the room there is, or takes what a round may take.
         loop {
             // One byte more than is allowed shows what is too long.
-            let bytes_left = self.message_bytes_max.saturating_sub(self.message_bytes);
-            let out = assembly.room(expected, bytes_left.saturating_add(1));
+            let bytes_left = self.message_bytes_max.saturating_sub(self.message_bytes) + 1;
+            let stopped = |rest: &[u8], is_out_of_memory| Inflated::Some {
+                consumed: piece.len() - rest.len(),
+                is_out_of_memory,
+            };
+            if !coop::has_budget() {
+                return Ok(stopped(rest, false));
+            }
+            if assembly.room() == 0 {
+                match assembly.make_room(expected.max(assembly.len()).min(bytes_left), None) {
+                    Ok(()) => {}
+                    Err(NoRoom::Yet) => return Ok(stopped(rest, true)),
+                    Err(NoRoom::Ever(error)) => return Err(error),
+                }
+            }
+            let room = assembly.room().min(ROUND_BYTES_MAX);
+            let out = assembly.bytes_mut();
             let before = out.len();
-            let is_all = decompressor.fill(&mut piece, out)?;
+            let is_all = decompressor.fill(&mut rest, out, room)?;
             let fresh = &out[before..];
-            let fresh_bytes = fresh.len();
-            self.message_bytes += fresh_bytes;
+            coop::consume(ROUND_NANOS + fresh.len() as u64 * NANOS_PER_BYTE);
+            self.message_bytes += fresh.len();
             if self.message_bytes > self.message_bytes_max {
                 let (max, got) = (self.message_bytes_max as u64, self.message_bytes as u64);
                 return Err(Error::Limit { limit: Limit::Message, max, got });
@@ -86,9 +121,8 @@ impl Inflation {
             if kind == Kind::Text && !self.utf8.push(fresh) {
                 return Err(Violation::TextNotUtf8.into());
             }
-            assembly.promise(fresh_bytes)?;
             if is_all {
-                return Ok(());
+                return Ok(Inflated::All);
             }
         }
     }
@@ -103,14 +137,6 @@ impl Inflation {
     }
 }
 
-impl Drop for Inflation {
-    fn drop(&mut self) {
-        if self.decompressor.is_some() && !self.takes_over {
-            self.buffers.release(DECOMPRESSOR_BYTES);
-        }
-    }
-}
-
 impl From<Corrupt> for Error {
     fn from(_: Corrupt) -> Self {
         Violation::NotCompressed.into()
@@ -119,3 +145,15 @@ impl From<Corrupt> for Error {
 
 /// How many times as long as it came a message is taken to be, before that is known.
 const EXPECTED_RATIO: usize = 4;
+
+/// What a message is decompressed into has no less room than this, if it may be as long.
+const ROOM_BYTES_MIN: usize = 64;
+
+/// The most bytes that come out of one round: some 50 µs of work.
+const ROUND_BYTES_MAX: usize = 32 * 1024;
+
+/// What a round costs, in nanoseconds.
+const ROUND_NANOS: u64 = 300;
+
+/// What a byte that comes out costs, in nanoseconds.
+const NANOS_PER_BYTE: u64 = 2;

@@ -8,8 +8,10 @@ mod inflation;
 mod spare;
 
 pub(in crate::stream) use deflation::Deflation;
-pub(in crate::stream) use inflation::Inflation;
+pub(in crate::stream) use inflation::{Inflated, Inflation};
 pub(in crate::stream) use spare::Spare;
+
+use owned_io::MemoryAccount;
 
 use super::Buffers;
 use crate::Config;
@@ -47,11 +49,12 @@ impl Agreed {
         is_server: bool,
         config: &Config,
         buffers: &Buffers,
+        account: &MemoryAccount,
     ) -> (Box<Inflation>, Option<Box<Deflation>>) {
         let Self { deflate, agreement } = self;
         let sides = (agreement.server(), agreement.client());
         let (ours, theirs): (Side, Side) = if is_server { sides } else { (sides.1, sides.0) };
-        let inflation = Inflation::new(theirs, config.message_bytes_max, buffers.clone());
+        let inflation = Inflation::new(theirs, config.message_bytes_max, buffers.clone(), account);
         let deflation = Deflation::new(&deflate, ours).map(Box::new);
         (Box::new(inflation), deflation)
     }

@@ -1,0 +1,481 @@
+//! [`MemoryBudget`]: how much memory the peers of a worker can make it hold.
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// The memory of one worker that its peers can make it hold, in bytes, and who holds it.
+///
+/// Each connection has a [`MemoryAccount`], and reserves there what it is about to hold: messages that
+/// are put together, output that the peer does not take, decompressors. Every account has an equal
+/// share that it always gets. What it needs beyond its share comes from the rest, first come, first
+/// served.
+///
+/// When the rest is used up, a reservation is refused, and its connection waits: it stops reading, so
+/// that its peer feels back-pressure. While somebody waits, those who hold much without moving it are
+/// [evicted](Self::relieve): otherwise idle hoarders would keep everybody else waiting.
+///
+/// Cloning gives another handle to the same budget.
+///
+/// ```
+/// use owned_io::MemoryBudget;
+///
+/// // 1 MiB, half of it in shares for 8 connections.
+/// let budget = MemoryBudget::new(1 << 20).with_shares(8, 512 << 10);
+/// let (first, second) = (budget.account(), budget.account());
+/// let mut large = first.reservation();
+/// large.resize((64 + 512) << 10)?; // its share, and all that is not in shares
+/// let mut small = second.reservation();
+/// assert!(small.resize(65 << 10).is_err());
+/// small.resize(64 << 10)?; // nobody can take that from it
+/// drop(large);
+/// small.resize(65 << 10)?;
+/// # Ok::<(), owned_io::MemoryExhausted>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryBudget {
+    shared: Rc<Shared>,
+}
+
+/// What one connection holds of a [`MemoryBudget`]. Cloning gives another handle to the same account.
+#[derive(Clone)]
+pub struct MemoryAccount {
+    state: Rc<Account>,
+}
+
+/// Bytes that are reserved in an account; given back when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    account: MemoryAccount,
+    bytes: usize,
+}
+
+struct Shared {
+    bytes_max: usize,
+    /// What each account always gets.
+    share_bytes: usize,
+    /// How many more accounts may be given a share.
+    shares_left: Cell<usize>,
+    /// What is not in shares.
+    common_bytes: usize,
+    /// How much of it is reserved. More than there is if reservations were forced.
+    common_held: Cell<usize>,
+    /// The accounts that hold more than their share. Bounded by the number of accounts.
+    holders: RefCell<Vec<Rc<Account>>>,
+    /// Those to wake once something is given back. Bounded by the number of accounts.
+    waiting: RefCell<Vec<Waker>>,
+    /// Counts the rounds of [`MemoryBudget::relieve`].
+    round: Cell<u32>,
+    round_began: Cell<Option<Instant>>,
+}
+
+struct Account {
+    budget: Rc<Shared>,
+    share_bytes: usize,
+    held: Cell<usize>,
+    /// Where it is in `holders`, if it holds more than its share.
+    holder_at: Cell<usize>,
+    /// The round in which its reservations changed last.
+    moved_in: Cell<u32>,
+    is_evicted: Cell<bool>,
+    /// Of the connection, to be woken when it is evicted.
+    waker: RefCell<Option<Waker>>,
+}
+
+impl MemoryBudget {
+    /// How long holders may leave their memory unmoved while others wait for some: a round trip across
+    /// the world and a retransmission.
+    pub const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// A budget of so many bytes, none of them in shares.
+    pub fn new(bytes_max: usize) -> Self {
+        Self::build(bytes_max, 0, 0)
+    }
+
+    /// The same budget with `share_bytes_sum` of it in equal shares for the first `accounts_max` accounts
+    /// that exist at a time; further ones have no share.
+    ///
+    /// # Panics
+    /// If the shares exceed the budget, or the budget is in use.
+    #[must_use]
+    pub fn with_shares(self, accounts_max: usize, share_bytes_sum: usize) -> Self {
+        assert_eq!(Rc::strong_count(&self.shared), 1, "the budget is in use");
+        assert!(share_bytes_sum <= self.shared.bytes_max, "the shares exceed the budget");
+        Self::build(self.shared.bytes_max, accounts_max, share_bytes_sum / accounts_max.max(1))
+    }
+
+    fn build(bytes_max: usize, accounts_max: usize, share_bytes: usize) -> Self {
+        let common_bytes = bytes_max - accounts_max * share_bytes;
+        Self {
+            shared: Rc::new(Shared {
+                bytes_max,
+                share_bytes,
+                shares_left: Cell::new(accounts_max),
+                common_bytes,
+                common_held: Cell::new(0),
+                holders: RefCell::default(),
+                waiting: RefCell::default(),
+                round: Cell::new(0),
+                round_began: Cell::new(None),
+            }),
+        }
+    }
+
+    /// An account for a connection.
+    pub fn account(&self) -> MemoryAccount {
+        let Shared { share_bytes, shares_left, .. } = &*self.shared;
+        let has_share = shares_left.get() > 0;
+        if has_share {
+            shares_left.set(shares_left.get() - 1);
+        }
+        MemoryAccount {
+            state: Rc::new(Account {
+                budget: Rc::clone(&self.shared),
+                share_bytes: if has_share { *share_bytes } else { 0 },
+                held: Cell::new(0),
+                holder_at: Cell::new(usize::MAX),
+                moved_in: Cell::new(0),
+                is_evicted: Cell::new(false),
+                waker: RefCell::default(),
+            }),
+        }
+    }
+
+    /// The whole of it, in bytes.
+    pub fn bytes_max(&self) -> usize {
+        self.shared.bytes_max
+    }
+
+    /// What each account always gets, in bytes.
+    pub fn share_bytes(&self) -> usize {
+        self.shared.share_bytes
+    }
+
+    /// Of what is not in shares, how many bytes are reserved.
+    pub fn common_bytes_held(&self) -> usize {
+        self.shared.common_held.get()
+    }
+
+    /// To be called by a connection that has waited for memory for [`PATIENCE`](Self::PATIENCE), and then again each time
+    /// as much has passed: evicts accounts until an eighth of the common part will be given back.
+    ///
+    /// First those that hold more than their share and have not moved for a whole `PATIENCE`, the largest
+    /// first. If nobody is idle, the one that holds most.
+    pub fn relieve(&self, now: Instant) {
+        let Shared { round, round_began, holders, common_bytes, .. } = &*self.shared;
+        // Several may wait. The rounds are as long all the same.
+        if round_began.get().is_some_and(|began| now < began + Self::PATIENCE / 2) {
+            return;
+        }
+        round_began.set(Some(now));
+        round.set(round.get().wrapping_add(1));
+        let mut holding = holders.borrow().clone();
+        holding.retain(|account| !account.is_evicted.get());
+        holding.sort_unstable_by_key(|account| usize::MAX - account.excess());
+        let is_idle =
+            |account: &&Rc<Account>| round.get().wrapping_sub(account.moved_in.get()) >= 2;
+        let mut freed = 0;
+        for account in holding.iter().filter(is_idle) {
+            if freed >= common_bytes / 8 {
+                return;
+            }
+            freed += account.excess();
+            account.evict();
+        }
+        if let Some(largest) = holding.first().filter(|_| freed == 0) {
+            largest.evict();
+        }
+    }
+}
+
+impl MemoryAccount {
+    /// An empty reservation in this account.
+    pub fn reservation(&self) -> Reservation {
+        Reservation { account: self.clone(), bytes: 0 }
+    }
+
+    /// The budget it is in.
+    pub fn budget(&self) -> MemoryBudget {
+        MemoryBudget { shared: Rc::clone(&self.state.budget) }
+    }
+
+    /// The most that it can ever hold, in bytes: its share, and all that is in no share.
+    pub fn bytes_max(&self) -> usize {
+        self.state.share_bytes + self.state.budget.common_bytes
+    }
+
+    /// How many bytes are reserved in it.
+    pub fn held_bytes(&self) -> usize {
+        self.state.held.get()
+    }
+
+    /// How many more bytes of its own share it may reserve.
+    pub fn share_bytes_left(&self) -> usize {
+        self.state.share_bytes.saturating_sub(self.state.held.get())
+    }
+
+    /// Whether its connection is to give up what it holds and to end: others wait for the memory.
+    #[inline]
+    pub fn is_evicted(&self) -> bool {
+        self.state.is_evicted.get()
+    }
+
+    /// Has `waker` woken when the account is evicted.
+    pub fn wake_when_evicted(&self, waker: Waker) {
+        self.state.waker.replace(Some(waker));
+    }
+
+    /// Has `waker` woken once, when somebody has given memory back. What was refused may be tried again
+    /// then.
+    pub fn wake_when_released(&self, waker: &Waker) {
+        let mut waiting = self.state.budget.waiting.borrow_mut();
+        if !waiting.iter().any(|known| known.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+    }
+}
+
+impl Reservation {
+    /// How many bytes it is for.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The account it is in.
+    pub const fn account(&self) -> &MemoryAccount {
+        &self.account
+    }
+
+    /// Reserves `bytes` bytes instead of those before. A smaller number is never refused.
+    ///
+    /// # Errors
+    /// [`MemoryExhausted`]: nothing has changed.
+    #[inline]
+    pub fn resize(&mut self, bytes: usize) -> Result<(), MemoryExhausted> {
+        let account = &self.account.state;
+        let held = account.held.get() - self.bytes + bytes;
+        if held.max(account.held.get()) > account.share_bytes {
+            account.move_common(held, false)?;
+        }
+        account.held.set(held);
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// The same for bytes that are held already, whether or not there is room for them: others wait the
+    /// longer then.
+    #[inline]
+    pub fn force(&mut self, bytes: usize) {
+        let account = &self.account.state;
+        let held = account.held.get() - self.bytes + bytes;
+        if held.max(account.held.get()) > account.share_bytes {
+            let _ = account.move_common(held, true);
+        }
+        account.held.set(held);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.force(0);
+    }
+}
+
+impl Account {
+    /// How much it holds of what is not in shares.
+    fn excess(&self) -> usize {
+        self.held.get().saturating_sub(self.share_bytes)
+    }
+
+    /// Takes from the common part, or gives back there, what the account holds beyond its share once it
+    /// holds `held`.
+    #[cold]
+    fn move_common(self: &Rc<Self>, held: usize, is_forced: bool) -> Result<(), MemoryExhausted> {
+        let Shared { bytes_max, common_bytes, common_held, waiting, round, .. } = &*self.budget;
+        let (before, after) = (self.excess(), held.saturating_sub(self.share_bytes));
+        let all_held = common_held.get() - before + after;
+        if after > before && all_held > *common_bytes && !is_forced {
+            return Err(MemoryExhausted { bytes_max: *bytes_max });
+        }
+        common_held.set(all_held);
+        self.moved_in.set(round.get());
+        match (before, after) {
+            (0, 1..) => self.add_to_holders(),
+            (1.., 0) => self.remove_from_holders(),
+            _ => {}
+        }
+        if after < before {
+            waiting.take().into_iter().for_each(Waker::wake);
+        }
+        Ok(())
+    }
+
+    fn add_to_holders(self: &Rc<Self>) {
+        let mut holders = self.budget.holders.borrow_mut();
+        self.holder_at.set(holders.len());
+        holders.push(Rc::clone(self));
+    }
+
+    fn remove_from_holders(&self) {
+        let mut holders = self.budget.holders.borrow_mut();
+        let removed = holders.swap_remove(self.holder_at.get());
+        if let Some(moved) = holders.get(self.holder_at.get()) {
+            moved.holder_at.set(self.holder_at.get());
+        }
+        drop(holders);
+        drop(removed);
+    }
+
+    fn evict(&self) {
+        self.is_evicted.set(true);
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl fmt::Debug for MemoryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryBudget")
+            .field("bytes_max", &self.shared.bytes_max)
+            .field("share_bytes", &self.shared.share_bytes)
+            .field("common_bytes_held", &self.shared.common_held)
+            .field("holders", &self.shared.holders.borrow().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MemoryAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryAccount").field("held", &self.state.held).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if self.share_bytes > 0 {
+            self.budget.shares_left.set(self.budget.shares_left.get() + 1);
+        }
+    }
+}
+
+/// A worker's budget of memory is used up, and so is the connection's share of it. Trying again once
+/// [somebody has given memory back](MemoryAccount::wake_when_released) is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryExhausted {
+    bytes_max: usize,
+}
+
+impl MemoryExhausted {
+    /// The budget, in bytes.
+    pub const fn bytes_max(self) -> usize {
+        self.bytes_max
+    }
+}
+
+impl fmt::Display for MemoryExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the worker's memory budget of {} bytes is used up", self.bytes_max)
+    }
+}
+
+impl Error for MemoryExhausted {}
+
+impl From<MemoryExhausted> for io::Error {
+    fn from(error: MemoryExhausted) -> Self {
+        Self::new(io::ErrorKind::QuotaExceeded, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    fn holding(account: &MemoryAccount, bytes: usize) -> Reservation {
+        let mut reservation = account.reservation();
+        reservation.resize(bytes).unwrap();
+        reservation
+    }
+
+    #[test]
+    fn shares_are_always_there_and_the_rest_is_first_come_first_served() {
+        let budget = MemoryBudget::new(100 * KIB).with_shares(4, 40 * KIB);
+        let accounts: Vec<_> = (0..5).map(|_| budget.account()).collect();
+        let all_common = holding(&accounts[0], 70 * KIB);
+        assert_eq!(budget.common_bytes_held(), 60 * KIB);
+        let shares: Vec<_> = accounts[1..4].iter().map(|one| holding(one, 10 * KIB)).collect();
+        assert!(accounts[1].reservation().resize(1).is_err());
+        assert!(accounts[4].reservation().resize(1).is_err(), "there are four shares");
+        drop(all_common);
+        let mut late = holding(&accounts[4], 60 * KIB);
+        assert!(late.resize(60 * KIB + 1).is_err());
+        assert_eq!(late.bytes(), 60 * KIB, "a refusal changes nothing");
+        drop((shares, late, accounts));
+        assert_eq!(budget.common_bytes_held(), 0);
+        assert_eq!(holding(&budget.account(), 70 * KIB).bytes(), 70 * KIB, "shares are given back");
+    }
+
+    #[test]
+    fn what_is_forced_counts_until_it_is_given_back() {
+        let budget = MemoryBudget::new(10);
+        let mut forced = budget.account().reservation();
+        forced.force(15);
+        assert!(budget.account().reservation().resize(1).is_err());
+        forced.resize(9).unwrap();
+        let _last = holding(&budget.account(), 1);
+        assert!(budget.account().reservation().resize(1).is_err());
+    }
+
+    #[test]
+    fn idle_holders_are_evicted_the_largest_first_and_else_the_largest() {
+        const PATIENCE: Duration = MemoryBudget::PATIENCE;
+        let now = Instant::now();
+        let budget = MemoryBudget::new(80 * KIB);
+        let (small, large, busy) = (budget.account(), budget.account(), budget.account());
+        let _small = holding(&small, 15 * KIB);
+        let _large = holding(&large, 20 * KIB);
+        let mut busy_holds = holding(&busy, 40 * KIB);
+        let mut evicted = |rounds: u32| {
+            for at in 1..=rounds {
+                busy_holds.resize(40 * KIB + at as usize).unwrap();
+                budget.relieve(now + PATIENCE * at);
+                budget.relieve(now + PATIENCE * at + PATIENCE / 4); // within the same round
+            }
+            [&small, &large, &busy].map(MemoryAccount::is_evicted)
+        };
+        assert_eq!(evicted(1), [false, false, true], "nobody is idle yet: the largest");
+        assert_eq!(evicted(2), [false, true, true]);
+    }
+
+    #[test]
+    fn who_waits_is_woken() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicU32, Ordering};
+        struct Count(AtomicU32);
+        impl std::task::Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let count = Arc::new(Count(AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let budget = MemoryBudget::new(10);
+        let (first, second) = (budget.account(), budget.account());
+        let mut holds = holding(&first, 10);
+        second.wake_when_released(&waker);
+        second.wake_when_released(&waker);
+        holds.resize(9).unwrap();
+        holds.resize(8).unwrap();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "once");
+        first.wake_when_evicted(waker);
+        budget.relieve(Instant::now());
+        assert!(first.is_evicted());
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,186 @@
+//! How much memory peers can make a worker hold, and what becomes of those who hold it.
+
+mod common;
+mod ends;
+
+use std::pin::pin;
+use std::time::Duration;
+
+use common::{BINARY, FIN, Role, frame};
+use ends::{Protocol, Socket, raw_client, read_to_end, simulate};
+use owned_io::{MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use owned_io_sim::{Sim, SimStream};
+use owned_io_websocket::stream::{Buffers, Error, Message, Received};
+use owned_io_websocket::{Config, Kind, Limit, Part};
+
+const KIB: usize = 1024;
+
+fn buffers(budget: &MemoryBudget) -> Buffers {
+    Buffers::new(Pool::new(PoolConfig::default()), budget.clone())
+}
+
+async fn open(budget: &MemoryBudget) -> (Socket, SimStream) {
+    raw_client(Config::default(), buffers(budget), b"").await
+}
+
+/// A client that sends `bytes`, and what it is sent until the end.
+fn send(mut raw: SimStream, bytes: Vec<u8>) -> impl Future<Output = Vec<u8>> {
+    let sending = Sim::spawn(async move {
+        let _ = raw.write_all(bytes).await;
+        read_to_end(&mut raw).await
+    });
+    async { sending.await.unwrap() }
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Protocol(Protocol::Limit { limit: Limit::Memory, .. }))
+}
+
+async fn after(time: Duration, future: impl Future) -> bool {
+    beside(pin!(future), Sim::sleep(time)).await.pinned.is_some()
+}
+
+/// "They are reserved as their bytes come": what was announced and has not come counts for little.
+#[test]
+fn what_is_announced_is_not_reserved() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(1024 * KIB);
+        let announced = frame(Role::Server, FIN | BINARY, &vec![0; 1000 * KIB])[..15].to_vec();
+        let mut waiting = Vec::new();
+        for _ in 0..16 {
+            let (mut server, mut raw) = open(&budget).await;
+            raw.write_all(announced.clone()).await.into_result().unwrap();
+            waiting.push(Sim::spawn(async move {
+                let _raw = raw;
+                server.incoming.receive().await.map(drop)
+            }));
+        }
+        Sim::sleep(Duration::from_millis(100)).await;
+        assert!(budget.common_bytes_held() < 16 * 80 * KIB / 2, "{budget:?}");
+        let (mut server, raw) = open(&budget).await;
+        let message = vec![7; 200 * KIB];
+        let _peer = send(raw, frame(Role::Server, FIN | BINARY, &message));
+        let received = server.incoming.receive().await.unwrap();
+        assert_eq!(received, Some(Message::Binary(&message)));
+    });
+}
+
+/// "Where a reservation is refused, the connection stops reading until memory is given back."
+#[test]
+fn who_is_refused_waits_until_memory_is_given_back() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(300 * KIB);
+        let message = vec![7; 200 * KIB];
+        let wire = frame(Role::Server, FIN | BINARY, &message);
+        let (mut first, raw) = open(&budget).await;
+        let _peer = send(raw, wire.clone());
+        assert!(first.incoming.receive().await.unwrap().is_some()); // and holds it
+
+        let (mut second, raw) = open(&budget).await;
+        let _peer = send(raw, wire);
+        let mut receiving = Box::pin(second.incoming.receive());
+        assert!(!after(Duration::from_millis(500), receiving.as_mut()).await);
+        drop(first);
+        let received = receiving.await.unwrap();
+        assert_eq!(received, Some(Message::Binary(&message)));
+    });
+}
+
+/// "Holding much while others wait" fails a connection, "its peer is told TRY_AGAIN".
+#[test]
+fn who_hoards_while_others_wait_is_evicted_and_told() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(300 * KIB);
+        let message = vec![7; 200 * KIB];
+        let wire = frame(Role::Server, FIN | BINARY, &message);
+        let (mut hoarder, raw) = open(&budget).await;
+        let told = send(raw, wire[..150 * KIB].to_vec());
+        let hoarding = Sim::spawn(async move {
+            let result = hoarder.incoming.receive().await.map(drop);
+            (result, hoarder)
+        });
+        Sim::sleep(Duration::from_millis(100)).await;
+
+        let (mut other, raw) = open(&budget).await;
+        let _peer = send(raw, wire);
+        let began = Sim::now();
+        let received = other.incoming.receive().await.unwrap();
+        assert_eq!(received, Some(Message::Binary(&message)));
+        assert!(Sim::now() - began < 4 * MemoryBudget::PATIENCE);
+        let (result, _hoarder) = hoarding.await.unwrap();
+        assert!(is_out_of_memory(&result.unwrap_err()));
+        assert_eq!(told.await, b"\x88\x02\x03\xF5"); // 1013
+    });
+}
+
+/// Output that a peer does not take counts, and is given up when others wait.
+#[test]
+fn who_does_not_read_is_evicted() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(400 * KIB);
+        let message = vec![7; 200 * KIB];
+        let (mut hoarder, _unread) = open(&budget).await;
+        let echoing = Sim::spawn(async move {
+            for part in [Part::Whole(Kind::Binary); 2] {
+                hoarder.outgoing.write_bytes(part, vec![7; 190 * KIB].into()).unwrap();
+            }
+            let refused = hoarder.outgoing.write(Message::Binary(&[7; 32 * KIB])).unwrap_err();
+            assert!(matches!(refused, Protocol::Limit { limit: Limit::Memory, .. }));
+            hoarder.outgoing.flush().await
+        });
+        Sim::sleep(Duration::from_millis(100)).await;
+        assert!(budget.common_bytes_held() > 380 * KIB);
+        let (mut other, raw) = open(&budget).await;
+        let _peer = send(raw, frame(Role::Server, FIN | BINARY, &message));
+        let received = other.incoming.receive().await.unwrap();
+        assert_eq!(received, Some(Message::Binary(&message)));
+        assert!(is_out_of_memory(&echoing.await.unwrap().unwrap_err()));
+    });
+}
+
+/// However many hold how much: no more is held than there is, and who behaves is served.
+#[test]
+fn no_more_is_held_than_there_is_whatever_peers_do() {
+    let seeds = std::env::var("SIM_SEEDS").map_or(20, |seeds| seeds.parse().expect("a number"));
+    owned_io_sim::run(0..seeds, async |_| {
+        const SHARE: usize = 8 * KIB;
+        let budget = MemoryBudget::new(768 * KIB).with_shares(32, 32 * SHARE);
+        let mut random = [0; 32];
+        Sim::fill_random(&mut random);
+        for byte in random {
+            let (mut server, raw) = open(&budget).await;
+            let bytes = usize::from(byte) * KIB;
+            let wire = frame(Role::Server, FIN | BINARY, &vec![byte; bytes]);
+            let end = if byte % 3 == 0 { wire.len() } else { wire.len() * usize::from(byte) / 256 };
+            drop(Sim::spawn(async move {
+                let mut raw = raw;
+                let _ = raw.write_all(wire[..end].to_vec()).await;
+                if byte % 2 == 0 {
+                    read_to_end(&mut raw).await;
+                }
+                Sim::sleep(Duration::from_secs(100)).await; // and reads nothing
+            }));
+            drop(Sim::spawn(async move {
+                while let Ok(Some(message)) = server.incoming.receive_owned().await {
+                    if let Received::Owned(kind, payload) = message {
+                        let _ = server.outgoing.write_bytes(Part::Whole(kind), payload);
+                    }
+                    if server.outgoing.flush().await.is_err() {
+                        return;
+                    }
+                }
+            }));
+        }
+        for _ in 0..200 {
+            Sim::sleep(Duration::from_millis(50)).await;
+            // What is forced is the queue's least reservation, and a decompressor's.
+            assert!(budget.common_bytes_held() <= 512 * KIB + 32 * 4 * KIB, "{budget:?}");
+        }
+        let message = vec![9; 256 * KIB];
+        let (mut server, raw) = open(&budget).await;
+        drop(send(raw, frame(Role::Server, FIN | BINARY, &message)));
+        let mut receiving = Box::pin(server.incoming.receive());
+        assert!(after(Duration::from_secs(20), receiving.as_mut()).await, "{budget:?}");
+        Ok(())
+    });
+}
