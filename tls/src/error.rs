@@ -19,9 +19,8 @@ use std::{fmt, io};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The peer broke the protocol, or we could not agree with it; it was told, if rustls has an alert
-    /// for that. Or it is the one who said so, by an alert of its own. As
-    /// [`InvalidData`](io::ErrorKind::InvalidData).
+    /// The peer broke the protocol, or we could not agree with it, and it was told by an alert. Or it is
+    /// the one who said so, by an alert of its own. As [`InvalidData`](io::ErrorKind::InvalidData).
     Protocol(rustls::Error),
     /// The stream ended without `close_notify`: by the peer, who may have crashed, or by anybody
     /// between. As [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).

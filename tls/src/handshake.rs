@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use owned_io::{BufResult, ByteStream, OwnedWriteExt, Runtime, Slice, timeout};
+use owned_io::{BufResult, ByteStream, OwnedRead, OwnedWriteExt, Runtime, Slice, timeout};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::session::Session;
-use crate::shared::Shared;
+use crate::shared::{Shared, Sleep};
 use crate::side::Connection;
 use crate::{Buffers, TlsError, TlsStream};
 
@@ -118,8 +118,8 @@ async fn open<R: Runtime, S: ByteStream>(
         return Err(error);
     }
     let (read, write) = stream.into_split();
-    let turn = || Box::pin(R::sleep(Duration::ZERO)) as crate::shared::Turn;
-    Ok(TlsStream::new(read, Shared::new(session, write, handle, buffers.clone(), turn)))
+    let sleep = |time| Box::pin(R::sleep(time)) as Sleep;
+    Ok(TlsStream::new(read, Shared::new(session, write, handle, buffers.clone(), sleep)))
 }
 
 async fn shake_hands(
@@ -159,6 +159,21 @@ async fn shake_hands(
 /// bytes that nobody has read, the peer might never see the alert.
 async fn end(stream: &mut impl ByteStream, buffers: &Buffers) -> io::Result<()> {
     stream.shutdown().await?;
-    while !stream.read_pooled(buffers.pool()).await?.is_empty() {}
+    read_to_end(stream, buffers).await;
     Ok(())
 }
+
+/// Reads what the peer still sends, [`LINGER_BYTES_MAX`] at most.
+pub(crate) async fn read_to_end(read: &mut impl OwnedRead, buffers: &Buffers) {
+    let mut bytes_left = LINGER_BYTES_MAX;
+    while bytes_left > 0
+        && let Ok(bytes) = read.read_pooled(buffers.pool()).await
+        && !bytes.is_empty()
+    {
+        bytes_left = bytes_left.saturating_sub(bytes.len());
+    }
+}
+
+/// What may be under way when a peer learns that the connection has failed: as much as Linux lets a
+/// socket receive by default (`tcp_rmem`).
+const LINGER_BYTES_MAX: usize = 6 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! [`Incoming`]: received bytes that wait for more.
 
 /// Content type, version, length (RFC 8446 5.1).
-const HEADER_BYTES: usize = 5;
+pub(crate) const HEADER_BYTES: usize = 5;
 
 /// Bytes that were received and cannot be made use of yet: part of a record, perhaps behind records
 /// with part of a message.

@@ -54,6 +54,15 @@ impl Outgoing {
         self.len == 0
     }
 
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What was appended since there were `len` bytes.
+    pub(crate) fn from(&mut self, len: usize) -> &mut [u8] {
+        &mut self.bytes[len..self.len]
+    }
+
     /// All there is; none if there is nothing.
     pub(crate) fn take(&mut self) -> Option<Slice<Vec<u8>>> {
         let len = std::mem::take(&mut self.len);

@@ -92,7 +92,8 @@ impl Session {
             bytes = rest;
         }
         if self.incoming.len() > INCOMING_BYTES_MAX {
-            self.fail(rustls::Error::PeerSentOversizedRecord);
+            let bytes_seen = self.incoming.len();
+            self.fail(rustls::Error::PeerSentOversizedRecord, bytes_seen);
         }
     }
 
@@ -156,7 +157,14 @@ impl Session {
         }
     }
 
-    fn fail(&mut self, failure: rustls::Error) {
+    /// With so many bytes, or fewer, that rustls has seen and may refer to.
+    fn fail(&mut self, failure: rustls::Error, bytes_seen: usize) {
+        let Self { connection, outgoing, buffers, .. } = self;
+        if self.is_closed {
+            connection.take_alert(outgoing, buffers); // nothing is to follow `close_notify` (6.1)
+        } else {
+            connection.alert(&failure, bytes_seen, outgoing, buffers);
+        }
         self.phase = Phase::Failed(failure);
         self.incoming = Incoming::default();
     }
@@ -191,8 +199,7 @@ impl Session {
             Ok(done) if step.is_ended => (bytes.len(), done),
             Ok(done) => (step.consumed, done),
             Err(error) => {
-                self.connection.take_alert(&mut self.outgoing, &self.buffers);
-                self.fail(error);
+                self.fail(error, bytes.len());
                 (bytes.len(), Done::No)
             }
         }

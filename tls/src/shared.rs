@@ -6,6 +6,7 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use owned_io::backend::{Broken, Desk, Half, ShutdownTarget, Writer};
 use owned_io::{BufResult, IoBuf, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice};
@@ -16,13 +17,13 @@ use crate::session::Session;
 pub(crate) struct Shared {
     pub(crate) session: RefCell<Session>,
     pub(crate) buffers: Buffers,
-    /// Lets the runtime, and all others, have their turn.
-    pub(crate) turn: fn() -> Turn,
+    /// The runtime's timer; with no time, it lets all others have their turn.
+    pub(crate) sleep: fn(Duration) -> Sleep,
     writer: RefCell<Writer<Job, Done>>,
     /// The writer's, for both halves.
     waker: Waker,
     /// The transport's.
-    connection: ShutdownHandle,
+    pub(crate) connection: ShutdownHandle,
     /// Whether it was this end that ended reads, from beside.
     is_read_shut: Cell<bool>,
     /// Whether what was received is to be answered, which nobody has written yet.
@@ -47,7 +48,7 @@ enum Done {
     Shutdown(io::Result<()>),
 }
 
-pub(crate) type Turn = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Shared {
     pub(crate) fn new(
@@ -55,13 +56,13 @@ impl Shared {
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         buffers: Buffers,
-        turn: fn() -> Turn,
+        sleep: fn(Duration) -> Sleep,
     ) -> Self {
         let writer = Writer::new(|desk| write_records(half, desk));
         Self {
             session: RefCell::new(session),
             buffers,
-            turn,
+            sleep,
             waker: writer.waker().clone(),
             writer: RefCell::new(writer),
             connection,
@@ -109,11 +110,17 @@ impl Shared {
         self.is_answering.get()
     }
 
-    /// Waits until what the half that reads has to say was written, or cannot be, or reads are ended.
-    pub(crate) fn poll_last_words(&self, cx: &Context<'_>) -> Poll<()> {
-        match self.poll_flush(Half::Read, cx) {
-            Poll::Pending if !self.is_read_shut.get() => Poll::Pending,
-            _ => Poll::Ready(()),
+    /// Waits until what the half that reads has to say was written, or cannot be, and our side of the
+    /// transport is ended: whether the peer may know, then. If reads are ended meanwhile, not.
+    pub(crate) fn poll_last_words(&self, cx: &Context<'_>) -> Poll<bool> {
+        let ended = match self.poll_flush(Half::Read, cx) {
+            Poll::Ready(Ok(())) => self.poll_shut(Half::Read, cx),
+            ended => ended,
+        };
+        match ended {
+            Poll::Ready(result) => Poll::Ready(result.is_ok() && !self.is_read_shut.get()),
+            Poll::Pending if self.is_read_shut.get() => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
         }
     }
 

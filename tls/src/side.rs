@@ -7,8 +7,9 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncryptError, UnbufferedStatus};
 use rustls::{CommonState, Error};
 
-use crate::Buffers;
+use crate::incoming::HEADER_BYTES;
 use crate::outgoing::Outgoing;
+use crate::{Buffers, alert};
 
 pub(crate) enum Connection {
     Client(UnbufferedClientConnection),
@@ -67,18 +68,54 @@ impl Connection {
         }
     }
 
-    /// Takes out the alert that an error has left.
-    pub(crate) fn take_alert(&mut self, outgoing: &mut Outgoing, buffers: &Buffers) {
-        // Each turn takes one record. What has failed must not look at its bytes again: it would fail
-        // again.
-        while self.common().wants_write() {
-            let is_taken = match self {
-                Self::Client(client) => take_record(client, outgoing, buffers),
-                Self::Server(server) => take_record(server, outgoing, buffers),
-            };
-            if !is_taken {
+    /// Has the peer told why the connection failed, with `bytes_seen` or fewer that rustls has seen and
+    /// may refer to.
+    pub(crate) fn alert(
+        &mut self,
+        failure: &Error,
+        bytes_seen: usize,
+        outgoing: &mut Outgoing,
+        buffers: &Buffers,
+    ) {
+        if self.take_alert(outgoing, buffers) {
+            return;
+        }
+        // rustls has queued none, and has no way to be asked for one that is encrypted, if it has to be.
+        // But it has one for bytes that it cannot read: `decode_error`.
+        let Some(description) = alert::description(failure) else { return };
+        let mut noise = vec![alert::NOISE; bytes_seen + HEADER_BYTES];
+        // Each turn but the last takes one of the messages that came before, and were not looked at.
+        for _ in 0..=bytes_seen / HANDSHAKE_HEADER_BYTES {
+            let at = outgoing.len();
+            if self.take_record(&mut noise, outgoing, buffers) || self.take_alert(outgoing, buffers)
+            {
+                alert::describe(outgoing.from(at), description);
                 return;
             }
+        }
+    }
+
+    /// Takes out the alert that an error has left, if it has left one.
+    pub(crate) fn take_alert(&mut self, outgoing: &mut Outgoing, buffers: &Buffers) -> bool {
+        let mut is_taken = false;
+        // Each turn takes one record. What has failed must not look at its bytes again: it would fail
+        // again.
+        while self.common().wants_write() && self.take_record(&mut [], outgoing, buffers) {
+            is_taken = true;
+        }
+        is_taken
+    }
+
+    /// Takes out a record that is there, or that comes of `bytes`.
+    fn take_record(
+        &mut self,
+        bytes: &mut [u8],
+        outgoing: &mut Outgoing,
+        buffers: &Buffers,
+    ) -> bool {
+        match self {
+            Self::Client(client) => take_record(client, bytes, outgoing, buffers),
+            Self::Server(server) => take_record(server, bytes, outgoing, buffers),
         }
     }
 }
@@ -175,8 +212,13 @@ fn advance(
     Step { consumed, is_ended, result }
 }
 
-fn take_record(side: &mut impl Side, outgoing: &mut Outgoing, buffers: &Buffers) -> bool {
-    match side.process(&mut []).state {
+fn take_record(
+    side: &mut impl Side,
+    bytes: &mut [u8],
+    outgoing: &mut Outgoing,
+    buffers: &Buffers,
+) -> bool {
+    match side.process(bytes).state {
         Ok(ConnectionState::EncodeTlsData(mut record)) => {
             outgoing.append(buffers, 0, |room| record.encode(room)).is_ok()
         }
@@ -190,6 +232,9 @@ pub(crate) const RECORD_PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 /// What a record adds to its payload, at most: a header of 5 bytes, 8 of a nonce (TLS 1.2), the type of
 /// the content (TLS 1.3), 16 of a tag.
 const RECORD_OVERHEAD_BYTES: usize = 32;
+
+/// What each message of a handshake begins with: its type and its length (RFC 8446 section 4).
+const HANDSHAKE_HEADER_BYTES: usize = 4;
 
 /// An alert, with all else that may have to leave before it: an answer to a key update.
 const ALERT_BYTES: usize = 128;

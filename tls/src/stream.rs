@@ -3,17 +3,20 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use owned_io::backend::Half;
 use owned_io::{
     BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
-    ShutdownHandle, Spare,
+    ShutdownHandle, Spare, beside,
 };
 use rustls::{HandshakeKind, ProtocolVersion};
 
+use crate::handshake::read_to_end;
 use crate::session::{Readable, Session, WRITE_BYTES_MAX};
 use crate::shared::Shared;
 
@@ -30,6 +33,8 @@ pub struct TlsReadHalf<H> {
     shared: Rc<Shared>,
     /// How many reads in a row had no need of the transport.
     in_a_row: u32,
+    /// Whether the peer of a connection that has failed was waited for.
+    has_lingered: bool,
 }
 
 /// The half of a [`TlsStream`] that writes.
@@ -44,7 +49,7 @@ impl<S: ByteStream> TlsStream<S> {
     pub(crate) fn new(half: S::ReadHalf, shared: Shared) -> Self {
         let shared = Rc::new(shared);
         let write = TlsWriteHalf { shared: Rc::clone(&shared) };
-        Self { read: TlsReadHalf { half, shared, in_a_row: 0 }, write }
+        Self { read: TlsReadHalf::new(half, shared), write }
     }
 
     /// The application protocol that was agreed on (ALPN), if one was.
@@ -69,6 +74,10 @@ impl<S: ByteStream> TlsStream<S> {
 }
 
 impl<H: OwnedRead> TlsReadHalf<H> {
+    const fn new(half: H, shared: Rc<Shared>) -> Self {
+        Self { half, shared, in_a_row: 0, has_lingered: false }
+    }
+
     /// Waits until something was filled, or there is nothing more to come.
     async fn receive(&mut self, filling: &mut impl Filling) -> io::Result<()> {
         loop {
@@ -77,7 +86,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 Ok(Readable::Bytes) => {
                     if self.in_a_row == IN_A_ROW_MAX {
                         self.in_a_row = 0;
-                        (self.shared.turn)().await;
+                        (self.shared.sleep)(Duration::ZERO).await;
                     }
                     self.in_a_row += 1;
                     self.shared.session.borrow_mut().read(|plain| filling.push(plain));
@@ -86,10 +95,10 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 Ok(Readable::End) => return Ok(()),
                 Ok(Readable::Nothing) => self.in_a_row = 0,
                 Err(error) => {
-                    if self.shared.session.borrow().has_failed() {
-                        // The peer is told before whoever reads drops the connection. That it cannot
-                        // be is not what they want to know.
-                        poll_fn(|cx| self.shared.poll_last_words(cx)).await;
+                    let has_failed = self.shared.session.borrow().has_failed();
+                    if has_failed && !std::mem::replace(&mut self.has_lingered, true) {
+                        // Boxed, because it is needed once and large.
+                        Box::pin(self.linger()).await;
                     }
                     return Err(error);
                 }
@@ -123,6 +132,29 @@ impl<H: OwnedRead> TlsReadHalf<H> {
         }
     }
 }
+
+impl<H: OwnedRead> TlsReadHalf<H> {
+    /// The connection has failed: the peer is told why, and our side is ended, before whoever reads drops
+    /// the connection. If that were done with bytes that nobody has read, the peer might never see the
+    /// alert, so these are read until it ends its side, too. That it cannot be told is not what our caller
+    /// wants to know.
+    async fn linger(&mut self) {
+        let Self { half, shared, .. } = self;
+        let mut ending = pin!(async {
+            if poll_fn(|cx| shared.poll_last_words(cx)).await {
+                read_to_end(half, &shared.buffers).await;
+            }
+        });
+        if beside(ending.as_mut(), (shared.sleep)(LINGER)).await.pinned.is_none() {
+            shared.connection.shutdown(Shutdown::Both);
+            ending.await;
+        }
+    }
+}
+
+/// How long the peer of a connection that has failed may take to learn why: a round trip or two, and
+/// some lost packets.
+const LINGER: Duration = Duration::from_secs(5);
 
 impl<H: OwnedRead> OwnedRead for TlsReadHalf<H> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {

@@ -19,9 +19,7 @@ use owned_io::{
 };
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
-use owned_io_tls::rustls::{
-    ALL_VERSIONS, AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved,
-};
+use owned_io_tls::rustls::{ALL_VERSIONS, AlertDescription, ContentType, Error};
 use owned_io_tls::{Acceptor, Connector, TlsError, TlsStream};
 
 /// Makes what is sent.
@@ -186,48 +184,6 @@ fn a_record_with_more_than_16_kib_is_over_the_limit() {
             assert_eq!(sending.await.unwrap(), record_overflow);
         });
     }
-}
-
-/// There is no end to the message, and no alert for that in rustls.
-#[test]
-fn a_handshake_message_of_more_than_64_kib_is_refused() {
-    simulate(|| async {
-        let (mut client, b) = owned_io_sim::pipe();
-        client.write_all(vec![22, 3, 1, 0, 4, 1, 1, 0, 0]).await.into_result().unwrap();
-        let server =
-            Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
-        assert_eq!(read_to_end(&mut client).await, b"");
-        drop(client);
-        let error = server.await.unwrap().expect("no connection");
-        let too_large = InvalidMessage::HandshakePayloadTooLarge.into();
-        assert_eq!(tls_error(&error), &TlsError::Protocol(too_large));
-    });
-}
-
-/// Records with nothing in them, and new keys that nothing is sent with, cost the peer little.
-#[test]
-fn what_leads_to_nothing_has_an_end() {
-    simulate(|| async {
-        for version in [&TLS12, &TLS13] {
-            let (mut client, mut server) = with_forger(version).await;
-            let mut records = Vec::new();
-            for _ in 0..33 {
-                records.extend(client.record(ContentType::ApplicationData, b""));
-            }
-            client.stream.write_all(records).await.into_result().unwrap();
-            let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
-            let flood = PeerMisbehaved::TooManyEmptyFragments.into();
-            assert_eq!(tls_error(&error), &TlsError::Protocol(flood));
-        }
-        let (mut client, mut server) = with_plain_client().await;
-        for _ in 0..33 {
-            client.tls.refresh_traffic_keys().unwrap();
-        }
-        client.flush().await;
-        let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
-        let flood = PeerMisbehaved::TooManyKeyUpdateRequests.into();
-        assert_eq!(tls_error(&error), &TlsError::Protocol(flood));
-    });
 }
 
 /// Our side has ended; what comes then is bad all the same. rustls 0.23 asserts, where it is built with

@@ -1,0 +1,343 @@
+//! Whatever a peer does that ends the connection, it is told why, and then the connection ends in order
+//! (RFC 8446 section 6.2).
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{
+    Forger, Plain, acceptor, buffers, client_config, pattern, read_to_end, server_config,
+    server_name, simulate, tls_error, with_forger, with_plain_client,
+};
+use owned_io::{BufResult, ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, beside};
+use owned_io_sim::{Sim, SimStream};
+use owned_io_tls::rustls::version::{TLS12, TLS13};
+use owned_io_tls::rustls::{
+    ALL_VERSIONS, AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved,
+    SupportedProtocolVersion,
+};
+use owned_io_tls::{Connector, TlsError, TlsStream};
+
+/// A fatal alert that is not encrypted.
+fn alert(description: AlertDescription) -> [u8; 7] {
+    [21, 3, 3, 0, 2, 2, description.into()]
+}
+
+/// A warning, which TLS 1.2 has some of.
+const USER_CANCELED: [u8; 7] = [21, 3, 3, 0, 2, 1, 90];
+
+fn too_large() -> Error {
+    InvalidMessage::HandshakePayloadTooLarge.into()
+}
+
+fn hello(versions: &[&'static SupportedProtocolVersion]) -> Vec<u8> {
+    Plain::client(owned_io_sim::pipe().0, client_config(versions)).records()
+}
+
+/// The first record of a hello, with `more` behind the message.
+fn with_behind(mut hello: Vec<u8>, more: &[u8]) -> Vec<u8> {
+    hello.extend_from_slice(more);
+    let len = u16::try_from(hello.len() - 5).unwrap();
+    hello[3..5].copy_from_slice(&len.to_be_bytes());
+    hello
+}
+
+/// What a server says to `said`, all of it, and why there is no connection.
+async fn accept(said: Vec<u8>) -> (Vec<u8>, Error) {
+    let (mut client, b) = owned_io_sim::pipe();
+    let server = Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
+    client.write_all(said).await.into_result().unwrap();
+    let answer = read_to_end(&mut client).await;
+    drop(client);
+    (answer, protocol(&server.await.unwrap().expect("no connection")))
+}
+
+fn protocol(error: &std::io::Error) -> Error {
+    assert_eq!(error.kind(), ErrorKind::InvalidData);
+    match tls_error(error) {
+        TlsError::Protocol(error) => error.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_begins_no_handshake_is_answered_by_an_alert() {
+    simulate(|| async {
+        let interleaved = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
+        let warnings = PeerMisbehaved::TooManyWarningAlertsReceived;
+        let decode_error = AlertDescription::DecodeError;
+        let unexpected = AlertDescription::UnexpectedMessage;
+        let half = [&[22, 3, 1, 0, 100][..], &hello(ALL_VERSIONS)[5..105]].concat();
+        for (said, description, failure) in [
+            // A hello that announces 16 MiB; and another message of that length behind a hello.
+            (vec![22, 3, 1, 0, 4, 1, 255, 255, 255], decode_error, too_large()),
+            (with_behind(hello(ALL_VERSIONS), &[1, 255, 255, 255]), decode_error, too_large()),
+            (with_behind(hello(ALL_VERSIONS), &[9; 4096]), decode_error, too_large()),
+            (with_behind(hello(&[&TLS12]), &[1, 255, 255, 255]), decode_error, too_large()),
+            // Alerts without end.
+            (USER_CANCELED.repeat(5), unexpected, warnings.into()),
+            // Something else within a message.
+            ([&half[..], &USER_CANCELED].concat(), unexpected, interleaved.clone().into()),
+            ([&half[..], &[20, 3, 3, 0, 1, 1]].concat(), unexpected, interleaved.into()),
+        ] {
+            assert_eq!(accept(said).await, (alert(description).to_vec(), failure));
+        }
+    });
+}
+
+/// What the alert says can be chosen as long as it is not encrypted.
+#[test]
+fn an_alert_within_the_handshake_is_encrypted_where_it_has_to_be() {
+    for (version, expected) in
+        [(&TLS12, AlertDescription::UnexpectedMessage), (&TLS13, AlertDescription::DecodeError)]
+    {
+        simulate(|| async move {
+            let (a, b) = owned_io_sim::pipe();
+            let server =
+                Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
+            let mut client = Plain::client(a, client_config(&[version]));
+            let said = [client.records(), USER_CANCELED.repeat(5)].concat();
+            client.stream.write_all(said).await.into_result().unwrap();
+            assert_eq!(client.alert().await, Error::AlertReceived(expected));
+            drop(client);
+            let failure = protocol(&server.await.unwrap().expect("no connection"));
+            assert_eq!(failure, PeerMisbehaved::TooManyWarningAlertsReceived.into());
+        });
+    }
+}
+
+#[test]
+fn an_alert_is_not_answered_by_another() {
+    simulate(|| async {
+        let failure = Error::AlertReceived(AlertDescription::HandshakeFailure);
+        let said = alert(AlertDescription::HandshakeFailure).to_vec();
+        assert_eq!(accept(said).await, (Vec::new(), failure));
+    });
+}
+
+#[test]
+fn a_client_answers_what_begins_no_handshake_by_an_alert() {
+    simulate(|| async {
+        let interleaved = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
+        let warnings = PeerMisbehaved::TooManyWarningAlertsReceived;
+        let half = [22, 3, 3, 0, 6, 2, 0, 0, 70, 3, 3];
+        for (said, description, failure) in [
+            (vec![22, 3, 3, 0, 4, 2, 255, 255, 255], AlertDescription::DecodeError, too_large()),
+            (USER_CANCELED.repeat(5), AlertDescription::UnexpectedMessage, warnings.into()),
+            (
+                [&half[..], &USER_CANCELED].concat(),
+                AlertDescription::UnexpectedMessage,
+                interleaved.into(),
+            ),
+        ] {
+            let (a, mut server) = owned_io_sim::pipe();
+            let client = Sim::spawn(async move {
+                let connector = Connector::new(Arc::new(client_config(ALL_VERSIONS)));
+                connector.connect::<Sim, _>(a, server_name(), &buffers()).await.err()
+            });
+            server.write_all(said).await.into_result().unwrap();
+            let answer = read_to_end(&mut server).await;
+            drop(server);
+            assert!(answer.ends_with(&alert(description)), "{description:?}");
+            assert_eq!(protocol(&client.await.unwrap().expect("no connection")), failure);
+        }
+    });
+}
+
+/// Makes records of a client that has the keys.
+type Make = dyn Fn(&mut Forger<SimStream>) -> Vec<u8>;
+
+#[test]
+fn what_leads_to_nothing_is_answered_by_an_alert() {
+    let empty =
+        |client: &mut Forger<_>| repeat(33, || client.record(ContentType::ApplicationData, b""));
+    let warnings =
+        |client: &mut Forger<_>| repeat(5, || client.record(ContentType::Alert, &[1, 90]));
+    let interleaved = |client: &mut Forger<_>| {
+        let half = client.record(ContentType::Handshake, &[24, 0]);
+        [half, client.record(ContentType::ApplicationData, b"within")].concat()
+    };
+    let oversized =
+        |client: &mut Forger<_>| client.record(ContentType::Handshake, &[24, 255, 255, 255]);
+    let pieces = |client: &mut Forger<_>| {
+        [&[24, 255, 255][..], &[255], b"and more"]
+            .map(|piece| client.record(ContentType::Handshake, piece))
+            .concat()
+    };
+    let many: &[(&Make, Error)] = &[
+        (&empty, PeerMisbehaved::TooManyEmptyFragments.into()),
+        (&warnings, PeerMisbehaved::TooManyWarningAlertsReceived.into()),
+        (&interleaved, PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into()),
+        (&oversized, too_large()),
+        (&pieces, too_large()),
+    ];
+    for version in [&TLS12, &TLS13] {
+        for (make, failure) in many {
+            simulate(|| async move {
+                let (mut client, mut server) = with_forger(version).await;
+                let records = make(&mut client);
+                assert_eq!(fails(&mut client, &mut server, records).await, *failure);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_record_of_padding_alone_is_answered_by_an_alert() {
+    simulate(|| async {
+        let (mut client, mut server) = with_forger(&TLS13).await;
+        let record = client.record(ContentType::Unknown(0), &[0; 9]);
+        let failure = fails(&mut client, &mut server, record).await;
+        assert_eq!(failure, PeerMisbehaved::IllegalTlsInnerPlaintext.into());
+    });
+}
+
+/// Messages behind the one that was too much are still to be looked at when the alert is made.
+#[test]
+fn asking_again_and_again_for_another_handshake_is_answered_by_an_alert() {
+    simulate(|| async {
+        let (mut client, mut server) = with_forger(&TLS12).await;
+        let hello = hello(&[&TLS12])[5..].repeat(20);
+        let records = client.record(ContentType::Handshake, &hello);
+        client.stream.write_all(records).await.into_result().unwrap();
+        let reading =
+            Sim::spawn(async move { server.read(Vec::with_capacity(8)).await.0.unwrap_err() });
+        assert_eq!(client.receive().await, (ContentType::Alert, vec![1, 100])); // no_renegotiation
+        assert_eq!(client.receive().await, (ContentType::Alert, vec![2, 50]));
+        assert_eq!(read_to_end(&mut client.stream).await, b"");
+        drop(client);
+        let failure = protocol(&reading.await.unwrap());
+        assert_eq!(failure, PeerMisbehaved::TooManyRenegotiationRequests.into());
+    });
+}
+
+/// How the server fails by `records`, of which the client is told before the end.
+async fn fails(
+    client: &mut Forger<SimStream>,
+    server: &mut TlsStream<SimStream>,
+    records: Vec<u8>,
+) -> Error {
+    client.stream.write_all(records).await.into_result().unwrap();
+    let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+    let decode_error = (ContentType::Alert, vec![2, 50]);
+    assert_eq!(client.receive().await, decode_error);
+    assert_eq!(read_to_end(&mut client.stream).await, b"");
+    protocol(&error)
+}
+
+fn repeat(times: usize, make: impl FnMut() -> Vec<u8>) -> Vec<u8> {
+    std::iter::repeat_with(make).take(times).flatten().collect()
+}
+
+#[test]
+fn new_keys_without_end_are_answered_by_an_alert() {
+    simulate(|| async {
+        let flood = Error::from(PeerMisbehaved::TooManyKeyUpdateRequests);
+        let told = Error::AlertReceived(AlertDescription::DecodeError);
+        let (mut client, mut server) = with_plain_client().await;
+        for _ in 0..33 {
+            client.tls.refresh_traffic_keys().unwrap();
+        }
+        client.flush().await;
+        let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+        assert_eq!(protocol(&error), flood);
+        assert_eq!(client.alert().await, told);
+
+        // And to a client.
+        let (a, b) = owned_io_sim::pipe();
+        let connecting = Sim::spawn(async move {
+            let connector = Connector::new(Arc::new(client_config(&[&TLS13])));
+            connector.connect::<Sim, _>(a, server_name(), &buffers()).await.unwrap()
+        });
+        let mut server = Plain::server(b, server_config(&[&TLS13]));
+        server.shake_hands().await;
+        let mut client = connecting.await.unwrap();
+        for _ in 0..33 {
+            server.tls.refresh_traffic_keys().unwrap();
+        }
+        server.flush().await;
+        let error = client.read(Vec::with_capacity(8)).await.0.unwrap_err();
+        assert_eq!(protocol(&error), flood);
+        assert_eq!(server.alert().await, told);
+    });
+}
+
+/// A record that no one can read, with much behind it: a client that goes on sending has its alert, and
+/// then the end, and no reset, though nobody reads again after the error.
+#[test]
+fn an_alert_is_not_lost_in_what_the_peer_still_sends() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        let mut bad = vec![23, 3, 3, 0xff, 0xff];
+        bad.extend(pattern(300_000));
+        let serving = Sim::spawn(async move {
+            let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+        });
+        client.stream.write_all(bad).await.into_result().expect("all of it is taken");
+        let told = Error::AlertReceived(AlertDescription::DecodeError);
+        assert_eq!(client.alert().await, told);
+        let (n, _) = client.stream.read(vec![0; 10]).await.into_result().expect("no reset");
+        assert_eq!(n, 0);
+        drop(client);
+        serving.await.unwrap();
+    });
+}
+
+/// But not for ever: a peer that does not take the alert, or does not end its side, is left.
+#[test]
+fn a_failed_connection_ends_at_its_deadline() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
+        let started = Sim::now();
+        let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert!(Sim::now() - started <= Duration::from_secs(6));
+        // It is not waited for twice.
+        let started = Sim::now();
+        assert_eq!(server.read(vec![0; 8]).await.0.unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(Sim::now(), started);
+    });
+}
+
+/// Nor for as many bytes as the peer likes.
+#[test]
+fn a_peer_that_does_not_stop_is_not_listened_to_for_long() {
+    owned_io_sim::block_on(async {
+        let (mut client, mut server) = with_plain_client().await;
+        let serving = Sim::spawn(async move {
+            server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+        });
+        client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
+        let mut sent = 0;
+        // An error at last: more than that is reset.
+        while let BufResult(Ok(n), _) = client.stream.write(pattern(50_000)).await {
+            sent += n;
+            assert!(sent < 32 << 20, "it goes on and on");
+        }
+        serving.await.unwrap();
+    });
+}
+
+/// Nor is it waited for by a program that has reads ended.
+#[test]
+fn a_failed_connection_is_ended_from_beside() {
+    simulate(|| async {
+        let (mut client, mut server) = with_plain_client().await;
+        client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
+        let handle = server.shutdown_handle();
+        let mut reading = pin!(server.read(vec![0; 10]));
+        let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(ready.pinned.is_none(), "the client has not ended its side");
+        let started = Sim::now();
+        handle.shutdown(Shutdown::Read);
+        let BufResult(result, buf) = reading.await;
+        assert_eq!((result.unwrap_err().kind(), buf.len()), (ErrorKind::InvalidData, 10));
+        assert_eq!(Sim::now(), started);
+    });
+}
