@@ -501,19 +501,46 @@ fn offers_and_answers() {
             raw.write_all(frame(Role::Server, FIN | TEXT, b"hello")).await.into_result().unwrap();
             assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("hello")));
         }
-        // A server that is to compress within 256 bytes, which zlib cannot: what it sends goes as it is.
-        let offer = "permessage-deflate; server_max_window_bits=8";
-        let (server, mut raw, answer) = raw_client(with(takeover()), buffers(), offer).await;
-        assert_eq!(answer.as_deref(), Some(offer));
-        let WebSocket { mut outgoing, mut incoming } = server;
-        raw.write_all(frame(Role::Server, FIN | COMPRESSED | TEXT, HELLO))
-            .await
-            .into_result()
-            .unwrap();
-        assert_eq!(incoming.receive().await.unwrap(), Some(Message::Text("Hello")));
-        outgoing.send(Message::Binary(&[7; 100])).await.unwrap();
-        drop((outgoing, incoming));
-        assert_eq!(frames(&read_to_end(&mut raw).await), [(FIN | BINARY, vec![7; 100])]);
+    });
+}
+
+/// "A server MUST decline an extension negotiation offer for this extension if [...] the server doesn't
+/// support the offered configuration" (7.1): zlib does not compress within 256 bytes. The offer after that
+/// is taken if there is one, and what is sent then is compressed.
+#[test]
+fn a_window_that_cannot_be_sent_with_is_not_agreed_to() {
+    simulate(|| async {
+        for (offer, expected) in [
+            ("permessage-deflate; server_max_window_bits=8", None),
+            (
+                "permessage-deflate; server_max_window_bits=8, permessage-deflate",
+                Some("permessage-deflate"),
+            ),
+            (
+                "permessage-deflate; server_max_window_bits=9",
+                Some("permessage-deflate; server_max_window_bits=9"),
+            ),
+            // What the client sends can be read, however near it refers.
+            (
+                "permessage-deflate; client_max_window_bits=8",
+                Some("permessage-deflate; client_max_window_bits=8"),
+            ),
+        ] {
+            let (server, mut raw, answer) = raw_client(with(takeover()), buffers(), offer).await;
+            assert_eq!(answer.as_deref(), expected);
+            let WebSocket { mut outgoing, incoming } = server;
+            outgoing.send(Message::Binary(&[7; 1000])).await.unwrap();
+            drop((outgoing, incoming));
+            let sent = frames(&read_to_end(&mut raw).await);
+            match expected {
+                None => assert_eq!(sent, [(FIN | BINARY, vec![7; 1000])]),
+                Some(_) => {
+                    let [(first, payload)] = &sent[..] else { panic!("{} frames", sent.len()) };
+                    assert_eq!(*first, FIN | COMPRESSED | BINARY);
+                    assert!(payload.len() < 30, "{} bytes", payload.len());
+                }
+            }
+        }
     });
 }
 
@@ -532,6 +559,12 @@ fn a_client_fails_where_the_answer_is_none_to_its_offer() {
                 Some(E::WrongDeflate),
             ),
             (Some(takeover()), Some("permessage-deflate; other"), Some(E::WrongDeflate)),
+            // "The client does not support the configuration that the response represents" (7.1).
+            (
+                Some(takeover()),
+                Some("permessage-deflate; client_max_window_bits=8"),
+                Some(E::WrongDeflate),
+            ),
             (Some(takeover()), Some("other"), Some(E::UnknownExtension)),
             (None, Some(open), Some(E::UnknownExtension)),
         ] {

@@ -1,6 +1,6 @@
 use flate2::{Compress, Compression, FlushCompress};
 
-use super::{Deflate, TAIL, WINDOW_BITS_MIN};
+use super::{Deflate, TAIL, WINDOW_BITS_MAX, WINDOW_BITS_MIN};
 
 /// Turns messages into what goes over the wire (RFC 7692 section 7.2.1).
 #[derive(Debug)]
@@ -9,10 +9,10 @@ pub(crate) struct Compressor {
 }
 
 impl Compressor {
-    /// With the level of `deflate`, and a window of this many bits.
+    /// With the level of `deflate`, and a window of this many bits: 9 to 15.
     pub(crate) fn new(deflate: &Deflate, window_bits: u8) -> Self {
+        debug_assert!((WINDOW_BITS_MIN..=WINDOW_BITS_MAX).contains(&window_bits));
         let level = Compression::new(deflate.level.clamp(1, 9).into());
-        let window_bits = window_bits.max(WINDOW_BITS_MIN);
         Self { compress: Compress::new_with_window_bits(level, false, window_bits) }
     }
 
@@ -66,7 +66,7 @@ mod tests {
             })
             .collect();
         for level in [0, 1, 2, 6, 9, 200] {
-            for bits in [8, 9, 15] {
+            for bits in [9, 15] {
                 let mut compressor =
                     Compressor::new(&Deflate { level, ..Deflate::default() }, bits);
                 let longest = if level == 1 { noise.len() } else { 100_000 };

@@ -64,8 +64,8 @@ pub struct Deflate {
     /// that does not keep to it when asked by a client is not spoken to.
     pub receive_takeover: bool,
     /// How far back what is sent refers: 2 to the power of this, in bytes; 9 to 15, or the nearest of
-    /// those. Default 15. The peer may ask for less; for 8, which zlib cannot do, nothing is compressed
-    /// that is sent.
+    /// those. Default 15. The peer may ask for less, but not for 8, which zlib cannot do: a server declines
+    /// such an offer, and a client fails the connection.
     pub send_window_bits: u8,
     /// How far back the peer may refer, 9 to 15 or the nearest of those. Default 15; less saves it memory,
     /// but none here. A client need not let a server ask for it.

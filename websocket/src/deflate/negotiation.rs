@@ -19,7 +19,7 @@ pub struct Agreement {
 pub struct Side {
     /// Whether it may refer to messages before.
     pub takeover: bool,
-    /// How far back: 2 to the power of this, 8 to 15.
+    /// How far back: 2 to the power of this; 9 to 15, or 8 for what the peer sends.
     pub window_bits: u8,
 }
 
@@ -28,7 +28,7 @@ pub struct Side {
 pub(crate) enum BadAnswer {
     /// It names another extension, or several.
     Unknown,
-    /// Its parameters are unknown, doubled, or not what was asked for.
+    /// Its parameters are unknown, doubled, not what was asked for, or nothing that we can do.
     Parameters,
 }
 
@@ -47,6 +47,11 @@ impl Agreement {
 impl Side {
     fn new(takeover: bool, window_bits: Option<u8>) -> Self {
         Self { takeover, window_bits: window_bits.unwrap_or(WINDOW_BITS_MAX) }
+    }
+
+    /// Whether zlib can.
+    const fn can_compress(self) -> bool {
+        self.window_bits >= WINDOW_BITS_MIN
     }
 }
 
@@ -100,19 +105,21 @@ impl Deflate {
     }
 
     /// What a server agrees to: the first offer in `headers` that has no parameter which is unknown,
-    /// doubled or has a wrong value (RFC 7692 section 7). Other extensions are passed over.
+    /// doubled or has a wrong value, and asks for nothing that we cannot do (RFC 7692 section 7.1). Other
+    /// extensions are passed over.
     #[expect(single_use_lifetimes, reason = "there it cannot be left out")]
     pub(crate) fn choose<'h>(&self, headers: impl Iterator<Item = &'h [u8]>) -> Option<Agreement> {
         extensions(headers)
             .filter(|offer| offer.name == NAME.as_bytes())
-            .find_map(Extension::parameters)
-            .map(|offered| self.answer(offered))
+            .filter_map(Extension::parameters)
+            .find_map(|offered| self.answer(offered))
     }
 
-    fn answer(&self, offered: Parameters) -> Agreement {
+    /// None if what the server sends cannot be compressed in the way that is offered.
+    fn answer(&self, offered: Parameters) -> Option<Agreement> {
         let [send, receive] = self.window_bits();
         let less = |bits: &u8| *bits < WINDOW_BITS_MAX;
-        Agreement {
+        let agreement = Agreement {
             server_takeover: self.send_takeover && !offered.server_no_takeover,
             client_takeover: self.receive_takeover && !offered.client_no_takeover,
             // One that was asked for has to be in the answer, be it 15 (section 7.1.2.1).
@@ -125,7 +132,8 @@ impl Deflate {
                 .client_bits
                 .map(|bits| bits.unwrap_or(WINDOW_BITS_MAX).min(receive))
                 .filter(less),
-        }
+        };
+        agreement.server().can_compress().then_some(agreement)
     }
 
     /// What a server agreed to, by the `headers` of its answer; none if it did not.
@@ -147,12 +155,17 @@ impl Deflate {
         if !keeps_takeover || !keeps_bits || said.client_bits == Some(None) {
             return Err(BadAnswer::Parameters);
         }
-        Ok(Some(Agreement {
+        let agreement = Agreement {
             server_takeover: !said.server_no_takeover,
             client_takeover: self.send_takeover && !said.client_no_takeover,
             server_window_bits: said.server_bits,
             client_window_bits: Some(said.client_bits.flatten().unwrap_or(send).min(send)),
-        }))
+        };
+        // No offer can rule out that a server asks for what we cannot do (sections 7.1 and 7.1.2.2).
+        match agreement.client().can_compress() {
+            true => Ok(Some(agreement)),
+            false => Err(BadAnswer::Parameters),
+        }
     }
 
     /// Those of what is sent, and of what is received.
@@ -283,8 +296,8 @@ mod tests {
             ),
             (
                 takeover(),
-                "permessage-deflate; server_max_window_bits=8; client_max_window_bits=8",
-                "permessage-deflate; server_max_window_bits=8; client_max_window_bits=8",
+                "permessage-deflate; server_max_window_bits=9; client_max_window_bits=8",
+                "permessage-deflate; server_max_window_bits=9; client_max_window_bits=8",
             ),
             (
                 takeover(),
@@ -313,6 +326,12 @@ mod tests {
                 takeover(),
                 "permessage-deflate; server_max_window_bits=16, , permessage-deflate",
                 "permessage-deflate",
+            ),
+            (
+                takeover(),
+                "permessage-deflate; server_max_window_bits=8, permessage-deflate; \
+                 server_max_window_bits=9",
+                "permessage-deflate; server_max_window_bits=9",
             ),
         ] {
             assert_eq!(choose(deflate, offer).as_deref(), Some(answer), "{offer}");
@@ -346,6 +365,8 @@ mod tests {
             "permessage-deflate; client_max_window_bits=x",
             "permessage-deflate; \"server_no_context_takeover\"",
             "permessage-deflate; =",
+            "permessage-deflate; server_max_window_bits=8", // 7.1: what zlib cannot do
+            "permessage-deflate; server_max_window_bits=8; client_max_window_bits",
         ] {
             assert_eq!(choose(takeover(), offer), None, "{offer}");
         }
@@ -399,7 +420,8 @@ mod tests {
             (takeover(), none, Ok((side(false, 15), side(true, 15)))),
             (takeover(), "; client_no_context_takeover", Ok((side(true, 15), side(false, 15)))),
             (takeover(), "; server_max_window_bits=8", Ok((side(true, 8), side(true, 15)))),
-            (takeover(), "; client_max_window_bits=\"8\"", Ok((side(true, 15), side(true, 8)))),
+            (takeover(), "; client_max_window_bits=\"9\"", Ok((side(true, 15), side(true, 9)))),
+            (takeover(), "; client_max_window_bits=8", parameters), // 7.1: what zlib cannot do
             (deflate, none, Ok((side(false, 15), side(false, 15)))),
             (deflate, "", parameters), // was asked not to take over
             (small, "; server_max_window_bits=11", Ok((side(true, 11), side(true, 10)))),

@@ -348,7 +348,7 @@ impl<S: ByteStream> Opened<S> {
         let (inflation, deflation) = agreed.map_or((None, None), |agreed| {
             receiver.expect_compressed();
             let (inflation, deflation) = agreed.open(is_server, &config, &buffers, &account);
-            (Some(inflation), deflation)
+            (Some(inflation), Some(deflation))
         });
         let connection = stream.shutdown_handle();
         let (read, write) = stream.into_split();

@@ -36,7 +36,7 @@ impl Agreed {
         _: &Config,
         _: &Buffers,
         _: &MemoryAccount,
-    ) -> (Box<Inflation>, Option<Box<Deflation>>) {
+    ) -> (Box<Inflation>, Box<Deflation>) {
         match self {}
     }
 }

@@ -14,16 +14,9 @@ pub(in crate::stream) struct Deflation {
 }
 
 impl Deflation {
-    /// None: nothing can be compressed in the way that the peer asks for.
-    pub(super) fn new(deflate: &Deflate, ours: Side) -> Option<Self> {
+    pub(super) const fn new(deflate: &Deflate, ours: Side) -> Self {
         let Side { takeover, window_bits } = ours;
-        (window_bits >= WINDOW_BITS_MIN).then_some(Self {
-            deflate: *deflate,
-            window_bits,
-            takes_over: takeover,
-            own: None,
-            is_broken: false,
-        })
+        Self { deflate: *deflate, window_bits, takes_over: takeover, own: None, is_broken: false }
     }
 
     /// Whether a frame is to be compressed: parts are not, each of which would need to be flushed.
@@ -55,6 +48,3 @@ impl Deflation {
         is_compressed && out.len() < message.len()
     }
 }
-
-/// The smallest window that zlib compresses with.
-const WINDOW_BITS_MIN: u8 = 9;

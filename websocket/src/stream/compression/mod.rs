@@ -50,12 +50,11 @@ impl Agreed {
         config: &Config,
         buffers: &Buffers,
         account: &MemoryAccount,
-    ) -> (Box<Inflation>, Option<Box<Deflation>>) {
+    ) -> (Box<Inflation>, Box<Deflation>) {
         let Self { deflate, agreement } = self;
         let sides = (agreement.server(), agreement.client());
         let (ours, theirs): (Side, Side) = if is_server { sides } else { (sides.1, sides.0) };
         let inflation = Inflation::new(theirs, config.message_bytes_max, buffers.clone(), account);
-        let deflation = Deflation::new(&deflate, ours).map(Box::new);
-        (Box::new(inflation), deflation)
+        (Box::new(inflation), Box::new(Deflation::new(&deflate, ours)))
     }
 }
