@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, ServerConfig};
 
-use crate::session::Session;
+use crate::session::{Readable, Session};
 use crate::shared::{Shared, Sleep};
 use crate::side::Connection;
 use crate::{Buffers, TlsError, TlsStream};
@@ -109,7 +109,7 @@ async fn open<R: Runtime, S: ByteStream>(
 ) -> io::Result<TlsStream<S>> {
     let mut session = Session::new(connection, buffers.clone());
     let handle = stream.shutdown_handle();
-    let handshake = shake_hands(&mut stream, &mut session, buffers, plain_answer);
+    let handshake = shake_hands::<R>(&mut stream, &mut session, buffers, plain_answer);
     if let Err(error) = timeout::<R, _>(limit, &handle, handshake).await {
         if error.get_ref().is_some_and(|inner| inner.is::<TlsError>()) {
             let ending = end(&mut stream, buffers);
@@ -122,7 +122,7 @@ async fn open<R: Runtime, S: ByteStream>(
     Ok(TlsStream::new(read, Shared::new(session, write, handle, buffers.clone(), sleep)))
 }
 
-async fn shake_hands(
+async fn shake_hands<R: Runtime>(
     stream: &mut impl ByteStream,
     session: &mut Session,
     buffers: &Buffers,
@@ -138,10 +138,15 @@ async fn shake_hands(
             written = result;
         }
         // Why there is no connection, rather than why the peer cannot be told.
-        session.readable()?;
+        let readable = session.readable()?;
         written?;
         if !session.is_handshaking() {
             return Ok(());
+        }
+        if readable == Readable::Undecrypted {
+            R::sleep(Duration::ZERO).await;
+            session.decrypt(&mut |_| 0);
+            continue;
         }
         let mut bytes = stream.read_pooled(buffers.pool()).await?;
         if bytes.is_empty() {

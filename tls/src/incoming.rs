@@ -33,7 +33,7 @@ impl Incoming {
     /// Takes more bytes, at most as many as are [missing](Self::missing).
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        self.record_at += whole_records(&self.bytes[self.record_at..]);
+        self.record_at += whole_records(&self.bytes[self.record_at..], usize::MAX).1;
     }
 
     /// Takes what nothing can be made of, behind nothing else; a record that is not all there begins
@@ -58,15 +58,17 @@ impl Incoming {
     }
 }
 
-/// How many of the first bytes are whole records.
-pub(crate) fn whole_records(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(record) = record_bytes(&bytes[at..])
+/// How many whole records there are first, at most `records_max`, and how many bytes they have.
+pub(crate) fn whole_records(bytes: &[u8], records_max: usize) -> (usize, usize) {
+    let (mut records, mut at) = (0, 0);
+    while records < records_max
+        && let Some(record) = record_bytes(&bytes[at..])
         && record <= bytes.len() - at
     {
         at += record;
+        records += 1;
     }
-    at
+    (records, at)
 }
 
 /// How long the record is that begins here, if its header is there.
@@ -83,7 +85,8 @@ mod tests {
     fn it_knows_what_is_missing() {
         let mut incoming = Incoming::default();
         let records = [23, 3, 3, 0, 2, 7, 7, 23, 3, 3, 0, 1, 7, 23, 3];
-        assert_eq!(whole_records(&records), 13);
+        assert_eq!(whole_records(&records, 9), (2, 13));
+        assert_eq!(whole_records(&records, 1), (1, 7));
         // As when the first record has part of a message, and the rest was not looked at.
         incoming.start(&records, 13);
         assert_eq!((incoming.len(), incoming.missing()), (15, 3));

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -102,12 +103,19 @@ impl Shared {
         }
     }
 
-    /// To be called after something was received: whether it is to be [answered](Self::answer).
-    pub(crate) fn has_answer(&self) -> bool {
+    /// To be called after something was received: begins to [answer](Self::answer) it, at once, for there
+    /// may be no other read.
+    pub(crate) async fn begin_answer(&self) {
         if !self.session.borrow().outgoing.is_empty() {
             self.is_answering.set(true);
         }
-        self.is_answering.get()
+        if self.is_answering.get() {
+            poll_fn(|cx| {
+                self.answer(cx);
+                Poll::Ready(())
+            })
+            .await;
+        }
     }
 
     /// Waits until what the half that reads has to say was written, or cannot be, and our side of the

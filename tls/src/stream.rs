@@ -6,7 +6,6 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use owned_io::backend::Half;
@@ -92,6 +91,15 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                     self.shared.session.borrow_mut().read(|plain| filling.push(plain));
                     return Ok(());
                 }
+                Ok(Readable::Undecrypted) => {
+                    (self.shared.sleep)(Duration::ZERO).await;
+                    self.shared.session.borrow_mut().decrypt(&mut |plain| filling.push(plain));
+                    self.shared.begin_answer().await;
+                    if filling.is_done() {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 Ok(Readable::End) => return Ok(()),
                 Ok(Readable::Nothing) => self.in_a_row = 0,
                 Err(error) => {
@@ -118,14 +126,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
             }
             self.shared.session.borrow_mut().receive(&mut bytes, &mut |plain| filling.push(plain));
             drop(bytes);
-            if self.shared.has_answer() {
-                // At once, for there may be no other read.
-                poll_fn(|cx| {
-                    self.shared.answer(cx);
-                    Poll::Ready(())
-                })
-                .await;
-            }
+            self.shared.begin_answer().await;
             if filling.is_done() {
                 return Ok(());
             }

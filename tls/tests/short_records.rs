@@ -1,0 +1,93 @@
+//! Records of a byte or so: much work for whoever receives them, and little for whoever sends them.
+
+mod common;
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::time::Duration;
+
+use common::{Forger, Plain, acceptor, buffers, client_config, pattern, simulate, with_forger};
+use owned_io::{JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime, beside};
+use owned_io_sim::{Sim, SimStream};
+use owned_io_tls::TlsStream;
+use owned_io_tls::rustls::version::{TLS12, TLS13};
+use owned_io_tls::rustls::{ALL_VERSIONS, ContentType, SupportedProtocolVersion};
+
+/// Short records, of which a read of the transport brings hundreds, are decrypted some at a time: what one
+/// read does is bounded.
+#[test]
+fn many_short_records_are_decrypted_a_few_at_a_time() {
+    for version in [&TLS12, &TLS13] {
+        simulate(|| async move {
+            let sent = pattern(2000);
+            let (mut server, sending) = with_short_records(version, &sent).await;
+            let mut received = Vec::new();
+            while received.len() < sent.len() {
+                let read = server.read(Vec::with_capacity(9000)).await;
+                let (n, bytes) = read.into_result().expect("plaintext");
+                assert!((1..=128).contains(&n), "{n} records at once");
+                received.extend_from_slice(&bytes);
+            }
+            assert!(received == sent);
+            sending.await.unwrap();
+        });
+    }
+}
+
+/// And others have their turn in between, though all of it is there.
+#[test]
+fn many_short_records_are_not_decrypted_in_one_go() {
+    let turns = Cell::new(0);
+    let turns = &turns;
+    simulate(|| async move {
+        let sent = pattern(700);
+        let (mut server, sending) = with_short_records(&TLS13, &sent).await;
+        Sim::sleep(Duration::from_secs(1)).await; // all of it has come
+        let mut reading = pin!(server.read_exact(Vec::with_capacity(700), 700));
+        let received = loop {
+            let ready = beside(reading.as_mut(), Sim::sleep(Duration::ZERO)).await;
+            if let Some(read) = ready.pinned {
+                break read.into_result().unwrap().1;
+            }
+            turns.set(turns.get() + 1);
+        };
+        assert!(received == sent);
+        sending.await.unwrap();
+    });
+    assert!(turns.get() >= 30, "{} turns", turns.get());
+}
+
+/// A server that is sent each of these bytes in a record of its own.
+async fn with_short_records(
+    version: &'static SupportedProtocolVersion,
+    bytes: &[u8],
+) -> (TlsStream<SimStream>, JoinHandle<Forger<SimStream>>) {
+    let (mut client, server) = with_forger(version).await;
+    let mut records = Vec::new();
+    for byte in bytes {
+        records.extend(client.record(ContentType::ApplicationData, &[*byte]));
+    }
+    let sending = Sim::spawn(async move {
+        client.stream.write_all(records).await.into_result().unwrap();
+        client
+    });
+    (server, sending)
+}
+
+/// A handshake in records of one byte is one all the same.
+#[test]
+fn a_hello_in_pieces_of_one_byte_is_taken() {
+    simulate(|| async {
+        let (a, b) = owned_io_sim::pipe();
+        let server = Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await });
+        let mut client = Plain::client(a, client_config(ALL_VERSIONS));
+        let hello = client.records();
+        let pieces = hello[5..].iter().flat_map(|byte| [22, 3, 1, 0, 1, *byte]).collect::<Vec<_>>();
+        client.stream.write_all(pieces).await.into_result().unwrap();
+        client.shake_hands().await;
+        let mut server = server.await.unwrap().unwrap();
+        client.write(b"hello").await;
+        let read = server.read_exact(Vec::with_capacity(5), 5).await;
+        assert_eq!(read.into_result().unwrap().1, b"hello");
+    });
+}
