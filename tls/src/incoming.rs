@@ -52,7 +52,9 @@ impl Incoming {
     /// Takes back all but the first bytes, which were consumed: whole records.
     pub(crate) fn put(&mut self, mut bytes: Vec<u8>, record_at: usize, consumed: usize) {
         if consumed < bytes.len() {
-            bytes.drain(..consumed);
+            if consumed > 0 {
+                bytes = bytes[consumed..].to_vec(); // with no more memory than it needs
+            }
             (self.bytes, self.record_at) = (bytes, record_at.saturating_sub(consumed));
         }
     }

@@ -4,16 +4,18 @@ use std::io;
 
 use crate::incoming::{Incoming, whole_records};
 use crate::outgoing::Outgoing;
-use crate::side::{Connection, Done, RECORD_PAYLOAD_BYTES_MAX, Task};
+use crate::side::{Connection, Done, RECORD_BYTES_MAX, RECORD_PAYLOAD_BYTES_MAX, Task};
 use crate::{Buffers, TlsError};
 
 /// The most bytes that one write takes: four of the largest records. More would save few system calls,
 /// and fewer bytes than a socket takes at once would cost some.
 pub const WRITE_BYTES_MAX: usize = 4 * RECORD_PAYLOAD_BYTES_MAX;
 
-/// The most bytes that wait for more: a handshake message as long as rustls takes it, in records of its
-/// own that are not much larger, and a record.
-const INCOMING_BYTES_MAX: usize = 4 * 64 * 1024;
+/// The most bytes that wait for more during a handshake: one of its messages as long as rustls takes it, and
+/// a record. Whoever sends one in very short records can send less of it.
+const HANDSHAKE_BYTES_MAX: usize = 64 * 1024 + RECORD_BYTES_MAX;
+/// And after that, when there are keys and tickets for messages: a record, and as much before it.
+const INCOMING_BYTES_MAX: usize = 2 * RECORD_BYTES_MAX;
 
 /// The most records that are decrypted at a time, which takes 50 to 100 µs if they are short (2026-11-22); a
 /// read of 16 KiB may bring 700 of them. Others have their turn in between.
@@ -113,7 +115,9 @@ impl Session {
             bytes = rest;
             records_left -= 1; // for a header, too
         }
-        if self.incoming.len() > INCOMING_BYTES_MAX {
+        let bytes_max =
+            if self.is_handshaking() { HANDSHAKE_BYTES_MAX } else { INCOMING_BYTES_MAX };
+        if self.incoming.len() > bytes_max {
             let bytes_seen = self.incoming.len();
             self.fail(rustls::Error::PeerSentOversizedRecord, bytes_seen);
         }

@@ -229,7 +229,10 @@ fn take_record(
 /// Payload of the largest record (RFC 8446 5.1).
 pub(crate) const RECORD_PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 
-/// What a record adds to its payload, at most: a header of 5 bytes, 8 of a nonce (TLS 1.2), the type of
+/// The largest record that a peer may send, with what encryption may add to it (RFC 5246 6.2.3).
+pub(crate) const RECORD_BYTES_MAX: usize = HEADER_BYTES + RECORD_PAYLOAD_BYTES_MAX + 2048;
+
+/// What a record of ours adds to its payload, at most: a header of 5 bytes, 8 of a nonce (TLS 1.2), the type of
 /// the content (TLS 1.3), 16 of a tag.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
