@@ -85,7 +85,7 @@ impl Connection {
         let Some(description) = alert::description(failure) else { return };
         let mut noise = vec![alert::NOISE; bytes_seen + HEADER_BYTES];
         // Each turn but the last takes one of the messages that came before, and were not looked at.
-        for _ in 0..=bytes_seen / HANDSHAKE_HEADER_BYTES {
+        for _ in 0..ALERT_TRIES_MAX {
             let at = outgoing.len();
             if self.take_record(&mut noise, outgoing, buffers) || self.take_alert(outgoing, buffers)
             {
@@ -236,8 +236,10 @@ pub(crate) const RECORD_BYTES_MAX: usize = HEADER_BYTES + RECORD_PAYLOAD_BYTES_M
 /// the content (TLS 1.3), 16 of a tag.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
-/// What each message of a handshake begins with: its type and its length (RFC 8446 section 4).
-const HANDSHAKE_HEADER_BYTES: usize = 4;
+/// How often a connection that has failed is tried to be brought to an alert. A record may have 4,000
+/// messages, each of which takes rustls some µs to get out of the way; one that has more than these is sent
+/// for the work that it makes, and gets no alert.
+const ALERT_TRIES_MAX: u32 = 64;
 
 /// An alert, with all else that may have to leave before it: an answer to a key update.
 const ALERT_BYTES: usize = 128;

@@ -215,6 +215,106 @@ fn asking_again_and_again_for_another_handshake_is_answered_by_an_alert() {
     });
 }
 
+/// Nor does it take long to say so: with thousands of them there is no alert, and the connection ends.
+#[test]
+fn thousands_of_messages_in_a_record_are_not_looked_at() {
+    owned_io_sim::block_on(async {
+        let (mut client, mut server) = with_forger(&TLS12).await;
+        let mut messages = hello(&[&TLS12])[5..].repeat(2);
+        messages.extend([99, 0, 0, 0].repeat(3900));
+        let records = client.record(ContentType::Handshake, &messages);
+        client.stream.write_all(records).await.into_result().unwrap();
+        let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
+        assert_eq!(protocol(&error), PeerMisbehaved::TooManyRenegotiationRequests.into());
+        assert_eq!(client.receive().await, (ContentType::Alert, vec![1, 100])); // no_renegotiation
+        assert_eq!(read_to_end(&mut client.stream).await, b"");
+    });
+}
+
+/// Records with whatever in them, before the handshake and after it: the connection waits for more, or it
+/// fails and says why.
+#[test]
+fn random_records_are_answered_by_an_alert_if_they_are_refused() {
+    simulate(|| async {
+        let mut told = 0;
+        for _ in 0..20 {
+            let mut said = Vec::new();
+            if random(4) == 0 {
+                said.extend(hello(ALL_VERSIONS));
+            }
+            for _ in 0..=random(6) {
+                let (typ, payload) = random_payload();
+                said.extend([&[typ.into(), 3, 3, 0, payload.len() as u8], &payload[..]].concat());
+            }
+            let (mut client, b) = owned_io_sim::pipe();
+            let server =
+                Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
+            client.write_all(said).await.into_result().unwrap();
+            client.shutdown().await.unwrap();
+            let answer = read_to_end(&mut client).await;
+            drop(client);
+            let error = server.await.unwrap().expect("no connection");
+            if error.kind() == ErrorKind::InvalidData {
+                let is_alert = matches!(protocol(&error), Error::AlertReceived(_));
+                assert!(is_alert || !answer.is_empty(), "{error:?}");
+                told += 1;
+            }
+        }
+        assert!(told > 5, "{told}");
+        for version in [&TLS12, &TLS13] {
+            for _ in 0..5 {
+                let (mut client, mut server) = with_forger(version).await;
+                for _ in 0..=random(6) {
+                    let (typ, payload) = random_payload();
+                    let record = client.record(typ, &payload);
+                    client.stream.write_all(record).await.into_result().unwrap();
+                }
+                client.stream.shutdown().await.unwrap();
+                let error = loop {
+                    match server.read(Vec::with_capacity(100)).await.0 {
+                        Ok(0) => break None,
+                        Ok(_) => {}
+                        Err(error) => break Some(error),
+                    }
+                };
+                let is_refused = error.filter(|error| error.kind() == ErrorKind::InvalidData);
+                if is_refused
+                    .is_some_and(|error| !matches!(protocol(&error), Error::AlertReceived(_)))
+                {
+                    while client.receive().await.1.first() != Some(&2) {} // warnings come first
+                }
+            }
+        }
+    });
+}
+
+fn random(max: u8) -> u8 {
+    let mut byte = [0];
+    Sim::fill_random(&mut byte);
+    byte[0] % (max + 1)
+}
+
+/// Of a type that there is; messages of a handshake have lengths that may be right.
+fn random_payload() -> (ContentType, Vec<u8>) {
+    let mut payload = vec![0; usize::from(1 + random(60))];
+    Sim::fill_random(&mut payload);
+    let typ = match random(5) {
+        0 => ContentType::ChangeCipherSpec,
+        1 => ContentType::Alert,
+        2 => ContentType::ApplicationData,
+        _ => ContentType::Handshake,
+    };
+    if typ == ContentType::Alert && random(1) == 0 {
+        payload = vec![1 + random(1), [0, 10, 90, 100][usize::from(random(3))]];
+    }
+    if typ == ContentType::Handshake && random(3) > 0 && payload.len() > 4 {
+        payload[0] = [0, 1, 4, 11, 20, 24][usize::from(random(5))];
+        let len = random(payload.len() as u8);
+        payload[1..4].copy_from_slice(&[0, 0, len]);
+    }
+    (typ, payload)
+}
+
 /// How the server fails by `records`, of which the client is told before the end.
 async fn fails(
     client: &mut Forger<SimStream>,
