@@ -2,6 +2,8 @@
 
 use std::io;
 
+use owned_io::coop;
+
 use crate::incoming::{Incoming, whole_records};
 use crate::outgoing::Outgoing;
 use crate::side::{Connection, Done, RECORD_BYTES_MAX, RECORD_PAYLOAD_BYTES_MAX, Task};
@@ -101,6 +103,7 @@ impl Session {
                 records_left -= records;
                 // The first part of the record behind them shows what is wrong with its header.
                 let n = if records_left == 0 { record_at } else { bytes.len() };
+                consume(records, n);
                 let (next, rest) = std::mem::take(&mut bytes).split_at_mut(n);
                 let (consumed, _) = self.advance(next, Task::Nothing, sink);
                 self.incoming.start(&next[consumed..], record_at.saturating_sub(consumed));
@@ -109,6 +112,7 @@ impl Session {
             }
             // The rest of a record is put to what is there of it; what follows need not be moved.
             let n = self.incoming.missing().min(bytes.len());
+            consume(1, n);
             let (next, rest) = std::mem::take(&mut bytes).split_at_mut(n);
             self.incoming.push(next);
             self.advance_incoming(Task::Nothing, sink);
@@ -165,6 +169,7 @@ impl Session {
         if self.is_closed || self.has_failed() {
             return Err(io::Error::from_raw_os_error(EPIPE));
         }
+        consume(n.div_ceil(RECORD_PAYLOAD_BYTES_MAX), n);
         match self.advance_incoming(Task::Encrypt(&plain[..n]), &mut |_| 0) {
             Done::Yes => Ok(n),
             Done::No => Err(io::Error::from_raw_os_error(EPIPE)),
@@ -237,6 +242,12 @@ impl Session {
             }
         }
     }
+}
+
+/// Takes from the budget of the running poll what so many records cost, with so many bytes in all: 400 ns and
+/// half a nanosecond (2026-11-22).
+fn consume(records: usize, bytes: usize) {
+    coop::consume(records as u64 * 400 + bytes as u64 / 2);
 }
 
 /// The number of Linux, as from the transport.
