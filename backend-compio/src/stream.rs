@@ -144,4 +144,8 @@ impl ShutdownTarget for Socket {
         // It fails only when the connection is gone, and then there is nothing to shut down.
         let _ = os::shutdown(self.fd.as_fd(), how);
     }
+
+    fn abort(&self) {
+        let _ = os::abort(self.fd.as_fd());
+    }
 }

@@ -154,6 +154,10 @@ impl ShutdownTarget for Socket {
         // It fails only when the connection is gone, and then there is nothing to shut down.
         let _ = self.tcp.with_fd(|fd| os::shutdown(fd, how));
     }
+
+    fn abort(&self) {
+        let _ = self.tcp.with_fd(os::abort);
+    }
 }
 
 impl Drop for Socket {

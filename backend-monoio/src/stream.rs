@@ -151,6 +151,10 @@ impl ShutdownTarget for Socket {
         // It fails only when the connection is gone, and then there is nothing to shut down.
         let _ = os::shutdown(self.shared.as_fd(), how);
     }
+
+    fn abort(&self) {
+        let _ = os::abort(self.shared.as_fd());
+    }
 }
 
 impl Socket {

@@ -73,6 +73,8 @@ pub(crate) struct End {
     pub(crate) has_descriptor: bool,
     /// It will see nothing more of the other.
     pub(crate) is_reset: bool,
+    /// It was this end that did it: there is not even an end of the stream to be read.
+    pub(crate) is_aborted: bool,
     pub(crate) is_read_shut: bool,
     pub(crate) is_write_shut: bool,
 }
@@ -125,6 +127,7 @@ impl End {
             is_open: true,
             has_descriptor: false,
             is_reset: false,
+            is_aborted: false,
             is_read_shut: false,
             is_write_shut: false,
         }
@@ -191,6 +194,7 @@ impl Core {
         if incoming.arrived == 0 {
             // The error comes after the bytes, and not after the end, as on Linux.
             let code = if incoming.has_ended { 0 } else { std::mem::take(&mut end.error) };
+            let code = if code == 0 && end.is_aborted { ENOTCONN } else { code };
             if code != 0 {
                 self.record(host, What::Failed, number, code as u32);
                 return Err(error(code));
@@ -282,6 +286,26 @@ impl Core {
                 self.end_direction(socket);
             }
         }
+    }
+
+    /// Both ends learn that the connection is over, this one at once; nothing is left to be read or sent.
+    pub(crate) fn abort(&mut self, socket: Socket) {
+        let Some(connection) = self.connections.get_mut(socket.connection) else { return };
+        let number = connection.number;
+        let (end, _) = connection.ends(socket.side);
+        if end.is_reset {
+            return;
+        }
+        let host = end.host;
+        end.is_write_shut = true;
+        end.is_aborted = true;
+        end.incoming.abandon();
+        end.incoming.bytes.clear();
+        end.incoming.arrived = 0;
+        keep_memory(&mut end.incoming.bytes, &mut self.spares);
+        self.record(host, What::Aborted, number, 0);
+        self.fail(socket, ECONNRESET);
+        self.send_reset(Socket { side: !socket.side, ..socket }, None);
     }
 
     /// As Linux has it: there is no peer once the connection was reset, or ended from both sides.

@@ -202,6 +202,10 @@ impl ShutdownTarget for StreamEnd {
     fn shutdown(&self, how: Shutdown) {
         self.with(|core, socket| core.shut_down(socket, how));
     }
+
+    fn abort(&self) {
+        self.with(Core::abort);
+    }
 }
 
 impl Drop for StreamEnd {

@@ -62,6 +62,8 @@ pub(crate) enum What {
     Queued,
     Accepted,
     ShutDown,
+    /// A handle reset the connection.
+    Aborted,
     Closed,
     /// A dropped operation has happened nevertheless.
     HappenedUnseen,
@@ -201,6 +203,7 @@ impl fmt::Display for Line<'_> {
             What::Queued => write!(f, "#{subject} waits to be accepted, behind {amount}"),
             What::Accepted => write!(f, "#{subject} is accepted"),
             What::ShutDown => write!(f, "#{subject} ends its writing"),
+            What::Aborted => write!(f, "#{subject} is aborted"),
             What::Closed => write!(f, "#{subject} is closed"),
             What::HappenedUnseen => {
                 write!(f, "#{subject}: a dropped operation takes {amount} bytes")

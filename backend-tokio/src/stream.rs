@@ -135,6 +135,10 @@ impl ShutdownTarget for Socket {
         // It fails only when the connection is gone, and then there is nothing to shut down.
         let _ = os::shutdown(self.tcp.as_fd(), how);
     }
+
+    fn abort(&self) {
+        let _ = os::abort(self.tcp.as_fd());
+    }
 }
 
 /// Tries `transfer`, which asks for `asked` bytes, whenever epoll says that it can be done, until it

@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use owned_io::{AddrError, ConnectOptions};
 use socket2::SockRef;
 
-use crate::listen::{new_socket, set_buffers};
+use crate::listen::{new_socket, notice_who_is_gone, set_buffers};
 
 /// A non-blocking socket that has begun to connect. Once it is writable, see [`finish`].
 ///
@@ -17,6 +17,7 @@ pub fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
     let begin = || {
         let socket = new_socket(options.addr)?;
         socket.set_tcp_nodelay(options.nodelay)?;
+        notice_who_is_gone(&socket, options.keepalive, options.unacknowledged_max)?;
         set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
         if let Some(local) = options.local_addr {
             socket.bind(&local.into())?;

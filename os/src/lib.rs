@@ -48,6 +48,6 @@ pub use blocking::spawn_blocking;
 pub use descriptors::reserve_descriptors;
 pub use random::fill_random;
 pub use transfer::{
-    check_written, end, shutdown, try_peek, try_read, try_read_pooled, try_write,
+    abort, check_written, end, shutdown, try_peek, try_read, try_read_pooled, try_write,
     try_write_vectored,
 };

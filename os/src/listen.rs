@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
-use owned_io::{AddrError, BoundAddr, ListenOptions};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use owned_io::{AddrError, BoundAddr, Keepalive, ListenOptions};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 /// Takes an address for this process; see [`Runtime::bind`](owned_io::Runtime::bind).
 ///
@@ -43,7 +44,9 @@ pub fn listen(bound: &BoundAddr) -> io::Result<OwnedFd> {
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
         set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
-        socket.set_tcp_nodelay(options.nodelay)?; // inherited by what it accepts
+        // Inherited by what it accepts, all of these.
+        socket.set_tcp_nodelay(options.nodelay)?;
+        notice_who_is_gone(&socket, options.keepalive, options.unacknowledged_max)?;
         socket.bind(&options.addr.into())?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(socket.into())
@@ -90,6 +93,29 @@ pub(crate) fn set_buffers(socket: &Socket, recv: Option<u32>, send: Option<u32>)
     Ok(())
 }
 
+pub(crate) fn notice_who_is_gone(
+    socket: &Socket,
+    keepalive: Option<Keepalive>,
+    unacknowledged_max: Option<Duration>,
+) -> io::Result<()> {
+    /// `MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL` and `MAX_TCP_KEEPCNT` of Linux (include/net/tcp.h).
+    const SECONDS_MAX: u64 = 32_767;
+    const PROBES_MAX: u32 = 127;
+    let whole = |time: Duration| {
+        let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+        Duration::from_secs(seconds.clamp(1, SECONDS_MAX))
+    };
+    if let Some(Keepalive { idle, interval, probes, .. }) = keepalive {
+        let options = TcpKeepalive::new().with_time(whole(idle)).with_interval(whole(interval));
+        socket.set_tcp_keepalive(&options.with_retries(probes.clamp(1, PROBES_MAX)))?;
+    }
+    if let Some(limit) = unacknowledged_max {
+        // Of the kernel's clock; it is an `int` there.
+        socket.set_tcp_user_timeout(Some(limit.min(Duration::from_millis(i32::MAX as u64))))?;
+    }
+    Ok(())
+}
+
 fn local_addr(socket: &Socket) -> io::Result<SocketAddr> {
     socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
@@ -128,7 +154,7 @@ mod tests {
         let bound = bind(options).unwrap();
         let _listener = listen(&bound).unwrap();
         let connect = || {
-            let timeout = std::time::Duration::from_millis(200);
+            let timeout = Duration::from_millis(200);
             std::net::TcpStream::connect_timeout(&bound.local_addr(), timeout)
         };
         // The queue takes one more than the backlog; the next SYN is dropped.

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::slice;
 
 use owned_io::{IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, connect_unspec, recv, send, sendmsg};
 use socket2::SockRef;
 
 /// What has arrived, into `buf`, which has capacity, from its start; sets its exact length. Zero is
@@ -95,6 +95,16 @@ pub fn check_written(n: usize) -> io::Result<usize> {
 /// [`NotConnected`](io::ErrorKind::NotConnected) when the connection is gone.
 pub fn shutdown(fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
     SockRef::from(&fd).shutdown(how)
+}
+
+/// Resets a connection, whoever holds its descriptor: what is queued in either direction is thrown away,
+/// and whoever waits for the socket is woken (`tcp_disconnect` in net/ipv4/tcp.c). Closing after
+/// `SO_LINGER` at zero does the same, but only once the last operation lets go of the descriptor.
+///
+/// # Errors
+/// Those of connect(2) to `AF_UNSPEC`.
+pub fn abort(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(connect_unspec(fd)?)
 }
 
 /// Ends a connection that is closed, but whose descriptor the runtime keeps open for a little while:

@@ -169,6 +169,10 @@ impl ShutdownTarget for Shared {
         }
         self.connection.shutdown(how);
     }
+
+    fn abort(&self) {
+        self.connection.abort();
+    }
 }
 
 async fn write_records(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {

@@ -36,8 +36,8 @@ pub use beside::{Ready, beside};
 pub use buf::{IoBuf, IoBufMut};
 pub use memory::{MemoryAccount, MemoryBudget, MemoryExhausted, Reservation};
 pub use net::{
-    ACCEPT_BATCH_MAX, AddrError, BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream,
-    is_exhaustion,
+    ACCEPT_BATCH_MAX, AddrError, BoundAddr, ConnectOptions, Keepalive, ListenOptions, TcpListener,
+    TcpStream, is_exhaustion,
 };
 pub use pool::{Pool, PoolBuf, PoolConfig, PoolExhausted};
 pub use read::{OwnedRead, OwnedReadExt};

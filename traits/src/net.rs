@@ -191,6 +191,15 @@ pub struct ListenOptions {
     pub backlog: u32,
     /// Sends small writes at once (`TCP_NODELAY`), on every accepted connection. Default true.
     pub nodelay: bool,
+    /// How a peer that vanished is noticed while nothing is under way. Default: [`Keepalive::new`]; none
+    /// turns it off.
+    pub keepalive: Option<Keepalive>,
+    /// How long bytes may be under way that the peer does not acknowledge, or for which it has no room
+    /// (`TCP_USER_TIMEOUT`), before the connection fails with
+    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^32 - 1 ms; zero is the same as none. Default
+    /// 120 s, as long as [`Keepalive::new`] takes; none: the kernel's retries, 15 minutes or more
+    /// (tcp(7), `tcp_retries2`), and for a peer without room no end.
+    pub unacknowledged_max: Option<Duration>,
     /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
     pub recv_buffer_bytes: Option<u32>,
     /// Send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
@@ -204,9 +213,49 @@ impl ListenOptions {
             addr,
             backlog: 1024,
             nodelay: true,
+            keepalive: Some(Keepalive::new()),
+            unacknowledged_max: Some(Keepalive::new().noticed_after()),
             recv_buffer_bytes: None,
             send_buffer_bytes: None,
         }
+    }
+}
+
+/// How a peer is noticed that is gone without a word: its power failed, or the path to it (`SO_KEEPALIVE`).
+/// On a connection on which nothing has come for a while the kernel asks, and what the peer's kernel
+/// answers is never seen by either service. When nobody answers, reads and writes fail with
+/// [`TimedOut`](io::ErrorKind::TimedOut).
+///
+/// The simulator takes the options and never asks: a simulated peer that vanished stays unnoticed until
+/// something is sent to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Keepalive {
+    /// How long nothing must have come before the kernel asks (`TCP_KEEPIDLE`). Default 60 s: below what
+    /// the address translators on the way commonly remember. Whole seconds, rounded up; from 1 to 32,767.
+    pub idle: Duration,
+    /// How long it waits for an answer before it asks again (`TCP_KEEPINTVL`). Default 15 s. Whole
+    /// seconds, rounded up; from 1 to 32,767.
+    pub interval: Duration,
+    /// How often it asks in vain (`TCP_KEEPCNT`). Default 4; from 1 to 127.
+    pub probes: u32,
+}
+
+impl Keepalive {
+    /// The defaults: a peer that vanished is noticed after two minutes.
+    pub const fn new() -> Self {
+        Self { idle: Duration::from_secs(60), interval: Duration::from_secs(15), probes: 4 }
+    }
+
+    /// How long after its last word a peer counts as gone.
+    pub const fn noticed_after(&self) -> Duration {
+        self.idle.saturating_add(self.interval.saturating_mul(self.probes))
+    }
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -222,6 +271,15 @@ pub struct ConnectOptions {
     pub nodelay: bool,
     /// Our own address, to choose an interface. Default: the kernel chooses.
     pub local_addr: Option<SocketAddr>,
+    /// How a peer that vanished is noticed while nothing is under way. Default: [`Keepalive::new`]; none
+    /// turns it off.
+    pub keepalive: Option<Keepalive>,
+    /// How long bytes may be under way that the peer does not acknowledge, or for which it has no room
+    /// (`TCP_USER_TIMEOUT`), before the connection fails with
+    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^32 - 1 ms; zero is the same as none. Default
+    /// 120 s, as long as [`Keepalive::new`] takes; none: the kernel's retries, 15 minutes or more
+    /// (tcp(7), `tcp_retries2`), and for a peer without room no end.
+    pub unacknowledged_max: Option<Duration>,
     /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
     pub recv_buffer_bytes: Option<u32>,
     /// Send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
@@ -235,6 +293,8 @@ impl ConnectOptions {
             addr,
             timeout: Duration::from_secs(30),
             nodelay: true,
+            keepalive: Some(Keepalive::new()),
+            unacknowledged_max: Some(Keepalive::new().noticed_after()),
             local_addr: None,
             recv_buffer_bytes: None,
             send_buffer_bytes: None,

@@ -121,6 +121,25 @@ impl ShutdownHandle {
             target.shutdown(how);
         }
     }
+
+    /// Resets the connection, at once.
+    ///
+    /// What was written and has not reached the peer is thrown away, and so is what has arrived and was
+    /// not read; the kernel keeps nothing of the connection. The peer's next operation fails with
+    /// [`ConnectionReset`](std::io::ErrorKind::ConnectionReset), a write perhaps with
+    /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). At this end a pending read or write fails, and so
+    /// does each later one; a write of which the peer took some may say how much first.
+    ///
+    /// For a peer that takes nothing: what is only [shut down](Self::shutdown) and dropped, with bytes
+    /// still queued, stays in the kernel with them until the peer takes them or the kernel gives up,
+    /// minutes later. And where an end that comes too early must not look like a clean one.
+    ///
+    /// Never fails: a connection that is gone already needs no reset.
+    pub fn abort(&self) {
+        if let Some(target) = self.target.upgrade() {
+            target.abort();
+        }
+    }
 }
 
 impl fmt::Debug for ShutdownHandle {
@@ -148,6 +167,9 @@ impl fmt::Debug for ShutdownHandle {
 ///     fn shutdown(&self, _how: Shutdown) {
 ///         self.is_shut.set(true);
 ///     }
+///     fn abort(&self) {
+///         self.is_shut.set(true); // and reset, where there is a socket
+///     }
 /// }
 ///
 /// let shared = Rc::new(Shared { is_shut: Cell::new(false) });
@@ -158,6 +180,10 @@ impl fmt::Debug for ShutdownHandle {
 pub trait ShutdownTarget: 'static {
     /// See [`ShutdownHandle::shutdown`]. Errors are of no use to anybody: drop them.
     fn shutdown(&self, how: Shutdown);
+
+    /// See [`ShutdownHandle::abort`]. It does not wait for operations that hold the descriptor: closing,
+    /// with `SO_LINGER` at zero, would. Errors are of no use here either.
+    fn abort(&self);
 }
 
 /// A connection made of its two halves: with it a backend implements only the halves.

@@ -83,6 +83,10 @@ impl<S: ByteStream> ShutdownTarget for Handshake<S> {
             self.shut.set(Some(how));
         }
     }
+
+    fn abort(&self) {
+        self.handle.borrow().abort();
+    }
 }
 
 impl<S: ByteStream> LateRead<S> {

@@ -127,6 +127,8 @@ macro_rules! canaries {
             ignores_shutdown: IgnoresShutdown => cancel::shutdown_handle_ends_a_pending_read,
             ignores_shutdown_of_reads:
                 IgnoresShutdown => cancel::shutdown_handle_ends_later_reads_too,
+            ignores_abort: IgnoresShutdown => cancel::abort_resets_and_ends_a_pending_write,
+            ignores_abort_of_a_read: IgnoresShutdown => cancel::abort_ends_a_pending_read,
             loses_clients: LosesClients => net::accept_when_dropped_loses_nobody,
             hoards_clients: HoardsClients => net::accept_lets_others_have_their_turn,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
@@ -350,6 +352,7 @@ impl<R: Runtime, D: Broken> Endpoint for CanaryWrite<R, D> {
         struct Deaf;
         impl crate::backend::ShutdownTarget for Deaf {
             fn shutdown(&self, _how: Shutdown) {}
+            fn abort(&self) {}
         }
         if D::DEFECT == Defect::IgnoresShutdown {
             let deaf: std::rc::Weak<Deaf> = std::rc::Weak::new();

@@ -47,6 +47,54 @@ pub async fn shutdown_handle_ends_later_reads_too<R: Runtime>() {
     }
 }
 
+/// "The peer's next operation fails with `ConnectionReset`": what was queued is thrown away, where after a
+/// shutdown it would still be sent. "A pending write fails, and so does each later one."
+pub async fn abort_resets_and_ends_a_pending_write<R: Runtime>() {
+    let (mut a, b) = pair_with::<R>(Some(16 * 1024)).await;
+    let handle = b.shutdown_handle();
+    let (mut read, mut write) = b.into_split();
+    let sent = scaled(16 << 20);
+    let mut writing = Box::pin(write.write_all(pattern(sent)));
+    let ready = beside(writing.as_mut(), R::sleep(A_WHILE)).await;
+    assert!(ready.pinned.is_none(), "nobody reads");
+    handle.abort();
+    let ended = soon::<R, _>("the write's end", writing).await;
+    ended.into_result().expect_err("it was not all taken");
+    let read = soon::<R, _>("the read's end", read.read(Vec::with_capacity(16))).await;
+    read.into_result().expect_err("not the end of the stream");
+    soon::<R, _>("the write's end", write.write("later")).await.into_result().unwrap_err();
+
+    let mut received = 0;
+    let error = loop {
+        let read = soon::<R, _>("the reset", a.read(Vec::with_capacity(64 * 1024))).await;
+        match read.into_result() {
+            Ok((n, _)) => received += n,
+            Err(error) => break error,
+        }
+        assert!(0 < received && received < sent, "{received} B came, and no reset");
+    };
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+/// "A pending read fails": it does not look like the end of the stream. "A connection that is gone already
+/// needs no reset."
+pub async fn abort_ends_a_pending_read<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    let handle = b.shutdown_handle();
+    let mut read = Box::pin(b.read(b"old".to_vec()));
+    let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
+    assert!(ready.pinned.is_none());
+    handle.abort();
+    handle.abort();
+    let BufResult(result, buf) = soon::<R, _>("the read's end", read).await;
+    assert!(result.is_err(), "not the end of the stream");
+    assert_eq!(buf, b"old");
+    let told = soon::<R, _>("the reset", a.read(Vec::with_capacity(16))).await.into_result();
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    drop(b);
+    handle.abort();
+}
+
 /// "Writes go on, those that wait too": also when the peer sends meanwhile.
 pub async fn shutdown_handle_for_reads_leaves_a_pending_write<R: Runtime>() {
     for is_vectored in [false, true] {

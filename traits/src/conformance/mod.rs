@@ -187,6 +187,8 @@ macro_rules! __conformance_cases {
                 bind_goes_again_right_after_a_restart
                 bind_names_a_port_that_is_not_permitted
                 nodelay_is_set_at_both_ends
+                keepalive_is_set_at_both_ends
+                an_aborted_connection_leaves_nothing_behind
                 connect_tells_of_exhaustion
                 a_dropped_connect_closes_its_socket
                 connections_leave_no_descriptor_behind
@@ -277,6 +279,8 @@ macro_rules! __conformance_cases {
                 write_all_vectored_tells_how_far_it_came
                 shutdown_handle_ends_the_write_side
                 shutdown_handle_does_not_keep_the_stream
+                abort_resets_and_ends_a_pending_write
+                abort_ends_a_pending_read
                 timeout_is_no_clean_end
                 timeout_ends_a_write
                 timeout_leaves_success_alone

@@ -19,10 +19,12 @@ use rustix::time::{ClockId, clock_gettime};
 use socket2::SockRef;
 
 use super::isolate::Peer;
-use super::support::{A_WHILE, SOON, connect, echo, listener, loopback, pair, run, soon, within};
+use super::support::{
+    A_WHILE, SOON, connect, echo, fill, listener, loopback, pair, run, soon, within,
+};
 use crate::{
-    BufResult, ByteStream, ConnectOptions, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Pool,
-    PoolConfig, Runtime, TcpListener, TcpStream, WorkersConfig, is_exhaustion,
+    BufResult, ByteStream, ConnectOptions, IoVec, Keepalive, OwnedRead, OwnedWrite, OwnedWriteExt,
+    Pool, PoolConfig, Runtime, TcpListener, TcpStream, WorkersConfig, is_exhaustion,
 };
 
 /// Ten thousand connections are open at once, each is served, and together they hold at most
@@ -268,6 +270,81 @@ pub fn nodelay_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
             assert_eq!(nodelay_of(&connected), !nodelay, "connected");
         }
     });
+}
+
+/// "How a peer that vanished is noticed", and "how long bytes may be under way": at each end of a connection
+/// as was asked for there, and on by default.
+pub fn keepalive_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
+    let sockets = |stream: &R::TcpStream| {
+        with_socket(stream, |socket| {
+            let kept = socket.keepalive().expect("a socket").then(|| {
+                let seconds = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
+                let probes = socket.tcp_keepalive_retries().expect("a socket");
+                (seconds.0.expect("a socket"), seconds.1.expect("a socket"), probes)
+            });
+            (kept, socket.tcp_user_timeout().expect("a socket"))
+        })
+    };
+    let seconds = Duration::from_secs;
+    let mut chosen = Keepalive::new();
+    (chosen.idle, chosen.interval, chosen.probes) = (Duration::from_millis(6_500), seconds(3), 2);
+    run::<R, _>(config, async {
+        for is_accepted in [true, false] {
+            for (keepalive, limit, expected) in [
+                (Some(Keepalive::new()), Some(seconds(120)), Some((seconds(60), seconds(15), 4))),
+                (Some(chosen), Some(seconds(9)), Some((seconds(7), seconds(3), 2))),
+                (None, None, None),
+            ] {
+                let (mut listen, mut connect) = (loopback(), ConnectOptions::new(loopback().addr));
+                assert_eq!(listen.keepalive, Some(Keepalive::new()), "by default");
+                assert_eq!(connect.keepalive, Some(Keepalive::new()), "by default");
+                assert_eq!(listen.unacknowledged_max, connect.unacknowledged_max);
+                if is_accepted {
+                    (listen.keepalive, listen.unacknowledged_max) = (keepalive, limit);
+                } else {
+                    (connect.keepalive, connect.unacknowledged_max) = (keepalive, limit);
+                }
+                let (mut listener, addr) = listener::<R>(listen);
+                connect.addr = addr;
+                let connected = R::connect(connect).await.unwrap();
+                let (accepted, _) = listener.accept().await.unwrap();
+                let stream = if is_accepted { &accepted } else { &connected };
+                assert_eq!(sockets(stream), (expected, limit), "accepted: {is_accepted}");
+            }
+        }
+    });
+}
+
+/// "The kernel keeps nothing of the connection", however much was queued, and although an operation holds the
+/// descriptor.
+pub fn an_aborted_connection_leaves_nothing_behind<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (mut listener, addr) = listener::<R>(loopback());
+        let mut peer = clients(addr);
+        peer.ask::<R>("connect 1").await; // which reads nothing
+        let (stream, client) = listener.accept().await.unwrap();
+        let handle = stream.shutdown_handle();
+        let mut stream = stream;
+        fill::<R>(&mut stream).await;
+        assert!(knows_of(addr, client), "it is open");
+        handle.abort();
+        wait_until::<R>("it is gone", || !knows_of(addr, client)).await;
+        drop(stream);
+        R::sleep(A_WHILE).await;
+        assert!(!knows_of(addr, client), "it is there again");
+    });
+}
+
+/// Whether the kernel has a TCP socket between these addresses, in any state (proc_net_tcp).
+fn knows_of(local: SocketAddr, remote: SocketAddr) -> bool {
+    let hex = |addr: SocketAddr| match addr {
+        SocketAddr::V4(addr) => {
+            format!("{:08X}:{:04X}", u32::from_ne_bytes(addr.ip().octets()), addr.port())
+        }
+        SocketAddr::V6(_) => unreachable!("the cases are on 127.0.0.1"),
+    };
+    let pair = format!("{} {}", hex(local), hex(remote));
+    fs::read_to_string("/proc/net/tcp").expect("procfs").contains(&pair)
 }
 
 /// "Whether a connect failed because descriptors are used up, which passes when something is closed."
@@ -542,8 +619,13 @@ fn limit_descriptors(current: u64) {
     setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum }).expect("below it");
 }
 
-/// What the socket of this end is set to: found among this process's descriptors, by its addresses.
+/// What the socket of this end is set to.
 fn nodelay_of(stream: &impl TcpStream) -> bool {
+    with_socket(stream, |socket| socket.tcp_nodelay().expect("a socket"))
+}
+
+/// Looks at the socket of this end: found among this process's descriptors, by its addresses.
+fn with_socket<T>(stream: &impl TcpStream, look: impl Fn(SockRef<'_>) -> T) -> T {
     let ends = [stream.local_addr(), stream.peer_addr()].map(|end| Some(end.expect("connected")));
     let this_process = pidfd_open(getpid(), PidfdFlags::empty()).expect("a descriptor is free");
     for entry in fs::read_dir("/proc/self/fd").expect("procfs") {
@@ -554,7 +636,7 @@ fn nodelay_of(stream: &impl TcpStream) -> bool {
         let socket = SockRef::from(&copy);
         let here = [socket.local_addr(), socket.peer_addr()];
         if here.map(|end| end.ok().and_then(|end| end.as_socket())) == ends {
-            return socket.tcp_nodelay().expect("a socket");
+            return look(socket);
         }
     }
     panic!("no descriptor has the addresses {ends:?}");
