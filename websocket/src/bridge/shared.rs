@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -149,9 +148,9 @@ impl Shared {
         self.engine.borrow_mut().handle_ending();
     }
 
-    /// Ends the connection both ways, at once.
+    /// Ends the connection both ways, at once: what the peer has not taken is not kept for it.
     pub(super) fn abort(&self) {
-        self.connection.shutdown(Shutdown::Both);
+        self.connection.abort();
     }
 
     pub(super) const fn failure(&self) -> Option<Error> {

@@ -180,12 +180,16 @@ impl Shared {
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
         self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
-        self.connection.shutdown(if is_writing { Shutdown::Both } else { Shutdown::Read });
+        if is_writing {
+            self.connection.abort();
+        } else {
+            self.connection.shutdown(Shutdown::Read);
+        }
     }
 
-    /// Ends the connection both ways, at once.
+    /// Ends the connection both ways, at once: what the peer has not taken is not kept for it.
     pub(super) fn abort(&self) {
-        self.connection.shutdown(Shutdown::Both);
+        self.connection.abort();
     }
 
     /// A write waits for the peer. The half that receives watches that too, if it waits: it is all
