@@ -115,6 +115,10 @@ fn every_bad_request_has_its_answer() {
         ("GET", "POST / HTTP/1.1", Refusal::NotGet, 405),
         ("GET", "GET / HTTP/1.0", Refusal::OldHttp, 505),
         ("GET", "GET / HTTP/2.0", Refusal::Malformed, 400),
+        ("GET", "GET * HTTP/1.1", Refusal::BadTarget, 400),
+        ("GET", "GET server.example.com:80 HTTP/1.1", Refusal::BadTarget, 400),
+        ("GET", "OPTIONS * HTTP/1.1", Refusal::NotGet, 405),
+        ("GET", "CONNECT server.example.com:80 HTTP/1.1", Refusal::NotGet, 405),
         ("GET", "GET /", Refusal::Malformed, 400),
         ("GET", "\x16\x03\x01\x02", Refusal::Malformed, 400), // TLS
         ("Host", "", Refusal::NoHost, 400),
@@ -305,4 +309,27 @@ fn headers_cannot_be_smuggled() {
     assert_eq!(upgrade.accept(None, &[("A", "\r\n")], &mut out), Err(InvalidHeader));
     assert_eq!(respond(404, &[("A", "\r\n")], b"", &mut out), Err(InvalidHeader));
     assert_eq!(out, b"");
+}
+
+/// RFC 9112 section 3.2.2: "a server MUST accept the absolute-form in requests".
+#[test]
+fn a_target_in_absolute_form_is_as_good() {
+    let wire = request("GET", "GET http://server.example.com/chat?room=1 HTTP/1.1");
+    let (request, _) = Request::decode(&wire, HEAD_BYTES_MAX).unwrap().unwrap();
+    assert_eq!((request.path(), request.query()), ("/chat", "room=1"));
+    assert_eq!(request.target(), "http://server.example.com/chat?room=1");
+    assert!(upgrade(&wire).is_ok());
+}
+
+/// RFC 9112 section 3.2: 400 "to any HTTP/1.1 request message that lacks a Host header field and to any
+/// request message that contains more than one": whether or not it asks for an upgrade.
+#[test]
+fn a_request_names_one_host() {
+    let decoded = |head: &str| Request::decode(head.as_bytes(), HEAD_BYTES_MAX).map(|_| ());
+    assert_eq!(decoded("GET / HTTP/1.1\r\n\r\n"), Err(Refusal::NoHost));
+    for version in ["1.0", "1.1"] {
+        let two = format!("GET / HTTP/{version}\r\nHost: a\r\nhost: a\r\n\r\n");
+        assert_eq!(decoded(&two), Err(Refusal::NoHost));
+    }
+    assert_eq!(decoded("GET / HTTP/1.0\r\n\r\n"), Ok(()));
 }

@@ -10,7 +10,9 @@ use common::{BINARY, CONTINUATION, FIN, PING, PONG, Role, TEXT, frame};
 use ends::{
     NORMAL, Protocol, buffers, pair, raw_client, read_to_end, request, seconds_since, simulate,
 };
-use owned_io::{ByteStream, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{
+    ByteStream, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
+};
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::{Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
@@ -344,26 +346,37 @@ fn a_client_that_is_refused_has_little_time() {
     });
 }
 
+/// And is told so, if it has said something: RFC 9110 section 15.5.9.
 #[test]
 fn a_handshake_of_a_byte_a_second_is_cut_off() {
     simulate(|| async {
-        let (a, mut raw) = pipe();
-        let buffers = buffers();
-        let pool = buffers.pool().clone();
-        let accepted = Sim::spawn(async move {
-            let start = Sim::now();
-            let error = accept::<Sim, _>(a, &buffers, Config::default()).await.map(drop);
-            (error.unwrap_err(), seconds_since(start))
-        });
-        for byte in request() {
-            if raw.write_all(vec![byte]).await.into_result().is_err() {
-                break;
+        for silent in [false, true] {
+            let (a, mut raw) = pipe();
+            let buffers = buffers();
+            let pool = buffers.pool().clone();
+            let accepted = Sim::spawn(async move {
+                let start = Sim::now();
+                let error = accept::<Sim, _>(a, &buffers, Config::default()).await.map(drop);
+                (error.unwrap_err(), seconds_since(start))
+            });
+            for byte in request().into_iter().take(10) {
+                if !silent {
+                    raw.write_all(vec![byte]).await.into_result().unwrap();
+                }
+                Sim::sleep(Duration::from_millis(999)).await;
             }
-            Sim::sleep(Duration::from_secs(1)).await;
+            let (error, secs) = accepted.await.unwrap();
+            assert_eq!(secs, 10);
+            if silent {
+                let late = matches!(error, Error::Io(error) if error.kind() == ErrorKind::TimedOut);
+                assert!(late && raw.read(vec![0; 1]).await.into_result().unwrap().0 == 0);
+            } else {
+                assert!(matches!(error, Error::Refused(Refusal::Late)), "{error:?}");
+                let expected = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n";
+                let said = raw.read_exact(Vec::with_capacity(64), expected.len()).await;
+                assert_eq!(said.into_result().unwrap().1, expected);
+            }
+            assert_eq!(pool.leased(), 0);
         }
-        let (error, secs) = accepted.await.unwrap();
-        let late = matches!(error, Error::Io(error) if error.kind() == ErrorKind::TimedOut);
-        assert!(late && secs == 10);
-        assert_eq!(pool.leased(), 0);
     });
 }

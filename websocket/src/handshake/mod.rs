@@ -44,6 +44,7 @@
 mod client;
 mod head;
 mod server;
+mod target;
 
 pub use client::{HandshakeError, Key, Offer, Response};
 pub use head::{HEADERS_MAX, InvalidHeader};

@@ -3,12 +3,12 @@ use std::{error, fmt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::accept_key;
 #[cfg(feature = "deflate")]
 use super::head::EXTENSIONS;
 use super::head::{
     BadHead, Headers, InvalidHeader, append, append_header, append_headers, is_token,
 };
+use super::{accept_key, target};
 #[cfg(feature = "deflate")]
 use crate::deflate::{Agreement, Deflate};
 
@@ -16,7 +16,9 @@ use crate::deflate::{Agreement, Deflate};
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'b> {
     method: &'b str,
-    path: &'b str,
+    target: &'b str,
+    /// The part of the target that says what of this server is meant.
+    origin_form: &'b str,
     /// Whether it is HTTP/1.1, not 1.0.
     is_http_1_1: bool,
     headers: Headers<'b>,
@@ -50,11 +52,15 @@ pub enum Refusal {
     HeadTooLarge,
     /// The head is not HTTP/1.x: 400.
     Malformed,
+    /// The target is none that goes with the method (RFC 9112 section 3.2): 400.
+    BadTarget,
+    /// The head was begun, and is not there when its time is over: 408.
+    Late,
     /// The method is not GET: 405.
     NotGet,
     /// HTTP/1.0: 505.
     OldHttp,
-    /// No `Host`, or several: 400.
+    /// Several `Host`, or none in HTTP/1.1 (RFC 9112 section 3.2): 400.
     NoHost,
     /// A body is announced, which nothing would separate from the frames: 400.
     Body,
@@ -75,7 +81,7 @@ impl<'b> Request<'b> {
     /// Each call reads the head from its start: `head_bytes_max`, 8192 say, bounds that too.
     ///
     /// # Errors
-    /// [`Refusal::HeadTooLarge`], [`Refusal::Malformed`].
+    /// [`Refusal::HeadTooLarge`], [`Refusal::Malformed`], [`Refusal::BadTarget`], [`Refusal::NoHost`].
     pub fn decode(
         bytes: &'b [u8],
         head_bytes_max: usize,
@@ -87,9 +93,15 @@ impl<'b> Request<'b> {
             Ok((head_bytes, start))
         });
         match read {
-            Ok(Some(((Some(method), Some(path), version), headers, head_bytes))) => {
+            Ok(Some(((Some(method), Some(target), version), headers, head_bytes))) => {
                 let is_http_1_1 = version == Some(1);
-                Ok(Some((Self { method, path, is_http_1_1, headers }, head_bytes)))
+                let origin_form = target::origin_form(method, target).ok_or(Refusal::BadTarget)?;
+                match headers.values("host").count() {
+                    1 => {}
+                    0 if !is_http_1_1 => {}
+                    _ => return Err(Refusal::NoHost),
+                }
+                Ok(Some((Self { method, target, origin_form, is_http_1_1, headers }, head_bytes)))
             }
             Ok(None) => Ok(None),
             Ok(Some(_)) | Err(BadHead::Malformed) => Err(Refusal::Malformed),
@@ -102,19 +114,20 @@ impl<'b> Request<'b> {
         self.method
     }
 
-    /// The target as it was sent: the path, and the query if there is one.
+    /// The target as it was sent: the path, and the query if there is one; or `http://` and a host in front
+    /// of them (RFC 9112 section 3.2.2), `*` for `OPTIONS`, a host and a port for `CONNECT`.
     pub const fn target(&self) -> &'b str {
-        self.path
+        self.target
     }
 
-    /// The target without its query.
+    /// The path of the target, without its query, in whichever form it was sent.
     pub fn path(&self) -> &'b str {
-        self.path.split_once('?').map_or(self.path, |(path, _)| path)
+        target::path(self.origin_form)
     }
 
     /// The query of the target; empty where there is none.
     pub fn query(&self) -> &'b str {
-        self.path.split_once('?').map_or("", |(_, query)| query)
+        self.origin_form.split_once('?').map_or("", |(_, query)| query)
     }
 
     /// The value of the first header with this name, in whichever case.
@@ -143,9 +156,6 @@ impl<'b> Request<'b> {
         }
         if !self.is_http_1_1 {
             return Err(Refusal::OldHttp);
-        }
-        if headers.only("host").is_none() {
-            return Err(Refusal::NoHost);
         }
         let has_length = headers.values("content-length").any(|length| length != b"0");
         if has_length || headers.values("transfer-encoding").next().is_some() {
@@ -231,9 +241,10 @@ impl Refusal {
     /// The status that it is answered with.
     pub const fn status(self) -> u16 {
         match self {
-            Self::Malformed | Self::NoHost | Self::Body | Self::BadKey => 400,
+            Self::Malformed | Self::BadTarget | Self::NoHost | Self::Body | Self::BadKey => 400,
             Self::ForeignOrigin => 403,
             Self::NotGet => 405,
+            Self::Late => 408,
             Self::NoUpgrade | Self::WrongVersion => 426,
             Self::HeadTooLarge => 431,
             Self::OldHttp => 505,
@@ -288,6 +299,7 @@ const fn reason(status: u16) -> &'static str {
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        408 => "Request Timeout",
         426 => "Upgrade Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
@@ -303,6 +315,8 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Self::HeadTooLarge => "request head is too large",
             Self::Malformed => "request is not http",
+            Self::BadTarget => "request target does not go with its method",
+            Self::Late => "request head has not come in time",
             Self::NotGet => "method is not get",
             Self::OldHttp => "http version is not 1.1",
             Self::NoHost => "request does not name one host",

@@ -1,9 +1,16 @@
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::marker::PhantomData;
+use std::net::Shutdown;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
 
 use owned_io::{
-    ByteStream, IoBufMut, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Runtime, Spare, timeout,
+    ByteStream, IoBufMut, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Runtime, ShutdownHandle, Spare,
+    beside, timeout,
 };
 
 use super::compression::{self, Agreed};
@@ -136,9 +143,9 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     /// Waits for a client's request.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the head is too large or malformed: the client was told.
-    /// [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if that takes longer than
-    /// [`handshake_timeout`](Config::handshake_timeout),
+    /// [`Error::Refused`] if the head is too large or malformed, or was begun and is not there within
+    /// [`handshake_timeout`](Config::handshake_timeout): the client was told.
+    /// [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if nothing has come by then,
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the stream ends first, and the stream's own.
     ///
     /// # Cancellation
@@ -147,11 +154,23 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         let pool = buffers.pool();
         let head_bytes_max = config.head_bytes_max.min(pool.buf_bytes());
         let connection = stream.shutdown_handle();
+        let has_begun = Cell::new(false);
         let reading = read_head(&mut stream, pool, |bytes| {
+            has_begun.set(true);
             Request::decode(bytes, head_bytes_max).map(|head| head.map(|(_, bytes)| bytes))
         });
-        let (head, decoded) =
-            timeout::<R, _>(config.handshake_timeout, &connection, reading).await?;
+        let Some(read) = unless_late::<R, _>(config.handshake_timeout, &connection, reading).await
+        else {
+            if !has_begun.get() {
+                return Err(Error::Io(io::ErrorKind::TimedOut.into()));
+            }
+            let mut response = Vec::new();
+            Refusal::Late.encode(&mut response);
+            // Who does not wait for the answer need not have it.
+            let _ = end::<R, _>(stream, response, config.handshake_timeout, pool).await;
+            return Err(Refusal::Late.into());
+        };
+        let (head, decoded) = read?;
         let buffers = buffers.clone();
         let runtime = PhantomData;
         let pending = Self { stream, head, head_bytes_max, buffers, config, runtime };
@@ -215,7 +234,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     }
 
     /// Answers with this status, these headers and this body, which is text, and ends the
-    /// connection.
+    /// connection. A request of `HEAD` gets the same head, with the length of the body that it does not get.
     ///
     /// # Errors
     /// [`Error::InvalidHeader`]: nothing was sent. [`Error::Io`], as for [`read`](Self::read).
@@ -233,6 +252,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     ) -> Result<(), Error> {
         let mut response = Vec::new();
         respond(status, headers, body, &mut response)?;
+        self.leave_out_body(&mut response);
         Ok(self.end(response).await?)
     }
 
@@ -254,31 +274,23 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     async fn refuse_for(self, refusal: Refusal) -> Error {
         let mut response = Vec::new();
         refusal.encode(&mut response);
+        self.leave_out_body(&mut response);
         let _ = self.end(response).await; // who does not wait for the answer need not have it
         refusal.into()
     }
 
-    /// Sends `response` and waits for the client to end the stream: if it were closed before, with
-    /// bytes that nobody has read, the client might never see the response.
-    async fn end(mut self, response: Vec<u8>) -> io::Result<()> {
-        let (limit, connection) = (self.config.handshake_timeout, self.stream.shutdown_handle());
-        let writing = async {
-            self.stream.write_all(response).await.into_result()?;
-            self.stream.shutdown().await
-        };
-        timeout::<R, _>(limit, &connection, writing).await?;
-        let reading = async {
-            let mut read = 0;
-            while read < DISCARDED_BYTES_MAX {
-                match self.stream.read_pooled(self.buffers.pool()).await?.len() {
-                    0 => break,
-                    bytes => read += bytes,
-                }
-            }
-            Ok(())
-        };
-        let _ = timeout::<R, io::Result<()>>(limit, &connection, reading).await;
-        Ok(())
+    /// The answer to `HEAD` has none (RFC 9110 section 9.3.2): the client would take it for the next answer.
+    fn leave_out_body(&self, response: &mut Vec<u8>) {
+        if !self.head.starts_with(b"HEAD ") {
+            return;
+        }
+        let body_at = response.windows(4).position(|end| end == b"\r\n\r\n");
+        response.truncate(body_at.map_or(response.len(), |at| at + 4));
+    }
+
+    async fn end(self, response: Vec<u8>) -> io::Result<()> {
+        let Self { stream, buffers, config, .. } = self;
+        end::<R, _>(stream, response, config.handshake_timeout, buffers.pool()).await
     }
 
     fn decoded(&self) -> (Request<'_>, usize) {
@@ -293,6 +305,54 @@ impl<R, S> std::fmt::Debug for Pending<R, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pending").finish_non_exhaustive()
     }
+}
+
+/// What `reading` comes to; nothing if it takes longer than `limit`. Then the read side of `connection` is
+/// shut down, and only that: there is something to be answered yet.
+async fn unless_late<R: Runtime, T>(
+    limit: Duration,
+    connection: &ShutdownHandle,
+    reading: impl Future<Output = T>,
+) -> Option<T> {
+    let mut reading = pin!(reading);
+    // Most need not wait, and need no timer then.
+    if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
+        return Some(read);
+    }
+    let ready = beside(reading.as_mut(), R::sleep(limit)).await;
+    if ready.pinned.is_none() {
+        connection.shutdown(Shutdown::Read);
+        reading.await; // its buffer is still the kernel's
+    }
+    ready.pinned
+}
+
+/// Sends `response` and waits for the client to end the stream: if it were closed before, with bytes that
+/// nobody has read, the client might never see the response.
+async fn end<R: Runtime, S: ByteStream>(
+    mut stream: S,
+    response: Vec<u8>,
+    limit: Duration,
+    pool: &Pool,
+) -> io::Result<()> {
+    let connection = stream.shutdown_handle();
+    let writing = async {
+        stream.write_all(response).await.into_result()?;
+        stream.shutdown().await
+    };
+    timeout::<R, _>(limit, &connection, writing).await?;
+    let reading = async {
+        let mut read = 0;
+        while read < DISCARDED_BYTES_MAX {
+            match stream.read_pooled(pool).await?.len() {
+                0 => break,
+                bytes => read += bytes,
+            }
+        }
+        Ok(())
+    };
+    let _ = timeout::<R, io::Result<()>>(limit, &connection, reading).await;
+    Ok(())
 }
 
 /// Reads until `decode` finds a head, or what is none.
