@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
+use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -148,9 +149,17 @@ impl Shared {
         self.engine.borrow_mut().handle_ending();
     }
 
-    /// Ends the connection both ways, at once: what the peer has not taken is not kept for it.
+    /// Ends the connection both ways, at once.
     pub(super) fn abort(&self) {
-        self.connection.abort();
+        self.connection.shutdown(Shutdown::Both);
+    }
+
+    /// The same when a time was over: what a peer has not taken that takes nothing is not kept for it.
+    pub(super) fn abort_late(&self, timeout: Timeout) {
+        match timeout {
+            Timeout::Write => self.connection.abort(),
+            _ => self.abort(),
+        }
     }
 
     pub(super) const fn failure(&self) -> Option<Error> {
@@ -325,6 +334,6 @@ impl Shared {
         if self.failure.get().is_none() {
             self.failure.set(Some(Error::Timeout(timeout)));
         }
-        self.abort();
+        self.abort_late(timeout);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use owned_io::backend::Half;
 
 use super::shared::{Shared, Sleep};
-use crate::State;
+use crate::{Error, State};
 
 /// The timer of a half that waits: late, rather than set anew with every message, and not looked at
 /// before it rings.
@@ -84,9 +84,11 @@ impl Alarm {
                         Half::Read => control.handle_timeout(now),
                         Half::Write => control.handle_write_timeout(now),
                     };
-                    if handled.is_err_and(|failure| failure.close_code().is_none()) {
+                    if let Err(failure @ Error::Timeout(timeout)) = handled
+                        && failure.close_code().is_none()
+                    {
                         self.is_over = true;
-                        shared.abort();
+                        shared.abort_late(timeout);
                     }
                     return Poll::Ready(());
                 }

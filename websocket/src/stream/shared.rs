@@ -13,7 +13,7 @@ use super::alarm::Alarm;
 use super::assembly::out_of_memory;
 use super::queue::Queue;
 use super::writing::{Done, Job, Writer, write_batches};
-use crate::{CloseFrame, Control, State};
+use crate::{CloseFrame, Control, State, Timeout};
 
 /// What the halves of a connection share.
 #[repr(C)] // what each message looks at lies together, in as few cache lines as it fits
@@ -187,9 +187,17 @@ impl Shared {
         }
     }
 
-    /// Ends the connection both ways, at once: what the peer has not taken is not kept for it.
+    /// Ends the connection both ways, at once.
     pub(super) fn abort(&self) {
-        self.connection.abort();
+        self.connection.shutdown(Shutdown::Both);
+    }
+
+    /// The same when a time was over: what a peer has not taken that takes nothing is not kept for it.
+    pub(super) fn abort_late(&self, timeout: Timeout) {
+        match timeout {
+            Timeout::Write => self.connection.abort(),
+            _ => self.abort(),
+        }
     }
 
     /// A write waits for the peer. The half that receives watches that too, if it waits: it is all
