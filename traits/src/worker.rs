@@ -216,7 +216,7 @@ where
     let stop = &config.stop;
     let (done, outcomes) = mpsc::channel();
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut running = Vec::with_capacity(config.count.get());
+    let mut running = Vec::new(); // a count that nobody means is the error of the threads, not of this
     let mut first_error = None;
     for worker in config.workers() {
         let id = worker.id;
