@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 
 use crate::connections::{Connections, Entry};
 use crate::places::Places;
+use crate::repeated::Repeated;
 
 /// How long to wait when nobody can be accepted: descriptors or memory are used up, say. Short enough
 /// that clients are taken again within 200 ms of there being some; long enough that asking costs
@@ -21,8 +22,9 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 /// Serves each connection of `listener`, in a task of its own, until `stop` is given: has `open` make of
 /// it what `serve` is for. Meanwhile it has one of `places` and is among `connections`.
 ///
-/// A connection that fails, or whose task panics, ends alone. No error of accept(2) ends the loop:
-/// what is wrong is logged, once until somebody is accepted again.
+/// A connection that fails, or whose task panics, ends alone; one too many of its address is reset at
+/// once. No error of accept(2) ends the loop. What clients can cause is logged at most once a second, with
+/// how often it was not.
 pub async fn accept_loop<R: Runtime, S, E: Error + 'static>(
     mut listener: R::TcpListener,
     places: Places,
@@ -32,18 +34,26 @@ pub async fn accept_loop<R: Runtime, S, E: Error + 'static>(
     serve: impl AsyncFn(S, Entry) -> Result<(), E> + 'static,
 ) {
     let service = Rc::new(Service { open, serve });
+    let (mut failing, mut turning_away) = (Repeated::default(), Repeated::default());
     let mut is_failing = false;
     // Asked each time: while clients are there, beside finds both ready.
     while !stop.is_stopped() {
         // An accept that is dropped has taken nobody.
         let next = pin!(places.take_for(listener.accept()));
-        let Some((place, accepted)) = beside(next, stop.stopped()).await.pinned else {
+        let Some((mut place, accepted)) = beside(next, stop.stopped()).await.pinned else {
             return;
         };
         match accepted {
             Ok((stream, peer)) => {
                 if std::mem::take(&mut is_failing) {
                     warn!("accepting again");
+                }
+                if !places.give_to(&mut place, peer.ip()) {
+                    stream.shutdown_handle().abort();
+                    if let Some(unsaid) = turning_away.say(R::now()) {
+                        warn!(addr = %peer.ip(), unsaid, "over connections-per-address-max: turned away");
+                    }
+                    continue;
                 }
                 let connection = connections.add(stream.shutdown_handle());
                 let service = Rc::clone(&service);
@@ -63,9 +73,11 @@ pub async fn accept_loop<R: Runtime, S, E: Error + 'static>(
             // The client has gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                if !std::mem::replace(&mut is_failing, true) {
+                // Between two failures one client may get in, again and again.
+                if let Some(unsaid) = failing.say(R::now()) {
                     let is_exhausted = is_exhaustion(&error);
-                    warn!(%error, is_exhausted, "cannot accept: clients wait until this is over");
+                    warn!(%error, is_exhausted, unsaid, "cannot accept: clients wait until this is over");
+                    is_failing = true;
                 }
                 R::sleep(BACK_OFF).await;
             }

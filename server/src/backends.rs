@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
-use owned_io::{Runtime, StopSignal};
+use owned_io::Runtime;
 use owned_io_server::config::{Config, Service};
-use owned_io_server::worker;
+use owned_io_server::leaving::Leaving;
+use owned_io_server::worker::{self, Ended};
 
 #[cfg(not(any(
     feature = "tokio",
@@ -22,7 +23,7 @@ compile_error!(
 /// A runtime that the server can run on.
 pub(crate) struct Backend {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&Config, StopSignal, Listening) -> io::Result<()>,
+    pub(crate) run: fn(&Config, Leaving, Listening) -> io::Result<Ended>,
 }
 
 /// Told of each listener once it accepts.

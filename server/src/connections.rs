@@ -3,11 +3,15 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::Shutdown;
+use std::ops::Bound;
 use std::rc::Rc;
 
 use owned_io::ShutdownHandle;
 use owned_io_websocket::stream::CloseHandle;
 use owned_io_websocket::{CloseCode, CloseFrame};
+
+use crate::leaving::Leaving;
+use crate::watch::Activity;
 
 /// The connections that a worker has open, over all its listeners.
 #[derive(Clone, Debug, Default)]
@@ -42,24 +46,40 @@ pub enum Ending {
 /// Bounded by the places.
 #[derive(Debug, Default)]
 struct Open {
-    endings: BTreeMap<u64, Ending>,
+    known: BTreeMap<u64, Known>,
     last_id: u64,
     /// Whether each was asked to end.
     is_ending: bool,
+    leaving: Leaving,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Known {
+    ending: Ending,
+    /// The transport's.
+    handle: ShutdownHandle,
+    /// Where something is to move now and then.
+    activity: Option<Rc<Activity>>,
 }
 
 impl Connections {
+    /// None yet, of a server that is asked to end like this.
+    pub fn new(leaving: Leaving) -> Self {
+        Self { open: Rc::new(RefCell::new(Open { leaving, ..Open::default() })) }
+    }
+
     /// Adds one, until what this returns is dropped.
     #[must_use]
     pub fn add(&self, handle: ShutdownHandle) -> Connection {
         let mut open = self.open.borrow_mut();
         open.last_id += 1;
         let id = open.last_id;
-        let ending = Ending::Reading(handle);
+        let ending = Ending::Reading(handle.clone());
         if open.is_ending {
             ending.ask();
         }
-        open.endings.insert(id, ending);
+        open.known.insert(id, Known { ending, handle, activity: None });
         Connection { entry: Entry { open: Rc::clone(&self.open), id } }
     }
 
@@ -67,7 +87,35 @@ impl Connections {
     pub fn end(&self) {
         let mut open = self.open.borrow_mut();
         open.is_ending = true;
-        open.endings.values().for_each(Ending::ask);
+        open.known.values().for_each(|known| known.ending.ask());
+    }
+
+    /// Resets each that is open, and says how many that were: what has come of their streams is no end.
+    pub fn cut_off(&self) -> usize {
+        let open = self.open.borrow();
+        open.known.values().for_each(|known| known.handle.abort());
+        open.known.len()
+    }
+
+    /// Passes to `look` those that are watched, at most `count` of those behind the last of `after`; says where
+    /// to go on, if there are more.
+    pub(crate) fn look(
+        &self,
+        after: Option<u64>,
+        count: usize,
+        mut look: impl FnMut(&Activity, &ShutdownHandle),
+    ) -> Option<u64> {
+        let open = self.open.borrow();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = open.known.range((start, Bound::Unbounded));
+        let mut last = None;
+        for (id, known) in rest.by_ref().take(count) {
+            last = Some(*id);
+            if let Some(activity) = &known.activity {
+                look(activity, &known.handle);
+            }
+        }
+        rest.next().and(last)
     }
 }
 
@@ -99,21 +147,36 @@ impl Entry {
         self.open.borrow().is_ending
     }
 
+    /// Whether the server was asked to end, or will be soon.
+    pub fn is_leaving(&self) -> bool {
+        let open = self.open.borrow();
+        open.is_ending || open.leaving.is_leaving()
+    }
+
     /// From now on the connection is asked to end in this way.
     pub fn set(&self, ending: Ending) {
         let mut open = self.open.borrow_mut();
         if open.is_ending {
             ending.ask();
         }
-        if let Some(known) = open.endings.get_mut(&self.id) {
-            *known = ending;
+        if let Some(known) = open.known.get_mut(&self.id) {
+            known.ending = ending;
         }
+    }
+
+    /// From now on the connection is [watched](crate::watch::watch): something has to move on it.
+    pub fn watched(&self) -> Rc<Activity> {
+        let activity = Rc::new(Activity::default());
+        if let Some(known) = self.open.borrow_mut().known.get_mut(&self.id) {
+            known.activity = Some(Rc::clone(&activity));
+        }
+        activity
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         let Entry { open, id } = &self.entry;
-        open.borrow_mut().endings.remove(id);
+        open.borrow_mut().known.remove(id);
     }
 }

@@ -1,22 +1,27 @@
 //! The server's program: options, logs, signals, and the one line that picks the runtime.
+//!
+//! Its exit code is 0 when it has ended as it was asked to, 1 when something was wrong, and
+//! [`CUT_OFF`] when connections had to be cut off for it.
 
 mod backends;
+mod logs;
+mod signals;
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::{io, thread};
 
 use clap::Parser;
-use owned_io::StopSignal;
-use owned_io_server::config::{Config, Flags, Log, Service};
-use owned_io_server::tls::Tls;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use owned_io_server::config::{Config, Flags, Service};
+use owned_io_server::leaving::Leaving;
+use owned_io_server::worker::Ended;
 use tracing::{info, warn};
 
 /// Descriptors besides connections: listeners, rings, standard streams, a few for each worker.
 const DESCRIPTORS_SPARE: usize = 256;
+
+/// The exit code when all was drained but connections that had not ended in time.
+const CUT_OFF: u8 = 3;
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
@@ -29,14 +34,14 @@ fn main() -> ExitCode {
         Err(usage) => return refuse(&in_one_sentence(&usage)),
     };
     match flags.into_config().and_then(|config| run(&config)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Ended { cut_off: 0 }) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(CUT_OFF),
         Err(why) => refuse(&why),
     }
 }
 
 fn refuse(why: &str) -> ExitCode {
-    // Whoever started the server may not read it; `eprintln!` would panic of that.
-    let _ = writeln!(io::stderr(), "owned-io-server: {why}");
+    logs::last_words(why);
     ExitCode::FAILURE
 }
 
@@ -47,56 +52,25 @@ fn in_one_sentence(usage: &clap::Error) -> String {
     format!("{}; --help lists the options", first.strip_prefix("error: ").unwrap_or(first))
 }
 
-fn run(config: &Config) -> Result<(), String> {
+fn run(config: &Config) -> Result<Ended, String> {
     let backend = backends::choose(config.runtime.as_deref())?;
-    start_logs(config.log);
     // Before there are threads: afterwards each of them would wait for it.
-    let descriptors = config.workers.get().saturating_mul(config.limits.connections_max);
-    owned_io_os::reserve_descriptors(descriptors.saturating_add(DESCRIPTORS_SPARE))
+    owned_io_os::reserve_descriptors(config.connections_max().saturating_add(DESCRIPTORS_SPARE))
         .map_err(|error| format!("cannot make room for descriptors: {error}"))?;
-    let stop = StopSignal::new();
-    handle_signals(stop.clone(), config.tls.clone())
+    let _logs = logs::start(config.log, config.log_level); // until the last words
+    let leaving = Leaving::default();
+    signals::handle(leaving.clone(), config.drain_notice, config.tls.clone())
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
-    (backend.run)(config, stop, say_listening).map_err(|error| error.to_string())
+    let ended = (backend.run)(config, leaving, say_listening).map_err(|error| error.to_string())?;
+    match ended.cut_off {
+        0 => info!("drained"),
+        cut_off => warn!(cut_off, "drained, but for connections that had not ended in time"),
+    }
+    Ok(ended)
 }
 
 fn say_listening(service: Service, addr: SocketAddr) {
     // Whoever started the server may not read it.
     let _ = writeln!(io::stdout(), "listening {service} {addr}");
-}
-
-fn start_logs(log: Log) {
-    let logs = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_max_level(tracing::Level::INFO)
-        .log_internal_errors(false) // to stderr as well, by a macro that panics when that fails
-        .with_target(false);
-    match log {
-        Log::Text => logs.init(),
-        Log::Json => logs.json().init(),
-    }
-}
-
-/// The first SIGTERM or SIGINT drains, the second ends at once. SIGHUP has the certificates read anew,
-/// where there are any; where there are none it ends, as ever.
-fn handle_signals(stop: StopSignal, tls: Option<Tls>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    if tls.is_some() {
-        signals.add_signal(SIGHUP)?;
-    }
-    thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            match &tls {
-                Some(tls) if signal == SIGHUP => match tls.reload() {
-                    Ok(()) => info!("certificates are read anew"),
-                    Err(why) => warn!(why, "certificates stay as they are"),
-                },
-                _ if stop.is_stopped() => std::process::exit(128 + signal),
-                _ => stop.stop(),
-            }
-        }
-    })?;
-    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,60 +16,109 @@ use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
 
 use crate::accept::{accept_loop, as_it_came};
-use crate::config::{Config, Deflate, Engine, Limits, Ring, Service};
+use crate::config::{Config, Limits, Ring, Service, WebSockets};
 use crate::connections::{Connections, Entry};
-use crate::places::Places;
+use crate::leaving::Leaving;
+use crate::per_address::PerAddress;
+use crate::places::{Places, SharedPlaces};
 use crate::service::source::Pattern;
-use crate::service::{Budget, echo, http, sink, source};
+use crate::service::{Budget, admin, echo, http, sink, source};
 use crate::tls::WorkerTls;
+use crate::watch::watch;
 
 /// What a worker gets beyond the drain deadline, which it sees to itself, before it counts as hung.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
 
-/// Runs the server on `R` until it is stopped by `stop`; `listening` is called once for each listener
-/// as soon as all workers listen on it.
+/// How the server ended that was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Ended {
+    /// Connections that had not ended when their time was over, and were reset.
+    pub cut_off: usize,
+}
+
+/// Runs the server on `R` until it is asked to end by `leaving`; `listening` is called once for each
+/// listener as soon as all workers listen on it.
 ///
 /// # Errors
 /// The bind's, or the first worker's that failed.
 pub fn run<R: Runtime>(
     config: &Config,
-    stop: StopSignal,
+    leaving: impl Into<Leaving>,
     listening: impl Fn(Service, SocketAddr) + Send + Sync + 'static,
-) -> io::Result<()> {
+) -> io::Result<Ended> {
+    let leaving = leaving.into();
     let bound = config
         .listeners
         .iter()
-        .map(|(service, addr)| Ok((*service, R::bind(ListenOptions::new(*addr))?)))
+        .map(|(service, addr)| Ok((*service, R::bind(listen_options(*addr, config.limits))?)))
         .collect::<io::Result<Vec<_>>>()?;
     let mut workers = WorkersConfig::<R>::new(config.workers);
     if config.ring == Ring::Tuned {
         workers.runtime = R::tuned();
     }
     workers.drain = config.drain + DRAIN_MARGIN;
-    workers.stop = stop;
-    let ready = Arc::new(Ready::new(config.workers.get(), bound.clone(), Box::new(listening)));
-    let config = Arc::new(config.clone());
+    workers.stop = leaving.stop.clone();
+    let addresses = config.connections_per_address_max.map(NonZeroUsize::get);
+    let addresses = addresses.map_or_else(PerAddress::default, PerAddress::at_most);
+    let server = Arc::new(Server {
+        ready: Ready::new(config.workers.get(), bound.clone(), Box::new(listening)),
+        bound,
+        places: SharedPlaces::new(config.connections_max(), addresses),
+        config: config.clone(),
+        leaving,
+        cut_off: AtomicUsize::new(0),
+    });
+    let of_worker = Arc::clone(&server);
     R::run_workers(workers, move |worker| {
-        let (bound, config, ready) = (bound.clone(), Arc::clone(&config), Arc::clone(&ready));
-        async move { serve::<R>(worker, &bound, &config, &ready).await }
-    })
+        let server = Arc::clone(&of_worker);
+        async move { serve::<R>(worker, &server).await }
+    })?;
+    Ok(Ended { cut_off: server.cut_off.load(Ordering::Acquire) })
 }
 
-async fn serve<R: Runtime>(
-    worker: Worker,
-    bound: &[(Service, BoundAddr)],
-    config: &Config,
-    ready: &Ready,
-) -> io::Result<()> {
-    let places = Places::new(config.limits.connections_max);
-    let connections = Connections::default();
+/// What the workers share.
+struct Server {
+    config: Config,
+    bound: Vec<(Service, BoundAddr)>,
+    places: SharedPlaces,
+    leaving: Leaving,
+    ready: Ready,
+    /// As in [`Ended`].
+    cut_off: AtomicUsize,
+}
+
+fn listen_options(addr: SocketAddr, limits: Limits) -> ListenOptions {
+    let mut options = ListenOptions::new(addr);
+    // The kernel must not give a peer up that the service has patience with.
+    options.unacknowledged_max =
+        options.unacknowledged_max.map(|limit| limit.max(limits.message_time_max));
+    options
+}
+
+async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Result<()> {
+    let config = &server.config;
+    let places = server.places.of_worker();
+    let connections = Connections::new(server.leaving.clone());
     let resources = Resources::new(config);
-    let mut accepting = Vec::with_capacity(bound.len());
-    for (service, addr) in bound {
+    drop(R::spawn(watch::<R>(connections.clone(), config.limits)));
+    // Goes on while the others are drained.
+    let admin_stop = StopSignal::new();
+    let mut accepting = Vec::with_capacity(server.bound.len());
+    let mut admins = Vec::new();
+    for (service, addr) in &server.bound {
         let listener = R::listen(addr)?;
+        let service = *service;
+        if service == Service::Admin {
+            let (leaving, stop) = (server.leaving.clone(), admin_stop.clone());
+            admins.push(R::spawn(async move {
+                let _stop_all = StopWhenDropped(leaving.stop.clone());
+                accept_admins::<R>(listener, leaving, &stop).await;
+            }));
+            continue;
+        }
         let (places, connections) = (places.clone(), connections.clone());
         let (stop, resources) = (worker.stop.clone(), resources.clone());
-        let service = *service;
         accepting.push(R::spawn(async move {
             // A loop that panics takes the others along, and the panic comes to light.
             let _stop_all = StopWhenDropped(stop.clone());
@@ -85,17 +135,37 @@ async fn serve<R: Runtime>(
             }
         }));
     }
-    ready.one_more();
+    server.ready.one_more();
     let mut outcome = Ok(());
     for accepting in accepting {
         outcome = outcome.and(accepting.await);
     }
     info!(worker = worker.id, "draining");
     connections.end();
+    let deadline = R::now() + config.drain;
     if beside(pin!(places.all_free()), R::sleep(config.drain)).await.pinned.is_none() {
-        warn!(worker = worker.id, open = places.taken(), "closing what has not ended in time");
+        let cut_off = connections.cut_off();
+        server.cut_off.fetch_add(cut_off, Ordering::AcqRel);
+        warn!(worker = worker.id, cut_off, "reset what had not ended in time");
+    }
+    if !admins.is_empty() {
+        // The kernel sends some of those who ask to this worker, though another is busy yet.
+        let left = deadline.saturating_duration_since(R::now());
+        let _ = beside(pin!(server.places.all_free()), R::sleep(left)).await;
+    }
+    admin_stop.stop();
+    for admin in admins {
+        outcome = outcome.and(admin.await);
     }
     outcome.map_err(io::Error::from)
+}
+
+/// Accepts those who run the server.
+async fn accept_admins<R: Runtime>(listener: R::TcpListener, leaving: Leaving, stop: &StopSignal) {
+    let (places, connections) = (Places::new(admin::PLACES), Connections::new(leaving));
+    let buffers = admin::buffers();
+    let serve = move |stream, entry| admin::serve::<R>(stream, entry, buffers.clone());
+    accept_loop::<R, _, _>(listener, places, connections, stop, as_it_came, serve).await;
 }
 
 /// Accepts the connections to a service, which is the same whatever `open` makes of them.
@@ -108,30 +178,35 @@ async fn accept<R: Runtime, S: ByteStream>(
     resources: Resources,
     open: impl AsyncFn(R::TcpStream, Entry) -> io::Result<S> + 'static,
 ) {
-    let Resources { pool, frames, budget, buffers, pattern, engine, deflate, limits, .. } =
-        resources;
+    let Resources { pool, frames, budget, buffers, pattern, sockets, limits, .. } = resources;
     match service {
         Service::Echo | Service::EchoTls => {
-            let serve = move |stream: S, _| echo::serve(stream, pool.clone());
+            let serve = async move |stream: S, entry: Entry| {
+                echo::serve(stream, pool.clone(), &entry.watched()).await
+            };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
         Service::Sink | Service::SinkTls => {
-            let serve = move |stream: S, _| {
-                sink::serve::<R>(stream, frames.clone(), limits, budget.clone())
+            let serve = async move |stream: S, entry: Entry| {
+                let (frames, budget) = (frames.clone(), budget.clone());
+                sink::serve::<R>(stream, frames, limits, budget, &entry.watched()).await
             };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
         Service::Source | Service::SourceTls => {
-            let serve = move |stream: S, _| source::serve::<R>(stream, pattern.clone(), limits);
+            let serve = async move |stream: S, entry: Entry| {
+                source::serve::<R>(stream, pattern.clone(), limits, &entry.watched()).await
+            };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
         Service::Http | Service::Https => {
             let serve = move |stream: S, entry| {
                 let (buffers, pattern) = (buffers.clone(), pattern.clone());
-                http::serve::<R>(stream, entry, buffers, pattern, engine, deflate, limits)
+                http::serve::<R>(stream, entry, buffers, pattern, sockets.clone(), limits)
             };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
+        Service::Admin => unreachable!("it has places of its own"),
     }
 }
 
@@ -143,8 +218,7 @@ struct Resources {
     budget: Budget,
     buffers: Buffers,
     pattern: Pattern,
-    engine: Engine,
-    deflate: Deflate,
+    sockets: WebSockets,
     limits: Limits,
     tls: WorkerTls,
 }
@@ -160,9 +234,10 @@ const FRAMES_IDLE_MAX: usize = 256;
 
 impl Resources {
     fn new(config: &Config) -> Self {
-        let Config { engine, deflate, limits, .. } = *config;
+        let limits = config.limits;
         let mut pool = PoolConfig::default();
-        pool.leased_max = limits.connections_max.max(1);
+        // Any worker may come to have all connections.
+        pool.leased_max = config.connections_max().max(1);
         let mut frames = pool;
         // Over TLS a connection has one of frames while it receives one of records.
         frames.leased_max = frames.leased_max.saturating_mul(2);
@@ -176,8 +251,7 @@ impl Resources {
             tls: WorkerTls::new(config.tls.clone(), frames.clone()),
             buffers: Buffers::new(frames, MemoryBudget::new(limits.announced_bytes_max)),
             pattern: Pattern::default(),
-            engine,
-            deflate,
+            sockets: config.sockets.clone(),
             limits,
         }
     }

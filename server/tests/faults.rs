@@ -16,7 +16,7 @@ use owned_io::{
     PoolConfig, Runtime, StopSignal, timeout,
 };
 use owned_io_server::accept::{accept_loop, as_it_came};
-use owned_io_server::config::{Deflate, Engine, Limits};
+use owned_io_server::config::{Limits, WebSockets};
 use owned_io_server::connections::{Connections, Entry};
 use owned_io_server::places::Places;
 use owned_io_server::service::source::Pattern;
@@ -48,7 +48,9 @@ fn echo_gives_back_what_it_gets() {
     simulate(
         || {
             let pool = Pool::new(PoolConfig::default());
-            serve(move |stream, _| echo::serve(stream, pool.clone()))
+            serve(async move |stream, entry: Entry| {
+                echo::serve(stream, pool.clone(), &entry.watched()).await
+            })
         },
         async |mut stream, world| {
             for _ in 0..5 {
@@ -70,7 +72,10 @@ fn sink_answers_each_message_by_its_length() {
         || {
             let (pool, limits) = (Pool::new(PoolConfig::default()), Limits::default());
             let budget = Budget::new(limits.announced_bytes_max);
-            serve(move |stream, _| sink::serve::<Sim>(stream, pool.clone(), limits, budget.clone()))
+            serve(async move |stream, entry: Entry| {
+                let (pool, budget) = (pool.clone(), budget.clone());
+                sink::serve::<Sim>(stream, pool, limits, budget, &entry.watched()).await
+            })
         },
         async |mut stream, world| {
             for _ in 0..5 {
@@ -92,7 +97,10 @@ fn source_sends_what_is_asked_for() {
     simulate(
         || {
             let pattern = Pattern::default();
-            serve(move |stream, _| source::serve::<Sim>(stream, pattern.clone(), Limits::default()))
+            serve(async move |stream, entry: Entry| {
+                let limits = Limits::default();
+                source::serve::<Sim>(stream, pattern.clone(), limits, &entry.watched()).await
+            })
         },
         async |mut stream, world| {
             for _ in 0..3 {
@@ -122,8 +130,8 @@ fn upgraded_connections_echo_each_message() {
             let buffers = buffers();
             serve(move |stream, entry| {
                 let (buffers, pattern) = (buffers.clone(), Pattern::default());
-                let (engine, deflate) = (Engine::Native, Deflate::Off);
-                http::serve::<Sim>(stream, entry, buffers, pattern, engine, deflate, limits)
+                let sockets = WebSockets::default();
+                http::serve::<Sim>(stream, entry, buffers, pattern, sockets, limits)
             })
         },
         async |stream, world| {

@@ -10,10 +10,11 @@ use owned_io::{
     BufResult, ByteStream, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool,
     PoolConfig, Runtime,
 };
-use owned_io_server::config::{Deflate, Engine, Limits};
+use owned_io_server::config::{Deflate, Engine, Limits, WebSockets};
 use owned_io_server::connections::Connections;
 use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{Budget, echo, http, sink, source};
+use owned_io_server::watch::Activity;
 use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
 use owned_io_websocket::handshake::{Key, Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
@@ -50,7 +51,10 @@ fn simulate_each_engine(case: impl AsyncFn(Engine, Deflate)) {
 fn echo_gives_back_what_it_gets() {
     simulate(async || {
         let (client, server) = pipe();
-        let serving = Sim::spawn(echo::serve(server, Pool::new(PoolConfig::default())));
+        let serving = Sim::spawn(async move {
+            let pool = Pool::new(PoolConfig::default());
+            echo::serve(server, pool, &Activity::default()).await
+        });
         let sent: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         let (mut read, mut write) = client.into_split();
         drop(Sim::spawn({
@@ -77,7 +81,10 @@ fn sink_answers_each_message_and_gives_its_budget_back() {
         let budget = Budget::new(limits.announced_bytes_max);
         let (mut client, server) = pipe();
         let pool = Pool::new(PoolConfig::default());
-        let serving = Sim::spawn(sink::serve::<Sim>(server, pool.clone(), limits, budget.clone()));
+        let serving = Sim::spawn({
+            let (pool, budget) = (pool.clone(), budget.clone());
+            async move { sink::serve::<Sim>(server, pool, limits, budget, &Activity::default()).await }
+        });
         for len in [0_u32, 3, 5_000, 100, 4_999] {
             client.write_all(len.to_le_bytes().to_vec()).await.into_result().unwrap();
             client.write_all(vec![1; len as usize]).await.into_result().unwrap();
@@ -99,8 +106,10 @@ fn sink_answers_each_message_and_gives_its_budget_back() {
 fn source_sends_what_is_asked_for() {
     simulate(async || {
         let (mut client, server) = pipe();
-        let serving =
-            Sim::spawn(source::serve::<Sim>(server, Pattern::default(), Limits::default()));
+        let serving = Sim::spawn(async move {
+            let (pattern, limits) = (Pattern::default(), Limits::default());
+            source::serve::<Sim>(server, pattern, limits, &Activity::default()).await
+        });
         for (messages, bytes, batch) in [(7_u32, 300_u32, 2_u32), (1, 100_000, 1), (50, 0, 64)] {
             let request = [messages, bytes, batch].map(u32::to_le_bytes).concat();
             client.write_all(request).await.into_result().unwrap();
@@ -351,7 +360,8 @@ fn serve(
     let entry = connection.entry();
     let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(0));
     let (pattern, limits) = (Pattern::default(), Limits::default());
-    let serving = http::serve::<Sim>(server, entry, buffers, pattern, engine, deflate, limits);
+    let sockets = WebSockets { engine, deflate, ..WebSockets::default() };
+    let serving = http::serve::<Sim>(server, entry, buffers, pattern, sockets, limits);
     let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
     (client, connections, serving)
 }
@@ -370,7 +380,8 @@ async fn upgrade(
     );
     let entry = Connections::default().add(server.shutdown_handle()).entry();
     let (shared, pattern) = (buffers.clone(), Pattern::default());
-    let serving = http::serve::<Sim>(server, entry, shared, pattern, engine, deflate, limits);
+    let sockets = WebSockets { engine, deflate, ..WebSockets::default() };
+    let serving = http::serve::<Sim>(server, entry, shared, pattern, sockets, limits);
     let serving = Sim::spawn(serving);
     let offer = Offer { host: "localhost", path, ..Offer::default() };
     let mut config = owned_io_websocket::Config::default();

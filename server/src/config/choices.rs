@@ -74,3 +74,20 @@ pub enum Log {
     /// One JSON object a line.
     Json,
 }
+
+/// What to log: this, and what is worse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// Why the server ended that should not have.
+    Error,
+    /// What clients suffer from.
+    Warn,
+    /// How the server begins and ends.
+    #[default]
+    Info,
+    /// Each connection that fails, and why.
+    Debug,
+    /// All there is.
+    Trace,
+}

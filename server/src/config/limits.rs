@@ -5,8 +5,8 @@ use std::time::Duration;
 /// What connections may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections a worker serves at once. Default 16,000: fits the descriptors that many systems
-    /// allow a process (20,000), with room for the runtime's own.
+    /// Connections for each worker that are served at once; the workers share the places. Default 16,000:
+    /// fits the descriptors that many systems allow a process (20,000), with room for the runtime's own.
     pub connections_max: usize,
     /// Bytes of a message. Default 16 MiB: the largest that the workloads ask for.
     pub message_bytes_max: usize,
@@ -17,6 +17,9 @@ pub struct Limits {
     /// Mbit/s. Over WebSocket, where several are sent at once, it is how long the peer may take nothing of
     /// what is written.
     pub message_time_max: Duration,
+    /// How long a connection of echo, sink or source may be without a message, over TCP and TLS. Default 5
+    /// minutes; none: for ever. A WebSocket is asked whether it is there, by a ping.
+    pub idle_time_max: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -26,6 +29,7 @@ impl Default for Limits {
             message_bytes_max: 16 << 20,
             announced_bytes_max: 256 << 20,
             message_time_max: Duration::from_secs(30),
+            idle_time_max: Some(Duration::from_secs(300)),
         }
     }
 }

@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-pub use choices::{Deflate, Engine, Log, Ring};
+pub use choices::{Deflate, Engine, Level, Log, Ring};
 pub use limits::Limits;
 pub use options::{Flags, Options};
 pub use service::Service;
 
+use crate::origins::AllowedOrigins;
 use crate::tls::Tls;
 
 /// What the server does: [`Options`] with nothing left open.
@@ -30,14 +31,36 @@ pub struct Config {
     pub listeners: Vec<(Service, SocketAddr)>,
     /// Who the server is, where a service is over TLS.
     pub tls: Option<Tls>,
-    /// What speaks the protocol of WebSockets.
-    pub engine: Engine,
-    /// How it compresses their messages: not at all, unless it is the native one.
-    pub deflate: Deflate,
+    /// What WebSockets are like.
+    pub sockets: WebSockets,
     /// What connections may use.
     pub limits: Limits,
-    /// How long connections have to finish.
+    /// How many connections an address may have; none: any number.
+    pub connections_per_address_max: Option<NonZeroUsize>,
+    /// How long the server goes on as ever, but for `/health`, once it was asked to end.
+    pub drain_notice: Duration,
+    /// How long connections have to finish after that.
     pub drain: Duration,
     /// How to write logs.
     pub log: Log,
+    /// What to log.
+    pub log_level: Level,
+}
+
+impl Config {
+    /// The connections that are served at once, by all workers.
+    pub const fn connections_max(&self) -> usize {
+        self.workers.get().saturating_mul(self.limits.connections_max)
+    }
+}
+
+/// What WebSockets are like.
+#[derive(Clone, Debug, Default)]
+pub struct WebSockets {
+    /// What speaks their protocol.
+    pub engine: Engine,
+    /// How it compresses their messages: not at all, unless it is the native one.
+    pub deflate: Deflate,
+    /// Whose pages may open one.
+    pub origins: AllowedOrigins,
 }

@@ -9,12 +9,18 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use serde::Deserialize;
 
-use super::{Config, Deflate, Engine, Limits, Log, Ring, Service};
+use super::{Config, Deflate, Engine, Level, Limits, Log, Ring, Service, WebSockets};
+use crate::origins::AllowedOrigins;
 use crate::tls::Tls;
+
+const AFTER_HELP: &str = "\
+Signals: SIGTERM and SIGINT drain, a second one ends at once; SIGHUP has the certificates read anew.
+Exit codes: 0: ended as asked; 1: something was wrong, which is said on stderr; 3: ended as asked, but
+connections that had not ended in time were reset.";
 
 /// A streaming server that runs on any of several async runtimes.
 #[derive(Debug, Parser)]
-#[command(name = "owned-io-server", version)]
+#[command(name = "owned-io-server", version, after_help = AFTER_HELP)]
 pub struct Flags {
     /// TOML file with the same options, names as the flags' without dashes in front; flags override
     #[arg(long, value_name = "FILE")]
@@ -33,7 +39,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub runtime: Option<String>,
 
-    /// Worker threads, each with its own runtime [default: the cores this process may use]
+    /// Worker threads, each with its own runtime; at most 1024 [default: the cores this process may use]
     #[arg(long, value_name = "N")]
     pub workers: Option<NonZeroUsize>,
 
@@ -56,6 +62,11 @@ pub struct Options {
     /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
+
+    /// Serve /health to those who run the server, with places of its own: it answers though all others
+    /// are taken. For an address that clients cannot reach
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<SocketAddr>,
 
     /// Serve echo over TLS
     #[arg(long, value_name = "ADDR")]
@@ -91,9 +102,23 @@ pub struct Options {
     #[arg(long, value_name = "HOW")]
     pub deflate: Option<Deflate>,
 
-    /// Connections a worker serves at once; more wait to be accepted [default: 16000]
+    /// Pages whose scripts may open WebSockets, by their origins: https://example.com,https://a.example;
+    /// others are refused with 403. A browser lets any page connect anywhere, with its user's cookies, so
+    /// without this a page from elsewhere can act in their name. Clients that are no browsers send no origin,
+    /// and are let in [default: any]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub origins: Option<Vec<String>>,
+
+    /// Connections for each worker that are served at once; the workers share the places, and more
+    /// connections wait to be accepted [default: 16000]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<NonZeroUsize>,
+
+    /// Connections that one address may have, over all workers, or one network of 64 bits with IPv6; one
+    /// more is reset. 0: any number, as is right behind a proxy, whose address all clients have
+    /// [default: 0]
+    #[arg(long, value_name = "N")]
+    pub connections_per_address_max: Option<usize>,
 
     /// Bytes of the largest message taken or made [default: 16777216]
     #[arg(long, value_name = "BYTES")]
@@ -110,13 +135,28 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
-    /// Seconds that connections have to finish after SIGTERM or SIGINT [default: 10]
+    /// Seconds that a connection over TCP or TLS, but no WebSocket, may be without a message; it ends up to
+    /// a quarter later. 0: for ever [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_seconds_max: Option<u32>,
+
+    /// Seconds that all goes on after SIGTERM or SIGINT, but /health says 503, so that load balancers send
+    /// new clients elsewhere [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    pub drain_notice_seconds: Option<u32>,
+
+    /// Seconds that connections have to finish after that, before they are reset; a second signal ends
+    /// the server at once [default: 10]
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<u32>,
 
     /// How to write logs [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log: Option<Log>,
+
+    /// What to log: this, and what is worse [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<Level>,
 }
 
 impl Flags {
@@ -149,6 +189,7 @@ impl Options {
             sink: self.sink.or(file.sink),
             source: self.source.or(file.source),
             http: self.http.or(file.http),
+            admin: self.admin.or(file.admin),
             echo_tls: self.echo_tls.or(file.echo_tls),
             sink_tls: self.sink_tls.or(file.sink_tls),
             source_tls: self.source_tls.or(file.source_tls),
@@ -157,12 +198,19 @@ impl Options {
             tls_key: self.tls_key.or(file.tls_key),
             engine: self.engine.or(file.engine),
             deflate: self.deflate.or(file.deflate),
+            origins: self.origins.or(file.origins),
             connections_max: self.connections_max.or(file.connections_max),
+            connections_per_address_max: self
+                .connections_per_address_max
+                .or(file.connections_per_address_max),
             message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
             announced_bytes_max: self.announced_bytes_max.or(file.announced_bytes_max),
             message_seconds_max: self.message_seconds_max.or(file.message_seconds_max),
+            idle_seconds_max: self.idle_seconds_max.or(file.idle_seconds_max),
+            drain_notice_seconds: self.drain_notice_seconds.or(file.drain_notice_seconds),
             drain_seconds: self.drain_seconds.or(file.drain_seconds),
             log: self.log.or(file.log),
+            log_level: self.log_level.or(file.log_level),
         }
     }
 
@@ -177,12 +225,14 @@ impl Options {
             (Service::SourceTls, self.source_tls),
             (Service::Https, self.https),
         ];
-        let listeners: Vec<_> =
+        let mut listeners: Vec<_> =
             served.into_iter().filter_map(|(service, addr)| Some((service, addr?))).collect();
         if listeners.is_empty() {
             let services = "--echo, --sink, --source or --http";
             return Err(format!("nothing to serve: give {services} an address"));
         }
+        self.check_sizes()?;
+        listeners.extend(self.admin.map(|addr| (Service::Admin, addr)));
         let over_tls = listeners.iter().find(|(service, _)| service.is_over_tls());
         let tls = match (over_tls, self.tls_cert, self.tls_key) {
             (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key)?),
@@ -200,6 +250,8 @@ impl Options {
         if engine.strategy().is_some() && deflate != Deflate::Off {
             return Err("--deflate needs --engine native: tungstenite compresses nothing".into());
         }
+        let origins =
+            self.origins.map_or_else(|| Ok(AllowedOrigins::default()), AllowedOrigins::only)?;
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Config {
@@ -208,8 +260,7 @@ impl Options {
             ring: self.ring.unwrap_or_default(),
             listeners,
             tls,
-            engine,
-            deflate,
+            sockets: WebSockets { engine, deflate, origins },
             limits: Limits {
                 connections_max: self
                     .connections_max
@@ -223,11 +274,59 @@ impl Options {
                 message_time_max: self
                     .message_seconds_max
                     .map_or(defaults.message_time_max, |limit| seconds(limit.get())),
+                idle_time_max: match self.idle_seconds_max {
+                    None => defaults.idle_time_max,
+                    Some(0) => None,
+                    Some(limit) => Some(seconds(limit)),
+                },
             },
+            connections_per_address_max: self
+                .connections_per_address_max
+                .and_then(NonZeroUsize::new),
+            drain_notice: seconds(self.drain_notice_seconds.unwrap_or(0)),
             drain: seconds(self.drain_seconds.unwrap_or(10)),
             log: self.log.unwrap_or_default(),
+            log_level: self.log_level.unwrap_or_default(),
         })
     }
+
+    /// Numbers that nobody means, with which threads, descriptors or clocks would run out.
+    fn check_sizes(&self) -> Result<(), String> {
+        for (option, given, max) in [
+            ("workers", self.workers.map(NonZeroUsize::get), WORKERS_MAX),
+            ("connections-max", self.connections_max.map(NonZeroUsize::get), CONNECTIONS_MAX),
+            ("message-seconds-max", self.message_seconds_max.map(as_usize), SECONDS_MAX),
+            (
+                "idle-seconds-max",
+                self.idle_seconds_max.map(|seconds| seconds as usize),
+                SECONDS_MAX,
+            ),
+            (
+                "drain-notice-seconds",
+                self.drain_notice_seconds.map(|seconds| seconds as usize),
+                SECONDS_MAX,
+            ),
+            ("drain-seconds", self.drain_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
+        ] {
+            if let Some(given) = given.filter(|given| *given > max) {
+                return Err(format!("--{option} is {given}, and may be at most {max}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// More than any machine has cores for: each worker is a thread, with a ring and buffers of its own.
+const WORKERS_MAX: usize = 1024;
+
+/// More than the kernel gives a process descriptors for (`fs.nr_open`, a million by default), with room.
+const CONNECTIONS_MAX: usize = 1 << 24;
+
+/// A year: what is longer is a mistake, and some timers of runtimes do not reach much further.
+const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
+
+const fn as_usize(number: NonZeroU32) -> usize {
+    number.get() as usize
 }
 
 fn cores() -> NonZeroUsize {
@@ -255,13 +354,13 @@ mod tests {
         let flags = Flags::parse_from(["owned-io-server", "--workers", "5"]);
         let config = flags.options.over(file.clone()).into_config().unwrap();
         assert_eq!((config.workers.get(), config.ring), (5, Ring::Tuned));
-        assert_eq!(config.deflate, Deflate::Takeover);
+        assert_eq!(config.sockets.deflate, Deflate::Takeover);
         let flags = Flags::parse_from(["owned-io-server", "--deflate", "shared"]);
         let config = flags.options.over(file).into_config().unwrap();
-        assert_eq!(config.deflate, Deflate::Shared);
+        assert_eq!(config.sockets.deflate, Deflate::Shared);
         assert_eq!(config.listeners, [(Service::Echo, ([127, 0, 0, 1], 7).into())]);
 
-        assert_eq!(config.engine, Engine::Native);
+        assert_eq!(config.sockets.engine, Engine::Native);
         let engine = parse("engine = \"tungstenite-linear\"").unwrap().engine;
         assert_eq!(engine, Some(Engine::TungsteniteLinear));
         let flags = Flags::parse_from(["owned-io-server", "--engine", "tungstenite-fixed"]);
@@ -297,8 +396,38 @@ mod tests {
         );
     }
 
+    /// Whichever way it is said.
+    #[test]
+    fn numbers_that_nobody_means_are_refused() {
+        for (option, number) in [
+            ("workers", "18446744073709551615"),
+            ("workers", "1025"),
+            ("connections-max", "18446744073709551615"),
+            ("message-seconds-max", "4294967295"),
+            ("idle-seconds-max", "4294967295"),
+            ("drain-notice-seconds", "4294967295"),
+            ("drain-seconds", "4294967295"),
+        ] {
+            let flags =
+                ["owned-io-server", "--echo", "127.0.0.1:7", &format!("--{option}"), number];
+            let error = Flags::parse_from(flags).into_config().unwrap_err();
+            assert!(error.contains(&format!("--{option} is {number}")), "{error}");
+        }
+        let most = ["--workers", "1024", "--connections-max", "16777216"];
+        let longest = ["--drain-seconds", "31536000", "--idle-seconds-max", "31536000"];
+        let serving = ["owned-io-server", "--echo", "127.0.0.1:7"];
+        let flags = [&serving[..], &most, &longest].concat();
+        let config = Flags::parse_from(flags).into_config().unwrap();
+        assert_eq!(config.connections_max(), 1 << 34);
+        let file = parse("echo = \"127.0.0.1:7\"\nworkers = 1025").unwrap();
+        assert!(file.into_config().unwrap_err().contains("--workers is 1025"));
+    }
+
     #[test]
     fn serving_nothing_is_refused() {
+        let flags = ["owned-io-server", "--admin", "127.0.0.1:7"];
+        let error = Flags::parse_from(flags).into_config().unwrap_err();
+        assert!(error.contains("nothing to serve"), "{error}");
         let error = Options::default().into_config().unwrap_err();
         assert!(error.contains("--echo"), "{error}");
     }

@@ -21,10 +21,12 @@ pub enum Service {
     SourceTls,
     /// As http, over TLS.
     Https,
+    /// See [`admin`](crate::service::admin).
+    Admin,
 }
 
 impl Service {
-    /// Whether it is one of the first four, over TLS.
+    /// Whether it is one of those over TLS.
     pub(crate) const fn is_over_tls(self) -> bool {
         matches!(self, Self::EchoTls | Self::SinkTls | Self::SourceTls | Self::Https)
     }
@@ -41,6 +43,7 @@ impl fmt::Display for Service {
             Self::SinkTls => "sink-tls",
             Self::SourceTls => "source-tls",
             Self::Https => "https",
+            Self::Admin => "admin",
         })
     }
 }

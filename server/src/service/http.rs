@@ -8,8 +8,12 @@
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
 //! | `/source` | a WebSocket: see [`websocket::fetch`] |
 //!
-//! All others are answered with 404, and all with 503 once the server is about to end. One request
-//! for each connection: what is no upgrade is answered, and the connection closed.
+//! All others are answered with 404; `/health` with 503 once the server is
+//! [about to end](crate::leaving::Leaving::notice), and all with 503 once it ends. One request for each
+//! connection: what is no upgrade is answered, and the connection closed.
+//!
+//! A page of any origin may ask for an upgrade unless [`AllowedOrigins`] says otherwise, which explains why it
+//! should where users are known by cookies.
 
 use std::borrow::Cow;
 
@@ -21,8 +25,9 @@ use owned_io_websocket::{Config, compressed_bytes_max, deflate};
 
 use super::source::{Pattern, WRITE_BYTES_MAX};
 use super::websocket::{self, Messages};
-use crate::config::{Deflate, Engine, Limits};
+use crate::config::{Deflate, Limits, WebSockets};
 use crate::connections::{Ending, Entry};
+use crate::origins::AllowedOrigins;
 
 /// What the queue of a connection may hold beyond a message: what the source gathers for a write, or
 /// the answers to what came in one read (the sink's to the shortest messages are 5/3 as long as those);
@@ -41,16 +46,17 @@ pub async fn serve<R: Runtime>(
     entry: Entry,
     buffers: Buffers,
     pattern: Pattern,
-    engine: Engine,
-    deflate: Deflate,
+    sockets: WebSockets,
     limits: Limits,
 ) -> Result<(), Error> {
     // Boxed is what few connections need, or only at first: otherwise each would be that much larger.
-    if let Some(strategy) = engine.strategy() {
-        let serving = serve_bridged::<R>(stream, entry, buffers, pattern, strategy, limits);
+    if let Some(strategy) = sockets.engine.strategy() {
+        let origins = sockets.origins;
+        let serving =
+            serve_bridged::<R>(stream, entry, buffers, pattern, strategy, origins, limits);
         return Box::pin(serving).await;
     }
-    let opening = Box::pin(open::<R, _>(stream, entry, buffers, deflate, limits));
+    let opening = Box::pin(open::<R, _>(stream, entry, buffers, sockets, limits));
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
     let WebSocket { incoming, outgoing } = &mut socket;
     match service {
@@ -73,12 +79,15 @@ async fn serve_bridged<R: Runtime>(
     buffers: Buffers,
     pattern: Pattern,
     strategy: Strategy,
+    origins: AllowedOrigins,
     limits: Limits,
 ) -> Result<(), Error> {
     let config = config(Deflate::Off, limits, BRIDGE_BYTES_SPARE);
-    let admitted = admit::<R, _>(stream, &entry, &buffers, config, limits).await?;
+    let admitted = admit::<R, _>(stream, &entry, &buffers, config, &origins, limits).await?;
     let Some((pending, service)) = admitted else { return Ok(()) };
-    let mut socket = pending.accept_bridged(Origins::Any, None, &[], strategy).await?;
+    let accept =
+        async |origins: Origins<'_>| pending.accept_bridged(origins, None, &[], strategy).await;
+    let mut socket = origins.with_async(accept).await?;
     entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
@@ -98,13 +107,15 @@ async fn open<R: Runtime, S: ByteStream>(
     stream: S,
     entry: Entry,
     buffers: Buffers,
-    deflate: Deflate,
+    sockets: WebSockets,
     limits: Limits,
 ) -> Result<Option<(WebSocket<S>, Service)>, Error> {
+    let WebSockets { deflate, origins, .. } = sockets;
     let config = config(deflate, limits, QUEUE_BYTES_SPARE);
-    let admitted = admit::<R, _>(stream, &entry, &buffers, config, limits).await?;
+    let admitted = admit::<R, _>(stream, &entry, &buffers, config, &origins, limits).await?;
     let Some((pending, service)) = admitted else { return Ok(None) };
-    let socket = pending.accept(Origins::Any, None, &[]).await?;
+    let accept = async |origins: Origins<'_>| pending.accept(origins, None, &[]).await;
+    let socket = origins.with_async(accept).await?;
     entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
     Ok(Some((socket, service)))
 }
@@ -115,23 +126,28 @@ async fn admit<R: Runtime, S: ByteStream>(
     entry: &Entry,
     buffers: &Buffers,
     config: Config,
+    origins: &AllowedOrigins,
     limits: Limits,
 ) -> Result<Option<(Pending<R, S>, Service)>, Error> {
     let pending = Pending::<R, _>::read(stream, buffers, config).await?;
     let request = pending.request();
     let route = match entry.is_ending() {
-        false => Route::of(&request, limits),
-        true => Route::Answer(503, "the server is about to end\n".into()),
+        false => Route::of(&request, entry, limits),
+        true => Route::Answer(503, ABOUT_TO_END.into()),
     };
     match route {
         Route::Upgrade(service) => {
-            if request.upgrade(Origins::Any).is_ok() {
+            if origins.with(|origins| request.upgrade(origins).is_ok()) {
                 entry.set(Ending::Upgrading);
             } // and otherwise it is refused, for which the client may still be asked to end
             Ok(Some((pending, service)))
         }
         Route::Answer(status, body) => {
-            let headers: &[_] = if status == 405 { &[("Allow", "GET")] } else { &[] };
+            let headers: &[_] = match status {
+                405 => &[("Allow", "GET, HEAD")],
+                426 => &[("Upgrade", "websocket")],
+                _ => &[],
+            };
             pending.respond(status, headers, body.as_bytes()).await?;
             Ok(None)
         }
@@ -154,12 +170,24 @@ enum Service {
 }
 
 impl Route {
-    fn of(request: &Request<'_>, limits: Limits) -> Self {
-        if request.method() != "GET" {
-            return Self::Answer(405, "there is GET alone\n".into());
+    fn of(request: &Request<'_>, entry: &Entry, limits: Limits) -> Self {
+        let is_head = match request.method() {
+            "GET" => false,
+            "HEAD" => true,
+            _ => return Self::Answer(405, "there are GET and HEAD alone\n".into()),
+        };
+        match Self::of_get(request, entry, limits) {
+            Self::Upgrade(_) if is_head => Self::Answer(426, "this is a websocket\n".into()),
+            route => route,
         }
+    }
+
+    fn of_get(request: &Request<'_>, entry: &Entry, limits: Limits) -> Self {
         match request.path() {
-            "/health" => Self::Answer(200, "ok\n".into()),
+            "/health" => {
+                let (status, body) = health(entry);
+                Self::Answer(status, body.into())
+            }
             "/echo" => Self::Upgrade(Service::Echo),
             "/sink" => Self::Upgrade(Service::Sink),
             "/source" if request.query().is_empty() => Self::Upgrade(Service::Fetch),
@@ -171,6 +199,13 @@ impl Route {
         }
     }
 }
+
+/// The status of `/health`, and what it says.
+pub(super) fn health(entry: &Entry) -> (u16, &'static str) {
+    if entry.is_leaving() { (503, ABOUT_TO_END) } else { (200, "ok\n") }
+}
+
+const ABOUT_TO_END: &str = "the server is about to end\n";
 
 fn config(deflate: Deflate, limits: Limits, queue_bytes_spare: usize) -> Config {
     let mut config = Config::default();

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
+use owned_io::{BufResult, ShutdownHandle};
+
 /// The bytes that a worker may have promised to messages that have not all arrived.
 #[derive(Clone, Debug)]
 pub struct Budget {
@@ -43,6 +45,19 @@ impl Drop for Announced {
     fn drop(&mut self) {
         self.left.set(self.left.get() + self.bytes);
     }
+}
+
+/// What was written in time. What was not is thrown away, also by the kernel: it would keep it for a peer that
+/// takes nothing.
+pub(super) fn or_abort<T, B>(
+    written: BufResult<T, B>,
+    connection: &ShutdownHandle,
+) -> io::Result<(T, B)> {
+    written.into_result().inspect_err(|error| {
+        if error.kind() == io::ErrorKind::TimedOut {
+            connection.abort();
+        }
+    })
 }
 
 /// The error for a message that is larger than the limit.

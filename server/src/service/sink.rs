@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, Runtime, timeout};
 
-use super::message::{Announced, Budget, too_long};
+use super::message::{Announced, Budget, or_abort, too_long};
 use crate::config::Limits;
+use crate::watch::Activity;
 
 /// Serves one connection until its peer ends it.
 ///
@@ -16,13 +17,26 @@ use crate::config::Limits;
 /// # Errors
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit;
 /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) when `budget` does not allow it;
-/// [`TimedOut`](io::ErrorKind::TimedOut) when it does not arrive in time, or its answer is not taken;
+/// [`TimedOut`](io::ErrorKind::TimedOut) when it does not arrive in time, or its answer is not taken, or the
+/// connection was ended by who watches `activity`;
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the stream ends within it.
 pub async fn serve<R: Runtime>(
     stream: impl ByteStream,
     pool: Pool,
     limits: Limits,
     budget: Budget,
+    activity: &Activity,
+) -> io::Result<()> {
+    let served = answer_each::<R>(stream, pool, limits, budget, activity).await;
+    activity.outcome(served)
+}
+
+async fn answer_each<R: Runtime>(
+    stream: impl ByteStream,
+    pool: Pool,
+    limits: Limits,
+    budget: Budget,
+    activity: &Activity,
 ) -> io::Result<()> {
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
@@ -44,6 +58,7 @@ pub async fn serve<R: Runtime>(
             let _ = write.shutdown().await; // as after an echo
             return Ok(());
         }
+        activity.read();
         let done = receiver.receive(&buf, &mut answers)?;
         drop(buf);
         if !receiver.is_within_message() {
@@ -54,7 +69,7 @@ pub async fn serve<R: Runtime>(
         if !answers.is_empty() {
             let written = write.write_all(answers);
             let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
-            ((), answers) = written.into_result()?;
+            ((), answers) = or_abort(written, &connection)?;
             answers.clear();
         }
     }

@@ -15,8 +15,9 @@ use owned_io::{
     Spare, timeout,
 };
 
-use super::message::too_long;
+use super::message::{or_abort, too_long};
 use crate::config::Limits;
+use crate::watch::Activity;
 
 /// Messages up to this length, in bytes, are copied together, which is cheaper than a piece of its own
 /// in a vectored write; longer ones leave from where they are.
@@ -31,11 +32,22 @@ pub(super) const WRITE_BYTES_MAX: usize = 256 * 1024;
 /// # Errors
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, or a
 /// batch of none; [`TimedOut`](io::ErrorKind::TimedOut) when the peer does not take them, or does not
-/// end a request that it has begun.
+/// end a request that it has begun, or the connection was ended by who watches `activity`.
 pub async fn serve<R: Runtime>(
     stream: impl ByteStream,
     pattern: Pattern,
     limits: Limits,
+    activity: &Activity,
+) -> io::Result<()> {
+    let served = answer_each::<R>(stream, pattern, limits, activity).await;
+    activity.outcome(served)
+}
+
+async fn answer_each<R: Runtime>(
+    stream: impl ByteStream,
+    pattern: Pattern,
+    limits: Limits,
+    activity: &Activity,
 ) -> io::Result<()> {
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
@@ -44,6 +56,7 @@ pub async fn serve<R: Runtime>(
     let mut pieces = IoVec::new();
     loop {
         request_bytes.clear();
+        activity.read();
         let begun = read.read(request_bytes.spare().limit(Request::BYTES)).await;
         let n;
         (n, request_bytes) = begun.map_buf(Spare::into_inner).into_result()?;
@@ -58,16 +71,18 @@ pub async fn serve<R: Runtime>(
         let mut answer = Answer::new(request, &pattern);
         if answer.is_copied() {
             while answer.copy(&mut copied) {
+                activity.write();
                 let written = write.write_all(copied);
                 let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), copied) = written.into_result()?;
+                ((), copied) = or_abort(written, &connection)?;
                 copied.clear();
             }
         } else {
             while answer.refer(&mut pieces) {
+                activity.write();
                 let written = write.write_all_vectored(pieces);
                 let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), pieces) = written.into_result()?;
+                ((), pieces) = or_abort(written, &connection)?;
                 pieces.clear();
             }
         }

@@ -3,6 +3,10 @@
 
 #![cfg(target_os = "linux")]
 
+mod draining;
+mod http;
+mod limits;
+mod logs;
 mod refusals;
 mod server;
 #[cfg(feature = "tls")]
@@ -15,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tungstenite::Message;
 
-use server::{ENGINES, PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
+use server::{ENGINES, RUNTIMES, Server, announce, assert_closed, echoed};
 
 #[test]
 fn services_answer() {
@@ -82,29 +86,6 @@ fn websockets_answer() {
 }
 
 #[test]
-fn http_says_how_it_is_and_what_is_wrong() {
-    for runtime in RUNTIMES {
-        let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
-        let ask = |request: &str| {
-            let mut stream = server.connect(0);
-            write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-            let mut response = String::new();
-            stream.read_to_string(&mut response).unwrap();
-            response
-        };
-        let get = |target: &str| ask(&format!("GET {target}"));
-        assert!(get("/health").starts_with("HTTP/1.1 200 OK\r\n"), "{}", get("/health"));
-        assert!(get("/health?verbose").ends_with("\r\n\r\nok\n"), "{runtime}");
-        assert!(get("/").starts_with("HTTP/1.1 404 "), "{runtime}");
-        assert!(get("/echo").starts_with("HTTP/1.1 426 "), "{runtime}");
-        let posted = ask("POST /health");
-        assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("\r\nAllow: GET\r\n"));
-        let refused = get("/source?messages=1&bytes=99999999");
-        assert!(refused.starts_with("HTTP/1.1 400 ") && refused.contains("message-bytes-max"));
-    }
-}
-
-#[test]
 fn bad_clients_lose_their_connection_and_nobody_elses() {
     for runtime in RUNTIMES {
         let options = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0", "--source", "127.0.0.1:0"];
@@ -150,74 +131,6 @@ fn there_is_room_for_all_connections_from_the_start() {
 }
 
 #[test]
-fn draining_tells_websockets_that_the_server_goes_away() {
-    for (runtime, engine) in each_engine() {
-        let options = ["--http", "127.0.0.1:0", "--engine", engine];
-        let server = Server::start(runtime, &options);
-        let mut idle = server.upgrade(0, "/echo");
-        let mut busy = server.upgrade(0, "/source?bytes=100000");
-        idle.send(Message::text("first")).unwrap();
-        assert_eq!(idle.read().unwrap(), Message::text("first"));
-        assert_eq!(busy.read().unwrap().len(), 100_000);
-        server.signal("-TERM");
-        for mut socket in [idle, busy] {
-            let frame = loop {
-                match socket.read().unwrap() {
-                    Message::Binary(_) => {}
-                    Message::Close(frame) => break frame.expect("a code"),
-                    other => panic!("{runtime}, {engine}: {other:?}"),
-                }
-            };
-            assert_eq!(u16::from(frame.code), 1001, "{runtime}, {engine}");
-            // The rest of the closing handshake.
-            assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
-        }
-        assert_eq!(server.wait(), 0, "{runtime}, {engine}");
-    }
-}
-
-/// What has not ended by the deadline is closed, and that is no failure.
-#[test]
-fn draining_ends_at_its_deadline() {
-    for runtime in RUNTIMES {
-        let options = ["--source", "127.0.0.1:0", "--drain-seconds", "1", "--ring", "tuned"];
-        let server = Server::start(runtime, &options);
-        let mut greedy = server.connect(0);
-        // A gigabyte, of which nothing is read.
-        for number in [1_000_u32, 1_000_000, 1] {
-            greedy.write_all(&number.to_le_bytes()).unwrap();
-        }
-        greedy.read_exact(&mut [0; 4]).unwrap();
-        let signalled = Instant::now();
-        server.signal("-TERM");
-        assert_eq!(server.wait(), 0, "{runtime}");
-        let took = signalled.elapsed();
-        assert!(took >= Duration::from_millis(900), "{runtime} ended after {took:?}");
-    }
-}
-
-#[test]
-fn connections_over_the_limit_wait_until_there_is_a_place() {
-    for runtime in RUNTIMES {
-        // One worker, so that it is known which one has the places.
-        let one_worker = ["--runtime", runtime, "--workers", "1", "--connections-max", "2"];
-        let server = Server::start_with(&[&one_worker[..], &["--echo", "127.0.0.1:0"]].concat());
-        let (mut first, mut second, mut third) =
-            (server.connect(0), server.connect(0), server.connect(0));
-        echoed(&mut first, b"1");
-        echoed(&mut second, b"2");
-        third.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        third.write_all(b"3").unwrap();
-        assert!(third.read(&mut [0]).is_err(), "served over the limit");
-        drop(first);
-        third.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut answer = [0];
-        third.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"3");
-    }
-}
-
-#[test]
 fn a_listener_without_clients_takes_no_place() {
     for runtime in RUNTIMES {
         let one_place = ["--runtime", runtime, "--workers", "1", "--connections-max", "1"];
@@ -228,20 +141,6 @@ fn a_listener_without_clients_takes_no_place() {
             let mut sink = server.connect(1);
             announce(&mut sink, 3, b"two");
             assert_eq!(answer(&mut sink), 3);
-        }
-    }
-}
-
-#[test]
-fn a_signal_drains_and_ends_cleanly() {
-    for runtime in RUNTIMES {
-        for signal in ["-TERM", "-INT"] {
-            let server = Server::start(runtime, &["--echo", "127.0.0.1:0"]);
-            let mut client = server.connect(0);
-            echoed(&mut client, b"before");
-            server.signal(signal);
-            assert_closed(&mut client);
-            assert_eq!(server.wait(), 0, "{runtime} {signal}");
         }
     }
 }

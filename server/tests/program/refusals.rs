@@ -34,6 +34,11 @@ fn what_cannot_start_says_why_in_one_sentence() {
         (vec!["--runtime", runtime], "nothing to serve"),
         (vec!["--echo", "127.0.0.1:0", "--frob"], "unexpected argument '--frob'"),
         (vec!["--echo", "nowhere"], "invalid value 'nowhere'"),
+        (
+            vec!["--echo", "127.0.0.1:0", "--workers", "18446744073709551615"],
+            "--workers is 18446744073709551615, and may be at most 1024",
+        ),
+        (vec!["--http", "127.0.0.1:0", "--origins", "a.example"], "\"a.example\" is no origin"),
         (vec!["--engine", "steam"], "invalid value 'steam'"),
         (
             vec!["--http", "127.0.0.1:0", "--deflate", "shared", "--engine", "tungstenite-fixed"],

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -22,7 +22,7 @@ pub(super) const RUNTIMES: &[&str] = &[
     "glommio",
 ];
 
-const SERVICES: [&str; 8] = [
+const SERVICES: [&str; 9] = [
     "--echo",
     "--sink",
     "--source",
@@ -31,6 +31,7 @@ const SERVICES: [&str; 8] = [
     "--sink-tls",
     "--source-tls",
     "--https",
+    "--admin",
 ];
 
 /// What speaks the protocol of WebSockets.
@@ -78,6 +79,30 @@ impl Server {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream
+    }
+
+    /// What is answered to a request, all of it, until the server ends the connection.
+    pub(super) fn ask(&self, service: usize, request: &str) -> String {
+        let mut stream = self.connect(service);
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    /// The status of `/health`.
+    pub(super) fn health(&self, service: usize) -> String {
+        let response = self.ask(service, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        response.split(' ').nth(1).unwrap_or_default().to_owned()
+    }
+
+    pub(super) fn addr(&self, service: usize) -> SocketAddr {
+        self.addrs[service]
+    }
+
+    /// What it writes its logs to, if that is a pipe.
+    pub(super) fn stderr(&mut self) -> ChildStderr {
+        self.process.stderr.take().unwrap()
     }
 
     /// A WebSocket to a path of the service `http`.

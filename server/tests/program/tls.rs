@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -280,21 +280,54 @@ fn certificates_are_read_anew_on_sighup() {
     }
 }
 
+/// A file that has to be waited for, which a disk that is gone may come to be, holds up no signal.
+#[test]
+fn certificates_that_do_not_come_hold_nobody_up() {
+    let (files, certificate) = Files::new("fifo");
+    let options = [&files.options()[..], &["--echo-tls", "127.0.0.1:0"]].concat();
+    let server = Server::start(RUNTIMES[0], &options);
+    let mut before = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
+    echoed(&mut before, b"before");
+    fs::remove_file(&files.chain).unwrap();
+    assert!(Command::new("mkfifo").arg(&files.chain).status().unwrap().success());
+    for _ in 0..3 {
+        server.signal("-HUP");
+        thread::sleep(Duration::from_millis(100));
+    }
+    echoed(&mut before, b"as ever");
+    let mut after = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
+    echoed(&mut after, b"the old certificate");
+    let signalled = Instant::now();
+    server.signal("-TERM");
+    assert_eq!(before.read(&mut [0; 16]).unwrap(), 0);
+    assert_eq!(server.wait(), 0);
+    assert!(signalled.elapsed() < Duration::from_secs(5));
+}
+
 #[test]
 fn draining_ends_connections_cleanly() {
     let (files, certificate) = Files::new("draining");
     for runtime in RUNTIMES {
+        let services = ["--echo-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
         let server = Server::start(
             runtime,
-            &[&files.options()[..], &["--echo-tls", "127.0.0.1:0"]].concat(),
+            &[&files.options()[..], &services[..], &["--drain-seconds", "15"]].concat(),
         );
         let mut idle = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
         echoed(&mut idle, b"before");
-        let silent = server.connect(0); // within its handshake
+        // Within their handshakes, of which one has begun; and before a request.
+        let silent = [server.connect(0), server.connect(1)];
+        let mut begun = server.connect(1);
+        begun.write_all(&[22, 3, 1, 2]).unwrap();
+        let mut asks_nothing = connect(&server, 1, &trusting(&certificate, ALL_VERSIONS));
+        asks_nothing.conn.complete_io(&mut asks_nothing.sock).unwrap();
+        let signalled = Instant::now();
         server.signal("-TERM");
         assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0, "{runtime}");
         assert_eq!(server.wait(), 0, "{runtime}");
-        drop(silent);
+        let took = signalled.elapsed();
+        assert!(took < Duration::from_secs(5), "{runtime} ended after {took:?}");
+        drop((silent, begun, asks_nothing));
     }
 }
 

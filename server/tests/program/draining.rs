@@ -1,0 +1,159 @@
+//! How the server ends: at once for who has nothing to say, in an orderly way for the others, in time.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use tungstenite::Message;
+
+use super::each_engine;
+use super::server::{RUNTIMES, Server, assert_closed, echoed};
+
+/// The exit code when connections had not ended in time.
+const CUT_OFF: i32 = 3;
+
+#[test]
+fn a_signal_drains_and_ends_cleanly() {
+    for runtime in RUNTIMES {
+        for signal in ["-TERM", "-INT"] {
+            let server = Server::start(runtime, &["--echo", "127.0.0.1:0"]);
+            let mut client = server.connect(0);
+            echoed(&mut client, b"before");
+            server.signal(signal);
+            assert_closed(&mut client);
+            assert_eq!(server.wait(), 0, "{runtime} {signal}");
+        }
+    }
+}
+
+#[test]
+fn draining_tells_websockets_that_the_server_goes_away() {
+    for (runtime, engine) in each_engine() {
+        let options = ["--http", "127.0.0.1:0", "--engine", engine];
+        let server = Server::start(runtime, &options);
+        let mut idle = server.upgrade(0, "/echo");
+        let mut busy = server.upgrade(0, "/source?bytes=100000");
+        idle.send(Message::text("first")).unwrap();
+        assert_eq!(idle.read().unwrap(), Message::text("first"));
+        assert_eq!(busy.read().unwrap().len(), 100_000);
+        server.signal("-TERM");
+        for mut socket in [idle, busy] {
+            let frame = loop {
+                match socket.read().unwrap() {
+                    Message::Binary(_) => {}
+                    Message::Close(frame) => break frame.expect("a code"),
+                    other => panic!("{runtime}, {engine}: {other:?}"),
+                }
+            };
+            assert_eq!(u16::from(frame.code), 1001, "{runtime}, {engine}");
+            // The rest of the closing handshake.
+            assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
+        }
+        assert_eq!(server.wait(), 0, "{runtime}, {engine}");
+    }
+}
+
+/// What has not ended by the deadline is reset, for it has not come to its end; and the exit code says so.
+#[test]
+fn draining_ends_at_its_deadline() {
+    for runtime in RUNTIMES {
+        let options = ["--source", "127.0.0.1:0", "--drain-seconds", "1", "--ring", "tuned"];
+        let server = Server::start(runtime, &options);
+        let mut greedy = server.connect(0);
+        // A gigabyte, of which nothing is read.
+        for number in [1_000_u32, 1_000_000, 1] {
+            greedy.write_all(&number.to_le_bytes()).unwrap();
+        }
+        greedy.read_exact(&mut [0; 4]).unwrap();
+        let signalled = Instant::now();
+        server.signal("-TERM");
+        assert_eq!(server.wait(), CUT_OFF, "{runtime}");
+        let cut_off = io::copy(&mut greedy, &mut io::sink()).unwrap_err();
+        assert_eq!(cut_off.kind(), ErrorKind::ConnectionReset, "{runtime}");
+        let took = signalled.elapsed();
+        assert!(took >= Duration::from_millis(900), "{runtime} ended after {took:?}");
+    }
+}
+
+/// Who has asked for nothing yet waits for nothing: the end comes at once, not when the time to drain is over.
+#[test]
+fn a_signal_reaches_who_has_said_nothing() {
+    for runtime in RUNTIMES {
+        let services =
+            ["--echo", "127.0.0.1:0", "--source", "127.0.0.1:0", "--http", "127.0.0.1:0"];
+        let server = Server::start(runtime, &[&services[..], &["--drain-seconds", "15"]].concat());
+        let mut clients: Vec<_> = (0..3).map(|service| server.connect(service)).collect();
+        let mut begun = server.connect(2);
+        begun.write_all(b"GET /heal").unwrap();
+        assert_eq!(server.health(2), "200"); // so those before were accepted
+        let signalled = Instant::now();
+        server.signal("-TERM");
+        clients.push(begun);
+        clients.iter_mut().for_each(assert_closed);
+        assert_eq!(server.wait(), 0, "{runtime}");
+        let took = signalled.elapsed();
+        assert!(took < Duration::from_secs(5), "{runtime} ended after {took:?}");
+    }
+}
+
+/// Load balancers hear of the end before clients are refused.
+#[test]
+fn a_signal_gives_notice_first() {
+    for runtime in RUNTIMES {
+        let services = ["--echo", "127.0.0.1:0", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let notice = ["--drain-notice-seconds", "2"];
+        let server = Server::start(runtime, &[&services[..], &notice[..]].concat());
+        assert_eq!((server.health(1), server.health(2)), ("200".into(), "200".into()));
+        let mut before = server.connect(0);
+        echoed(&mut before, b"before");
+        let signalled = Instant::now();
+        server.signal("-TERM");
+        while server.health(1) != "503" {
+            assert!(signalled.elapsed() < Duration::from_secs(1), "{runtime}: no notice");
+        }
+        assert_eq!(server.health(2), "503", "{runtime}");
+        echoed(&mut before, b"as ever");
+        echoed(&mut server.connect(0), b"accepted as ever");
+        assert_eq!(server.upgrade(1, "/echo").send(Message::text("too")).ok(), Some(()));
+        assert!(signalled.elapsed() < Duration::from_millis(1_900), "this machine is too slow");
+        assert_closed(&mut before);
+        assert!(signalled.elapsed() >= Duration::from_millis(1_900), "{runtime}");
+        assert_eq!(server.wait(), 0, "{runtime}");
+    }
+}
+
+/// As long as there is somebody to be drained.
+#[test]
+fn admins_are_told_to_the_end() {
+    for runtime in RUNTIMES {
+        let services = ["--source", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let server = Server::start(runtime, &[&services[..], &["--drain-seconds", "2"]].concat());
+        let mut greedy = server.connect(0);
+        for number in [1_000_u32, 1_000_000, 1] {
+            greedy.write_all(&number.to_le_bytes()).unwrap();
+        }
+        greedy.read_exact(&mut [0; 4]).unwrap();
+        let signalled = Instant::now();
+        server.signal("-TERM");
+        while signalled.elapsed() < Duration::from_millis(1_500) {
+            let health = server.health(1);
+            assert!(
+                health == "503" || signalled.elapsed() < Duration::from_millis(300),
+                "{health}"
+            );
+        }
+        assert_eq!(server.wait(), CUT_OFF, "{runtime}");
+    }
+}
+
+/// There is nothing to be read anew, and nothing to end for.
+#[test]
+fn a_hangup_ends_nothing() {
+    let server = Server::start(RUNTIMES[0], &["--echo", "127.0.0.1:0"]);
+    let mut client = server.connect(0);
+    echoed(&mut client, b"before");
+    server.signal("-HUP");
+    echoed(&mut client, b"after");
+    echoed(&mut server.connect(0), b"as ever");
+    server.signal("-TERM");
+    assert_eq!(server.wait(), 0);
+}

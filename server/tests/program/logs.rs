@@ -1,0 +1,66 @@
+//! Logs that nobody reads, and logs that nobody wants.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::server::{RUNTIMES, Server, announce, assert_closed, echoed, program};
+
+/// More than wait to be written; each leaves a line at level debug.
+const FAILURES: usize = 4096 + 1000;
+
+/// Whoever has started the server and does not read its pipe holds no worker up, and no signal; and learns
+/// later how much was lost.
+#[test]
+fn logs_that_nobody_reads_hold_nobody_up() {
+    let services = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0", "--log-level", "debug"];
+    let options = [&["--runtime", RUNTIMES[0], "--workers", "2"], &services[..]].concat();
+    for is_read_later in [false, true] {
+        let mut server = Server::start_logging_to(Stdio::piped(), program(&options), &options);
+        let mut log = server.stderr();
+        // SAFETY: it sets the size of a pipe that is open, and looks at no memory.
+        let size = unsafe { libc::fcntl(log.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+        assert_eq!(size, 4096);
+        let mut client = server.connect(0);
+        for _ in 0..FAILURES {
+            let mut failing = server.connect(1);
+            announce(&mut failing, u32::MAX, b"");
+            assert_closed(&mut failing);
+        }
+        echoed(&mut client, b"as ever");
+        let signalled = Instant::now();
+        if is_read_later {
+            let reading = thread::spawn(move || io::read_to_string(&mut log).unwrap());
+            thread::sleep(Duration::from_millis(500));
+            // What is said now comes through.
+            server.signal("-TERM");
+            assert_eq!(server.wait(), 0);
+            let said = reading.join().unwrap();
+            assert!(said.contains("lines of the log were dropped"), "{}", said.len());
+            assert!(said.contains(" drained"), "{}", said.len());
+        } else {
+            server.signal("-TERM");
+            assert_eq!(server.wait(), 0);
+            drop(log);
+        }
+        let took = signalled.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    }
+}
+
+#[test]
+fn only_what_is_wanted_is_logged() {
+    for (level, is_said) in [("warn", false), ("info", true)] {
+        let options = ["--echo", "127.0.0.1:0", "--log-level", level, "--runtime", RUNTIMES[0]];
+        let mut server = Server::start_logging_to(Stdio::piped(), program(&options), &options);
+        let mut log = server.stderr();
+        server.signal("-TERM");
+        assert_eq!(server.wait(), 0);
+        let mut said = String::new();
+        log.read_to_string(&mut said).unwrap();
+        assert_eq!(said.contains("starting"), is_said, "{said}");
+        assert_eq!(said.is_empty(), !is_said, "{said}");
+    }
+}
