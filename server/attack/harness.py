@@ -1,0 +1,267 @@
+"""Starts and stops servers, and says how they are: everything a case needs that is not a protocol.
+
+A server is known by its process id, the lines `listening NAME ADDR` of its standard output, its log, and
+what /proc says of it. Nothing here knows its code.
+"""
+
+import os
+import re
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+RUNTIMES = ["tokio", "tokio-uring", "compio", "monoio", "glommio"]
+
+PLAIN = ("http", "echo", "sink", "source")
+OVER_TLS = ("https", "echo-tls", "sink-tls", "source-tls")
+
+# A server listens within 50 ms; a debug build on a busy machine takes longer.
+START_SECONDS_MAX = 15
+# What a healthy server answers within, on a machine that builds something else meanwhile.
+HEALTH_SECONDS_MAX = 3
+
+MIB = 1 << 20
+# What the process may hold beyond its budget: its code, its stacks, the allocator's own.
+SLACK_BYTES = 64 * MIB
+
+
+class Failed(Exception):
+    """A case saw something else than it expects."""
+
+
+class Refused(Failed):
+    """The server did not start; holds what it said."""
+
+    def __init__(self, status, said):
+        super().__init__(f"the server does not start (status {status}): {first_line(said)}")
+        self.status, self.said = status, said
+
+
+def expect(condition, saw):
+    """Fails the case with `saw` unless the condition holds."""
+    if not condition:
+        raise Failed(str(saw))
+
+
+def first_line(text):
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[0] if lines else "nothing"
+
+
+class Server:
+    """A server that runs, from `start` to `stop`."""
+
+    def __init__(self, setup, options=(), listeners=("http",), core=None, log=None):
+        """Starts it; `log` is a file or a descriptor for its standard error, else a file of its own."""
+        command = [str(setup.binary), "--runtime", setup.runtime]
+        if not any(option == "--workers" for option in options):
+            command += ["--workers", "1"]
+        for name in listeners:
+            command += [f"--{name}", "127.0.0.1:0"]
+        if any(name in OVER_TLS for name in listeners):
+            if "--tls-cert" not in options:
+                command += ["--tls-cert", str(setup.cert), "--tls-key", str(setup.key)]
+        self.command = command + [str(option) for option in options]
+        self.log_path = None
+        if log is None:
+            descriptor, self.log_path = tempfile.mkstemp(dir=setup.dir, suffix=".log")
+            log = descriptor
+        with running_on(core):
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+            )
+        if self.log_path:
+            os.close(log)
+        self.pid = self.process.pid
+        self.addrs = {}
+        self.setup = setup
+        try:
+            self._read_addrs(len(listeners))
+        except BaseException:
+            self.kill()
+            raise
+
+    def _read_addrs(self, count):
+        out, said = self.process.stdout, b""
+        os.set_blocking(out.fileno(), False)
+        deadline = time.monotonic() + START_SECONDS_MAX
+        with selectors.DefaultSelector() as selector:
+            selector.register(out, selectors.EVENT_READ)
+            while said.count(b"\n") < count:
+                if time.monotonic() > deadline:
+                    raise Failed("the server does not listen in time")
+                if not selector.select(0.2):
+                    continue
+                part = out.read()
+                if part == b"":
+                    status = self.process.wait(START_SECONDS_MAX)
+                    raise Refused(status, self.log())
+                said += part or b""
+        for line in said.decode().splitlines():
+            name, addr = re.fullmatch(r"listening (\S+) (\S+)", line).groups()
+            host, port = addr.rsplit(":", 1)
+            self.addrs[name] = (host.strip("[]"), int(port))
+
+    def addr(self, name="http"):
+        return self.addrs[name]
+
+    def log(self):
+        """What it has logged so far; nothing where the log goes elsewhere."""
+        if self.log_path is None:
+            return ""
+        return Path(self.log_path).read_text(errors="replace")
+
+    def is_alive(self):
+        return self.process.poll() is None
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def ended(self, seconds):
+        """Its exit status if it ends within so many seconds; None if it does not."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self):
+        """Ends it in whatever way works; how it ends is the business of cases about that."""
+        if self.is_alive():
+            self.signal(signal.SIGTERM)
+            if self.ended(0.3) is None:
+                self.signal(signal.SIGTERM)  # the second ends at once
+                if self.ended(0.5) is None:
+                    self.kill()
+        self.process.stdout.close()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def _status_kib(self, field):
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.M).group(1))
+
+    def resident_bytes(self):
+        return self._status_kib("VmRSS") * 1024
+
+    def peak_bytes(self):
+        return self._status_kib("VmHWM") * 1024
+
+    def address_space_bytes(self):
+        return self._status_kib("VmSize") * 1024
+
+    def processor_seconds(self):
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def limit(self, what, value):
+        """Sets a resource limit of the process that runs."""
+        resource.prlimit(self.pid, what, (value, resource.prlimit(self.pid, what)[1]))
+
+    def health(self, seconds_max=HEALTH_SECONDS_MAX, listener="http"):
+        """How long /health takes, in seconds.
+
+        Fails unless it is answered with 200 in time."""
+        begun = time.monotonic()
+        try:
+            with connect(self.addr(listener), seconds_max) as sock:
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: attack\r\n\r\n")
+                answer = read_to_end(sock, seconds_max)
+        except OSError as error:
+            raise Failed(f"/health: {error!r} after {time.monotonic() - begun:.1f} s") from error
+        expect(answer.startswith(b"HTTP/1.1 200 "), f"/health: {answer[:60]!r}")
+        return time.monotonic() - begun
+
+    def check(self, where="afterwards"):
+        """Fails unless the server lives and is well."""
+        expect(self.is_alive(), f"the server has ended with {self.process.returncode} {where}: "
+                                f"{last_lines(self.log())}")
+        if "http" in self.addrs:
+            self.health()
+        expect("panicked" not in self.log(), f"a panic is logged {where}: {last_lines(self.log())}")
+
+
+def last_lines(text):
+    return " / ".join(text.strip().splitlines()[-2:])
+
+
+@contextmanager
+def running_on(core):
+    """Runs this thread, and what it starts, on one core; anywhere where there is no such core."""
+    before = os.sched_getaffinity(0)
+    cores = sorted(before)
+    if core is not None and len(cores) > 1:
+        os.sched_setaffinity(0, {cores[core]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def connect(addr, seconds_max=5, source=None, receive_bytes=None):
+    """A connection, each operation of which fails after so many seconds."""
+    sock = socket.socket()
+    try:
+        sock.settimeout(seconds_max)
+        if receive_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        if source:
+            sock.bind((source, 0))
+        sock.connect(addr)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def read_to_end(sock, seconds_max=5, bytes_max=4 * MIB):
+    """All that comes until the end of the stream; a reset is an end too.
+
+    Fails if the end does not come in time."""
+    deadline = time.monotonic() + seconds_max
+    said = bytearray()
+    while len(said) < bytes_max:
+        sock.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            part = sock.recv(65536)
+        except TimeoutError:
+            raise Failed(f"no end of the stream within {seconds_max} s; until then {bytes(said[:60])!r}")
+        except ConnectionError:
+            break
+        if not part:
+            break
+        said += part
+    return bytes(said)
+
+
+def seconds_to_end(sock, seconds_max):
+    """How long the stream still takes to end, whatever comes before that."""
+    begun = time.monotonic()
+    read_to_end(sock, seconds_max, bytes_max=1 << 40)
+    return time.monotonic() - begun
+
+
+def reset(sock):
+    """Closes the connection by RST."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    sock.close()
+
+
+def tcp_table():
+    """The kernel's TCP sockets over IPv4: (local port, remote port, state, bytes to send, timer)."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        local, remote = (int(addr.split(":")[1], 16) for addr in fields[1:3])
+        yield (local, remote, int(fields[3], 16), int(fields[4].split(":")[0], 16),
+               int(fields[5].split(":")[0], 16))
