@@ -74,7 +74,7 @@ def pipelined(name, count, size, kind, how=None, window=None, tls=False):
             addr = server.addr("https" if tls else "http")
             with WebSocket(addr, extensions=offer, tls=ctx.tls if tls else None) as socket:
                 if socket.agreed and kind != "random":
-                    one = frame(BINARY, deflated(payload, level=1), rsv=4, mask=NO_MASK)
+                    one = frame(BINARY, deflated(payload), rsv=4, mask=NO_MASK)
                 else:
                     one = frame(BINARY, payload, mask=NO_MASK)
                 sent = one * count + close_frame(1000)
