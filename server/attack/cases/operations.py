@@ -251,11 +251,16 @@ def servers_on_one_port(ctx):
         with socket.socket() as chosen:
             chosen.bind(("127.0.0.1", 0))
             port = chosen.getsockname()[1]
-        command = [str(ctx.setup.binary), "--runtime", ctx.runtime, "--workers", "2",
-                   "--http", f"127.0.0.1:{port}"]
+        # Each stops before it becomes the server, so that all go on at once.
+        command = ["sh", "-c", 'kill -STOP $$; exec "$@"', "sh", str(ctx.setup.binary),
+                   "--runtime", ctx.runtime, "--workers", "1", "--http", f"127.0.0.1:{port}"]
         started = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                     stderr=subprocess.DEVNULL) for _ in range(3)]
         try:
+            for process in started:
+                os.waitpid(process.pid, os.WUNTRACED)
+            for process in started:
+                process.send_signal(signal.SIGCONT)
             outcomes.append(how_many_listen(started))
         finally:
             for process in started:
