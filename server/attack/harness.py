@@ -31,6 +31,10 @@ MIB = 1 << 20
 SLACK_BYTES = 64 * MIB
 
 
+# What a server exits with when its drain had to cut connections off.
+CUT_OFF_STATUS = 3
+
+
 class Failed(Exception):
     """A case saw something else than it expects."""
 

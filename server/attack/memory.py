@@ -10,11 +10,14 @@ from typing import Callable
 
 from harness import MIB, OVER_TLS, PLAIN, SLACK_BYTES, Failed, Server, connect, expect
 from websocket import (BINARY, CONTINUATION, DEFLATE, NO_MASK, PING, WebSocket, deflated, frame,
-                       random_bytes, upgrade)
+                       random_bytes)
 
 BUDGET_BYTES = 64 * MIB
-# How long clients push as much as the sockets take.
-PUSH_SECONDS = 2.0
+# How long clients push as much as the sockets take, and how long they wait for one to take more.
+PUSH_SECONDS = 4
+STALL_SECONDS = 0.3
+# How long the server may still work at what it was sent.
+SETTLE_SECONDS = 4
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,23 @@ def measure(setup, name, budget=BUDGET_BYTES, memory_option=True):
         before = server.resident_bytes()
         with one.attack(server, setup):
             neighbour = well_behaved(server)
+            settle(server)
             peak = server.peak_bytes()
         expect(server.is_alive(), f"the server has ended with {server.process.returncode}")
         return Peak(before, max(peak, server.peak_bytes()), neighbour)
     finally:
         server.stop()
+
+
+def settle(server):
+    """Waits until the server has done what it was sent: it sleeps, or has had time enough."""
+    until, before = time.monotonic() + SETTLE_SECONDS, server.processor_seconds()
+    while time.monotonic() < until:
+        time.sleep(0.25)
+        now = server.processor_seconds()
+        if now - before < 0.03:
+            return
+        before = now
 
 
 def well_behaved(server):
@@ -77,7 +92,7 @@ def well_behaved(server):
     return None
 
 
-def push(socks, payloads, bytes_max, seconds=PUSH_SECONDS):
+def push(socks, payloads, bytes_max, seconds=PUSH_SECONDS, stall=STALL_SECONDS):
     """Sends to all at once, again and again, until nothing is taken any more or the time is over."""
     left = {}
     poll = select.epoll()
@@ -87,7 +102,7 @@ def push(socks, payloads, bytes_max, seconds=PUSH_SECONDS):
         poll.register(sock, select.EPOLLOUT)
     until = time.monotonic() + seconds
     while left and time.monotonic() < until:
-        ready = poll.poll(0.3)
+        ready = poll.poll(stall)
         if not ready:
             break
         for descriptor, _ in ready:
@@ -140,7 +155,13 @@ def unread_long_echoes(server, _):
 
 @attack("100 clients that read none of their echoes of 15 MiB")
 def unread_longest_echoes(server, _):
-    yield from unread(server, 100, frame(BINARY, bytes(15 * MIB), mask=NO_MASK))
+    # Few at a time: so many that announce at once would be refused for that.
+    message = frame(BINARY, bytes(15 * MIB), mask=NO_MASK)
+    sockets = upgraded(server, 100)
+    for n in range(0, 100, 10):
+        push([socket.sock for socket in sockets[n : n + 10]], [message] * 10, len(message), 1, 0.1)
+    yield
+    close(sockets)
 
 
 @attack("1,000 clients that read none of their echoes of 10 bytes")
@@ -213,7 +234,7 @@ def partial_frames(server, _):
 @attack("200 readers of a source of 16 MiB that read nothing")
 def unread_sources(server, _):
     sockets = upgraded(server, 200, "/source?bytes=16777216")
-    time.sleep(PUSH_SECONDS)
+    time.sleep(2)
     yield
     close(sockets)
 
@@ -221,7 +242,7 @@ def unread_sources(server, _):
 @attack("200 readers of a source of short messages that read nothing")
 def unread_short_sources(server, _):
     sockets = upgraded(server, 200, "/source?bytes=10&batch=1000000000")
-    time.sleep(PUSH_SECONDS)
+    time.sleep(2)
     yield
     close(sockets)
 
@@ -231,7 +252,7 @@ def unread_tcp_sources(server, _):
     socks = [connect(server.addr("source"), receive_bytes=65536) for _ in range(200)]
     for n, sock in enumerate(socks):
         sock.sendall(struct.pack("<III", 0xFFFFFFFF, 16 * MIB - n * 1000, 1 + n))
-    time.sleep(PUSH_SECONDS)
+    time.sleep(2)
     yield
     close(socks)
 
@@ -244,25 +265,23 @@ def unread_tls_sources(server, setup):
                                      server_hostname="localhost")
         sock.sendall(struct.pack("<III", 0xFFFFFFFF, 16 * MIB - n * 1000, 1 + n))
         socks.append(sock)
-    time.sleep(PUSH_SECONDS)
+    time.sleep(2)
     yield
     close(socks)
 
 
 def bombs(how, window):
-    @attack(f"20 clients with deflate bombs of 16 MiB, a window of {window} bits, --deflate {how}",
+    @attack(f"100 clients with a deflate bomb of 15 MiB, unread, a window of {window} bits, --deflate {how}",
             "--deflate", how)
     def attack_by_bombs(server, _):
-        # Blocks that repeat within 9 bits of a window too: it is the answer that gets long.
-        block = random_bytes(100) if window == 9 else b"\0"
-        bomb = frame(BINARY, deflated(block * (16 * MIB // len(block)), 15), rsv=4, mask=NO_MASK)
-        offer = f"{DEFLATE}; server_max_window_bits={window}"
-        sockets = upgraded(server, 20, extensions=offer)
+        # A block that repeats beyond a window of 9 bits gets long again in the answer.
+        block = b"\0" if window == 15 else random_bytes(2000)
+        bomb = frame(BINARY, deflated(block * (15 * MIB // len(block)), 15), rsv=4, mask=NO_MASK)
+        sockets = upgraded(server, 100, extensions=f"{DEFLATE}; server_max_window_bits={window}")
         if sockets[0].agreed is None:
-            # Then nothing inflates: as much again that is not compressed.
+            # Then nothing inflates: as many bytes that are not compressed.
             bomb = frame(BINARY, bytes(len(bomb)), mask=NO_MASK)
-        push([socket.sock for socket in sockets], [bomb * 8] * 20, 8 * len(bomb))
-        time.sleep(1)
+        push([socket.sock for socket in sockets], [bomb] * 100, len(bomb))
         yield
         close(sockets)
 

@@ -13,7 +13,7 @@ import struct
 import sys
 from dataclasses import dataclass, field
 
-from websocket import (BINARY, CLOSE, CONTINUATION, DEFLATE, NO_MASK, PING, TEXT, close_frame, deflated,
+from websocket import (BINARY, CONTINUATION, DEFLATE, NO_MASK, PING, TEXT, close_frame, deflated,
                        frame, upgrade)
 
 MIB = 1 << 20
