@@ -1,7 +1,7 @@
 """The table of a record: what victims wait beside floods, and what attacks on memory make a worker hold."""
 
-from pathlib import Path
 import subprocess
+from pathlib import Path
 
 import fairness
 import memory
@@ -11,18 +11,18 @@ from neighbours import KINDS
 SECONDS = 3
 
 
-def print_table(setup):
-    """Prints both tables for a runtime, as Markdown."""
+def print_tables(setup, is_chosen):
+    """Prints both tables for a runtime, as Markdown; of the rows, those whose title is chosen."""
     print(f"\n### {setup.runtime}\n")
     print("| 50 neighbours | victim p50, ms | p99, ms | /health, ms | drain, s | status |")
     print("|---|---|---|---|---|---|")
-    for name, kind in KINDS.items():
+    for name, kind in ((name, kind) for name, kind in KINDS.items() if is_chosen(kind.title)):
         print(f"| {kind.title} | {waits(setup, name)} |", flush=True)
     has_option = "--memory-max" in help_of(setup.binary)
     budget = f"--memory-max {memory.BUDGET_BYTES // MIB} MiB" if has_option else "no --memory-max"
     print(f"\n| attack, {budget} | peak, MiB | beside it |")
     print("|---|---|---|")
-    for name in memory.ATTACKS:
+    for name in filter(is_chosen, memory.ATTACKS):
         print(f"| {name} | {peak(setup, name, has_option)} |", flush=True)
 
 

@@ -118,6 +118,21 @@ def cut_off(ctx):
         expect("not ended in time" in server.log(), server.log().splitlines()[-1:])
 
 
+@case("drain: clients that wait for a place", "each is told at once, and an exit with 0", "waiting")
+def without_a_place(ctx):
+    with ctx.fresh(*DRAIN, "--connections-max", "2") as server:
+        clients = [WebSocket(server.addr()) for _ in range(2)]
+        clients += [connect(server.addr()) for _ in range(5)]
+        time.sleep(0.2)
+        begun = time.monotonic()
+        server.signal(signal.SIGTERM)
+        for client in clients:
+            end_of(client)
+        status = server.ended(5)
+        seconds = time.monotonic() - begun
+        expect(status == 0 and seconds < 2, f"an exit with {status} after {seconds:.1f} s")
+
+
 @case("drain: a second signal", "an exit with 143 at once", "waiting")
 def second(ctx):
     with ctx.fresh("--drain-seconds", "20") as server:
