@@ -61,6 +61,9 @@ refused("fewer connections than none for an address", *HTTP, "--connections-per-
 refused("a log level that is not there", *HTTP, "--log-level", "loud", names="loud")
 refused("an origin that is none", *HTTP, "--origins", "not an origin", names="origin")
 refused("a drain of 2^32 seconds", *HTTP, "--drain-seconds", "4294967296")
+for option in ["drain-seconds", "drain-notice-seconds", "message-seconds-max", "idle-seconds-max"]:
+    refused(f"--{option} of 136 years", *HTTP, f"--{option}", "4294967295", names=option)
+refused("connections of 2^64 - 1", *HTTP, "--workers", "1", "--connections-max", "18446744073709551615")
 refused("nothing to serve")
 refused("a port beyond the last", "--http", "127.0.0.1:65536")
 refused("an address that is none", "--http", "256.0.0.1:80")
@@ -112,13 +115,12 @@ def absurd_but_fine(name, *options):
     add_case(f"options: {name}", "a server that serves, and ends with 0", run)
 
 
-absurd_but_fine("a drain of 2^32 - 1 seconds", "--drain-seconds", "4294967295")
+absurd_but_fine("a drain of a year", "--drain-seconds", "31536000")
 absurd_but_fine("a drain of no seconds", "--drain-seconds", "0")
-absurd_but_fine("messages with 2^32 - 1 seconds", "--message-seconds-max", "4294967295")
-absurd_but_fine("an idle time of 2^32 - 1 seconds", "--idle-seconds-max", "4294967295")
+absurd_but_fine("messages with a year", "--message-seconds-max", "31536000")
+absurd_but_fine("an idle time of a year", "--idle-seconds-max", "31536000")
 absurd_but_fine("messages of 4 GiB less one", "--message-bytes-max", "4294967295")
 absurd_but_fine("memory of 2^63 bytes", "--memory-max", "9223372036854775807")
-absurd_but_fine("connections of 2^64 - 1", "--connections-max", "18446744073709551615")
 absurd_but_fine("no end to idleness", "--idle-seconds-max", "0")
 absurd_but_fine("any number of connections for an address", "--connections-per-address-max", "0")
 absurd_but_fine("100 connections for an address", "--connections-per-address-max", "100")
