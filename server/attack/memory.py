@@ -155,6 +155,22 @@ def unread_long_echoes(server, _):
 
 @attack("100 clients that read none of their echoes of 15 MiB")
 def unread_longest_echoes(server, _):
+    yield from unread_in_turn(server)
+
+
+@attack("100 clients that read none of their echoes of 15 MiB, --engine tungstenite-exponential",
+        "--engine", "tungstenite-exponential")
+def unread_bridged_echoes(server, _):
+    yield from unread_in_turn(server)
+
+
+@attack("100 clients that read none of their echoes of 15 MiB, --engine tungstenite-linear",
+        "--engine", "tungstenite-linear")
+def unread_linear_echoes(server, _):
+    yield from unread_in_turn(server)
+
+
+def unread_in_turn(server):
     # Few at a time: so many that announce at once would be refused for that.
     message = frame(BINARY, bytes(15 * MIB), mask=NO_MASK)
     sockets = upgraded(server, 100)
@@ -218,6 +234,12 @@ def fragments(server, _):
     push([socket.sock for socket in sockets], [piece] * 200, 15 * MIB)
     yield
     close(sockets)
+
+
+@attack("200 clients with a message in fragments that never ends, --engine tungstenite-exponential",
+        "--engine", "tungstenite-exponential")
+def bridged_fragments(server, setup):
+    yield from fragments(server, setup)
 
 
 @attack("1,000 clients with 60 KiB of a frame of 64 KiB")

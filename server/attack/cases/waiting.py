@@ -154,6 +154,33 @@ def trickle(ctx):
         server.check()
 
 
+def trickled(name, listener, first):
+    def run(ctx):
+        with ctx.fresh("--message-seconds-max", "2", listeners=PLAIN) as server:
+            with connect(server.addr(listener)) as sock:
+                begun = time.monotonic()
+                try:
+                    sock.sendall(first)
+                    sock.settimeout(0.3)
+                    while time.monotonic() - begun < 10:
+                        sock.sendall(b"a")
+                        try:
+                            if not sock.recv(100):
+                                break
+                        except TimeoutError:
+                            pass
+                except ConnectionError:
+                    pass
+                seconds = time.monotonic() - begun
+            expect(seconds < 2 + LATE_SECONDS_MAX, f"still open after {seconds:.1f} s")
+            server.check()
+    add_case(f"slow: {name}, --message-seconds-max 2", "an end in time", run, "waiting")
+
+
+trickled("a message to sink of a byte now and then", "sink", struct.pack("<I", 1000))
+trickled("a frame of a byte now and then", "http", upgrade() + frame(BINARY, length=1000))
+
+
 def unread(name, service, opening, seconds_max=2):
     """A client that has much to read, and reads nothing: its connection is reset, and nothing of it
     stays in the kernel."""
