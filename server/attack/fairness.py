@@ -52,8 +52,9 @@ def measure(ctx_or_setup, name, count, seconds):
                 server.signal(signal.SIGTERM)
                 status = server.ended(DRAIN_SECONDS + 5)
                 drain = time.monotonic() - begun
-        return Wait(percentile(waits, 50), percentile(waits, 99), len(waits), health, drain, status,
-                    server.log())
+        return Wait(
+            percentile(waits, 50), percentile(waits, 99), len(waits), health, drain, status, server.log()
+        )
     finally:
         server.stop()
 

@@ -32,8 +32,10 @@ def waits(setup, name):
     except (Failed, OSError) as error:
         return f"{error} | | | |"
     status = "killed" if wait.status is None else wait.status
-    return (f"{wait.p50 * 1e3:.2f} | {wait.p99 * 1e3:.2f} | {wait.health * 1e3:.1f} | "
-            f"{wait.drain:.2f} | {status}")
+    return (
+        f"{wait.p50 * 1e3:.2f} | {wait.p99 * 1e3:.2f} | {wait.health * 1e3:.1f} | "
+        f"{wait.drain:.2f} | {status}"
+    )
 
 
 def peak(setup, name, has_option):

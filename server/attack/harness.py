@@ -188,8 +188,10 @@ class Server:
 
     def check(self, where="afterwards"):
         """Fails unless the server lives and is well."""
-        expect(self.is_alive(), f"the server has ended with {self.process.returncode} {where}: "
-                                f"{last_lines(self.log())}")
+        expect(
+            self.is_alive(),
+            f"the server has ended with {self.process.returncode} {where}: " f"{last_lines(self.log())}",
+        )
         if "http" in self.addrs:
             self.health()
         expect("panicked" not in self.log(), f"a panic is logged {where}: {last_lines(self.log())}")
@@ -267,5 +269,10 @@ def tcp_table():
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         local, remote = (int(addr.split(":")[1], 16) for addr in fields[1:3])
-        yield (local, remote, int(fields[3], 16), int(fields[4].split(":")[0], 16),
-               int(fields[5].split(":")[0], 16))
+        yield (
+            local,
+            remote,
+            int(fields[3], 16),
+            int(fields[4].split(":")[0], 16),
+            int(fields[5].split(":")[0], 16),
+        )

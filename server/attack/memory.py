@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from harness import MIB, OVER_TLS, PLAIN, SLACK_BYTES, Failed, Server, connect, expect
-from websocket import (BINARY, CONTINUATION, DEFLATE, NO_MASK, PING, WebSocket, deflated, frame,
-                       random_bytes)
+from websocket import BINARY, CONTINUATION, DEFLATE, NO_MASK, PING, WebSocket, deflated, frame, random_bytes
 
 BUDGET_BYTES = 64 * MIB
 # How long clients push as much as the sockets take, and how long they wait for one to take more.
@@ -35,6 +34,7 @@ def attack(name, *options):
     def add(function):
         ATTACKS[name] = Attack(name, contextmanager(function), options)
         return function
+
     return add
 
 
@@ -83,8 +83,9 @@ def well_behaved(server):
         with WebSocket(server.addr(), seconds_max=5) as socket:
             socket.echo()
             payload = random_bytes(50_000)
-            socket.send(frame(BINARY, payload, fin=False, mask=NO_MASK),
-                        frame(CONTINUATION, payload, mask=NO_MASK))
+            socket.send(
+                frame(BINARY, payload, fin=False, mask=NO_MASK), frame(CONTINUATION, payload, mask=NO_MASK)
+            )
             expect(socket.message() == payload * 2, "another echo")
         expect(time.monotonic() - begun < 3, f"{time.monotonic() - begun:.1f} s for two echoes")
     except (Failed, OSError) as error:
@@ -124,8 +125,9 @@ def push(socks, payloads, bytes_max, seconds=PUSH_SECONDS, stall=STALL_SECONDS):
 
 def upgraded(server, count, path="/echo", extensions=None, setup=None):
     listener, tls = ("https", setup.tls) if setup else ("http", None)
-    return [WebSocket(server.addr(listener), path, extensions, tls, receive_bytes=65536)
-            for _ in range(count)]
+    return [
+        WebSocket(server.addr(listener), path, extensions, tls, receive_bytes=65536) for _ in range(count)
+    ]
 
 
 def close(clients):
@@ -158,14 +160,20 @@ def unread_longest_echoes(server, _):
     yield from unread_in_turn(server)
 
 
-@attack("100 clients that read none of their echoes of 15 MiB, --engine tungstenite-exponential",
-        "--engine", "tungstenite-exponential")
+@attack(
+    "100 clients that read none of their echoes of 15 MiB, --engine tungstenite-exponential",
+    "--engine",
+    "tungstenite-exponential",
+)
 def unread_bridged_echoes(server, _):
     yield from unread_in_turn(server)
 
 
-@attack("100 clients that read none of their echoes of 15 MiB, --engine tungstenite-linear",
-        "--engine", "tungstenite-linear")
+@attack(
+    "100 clients that read none of their echoes of 15 MiB, --engine tungstenite-linear",
+    "--engine",
+    "tungstenite-linear",
+)
 def unread_linear_echoes(server, _):
     yield from unread_in_turn(server)
 
@@ -236,8 +244,11 @@ def fragments(server, _):
     close(sockets)
 
 
-@attack("200 clients with a message in fragments that never ends, --engine tungstenite-exponential",
-        "--engine", "tungstenite-exponential")
+@attack(
+    "200 clients with a message in fragments that never ends, --engine tungstenite-exponential",
+    "--engine",
+    "tungstenite-exponential",
+)
 def bridged_fragments(server, setup):
     yield from fragments(server, setup)
 
@@ -283,8 +294,9 @@ def unread_tcp_sources(server, _):
 def unread_tls_sources(server, setup):
     socks = []
     for n in range(200):
-        sock = setup.tls.wrap_socket(connect(server.addr("source-tls"), receive_bytes=65536),
-                                     server_hostname="localhost")
+        sock = setup.tls.wrap_socket(
+            connect(server.addr("source-tls"), receive_bytes=65536), server_hostname="localhost"
+        )
         sock.sendall(struct.pack("<III", 0xFFFFFFFF, 16 * MIB - n * 1000, 1 + n))
         socks.append(sock)
     time.sleep(2)
@@ -293,8 +305,11 @@ def unread_tls_sources(server, setup):
 
 
 def bombs(how, window):
-    @attack(f"100 clients with a deflate bomb of 15 MiB, unread, a window of {window} bits, --deflate {how}",
-            "--deflate", how)
+    @attack(
+        f"100 clients with a deflate bomb of 15 MiB, unread, a window of {window} bits, --deflate {how}",
+        "--deflate",
+        how,
+    )
     def attack_by_bombs(server, _):
         # A block that repeats beyond a window of 9 bits gets long again in the answer.
         block = b"\0" if window == 15 else random_bytes(2000)

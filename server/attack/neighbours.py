@@ -13,8 +13,18 @@ import struct
 import sys
 from dataclasses import dataclass, field
 
-from websocket import (BINARY, CONTINUATION, DEFLATE, NO_MASK, PING, TEXT, close_frame, deflated,
-                       frame, upgrade)
+from websocket import (
+    BINARY,
+    CONTINUATION,
+    DEFLATE,
+    NO_MASK,
+    PING,
+    TEXT,
+    close_frame,
+    deflated,
+    frame,
+    upgrade,
+)
 
 MIB = 1 << 20
 # What is sent at once; a multiple of the frames in it.
@@ -53,22 +63,38 @@ KINDS = {
     "long pings": Kind("pings of 125 bytes", "http", upgrade(), frame(PING, bytes(125), mask=NO_MASK)),
     "empty messages": Kind("empty messages", "http", upgrade(), frame(BINARY)),
     "empty texts to sink": Kind("empty texts to /sink", "http", upgrade("/sink"), frame(TEXT)),
-    "empty fragments": Kind("empty fragments", "http", upgrade() + frame(BINARY, b"", fin=False),
-                            frame(CONTINUATION, fin=False)),
-    "endless source": Kind("readers of an endless /source, batches of 1,000,000", "http",
-                           upgrade("/source?bytes=0&batch=1000000"), b""),
-    "fetches": Kind("requests of /source, 64 empty messages each", "http", upgrade("/source"),
-                    frame(BINARY, struct.pack("<III", 64, 0, 64), mask=NO_MASK)),
+    "empty fragments": Kind(
+        "empty fragments", "http", upgrade() + frame(BINARY, b"", fin=False), frame(CONTINUATION, fin=False)
+    ),
+    "endless source": Kind(
+        "readers of an endless /source, batches of 1,000,000",
+        "http",
+        upgrade("/source?bytes=0&batch=1000000"),
+        b"",
+    ),
+    "fetches": Kind(
+        "requests of /source, 64 empty messages each",
+        "http",
+        upgrade("/source"),
+        frame(BINARY, struct.pack("<III", 64, 0, 64), mask=NO_MASK),
+    ),
     "long messages": Kind("echoes of 1 MiB", "http", upgrade(), frame(BINARY, bytes(MIB), mask=NO_MASK)),
-    "inflating": Kind("messages to /sink that inflate to 64 KiB", "http", DEFLATED, INFLATING,
-                      options=WITH_DEFLATE),
-    "inflating echo": Kind("messages to /echo that inflate to 64 KiB", "http", upgrade("/echo", DEFLATE),
-                           INFLATING, options=WITH_DEFLATE),
+    "inflating": Kind(
+        "messages to /sink that inflate to 64 KiB", "http", DEFLATED, INFLATING, options=WITH_DEFLATE
+    ),
+    "inflating echo": Kind(
+        "messages to /echo that inflate to 64 KiB",
+        "http",
+        upgrade("/echo", DEFLATE),
+        INFLATING,
+        options=WITH_DEFLATE,
+    ),
     "tcp sink": Kind("empty messages to sink over TCP", "sink", b"", bytes(4), b"", False),
     "tcp source": Kind("readers of an endless source over TCP", "source", FOR_EVER, b"", b"", False),
     "tls pings": Kind("pings over TLS", "https", upgrade(), frame(PING)),
-    "tls source": Kind("readers of an endless /source over TLS", "https",
-                       upgrade("/source?bytes=0&batch=1000000"), b""),
+    "tls source": Kind(
+        "readers of an endless /source over TLS", "https", upgrade("/source?bytes=0&batch=1000000"), b""
+    ),
 }
 
 

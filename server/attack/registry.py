@@ -24,9 +24,11 @@ class Case:
 
 def case(name, expects, kind="quick"):
     """Adds the function below it as a case."""
+
     def add(function):
         add_case(name, expects, function, kind)
         return function
+
     return add
 
 

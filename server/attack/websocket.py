@@ -56,9 +56,15 @@ def deflated(payload, window_bits=15, level=9):
 def upgrade(path="/echo", extensions=None, origin=None, extra=(), version="13", key=KEY, host="attack"):
     """The head of a request for an upgrade; None leaves a header out."""
     lines = [f"GET {path} HTTP/1.1"]
-    for name, value in [("Host", host), ("Upgrade", "websocket"), ("Connection", "Upgrade"),
-                        ("Sec-WebSocket-Version", version), ("Sec-WebSocket-Key", key),
-                        ("Sec-WebSocket-Extensions", extensions), ("Origin", origin)]:
+    for name, value in [
+        ("Host", host),
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Version", version),
+        ("Sec-WebSocket-Key", key),
+        ("Sec-WebSocket-Extensions", extensions),
+        ("Origin", origin),
+    ]:
         if value is not None:
             lines.append(f"{name}: {value}")
     return ("\r\n".join([*lines, *extra]) + "\r\n\r\n").encode("latin-1")
@@ -83,8 +89,18 @@ class Ended(Failed):
 class WebSocket:
     """A connection that was upgraded."""
 
-    def __init__(self, addr, path="/echo", extensions=None, tls=None, seconds_max=5, source=None,
-                 receive_bytes=None, behind=b"", origin=None):
+    def __init__(
+        self,
+        addr,
+        path="/echo",
+        extensions=None,
+        tls=None,
+        seconds_max=5,
+        source=None,
+        receive_bytes=None,
+        behind=b"",
+        origin=None,
+    ):
         self.sock = connect(addr, seconds_max, source, receive_bytes)
         try:
             if tls:
@@ -96,8 +112,14 @@ class WebSocket:
         except BaseException:
             self.sock.close()
             raise
-        self.agreed = next((line.split(":", 1)[1].strip() for line in self.head.splitlines()
-                            if line.lower().startswith("sec-websocket-extensions:")), None)
+        self.agreed = next(
+            (
+                line.split(":", 1)[1].strip()
+                for line in self.head.splitlines()
+                if line.lower().startswith("sec-websocket-extensions:")
+            ),
+            None,
+        )
         self.inflater = zlib.decompressobj(-15)
 
     def _read_head(self):

@@ -14,12 +14,14 @@ def server(ctx, how="takeover"):
 
 def corrupt(name, payload):
     """A message that cannot be inflated ends its connection, in both ways of compressing."""
+
     def run(ctx):
         for how in ["takeover", "shared"]:
             with WebSocket(server(ctx, how).addr(), extensions=DEFLATE) as socket:
                 socket.send(frame(BINARY, payload, rsv=4))
                 code = socket.close_code()
                 expect(code in (1002, 1007), f"a close of {code}, --deflate {how}")
+
     add_case(f"deflate: {name}", "a close of 1002 or 1007", run)
 
 
@@ -45,19 +47,27 @@ def well(name, frames, message):
                 back = socket.message()
                 expect(back == message, f"{back[:40]!r}, --deflate {how}")
                 socket.echo(b"and on" * 100)
+
     add_case(f"deflate: {name}", "an echo, and a connection that goes on", run)
 
 
 well("an empty message", frame(BINARY, b"\0", rsv=4), b"")
-well("a message in single bytes",
-     frame(BINARY, GOOD[:1], fin=False, rsv=4)
-     + b"".join(frame(CONTINUATION, GOOD[n : n + 1], fin=False) for n in range(1, len(GOOD)))
-     + frame(CONTINUATION), b"some words, some words, some other words")
+well(
+    "a message in single bytes",
+    frame(BINARY, GOOD[:1], fin=False, rsv=4)
+    + b"".join(frame(CONTINUATION, GOOD[n : n + 1], fin=False) for n in range(1, len(GOOD)))
+    + frame(CONTINUATION),
+    b"some words, some words, some other words",
+)
 well("a message that is not compressed", frame(TEXT, b"as it is"), b"as it is")
-well("stored blocks alone", frame(BINARY, deflated(b"x" * 70_000, level=0), rsv=4, mask=NO_MASK),
-     b"x" * 70_000)
-well("a thousand empty blocks", frame(BINARY, b"\0\0\0\xff\xff" * 1000 + GOOD, rsv=4),
-     b"some words, some words, some other words")
+well(
+    "stored blocks alone", frame(BINARY, deflated(b"x" * 70_000, level=0), rsv=4, mask=NO_MASK), b"x" * 70_000
+)
+well(
+    "a thousand empty blocks",
+    frame(BINARY, b"\0\0\0\xff\xff" * 1000 + GOOD, rsv=4),
+    b"some words, some words, some other words",
+)
 
 
 def bomb(path, how, message_bytes):
@@ -70,8 +80,12 @@ def bomb(path, how, message_bytes):
         seconds = time.monotonic() - begun
         expect(code == 1009, f"a close of {code}")
         expect(seconds < 3, f"1009 after {seconds:.1f} s")
-    add_case(f"deflate: {message_bytes // MIB} MiB of zeros to {path}, --deflate {how}",
-             "a close of 1009 within 3 s", run)
+
+    add_case(
+        f"deflate: {message_bytes // MIB} MiB of zeros to {path}, --deflate {how}",
+        "a close of 1009 within 3 s",
+        run,
+    )
 
 
 for size in [17 * MIB, 256 * MIB]:
@@ -88,8 +102,10 @@ def not_agreed(ctx):
         expect(code == 1002, f"a close of {code}")
 
 
-@case("deflate: a distance beyond the window that was agreed to",
-      "a close of 1002 or 1007, or the true echo: never other bytes")
+@case(
+    "deflate: a distance beyond the window that was agreed to",
+    "a close of 1002 or 1007, or the true echo: never other bytes",
+)
 def beyond_the_window(ctx):
     payload = bytes(range(256)) + bytes(2000) + bytes(range(256))
     with WebSocket(server(ctx).addr(), extensions=f"{DEFLATE}; client_max_window_bits=9") as socket:

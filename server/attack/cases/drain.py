@@ -14,6 +14,7 @@ DRAIN = ("--drain-seconds", "6")
 
 def told(name, listener, prepare):
     """A client that is told of the end as soon as the signal comes, after which nothing keeps the server."""
+
     def run(ctx):
         with ctx.fresh(*DRAIN, listeners=(*PLAIN, *OVER_TLS)) as server:
             client = prepare(ctx, server.addr(listener))
@@ -27,8 +28,13 @@ def told(name, listener, prepare):
             seconds = time.monotonic() - begun
             expect(status == 0, f"an exit with {status}")
             expect(seconds < 2 * AT_ONCE_SECONDS, f"an exit after {seconds:.1f} s")
-    add_case(f"drain: {name}", f"an end, or a close of 1001, within {AT_ONCE_SECONDS} s, and an exit with 0",
-             run, "waiting")
+
+    add_case(
+        f"drain: {name}",
+        f"an end, or a close of 1001, within {AT_ONCE_SECONDS} s, and an exit with 0",
+        run,
+        "waiting",
+    )
 
 
 def end_of(client):
@@ -51,6 +57,7 @@ def sent(payload):
         sock = connect(addr)
         sock.sendall(payload)
         return sock
+
     return prepare
 
 
@@ -59,6 +66,7 @@ def websocket(*frames, path="/echo", is_tls=False):
         socket = WebSocket(addr, path, tls=ctx.tls if is_tls else None, seconds_max=9)
         socket.send(*frames)
         return socket
+
     return prepare
 
 
@@ -68,6 +76,7 @@ def over_tls(ctx, addr):
 
 def half_hello(ctx, addr):
     from cases.tls import hello
+
     return sent(hello(ctx)[:100])(ctx, addr)
 
 
@@ -83,9 +92,17 @@ told("a WebSocket that is idle", "http", websocket())
 told("a WebSocket that is idle, over TLS", "https", websocket(is_tls=True))
 told("a WebSocket within a message", "http", websocket(frame(BINARY, b"a", fin=False)))
 told("a WebSocket within a frame", "http", websocket(frame(BINARY, length=70_000) + bytes(100)))
-told("a WebSocket to sink within a message", "http", websocket(frame(BINARY, b"a", fin=False), frame(CONTINUATION, b"b", fin=False), path="/sink"))
+told(
+    "a WebSocket to sink within a message",
+    "http",
+    websocket(frame(BINARY, b"a", fin=False), frame(CONTINUATION, b"b", fin=False), path="/sink"),
+)
 told("a WebSocket from a source without an end", "http", websocket(path="/source?bytes=60000&batch=1000"))
-told("a WebSocket that asks for more than can be sent", "http", websocket(frame(BINARY, b"\xff\xff\xff\xff\0\xe8\0\0\xe8\3\0\0"), path="/source"))
+told(
+    "a WebSocket that asks for more than can be sent",
+    "http",
+    websocket(frame(BINARY, b"\xff\xff\xff\xff\0\xe8\0\0\xe8\3\0\0"), path="/source"),
+)
 
 
 @case("drain: 300 clients of every kind", "each is told at once, and an exit with 0 within 3 s", "alone")
@@ -104,7 +121,11 @@ def many(ctx):
         expect(seconds < 3, f"an end after {seconds:.1f} s")
 
 
-@case("drain: a client that answers no close, --drain-seconds 2", f"an exit with {CUT_OFF_STATUS} by the deadline, and a line of log that says so", "waiting")
+@case(
+    "drain: a client that answers no close, --drain-seconds 2",
+    f"an exit with {CUT_OFF_STATUS} by the deadline, and a line of log that says so",
+    "waiting",
+)
 def cut_off(ctx):
     with ctx.fresh("--drain-seconds", "2") as server:
         with WebSocket(server.addr()) as socket:
@@ -156,6 +177,7 @@ def interrupt(ctx):
 @case("drain: a message that is being sent is finished", "its echo, then the close of 1001", "waiting")
 def finished(ctx):
     from websocket import NO_MASK, random_bytes
+
     payload = random_bytes(2 << 20)
     with ctx.fresh(*DRAIN) as server:
         with WebSocket(server.addr()) as socket:
@@ -166,7 +188,11 @@ def finished(ctx):
         expect(server.ended(5) == 0, "no exit with 0")
 
 
-@case("drain: --drain-notice-seconds 2", "503 from /health and new clients served for 2 s, then the listeners close", "waiting")
+@case(
+    "drain: --drain-notice-seconds 2",
+    "503 from /health and new clients served for 2 s, then the listeners close",
+    "waiting",
+)
 def notice(ctx):
     with ctx.fresh(*DRAIN, "--drain-notice-seconds", "2") as server:
         with WebSocket(server.addr(), seconds_max=8) as socket:

@@ -15,16 +15,23 @@ DRAINED = (0, CUT_OFF_STATUS)
 def fair(name):
     def run(ctx):
         wait = measure(ctx, name, NEIGHBOURS, SECONDS)
-        saw = (f"p50 {wait.p50 * 1e3:.1f} ms, p99 {wait.p99 * 1e3:.1f} ms of {wait.echoes}, "
-               f"/health {wait.health * 1e3:.0f} ms, drained in {wait.drain:.1f} s, status {wait.status}")
+        saw = (
+            f"p50 {wait.p50 * 1e3:.1f} ms, p99 {wait.p99 * 1e3:.1f} ms of {wait.echoes}, "
+            f"/health {wait.health * 1e3:.0f} ms, drained in {wait.drain:.1f} s, status {wait.status}"
+        )
         expect(wait.p50 <= P50_SECONDS_MAX, saw)
         expect(wait.p99 <= P99_SECONDS_MAX, saw)
         expect(wait.health <= HEALTH_SECONDS_MAX, saw)
         expect(wait.drain < DRAIN_SECONDS + 1, saw)
         expect(wait.status in DRAINED, saw)
         expect("stuck" not in wait.log, wait.log[-200:])
-    add_case(f"fairness: 50 neighbours: {KINDS[name].title}",
-             "a victim with p50 <= 10 ms and p99 <= 40 ms, /health in 50 ms, a drain in time", run, "alone")
+
+    add_case(
+        f"fairness: 50 neighbours: {KINDS[name].title}",
+        "a victim with p50 <= 10 ms and p99 <= 40 ms, /health in 50 ms, a drain in time",
+        run,
+        "alone",
+    )
 
 
 for name in KINDS:

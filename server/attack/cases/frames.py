@@ -4,23 +4,38 @@ import struct
 
 from harness import MIB, expect, read_to_end, reset
 from registry import add_case, case
-from websocket import (BINARY, CLOSE, CONTINUATION, DEFLATE, NO_MASK, PING, PONG, TEXT, WebSocket,
-                       close_frame, deflated, frame)
+from websocket import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    DEFLATE,
+    NO_MASK,
+    PING,
+    PONG,
+    TEXT,
+    WebSocket,
+    close_frame,
+    deflated,
+    frame,
+)
 
 
 def closed_with(name, sent, *codes, extensions=None, path="/echo"):
     """These bytes end the connection with a close frame of this code."""
+
     def run(ctx):
         server = ctx.server("--deflate", "takeover") if extensions else ctx.server()
         with WebSocket(server.addr(), path, extensions) as socket:
             socket.send(sent)
             code = socket.close_code()
             expect(code in codes, f"a close of {code}")
+
     add_case(f"frames: {name}", f"a close of {' or '.join(map(str, codes))}", run)
 
 
 def still_open(name, sent, *messages, extensions=None):
     """These bytes are answered by these messages, and the connection goes on."""
+
     def run(ctx):
         server = ctx.server("--deflate", "takeover") if extensions else ctx.server()
         with WebSocket(server.addr(), extensions=extensions) as socket:
@@ -29,6 +44,7 @@ def still_open(name, sent, *messages, extensions=None):
                 back = socket.message()
                 expect(back == message, f"{back[:40]!r} for {message[:40]!r}")
             socket.echo()
+
     add_case(f"frames: {name}", "an answer, and a connection that goes on", run)
 
 
@@ -38,9 +54,12 @@ for bit, rsv in [("RSV1", 4), ("RSV2", 2), ("RSV3", 1)]:
     closed_with(f"{bit} on a ping", frame(PING, rsv=rsv), 1002, extensions=DEFLATE)
     closed_with(f"{bit} on a close", frame(CLOSE, rsv=rsv), 1002)
 closed_with("RSV2 where messages are compressed", frame(TEXT, b"a", rsv=2), 1002, extensions=DEFLATE)
-closed_with("RSV1 on a continuation",
-            frame(TEXT, deflated(b"a"), fin=False, rsv=4) + frame(CONTINUATION, b"", rsv=4), 1002,
-            extensions=DEFLATE)
+closed_with(
+    "RSV1 on a continuation",
+    frame(TEXT, deflated(b"a"), fin=False, rsv=4) + frame(CONTINUATION, b"", rsv=4),
+    1002,
+    extensions=DEFLATE,
+)
 for opcode in [3, 4, 5, 6, 7, 11, 12, 13, 14, 15]:
     closed_with(f"opcode {opcode}", frame(opcode, b"a"), 1002)
 closed_with("opcode 3 within a message", frame(TEXT, b"a", fin=False) + frame(3), 1002)
@@ -58,10 +77,16 @@ closed_with("a length of 2^63 - 1", frame(BINARY, length=(1 << 63) - 1), 1009)
 closed_with("a length of 2^32", frame(BINARY, length=1 << 32), 1009)
 closed_with("a length of one more than the limit", frame(BINARY, length=16 * MIB + 1), 1009)
 closed_with("the same to the sink", frame(BINARY, length=16 * MIB + 1), 1009, path="/sink")
-closed_with("fragments that are together too long",
-            frame(BINARY, b"a", fin=False) + frame(CONTINUATION, length=16 * MIB), 1009)
-closed_with("fragments whose lengths overflow 64 bits",
-            frame(BINARY, b"a", fin=False) + frame(CONTINUATION, length=(1 << 63) - 1), 1009)
+closed_with(
+    "fragments that are together too long",
+    frame(BINARY, b"a", fin=False) + frame(CONTINUATION, length=16 * MIB),
+    1009,
+)
+closed_with(
+    "fragments whose lengths overflow 64 bits",
+    frame(BINARY, b"a", fin=False) + frame(CONTINUATION, length=(1 << 63) - 1),
+    1009,
+)
 still_open("a mask of zeros", frame(BINARY, b"plain", mask=NO_MASK), b"plain")
 
 # Section 5.4: fragments.
@@ -70,14 +95,27 @@ closed_with("a continuation of nothing that is not the last", frame(CONTINUATION
 closed_with("a continuation of a message that is whole", frame(TEXT, b"a") + frame(CONTINUATION), 1002)
 closed_with("a message within a message", frame(TEXT, b"a", fin=False) + frame(TEXT, b"b"), 1002)
 closed_with("a binary message within a text", frame(TEXT, b"a", fin=False) + frame(BINARY, b"b"), 1002)
-still_open("10,000 empty fragments",
-           frame(TEXT, b"a", fin=False) + frame(CONTINUATION, fin=False) * 10_000
-           + frame(CONTINUATION, b"b"), b"ab")
-still_open("a message of single bytes", frame(BINARY, b"a", fin=False)
-           + frame(CONTINUATION, b"a", fin=False) * 4998 + frame(CONTINUATION, b"a"), b"a" * 5000)
-still_open("pings between fragments",
-           (frame(TEXT, b"a", fin=False) + frame(PING, b"1") + frame(CONTINUATION, b"b", fin=False)
-            + frame(PONG, b"2") + frame(CONTINUATION, b"c")), b"abc")
+still_open(
+    "10,000 empty fragments",
+    frame(TEXT, b"a", fin=False) + frame(CONTINUATION, fin=False) * 10_000 + frame(CONTINUATION, b"b"),
+    b"ab",
+)
+still_open(
+    "a message of single bytes",
+    frame(BINARY, b"a", fin=False) + frame(CONTINUATION, b"a", fin=False) * 4998 + frame(CONTINUATION, b"a"),
+    b"a" * 5000,
+)
+still_open(
+    "pings between fragments",
+    (
+        frame(TEXT, b"a", fin=False)
+        + frame(PING, b"1")
+        + frame(CONTINUATION, b"b", fin=False)
+        + frame(PONG, b"2")
+        + frame(CONTINUATION, b"c")
+    ),
+    b"abc",
+)
 
 # Section 5.5: control frames.
 closed_with("a ping of 126 bytes", frame(PING, bytes(126)), 1002)
@@ -120,20 +158,28 @@ BAD_TEXT = {
 for name, text in BAD_TEXT.items():
     closed_with(f"text with {name}", frame(TEXT, text), 1007)
     closed_with(f"text with {name}, behind 70,000 bytes", frame(TEXT, b"a" * 70_000 + text), 1007)
-    closed_with(f"text with {name}, compressed", frame(TEXT, deflated(text), rsv=4), 1007,
-                extensions=DEFLATE)
-    closed_with(f"text with {name}, byte by byte in fragments",
-                frame(TEXT, fin=False) + b"".join(frame(CONTINUATION, text[n : n + 1], fin=False)
-                                                  for n in range(len(text)))
-                + frame(CONTINUATION), 1007)
+    closed_with(f"text with {name}, compressed", frame(TEXT, deflated(text), rsv=4), 1007, extensions=DEFLATE)
+    closed_with(
+        f"text with {name}, byte by byte in fragments",
+        frame(TEXT, fin=False)
+        + b"".join(frame(CONTINUATION, text[n : n + 1], fin=False) for n in range(len(text)))
+        + frame(CONTINUATION),
+        1007,
+    )
 closed_with("text that is wrong before its message ends", frame(TEXT, b"a\xff", fin=False), 1007)
-still_open("characters that are cut between fragments",
-           frame(TEXT, b"\xf0\x9f", fin=False) + frame(CONTINUATION, b"\x98", fin=False)
-           + frame(CONTINUATION, b"\x80"), b"\xf0\x9f\x98\x80")
+still_open(
+    "characters that are cut between fragments",
+    frame(TEXT, b"\xf0\x9f", fin=False)
+    + frame(CONTINUATION, b"\x98", fin=False)
+    + frame(CONTINUATION, b"\x80"),
+    b"\xf0\x9f\x98\x80",
+)
 
 
-@case("frames: cut off at each byte, by an end of the stream",
-      "the connection ends each time, with nothing but the echo of what was whole")
+@case(
+    "frames: cut off at each byte, by an end of the stream",
+    "the connection ends each time, with nothing but the echo of what was whole",
+)
 def cut_off(ctx):
     sent = frame(TEXT, b"whole", fin=False) + frame(CONTINUATION, b"x" * 200) + frame(PING, b"p")
     for cut in range(1, len(sent), 2):
@@ -163,8 +209,9 @@ def byte_by_byte(ctx):
 @case("frames: 10,000 pings of 125 bytes at once", "a pong for the last of them, and an echo")
 def many_pings(ctx):
     with WebSocket(ctx.server().addr()) as socket:
-        socket.send(b"".join(frame(PING, struct.pack(">I", n) + bytes(121), mask=NO_MASK)
-                             for n in range(10_000)))
+        socket.send(
+            b"".join(frame(PING, struct.pack(">I", n) + bytes(121), mask=NO_MASK) for n in range(10_000))
+        )
         while True:
             pong = socket.receive()
             expect(pong.opcode == PONG, f"opcode {pong.opcode}")
@@ -176,6 +223,7 @@ def many_pings(ctx):
 @case("frames: 100 connections that send random bytes", "each is closed, with 1002, 1007 or 1009")
 def random_frames(ctx):
     import random
+
     bytes_of = random.Random(1).randbytes
     for _ in range(100):
         with WebSocket(ctx.server().addr()) as socket:

@@ -2,7 +2,7 @@
 
 from harness import connect, expect, read_to_end
 from registry import add_case, case
-from websocket import (BINARY, DEFLATE, NO_MASK, WebSocket, deflated, frame, random_bytes, upgrade)
+from websocket import BINARY, DEFLATE, NO_MASK, WebSocket, deflated, frame, random_bytes, upgrade
 
 
 def ask(addr, request):
@@ -28,6 +28,7 @@ def answered(name, request, expected, header=None):
         head = ask(ctx.server().addr(), request)
         expect(status(head) == expected, head[:80] or "the end of the stream")
         expect(header is None or header.lower() in head.lower(), f"no {header} in {head!r}")
+
     add_case(f"handshake: {name}", f"{expected}{f' with {header}' if header else ''}", run)
 
 
@@ -51,7 +52,11 @@ answered("POST", upgrade().replace(b"GET", b"POST"), 405, "Allow: ")
 answered("an upgrade to h2c", upgrade().replace(b"websocket", b"h2c"), 426, "Upgrade: websocket")
 answered("no Upgrade", upgrade().replace(b"Upgrade: websocket\r\n", b""), 426)
 answered("no Connection", upgrade().replace(b"Connection: Upgrade\r\n", b""), 426)
-answered("Connection: keep-alive, Upgrade", upgrade().replace(b"Connection: Up", b"Connection: keep-alive, Up"), 101)
+answered(
+    "Connection: keep-alive, Upgrade",
+    upgrade().replace(b"Connection: Up", b"Connection: keep-alive, Up"),
+    101,
+)
 answered("websocket in capitals", upgrade().replace(b"websocket", b"WEBSOCKET"), 101)
 answered("an upgrade to a path that is not there", upgrade("/nowhere"), 404)
 answered("an upgrade of /health", upgrade("/health"), 200)
@@ -64,8 +69,10 @@ def origin(name, value, *expected, extra=()):
         server = ctx.server("--origins", PAGE)
         head = ask(server.addr(), upgrade(origin=value, extra=extra))
         expect(status(head) in expected, head[:80])
-    add_case(f"handshake: {name}, where pages of {PAGE} alone may connect",
-             " or ".join(map(str, expected)), run)
+
+    add_case(
+        f"handshake: {name}, where pages of {PAGE} alone may connect", " or ".join(map(str, expected)), run
+    )
 
 
 origin("a page of it", PAGE, 101)
@@ -81,21 +88,33 @@ origin("a page that says both, the good first", PAGE, 400, 403, extra=["Origin: 
 
 def not_agreed(name, offer):
     """An offer that is none: the connection is not compressed, and works."""
+
     def run(ctx):
         with WebSocket(ctx.server("--deflate", "takeover").addr(), extensions=offer) as socket:
             expect(socket.agreed is None, f"agreed: {socket.agreed}")
             socket.echo(b"as it is")
+
     add_case(f"handshake: the offer {name}", "an upgrade without it, that works", run)
 
 
-for offer in ["permessage-deflate; client_max_window_bits=7", "permessage-deflate; client_max_window_bits=16",
-              "permessage-deflate; client_max_window_bits=08", "permessage-deflate; server_max_window_bits",
-              "permessage-deflate; server_max_window_bits=0", "permessage-deflate; server_max_window_bits=-9",
-              "permessage-deflate; server_max_window_bits=99999999999999999999",
-              "permessage-deflate; server_max_window_bits=10; server_max_window_bits=10",
-              "permessage-deflate; server_no_context_takeover=1", "permessage-deflate; unknown",
-              "permessage-deflate; =", "permessage-deflate; client_max_window_bits=\"", "permessage-bzip2",
-              "x-webkit-deflate-frame", ";;;,,,", "permessage-deflate" + "; a" * 2000]:
+for offer in [
+    "permessage-deflate; client_max_window_bits=7",
+    "permessage-deflate; client_max_window_bits=16",
+    "permessage-deflate; client_max_window_bits=08",
+    "permessage-deflate; server_max_window_bits",
+    "permessage-deflate; server_max_window_bits=0",
+    "permessage-deflate; server_max_window_bits=-9",
+    "permessage-deflate; server_max_window_bits=99999999999999999999",
+    "permessage-deflate; server_max_window_bits=10; server_max_window_bits=10",
+    "permessage-deflate; server_no_context_takeover=1",
+    "permessage-deflate; unknown",
+    "permessage-deflate; =",
+    'permessage-deflate; client_max_window_bits="',
+    "permessage-bzip2",
+    "x-webkit-deflate-frame",
+    ";;;,,,",
+    "permessage-deflate" + "; a" * 2000,
+]:
     not_agreed(offer if len(offer) < 90 else f"{offer[:22]} and 2,000 parameters", offer)
 
 
@@ -111,8 +130,8 @@ def window(side, bits):
                     socket.send(frame(BINARY, payload, mask=NO_MASK))
                 back = socket.message()
                 expect(back == payload, f"{len(back)} other bytes for {len(payload)}, with {socket.agreed}")
-    add_case(f"handshake: {side}_max_window_bits={bits}",
-             "echoes, compressed as agreed or not at all", run)
+
+    add_case(f"handshake: {side}_max_window_bits={bits}", "echoes, compressed as agreed or not at all", run)
 
 
 for bits in range(8, 16):
@@ -120,8 +139,10 @@ for bits in range(8, 16):
     window("client", bits)
 
 
-@case("handshake: a window that cannot be sent with is not agreed to",
-      "with server_max_window_bits=8, no agreement, or answers that are compressed")
+@case(
+    "handshake: a window that cannot be sent with is not agreed to",
+    "with server_max_window_bits=8, no agreement, or answers that are compressed",
+)
 def unsendable_window(ctx):
     offer = f"{DEFLATE}; server_max_window_bits=8"
     with WebSocket(ctx.server("--deflate", "takeover").addr(), extensions=offer) as socket:
@@ -129,8 +150,10 @@ def unsendable_window(ctx):
             return
         socket.send(frame(BINARY, deflated(bytes(100_000), 9), rsv=4))
         back = socket.receive()
-        expect(back.rsv == 4 and len(back.payload) < 10_000,
-               f"{socket.agreed}, and an answer of {len(back.payload)} bytes for 100,000 zeros")
+        expect(
+            back.rsv == 4 and len(back.payload) < 10_000,
+            f"{socket.agreed}, and an answer of {len(back.payload)} bytes for 100,000 zeros",
+        )
 
 
 @case("handshake: 60 offers in as many headers", "101, and the first that is good is agreed to")

@@ -30,6 +30,7 @@ def answers(name, request, *statuses):
         said = say(ctx, request)
         expect(status(said) in statuses, said[:80])
         expect(said.count(b"HTTP/1.") == 1, f"several answers: {said[:300]!r}")
+
     add_case(f"http: {name}", expects, run)
 
 
@@ -66,7 +67,9 @@ answers("a path with two slashes", get("//health"), 404, 400)
 answers("a fragment in the target", get("/health#x"), 400, 404, 200)
 answers("bytes of Latin 1 in the target", get("/h\xe9"), 400, 404)
 answers("a thousand empty lines first", b"\r\n" * 1000 + get(), 200, 400)
-answers("a TLS hello where HTTP is spoken", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\xaa" * 60, 400)
+answers(
+    "a TLS hello where HTTP is spoken", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\xaa" * 60, 400
+)
 answers("the banner of SSH", b"SSH-2.0-OpenSSH_9.6\r\n\r\n", 400)
 answers("bytes that mean nothing", bytes(range(128, 256)) * 8, 400)
 
@@ -96,22 +99,54 @@ answers("a megabyte of one header line, without an end", b"GET / HTTP/1.1\r\nX: 
 # One request must never be taken for two.
 BEHIND = b"GET /health HTTP/1.1\r\nHost: b\r\n\r\n"
 answers("two requests at once", get() + BEHIND, 200)
-answers("a request in a body that is announced", get("/health", f"Content-Length: {len(BEHIND)}") + BEHIND, 200, 400)
-answers("a request in a chunk", get("/health", "Transfer-Encoding: chunked") + b"22\r\n" + BEHIND + b"\r\n0\r\n\r\n", 200, 400)
-answers("a length and chunks", get("/health", "Content-Length: 4", "Transfer-Encoding: chunked") + b"0\r\n\r\n" + BEHIND, 200, 400)
+answers(
+    "a request in a body that is announced",
+    get("/health", f"Content-Length: {len(BEHIND)}") + BEHIND,
+    200,
+    400,
+)
+answers(
+    "a request in a chunk",
+    get("/health", "Transfer-Encoding: chunked") + b"22\r\n" + BEHIND + b"\r\n0\r\n\r\n",
+    200,
+    400,
+)
+answers(
+    "a length and chunks",
+    get("/health", "Content-Length: 4", "Transfer-Encoding: chunked") + b"0\r\n\r\n" + BEHIND,
+    200,
+    400,
+)
 answers("two lengths", get("/health", "Content-Length: 5", "Content-Length: 6") + b"12345" + BEHIND, 200, 400)
 answers("a length below zero", get("/health", "Content-Length: -1") + BEHIND, 200, 400)
 answers("a length with a sign", get("/health", "Content-Length: +5") + b"12345" + BEHIND, 200, 400)
-answers("a length of twenty digits", get("/health", "Content-Length: 99999999999999999999") + BEHIND, 200, 400)
-answers("a space before the colon of the encoding", get("/health", "Transfer-Encoding : chunked") + b"0\r\n\r\n" + BEHIND, 400)
+answers(
+    "a length of twenty digits", get("/health", "Content-Length: 99999999999999999999") + BEHIND, 200, 400
+)
+answers(
+    "a space before the colon of the encoding",
+    get("/health", "Transfer-Encoding : chunked") + b"0\r\n\r\n" + BEHIND,
+    400,
+)
 answers("a POST with a body", get("/echo", "Content-Length: 34", method="POST") + BEHIND, 405)
 answers("keep-alive is not taken for a promise", get("/health", "Connection: keep-alive") + BEHIND, 200)
 
 # What the server has.
 answers("a path that is not there", get("/nowhere"), 404)
 answers("a WebSocket's path without an upgrade", get("/echo"), 426)
-for query in ["messages=1", "bytes=-1", "bytes=1x", "bytes=18446744073709551616", "bytes=16777217",
-              "bytes=1&batch=0", "bytes=1&bytes=1", "bytes=1&more=1", "bytes=%31", "=", "bytes"]:
+for query in [
+    "messages=1",
+    "bytes=-1",
+    "bytes=1x",
+    "bytes=18446744073709551616",
+    "bytes=16777217",
+    "bytes=1&batch=0",
+    "bytes=1&bytes=1",
+    "bytes=1&more=1",
+    "bytes=%31",
+    "=",
+    "bytes",
+]:
     answers(f"a source of {query}", upgrade(f"/source?{query}"), 400)
 
 

@@ -35,7 +35,11 @@ def admin(ctx):
         server.check()
 
 
-@case("places: all taken by WebSockets", "/health by --admin within 0.5 s, and a place once one is free", "alone")
+@case(
+    "places: all taken by WebSockets",
+    "/health by --admin within 0.5 s, and a place once one is free",
+    "alone",
+)
 def admin_beside_websockets(ctx):
     with ctx.fresh("--connections-max", "10", listeners=("http", "admin")) as server:
         sockets = [WebSocket(server.addr()) for _ in range(10)]
@@ -84,7 +88,11 @@ def shared_places(ctx):
 PER_ADDRESS = ("--connections-per-address-max", "8")
 
 
-@case("addresses: 30 connections from one address of which 8 may be", "8 that work, and 22 that are ended at once", "alone")
+@case(
+    "addresses: 30 connections from one address of which 8 may be",
+    "8 that work, and 22 that are ended at once",
+    "alone",
+)
 def per_address(ctx):
     with ctx.fresh(*PER_ADDRESS) as server:
         sockets, refused = [], 0
@@ -137,7 +145,11 @@ def few_descriptors(server, spare):
     server.limit(resource.RLIMIT_NOFILE, server.descriptors() + spare)
 
 
-@case("descriptors: used up by 60 clients where there are 20", "those that are accepted work, and all is well once they go", "alone")
+@case(
+    "descriptors: used up by 60 clients where there are 20",
+    "those that are accepted work, and all is well once they go",
+    "alone",
+)
 def descriptors(ctx):
     with ctx.fresh(listeners=("http", "echo")) as server:
         server.health()

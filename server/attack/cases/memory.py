@@ -14,24 +14,36 @@ def bounded(name):
         peak = measure(ctx.setup, name)
         expect(peak.peak <= LIMIT_BYTES, f"{peak.peak / MIB:.0f} MiB")
         expect(peak.neighbour is None, f"a client that behaves: {peak.neighbour}")
-    add_case(f"memory: {name}",
-             f"at most {LIMIT_BYTES // MIB} MiB with --memory-max {BUDGET_BYTES // MIB} MiB, "
-             "and a newcomer served", run, "alone")
+
+    add_case(
+        f"memory: {name}",
+        f"at most {LIMIT_BYTES // MIB} MiB with --memory-max {BUDGET_BYTES // MIB} MiB, "
+        "and a newcomer served",
+        run,
+        "alone",
+    )
 
 
 for name in ATTACKS:
     bounded(name)
 
 
-@case("memory: an attack that is repeated ten times", "a peak that does not grow by more than 16 MiB", "alone")
+@case(
+    "memory: an attack that is repeated ten times", "a peak that does not grow by more than 16 MiB", "alone"
+)
 def repeated(ctx):
     from memory import upgraded, push, close
+
     with ctx.fresh("--memory-max", str(BUDGET_BYTES)) as server:
         peaks = []
         for _ in range(10):
             sockets = upgraded(server, 30)
-            push([socket.sock for socket in sockets], [frame(BINARY, bytes(MIB), mask=NO_MASK)] * 30,
-                 8 * MIB, 0.5)
+            push(
+                [socket.sock for socket in sockets],
+                [frame(BINARY, bytes(MIB), mask=NO_MASK)] * 30,
+                8 * MIB,
+                0.5,
+            )
             close(sockets)
             time.sleep(0.1)
             peaks.append(server.peak_bytes())
@@ -39,8 +51,11 @@ def repeated(ctx):
         expect(peaks[-1] - peaks[1] <= 16 * MIB, [peak // MIB for peak in peaks])
 
 
-@case("memory: an allocation that fails (RLIMIT_AS)",
-      "it ends the connections that asked for it; /health and others' echoes go on", "alone")
+@case(
+    "memory: an allocation that fails (RLIMIT_AS)",
+    "it ends the connections that asked for it; /health and others' echoes go on",
+    "alone",
+)
 def failed_allocation(ctx):
     with ctx.fresh() as server:
         bystander = WebSocket(server.addr())
@@ -58,7 +73,9 @@ def failed_allocation(ctx):
             except OSError:
                 pass
         time.sleep(0.5)
-        expect(server.is_alive(), f"the server has ended with {server.process.returncode}: {server.log()[-120:]}")
+        expect(
+            server.is_alive(), f"the server has ended with {server.process.returncode}: {server.log()[-120:]}"
+        )
         bystander.echo(b"unharmed")
         for socket in sockets:
             socket.close()
@@ -67,11 +84,15 @@ def failed_allocation(ctx):
         bystander.close()
 
 
-@case("memory: allocations that fail for messages in fragments (RLIMIT_AS)",
-      "they end the connections that asked; /health goes on", "alone")
+@case(
+    "memory: allocations that fail for messages in fragments (RLIMIT_AS)",
+    "they end the connections that asked; /health goes on",
+    "alone",
+)
 def failed_growth(ctx):
     from memory import upgraded, push, close
     from websocket import CONTINUATION
+
     with ctx.fresh() as server:
         server.health()
         server.limit(resource.RLIMIT_AS, server.address_space_bytes() + 40 * MIB)
@@ -81,7 +102,9 @@ def failed_growth(ctx):
         piece = frame(CONTINUATION, bytes(60_000), fin=False, mask=NO_MASK)
         push([socket.sock for socket in sockets], [piece] * 20, 15 * MIB)
         time.sleep(0.5)
-        expect(server.is_alive(), f"the server has ended with {server.process.returncode}: {server.log()[-120:]}")
+        expect(
+            server.is_alive(), f"the server has ended with {server.process.returncode}: {server.log()[-120:]}"
+        )
         close(sockets)
         time.sleep(0.2)
         server.check()

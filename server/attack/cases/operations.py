@@ -20,8 +20,9 @@ HTTP = ("--http", "127.0.0.1:0")
 def start(ctx, *options, seconds_max=8):
     """Has the server end by itself; its status, and what it said to standard error."""
     command = [str(ctx.setup.binary), "--runtime", ctx.runtime, *options]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         said, errors = process.communicate(timeout=seconds_max)
     except subprocess.TimeoutExpired as error:
@@ -34,6 +35,7 @@ def start(ctx, *options, seconds_max=8):
 
 def refused(name, *options, names=None):
     """Options that no server can mean: a sentence, and an exit with a status that is no crash's."""
+
     def run(ctx):
         status, errors, said = start(ctx, *options)
         expect(status in (1, 2), f"an exit with {status}: {first_line(errors)}")
@@ -43,6 +45,7 @@ def refused(name, *options, names=None):
         expect("listening" not in said, f"it listened: {said!r}")
         expect(errors.strip(), "no word why")
         expect(names is None or names in errors, first_line(errors))
+
     add_case(f"options: {name}", "a sentence and an exit with 1 or 2", run)
 
 
@@ -72,9 +75,27 @@ refused("a runtime that is not there", *HTTP, "--runtime", "nonsense")
 refused("an option that is not there", *HTTP, "--nonsense", names="unexpected argument")
 refused("TLS without a certificate", "--https", "127.0.0.1:0")
 refused("a certificate without TLS", *HTTP, "--tls-cert", "x", "--tls-key", "y")
-refused("a certificate that is not there", "--https", "127.0.0.1:0", "--tls-cert", "/nowhere", "--tls-key", "/nowhere")
-refused("a certificate that is a folder", "--https", "127.0.0.1:0", "--tls-cert", "/", "--tls-key", "/", names="/")
-refused("a certificate that is empty", "--https", "127.0.0.1:0", "--tls-cert", "/dev/null", "--tls-key", "/dev/null")
+refused(
+    "a certificate that is not there",
+    "--https",
+    "127.0.0.1:0",
+    "--tls-cert",
+    "/nowhere",
+    "--tls-key",
+    "/nowhere",
+)
+refused(
+    "a certificate that is a folder", "--https", "127.0.0.1:0", "--tls-cert", "/", "--tls-key", "/", names="/"
+)
+refused(
+    "a certificate that is empty",
+    "--https",
+    "127.0.0.1:0",
+    "--tls-cert",
+    "/dev/null",
+    "--tls-key",
+    "/dev/null",
+)
 refused("a file that is not there", "--config", "/nowhere", names="/nowhere")
 refused("a file that is a folder", "--config", "/", names="/")
 
@@ -85,14 +106,17 @@ def bad_file(name, content):
             file.write(content)
             file.flush()
             status, errors, _ = start(ctx, "--config", file.name)
-            expect(status in (1, 2) and "panicked" not in errors, f"an exit with {status}: {first_line(errors)}")
+            expect(
+                status in (1, 2) and "panicked" not in errors, f"an exit with {status}: {first_line(errors)}"
+            )
             expect(file.name in errors, first_line(errors))
+
     add_case(f"file: {name}", "a sentence that names the file", run)
 
 
 bad_file("no TOML", b"http = [")
 bad_file("an option that is not there", b'http = "127.0.0.1:0"\nnonsense = 1\n')
-bad_file("an option twice", b'workers = 1\nworkers = 2\n')
+bad_file("an option twice", b"workers = 1\nworkers = 2\n")
 bad_file("a number where an address is meant", b"http = 80\n")
 bad_file("a number below none", b'http = "127.0.0.1:0"\nworkers = -1\n')
 bad_file("a number beyond 64 bits", b'http = "127.0.0.1:0"\nworkers = 99999999999999999999\n')
@@ -104,6 +128,7 @@ bad_file("a table where an option is meant", b"[http]\naddr = 1\n")
 
 def absurd_but_fine(name, *options):
     """Options that are far from any use, and mean something all the same."""
+
     def run(ctx):
         with ctx.fresh(*options) as server:
             with WebSocket(server.addr()) as websocket:
@@ -112,6 +137,7 @@ def absurd_but_fine(name, *options):
             server.signal(signal.SIGTERM)
             status = server.ended(3)
             expect(status == 0, f"an exit with {status}: {server.log()[-200:]}")
+
     add_case(f"options: {name}", "a server that serves, and ends with 0", run)
 
 
@@ -148,6 +174,7 @@ def files_of_its_own(ctx):
 
 def hangup(name, spoil):
     """SIGHUP with files like these: the certificate stays, and later signals are heard."""
+
     def run(ctx):
         with files_of_its_own(ctx) as (server, cert, key):
             spoil(cert, key)
@@ -159,7 +186,10 @@ def hangup(name, spoil):
             server.check("after SIGHUP")
             server.signal(signal.SIGTERM)
             status = server.ended(4)
-            expect(status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}")
+            expect(
+                status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}"
+            )
+
     add_case(f"signals: SIGHUP, and {name}", "the certificate stays, and SIGTERM ends it", run)
 
 
@@ -180,12 +210,16 @@ hangup("the certificate is 16 MiB of text", lambda cert, key: cert.write_text("n
 def smallest_pipe():
     reading, writing = os.pipe()
     import fcntl
+
     fcntl.fcntl(writing, 1031, 4096)  # F_SETPIPE_SZ
     return reading, writing
 
 
-@case("logs: standard error is a pipe that nobody reads, and fills up",
-      "/health and echoes go on, and SIGTERM ends it", "alone")
+@case(
+    "logs: standard error is a pipe that nobody reads, and fills up",
+    "/health and echoes go on, and SIGTERM ends it",
+    "alone",
+)
 def stuck_log(ctx):
     reading, writing = smallest_pipe()
     try:
@@ -199,13 +233,18 @@ def stuck_log(ctx):
                 websocket.echo()
             server.signal(signal.SIGTERM)
             status = server.ended(4)
-            expect(status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}")
+            expect(
+                status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}"
+            )
     finally:
         os.close(reading)
 
 
-@case("logs: the same, and each connection is logged (--log-level debug)",
-      "/health goes on, and SIGTERM ends it", "alone")
+@case(
+    "logs: the same, and each connection is logged (--log-level debug)",
+    "/health goes on, and SIGTERM ends it",
+    "alone",
+)
 def stuck_log_of_workers(ctx):
     reading, writing = smallest_pipe()
     try:
@@ -218,7 +257,9 @@ def stuck_log_of_workers(ctx):
             server.health()
             server.signal(signal.SIGTERM)
             status = server.ended(4)
-            expect(status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}")
+            expect(
+                status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}"
+            )
     finally:
         os.close(reading)
 
@@ -238,7 +279,11 @@ def closed_log(ctx):
         expect(status == 0, f"an exit with {status}")
 
 
-@case("logs: bad clients, 2,000 of them within a second or two", "at most 40 lines at the default level", "alone")
+@case(
+    "logs: bad clients, 2,000 of them within a second or two",
+    "at most 40 lines at the default level",
+    "alone",
+)
 def loud_clients(ctx):
     with ctx.fresh() as server:
         for n in range(2000):
@@ -257,10 +302,25 @@ def servers_on_one_port(ctx):
             chosen.bind(("127.0.0.1", 0))
             port = chosen.getsockname()[1]
         # Each stops before it becomes the server, so that all go on at once.
-        command = ["sh", "-c", 'kill -STOP $$; exec "$@"', "sh", str(ctx.setup.binary),
-                   "--runtime", ctx.runtime, "--workers", "1", "--http", f"127.0.0.1:{port}"]
-        started = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                    stderr=subprocess.DEVNULL) for _ in range(3)]
+        command = [
+            "sh",
+            "-c",
+            'kill -STOP $$; exec "$@"',
+            "sh",
+            str(ctx.setup.binary),
+            "--runtime",
+            ctx.runtime,
+            "--workers",
+            "1",
+            "--http",
+            f"127.0.0.1:{port}",
+        ]
+        started = [
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            for _ in range(3)
+        ]
         try:
             for process in started:
                 os.waitpid(process.pid, os.WUNTRACED)

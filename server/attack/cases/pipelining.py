@@ -5,8 +5,18 @@ import time
 
 from harness import MIB, expect
 from registry import add_case
-from websocket import BINARY, DEFLATE, NO_MASK, Ended, WebSocket, close_frame, deflated, frame, \
-    parse, random_bytes
+from websocket import (
+    BINARY,
+    DEFLATE,
+    NO_MASK,
+    Ended,
+    WebSocket,
+    close_frame,
+    deflated,
+    frame,
+    parse,
+    random_bytes,
+)
 
 SECONDS_MAX = 25
 
@@ -19,8 +29,10 @@ def exchange(socket, sent, count):
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
         while True:
-            expect(time.monotonic() < deadline,
-                   f"{len(frames)} of {count} messages after {SECONDS_MAX} s, {len(out)} bytes unsent")
+            expect(
+                time.monotonic() < deadline,
+                f"{len(frames)} of {count} messages after {SECONDS_MAX} s, {len(out)} bytes unsent",
+            )
             for _, events in selector.select(1):
                 if events & selectors.EVENT_WRITE:
                     try:
@@ -58,6 +70,7 @@ def whole(socket, frames, count, payload):
             back = socket.inflater.decompress(back + b"\0\0\xff\xff")
             if "server_no_context_takeover" in (socket.agreed or ""):
                 import zlib
+
                 socket.inflater = zlib.decompressobj(-15)
         expect(back == payload, "another message than was sent")
 
@@ -84,6 +97,7 @@ def pipelined(name, count, size, kind, how=None, window=None, tls=False):
                     frames = exchange(socket, sent, count)
                 whole(socket, frames, count, payload)
             server.check()
+
     add_case(f"pipelining: {name}", f"{count} echoes and a close of 1000", run, "alone")
 
 
@@ -91,6 +105,7 @@ def sequential(socket, sent, count):
     """The same over TLS, whose sockets one thread at a time may use: what the client sends is what a
     connection buffers without a read."""
     import threading
+
     writer = threading.Thread(target=socket.send, args=(sent,), daemon=True)
     writer.start()
     frames = []
@@ -104,10 +119,22 @@ for kind in ["random", "words"]:
     pipelined(f"30 messages of 1 MiB, {kind}", 30, MIB, kind)
     pipelined(f"2 messages of 10 MiB, {kind}", 2, 10 * MIB, kind)
     for window in [8, 9, 10, 15]:
-        pipelined(f"30 messages of 1 MiB, {kind}, --deflate takeover, a window of {window} bits",
-                  30, MIB, kind, "takeover", window)
-        pipelined(f"2 messages of 10 MiB, {kind}, --deflate takeover, a window of {window} bits",
-                  2, 10 * MIB, kind, "takeover", window)
+        pipelined(
+            f"30 messages of 1 MiB, {kind}, --deflate takeover, a window of {window} bits",
+            30,
+            MIB,
+            kind,
+            "takeover",
+            window,
+        )
+        pipelined(
+            f"2 messages of 10 MiB, {kind}, --deflate takeover, a window of {window} bits",
+            2,
+            10 * MIB,
+            kind,
+            "takeover",
+            window,
+        )
     pipelined(f"30 messages of 1 MiB, {kind}, --deflate shared", 30, MIB, kind, "shared")
 pipelined("2 messages of 16 MiB", 2, 16 * MIB, "random")
 pipelined("100,000 messages of 1 byte", 100_000, 1, "random")

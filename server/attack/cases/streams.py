@@ -10,6 +10,7 @@ from websocket import random_bytes
 
 def ends(name, service, sent, expects="an end of the stream", half_close=False):
     """These bytes end the connection, without an answer."""
+
     def run(ctx):
         with connect(ctx.server().addr(service)) as sock:
             sock.sendall(sent)
@@ -17,6 +18,7 @@ def ends(name, service, sent, expects="an end of the stream", half_close=False):
                 sock.shutdown(1)
             said = read_to_end(sock)
         expect(said == b"", f"an answer: {said[:40]!r}")
+
     add_case(f"{service}: {name}", expects, run)
 
 
@@ -63,7 +65,7 @@ def echo_of_much(ctx):
         out = memoryview(sent)
         try:
             while out:
-                out = out[sock.send(out):]
+                out = out[sock.send(out) :]
         except TimeoutError:
             pass  # the server waits for us to read: back-pressure
         expect(len(out) > 0 or len(sent) < 12 * MIB, "the server takes without a bound")
@@ -73,7 +75,7 @@ def echo_of_much(ctx):
             if out:
                 sock.setblocking(False)
                 try:
-                    out = out[sock.send(out):]
+                    out = out[sock.send(out) :]
                 except BlockingIOError:
                     pass
                 sock.settimeout(5)
@@ -84,6 +86,7 @@ def echo_of_much(ctx):
 
 
 for service in ["echo", "sink", "source"]:
+
     @case(f"{service}: 300 connections that are reset at once", "a server that is well")
     def resets(ctx, service=service):
         for n in range(300):
@@ -95,6 +98,7 @@ for service in ["echo", "sink", "source"]:
     @case(f"{service}: out-of-band data", "a server that is well")
     def urgent(ctx, service=service):
         from socket import MSG_OOB
+
         with connect(ctx.server().addr(service)) as sock:
             for _ in range(50):
                 sock.send(b"!", MSG_OOB)

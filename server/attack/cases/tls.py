@@ -58,6 +58,7 @@ def alerts(said):
 
 def told(name, make, *descriptions, listener="echo-tls"):
     """Bytes in place of a handshake: answered by an alert, then the end."""
+
     def run(ctx):
         begun = time.monotonic()
         with connect(server(ctx).addr(listener)) as sock:
@@ -69,6 +70,7 @@ def told(name, make, *descriptions, listener="echo-tls"):
         seen = alerts(said)
         expect(len(seen) == 1, f"alerts {seen} in {said[:40]!r} after {time.monotonic() - begun:.1f} s")
         expect(not descriptions or seen[0] in (None, *descriptions), f"alert {seen[0]}")
+
     expects = f"alert {' or '.join(map(str, descriptions))}" if descriptions else "an alert"
     add_case(f"tls: {name}", f"{expects}, then the end of the stream", run)
 
@@ -82,42 +84,85 @@ told("plain text", lambda _: b"hello, is anybody there?\n" * 4)
 told("zeros", lambda _: bytes(500))
 told("a record of a type that is not there", lambda _: record(99, b"abc"))
 told("a record of 18,433 bytes", lambda _: record(HANDSHAKE, bytes(18_433)), 22, 50, 10, 47)
-told("a record that announces 65,535 bytes", lambda _: record(HANDSHAKE, b"\1" * 100, length=65_535), 22, 50, 47)
+told(
+    "a record that announces 65,535 bytes",
+    lambda _: record(HANDSHAKE, b"\1" * 100, length=65_535),
+    22,
+    50,
+    47,
+)
 told("a record of version 2.0", lambda _: record(HANDSHAKE, b"\1\0\0\0", version=b"\2\0"), 70, 47, 50)
 told("application data first", lambda _: record(APPLICATION, b"hello"), 10)
 told("a Finished first", lambda _: record(HANDSHAKE, handshake_message(20, 12, bytes(12))), 10)
 told("a ServerHello", lambda _: record(HANDSHAKE, handshake_message(2, 38, bytes(38))), 10, 47, 50)
 told("an empty handshake record", lambda _: record(HANDSHAKE, b"") * 5)
 told("a hello of 16 MiB, announced", lambda _: record(HANDSHAKE, handshake_message(1, 0xFFFFFF, bytes(1000))))
-told("a hello of 16 MiB, of which 100 KiB come",
-     lambda _: record(HANDSHAKE, handshake_message(1, 0xFFFFFF, bytes(16_000))) + record(HANDSHAKE, bytes(16_000)) * 6)
-told("a hello of 64 KiB of nothing", lambda _: record(HANDSHAKE, handshake_message(1, 65_000, bytes(16_000)))
-     + record(HANDSHAKE, bytes(16_334)) * 3)
+told(
+    "a hello of 16 MiB, of which 100 KiB come",
+    lambda _: record(HANDSHAKE, handshake_message(1, 0xFFFFFF, bytes(16_000)))
+    + record(HANDSHAKE, bytes(16_000)) * 6,
+)
+told(
+    "a hello of 64 KiB of nothing",
+    lambda _: record(HANDSHAKE, handshake_message(1, 65_000, bytes(16_000)))
+    + record(HANDSHAKE, bytes(16_334)) * 3,
+)
 told("a hello of zeros", lambda _: record(HANDSHAKE, handshake_message(1, 200, bytes(200))))
-told("a hello that goes on with nonsense", lambda ctx: record(
-    HANDSHAKE, handshake_message(1, 200, hello(ctx)[9:60].ljust(200, b"\xff"))))
+told(
+    "a hello that goes on with nonsense",
+    lambda ctx: record(HANDSHAKE, handshake_message(1, 200, hello(ctx)[9:60].ljust(200, b"\xff"))),
+)
 told("a hello in which a length is wrong", lambda ctx: (lambda h: h[:43] + b"\xff" + h[44:])(hello(ctx)))
-told("a hello for TLS 1.1 at most", lambda _: record(HANDSHAKE, handshake_message(
-    1, 43, b"\3\2" + bytes(32) + b"\0" + b"\0\2\xc0\x13" + b"\1\0" + b"\0\0")), 70, 40, 47, 50)
-told("no cipher in common", lambda _: record(HANDSHAKE, handshake_message(
-    1, 43, b"\3\3" + bytes(32) + b"\0" + b"\0\2\0\1" + b"\1\0" + b"\0\0")), 40, 47, 70, 109)
+told(
+    "a hello for TLS 1.1 at most",
+    lambda _: record(
+        HANDSHAKE, handshake_message(1, 43, b"\3\2" + bytes(32) + b"\0" + b"\0\2\xc0\x13" + b"\1\0" + b"\0\0")
+    ),
+    70,
+    40,
+    47,
+    50,
+)
+told(
+    "no cipher in common",
+    lambda _: record(
+        HANDSHAKE, handshake_message(1, 43, b"\3\3" + bytes(32) + b"\0" + b"\0\2\0\1" + b"\1\0" + b"\0\0")
+    ),
+    40,
+    47,
+    70,
+    109,
+)
 told("h2 alone by ALPN", lambda ctx: hello(ctx, alpn=["h2"]), 120, listener="https")
 told("an SSLv2 hello", lambda _: b"\x80\x2e\1\0\2\0\x15\0\0\0\x10" + bytes(40))
 told("1,000 warnings first", lambda _: record(ALERT, b"\1\x64") * 1000)
 told("1,000 empty alerts", lambda _: record(ALERT, b"") * 1000)
 told("100 ChangeCipherSpecs first", lambda _: record(CHANGE_CIPHER, b"\1") * 100)
 told("bytes that are no record behind the hello", lambda ctx: hello(ctx) + b"\xff" * 100)
-told("a part of a message behind the hello, in its record",
-     lambda ctx: record(HANDSHAKE, hello(ctx)[5:] + b"\1\0\0"))
+told(
+    "a part of a message behind the hello, in its record",
+    lambda ctx: record(HANDSHAKE, hello(ctx)[5:] + b"\1\0\0"),
+)
 told("a second hello in the record of the hello", lambda ctx: record(HANDSHAKE, hello(ctx)[5:] * 2))
-told("the same with TLS 1.2", lambda ctx: record(HANDSHAKE, hello(
-    ctx, context={"maximum_version": ssl.TLSVersion.TLSv1_2})[5:] * 2))
-told("bytes that are no record behind the hello, with TLS 1.2", lambda ctx: hello(
-    ctx, context={"maximum_version": ssl.TLSVersion.TLSv1_2}) + b"\xff" * 100)
+told(
+    "the same with TLS 1.2",
+    lambda ctx: record(HANDSHAKE, hello(ctx, context={"maximum_version": ssl.TLSVersion.TLSv1_2})[5:] * 2),
+)
+told(
+    "bytes that are no record behind the hello, with TLS 1.2",
+    lambda ctx: hello(ctx, context={"maximum_version": ssl.TLSVersion.TLSv1_2}) + b"\xff" * 100,
+)
 told("a second hello behind the hello", lambda ctx: hello(ctx) * 2)
-told("application data behind the hello, in the clear", lambda ctx: hello(ctx) + record(APPLICATION, b"GET / HTTP/1.1"))
-told("a warning in each gap of a hello", lambda ctx: b"".join(
-    record(HANDSHAKE, bytes([byte])) + record(ALERT, b"\1\x64") for byte in hello(ctx)[5:]))
+told(
+    "application data behind the hello, in the clear",
+    lambda ctx: hello(ctx) + record(APPLICATION, b"GET / HTTP/1.1"),
+)
+told(
+    "a warning in each gap of a hello",
+    lambda ctx: b"".join(
+        record(HANDSHAKE, bytes([byte])) + record(ALERT, b"\1\x64") for byte in hello(ctx)[5:]
+    ),
+)
 
 
 @case("tls: a fatal alert of the client's in place of a hello", "an end of the stream at once")
@@ -143,7 +188,10 @@ def hello_in_bytes(ctx):
     expect(said[:1] == b"\x16", f"{said[:20]!r}")
 
 
-@case("tls: a hello that is cut off anywhere, by an end of the stream", "an end each time, with nothing or an alert")
+@case(
+    "tls: a hello that is cut off anywhere, by an end of the stream",
+    "an end each time, with nothing or an alert",
+)
 def cut_off(ctx):
     whole = hello(ctx)
     for cut in range(0, len(whole), 7):
@@ -217,6 +265,7 @@ def broken_later(name, make, *expected):
                 session.sock.sendall(make(session))
                 reason = session.end()
             expect(any(word in reason for word in expected), f"{reason}, TLS {shown}")
+
     add_case(f"tls: {name}, later", " or ".join(expected), run)
 
 
@@ -228,12 +277,53 @@ def flipped(session):
 TLS12 = b"\3\3"
 broken_later("a record whose last bit is wrong", flipped, "BAD_RECORD_MAC", "DECRYPT")
 broken_later("a record that comes twice", lambda s: s.sealed(b"once") * 2, "BAD_RECORD_MAC", "DECRYPT")
-broken_later("a record of random bytes", lambda s: record(APPLICATION, bytes(range(100)), TLS12), "BAD_RECORD_MAC", "DECRYPT")
-broken_later("a record that is too long", lambda s: record(APPLICATION, bytes(18_500), TLS12), "RECORD_OVERFLOW", "BAD_RECORD_MAC", "DECODE")
-broken_later("a record that is too short to be sealed", lambda s: record(APPLICATION, b"abc", TLS12), "BAD_RECORD_MAC", "DECRYPT", "DECODE")
-broken_later("a hello in the clear", lambda s: record(HANDSHAKE, handshake_message(1, 100, bytes(100)), TLS12), "UNEXPECTED", "BAD_RECORD_MAC", "DECRYPT", "DECODE")
-broken_later("plain text", lambda s: b"GET / HTTP/1.1\r\n\r\n" * 10, "DECODE", "UNEXPECTED", "BAD_RECORD_MAC", "RECORD", "VERSION", "ILLEGAL")
-broken_later("a flood of alerts in the clear", lambda s: record(ALERT, b"\1\x64", TLS12) * 1000, "UNEXPECTED", "BAD_RECORD_MAC", "DECRYPT", "DECODE", "close_notify")
+broken_later(
+    "a record of random bytes",
+    lambda s: record(APPLICATION, bytes(range(100)), TLS12),
+    "BAD_RECORD_MAC",
+    "DECRYPT",
+)
+broken_later(
+    "a record that is too long",
+    lambda s: record(APPLICATION, bytes(18_500), TLS12),
+    "RECORD_OVERFLOW",
+    "BAD_RECORD_MAC",
+    "DECODE",
+)
+broken_later(
+    "a record that is too short to be sealed",
+    lambda s: record(APPLICATION, b"abc", TLS12),
+    "BAD_RECORD_MAC",
+    "DECRYPT",
+    "DECODE",
+)
+broken_later(
+    "a hello in the clear",
+    lambda s: record(HANDSHAKE, handshake_message(1, 100, bytes(100)), TLS12),
+    "UNEXPECTED",
+    "BAD_RECORD_MAC",
+    "DECRYPT",
+    "DECODE",
+)
+broken_later(
+    "plain text",
+    lambda s: b"GET / HTTP/1.1\r\n\r\n" * 10,
+    "DECODE",
+    "UNEXPECTED",
+    "BAD_RECORD_MAC",
+    "RECORD",
+    "VERSION",
+    "ILLEGAL",
+)
+broken_later(
+    "a flood of alerts in the clear",
+    lambda s: record(ALERT, b"\1\x64", TLS12) * 1000,
+    "UNEXPECTED",
+    "BAD_RECORD_MAC",
+    "DECRYPT",
+    "DECODE",
+    "close_notify",
+)
 
 
 @case("tls: the client ends by close_notify", "its echo, and a close_notify back")
@@ -277,9 +367,12 @@ def renegotiation(ctx):
     expect(shutil.which("openssl"), "no openssl")
     host, port = server(ctx).addr("echo-tls")
     # openssl asks for it when it reads an R at the start of a line.
-    asked = subprocess.Popen(["openssl", "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-servername",
-                              "localhost"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT)
+    asked = subprocess.Popen(
+        ["openssl", "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-servername", "localhost"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     try:
         time.sleep(0.5)
         asked.stdin.write(b"R\n")

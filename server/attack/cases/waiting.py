@@ -25,8 +25,13 @@ def silent(listener):
             limit = 2 if listener in ("echo", "sink", "source") else HANDSHAKE_SECONDS_MAX
             expect(seconds < limit + LATE_SECONDS_MAX, f"an end after {seconds:.1f} s")
             server.check()
-    add_case(f"silence: a client that says nothing to {listener}, --idle-seconds-max 1",
-             "an end in time", run, "waiting")
+
+    add_case(
+        f"silence: a client that says nothing to {listener}, --idle-seconds-max 1",
+        "an end in time",
+        run,
+        "waiting",
+    )
 
 
 for listener in (*PLAIN, *OVER_TLS):
@@ -41,6 +46,7 @@ def stops(name, listener, sent, seconds_max):
                 seconds = seconds_to_end(sock, seconds_max + LATE_SECONDS_MAX)
             expect(seconds < seconds_max + LATE_SECONDS_MAX, f"an end after {seconds:.1f} s")
             server.check()
+
     add_case(f"silence: {name}", "an end in time", run, "waiting")
 
 
@@ -74,6 +80,7 @@ def slow_head(name, parts, pause):
             expect(said.startswith(b"HTTP/1.1 408 "), f"{said[:60]!r} after {seconds:.1f} s")
             expect(seconds < HANDSHAKE_SECONDS_MAX + LATE_SECONDS_MAX, f"408 after {seconds:.1f} s")
             server.check()
+
     add_case(f"slow: {name}", f"408 within {HANDSHAKE_SECONDS_MAX} s and a little", run, "waiting")
 
 
@@ -82,7 +89,11 @@ slow_head("a head of a byte a second", [bytes([byte]) for byte in upgrade()], 1)
 slow_head("a head of a header a second", [b"GET /echo HTTP/1.1\r\n"] + [b"X: a\r\n"] * 30, 1)
 
 
-@case("slow: 500 heads, and 200 hellos, of a byte a second", "/health meanwhile, and that all are ended", "waiting")
+@case(
+    "slow: 500 heads, and 200 hellos, of a byte a second",
+    "/health meanwhile, and that all are ended",
+    "waiting",
+)
 def slow_loris(ctx):
     with ctx.fresh("--connections-max", "4000", listeners=("http", "https")) as server:
         heads = [connect(server.addr()) for _ in range(500)]
@@ -114,10 +125,14 @@ def slow_loris(ctx):
         server.check()
 
 
-@case("slow: a TLS hello that stops, and a handshake that stops after it",
-      "an alert or an end within 10 s and a little", "waiting")
+@case(
+    "slow: a TLS hello that stops, and a handshake that stops after it",
+    "an alert or an end within 10 s and a little",
+    "waiting",
+)
 def slow_hello(ctx):
     from cases.tls import hello
+
     with ctx.fresh(listeners=("http", "echo-tls", "https")) as server:
         whole = hello(ctx)
         socks = []
@@ -132,7 +147,11 @@ def slow_hello(ctx):
         server.check()
 
 
-@case("slow: a message of a byte now and then, --message-seconds-max 2", "1008, 1002 or an end, in time", "waiting")
+@case(
+    "slow: a message of a byte now and then, --message-seconds-max 2",
+    "1008, 1002 or an end, in time",
+    "waiting",
+)
 def trickle(ctx):
     with ctx.fresh("--message-seconds-max", "2") as server:
         with WebSocket(server.addr(), seconds_max=12) as socket:
@@ -174,6 +193,7 @@ def trickled(name, listener, first):
                 seconds = time.monotonic() - begun
             expect(seconds < 2 + LATE_SECONDS_MAX, f"still open after {seconds:.1f} s")
             server.check()
+
     add_case(f"slow: {name}, --message-seconds-max 2", "an end in time", run, "waiting")
 
 
@@ -184,6 +204,7 @@ trickled("a frame of a byte now and then", "http", upgrade() + frame(BINARY, len
 def unread(name, service, opening, seconds_max=2):
     """A client that has much to read, and reads nothing: its connection is reset, and nothing of it
     stays in the kernel."""
+
     def run(ctx):
         with ctx.fresh("--message-seconds-max", str(seconds_max), listeners=PLAIN) as server:
             with connect(server.addr(service), receive_bytes=65536) as sock:
@@ -193,12 +214,16 @@ def unread(name, service, opening, seconds_max=2):
                 deadline = time.monotonic() + seconds_max + 5 + LATE_SECONDS_MAX
                 held = None
                 while time.monotonic() < deadline:
-                    held = [(state, queued) for local, remote, state, queued, _ in tcp_table()
-                            if (local, remote) == (port, mine)]
+                    held = [
+                        (state, queued)
+                        for local, remote, state, queued, _ in tcp_table()
+                        if (local, remote) == (port, mine)
+                    ]
                     if not held and time.monotonic() > deadline - seconds_max - 5 - LATE_SECONDS_MAX + 1:
                         return
                     time.sleep(0.2)
             expect(False, f"the server's socket is still there: (state, bytes queued) {held}")
+
     add_case(f"unread: {name}", "a reset, and no bytes left in the kernel", run, "waiting")
 
 
@@ -208,7 +233,11 @@ unread("source over WebSocket", "http", upgrade("/source?bytes=1048576"))
 unread("echo over WebSocket", "http", upgrade("/echo") + frame(BINARY, bytes(12 * MIB), mask=NO_MASK))
 
 
-@case("unread: echo over TCP, --idle-seconds-max 1 --message-seconds-max 1", "an end of the connection", "waiting")
+@case(
+    "unread: echo over TCP, --idle-seconds-max 1 --message-seconds-max 1",
+    "an end of the connection",
+    "waiting",
+)
 def unread_echo(ctx):
     with ctx.fresh(*BRIEF, listeners=PLAIN) as server:
         with connect(server.addr("echo"), receive_bytes=65536) as sock:
@@ -227,7 +256,11 @@ def unread_echo(ctx):
             expect(not held, f"still open after {2 + LATE_SECONDS_MAX} s, {held} bytes queued")
 
 
-@case("unread: a WebSocket whose client answers no close", "an end within the closing handshake's 5 s", "waiting")
+@case(
+    "unread: a WebSocket whose client answers no close",
+    "an end within the closing handshake's 5 s",
+    "waiting",
+)
 def close_unanswered(ctx):
     with ctx.fresh() as server:
         with WebSocket(server.addr(), seconds_max=10) as socket:
