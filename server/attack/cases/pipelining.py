@@ -1,12 +1,15 @@
 """Clients that send more than a queue holds, and read it all: what is legitimate is never cut."""
 
-import selectors
+import select
+import ssl
 import time
+import zlib
 
 from harness import MIB, expect
 from registry import add_case
 from websocket import (
     BINARY,
+    CLOSE,
     DEFLATE,
     NO_MASK,
     Ended,
@@ -21,43 +24,38 @@ from websocket import (
 SECONDS_MAX = 25
 
 
+# What a socket, or TLS over it, says when it would wait.
+WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
 def exchange(socket, sent, count):
     """Sends all while it reads what comes; the frames that came, `count` messages and the close."""
     out, sock, frames = memoryview(sent), socket.sock, []
     sock.setblocking(False)
     deadline = time.monotonic() + SECONDS_MAX
-    with selectors.DefaultSelector() as selector:
-        selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
-        while True:
-            expect(
-                time.monotonic() < deadline,
-                f"{len(frames)} of {count} messages after {SECONDS_MAX} s, {len(out)} bytes unsent",
-            )
-            for _, events in selector.select(1):
-                if events & selectors.EVENT_WRITE:
-                    try:
-                        out = out[sock.send(out[: 1 << 18]) :]
-                    except (BlockingIOError, ConnectionError):
-                        pass
-                    if not out:
-                        selector.modify(sock, selectors.EVENT_READ)
-                if events & selectors.EVENT_READ:
-                    try:
-                        part = sock.recv(1 << 20)
-                    except BlockingIOError:
-                        continue
-                    except ConnectionError as error:
-                        raise Ended(f"{error!r} after {len(frames)} messages") from error
-                    if not part:
-                        raise Ended(f"the end of the stream after {len(frames)} messages, without a close")
-                    socket.buffered += part
-                    if len(part) == 1 << 20 and len(socket.buffered) < 8 * MIB:
-                        continue
-                    while parsed := parse(socket.buffered):
-                        del socket.buffered[: parsed[1]]
-                        frames.append(parsed[0])
-                        if parsed[0].opcode == 8:
-                            return frames
+    while not (frames and frames[-1].opcode == CLOSE):
+        left = f"{len(frames)} of {count} messages after {SECONDS_MAX} s, {len(out)} bytes unsent"
+        expect(time.monotonic() < deadline, left)
+        select.select([sock], [sock] if out else [], [], 1)
+        try:
+            out = out[sock.send(out[: 1 << 18]) :] if out else out
+        except (*WAITS, ConnectionError):
+            pass  # that it has ended shows when it is read
+        ended = None
+        try:
+            while part := sock.recv(1 << 20):
+                socket.buffered += part
+            ended = "the end of the stream"
+        except WAITS:
+            pass
+        except ConnectionError as error:
+            ended = repr(error)
+        while parsed := parse(socket.buffered):
+            del socket.buffered[: parsed[1]]
+            frames.append(parsed[0])
+        if ended and not (frames and frames[-1].opcode == CLOSE):
+            raise Ended(f"{ended} after {len(frames)} messages, without a close")
+    return frames
 
 
 def whole(socket, frames, count, payload):
@@ -69,8 +67,6 @@ def whole(socket, frames, count, payload):
         if one.rsv == 4:
             back = socket.inflater.decompress(back + b"\0\0\xff\xff")
             if "server_no_context_takeover" in (socket.agreed or ""):
-                import zlib
-
                 socket.inflater = zlib.decompressobj(-15)
         expect(back == payload, "another message than was sent")
 
@@ -91,28 +87,11 @@ def pipelined(name, count, size, kind, how=None, window=None, tls=False):
                 else:
                     one = frame(BINARY, payload, mask=NO_MASK)
                 sent = one * count + close_frame(1000)
-                if tls:
-                    frames = sequential(socket, sent, count)
-                else:
-                    frames = exchange(socket, sent, count)
+                frames = exchange(socket, sent, count)
                 whole(socket, frames, count, payload)
             server.check()
 
     add_case(f"pipelining: {name}", f"{count} echoes and a close of 1000", run, "alone")
-
-
-def sequential(socket, sent, count):
-    """The same over TLS, whose sockets one thread at a time may use: what the client sends is what a
-    connection buffers without a read."""
-    import threading
-
-    writer = threading.Thread(target=socket.send, args=(sent,), daemon=True)
-    writer.start()
-    frames = []
-    while not frames or frames[-1].opcode != 8:
-        frames.append(socket.receive())
-    writer.join()
-    return frames
 
 
 for kind in ["random", "words"]:
