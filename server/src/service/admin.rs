@@ -8,7 +8,7 @@
 //! until the last of their connections has ended. Whoever can reach it can take those places: it belongs on
 //! an address that clients cannot reach.
 
-use owned_io::{ByteStream, Pool, PoolConfig, Runtime};
+use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
 use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, Pending};
 
@@ -22,7 +22,7 @@ pub const PLACES: usize = 64;
 pub fn buffers() -> Buffers {
     let mut pool = PoolConfig::default();
     pool.leased_max = PLACES;
-    Buffers::new(Pool::new(pool), 0)
+    Buffers::new(Pool::new(pool), MemoryBudget::new(0))
 }
 
 /// Serves one connection: one request.
