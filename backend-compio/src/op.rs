@@ -16,7 +16,7 @@ use compio_driver::op::{Interest, PollOnce, Recv, RecvFlags, Send, SendFlags};
 use compio_driver::{OpCode, OpEntry};
 use compio_runtime::{Runtime, submit};
 use io_uring::{opcode, types};
-use owned_io::{BufResult, IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
+use owned_io::{BufResult, IoBuf, IoBufExt, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
 use owned_io_os as os;
 
 /// Receives into `buf`, which has room, from its start; sets its exact length.

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::ops::{Deref, Not};
 use std::task::{Poll, Waker};
 
-use owned_io::IoBufMut;
+use owned_io::{IoBufMut, IoBufMutExt};
 
 use crate::core::{Core, Event, Time, keep_memory};
 use crate::errno::{ECONNRESET, ENOTCONN, EPIPE, error};

@@ -8,7 +8,7 @@
 
 use std::io::IoSlice;
 
-use owned_io::{IoBuf, IoBufMut, IoVec, Spare};
+use owned_io::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, Spare};
 
 use crate::stream::StreamEnd;
 use crate::trace::mix;

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use common::{apart, millis};
 use owned_io::{
-    IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Panicked, Pool,
-    PoolConfig, Runtime, beside,
+    IoBuf, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
+    Panicked, Pool, PoolConfig, Runtime, beside,
 };
 use owned_io_sim::{Config, Sim, pipe, run, seeds, simulate};
 

@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::slice;
 
-use owned_io::{IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
+use owned_io::{IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, connect_unspec, recv, send, sendmsg};
 use socket2::SockRef;
 

@@ -1,6 +1,6 @@
 //! [`Outgoing`]: records on their way to the transport.
 
-use owned_io::{IoBuf, Slice};
+use owned_io::{IoBufExt, Slice};
 use rustls::unbuffered::{EncodeError, EncryptError, InsufficientSizeError};
 
 use crate::Buffers;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use owned_io::backend::{Broken, Desk, Half, ShutdownTarget, Writer};
-use owned_io::{BufResult, IoBuf, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice};
+use owned_io::{BufResult, IoBuf, IoBufExt, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice};
 
 use crate::Buffers;
 use crate::session::Session;

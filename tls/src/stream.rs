@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use owned_io::backend::Half;
 use owned_io::{
-    BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
-    ShutdownHandle, Spare, beside,
+    BufResult, ByteStream, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedWrite,
+    Pool, PoolBuf, ShutdownHandle, Spare, beside,
 };
 use rustls::{HandshakeKind, ProtocolVersion};
 

@@ -22,8 +22,7 @@ use crate::{Slice, Spare};
 /// 2. The bytes keep their address and stay initialised until the value is dropped or handed out
 ///    mutably, **however often the value itself is moved**. A type that holds its bytes inline
 ///    (`[u8; N]`, a small-string) must not implement this trait.
-/// 3. Both methods return the same answer until the value is changed through `&mut`, and
-///    [`buf_bytes`](Self::buf_bytes) is not overridden.
+/// 3. Both methods return the same answer until the value is changed through `&mut`.
 /// 4. Nobody writes to the bytes but through this value.
 ///
 /// # Implementing it
@@ -51,7 +50,29 @@ pub unsafe trait IoBuf: Unpin + 'static {
 
     /// How many bytes from [`buf_ptr`](Self::buf_ptr) on are initialised.
     fn buf_len(&self) -> usize;
+}
 
+const _: [&dyn IoBuf; 0] = []; // object-safe
+
+/// What follows from [`IoBuf`]: nobody implements it otherwise, so unsafe code may rely on it.
+///
+/// ```compile_fail,E0407
+/// struct Liar(Vec<u8>);
+///
+/// // SAFETY: pointer and length are the vector's, whose bytes are on the heap.
+/// unsafe impl owned_io::IoBuf for Liar {
+///     fn buf_ptr(&self) -> *const u8 {
+///         self.0.as_ptr()
+///     }
+///     fn buf_len(&self) -> usize {
+///         self.0.len()
+///     }
+///     fn buf_bytes(&self) -> &[u8] {
+///         b"others"
+///     }
+/// }
+/// ```
+pub trait IoBufExt: IoBuf {
     /// The initialised bytes.
     fn buf_bytes(&self) -> &[u8] {
         // SAFETY: rule 1 of the trait; the borrow of `self` keeps the bytes from being changed.
@@ -62,7 +83,7 @@ pub unsafe trait IoBuf: Unpin + 'static {
     /// [`into_inner`](Slice::into_inner).
     ///
     /// # Panics
-    /// If `range` reaches past [`buf_len`](Self::buf_len).
+    /// If `range` reaches past [`buf_len`](IoBuf::buf_len).
     fn buf_slice(self, range: impl std::ops::RangeBounds<usize>) -> Slice<Self>
     where
         Self: Sized,
@@ -71,7 +92,7 @@ pub unsafe trait IoBuf: Unpin + 'static {
     }
 }
 
-const _: [&dyn IoBuf; 0] = []; // object-safe
+impl<B: IoBuf + ?Sized> IoBufExt for B {}
 
 /// A buffer that an operation may fill while it owns it.
 ///
@@ -134,7 +155,7 @@ const _: [&dyn IoBuf; 0] = []; // object-safe
 /// }
 ///
 /// # owned_io_sim::block_on(async {
-/// use owned_io::{OwnedRead, OwnedWrite};
+/// use owned_io::{IoBufExt, OwnedRead, OwnedWrite};
 /// let (mut a, mut b) = owned_io_sim::pipe();
 /// let _ = a.write("page").await;
 /// let (n, page) = b.read(Page::new()).await.into_result()?;
@@ -157,7 +178,12 @@ pub unsafe trait IoBufMut: IoBuf {
     /// 1. `len` is at most [`buf_capacity`](Self::buf_capacity).
     /// 2. The first `len` bytes are initialised.
     unsafe fn set_buf_len(&mut self, len: usize);
+}
 
+const _: [&dyn IoBufMut; 0] = []; // object-safe
+
+/// What follows from [`IoBufMut`]: nobody implements it otherwise, so unsafe code may rely on it.
+pub trait IoBufMutExt: IoBufMut {
     /// Empties the buffer; its memory stays.
     fn buf_clear(&mut self) {
         // SAFETY: 1. and 2. No byte at all.
@@ -180,7 +206,7 @@ pub unsafe trait IoBufMut: IoBuf {
     ///
     /// ```
     /// # owned_io_sim::block_on(async {
-    /// use owned_io::{IoBufMut, OwnedRead, OwnedWrite, Spare};
+    /// use owned_io::{IoBufMutExt, OwnedRead, OwnedWrite, Spare};
     /// let (mut a, mut b) = owned_io_sim::pipe();
     /// let _ = a.write("def").await;
     ///
@@ -201,7 +227,7 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 }
 
-const _: [&dyn IoBufMut; 0] = []; // object-safe
+impl<B: IoBufMut + ?Sized> IoBufMutExt for B {}
 
 // For all of these: 1. pointer and length are those of the type's own initialised bytes. 2. The
 // bytes are on the heap or static, and none of the types moves them while it is moved. 3. The

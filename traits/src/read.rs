@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{BufResult, IoBufMut, Pool, PoolBuf, Spare};
+use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
 
 /// Reads bytes into buffers that it owns for as long as it needs them.
 ///
@@ -40,7 +40,7 @@ pub trait OwnedRead {
     /// Waits until data, the end of the stream or an error is there. `Ok(n)`: `n` bytes are new,
     /// from the buffer's start, and its length is exactly `n`, whatever it was before; `n` may be
     /// less than the capacity. `Ok(0)`: the peer has ended the stream, and every later read says so
-    /// again. To append, read into [`buf.spare()`](IoBufMut::spare).
+    /// again. To append, read into [`buf.spare()`](crate::IoBufMutExt::spare).
     ///
     /// A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says
     /// nothing about it.

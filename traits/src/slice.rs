@@ -6,7 +6,7 @@ use crate::{IoBuf, IoBufMut};
 
 /// Some of the initialised bytes of a buffer: what is left to write, say.
 ///
-/// Made by [`IoBuf::buf_slice`].
+/// Made by [`IoBufExt::buf_slice`](crate::IoBufExt::buf_slice).
 #[derive(Debug)]
 pub struct Slice<B> {
     buf: B,
@@ -65,7 +65,7 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
 
 /// The part of a buffer after its length, as a buffer that starts empty: reading into it appends.
 ///
-/// Made by [`IoBufMut::spare`]. What is read counts as the inner buffer's at once, so nothing has
+/// Made by [`IoBufMutExt::spare`](crate::IoBufMutExt::spare). What is read counts as the inner buffer's at once, so nothing has
 /// to be set after [`into_inner`](Self::into_inner).
 #[derive(Debug)]
 pub struct Spare<B> {
@@ -133,6 +133,7 @@ unsafe impl<B: IoBufMut> IoBufMut for Spare<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{IoBufExt, IoBufMutExt};
 
     #[test]
     fn slice_gives_the_buffer_back_whole() {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{BufResult, IoBuf, IoVec, OwnedRead, Pool, Slice};
+use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 
 /// Writes bytes from buffers that it owns for as long as it needs them.
 ///

@@ -12,7 +12,7 @@ use std::io;
 use common::{CONTINUATION, FIN, Role, TEXT, frame};
 use ends::{buffers, request};
 use owned_io::backend::Duplex;
-use owned_io::{BufResult, ByteStream, IoBufMut, OwnedRead, PoolBuf, Spare};
+use owned_io::{BufResult, ByteStream, IoBufMut, IoBufMutExt, OwnedRead, PoolBuf, Spare};
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::stream::{Error, accept};
 use owned_io_websocket::{Config, Kind};

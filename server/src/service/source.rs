@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use owned_io::{
-    ByteStream, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime,
+    ByteStream, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime,
     Spare, timeout,
 };
 

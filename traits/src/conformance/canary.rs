@@ -19,9 +19,9 @@ use super::support::SOON;
 use super::{prove, support};
 use crate::backend::{Duplex, Endpoint};
 use crate::{
-    BoundAddr, BufResult, ByteStream, Capabilities, ConnectOptions, IoBuf, IoBufMut, IoVec,
-    ListenOptions, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Runtime,
-    ShutdownHandle, Slice, TcpListener,
+    BoundAddr, BufResult, ByteStream, Capabilities, ConnectOptions, IoBuf, IoBufExt, IoBufMut,
+    IoBufMutExt, IoVec, ListenOptions, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool,
+    PoolBuf, Runtime, ShutdownHandle, Slice, TcpListener,
 };
 
 /// Which sentence a canary breaks.

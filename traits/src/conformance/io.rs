@@ -8,8 +8,8 @@ use super::support::{
     A_WHILE, count_turns, pair, pair_with, pattern, read_to_end, reset_stream, scaled, soon,
 };
 use crate::{
-    BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, TRANSFER_BYTES_MAX, copy,
+    BufResult, ByteStream, IoBuf, IoBufExt, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt,
+    OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, TRANSFER_BYTES_MAX, copy,
 };
 
 /// "`Ok(n)`: `n` bytes are new, from the buffer's start, and its length is exactly `n`, whatever it

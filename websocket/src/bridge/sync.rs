@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use owned_io::{IoBufMut, PoolBuf, Spare};
+use owned_io::{IoBufMutExt, PoolBuf, Spare};
 
 use super::Strategy;
 use crate::stream::Buffers;
@@ -205,7 +205,7 @@ impl Write for SyncBuffers {
 
 #[cfg(test)]
 mod tests {
-    use owned_io::{MemoryBudget, Pool, PoolConfig};
+    use owned_io::{IoBufMut, MemoryBudget, Pool, PoolConfig};
 
     use super::*;
 

@@ -9,8 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use owned_io::{
-    ByteStream, IoBufMut, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Runtime, ShutdownHandle, Spare,
-    beside, timeout,
+    ByteStream, IoBufMutExt, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Runtime, ShutdownHandle,
+    Spare, beside, timeout,
 };
 
 use super::compression::{self, Agreed};

@@ -1,7 +1,7 @@
 use std::io;
 use std::rc::Rc;
 
-use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, Spare, coop};
+use owned_io::{BufResult, IoBufMutExt, OwnedRead, Pool, Spare, coop};
 
 use super::assembly::NoRoom;
 use super::inbox::{Found, Inbox, Next, Room};

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::{io, mem};
 
 use owned_io::backend::Desk;
-use owned_io::{BufResult, IoBuf, OwnedWrite, Slice};
+use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
 
 use super::queue::Batch;
 
