@@ -54,6 +54,9 @@ impl Config {
     }
 }
 
+/// The longest sleep: what is longer panics where monoio counts its milliseconds.
+pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 impl Runtime for Monoio {
     const NAME: &'static str = "monoio";
     const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::Cancelled);
@@ -97,7 +100,7 @@ impl Runtime for Monoio {
         if duration.is_zero() {
             local::turn().await;
         } else {
-            monoio::time::sleep(duration).await;
+            monoio::time::sleep(duration.min(SLEEP_MAX)).await;
         }
     }
 

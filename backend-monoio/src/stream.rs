@@ -17,6 +17,7 @@ use owned_io::{
 use owned_io_os as os;
 
 use crate::op::{NativeWriteHalf, Reading, Shared, Writing};
+use crate::runtime::SLEEP_MAX;
 
 /// A TCP connection on monoio.
 pub type MonoioStream = Duplex<MonoioReadHalf, MonoioWriteHalf>;
@@ -61,7 +62,7 @@ fn halves(fd: OwnedFd) -> io::Result<(MonoioReadHalf, MonoioWriteHalf)> {
 pub(crate) async fn connect(options: ConnectOptions) -> io::Result<MonoioStream> {
     let (read, write) = halves(os::connect::begin(&options)?)?;
     let socket = &read.socket;
-    match monoio::time::timeout(options.timeout, socket.writable()).await {
+    match monoio::time::timeout(options.timeout.min(SLEEP_MAX), socket.writable()).await {
         Ok(writable) => writable?,
         Err(_elapsed) => return Err(os::connect::timed_out(&options)),
     }

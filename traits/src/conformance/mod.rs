@@ -264,6 +264,7 @@ macro_rules! __conformance_cases {
                 connect_refused_names_the_address
                 connect_gives_up_when_its_time_is_over
                 connect_may_be_dropped
+                connect_may_take_for_ever
                 connect_comes_from_the_address_asked_for
                 peer_addr_tells_of_a_connection_that_is_gone
                 a_dropped_stream_closes

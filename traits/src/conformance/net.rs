@@ -281,6 +281,16 @@ pub async fn connect_may_be_dropped<R: Runtime>() {
     assert_eq!(echoed(&mut client, b"still here").await, b"still here");
 }
 
+/// However long the time it may take: what never ends is waited for, not an error.
+pub async fn connect_may_take_for_ever<R: Runtime>() {
+    let (_listener, addr) = listener::<R>(loopback());
+    for timeout in [Duration::MAX, Duration::from_millis(u64::MAX)] {
+        let mut options = ConnectOptions::new(addr);
+        options.timeout = timeout;
+        soon::<R, _>("to connect", R::connect(options)).await.unwrap();
+    }
+}
+
 /// "Our own address, to choose an interface."
 pub async fn connect_comes_from_the_address_asked_for<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
