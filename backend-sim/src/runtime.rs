@@ -80,13 +80,17 @@ impl Runtime for Sim {
         executor::current().spawn(Box::pin(future));
     }
 
-    /// On the simulation's own thread, within a millisecond: see the crate's documentation.
-    async fn spawn_blocking<T: Send + 'static>(
+    /// On the simulation's own thread, at once; the result is told within a millisecond. See the
+    /// crate's documentation.
+    fn spawn_blocking<T: Send + 'static>(
         f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
+    ) -> impl Future<Output = Result<T, Panicked>> + 'static {
         let micros = executor::current().with(|core| core.dice.below(1000));
-        Self::sleep(Duration::from_micros(micros)).await;
-        catch_unwind(AssertUnwindSafe(f)).map_err(Panicked::new)
+        let output = catch_unwind(AssertUnwindSafe(f)).map_err(Panicked::new);
+        async move {
+            Self::sleep(Duration::from_micros(micros)).await;
+            output
+        }
     }
 
     /// All workers in one simulation, as tasks.

@@ -21,10 +21,11 @@ macro_rules! runtime_functions {
             $crate::listen::bind(options)
         }
 
-        async fn spawn_blocking<T: Send + 'static>(
+        fn spawn_blocking<T: Send + 'static>(
             f: impl FnOnce() -> T + Send + 'static,
-        ) -> ::std::result::Result<T, ::owned_io::Panicked> {
-            $crate::spawn_blocking(f).await
+        ) -> impl ::std::future::Future<Output = ::std::result::Result<T, ::owned_io::Panicked>> + 'static
+        {
+            $crate::spawn_blocking(f)
         }
     };
 }

@@ -149,10 +149,10 @@ impl Runtime for Broken {
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
         Sim::spawn_detached(future);
     }
-    async fn spawn_blocking<T: Send + 'static>(
+    fn spawn_blocking<T: Send + 'static>(
         f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
-        Sim::spawn_blocking(f).await
+    ) -> impl Future<Output = Result<T, Panicked>> + 'static {
+        Sim::spawn_blocking(f)
     }
     fn now() -> Instant {
         Sim::now()

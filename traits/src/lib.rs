@@ -45,7 +45,7 @@ pub use result::BufResult;
 pub use runtime::{Capabilities, DroppedRead, Runtime};
 pub use slice::{Slice, Spare};
 pub use stream::{ByteStream, ShutdownHandle, TRANSFER_BYTES_MAX};
-pub use task::{JoinHandle, Panicked};
+pub use task::{JoinError, JoinHandle, Panicked};
 pub use time::{Fallible, timeout};
 pub use vectored::{IOV_MAX, IoVec};
 pub use worker::{StopSignal, Stopped, Worker, WorkersConfig};

@@ -81,10 +81,10 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 ///     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
 ///         Sim::spawn_detached(future);
 ///     }
-///     async fn spawn_blocking<T: Send + 'static>(
+///     fn spawn_blocking<T: Send + 'static>(
 ///         f: impl FnOnce() -> T + Send + 'static,
-///     ) -> Result<T, Panicked> {
-///         Sim::spawn_blocking(f).await
+///     ) -> impl Future<Output = Result<T, Panicked>> + 'static {
+///         Sim::spawn_blocking(f)
 ///     }
 ///     fn now() -> Instant {
 ///         Sim::now() + Duration::from_secs(3600)
@@ -140,7 +140,7 @@ pub trait Runtime: Sized + 'static {
     /// Runs `future` on this thread, with the tasks it spawns, until it is done.
     ///
     /// Tasks that still run then are dropped with what they hold, and their connections closed,
-    /// before this returns.
+    /// before this returns; their handles say [`JoinError::Ended`](crate::JoinError::Ended).
     ///
     /// # Errors
     /// When the runtime cannot be set up: then nothing of `future` has run. Where io_uring is not
@@ -155,7 +155,8 @@ pub trait Runtime: Sized + 'static {
     fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output>;
 
     /// Starts a task on this thread and returns at once. The task goes on when the handle is
-    /// dropped; if it panics, the handle says so, and nobody else is disturbed.
+    /// dropped; if it panics, the handle says [`JoinError::Panicked`](crate::JoinError::Panicked), and
+    /// nobody else is disturbed.
     fn spawn<F>(future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: 'static> + 'static,
@@ -171,14 +172,17 @@ pub trait Runtime: Sized + 'static {
 
     /// Runs `f` on another thread, so that this one's other tasks go on meanwhile.
     ///
+    /// That begins when this is called, whether or not the future is ever polled; when all threads
+    /// for such closures are busy, as soon as one is free.
+    ///
     /// # Errors
     /// [`Panicked`] if `f` panics.
     ///
     /// # Cancellation
     /// Dropping the future abandons the result; an `f` that has started runs to its end.
-    async fn spawn_blocking<T: Send + 'static>(
+    fn spawn_blocking<T: Send + 'static>(
         f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked>;
+    ) -> impl Future<Output = Result<T, Panicked>> + 'static;
 
     /// Runs `config.count` workers, each on a thread and a runtime of its own, until all are done.
     ///

@@ -23,7 +23,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> Future for JoinHandle<T> {
-    type Output = Result<T, Panicked>;
+    type Output = Result<T, JoinError>;
 
     /// # Panics
     /// When polled again after it was ready.
@@ -123,17 +123,17 @@ struct Task<F: Future> {
 
 enum State<T> {
     Running(Option<Waker>),
-    Done(Result<T, Panicked>),
+    Done(Result<T, JoinError>),
     Taken,
 }
 
 /// What a [`JoinHandle`] knows of its task.
 trait Join<T> {
-    fn poll_join(&self, cx: &Context<'_>) -> Poll<Result<T, Panicked>>;
+    fn poll_join(&self, cx: &Context<'_>) -> Poll<Result<T, JoinError>>;
 }
 
 impl<F: Future> Join<F::Output> for Task<F> {
-    fn poll_join(&self, cx: &Context<'_>) -> Poll<Result<F::Output, Panicked>> {
+    fn poll_join(&self, cx: &Context<'_>) -> Poll<Result<F::Output, JoinError>> {
         let mut state = self.state.borrow_mut();
         if let State::Running(waker) = &mut *state {
             *waker = Some(cx.waker().clone());
@@ -157,10 +157,9 @@ impl<F: Future> End for Task<F> {
     fn end(&self) {
         let mut future = self.future.borrow_mut();
         if future.is_running() {
-            let ended = future.drop_future().err();
+            let dropped = future.drop_future();
             drop(future);
-            let ended = ended.unwrap_or_else(|| Panicked::new(Box::new("the runtime has ended")));
-            self.finish(Err(ended));
+            self.finish(Err(dropped.map_or_else(JoinError::Panicked, |()| JoinError::Ended)));
         }
         if let Some(poller) = self.poller.take() {
             poller.wake();
@@ -169,7 +168,7 @@ impl<F: Future> End for Task<F> {
 }
 
 impl<F: Future> Task<F> {
-    fn finish(&self, output: Result<F::Output, Panicked>) {
+    fn finish(&self, output: Result<F::Output, JoinError>) {
         let before = self.state.replace(State::Done(output));
         if let State::Running(Some(waker)) = before {
             waker.wake();
@@ -197,7 +196,7 @@ impl<F: Future> Future for Poller<F> {
             drop(waker);
             let output = ready!(Pin::new(&mut *future).poll(cx));
             drop(future);
-            self.task.finish(output);
+            self.task.finish(output.map_err(JoinError::Panicked));
         }
         Poll::Ready(())
     }
@@ -254,6 +253,34 @@ impl<F: Future> Future for CatchPanic<F> {
         };
         let dropped = self.drop_future();
         Poll::Ready(output.and_then(|output| dropped.map(|()| output)))
+    }
+}
+
+/// Why a task has no output: what its [`JoinHandle`] says.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// It panicked; or what it held did, when the end of the runtime dropped it.
+    Panicked(Panicked),
+    /// Its runtime has ended, and dropped it.
+    Ended,
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Panicked(panicked) => panicked.fmt(f),
+            Self::Ended => f.write_str("the runtime has ended"),
+        }
+    }
+}
+
+impl Error for JoinError {}
+
+impl From<JoinError> for io::Error {
+    /// Keeps the message of a panic, not its payload.
+    fn from(error: JoinError) -> Self {
+        Self::other(error.to_string())
     }
 }
 

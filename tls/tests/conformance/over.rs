@@ -99,10 +99,10 @@ impl<R: Runtime> Runtime for TlsOver<R> {
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
         R::spawn_detached(future);
     }
-    async fn spawn_blocking<T: Send + 'static>(
+    fn spawn_blocking<T: Send + 'static>(
         f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
-        R::spawn_blocking(f).await
+    ) -> impl Future<Output = Result<T, Panicked>> + 'static {
+        R::spawn_blocking(f)
     }
     fn now() -> Instant {
         R::now()

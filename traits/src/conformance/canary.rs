@@ -69,6 +69,8 @@ pub enum Defect {
     HoardsClients,
     /// Tasks are forgotten after they were first polled.
     ForgetsTasks,
+    /// A blocking closure starts when it is first waited for.
+    BlocksWhenPolled,
     /// Sleeps end early.
     SleepsHalf,
     /// Sleeps end by a tick of ten milliseconds.
@@ -132,6 +134,7 @@ macro_rules! canaries {
             loses_clients: LosesClients => net::accept_when_dropped_loses_nobody,
             hoards_clients: HoardsClients => net::accept_lets_others_have_their_turn,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
+            blocks_when_polled: BlocksWhenPolled => task::blocking_closures_start_at_once,
             sleeps_half: SleepsHalf => time::sleep_is_never_early,
             sleeps_by_the_tick:
                 SleepsByTheTick => time::sleep_is_rounded_up_by_at_most_two_milliseconds,
@@ -424,10 +427,19 @@ impl<R: Runtime, D: Broken> Runtime for Canary<R, D> {
         R::spawn_detached(future);
     }
 
-    async fn spawn_blocking<T: Send + 'static>(
+    fn spawn_blocking<T: Send + 'static>(
         f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Panicked> {
-        R::spawn_blocking(f).await
+    ) -> impl Future<Output = Result<T, Panicked>> + 'static {
+        let (mut lazy, mut started) = (Some(f), None);
+        if D::DEFECT != Defect::BlocksWhenPolled {
+            started = lazy.take().map(R::spawn_blocking);
+        }
+        async move {
+            match lazy {
+                Some(f) => R::spawn_blocking(f).await,
+                None => started.expect("it was started").await,
+            }
+        }
     }
 
     fn now() -> Instant {

@@ -302,6 +302,7 @@ macro_rules! __conformance_cases {
                 a_panic_closes_what_the_task_held
                 wakes_come_from_other_threads
                 blocking_closures_leave_others_their_turn
+                blocking_closures_start_at_once
                 blocking_closures_may_panic
                 blocking_closures_that_have_started_run_to_their_end
                 a_task_that_is_always_ready_leaves_others_their_turn

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::support::{A_WHILE, pair};
-use crate::{OwnedRead, Panicked, Runtime};
+use crate::{JoinError, OwnedRead, Panicked, Runtime};
 
 /// "Runs `future` on this thread until it is done", and gives its output.
 pub fn block_on_gives_the_output<R: Runtime>(config: &R::Config) {
@@ -141,17 +141,28 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
     drop(output);
 }
 
-/// What a handle that outlives its runtime says: of a task that was done its output, of another that
-/// "the runtime has ended".
+/// What a handle that outlives its runtime says: of a task that was done its output, of another
+/// "`JoinError::Ended`", and `JoinError::Panicked` only where something panicked.
 pub fn block_on_tells_the_handles_that_it_has_ended<R: Runtime>(config: &R::Config) {
     let handles = R::block_on(config.clone(), async {
-        let handles = (R::spawn(async { 7 }), R::spawn(std::future::pending::<()>()));
+        let done = R::spawn(async { 7 });
+        let ended = R::spawn(std::future::pending::<()>());
+        let panicked = R::spawn(async {
+            let _held = on_drop(|| panic!("on purpose"));
+            std::future::pending::<()>().await;
+        });
         R::sleep(A_WHILE).await;
-        handles
+        // Never polled before the runtime ends.
+        let new = R::spawn(async {});
+        (done, ended, panicked, new)
     });
-    let (done, ended) = handles.unwrap();
-    let outputs = R::block_on(config.clone(), async { (done.await, ended.await) });
-    let (done, ended) = outputs.unwrap();
+    let (done, ended, panicked, new) = handles.unwrap();
+    let outputs =
+        R::block_on(config.clone(), async { (done.await, ended.await, panicked.await, new.await) });
+    let (done, ended, panicked, new) = outputs.unwrap();
     assert_eq!(done.unwrap(), 7);
-    assert_eq!(ended.unwrap_err().message(), "the runtime has ended");
+    assert!(matches!(ended, Err(JoinError::Ended)), "{ended:?}");
+    assert!(matches!(new, Err(JoinError::Ended)), "{new:?}");
+    let Err(JoinError::Panicked(panicked)) = panicked else { panic!("{panicked:?}") };
+    assert_eq!(panicked.message(), "on purpose");
 }

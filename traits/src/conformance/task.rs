@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon};
-use crate::{Runtime, beside};
+use crate::{JoinError, Runtime, beside};
 
 /// "Waits for a task's output."
 pub async fn a_task_gives_its_output<R: Runtime>() {
@@ -47,7 +47,8 @@ pub async fn a_panic_stays_in_its_task<R: Runtime>() {
             R::sleep(Duration::from_millis(1)).await;
             assert!(round > 9, "on purpose, round {round}");
         });
-        let panicked = soon::<R, _>("the panic", panicking).await.unwrap_err();
+        let outcome = soon::<R, _>("the panic", panicking).await;
+        let Err(JoinError::Panicked(panicked)) = outcome else { panic!("{outcome:?}") };
         assert_eq!(panicked.message(), format!("on purpose, round {round}"));
         let answer = soon::<R, _>("the neighbour", echoed(&mut a, b"still there?"));
         assert_eq!(answer.await, b"still there?");
@@ -104,6 +105,22 @@ pub async fn blocking_closures_leave_others_their_turn<R: Runtime>() {
     assert!(sent.is_ok(), "the closure kept the runtime's thread until it gave up");
     let received = soon::<R, _>("the closure", blocked).await.unwrap().unwrap();
     assert_eq!(received.unwrap(), "from the runtime's thread");
+}
+
+/// "That begins when this is called, whether or not the future is ever polled."
+pub async fn blocking_closures_start_at_once<R: Runtime>() {
+    let started = Arc::new(AtomicBool::new(false));
+    let unpolled = R::spawn_blocking({
+        let started = Arc::clone(&started);
+        move || started.store(true, Ordering::SeqCst)
+    });
+    let starts = soon::<R, _>("its start", async {
+        while !started.load(Ordering::SeqCst) {
+            R::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    starts.await;
+    soon::<R, _>("its result", unpolled).await.unwrap();
 }
 
 /// "`Panicked` if `f` panics", time and again.
