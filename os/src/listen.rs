@@ -1,29 +1,32 @@
 //! Listening sockets: bound once for the process, listened on by each worker, drained on accept.
 
-use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use owned_io::{AddrError, BoundAddr, Keepalive, ListenOptions};
-use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, TcpKeepalive, Type};
+use std::{io, slice, thread};
 
 /// Takes an address for this process; see [`Runtime::bind`](owned_io::Runtime::bind).
 ///
-/// The socket that holds it is never listened on. It is bound without `SO_REUSEPORT`, so that any
-/// other socket at the address is a conflict, and only then made to share it with the listeners,
-/// which are bound with. `SO_REUSEADDR` is on while it binds, so that connections in TIME_WAIT do
-/// not keep a restarted server out, and off afterwards, so that nobody else binds beside it.
+/// The socket that holds it accepts nobody. It is bound without `SO_REUSEPORT`, so that any other
+/// socket at the address is a conflict, and only then made to share it with the listeners, which are
+/// bound with. It is bound without `SO_REUSEADDR` too: of several processes that bind at the same
+/// moment, the kernel lets one. If that fails, it may be for connections of an earlier server in
+/// TIME_WAIT, and the address is [taken over](hold_beside_old_connections).
 ///
 /// # Errors
 /// [`AddrError`] inside.
 pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
     let hold = || {
-        let socket = new_socket(options.addr)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&options.addr.into())?;
-        socket.set_reuse_address(false)?;
-        socket.set_reuse_port(true)?;
+        let socket = match hold_alone(options.addr) {
+            // The kernel looks for a port that nobody has; no other would do any better.
+            Err(error) if is_in_use(&error) && options.addr.port() != 0 => {
+                hold_beside_old_connections(options.addr)?
+            }
+            held => held?,
+        };
         let addr = local_addr(&socket)?;
         Ok((socket, addr))
     };
@@ -31,6 +34,59 @@ pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
         hold().map_err(|error| AddrError::new("listen on", options.addr, error))?;
     options.addr = addr;
     Ok(BoundAddr::new(options, socket))
+}
+
+fn hold_alone(addr: SocketAddr) -> io::Result<Socket> {
+    let socket = new_socket(addr)?;
+    socket.bind(&addr.into())?;
+    socket.set_reuse_port(true)?; // with our listeners, and those of our user
+    Ok(socket)
+}
+
+/// Holds an address at which connections of an earlier server linger, which takes `SO_REUSEADDR`.
+///
+/// With it several sockets may bind, but only one of them may listen: the kernel checks that. So this
+/// one listens, until `SO_REUSEADDR` is off again and thus nobody binds or listens beside it. Meanwhile a
+/// filter drops what comes for it: a client that connects in these microseconds tries again after a
+/// second, as TCP does, and finds the real listener.
+fn hold_beside_old_connections(addr: SocketAddr) -> io::Result<Socket> {
+    let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+    let mut attempts_left = LISTEN_ATTEMPTS_MAX;
+    loop {
+        let socket = new_socket(addr)?;
+        socket.set_reuse_address(true)?;
+        socket.attach_filter(slice::from_ref(&drop_all))?;
+        socket.bind(&addr.into())?; // fails if another one listens, or holds it
+        match socket.listen(0) {
+            Ok(()) => {
+                socket.set_reuse_address(false)?;
+                socket.set_reuse_port(true)?;
+                socket.shutdown(Shutdown::Read)?; // does not listen any more, and stays bound
+                return Ok(socket);
+            }
+            // Two that begin to listen within the same microsecond may both be refused: each has said
+            // that it listens before the kernel checks it.
+            Err(error) if is_in_use(&error) && attempts_left > 0 => {
+                attempts_left -= 1;
+                drop(socket);
+                thread::sleep(random_below_a_millisecond());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// How often to try again to be the one that listens: at most for so many milliseconds.
+const LISTEN_ATTEMPTS_MAX: u32 = 8;
+
+fn random_below_a_millisecond() -> Duration {
+    let mut random = [0; 2];
+    crate::fill_random(&mut random);
+    Duration::from_micros(u64::from(u16::from_ne_bytes(random)) % 1000)
+}
+
+fn is_in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
 }
 
 /// A non-blocking socket that listens on `bound`, beside those of other workers.
@@ -122,7 +178,10 @@ fn local_addr(socket: &Socket) -> io::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use socket2::SockRef;
 
@@ -136,7 +195,7 @@ mod tests {
             options.nodelay = nodelay;
             let bound = bind(options.clone()).unwrap();
             let listener = listen(&bound).unwrap();
-            let client = std::net::TcpStream::connect(bound.local_addr()).unwrap();
+            let client = TcpStream::connect(bound.local_addr()).unwrap();
             let (server, peer) = try_accept(listener.as_fd()).unwrap();
             assert_eq!(peer, client.local_addr().unwrap());
             let server = SockRef::from(&server);
@@ -147,6 +206,77 @@ mod tests {
         }
     }
 
+    /// An address that nobody has, and the connection that lingers there, if there is to be one.
+    fn free_addr(lingers: bool) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        if lingers {
+            let client = TcpStream::connect(addr).unwrap();
+            drop(listener.accept().unwrap()); // the end that closes first is the one that lingers
+            drop(client);
+        }
+        addr
+    }
+
+    #[test]
+    fn of_two_that_bind_at_once_one_has_the_address() {
+        const ROUNDS: usize = 300;
+        for lingers in [false, true] {
+            let addr = free_addr(lingers);
+            let (started, end) = (AtomicUsize::new(0), Barrier::new(2));
+            let bind_and_listen = || {
+                let outcomes = (1..=ROUNDS).map(|round| {
+                    // A barrier wakes one a good while after the other.
+                    started.fetch_add(1, Ordering::SeqCst);
+                    while started.load(Ordering::SeqCst) < 2 * round {
+                        std::hint::spin_loop();
+                    }
+                    let bound = bind(ListenOptions::new(addr));
+                    let listeners = bound.and_then(|bound| {
+                        let listeners = [listen(&bound)?, listen(&bound)?];
+                        Ok((bound, listeners))
+                    });
+                    end.wait(); // nobody lets go before both have tried
+                    match listeners {
+                        Ok(_) => true,
+                        Err(error) if is_in_use(&error) => false,
+                        Err(error) => panic!("{error}"),
+                    }
+                });
+                outcomes.collect::<Vec<_>>()
+            };
+            let (ours, theirs) = thread::scope(|scope| {
+                let other = scope.spawn(bind_and_listen);
+                (bind_and_listen(), other.join().unwrap())
+            });
+            let both = ours.iter().zip(&theirs).filter(|(ours, theirs)| **ours && **theirs);
+            assert_eq!(both.count(), 0, "of {ROUNDS} rounds, lingers: {lingers}");
+            let neither = ours.iter().zip(&theirs).filter(|(ours, theirs)| !**ours && !**theirs);
+            assert_eq!(neither.count(), 0, "of {ROUNDS} rounds, lingers: {lingers}");
+        }
+    }
+
+    #[test]
+    fn nobody_gets_in_while_an_address_is_taken_over() {
+        const ROUNDS: usize = 2_000;
+        let addr = free_addr(true);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let (mut connected, timeout) = (0, Duration::from_millis(1));
+                while !is_over.load(Ordering::Relaxed) {
+                    connected += u32::from(TcpStream::connect_timeout(&addr, timeout).is_ok());
+                }
+                connected
+            });
+            for _ in 0..ROUNDS {
+                drop(hold_beside_old_connections(addr).unwrap());
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(client.join().unwrap(), 0, "clients that nobody will ever accept");
+        });
+    }
+
     #[test]
     fn the_backlog_is_what_was_asked_for() {
         let mut options = ListenOptions::new(([127, 0, 0, 1], 0).into());
@@ -155,7 +285,7 @@ mod tests {
         let _listener = listen(&bound).unwrap();
         let connect = || {
             let timeout = Duration::from_millis(200);
-            std::net::TcpStream::connect_timeout(&bound.local_addr(), timeout)
+            TcpStream::connect_timeout(&bound.local_addr(), timeout)
         };
         // The queue takes one more than the backlog; the next SYN is dropped.
         let waiting: Vec<_> = (0..4).map(|_| connect().unwrap()).collect();
