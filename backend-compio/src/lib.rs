@@ -78,6 +78,8 @@
 //! - A buffer may be dropped by the driver. One whose `Drop` starts or drops an operation panics
 //!   then; returning it to a pool, or waking a task, is fine.
 //! - A pending operation whose future is leaked ([`std::mem::forget`]) keeps the ring open.
+//! - All operations are cancelled when `block_on` ends, those of a future that outlives it too. Linux
+//!   before 5.19 cannot do that: the ring is leaked then, with what such a future reads into.
 //! - The waker of the main future holds a descriptor, the runtime's eventfd. A thread that still
 //!   has one when `block_on` returns, at the end of a blocking closure say, closes it soon after.
 //! - With the default ring a completion can interrupt a blocking system call of the worker's thread

@@ -4,16 +4,19 @@
 //! one, and [`IoVec`] has that array already.
 
 use std::cell::Cell;
-use std::io;
-use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::future::Future;
+use std::mem::{self, ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::rc::Rc;
-use std::slice;
+use std::task::{Context, Waker};
 use std::time::Duration;
+use std::{io, slice};
 
 use compio_buf::{IntoInner, SetLen};
 use compio_driver::op::{Interest, PollOnce, Recv, RecvFlags, Send, SendFlags};
-use compio_driver::{OpCode, OpEntry};
+use compio_driver::{Extra, OpCode, OpEntry};
 use compio_runtime::{Runtime, submit};
 use io_uring::{opcode, types};
 use owned_io::{BufResult, IoBuf, IoBufExt, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
@@ -21,8 +24,9 @@ use owned_io_os as os;
 
 /// Receives into `buf`, which has room, from its start; sets its exact length.
 pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize, B> {
-    let op = Recv::new(Held::new(fd), Reading(buf), RecvFlags::empty());
-    let (result, Reading(mut buf)) = submit(op).await.into_inner().into();
+    let op = Recv::new(Rc::clone(fd), Reading(buf), RecvFlags::empty());
+    let (result, Tracked { op, .. }) = submit(Tracked::new(op)).await.into();
+    let Reading(mut buf) = op.into_inner();
     let result = result.map_err(os_error);
     if let Ok(n) = result {
         // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
@@ -33,8 +37,9 @@ pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usi
 
 /// Sends the first bytes of `buf`, which is not empty.
 pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize, B> {
-    let op = Send::new(Held::new(fd), Writing(buf), SendFlags::NOSIGNAL);
-    let (result, Writing(buf)) = submit(op).await.into_inner().into();
+    let op = Send::new(Rc::clone(fd), Writing(buf), SendFlags::NOSIGNAL);
+    let (result, Tracked { op, .. }) = submit(Tracked::new(op)).await.into();
+    let Writing(buf) = op.into_inner();
     BufResult(result.map_err(os_error).and_then(os::check_written), buf)
 }
 
@@ -45,8 +50,9 @@ pub(crate) async fn send_vectored<B: IoBuf>(
 ) -> BufResult<usize, IoVec<B>> {
     // SAFETY: all zeroes is a message without name, pieces or control data.
     let message: libc::msghdr = unsafe { mem::zeroed() };
-    let op = SendPieces { fd: Held::new(fd), bufs, message };
-    let (result, SendPieces { mut bufs, .. }) = submit(op).await.into();
+    let op = SendPieces { fd: Rc::clone(fd), bufs, message };
+    let (result, Tracked { op, .. }) = submit(Tracked::new(op)).await.into();
+    let mut bufs = op.bufs;
     let result = result.map_err(os_error).and_then(os::check_written);
     if let Ok(n) = result {
         bufs.advance(n);
@@ -56,12 +62,14 @@ pub(crate) async fn send_vectored<B: IoBuf>(
 
 /// Waits until a receive, or an accept, would not have to wait; holds no buffer.
 pub(crate) async fn readable(fd: &Rc<OwnedFd>) -> io::Result<()> {
-    submit(PollOnce::new(Held::new(fd), Interest::Readable)).await.0.map(drop)
+    let op = PollOnce::new(Rc::clone(fd), Interest::Readable);
+    submit(Tracked::new(op)).await.0.map(drop)
 }
 
 /// Waits until a send would not have to wait, or a connect has ended.
 pub(crate) async fn writable(fd: &Rc<OwnedFd>) -> io::Result<()> {
-    submit(PollOnce::new(Held::new(fd), Interest::Writable)).await.0.map(drop)
+    let op = PollOnce::new(Rc::clone(fd), Interest::Writable);
+    submit(Tracked::new(op)).await.0.map(drop)
 }
 
 /// Waits until the ring has been round once: what was submitted before is with the kernel, and the
@@ -73,52 +81,124 @@ pub(crate) async fn turn() {
     let _ = submit(Nothing).await;
 }
 
-/// Lets what was left in the kernel end: after the tasks were dropped, and their connections shut
-/// down.
+/// Ends `runtime`, after its tasks were dropped, once nothing is left in the kernel.
 ///
-/// Otherwise compio would close the ring and then free the buffers, and nothing says that close(2)
-/// waits until the kernel has let go of them.
-pub(crate) fn settle(runtime: &Runtime) {
-    let mut idle = 0;
+/// compio closes the ring and then frees the buffers, and nothing says that close(2) waits until the
+/// kernel has let go of them: it does not before Linux 6.17. Something may be in flight even though the
+/// tasks are gone: operations that were dropped with them, for a moment; and those of a future that
+/// outlives the runtime, which is also what holds the driver then. So all of them are cancelled first. If
+/// that does not end them, the driver is leaked, with what they use.
+///
+/// # Panics
+/// With the panic of a buffer that the driver drops, or of what a task of compio's own holds.
+pub(crate) fn end(runtime: Runtime) {
+    // Keeps the driver until this has looked what the end of the runtime left behind.
+    let driver = ManuallyDrop::new(runtime.enter(|| submit(Nothing)));
+    let settled = catch_unwind(AssertUnwindSafe(|| settle(&runtime)));
+    // Here run the destructors of what tasks hold that were spawned past the contract.
+    let ended = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
+    // What is left stays so for ever, and has no part in the count of the next runtime.
+    RUNTIME.set(RUNTIME.get() + 1);
+    if IN_FLIGHT.take() == 0 {
+        drop(ManuallyDrop::into_inner(driver));
+    }
+    if let Err(payload) = settled.and(ended) {
+        resume_unwind(payload);
+    }
+}
+
+/// Cancels what is in flight, and waits until it has ended.
+fn settle(runtime: &Runtime) {
+    let (mut idle, mut panicked) = (0, None);
     // Each turn ends an operation, or counts towards the limit.
-    while HELD.get() > 0 && idle < IDLE_TURNS_MAX {
-        let before = HELD.get();
-        runtime.enter(|| runtime.poll_with(Some(TURN)));
-        idle = if HELD.get() < before { 0 } else { idle + 1 };
+    while IN_FLIGHT.get() > 0 && idle < IDLE_TURNS_MAX {
+        let before = IN_FLIGHT.get();
+        let turn = || {
+            runtime.enter(|| {
+                let mut cancel = pin!(submit(CancelAll));
+                // It is in the ring then, or there is no ring that could be asked.
+                let _ = cancel.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                runtime.poll_with(Some(TURN));
+            });
+        };
+        // The driver drops a buffer whose operation was dropped: that may panic.
+        panicked = catch_unwind(AssertUnwindSafe(turn)).err().or(panicked);
+        idle = if IN_FLIGHT.get() < before { 0 } else { idle + 1 };
+    }
+    if let Some(payload) = panicked {
+        resume_unwind(payload);
     }
 }
 
 /// How long to wait for what a cancellation or a shutdown ends. It takes the kernel microseconds.
 const TURN: Duration = Duration::from_millis(1);
 
-/// After how many turns in which nothing ended no more is waited for. Something that does not end
-/// was leaked, or belongs to a connection that outlives the runtime.
+/// After how many turns in which nothing ended no more is waited for. A kernel older than 5.19 does not
+/// cancel all at once, and leaves what belongs to a connection that outlives the runtime.
 const IDLE_TURNS_MAX: u32 = 4;
 
 thread_local! {
-    /// How many operations of this thread hold a descriptor.
-    static HELD: Cell<usize> = const { Cell::new(0) };
+    /// How many operations of this thread's runtime the kernel may still be at work on.
+    static IN_FLIGHT: Cell<usize> = const { Cell::new(0) };
+
+    /// How many runtimes this thread has had before.
+    static RUNTIME: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A descriptor, as an operation holds it: open, and counted, until the operation has ended.
-struct Held(Rc<OwnedFd>);
+/// An operation, counted until it has completed, or is dropped without having been begun.
+struct Tracked<T> {
+    op: T,
+    in_flight: InFlight,
+}
 
-impl Held {
-    fn new(fd: &Rc<OwnedFd>) -> Self {
-        HELD.set(HELD.get() + 1);
-        Self(Rc::clone(fd))
+impl<T> Tracked<T> {
+    fn new(op: T) -> Self {
+        IN_FLIGHT.set(IN_FLIGHT.get() + 1);
+        Self { op, in_flight: InFlight { runtime: Some(RUNTIME.get()) } }
     }
 }
 
-impl AsFd for Held {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+// SAFETY: everything is passed on to the operation, whose entry is valid until it is completed.
+unsafe impl<T: OpCode> OpCode for Tracked<T> {
+    type Control = T::Control;
+
+    unsafe fn init(&mut self, control: &mut T::Control) {
+        // SAFETY: the caller promises that the whole of this, and the control, stays where it is.
+        unsafe { self.op.init(control) }
+    }
+
+    fn create_entry(&mut self, control: &mut T::Control) -> OpEntry {
+        self.op.create_entry(control)
+    }
+
+    unsafe fn set_result(
+        &mut self,
+        control: &mut T::Control,
+        result: &io::Result<usize>,
+        extra: &Extra,
+    ) {
+        self.in_flight.end();
+        // SAFETY: the caller promises that these are the operation's.
+        unsafe { self.op.set_result(control, result, extra) }
     }
 }
 
-impl Drop for Held {
+/// One in the count of a runtime, if of any.
+struct InFlight {
+    runtime: Option<u64>,
+}
+
+impl InFlight {
+    fn end(&mut self) {
+        if self.runtime.take() == Some(RUNTIME.get()) {
+            IN_FLIGHT.set(IN_FLIGHT.get() - 1);
+        }
+    }
+}
+
+impl Drop for InFlight {
     fn drop(&mut self) {
-        HELD.set(HELD.get() - 1);
+        self.end();
     }
 }
 
@@ -127,7 +207,8 @@ struct Reading<B>(B);
 
 impl<B: IoBuf> compio_buf::IoBuf for Reading<B> {
     fn as_init(&self) -> &[u8] {
-        self.0.buf_bytes()
+        let bytes = self.0.buf_bytes();
+        &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)] // no more than `as_uninit`
     }
 }
 
@@ -160,7 +241,7 @@ impl<B: IoBuf> compio_buf::IoBuf for Writing<B> {
 
 /// `SENDMSG` of the next pieces.
 struct SendPieces<B> {
-    fd: Held,
+    fd: Rc<OwnedFd>,
     bufs: IoVec<B>,
     message: libc::msghdr,
 }
@@ -177,7 +258,7 @@ unsafe impl<B: IoBuf> OpCode for SendPieces<B> {
         let pieces = self.bufs.as_io_slices();
         self.message.msg_iov = pieces.as_ptr().cast_mut().cast();
         self.message.msg_iovlen = pieces.len();
-        let fd = types::Fd(self.fd.as_fd().as_raw_fd());
+        let fd = types::Fd(self.fd.as_raw_fd());
         let send = opcode::SendMsg::new(fd, &raw const self.message);
         send.flags(libc::MSG_NOSIGNAL as u32).build().into()
     }
@@ -195,6 +276,18 @@ unsafe impl OpCode for Nothing {
     }
 }
 
+/// `ASYNC_CANCEL` of all that the ring has at work.
+struct CancelAll;
+
+// SAFETY: the entry is valid until the operation is completed: it points to nothing.
+unsafe impl OpCode for CancelAll {
+    type Control = ();
+
+    fn create_entry(&mut self, (): &mut ()) -> OpEntry {
+        opcode::AsyncCancel2::new(types::CancelBuilder::any().all()).build().into()
+    }
+}
+
 /// The error with its OS code. compio replaces ENOBUFS, which to it means its own buffers.
 fn os_error(error: io::Error) -> io::Error {
     match (error.kind(), error.raw_os_error()) {
@@ -202,3 +295,6 @@ fn os_error(error: io::Error) -> io::Error {
         _ => error,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use compio_driver::ProactorBuilder;
@@ -64,9 +65,10 @@ impl Runtime for Compio {
         config.ring.check()?;
         os::uring::probe()?;
         let runtime = builder(&config.ring).build().map_err(os::uring::explain)?;
-        let output = runtime.block_on(run_main(future));
-        op::settle(&runtime);
-        drop(runtime);
+        // It panics only with a buffer that the driver drops.
+        let output = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_main(future))));
+        op::end(runtime);
+        let output = output.unwrap_or_else(|payload| resume_unwind(payload));
         Ok(output.unwrap_or_else(|panicked| panicked.resume()))
     }
 
