@@ -1,50 +1,78 @@
-//! What glommio can only be asked for by unsafe code: streams from descriptors, and reads into memory
-//! that is not initialised.
+//! What glommio can only be asked for by unsafe code: streams from descriptors, and the length of what
+//! was read.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::pin::Pin;
+use std::ptr;
 use std::task::{Context, Poll, ready};
-use std::{ptr, slice};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
-use owned_io::{IoBufMut, TRANSFER_BYTES_MAX, coop};
+use owned_io::{IoBufMut, PoolBuf, TRANSFER_BYTES_MAX, coop};
+use owned_io_os as os;
 
 /// A connected socket, registered with the reactor.
 #[derive(Debug)]
-pub(crate) struct Tcp(RefCell<TcpStream>);
+pub(crate) struct Tcp {
+    tcp: RefCell<TcpStream>,
+    /// A read waited, so that the next attempt is one because something came.
+    is_worth_a_try: Cell<bool>,
+}
 
 impl Tcp {
     /// Registers `fd`, with the reactor of the executor that polls this.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self(RefCell::new(register(fd)))
+        Self { tcp: RefCell::new(register(fd)), is_worth_a_try: Cell::new(false) }
     }
 
     /// Receives what has arrived into `buf`, which has room, from its start; sets its exact length.
+    ///
+    /// glommio receives into initialised bytes only. So it is asked to wait, and the rest is done beside
+    /// it: two system calls for each read that waits, where [`poll_read_pooled`](Self::poll_read_pooled)
+    /// takes one.
     pub(crate) fn poll_read(
         &self,
         cx: &mut Context<'_>,
         buf: &mut impl IoBufMut,
     ) -> Poll<io::Result<usize>> {
-        let capacity = buf.buf_capacity().min(TRANSFER_BYTES_MAX);
-        // SAFETY: `capacity` bytes from the pointer on may be written, and nobody else has them
-        // while `buf` is borrowed. They need not be initialised: glommio passes the slice's address
-        // and length to recv(2), and looks at nothing else of it (`NonBufferedStream::poll_read`).
-        let bytes = unsafe { slice::from_raw_parts_mut(buf.buf_mut_ptr(), capacity) };
-        let n = ready!(Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, bytes))?;
-        // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
+        // Each turn but the first two was told of bytes that somebody else took meanwhile.
+        loop {
+            if !self.is_worth_a_try.replace(false) {
+                let polled = self.poll_readable(cx);
+                self.is_worth_a_try.set(polled.is_pending()); // when it is woken
+                ready!(polled)?;
+            }
+            match self.with_fd(|fd| os::try_read(fd, buf)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+        }
+    }
+
+    /// The same into a buffer of a pool, by glommio's own receive: its memory is initialised once.
+    pub(crate) fn poll_read_pooled(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut PoolBuf,
+    ) -> Poll<io::Result<usize>> {
+        let memory = buf.memory_mut();
+        let room = memory.len().min(TRANSFER_BYTES_MAX);
+        let polled = Pin::new(&mut *self.tcp.borrow_mut()).poll_read(cx, &mut memory[..room]);
+        let n = ready!(polled)?;
+        assert!(n <= room, "glommio received more than there is room for");
+        // SAFETY: 1. `n` is at most the capacity, as just checked. 2. All of the memory is initialised.
         unsafe { buf.set_buf_len(n) };
         coop::consume_transfer(n);
         Poll::Ready(Ok(n))
     }
 
-    /// Ready when a read would be.
-    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        // What it says beyond that is the next read's to say.
-        Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, &mut []).map(drop)
+    /// Ready when a read would be; the error is one that the read will not say any more.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Without room, glommio's receive takes no bytes, and waits like any other.
+        Pin::new(&mut *self.tcp.borrow_mut()).poll_read(cx, &mut []).map_ok(drop)
     }
 
     /// Sends the first of `bytes`, which are not none, or waits until that can be tried again.
@@ -54,7 +82,7 @@ impl Tcp {
         let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
         // glommio's attempt lacks MSG_NOSIGNAL.
         let blocked = SigpipeBlocked::new();
-        let polled = Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes);
+        let polled = Pin::new(&mut *self.tcp.borrow_mut()).poll_write(cx, bytes);
         if let Poll::Ready(Err(error)) = &polled
             && error.kind() == io::ErrorKind::BrokenPipe
         {
@@ -65,11 +93,11 @@ impl Tcp {
 
     /// Ready when the connection is made, or could not be.
     pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, &[]).map_ok(drop)
+        Pin::new(&mut *self.tcp.borrow_mut()).poll_write(cx, &[]).map_ok(drop)
     }
 
     pub(crate) fn with_fd<T>(&self, f: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
-        let tcp = self.0.borrow();
+        let tcp = self.tcp.borrow();
         // SAFETY: the stream has it open while it is borrowed.
         f(unsafe { BorrowedFd::borrow_raw(tcp.as_raw_fd()) })
     }

@@ -77,15 +77,16 @@ impl OwnedRead for GlommioReadHalf {
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
         // One buffer taken, where there would be one for each attempt.
-        if let Some(buf) = pool.take_to_wait() {
-            return self.read(buf).await.into_result().map(|(_, buf)| buf);
-        }
         let tcp = &self.socket.tcp;
+        if let Some(mut buf) = pool.take_to_wait() {
+            spend(|cx| tcp.poll_read_pooled(cx, &mut buf)).await?;
+            return Ok(buf);
+        }
         // A buffer is taken for each attempt, and goes back when that has to wait.
         let read = |cx: &mut Context<'_>| match pool.take() {
-            Ok(mut buf) => tcp.poll_read(cx, &mut buf).map_ok(|_| buf),
+            Ok(mut buf) => tcp.poll_read_pooled(cx, &mut buf).map_ok(|_| buf),
             // Said only to those for whom there is something to read.
-            Err(exhausted) => tcp.poll_readable(cx).map(|()| Err(exhausted.into())),
+            Err(exhausted) => tcp.poll_readable(cx).map(|ready| ready.and(Err(exhausted.into()))),
         };
         spend(read).await
     }

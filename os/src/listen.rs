@@ -3,10 +3,10 @@
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+use std::{io, slice, thread};
 
 use owned_io::{AddrError, BoundAddr, Keepalive, ListenOptions};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, TcpKeepalive, Type};
-use std::{io, slice, thread};
 
 /// Takes an address for this process; see [`Runtime::bind`](owned_io::Runtime::bind).
 ///

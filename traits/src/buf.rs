@@ -107,7 +107,8 @@ impl<B: IoBuf + ?Sized> IoBufExt for B {}
 /// 1. [`buf_mut_ptr`](Self::buf_mut_ptr) equals [`buf_ptr`](IoBuf::buf_ptr), and
 ///    [`buf_capacity`](Self::buf_capacity) bytes from it on may be written.
 /// 2. That memory keeps its address and its extent until the value is dropped or handed out
-///    mutably, however often the value is moved. An operation that owns the value may write there.
+///    mutably, however often the value is moved. An operation that owns the value may write there:
+///    initialised bytes.
 /// 3. After [`set_buf_len(n)`](Self::set_buf_len), [`buf_len`](IoBuf::buf_len) is exactly `n`; it
 ///    never exceeds the capacity.
 ///

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
+use std::mem::{self, MaybeUninit};
 use std::rc::Rc;
 use std::{fmt, io};
 
@@ -131,6 +132,9 @@ pub struct PoolBuf {
 #[derive(Debug)]
 struct Buffer {
     bytes: Vec<u8>,
+    /// All of the memory is initialised, not only what is within the length. So it stays: an operation
+    /// writes initialised bytes only.
+    is_initialised: bool,
 }
 
 impl Buffer {
@@ -139,11 +143,28 @@ impl Buffer {
         let mut bytes = Vec::new();
         let reserved = bytes.try_reserve_exact(capacity);
         reserved.map_err(|_| PoolExhausted { leased_max: None })?;
-        Ok(Box::new(Self { bytes }))
+        Ok(Box::new(Self { bytes, is_initialised: false }))
     }
 }
 
 impl PoolBuf {
+    /// All of its memory, initialised; whatever its length, which stays as it is. For backends whose
+    /// runtime reads into initialised bytes. What is behind the length is left over from earlier reads.
+    ///
+    /// That costs something once for each buffer that the pool makes, not with every use.
+    pub fn memory_mut(&mut self) -> &mut [u8] {
+        let Buffer { bytes, is_initialised } =
+            &mut **self.buffer.as_mut().expect("there until it is dropped");
+        if !mem::replace(is_initialised, true) {
+            bytes.spare_capacity_mut().fill(MaybeUninit::new(0));
+        }
+        let capacity = self.pool.config.buf_bytes;
+        // SAFETY: that many bytes are within the allocation. They are initialised: the last time that was
+        // made sure of, here, they all were, and since then only initialised bytes were written there
+        // (rule 2 of `IoBufMut`). The borrow of `self` keeps everybody else away from them.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), capacity) }
+    }
+
     #[inline]
     fn bytes(&self) -> &Vec<u8> {
         &self.buffer.as_ref().expect("there until it is dropped").bytes
@@ -263,6 +284,18 @@ mod tests {
         let refused = pool.take().unwrap_err().to_string();
         assert_eq!(refused, "there is no memory for another buffer of the pool");
         assert_eq!(pool.leased(), 0);
+    }
+
+    #[test]
+    fn all_memory_of_a_buffer_can_be_had_initialised() {
+        let pool = Pool::new(PoolConfig { buf_bytes: 8, leased_max: 1, idle_max: 1 });
+        let mut buf = pool.take().unwrap();
+        buf.bytes_mut().extend_from_slice(b"abc");
+        assert_eq!(buf.memory_mut(), b"abc\0\0\0\0\0");
+        buf.memory_mut()[4] = b'e';
+        assert_eq!(&buf[..], b"abc", "the length is not its business");
+        drop(buf);
+        assert_eq!(pool.take().unwrap().memory_mut(), b"abc\0e\0\0\0", "as it was left");
     }
 
     #[test]
