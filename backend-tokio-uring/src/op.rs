@@ -52,15 +52,17 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
 pub(crate) async fn send_vectored<B: IoBuf>(
     fd: &Rc<OwnedFd>,
     mut bufs: IoVec<B>,
-    message: &mut Option<Box<Message>>,
+    message: &mut Option<Rc<Message>>,
 ) -> BufResult<usize, IoVec<B>> {
     let mut header = message.take().unwrap_or_default();
     let pieces = bufs.as_io_slices();
-    header.0.msg_iov = pieces.as_ptr().cast_mut().cast();
-    header.0.msg_iovlen = pieces.len();
-    let send = opcode::SendMsg::new(target(fd), &raw const header.0);
+    let described = Rc::get_mut(&mut header).expect("put back by who had it");
+    described.0.msg_iov = pieces.as_ptr().cast_mut().cast();
+    described.0.msg_iovlen = pieces.len();
+    let send = opcode::SendMsg::new(target(fd), Rc::as_ptr(&header).cast());
     let entry = send.flags(libc::MSG_NOSIGNAL as u32).build();
-    // SAFETY: 1. It reads the header, which is on the heap, and through it the pieces, which are an
+    // SAFETY: 1. It reads the header, which is on the heap (in an `Rc`: to move a box would claim its
+    // contents anew), and whose only field is the message; and through it the pieces, which are an
     // array of `iovec` (`IoSlice` has its layout) over initialised bytes. Array and bytes stay where
     // they are while the `IoVec` moves, and nobody changes it meanwhile. 2. and 3. The descriptor,
     // the header and the `IoVec` are held.
@@ -167,6 +169,7 @@ impl<D: 'static> OneshotOutputTransform for Output<D> {
 }
 
 /// A reusable `msghdr` without name and control data.
+#[repr(transparent)]
 pub(crate) struct Message(libc::msghdr);
 
 impl Default for Message {

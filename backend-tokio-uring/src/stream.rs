@@ -29,7 +29,7 @@ pub struct TokioUringReadHalf {
 pub struct TokioUringWriteHalf {
     socket: Rc<Socket>,
     /// For vectored writes: made by the first, used again by the next.
-    message: Option<Box<Message>>,
+    message: Option<Rc<Message>>,
 }
 
 /// What the halves and their shutdown handles share. Closed when the halves are dropped.

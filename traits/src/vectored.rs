@@ -65,16 +65,15 @@ impl<B: IoBuf> IoVec<B> {
 
     /// Adds `buf` at the end.
     pub fn push(&mut self, buf: B) {
-        let (mut ptr, len) = (buf.buf_ptr(), buf.buf_len());
-        self.bytes_left += len;
-        let mut left = len;
+        let (mut ptr, mut left) = (buf.buf_ptr(), buf.buf_len());
+        self.bufs.push(buf); // first: no piece is there without its buffer
+        self.bytes_left += left;
         while left > 0 {
             let len = left.min(TRANSFER_BYTES_MAX);
             self.pieces.push(RawPiece { ptr, len });
             ptr = ptr.wrapping_add(len);
             left -= len;
         }
-        self.bufs.push(buf);
     }
 
     /// How many bytes are still to be written.
