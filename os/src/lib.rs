@@ -38,6 +38,7 @@ mod blocking;
 pub mod connect;
 mod descriptors;
 pub mod listen;
+mod memory;
 mod random;
 mod runtime;
 mod transfer;
@@ -46,6 +47,7 @@ pub mod uring;
 
 pub use blocking::spawn_blocking;
 pub use descriptors::reserve_descriptors;
+pub use memory::memory_bytes;
 pub use random::fill_random;
 pub use transfer::{
     abort, check_written, end, shutdown, try_peek, try_read, try_read_pooled, try_write,

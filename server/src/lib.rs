@@ -42,6 +42,7 @@ pub mod accept;
 pub mod config;
 pub mod connections;
 pub mod leaving;
+pub mod memory;
 pub mod origins;
 pub mod per_address;
 pub mod places;

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use owned_io::{
-    BoundAddr, ByteStream, ListenOptions, MemoryBudget, Pool, PoolConfig, Runtime, StopSignal,
-    Worker, WorkersConfig, beside,
+    BoundAddr, ByteStream, ListenOptions, Pool, Runtime, StopSignal, Worker, WorkersConfig, beside,
 };
 use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
@@ -22,7 +21,7 @@ use crate::leaving::Leaving;
 use crate::per_address::PerAddress;
 use crate::places::{Places, SharedPlaces};
 use crate::service::source::Pattern;
-use crate::service::{Budget, admin, echo, http, sink, source};
+use crate::service::{admin, echo, http, sink, source};
 use crate::tls::WorkerTls;
 use crate::watch::watch;
 
@@ -178,7 +177,7 @@ async fn accept<R: Runtime, S: ByteStream>(
     resources: Resources,
     open: impl AsyncFn(R::TcpStream, Entry) -> io::Result<S> + 'static,
 ) {
-    let Resources { pool, frames, budget, buffers, pattern, sockets, limits, .. } = resources;
+    let Resources { pool, frames, buffers, pattern, sockets, limits, .. } = resources;
     match service {
         Service::Echo | Service::EchoTls => {
             let serve = async move |stream: S, entry: Entry| {
@@ -188,8 +187,7 @@ async fn accept<R: Runtime, S: ByteStream>(
         }
         Service::Sink | Service::SinkTls => {
             let serve = async move |stream: S, entry: Entry| {
-                let (frames, budget) = (frames.clone(), budget.clone());
-                sink::serve::<R>(stream, frames, limits, budget, &entry.watched()).await
+                sink::serve::<R>(stream, frames.clone(), limits, &entry.watched()).await
             };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
@@ -215,7 +213,6 @@ async fn accept<R: Runtime, S: ByteStream>(
 struct Resources {
     pool: Pool,
     frames: Pool,
-    budget: Budget,
     buffers: Buffers,
     pattern: Pattern,
     sockets: WebSockets,
@@ -223,36 +220,17 @@ struct Resources {
     tls: WorkerTls,
 }
 
-/// Bytes of the buffers that frames are received into, and the messages of the sink: many that a peer sends
-/// at once come in one read, and frames of up to this length are handed out where they are. 16 echoes of
-/// 1 KiB took 0.6 of the time that they took with buffers of 16 KiB, 16 of 16 KiB a third; with 128 KiB they
-/// took as long. A sink of 1 MB on io_uring took up to three times as long with 16 KiB as with these.
-const FRAMES_BYTES: usize = 64 * 1024;
-
-/// How many of those are kept, and held by reads that wait: with their length, 16 MiB.
-const FRAMES_IDLE_MAX: usize = 256;
-
 impl Resources {
     fn new(config: &Config) -> Self {
-        let limits = config.limits;
-        let mut pool = PoolConfig::default();
-        // Any worker may come to have all connections.
-        pool.leased_max = config.connections_max().max(1);
-        let mut frames = pool;
-        // Over TLS a connection has one of frames while it receives one of records.
-        frames.leased_max = frames.leased_max.saturating_mul(2);
-        frames.buf_bytes = FRAMES_BYTES;
-        frames.idle_max = FRAMES_IDLE_MAX;
-        let frames = Pool::new(frames);
+        let (memory, frames) = (config.memory, config.memory.frames());
         Self {
-            pool: Pool::new(pool),
+            pool: memory.echo(),
             frames: frames.clone(),
-            budget: Budget::new(limits.announced_bytes_max),
             tls: WorkerTls::new(config.tls.clone(), frames.clone()),
-            buffers: Buffers::new(frames, MemoryBudget::new(limits.announced_bytes_max)),
+            buffers: Buffers::new(frames, memory.budget()),
             pattern: Pattern::default(),
             sockets: config.sockets.clone(),
-            limits,
+            limits: config.limits,
         }
     }
 }

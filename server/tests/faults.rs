@@ -20,7 +20,7 @@ use owned_io_server::config::{Limits, WebSockets};
 use owned_io_server::connections::{Connections, Entry};
 use owned_io_server::places::Places;
 use owned_io_server::service::source::Pattern;
-use owned_io_server::service::{Budget, echo, http, sink, source};
+use owned_io_server::service::{echo, http, sink, source};
 use owned_io_sim::{Host, Plan, Random, Sim, SimStream, World, run, seeds};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{
@@ -71,10 +71,8 @@ fn sink_answers_each_message_by_its_length() {
     simulate(
         || {
             let (pool, limits) = (Pool::new(PoolConfig::default()), Limits::default());
-            let budget = Budget::new(limits.announced_bytes_max);
             serve(async move |stream, entry: Entry| {
-                let (pool, budget) = (pool.clone(), budget.clone());
-                sink::serve::<Sim>(stream, pool, limits, budget, &entry.watched()).await
+                sink::serve::<Sim>(stream, pool.clone(), limits, &entry.watched()).await
             })
         },
         async |mut stream, world| {

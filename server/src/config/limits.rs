@@ -10,9 +10,6 @@ pub struct Limits {
     pub connections_max: usize,
     /// Bytes of a message. Default 16 MiB: the largest that the workloads ask for.
     pub message_bytes_max: usize,
-    /// Bytes that a worker commits to messages announced but not received: over TCP, and as many over
-    /// WebSocket. Default 256 MiB.
-    pub announced_bytes_max: usize,
     /// How long a message may take once it is announced, and to be taken. Default 30 s: 16 MiB at 5
     /// Mbit/s. Over WebSocket, where several are sent at once, it is how long the peer may take nothing of
     /// what is written.
@@ -27,7 +24,6 @@ impl Default for Limits {
         Self {
             connections_max: 16_000,
             message_bytes_max: 16 << 20,
-            announced_bytes_max: 256 << 20,
             message_time_max: Duration::from_secs(30),
             idle_time_max: Some(Duration::from_secs(300)),
         }

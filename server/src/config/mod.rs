@@ -14,6 +14,7 @@ pub use limits::Limits;
 pub use options::{Flags, Options};
 pub use service::Service;
 
+use crate::memory::Memory;
 use crate::origins::AllowedOrigins;
 use crate::tls::Tls;
 
@@ -25,6 +26,8 @@ pub struct Config {
     pub runtime: Option<String>,
     /// How many workers.
     pub workers: NonZeroUsize,
+    /// What clients can make each of them hold.
+    pub memory: Memory,
     /// Which ring settings.
     pub ring: Ring,
     /// Where to serve what; at least one.

@@ -10,6 +10,7 @@ use clap::{Args, Parser};
 use serde::Deserialize;
 
 use super::{Config, Deflate, Engine, Level, Limits, Log, Ring, Service, WebSockets};
+use crate::memory::Memory;
 use crate::origins::AllowedOrigins;
 use crate::tls::Tls;
 
@@ -124,11 +125,11 @@ pub struct Options {
     #[arg(long, value_name = "BYTES")]
     pub message_bytes_max: Option<NonZeroU32>,
 
-    /// Bytes a worker commits to messages that are announced but have not all arrived: over TCP, and
-    /// as many over WebSocket, where those of up to 64 KiB do not count, but hold a buffer of that
-    /// length [default: 268435456]
+    /// Bytes that clients can make a worker hold: messages that have come in part, answers that are not
+    /// taken. What the worker itself needs comes on top [default: half of the memory of this machine, or of
+    /// its cgroup, divided by the workers]
     #[arg(long, value_name = "BYTES")]
-    pub announced_bytes_max: Option<NonZeroUsize>,
+    pub memory_max: Option<NonZeroUsize>,
 
     /// Seconds a message may take to arrive once it is announced, or to be taken by its receiver
     /// [default: 30]
@@ -204,7 +205,7 @@ impl Options {
                 .connections_per_address_max
                 .or(file.connections_per_address_max),
             message_bytes_max: self.message_bytes_max.or(file.message_bytes_max),
-            announced_bytes_max: self.announced_bytes_max.or(file.announced_bytes_max),
+            memory_max: self.memory_max.or(file.memory_max),
             message_seconds_max: self.message_seconds_max.or(file.message_seconds_max),
             idle_seconds_max: self.idle_seconds_max.or(file.idle_seconds_max),
             drain_notice_seconds: self.drain_notice_seconds.or(file.drain_notice_seconds),
@@ -253,24 +254,24 @@ impl Options {
         let origins =
             self.origins.map_or_else(|| Ok(AllowedOrigins::default()), AllowedOrigins::only)?;
         let defaults = Limits::default();
+        let workers = self.workers.unwrap_or_else(cores);
+        let connections_max =
+            self.connections_max.map_or(defaults.connections_max, NonZeroUsize::get);
+        let memory = divide_memory(self.memory_max, workers, connections_max)?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Config {
             runtime: self.runtime,
-            workers: self.workers.unwrap_or_else(cores),
+            workers,
+            memory,
             ring: self.ring.unwrap_or_default(),
             listeners,
             tls,
             sockets: WebSockets { engine, deflate, origins },
             limits: Limits {
-                connections_max: self
-                    .connections_max
-                    .map_or(defaults.connections_max, NonZeroUsize::get),
+                connections_max,
                 message_bytes_max: self
                     .message_bytes_max
                     .map_or(defaults.message_bytes_max, |bytes| bytes.get() as usize),
-                announced_bytes_max: self
-                    .announced_bytes_max
-                    .map_or(defaults.announced_bytes_max, NonZeroUsize::get),
                 message_time_max: self
                     .message_seconds_max
                     .map_or(defaults.message_time_max, |limit| seconds(limit.get())),
@@ -327,6 +328,30 @@ const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
 
 const fn as_usize(number: NonZeroU32) -> usize {
     number.get() as usize
+}
+
+/// How each worker divides its memory: what was given, or by default half of what there is, but no less
+/// than is needed.
+fn divide_memory(
+    given: Option<NonZeroUsize>,
+    workers: NonZeroUsize,
+    connections_max: usize,
+) -> Result<Memory, String> {
+    let connections_max = connections_max.saturating_mul(workers.get());
+    let least = Memory::least(connections_max);
+    let bytes_max = given.map_or_else(
+        || {
+            let machine = owned_io_os::memory_bytes().unwrap_or(0) as usize;
+            (machine / 2 / workers).max(least)
+        },
+        NonZeroUsize::get,
+    );
+    Memory::divide(bytes_max, connections_max).ok_or_else(|| {
+        format!(
+            "--memory-max is {bytes_max}: a worker that may have {connections_max} connections needs at \
+             least {least}; give it more, or fewer by --connections-max"
+        )
+    })
 }
 
 fn cores() -> NonZeroUsize {

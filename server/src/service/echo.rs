@@ -2,7 +2,7 @@
 
 use std::io;
 
-use owned_io::{ByteStream, IoBuf, OwnedRead, OwnedWrite, OwnedWriteExt, Pool};
+use owned_io::{ByteStream, IoBuf, IoBufExt, OwnedRead, OwnedWrite, OwnedWriteExt, Pool};
 
 use crate::watch::Activity;
 

@@ -8,5 +8,3 @@ pub mod source;
 pub mod websocket;
 
 mod message;
-
-pub use message::{Announced, Budget};

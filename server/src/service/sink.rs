@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, Runtime, timeout};
+use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, Runtime, coop, timeout};
 
-use super::message::{Announced, Budget, or_abort, too_long};
+use super::message::{or_abort, too_long};
 use crate::config::Limits;
 use crate::watch::Activity;
 
@@ -16,7 +16,6 @@ use crate::watch::Activity;
 ///
 /// # Errors
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit;
-/// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) when `budget` does not allow it;
 /// [`TimedOut`](io::ErrorKind::TimedOut) when it does not arrive in time, or its answer is not taken, or the
 /// connection was ended by who watches `activity`;
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the stream ends within it.
@@ -24,10 +23,9 @@ pub async fn serve<R: Runtime>(
     stream: impl ByteStream,
     pool: Pool,
     limits: Limits,
-    budget: Budget,
     activity: &Activity,
 ) -> io::Result<()> {
-    let served = answer_each::<R>(stream, pool, limits, budget, activity).await;
+    let served = answer_each::<R>(stream, pool, limits, activity).await;
     activity.outcome(served)
 }
 
@@ -35,12 +33,11 @@ async fn answer_each<R: Runtime>(
     stream: impl ByteStream,
     pool: Pool,
     limits: Limits,
-    budget: Budget,
     activity: &Activity,
 ) -> io::Result<()> {
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
-    let mut receiver = Receiver::new(limits.message_bytes_max, budget);
+    let mut receiver = Receiver::new(limits.message_bytes_max);
     let mut answers = Vec::new();
     let mut deadline: Option<Instant> = None;
     loop {
@@ -59,66 +56,73 @@ async fn answer_each<R: Runtime>(
             return Ok(());
         }
         activity.read();
-        let done = receiver.receive(&buf, &mut answers)?;
-        drop(buf);
-        if !receiver.is_within_message() {
-            deadline = None;
-        } else if done || deadline.is_none() {
-            deadline = Some(R::now() + limits.message_time_max);
-        }
-        if !answers.is_empty() {
-            let written = write.write_all(answers);
-            let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
-            ((), answers) = or_abort(written, &connection)?;
-            answers.clear();
+        let mut left = &buf[..];
+        // Each round but the last fills the answers, or takes what a turn may take.
+        while !left.is_empty() {
+            coop::yield_if_exhausted::<R>().await;
+            let done = receiver.receive(&mut left, &mut answers)?;
+            if !receiver.is_within_message() {
+                deadline = None;
+            } else if done || deadline.is_none() {
+                deadline = Some(R::now() + limits.message_time_max);
+            }
+            if !answers.is_empty() {
+                let written = write.write_all(answers);
+                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                ((), answers) = or_abort(written, &connection)?;
+                answers.clear();
+            }
         }
     }
 }
 
+/// The most bytes of answers that one write takes, and that a peer can leave unread here.
+const ANSWERS_BYTES_MAX: usize = 8 * 1024;
+
+/// What a message costs, in nanoseconds.
+const MESSAGE_NANOS: u64 = 8;
+
 /// Finds the messages in what arrives.
 struct Receiver {
     bytes_max: usize,
-    budget: Budget,
     /// The length's bytes that are there.
     header: [u8; 4],
     header_len: usize,
     /// Of the message whose length is there: its length, and what is missing of it.
     message: Option<(usize, usize)>,
-    /// What is committed to it.
-    announced: Option<Announced>,
 }
 
 impl Receiver {
-    const fn new(bytes_max: usize, budget: Budget) -> Self {
-        Self { bytes_max, budget, header: [0; 4], header_len: 0, message: None, announced: None }
+    const fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, header: [0; 4], header_len: 0, message: None }
     }
 
     const fn is_within_message(&self) -> bool {
         self.header_len > 0 || self.message.is_some()
     }
 
-    /// Takes `bytes`, adds an answer for each message that they complete, and says whether there
-    /// was one.
-    fn receive(&mut self, mut bytes: &[u8], answers: &mut Vec<u8>) -> io::Result<bool> {
+    /// Takes the first of `bytes`, adds an answer for each message that they complete, and says whether
+    /// there was one. It takes all of them, unless there are [`ANSWERS_BYTES_MAX`] of answers or the turn is
+    /// over.
+    fn receive(&mut self, bytes: &mut &[u8], answers: &mut Vec<u8>) -> io::Result<bool> {
         let before = answers.len();
-        while !bytes.is_empty() || self.message.is_some_and(|(_, missing)| missing == 0) {
+        loop {
             let Some((len, missing)) = self.message else {
-                bytes = self.receive_header(bytes)?;
+                if bytes.is_empty() || answers.len() >= ANSWERS_BYTES_MAX || !coop::has_budget() {
+                    break;
+                }
+                coop::consume(MESSAGE_NANOS);
+                *bytes = self.receive_header(bytes)?;
                 continue;
             };
             let n = missing.min(bytes.len());
-            bytes = &bytes[n..];
+            *bytes = &bytes[n..];
             if n < missing {
                 self.message = Some((len, missing - n));
-                // Only now: what is here whole was never a promise.
-                if self.announced.is_none() {
-                    self.announced = Some(self.budget.commit(len)?);
-                }
                 break;
             }
             answers.extend_from_slice(&(len as u64).to_le_bytes());
             self.message = None;
-            self.announced = None;
         }
         Ok(answers.len() > before)
     }
@@ -153,28 +157,28 @@ mod tests {
         }
         let expected: Vec<u8> = lens.iter().flat_map(|len| u64::from(*len).to_le_bytes()).collect();
         for cut in 1..stream.len() {
-            let budget = Budget::new(300);
-            let mut receiver = Receiver::new(300, budget.clone());
+            let mut receiver = Receiver::new(300);
             let mut answers = Vec::new();
-            for part in stream.chunks(cut) {
-                receiver.receive(part, &mut answers).unwrap();
+            for mut part in stream.chunks(cut) {
+                while !part.is_empty() {
+                    coop::refill();
+                    receiver.receive(&mut part, &mut answers).unwrap();
+                }
             }
             assert!(!receiver.is_within_message());
             assert_eq!(answers, expected, "cut every {cut} bytes");
-            budget.commit(300).expect("everything is given back");
         }
     }
 
     #[test]
-    fn what_is_announced_counts_and_what_is_too_long_is_refused() {
-        let budget = Budget::new(100);
-        let mut first = Receiver::new(80, budget.clone());
+    fn what_is_too_long_is_refused_and_answers_are_bounded() {
         let mut answers = Vec::new();
-        assert!(!first.receive(&[60, 0, 0, 0, 1, 2], &mut answers).unwrap());
-        let mut second = Receiver::new(80, budget.clone());
-        let error = second.receive(&[60, 0, 0, 0, 1], &mut answers).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
-        let error = Receiver::new(80, budget).receive(&[81, 0, 0, 0], &mut answers).unwrap_err();
+        let error = Receiver::new(80).receive(&mut &[81, 0, 0, 0][..], &mut answers).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        coop::refill();
+        let empty = vec![0; 64 * 1024];
+        let mut left = &empty[..];
+        Receiver::new(80).receive(&mut left, &mut answers).unwrap();
+        assert_eq!((answers.len(), left.len()), (ANSWERS_BYTES_MAX, (64 - 4) * 1024));
     }
 }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use owned_io::{
     ByteStream, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime,
-    Spare, timeout,
+    Spare, coop, timeout,
 };
 
 use super::message::{or_abort, too_long};
@@ -25,7 +25,10 @@ const COPIED_BYTES_MAX: usize = 1024;
 
 /// When a write has so many bytes it is full, so that a batch of any size needs no more memory: what a
 /// socket takes without waiting is of this order.
-pub(super) const WRITE_BYTES_MAX: usize = 256 * 1024;
+pub(super) const WRITE_BYTES_MAX: usize = 64 * 1024;
+
+/// What a message costs that is copied, in nanoseconds.
+const MESSAGE_NANOS: u64 = 12;
 
 /// Serves one connection until its peer ends it.
 ///
@@ -166,14 +169,18 @@ impl Answer {
         self.request.bytes as usize <= COPIED_BYTES_MAX
     }
 
-    /// Fills `out`, which is empty, up to the end of the batch, or as far as one write may go; false
-    /// when there is nothing left.
+    /// Fills `out`, which is empty, up to the end of the batch, or as far as one write or one turn may go;
+    /// false when there is nothing left.
     fn copy(&mut self, out: &mut Vec<u8>) -> bool {
         let end = self.batch_end();
         while self.next < end && out.len() < WRITE_BYTES_MAX {
             out.extend_from_slice(&self.len_prefix);
             out.extend_from_slice(&self.pattern[self.message()]);
             self.next += 1;
+            coop::consume(MESSAGE_NANOS + u64::from(self.request.bytes) / 8);
+            if !coop::has_budget() {
+                break; // and the write lets others have their turn
+            }
         }
         !out.is_empty()
     }

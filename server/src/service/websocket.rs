@@ -2,12 +2,24 @@
 
 use std::pin::pin;
 
-use owned_io::beside;
+use owned_io::{beside, coop};
 use owned_io_websocket::bridge::{AnyIncoming, AnyOutgoing, Extent};
-use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received};
+use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
 use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, start};
+
+/// Queues a message, after others have left if there is no room. No function: its future would be part of
+/// every poll.
+macro_rules! give_back {
+    ($outgoing:ident, $message:ident) => {
+        let mut refused = try_give_back($outgoing, $message);
+        while let Err((error, message)) = refused {
+            $outgoing.wait_for_room(error).await?;
+            refused = try_give_back($outgoing, message);
+        }
+    };
+}
 
 /// Each message goes back, the same kind and the same bytes. What came in one read is answered by one
 /// write.
@@ -21,9 +33,9 @@ pub async fn echo(
 ) -> Result<(), Error> {
     let echoing = async {
         while let Some(message) = incoming.receive_owned().await? {
-            give_back(outgoing, message)?;
+            give_back!(outgoing, message);
             while let Some(message) = incoming.try_receive_owned() {
-                give_back(outgoing, message)?;
+                give_back!(outgoing, message);
             }
             outgoing.flush().await?;
         }
@@ -53,7 +65,10 @@ pub async fn sink(
             while let Some(Extent { bytes, last }) = next {
                 len += bytes as u64;
                 if last {
-                    outgoing.write(Message::Binary(&len.to_le_bytes()))?;
+                    let answer = len.to_le_bytes();
+                    while let Err(error) = outgoing.write(Message::Binary(&answer)) {
+                        outgoing.wait_for_room(error).await?;
+                    }
                     len = 0;
                 }
                 next = incoming.try_receive_piece().map(Into::into);
@@ -181,25 +196,45 @@ async fn send(
     for n in 0..messages.count.unwrap_or(u64::MAX) {
         let payload = start(n)..start(n) + messages.bytes;
         if messages.bytes <= COPIED_BYTES_MAX {
-            outgoing.write(Message::Binary(&pattern[payload]))?;
+            while let Err(error) = outgoing.write(Message::Binary(&pattern[payload.clone()])) {
+                outgoing.wait_for_room(error).await?;
+            }
         } else {
-            outgoing.write_bytes(Part::Whole(Kind::Binary), pattern.slice(payload))?;
+            let mut payload = pattern.slice(payload);
+            while let Err(Unsent { error, payload: refused, .. }) =
+                outgoing.write_bytes(Part::Whole(Kind::Binary), payload)
+            {
+                outgoing.wait_for_room(error).await?;
+                payload = refused;
+            }
         }
         let is_batch_end = (n + 1) % messages.batch == 0;
-        if is_batch_end || outgoing.queued_bytes() >= WRITE_BYTES_MAX {
+        let is_full = outgoing.queued_bytes() >= WRITE_BYTES_MAX || !coop::has_budget();
+        if is_batch_end || is_full {
             outgoing.flush().await?;
         }
     }
     outgoing.flush().await
 }
 
-/// A long message leaves from where it was put together.
-fn give_back(outgoing: &mut impl AnyOutgoing, message: Received<'_>) -> Result<(), Error> {
+/// Queues a message. A long one leaves from where it was put together; one that is refused comes back,
+/// with the reason.
+#[inline]
+fn try_give_back<'m>(
+    outgoing: &mut impl AnyOutgoing,
+    message: Received<'m>,
+) -> Result<(), (owned_io_websocket::Error, Received<'m>)> {
     match message {
-        Received::Borrowed(message) => outgoing.write(message)?,
-        Received::Owned(kind, payload) => outgoing.write_bytes(Part::Whole(kind), payload)?,
+        Received::Borrowed(message) => {
+            outgoing.write(message).map_err(|error| (error, Received::Borrowed(message)))
+        }
+        Received::Owned(kind, payload) => {
+            outgoing.write_bytes(Part::Whole(kind), payload).map_err(|unsent| {
+                let Unsent { error, payload, .. } = unsent;
+                (error, Received::Owned(kind, payload))
+            })
+        }
     }
-    Ok(())
 }
 
 /// What becomes of a connection that ends like this. One that is closed from our side while it has

@@ -63,6 +63,9 @@ pub trait AnyOutgoing {
     /// Queues a message and flushes.
     fn send(&mut self, message: Message<'_>) -> impl Future<Output = Result<(), Error>>;
 
+    /// Waits until what was refused with `error` may be tried again.
+    fn wait_for_room(&mut self, error: crate::Error) -> impl Future<Output = Result<(), Error>>;
+
     /// Begins the closing handshake, and waits until the close frame is written.
     fn close(&mut self, frame: CloseFrame<'_>) -> impl Future<Output = Result<(), Error>>;
 
@@ -159,6 +162,14 @@ macro_rules! has_the_face {
             #[inline(always)]
             fn send(&mut self, message: Message<'_>) -> impl Future<Output = Result<(), Error>> {
                 Self::send(self, message)
+            }
+
+            #[inline(always)]
+            fn wait_for_room(
+                &mut self,
+                error: crate::Error,
+            ) -> impl Future<Output = Result<(), Error>> {
+                Self::wait_for_room(self, error)
             }
 
             #[inline(always)]

@@ -99,6 +99,24 @@ impl Outgoing {
         self.flush().await
     }
 
+    /// Waits until what was refused with `error` may be tried again: flushes.
+    ///
+    /// # Errors
+    /// Those of [`flush`](Self::flush); and `error` itself, if that makes no room.
+    ///
+    /// # Cancellation
+    /// As for [`flush`](Self::flush).
+    pub async fn wait_for_room(&mut self, error: crate::Error) -> Result<(), Error> {
+        match error {
+            crate::Error::Limit { limit: Limit::Queue | Limit::Memory, .. }
+                if self.queued_bytes() > 0 =>
+            {
+                self.flush().await
+            }
+            error => Err(error.into()),
+        }
+    }
+
     /// Queues a ping. The peer answers it, which is not told.
     ///
     /// # Errors

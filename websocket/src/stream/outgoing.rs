@@ -118,7 +118,8 @@ impl Outgoing {
         })
     }
 
-    /// Queues a message and flushes; if the queue is full, it flushes first.
+    /// Queues a message and flushes; if there is no room for it, it waits for
+    /// [some](Self::wait_for_room).
     ///
     /// # Errors
     /// As for [`write`](Self::write) and [`flush`](Self::flush). [`Limit::Queue`] means that the
@@ -127,14 +128,33 @@ impl Outgoing {
     /// # Cancellation
     /// The message is queued or not; otherwise safe, see the [type](Self#cancellation).
     pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
-        match self.write(message) {
-            Err(crate::Error::Limit { limit: Limit::Queue, .. }) => {
-                self.flush().await?;
-                self.write(message)?;
-            }
-            result => result?,
+        while let Err(error) = self.write(message) {
+            self.wait_for_room(error).await?;
         }
         self.flush().await
+    }
+
+    /// Waits until what was refused with `error` may be tried again: flushes, and if nothing is queued
+    /// waits until others have given memory back.
+    ///
+    /// # Errors
+    /// Those of [`flush`](Self::flush); and `error` itself, if it is neither [`Limit::Queue`] nor
+    /// [`Limit::Memory`], or if there will never be room.
+    ///
+    /// # Cancellation
+    /// Safe, see the [type](Self#cancellation).
+    pub async fn wait_for_room(&mut self, error: crate::Error) -> Result<(), Error> {
+        let is_empty = self.queued_bytes() == 0;
+        match error {
+            crate::Error::Limit { limit: Limit::Queue | Limit::Memory, .. } if !is_empty => {
+                self.flush().await
+            }
+            crate::Error::Limit { limit: Limit::Memory, max, got } if got <= max => {
+                self.shared.wait_for_memory().await;
+                self.shared.control.failure().map_or(Ok(()), |failure| Err(failure.into()))
+            }
+            error => Err(error.into()),
+        }
     }
 
     /// Queues a ping; one that still waits is replaced. The peer answers it, which is not told:

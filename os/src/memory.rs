@@ -1,0 +1,47 @@
+use std::fs;
+
+/// How much memory this process may use, in bytes: the machine's, or less if a cgroup (v2) that it is in
+/// has a limit (`memory.max`). None where `/proc` does not say.
+pub fn memory_bytes() -> Option<u64> {
+    let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let cgroup = fs::read_to_string("/proc/self/cgroup").ok();
+    let cgroup = cgroup.and_then(|groups| groups.lines().find_map(v2_path).map(str::to_owned));
+    let mut limit = machine;
+    // A cgroup's own limit, and those of all that it is in.
+    let mut path = cgroup.unwrap_or_default();
+    loop {
+        let max = fs::read_to_string(format!("/sys/fs/cgroup{path}/memory.max"));
+        limit =
+            max.ok().and_then(|max| max.trim().parse().ok()).map_or(limit, |max| limit.min(max));
+        let Some(parent) = path.rfind('/') else { return Some(limit) };
+        path.truncate(parent);
+    }
+}
+
+/// `MemTotal` (proc_meminfo(5)), which is in KiB.
+fn machine_bytes(meminfo: &str) -> Option<u64> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The path of the cgroup in the one hierarchy of version 2 (cgroups(7)).
+fn v2_path(line: &str) -> Option<&str> {
+    line.strip_prefix("0::").map(|path| path.trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_understood() {
+        let meminfo = "MemFree:  1 kB\nMemTotal:       16384 kB\n";
+        assert_eq!(machine_bytes(meminfo), Some(16 << 20));
+        assert_eq!(machine_bytes("MemTotal: much"), None);
+        assert_eq!(v2_path("0::/"), Some(""));
+        assert_eq!(v2_path("0::/a/b"), Some("/a/b"));
+        assert_eq!(v2_path("4:memory:/a"), None);
+        assert!(memory_bytes().unwrap() > 1 << 20);
+    }
+}
