@@ -103,7 +103,7 @@ impl Connections {
         &self,
         after: Option<u64>,
         count: usize,
-        mut look: impl FnMut(&Activity, &ShutdownHandle),
+        mut look: impl FnMut(&Activity, &Ending, &ShutdownHandle),
     ) -> Option<u64> {
         let open = self.open.borrow();
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -112,7 +112,7 @@ impl Connections {
         for (id, known) in rest.by_ref().take(count) {
             last = Some(*id);
             if let Some(activity) = &known.activity {
-                look(activity, &known.handle);
+                look(activity, &known.ending, &known.handle);
             }
         }
         rest.next().and(last)
@@ -120,7 +120,7 @@ impl Connections {
 }
 
 impl Ending {
-    fn ask(&self) {
+    pub(crate) fn ask(&self) {
         let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
         // A WebSocket can only be closed already.
         let _ = match self {

@@ -5,13 +5,12 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::Shutdown;
 use std::time::Duration;
 
 use owned_io::{Runtime, ShutdownHandle};
 
 use crate::config::Limits;
-use crate::connections::Connections;
+use crate::connections::{Connections, Ending};
 
 /// How often within a limit everybody is looked at: a connection ends by a quarter of the limit too late.
 const LOOKS: u32 = 4;
@@ -50,7 +49,7 @@ impl Activity {
         if self.was_ended.get() { Err(io::ErrorKind::TimedOut.into()) } else { outcome }
     }
 
-    fn look(&self, handle: &ShutdownHandle, looks_at: LookAt) {
+    fn look(&self, ending: &Ending, handle: &ShutdownHandle, looks_at: LookAt) {
         if self.is_writing.get() != (looks_at == LookAt::Writing) {
             return;
         }
@@ -61,11 +60,12 @@ impl Activity {
         if self.quiet.get() < LOOKS {
             return;
         }
-        self.was_ended.set(true);
+        let was_asked = self.was_ended.replace(true);
         match looks_at {
-            LookAt::Idle => handle.shutdown(Shutdown::Both),
+            // The service says the end, which a peer may not take either.
+            LookAt::Idle if !was_asked => ending.ask(),
             // What the peer has not taken would stay in the kernel.
-            LookAt::Writing => handle.abort(),
+            _ => handle.abort(),
         }
     }
 }
@@ -76,7 +76,7 @@ enum LookAt {
     Writing,
 }
 
-/// Ends the watched of `connections` that were idle for too long, in an orderly way, and resets those
+/// Asks the watched of `connections` to end that were idle for too long, and resets those that do not, or
 /// whose peers take nothing. For ever.
 pub async fn watch<R: Runtime>(connections: Connections, limits: Limits) {
     let writing = watch_one::<R>(&connections, limits.message_time_max, LookAt::Writing);
@@ -91,8 +91,8 @@ async fn watch_one<R: Runtime>(connections: &Connections, limit: Duration, looks
         let mut after = None;
         // As often as there are connections for.
         loop {
-            after = connections.look(after, LOOKED_AT_MAX, |activity, handle| {
-                activity.look(handle, looks_at);
+            after = connections.look(after, LOOKED_AT_MAX, |activity, ending, handle| {
+                activity.look(ending, handle, looks_at);
             });
             if after.is_none() {
                 break;

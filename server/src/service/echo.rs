@@ -15,10 +15,11 @@ use crate::watch::Activity;
 pub async fn serve(stream: impl ByteStream, pool: Pool, activity: &Activity) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     let echoed = echo(&mut read, &mut write, &pool, activity).await;
-    activity.outcome(echoed)?;
-    // Over TLS an end has to be said. Who is gone need not hear it.
-    let _ = write.shutdown().await;
-    Ok(())
+    if echoed.is_ok() {
+        // Over TLS an end has to be said. Who is gone need not hear it.
+        let _ = write.shutdown().await;
+    }
+    activity.outcome(echoed)
 }
 
 /// As [`copy`](owned_io::copy), but tells of each turn.

@@ -304,6 +304,22 @@ fn certificates_that_do_not_come_hold_nobody_up() {
     assert!(signalled.elapsed() < Duration::from_secs(5));
 }
 
+/// And it is told so, as an end has to be said over TLS.
+#[test]
+fn who_is_silent_for_too_long_is_ended() {
+    let (files, certificate) = Files::new("idle");
+    for runtime in RUNTIMES {
+        let options = ["--echo-tls", "127.0.0.1:0", "--idle-seconds-max", "1"];
+        let server = Server::start(runtime, &[&files.options()[..], &options[..]].concat());
+        let mut client = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
+        echoed(&mut client, b"before");
+        let started = Instant::now();
+        assert_eq!(client.read(&mut [0; 16]).unwrap(), 0, "{runtime}");
+        let took = started.elapsed();
+        assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(5), "{took:?}");
+    }
+}
+
 #[test]
 fn draining_ends_connections_cleanly() {
     let (files, certificate) = Files::new("draining");
