@@ -1,8 +1,9 @@
 //! Logs that nobody reads, and logs that nobody wants.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,37 @@ fn logs_that_nobody_reads_hold_nobody_up() {
         let took = signalled.elapsed();
         assert!(took < Duration::from_secs(5), "{took:?}");
     }
+}
+
+/// A client that keeps the server at the limit of its descriptors fills no disk: forty lines a second, it
+/// once were.
+#[test]
+fn what_clients_cause_is_said_now_and_then() {
+    let options = ["--echo", "127.0.0.1:0", "--workers", "1", "--runtime", RUNTIMES[0]];
+    let mut few = Command::new("sh");
+    few.args(["-c", "ulimit -n 60 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_owned-io-server")]);
+    few.args(options);
+    let mut server = Server::start_logging_to(Stdio::piped(), few, &options);
+    let mut log = server.stderr();
+    let mut clients: VecDeque<_> = (0..100).map(|_| server.connect(0)).collect();
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(3) {
+        clients.pop_front();
+        thread::sleep(Duration::from_millis(10));
+        clients.push_back(server.connect(0));
+    }
+    drop(clients);
+    echoed(&mut server.connect(0), b"as ever");
+    server.signal("-TERM");
+    assert_eq!(server.wait(), 0);
+    let said = io::read_to_string(&mut log).unwrap();
+    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert!((1..=5).contains(&count("cannot accept")), "{said}");
+    assert!(count("accepting again") <= 5, "{said}");
+    assert!(
+        said.lines().any(|line| line.contains("unsaid=") && !line.contains("unsaid=0")),
+        "{said}"
+    );
 }
 
 #[test]
