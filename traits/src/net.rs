@@ -196,9 +196,9 @@ pub struct ListenOptions {
     pub keepalive: Option<Keepalive>,
     /// How long bytes may be under way that the peer does not acknowledge, or for which it has no room
     /// (`TCP_USER_TIMEOUT`), before the connection fails with
-    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^32 - 1 ms; zero is the same as none. Default
-    /// 120 s, as long as [`Keepalive::new`] takes; none: the kernel's retries, 15 minutes or more
-    /// (tcp(7), `tcp_retries2`), and for a peer without room no end.
+    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^31 - 1 ms; zero is the same as none. Default
+    /// 120 s, as long as [`Keepalive::new`] takes, whose probes end by it too (tcp(7)); none: the kernel's
+    /// retries, 15 minutes or more (tcp(7), `tcp_retries2`), and for a peer without room no end.
     pub unacknowledged_max: Option<Duration>,
     /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
     pub recv_buffer_bytes: Option<u32>,
@@ -276,9 +276,9 @@ pub struct ConnectOptions {
     pub keepalive: Option<Keepalive>,
     /// How long bytes may be under way that the peer does not acknowledge, or for which it has no room
     /// (`TCP_USER_TIMEOUT`), before the connection fails with
-    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^32 - 1 ms; zero is the same as none. Default
-    /// 120 s, as long as [`Keepalive::new`] takes; none: the kernel's retries, 15 minutes or more
-    /// (tcp(7), `tcp_retries2`), and for a peer without room no end.
+    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^31 - 1 ms; zero is the same as none. Default
+    /// 120 s, as long as [`Keepalive::new`] takes, whose probes end by it too (tcp(7)); none: the kernel's
+    /// retries, 15 minutes or more (tcp(7), `tcp_retries2`), and for a peer without room no end.
     pub unacknowledged_max: Option<Duration>,
     /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
     pub recv_buffer_bytes: Option<u32>,
