@@ -22,7 +22,7 @@
 //!
 //! # Who may hold what
 //!
-//! - The workers share [places](places): `--connections-max` times `--workers`. A client waits in the
+//! - The workers share [`places`]: `--connections-max` times `--workers`. A client waits in the
 //!   kernel's queue only while all of them are taken; [admins](service::admin) have their own.
 //! - An address has [at most](per_address) `--connections-per-address-max` of them, over all workers. By
 //!   default any number: behind a proxy all clients have its address.

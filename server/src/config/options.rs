@@ -103,10 +103,10 @@ pub struct Options {
     #[arg(long, value_name = "HOW")]
     pub deflate: Option<Deflate>,
 
-    /// Pages whose scripts may open WebSockets, by their origins: https://example.com,https://a.example;
-    /// others are refused with 403. A browser lets any page connect anywhere, with its user's cookies, so
-    /// without this a page from elsewhere can act in their name. Clients that are no browsers send no origin,
-    /// and are let in [default: any]
+    /// Pages whose scripts may open WebSockets, by their origins: a scheme, a host, and a port where it is
+    /// not the scheme's, with commas between them; others are refused with 403. A browser lets any page
+    /// connect anywhere, with its user's cookies, so without this a page from elsewhere can act in their
+    /// name. Clients that are no browsers send no origin, and are let in [default: any]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub origins: Option<Vec<String>>,
 
