@@ -174,7 +174,6 @@ impl Drop for Socket {
 async fn spend<T>(operation: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     if !coop::has_budget() {
         turn().await;
-        coop::refill();
     }
     poll_fn(operation).await
 }

@@ -159,7 +159,6 @@ impl StreamEnd {
         poll_fn(|cx| {
             if std::mem::take(&mut later) {
                 cx.waker().wake_by_ref();
-                coop::refill();
                 return Poll::Pending;
             }
             Poll::Ready(())

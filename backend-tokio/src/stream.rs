@@ -184,7 +184,6 @@ fn poll_io(
 fn poll_yield<T>(cx: &mut Context<'_>) -> Poll<T> {
     // Its first poll is all there is to it: it puts the waker behind those of the driver.
     let _ = pin!(tokio::task::yield_now()).poll(cx);
-    coop::refill();
     Poll::Pending
 }
 

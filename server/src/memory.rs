@@ -43,14 +43,20 @@ impl Memory {
     /// [`least`](Self::least).
     pub fn divide(bytes_max: usize, connections_max: usize) -> Option<Self> {
         // A quarter for buffers, if they need not be shorter than the shortest for that.
-        let buf_bytes = (bytes_max / 4 / (connections_max + IDLE_MAX)).min(BUF_BYTES_MAX);
+        let buf_bytes = bytes_max / 4 / connections_max.saturating_add(IDLE_MAX);
+        let buf_bytes = buf_bytes.min(BUF_BYTES_MAX);
         let buf_bytes = (buf_bytes + 1).next_power_of_two() / 2;
         (buf_bytes >= BUF_BYTES_MIN).then_some(Self { bytes_max, connections_max, buf_bytes })
     }
 
     /// The least that can be divided among so many connections, in bytes.
     pub const fn least(connections_max: usize) -> usize {
-        4 * BUF_BYTES_MIN * (connections_max + IDLE_MAX)
+        (4 * BUF_BYTES_MIN).saturating_mul(connections_max.saturating_add(IDLE_MAX))
+    }
+
+    /// Among how many connections so many bytes can be divided.
+    pub const fn connections_that_fit(bytes_max: usize) -> usize {
+        (bytes_max / (4 * BUF_BYTES_MIN)).saturating_sub(IDLE_MAX)
     }
 
     /// What all connections may hold beyond the buffers.
@@ -89,6 +95,7 @@ mod tests {
         for connections_max in [1, 100, 16_000, 32_000, 1 << 20] {
             let least = Memory::least(connections_max);
             assert_eq!(Memory::divide(least - 1, connections_max), None);
+            assert_eq!(Memory::connections_that_fit(least), connections_max);
             for bytes_max in [least, 2 * least, 7 * least, 6 << 30] {
                 let Some(memory) = Memory::divide(bytes_max, connections_max) else { continue };
                 let budget = memory.budget();

@@ -1,6 +1,6 @@
 //! Cooperative scheduling: how much a task does before other tasks and I/O get their turn.
 //!
-//! A poll of a task has a budget of [`POLL_BUDGET_NANOS`] of work. Reads and writes of every backend
+//! Each poll of a task has a budget of work: [`POLL_BUDGET_NANOS`]. Reads and writes of every backend
 //! [consume](consume) it, and so does every protocol on top for the work it does between them:
 //! frames, decompressed bytes, records. Once the budget is used up, the task's next read or write
 //! first lets the runtime run other tasks and do its I/O. So no peer owns a worker, however fast it
@@ -28,15 +28,18 @@
 //! ```
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::time::Duration;
 
 use crate::Runtime;
 
 /// The work that a task may do in one poll, in nanoseconds.
 ///
-/// 100 µs: fifty tasks that always have work leave a new client waiting for 5 ms. The last piece of
-/// work may overshoot by as much again: a [transfer](crate::TRANSFER_BYTES_MAX), a handshake.
-pub const POLL_BUDGET_NANOS: u32 = 100_000;
+/// 50 µs: fifty tasks that always have work leave a new client waiting for 2.5 ms, and a turn costs the
+/// twentieth part of it. The last piece of work may overshoot, by 100 µs as a rule: a
+/// [transfer](crate::TRANSFER_BYTES_MAX), say.
+pub const POLL_BUDGET_NANOS: u32 = 50_000;
 
 thread_local! {
     static BUDGET: Budget = const {
@@ -58,13 +61,13 @@ pub fn consume(nanos: u64) {
     BUDGET.with(|budget| budget.left.set(budget.left.get().saturating_sub_unsigned(nanos)));
 }
 
-/// Takes what a read or write of `bytes` bytes costs: 1 µs for the system call, or for the entry in a
-/// ring, and a quarter of a nanosecond for each byte that the kernel copies.
+/// Takes what a read or write of `bytes` bytes costs: 2 µs for the system call, and a quarter of a
+/// nanosecond for each byte that the kernel copies.
 ///
 /// For backends, after each operation that did not have to wait.
 #[inline]
 pub fn consume_transfer(bytes: usize) {
-    consume(1_000 + bytes as u64 / 4);
+    consume(2_000 + bytes as u64 / 4);
 }
 
 /// Whether the running poll may do more work.
@@ -85,8 +88,20 @@ pub async fn yield_if_exhausted<R: Runtime>() {
     }
 }
 
-/// Begins a new budget: for backends, when a task's turn begins or ends. [`Runtime::spawn`] does it
-/// for each poll of its tasks.
+/// The same future, each poll of which has a whole budget.
+///
+/// For backends: what [`spawn_detached`](Runtime::spawn_detached) runs. The budget is one of the poll, so
+/// that a future in the task that was polled twice yields twice.
+pub async fn budgeted<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        refill();
+        future.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// Begins a new budget.
 #[inline]
 pub fn refill() {
     BUDGET.with(|budget| {
@@ -116,7 +131,7 @@ mod tests {
         assert!(!has_budget());
         refill();
         assert!(has_budget());
-        assert_eq!(spent_nanos() - before, u64::from(POLL_BUDGET_NANOS) - 1 + 2_000);
+        assert_eq!(spent_nanos() - before, u64::from(POLL_BUDGET_NANOS) - 1 + 3_000);
         consume(u64::MAX);
         assert!(!has_budget());
         refill();

@@ -167,7 +167,8 @@ pub trait Runtime: Sized + 'static {
     /// The part of [`spawn`](Self::spawn) that the runtime does.
     ///
     /// # Implementer notes
-    /// `future` never panics. It must run to its end even though nobody holds a handle to it.
+    /// `future` never panics. It must run to its end even though nobody holds a handle to it. Each of its
+    /// polls begins with a whole budget of work: run [`coop::budgeted(future)`](crate::coop::budgeted).
     fn spawn_detached(future: impl Future<Output = ()> + 'static);
 
     /// Runs `f` on another thread, so that this one's other tasks go on meanwhile.

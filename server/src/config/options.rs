@@ -111,7 +111,7 @@ pub struct Options {
     pub origins: Option<Vec<String>>,
 
     /// Connections for each worker that are served at once; the workers share the places, and more
-    /// connections wait to be accepted [default: 16000]
+    /// connections wait to be accepted [default: 16000, or as many as --memory-max has room for]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<NonZeroUsize>,
 
@@ -255,9 +255,8 @@ impl Options {
             self.origins.map_or_else(|| Ok(AllowedOrigins::default()), AllowedOrigins::only)?;
         let defaults = Limits::default();
         let workers = self.workers.unwrap_or_else(cores);
-        let connections_max =
-            self.connections_max.map_or(defaults.connections_max, NonZeroUsize::get);
-        let memory = divide_memory(self.memory_max, workers, connections_max)?;
+        let (connections_max, memory) =
+            divide_memory(self.memory_max, workers, self.connections_max)?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Config {
             runtime: self.runtime,
@@ -330,29 +329,37 @@ const fn as_usize(number: NonZeroU32) -> usize {
     number.get() as usize
 }
 
-/// How each worker divides its memory: what was given, or by default half of what there is, but no less
-/// than is needed.
+/// How many connections there may be for each worker, and how a worker divides its memory: half of what the
+/// machine has, unless something else was given; and 16,000 connections, or as many as that has room for.
 fn divide_memory(
-    given: Option<NonZeroUsize>,
+    memory_max: Option<NonZeroUsize>,
     workers: NonZeroUsize,
-    connections_max: usize,
-) -> Result<Memory, String> {
-    let connections_max = connections_max.saturating_mul(workers.get());
-    let least = Memory::least(connections_max);
-    let bytes_max = given.map_or_else(
+    connections_max: Option<NonZeroUsize>,
+) -> Result<(usize, Memory), String> {
+    let bytes_max = memory_max.map_or_else(
         || {
-            let machine = owned_io_os::memory_bytes().unwrap_or(0) as usize;
-            (machine / 2 / workers).max(least)
+            let machine = owned_io_os::memory_bytes().unwrap_or(MEMORY_BYTES_UNKNOWN) as usize;
+            machine / 2 / workers
         },
         NonZeroUsize::get,
     );
-    Memory::divide(bytes_max, connections_max).ok_or_else(|| {
+    let fit = Memory::connections_that_fit(bytes_max) / workers;
+    let connections_max = connections_max
+        .map_or_else(|| Limits::default().connections_max.min(fit).max(1), NonZeroUsize::get);
+    // Any worker may come to have all connections.
+    let all = connections_max.saturating_mul(workers.get());
+    let memory = Memory::divide(bytes_max, all).ok_or_else(|| {
+        let least = Memory::least(all);
         format!(
-            "--memory-max is {bytes_max}: a worker that may have {connections_max} connections needs at \
-             least {least}; give it more, or fewer by --connections-max"
+            "--memory-max is {bytes_max}, and a worker that may have {all} connections needs {least}: give \
+             it more, or fewer connections by --connections-max"
         )
-    })
+    })?;
+    Ok((connections_max, memory))
 }
+
+/// What a machine is taken to have that does not say: 1 GiB.
+const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
 fn cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
