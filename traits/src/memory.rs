@@ -15,8 +15,9 @@ use std::{fmt, io};
 /// served.
 ///
 /// When the rest is used up, a reservation is refused, and its connection waits: it stops reading, so
-/// that its peer feels back-pressure. While somebody waits, those who hold much without moving it are
-/// [evicted](Self::relieve): otherwise idle hoarders would keep everybody else waiting.
+/// that its peer feels back-pressure. While somebody waits, nobody may come to hold more of the rest than
+/// it divided by all who hold some; and those who hold much without moving it are
+/// [evicted](Self::relieve). Otherwise hoarders would keep everybody else waiting.
 ///
 /// Cloning gives another handle to the same budget.
 ///
@@ -67,6 +68,8 @@ struct Shared {
     holders: RefCell<Vec<Rc<Account>>>,
     /// Those to wake once something is given back. Bounded by the number of accounts.
     waiting: RefCell<Vec<Waker>>,
+    /// How many accounts wait: they were refused something, and have been granted nothing since.
+    waiting_count: Cell<usize>,
     /// Counts the rounds of [`MemoryBudget::relieve`].
     round: Cell<u32>,
     round_began: Cell<Option<Instant>>,
@@ -81,6 +84,7 @@ struct Account {
     /// The round in which its reservations changed last.
     moved_in: Cell<u32>,
     is_evicted: Cell<bool>,
+    is_waiting: Cell<bool>,
     /// Of the connection, to be woken when it is evicted.
     waker: RefCell<Option<Waker>>,
 }
@@ -118,6 +122,7 @@ impl MemoryBudget {
                 common_held: Cell::new(0),
                 holders: RefCell::default(),
                 waiting: RefCell::default(),
+                waiting_count: Cell::new(0),
                 round: Cell::new(0),
                 round_began: Cell::new(None),
             }),
@@ -139,6 +144,7 @@ impl MemoryBudget {
                 holder_at: Cell::new(usize::MAX),
                 moved_in: Cell::new(0),
                 is_evicted: Cell::new(false),
+                is_waiting: Cell::new(false),
                 waker: RefCell::default(),
             }),
         }
@@ -163,7 +169,7 @@ impl MemoryBudget {
     /// as much has passed: evicts accounts until an eighth of the common part will be given back.
     ///
     /// First those that hold more than their share and have not moved for a whole `PATIENCE`, the largest
-    /// first. If nobody is idle, the one that holds most.
+    /// first. If nobody is idle, those that hold most, and of the common part a 32nd only.
     pub fn relieve(&self, now: Instant) {
         let Shared { round, round_began, holders, common_bytes, .. } = &*self.shared;
         // Several may wait. The rounds are as long all the same.
@@ -177,16 +183,16 @@ impl MemoryBudget {
         holding.sort_unstable_by_key(|account| usize::MAX - account.excess());
         let is_idle =
             |account: &&Rc<Account>| round.get().wrapping_sub(account.moved_in.get()) >= 2;
+        let is_anybody_idle = holding.iter().any(|account| is_idle(&account));
+        holding.retain(|account| !is_anybody_idle || is_idle(&account));
+        let wanted = common_bytes / if is_anybody_idle { 8 } else { 32 };
         let mut freed = 0;
-        for account in holding.iter().filter(is_idle) {
-            if freed >= common_bytes / 8 {
-                return;
-            }
+        for account in holding {
             freed += account.excess();
             account.evict();
-        }
-        if let Some(largest) = holding.first().filter(|_| freed == 0) {
-            largest.evict();
+            if freed >= wanted {
+                return;
+            }
         }
     }
 }
@@ -231,6 +237,7 @@ impl MemoryAccount {
     /// Has `waker` woken once, when somebody has given memory back. What was refused may be tried again
     /// then.
     pub fn wake_when_released(&self, waker: &Waker) {
+        self.state.set_waiting(true);
         let mut waiting = self.state.budget.waiting.borrow_mut();
         if !waiting.iter().any(|known| known.will_wake(waker)) {
             waiting.push(waker.clone());
@@ -298,8 +305,11 @@ impl Account {
         let Shared { bytes_max, common_bytes, common_held, waiting, round, .. } = &*self.budget;
         let (before, after) = (self.excess(), held.saturating_sub(self.share_bytes));
         let all_held = common_held.get() - before + after;
-        if after > before && all_held > *common_bytes && !is_forced {
-            return Err(MemoryExhausted { bytes_max: *bytes_max });
+        if after > before && !is_forced {
+            if all_held > *common_bytes || after > self.fair_bytes() {
+                return Err(MemoryExhausted { bytes_max: *bytes_max });
+            }
+            self.set_waiting(false);
         }
         common_held.set(all_held);
         self.moved_in.set(round.get());
@@ -312,6 +322,25 @@ impl Account {
             waiting.take().into_iter().for_each(Waker::wake);
         }
         Ok(())
+    }
+
+    /// The most that the account may come to hold of the common part.
+    fn fair_bytes(&self) -> usize {
+        let Shared { common_bytes, holders, waiting_count, .. } = &*self.budget;
+        if waiting_count.get() == 0 {
+            return *common_bytes;
+        }
+        let others = holders.borrow().len() - usize::from(self.excess() > 0);
+        common_bytes / (others + 1)
+    }
+
+    fn set_waiting(&self, is_waiting: bool) {
+        let count = &self.budget.waiting_count;
+        match (self.is_waiting.replace(is_waiting), is_waiting) {
+            (false, true) => count.set(count.get() + 1),
+            (true, false) => count.set(count.get() - 1),
+            _ => {}
+        }
     }
 
     fn add_to_holders(self: &Rc<Self>) {
@@ -357,6 +386,7 @@ impl fmt::Debug for MemoryAccount {
 
 impl Drop for Account {
     fn drop(&mut self) {
+        self.set_waiting(false);
         if self.share_bytes > 0 {
             self.budget.shares_left.set(self.budget.shares_left.get() + 1);
         }
@@ -451,6 +481,22 @@ mod tests {
         };
         assert_eq!(evicted(1), [false, false, true], "nobody is idle yet: the largest");
         assert_eq!(evicted(2), [false, true, true]);
+    }
+
+    #[test]
+    fn while_somebody_waits_nobody_takes_more_than_a_fair_part() {
+        let budget = MemoryBudget::new(90 * KIB);
+        let (hoarder, other, newcomer) = (budget.account(), budget.account(), budget.account());
+        let mut hoards = holding(&hoarder, 50 * KIB);
+        let mut others = holding(&other, 40 * KIB);
+        assert!(newcomer.reservation().resize(20 * KIB).is_err());
+        newcomer.wake_when_released(Waker::noop());
+        hoards.resize(40 * KIB).unwrap();
+        assert!(others.resize(46 * KIB).is_err(), "it is for who has less");
+        others.resize(30 * KIB).unwrap();
+        let _granted = holding(&newcomer, 20 * KIB);
+        hoards.resize(40 * KIB).unwrap(); // nobody waits any more
+        drop(newcomer);
     }
 
     #[test]

@@ -1,5 +1,7 @@
+use owned_io::{MemoryAccount, Reservation, coop};
+
 use crate::Part;
-use crate::deflate::{Compressor, Deflate, Side};
+use crate::deflate::{COMPRESSOR_BYTES_MAX, Compressor, Deflate, Side};
 use crate::stream::Buffers;
 
 /// What compresses the messages that a connection sends.
@@ -9,14 +11,23 @@ pub(in crate::stream) struct Deflation {
     takes_over: bool,
     /// The connection's own, with takeover; from the first message on.
     own: Option<Compressor>,
+    /// For that.
+    reservation: Reservation,
     /// Whether it cannot go on. Then nothing is compressed any more, which is always allowed.
     is_broken: bool,
 }
 
 impl Deflation {
-    pub(super) const fn new(deflate: &Deflate, ours: Side) -> Self {
+    pub(super) fn new(deflate: &Deflate, ours: Side, account: &MemoryAccount) -> Self {
         let Side { takeover, window_bits } = ours;
-        Self { deflate: *deflate, window_bits, takes_over: takeover, own: None, is_broken: false }
+        Self {
+            deflate: *deflate,
+            window_bits,
+            takes_over: takeover,
+            own: None,
+            reservation: account.reservation(),
+            is_broken: false,
+        }
     }
 
     /// Whether a frame is to be compressed: parts are not, each of which would need to be flushed.
@@ -36,7 +47,11 @@ impl Deflation {
         buffers: &Buffers,
     ) -> bool {
         let Self { deflate, window_bits, .. } = *self;
+        coop::consume(MESSAGE_NANOS + message.len() as u64 * NANOS_PER_BYTE);
         if self.takes_over {
+            if self.reservation.resize(COMPRESSOR_BYTES_MAX).is_err() {
+                return false; // it goes as it is, and the next one may be compressed
+            }
             let own = self.own.get_or_insert_with(|| Compressor::new(&deflate, window_bits));
             // However long it came out: what comes next may refer to it.
             self.is_broken = !own.compress(message, out);
@@ -48,3 +63,9 @@ impl Deflation {
         is_compressed && out.len() < message.len()
     }
 }
+
+/// What the compression of a message costs, in nanoseconds.
+const MESSAGE_NANOS: u64 = 2_000;
+
+/// What each of its bytes costs, at the fastest level.
+const NANOS_PER_BYTE: u64 = 5;

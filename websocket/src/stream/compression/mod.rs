@@ -55,6 +55,6 @@ impl Agreed {
         let sides = (agreement.server(), agreement.client());
         let (ours, theirs): (Side, Side) = if is_server { sides } else { (sides.1, sides.0) };
         let inflation = Inflation::new(theirs, config.message_bytes_max, buffers.clone(), account);
-        (Box::new(inflation), Box::new(Deflation::new(&deflate, ours)))
+        (Box::new(inflation), Box::new(Deflation::new(&deflate, ours, account)))
     }
 }
