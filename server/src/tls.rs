@@ -12,7 +12,7 @@ mod present {
     use std::sync::Arc;
     use std::time::SystemTime;
 
-    use owned_io::{ByteStream, Pool, Runtime};
+    use owned_io::{ByteStream, MemoryBudget, Pool, Runtime};
     use owned_io_tls::{Acceptor, Buffers, Identity, TlsStream};
 
     use crate::config::Service;
@@ -62,9 +62,9 @@ mod present {
     }
 
     impl WorkerTls {
-        /// Receives into buffers of `pool`.
-        pub fn new(tls: Option<Tls>, pool: Pool) -> Self {
-            Self { tls, buffers: Buffers::new(pool) }
+        /// Receives into buffers of `pool`; what connections hold beyond those comes out of `budget`.
+        pub fn new(tls: Option<Tls>, pool: Pool, budget: MemoryBudget) -> Self {
+            Self { tls, buffers: Buffers::new(pool, budget) }
         }
 
         /// Does the handshake of a connection to `service`, which then ends as TLS does.
@@ -92,7 +92,7 @@ mod absent {
     use std::io;
     use std::path::PathBuf;
 
-    use owned_io::{ByteStream, Pool, Runtime};
+    use owned_io::{ByteStream, MemoryBudget, Pool, Runtime};
 
     use crate::config::Service;
     use crate::connections::Entry;
@@ -123,7 +123,7 @@ mod absent {
 
     impl WorkerTls {
         /// None.
-        pub fn new(_tls: Option<Tls>, _pool: Pool) -> Self {
+        pub fn new(_tls: Option<Tls>, _pool: Pool, _budget: MemoryBudget) -> Self {
             Self
         }
 

@@ -226,7 +226,7 @@ impl Resources {
         Self {
             pool: memory.echo(),
             frames: frames.clone(),
-            tls: WorkerTls::new(config.tls.clone(), frames.clone()),
+            tls: WorkerTls::new(config.tls.clone(), frames.clone(), memory.budget()),
             buffers: Buffers::new(frames, memory.budget()),
             pattern: Pattern::default(),
             sockets: config.sockets.clone(),

@@ -27,6 +27,13 @@ pub enum TlsError {
     Truncated,
     /// The peer does not speak TLS at all. As [`InvalidData`](io::ErrorKind::InvalidData).
     NotTls,
+    /// Others needed the memory that the connection held: what it had received and could not make use of
+    /// yet, what nobody read, or what its peer did not take. As
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded).
+    Evicted,
+    /// There was no memory for the connection, for a long time: its budget was used up, or the allocator's.
+    /// As [`QuotaExceeded`](io::ErrorKind::QuotaExceeded).
+    OutOfMemory,
 }
 
 impl fmt::Display for TlsError {
@@ -35,6 +42,8 @@ impl fmt::Display for TlsError {
             Self::Protocol(_) => "TLS failed",
             Self::Truncated => "the stream was cut: it ended without the close_notify of TLS",
             Self::NotTls => "the peer does not speak TLS",
+            Self::Evicted => "others needed the memory that the TLS connection held",
+            Self::OutOfMemory => "there is no memory for the TLS connection",
         })
     }
 }
@@ -43,7 +52,7 @@ impl Error for TlsError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Protocol(error) => Some(error),
-            Self::Truncated | Self::NotTls => None,
+            Self::Truncated | Self::NotTls | Self::Evicted | Self::OutOfMemory => None,
         }
     }
 }
@@ -53,6 +62,7 @@ impl From<TlsError> for io::Error {
         let kind = match error {
             TlsError::Protocol(_) | TlsError::NotTls => io::ErrorKind::InvalidData,
             TlsError::Truncated => io::ErrorKind::UnexpectedEof,
+            TlsError::Evicted | TlsError::OutOfMemory => io::ErrorKind::QuotaExceeded,
         };
         Self::new(kind, error)
     }

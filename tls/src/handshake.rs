@@ -1,7 +1,10 @@
 //! [`Acceptor`] and [`Connector`]: how a connection begins.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use owned_io::{BufResult, ByteStream, OwnedRead, OwnedWriteExt, Runtime, Slice, timeout};
@@ -10,8 +13,9 @@ use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, ServerConfig};
 
+use crate::memory::{Clock, until_granted};
 use crate::session::{Readable, Session};
-use crate::shared::{Shared, Sleep};
+use crate::shared::Shared;
 use crate::side::Connection;
 use crate::{Buffers, TlsError, TlsStream};
 
@@ -55,7 +59,8 @@ impl Acceptor {
     /// # Errors
     /// [`TlsError`] inside: the peer was told, and `stream` is closed. [`TimedOut`] if it takes longer
     /// than [`handshake_timeout`](Self::handshake_timeout), [`UnexpectedEof`] if the stream ends
-    /// first, [`QuotaExceeded`] when all buffers of the pool are in use, and the stream's own.
+    /// first, [`QuotaExceeded`] when all buffers of the pool are in use or the [memory](Buffers::new) is, and
+    /// the stream's own.
     ///
     /// # Cancellation
     /// The connection is dropped.
@@ -108,18 +113,32 @@ async fn open<R: Runtime, S: ByteStream>(
     plain_answer: &'static [u8],
 ) -> io::Result<TlsStream<S>> {
     let mut session = Session::new(connection, buffers.clone());
+    let account = session.account().clone();
     let handle = stream.shutdown_handle();
-    let handshake = shake_hands::<R>(&mut stream, &mut session, buffers, plain_answer);
+    let handshake = async {
+        let mut handshake =
+            pin!(shake_hands::<R>(&mut stream, &mut session, buffers, plain_answer));
+        poll_fn(|cx| {
+            account.wake_when_evicted(cx.waker().clone());
+            if account.is_evicted() {
+                handle.abort();
+                return Poll::Ready(Err(TlsError::Evicted.into()));
+            }
+            handshake.as_mut().poll(cx)
+        })
+        .await
+    };
     if let Err(error) = timeout::<R, _>(limit, &handle, handshake).await {
-        if error.get_ref().is_some_and(|inner| inner.is::<TlsError>()) {
+        let why = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+        if why.is_some_and(|why| *why != TlsError::Evicted) {
             let ending = end(&mut stream, buffers);
             let _ = timeout::<R, io::Result<()>>(limit, &handle, ending).await;
         }
         return Err(error);
     }
     let (read, write) = stream.into_split();
-    let sleep = |time| Box::pin(R::sleep(time)) as Sleep;
-    Ok(TlsStream::new(read, Shared::new(session, write, handle, buffers.clone(), sleep)))
+    let shared = Shared::new(session, write, handle, buffers.clone(), Clock::of::<R>());
+    Ok(TlsStream::new(read, shared))
 }
 
 async fn shake_hands<R: Runtime>(
@@ -128,13 +147,14 @@ async fn shake_hands<R: Runtime>(
     buffers: &Buffers,
     plain_answer: &'static [u8],
 ) -> io::Result<()> {
+    let (account, clock) = (session.account().clone(), Clock::of::<R>());
     let mut is_first = true;
     // Each turn but the last takes bytes of the peer, of which rustls wants no more than a handshake.
     loop {
         let mut written = Ok(());
-        if let Some(records) = session.outgoing.take() {
+        if let Some(records) = session.take_records() {
             let BufResult(result, records) = stream.write_all(records).await;
-            buffers.give(Slice::into_inner(records));
+            session.handle_written(Slice::into_inner(records));
             written = result;
         }
         // Why there is no connection, rather than why the peer cannot be told.
@@ -156,6 +176,8 @@ async fn shake_hands<R: Runtime>(
             stream.write_all(plain_answer).await.into_result()?;
             return Err(TlsError::NotTls.into());
         }
+        let is_granted = || session.has_memory_for(&bytes, 0);
+        until_granted(&account, clock, is_granted, |_| {}).await?;
         session.receive(&mut bytes, &mut |_| 0);
     }
 }

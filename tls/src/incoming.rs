@@ -1,5 +1,7 @@
 //! [`Incoming`]: received bytes that wait for more.
 
+use std::collections::TryReserveError;
+
 /// Content type, version, length (RFC 8446 5.1).
 pub(crate) const HEADER_BYTES: usize = 5;
 
@@ -20,6 +22,11 @@ impl Incoming {
         self.bytes.is_empty()
     }
 
+    /// How much memory it has, in bytes.
+    pub(crate) const fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -31,17 +38,20 @@ impl Incoming {
     }
 
     /// Takes more bytes, at most as many as are [missing](Self::missing).
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), TryReserveError> {
+        self.bytes.try_reserve(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
         self.record_at += whole_records(&self.bytes[self.record_at..], usize::MAX).1;
+        Ok(())
     }
 
     /// Takes what nothing can be made of, behind nothing else; a record that is not all there begins
     /// at `record_at`.
-    pub(crate) fn start(&mut self, bytes: &[u8], record_at: usize) {
+    pub(crate) fn start(&mut self, bytes: &[u8], record_at: usize) -> Result<(), TryReserveError> {
         if !bytes.is_empty() {
-            (self.bytes, self.record_at) = (bytes.to_vec(), record_at);
+            (self.bytes, self.record_at) = (copied(bytes)?, record_at);
         }
+        Ok(())
     }
 
     /// All there is, to be given back by [`put`](Self::put).
@@ -53,11 +63,20 @@ impl Incoming {
     pub(crate) fn put(&mut self, mut bytes: Vec<u8>, record_at: usize, consumed: usize) {
         if consumed < bytes.len() {
             if consumed > 0 {
-                bytes = bytes[consumed..].to_vec(); // with no more memory than it needs
+                bytes.drain(..consumed);
+                bytes.shrink_to_fit();
             }
             (self.bytes, self.record_at) = (bytes, record_at.saturating_sub(consumed));
         }
     }
+}
+
+/// A copy, in no more memory than it needs.
+pub(crate) fn copied(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// How many whole records there are first, at most `records_max`, and how many bytes they have.
@@ -90,13 +109,13 @@ mod tests {
         assert_eq!(whole_records(&records, 9), (2, 13));
         assert_eq!(whole_records(&records, 1), (1, 7));
         // As when the first record has part of a message, and the rest was not looked at.
-        incoming.start(&records, 13);
+        incoming.start(&records, 13).unwrap();
         assert_eq!((incoming.len(), incoming.missing()), (15, 3));
-        incoming.push(&[3, 1, 0]);
+        incoming.push(&[3, 1, 0]).unwrap();
         assert_eq!(incoming.missing(), 256);
-        incoming.push(&[0; 255]);
+        incoming.push(&[0; 255]).unwrap();
         assert_eq!(incoming.missing(), 1);
-        incoming.push(&[0]);
+        incoming.push(&[0]).unwrap();
         assert_eq!(incoming.missing(), HEADER_BYTES, "of the next");
         let (bytes, record_at) = incoming.take();
         assert_eq!((bytes.len(), record_at), (274, 274));

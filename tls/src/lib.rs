@@ -7,6 +7,7 @@ mod error;
 mod handshake;
 mod identity;
 mod incoming;
+mod memory;
 mod outgoing;
 mod session;
 mod shared;

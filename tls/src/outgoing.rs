@@ -1,13 +1,13 @@
 //! [`Outgoing`]: records on their way to the transport.
 
+use std::collections::TryReserveError;
+
 use owned_io::{IoBufExt, Slice};
 use rustls::unbuffered::{EncodeError, EncryptError, InsufficientSizeError};
 
-use crate::Buffers;
-
 /// Records that are to be written, in the order in which they were encrypted.
 ///
-/// It has memory only while it has bytes.
+/// It has memory only while it has bytes, or is about to.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     /// Of which the first `len` are meant.
@@ -21,16 +21,34 @@ pub(crate) trait AsksForRoom {
 }
 
 impl Outgoing {
+    /// Has room for so many bytes, in a buffer that was used before or is new: when it is empty, and if there
+    /// is memory.
+    pub(crate) fn prepare(&mut self, mut buf: Vec<u8>, room: usize) -> Result<(), TryReserveError> {
+        if buf.capacity() < room {
+            buf.try_reserve_exact(room - buf.len())?;
+        }
+        self.bytes = buf;
+        Ok(())
+    }
+
+    /// Gives back what was [prepared](Self::prepare), unless there is something in it.
+    pub(crate) fn give_up_room(&mut self) {
+        if self.is_empty() {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// How much memory it has, in bytes.
+    pub(crate) const fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Appends what `write` writes, into as much room as it is given; more if it asks for it.
     pub(crate) fn append<E: AsksForRoom>(
         &mut self,
-        buffers: &Buffers,
         mut room: usize,
         mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<(), E> {
-        if self.bytes.is_empty() {
-            self.bytes = buffers.take();
-        }
         // Once more, at most: it asks for what it needs.
         loop {
             let needed = self.len + room;

@@ -1,17 +1,25 @@
 //! [`Session`]: a connection without its transport.
 
+use std::collections::TryReserveError;
 use std::io;
 
-use owned_io::coop;
+use owned_io::{MemoryAccount, Reservation, Slice, coop};
+use rustls::Error::General;
 
-use crate::incoming::{Incoming, whole_records};
+use crate::buffers::CAPACITY_MIN;
+use crate::incoming::{Incoming, copied, whole_records};
 use crate::outgoing::Outgoing;
-use crate::side::{Connection, Done, RECORD_BYTES_MAX, RECORD_PAYLOAD_BYTES_MAX, Task};
+use crate::side::{
+    Connection, Done, RECORD_BYTES_MAX, RECORD_PAYLOAD_BYTES_MAX, Task, encrypted_bytes,
+};
 use crate::{Buffers, TlsError};
 
 /// The most bytes that one write takes: four of the largest records. More would save few system calls,
 /// and fewer bytes than a socket takes at once would cost some.
 pub const WRITE_BYTES_MAX: usize = 4 * RECORD_PAYLOAD_BYTES_MAX;
+
+/// What a write takes in any case, if it has as much: it would never end otherwise.
+const WRITE_BYTES_MIN: usize = 4 * 1024;
 
 /// The most bytes that wait for more during a handshake: one of its messages as long as rustls takes it, and
 /// a record. Whoever sends one in very short records can send less of it.
@@ -40,6 +48,11 @@ pub(crate) struct Session {
     /// Whether we have ended our side.
     is_closed: bool,
     buffers: Buffers,
+    /// For all that is [held](Self::held_bytes); a write that goes on at once is not reserved if the
+    /// account's share has room for it.
+    reservation: Reservation,
+    /// What the records hold that are being written.
+    written_bytes: usize,
 }
 
 enum Phase {
@@ -48,7 +61,7 @@ enum Phase {
     Ended,
     /// The stream has ended without a word. What we have to say may arrive, even so.
     Truncated,
-    Failed(rustls::Error),
+    Failed(TlsError),
 }
 
 /// What there is to be read without the transport.
@@ -72,10 +85,13 @@ impl Session {
             plain_at: 0,
             phase: Phase::Open,
             is_closed: false,
+            reservation: buffers.account().reservation(),
             buffers,
+            written_bytes: 0,
         };
         // A client has something to say first.
         session.advance(&mut [], Task::Nothing, &mut |_| 0);
+        session.settle();
         session
     }
 
@@ -87,16 +103,86 @@ impl Session {
         self.connection.common().is_handshaking()
     }
 
+    pub(crate) const fn account(&self) -> &MemoryAccount {
+        self.reservation.account()
+    }
+
+    /// How much memory it has for bytes, in bytes.
+    pub(crate) const fn held_bytes(&self) -> usize {
+        self.incoming.held_bytes()
+            + self.undecrypted.capacity()
+            + self.plain.capacity()
+            + self.outgoing.held_bytes()
+            + self.written_bytes
+    }
+
+    /// Whether so many more bytes may be held until this [settles](Self::settle).
+    fn reserve(&mut self, bytes: usize) -> bool {
+        let needed = self.held_bytes() + bytes;
+        needed <= self.reservation.bytes() + self.account().share_bytes_left()
+            || self.reservation.resize(needed).is_ok()
+    }
+
+    /// Reserves what is held, whether or not there is room: there was, but for what is short.
+    pub(crate) fn settle(&mut self) {
+        let held = self.held_bytes();
+        if held != self.reservation.bytes() {
+            self.reservation.force(held);
+        }
+    }
+
+    /// Whether there is memory for what may remain of these bytes, and of those before them, when `room`
+    /// bytes of plaintext are taken at once. To be asked before they are [received](Self::receive).
+    pub(crate) fn has_memory_for(&mut self, bytes: &[u8], room: usize) -> bool {
+        let remaining = if self.incoming.is_empty() {
+            let (_, records_end) = whole_records(bytes, RECORDS_MAX);
+            bytes.len() - records_end + records_end.saturating_sub(room)
+        } else {
+            2 * (self.incoming.len() + bytes.len()) // it grows by doubling
+        };
+        self.reserve(remaining)
+    }
+
+    /// Records that are to be written, which are then [written](Self::handle_written).
+    pub(crate) fn take_records(&mut self) -> Option<Slice<Vec<u8>>> {
+        let held = self.outgoing.held_bytes();
+        let records = self.outgoing.take()?;
+        self.written_bytes = held;
+        Some(records)
+    }
+
+    /// The records are written, or never will be.
+    pub(crate) fn handle_written(&mut self, buf: Vec<u8>) {
+        self.buffers.give(buf);
+        self.written_bytes = 0;
+        self.settle();
+    }
+
     /// Takes what was received, and makes of it what can be made now, of [`RECORDS_MAX`] records; what is
     /// behind them waits to be [decrypted](Self::decrypt). Plaintext is offered to `sink`, which says how
     /// much it took; the rest waits, too.
-    pub(crate) fn receive(&mut self, mut bytes: &mut [u8], sink: &mut dyn FnMut(&[u8]) -> usize) {
+    pub(crate) fn receive(&mut self, bytes: &mut [u8], sink: &mut dyn FnMut(&[u8]) -> usize) {
+        if self.try_receive(bytes, sink).is_err() {
+            self.fail(TlsError::OutOfMemory, bytes.len());
+        }
+        // Parts of messages take more than was foreseen, in records that are whole.
+        let held = self.held_bytes();
+        if held != self.reservation.bytes() && self.reservation.resize(held).is_err() {
+            self.fail(TlsError::OutOfMemory, bytes.len());
+        }
+    }
+
+    fn try_receive(
+        &mut self,
+        mut bytes: &mut [u8],
+        sink: &mut dyn FnMut(&[u8]) -> usize,
+    ) -> Result<(), TryReserveError> {
         let mut records_left = RECORDS_MAX;
         // What comes after the end, or after a failure, is of no matter (RFC 8446 6.1).
         while !bytes.is_empty() && matches!(self.phase, Phase::Open) {
             if records_left == 0 {
-                self.undecrypted = bytes.to_vec();
-                return;
+                self.undecrypted = copied(bytes)?;
+                return Ok(());
             }
             if self.incoming.is_empty() {
                 let (records, record_at) = whole_records(bytes, records_left);
@@ -106,7 +192,7 @@ impl Session {
                 consume(records, n);
                 let (next, rest) = std::mem::take(&mut bytes).split_at_mut(n);
                 let (consumed, _) = self.advance(next, Task::Nothing, sink);
-                self.incoming.start(&next[consumed..], record_at.saturating_sub(consumed));
+                self.incoming.start(&next[consumed..], record_at.saturating_sub(consumed))?;
                 bytes = rest;
                 continue;
             }
@@ -114,7 +200,7 @@ impl Session {
             let n = self.incoming.missing().min(bytes.len());
             consume(1, n);
             let (next, rest) = std::mem::take(&mut bytes).split_at_mut(n);
-            self.incoming.push(next);
+            self.incoming.push(next)?;
             self.advance_incoming(Task::Nothing, sink);
             bytes = rest;
             records_left -= 1; // for a header, too
@@ -123,8 +209,9 @@ impl Session {
             if self.is_handshaking() { HANDSHAKE_BYTES_MAX } else { INCOMING_BYTES_MAX };
         if self.incoming.len() > bytes_max {
             let bytes_seen = self.incoming.len();
-            self.fail(rustls::Error::PeerSentOversizedRecord, bytes_seen);
+            self.fail(TlsError::Protocol(rustls::Error::PeerSentOversizedRecord), bytes_seen);
         }
+        Ok(())
     }
 
     /// Goes on with what was [received](Self::receive).
@@ -146,7 +233,7 @@ impl Session {
             Phase::Open => Ok(Readable::Nothing),
             Phase::Ended => Ok(Readable::End),
             Phase::Truncated => Err(TlsError::Truncated.into()),
-            Phase::Failed(failure) => Err(TlsError::Protocol(failure.clone()).into()),
+            Phase::Failed(failure) => Err(failure.clone().into()),
         }
     }
 
@@ -156,24 +243,92 @@ impl Session {
         self.plain_at += n;
         if self.plain_at == self.plain.len() {
             (self.plain, self.plain_at) = (Vec::new(), 0);
+            self.settle();
         }
         n
     }
 
-    /// Encrypts the first of `plain`, and says how many.
+    /// Encrypts the first of `plain`, as much as there is memory for, and says how many. Nothing may be
+    /// there to be written.
     ///
     /// # Errors
-    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe) once our side has ended.
+    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe) once our side has ended. [`TlsError::Evicted`] and
+    /// [`TlsError::OutOfMemory`]: the connection has failed.
     pub(crate) fn encrypt(&mut self, plain: &[u8]) -> io::Result<usize> {
-        let n = plain.len().min(WRITE_BYTES_MAX);
-        if self.is_closed || self.has_failed() {
-            return Err(io::Error::from_raw_os_error(EPIPE));
+        match &self.phase {
+            Phase::Failed(memory @ (TlsError::Evicted | TlsError::OutOfMemory)) => {
+                return Err(memory.clone().into());
+            }
+            Phase::Failed(_) => return Err(io::Error::from_raw_os_error(EPIPE)),
+            _ if self.is_closed => return Err(io::Error::from_raw_os_error(EPIPE)),
+            _ => {}
         }
+        let Ok(n) = self.prepare_write(plain.len().min(WRITE_BYTES_MAX)) else {
+            self.fail(TlsError::OutOfMemory, 0);
+            return Err(TlsError::OutOfMemory.into());
+        };
         consume(n.div_ceil(RECORD_PAYLOAD_BYTES_MAX), n);
         match self.advance_incoming(Task::Encrypt(&plain[..n]), &mut |_| 0) {
             Done::Yes => Ok(n),
-            Done::No => Err(io::Error::from_raw_os_error(EPIPE)),
+            Done::No => {
+                self.outgoing.give_up_room();
+                self.settle();
+                Err(io::Error::from_raw_os_error(EPIPE))
+            }
         }
+    }
+
+    /// Encrypts the first `len` bytes of `pieces` or fewer, copied together so that records are as long as
+    /// they can be: as [`encrypt`](Self::encrypt).
+    pub(crate) fn encrypt_together(
+        &mut self,
+        pieces: &[io::IoSlice<'_>],
+        len: usize,
+    ) -> io::Result<usize> {
+        let mut together = Vec::new();
+        if together.try_reserve_exact(len).is_err() {
+            return self.encrypt(&pieces[0]);
+        }
+        for piece in pieces {
+            let n = piece.len().min(len - together.len());
+            together.extend_from_slice(&piece[..n]);
+        }
+        self.encrypt(&together)
+    }
+
+    /// Has room for the records of a write of `n` bytes, or of fewer: says of how many.
+    fn prepare_write(&mut self, n: usize) -> Result<usize, TryReserveError> {
+        let buf = self.buffers.take();
+        let room = encrypted_bytes(n).max(CAPACITY_MIN);
+        if self.reserve(room.max(buf.capacity())) {
+            self.outgoing.prepare(buf, room)?;
+            return Ok(n);
+        }
+        self.buffers.give(buf);
+        self.prepare_less(n)
+    }
+
+    #[cold]
+    fn prepare_less(&mut self, mut n: usize) -> Result<usize, TryReserveError> {
+        let room = |n| encrypted_bytes(n).max(CAPACITY_MIN);
+        // Five turns at most, from 64 KiB to 4 KiB.
+        while n > WRITE_BYTES_MIN && !self.reserve(room(n)) {
+            n = (n / 2).max(WRITE_BYTES_MIN);
+        }
+        self.outgoing.prepare(Vec::new(), room(n))?;
+        self.settle();
+        Ok(n)
+    }
+
+    /// Others need the memory that the connection holds: it fails, and has no more of it than an alert
+    /// takes, and what is being written. Whether it held any; if not, nothing has happened.
+    pub(crate) fn evict(&mut self) -> bool {
+        let holds_some = self.held_bytes() > 0 || self.reservation.bytes() > 0;
+        if holds_some && !self.has_failed() {
+            let bytes_seen = self.incoming.len();
+            self.fail(TlsError::Evicted, bytes_seen);
+        }
+        holds_some
     }
 
     /// Ends our side.
@@ -181,6 +336,7 @@ impl Session {
         if !self.is_closed && !self.has_failed() {
             self.is_closed = true;
             self.advance_incoming(Task::CloseNotify, &mut |_| 0);
+            self.settle();
         }
     }
 
@@ -196,15 +352,23 @@ impl Session {
     }
 
     /// With so many bytes, or fewer, that rustls has seen and may refer to.
-    fn fail(&mut self, failure: rustls::Error, bytes_seen: usize) {
-        let Self { connection, outgoing, buffers, .. } = self;
-        if self.is_closed {
-            connection.take_alert(outgoing, buffers); // nothing is to follow `close_notify` (6.1)
-        } else {
-            connection.alert(&failure, bytes_seen, outgoing, buffers);
+    pub(crate) fn fail(&mut self, failure: TlsError, bytes_seen: usize) {
+        if self.has_failed() {
+            return;
+        }
+        self.incoming = Incoming::default();
+        let Self { connection, outgoing, .. } = self;
+        match &failure {
+            _ if self.is_closed => _ = connection.take_alert(outgoing), // nothing is to follow `close_notify` (6.1)
+            TlsError::Protocol(error) => connection.alert(error, bytes_seen, outgoing),
+            other => connection.alert(&General(other.to_string()), bytes_seen, outgoing),
+        }
+        if matches!(failure, TlsError::Evicted | TlsError::OutOfMemory) {
+            self.undecrypted = Vec::new();
+            (self.plain, self.plain_at) = (Vec::new(), 0);
         }
         self.phase = Phase::Failed(failure);
-        self.incoming = Incoming::default();
+        self.settle();
     }
 
     fn advance_incoming(&mut self, task: Task<'_>, sink: &mut dyn FnMut(&[u8]) -> usize) -> Done {
@@ -221,23 +385,34 @@ impl Session {
         task: Task<'_>,
         sink: &mut dyn FnMut(&[u8]) -> usize,
     ) -> (usize, Done) {
-        let Self { connection, outgoing, plain, buffers, .. } = self;
+        let Self { connection, outgoing, plain, .. } = self;
+        let (bytes_len, mut is_out_of_memory) = (bytes.len(), false);
         let mut sink = |payload: &[u8]| {
             if payload.is_empty() {
                 return; // a record may have no payload, which is no end of the stream
             }
             let taken = if plain.is_empty() { sink(payload) } else { 0 };
+            // At once for all that may come of these bytes, so that it grows once.
+            let fits = payload.len() - taken <= plain.capacity() - plain.len();
+            if !fits && plain.try_reserve_exact(bytes_len).is_err() {
+                is_out_of_memory = true;
+                return;
+            }
             plain.extend_from_slice(&payload[taken..]);
         };
-        let step = connection.advance(bytes, task, &mut sink, outgoing, buffers);
+        let step = connection.advance(bytes, task, &mut sink, outgoing);
         if step.is_ended {
             self.phase = Phase::Ended;
         }
         match step.result {
+            Ok(_) if is_out_of_memory => {
+                self.fail(TlsError::OutOfMemory, bytes.len());
+                (bytes.len(), Done::No)
+            }
             Ok(done) if step.is_ended => (bytes.len(), done),
             Ok(done) => (step.consumed, done),
             Err(error) => {
-                self.fail(error, bytes.len());
+                self.fail(TlsError::Protocol(error), bytes.len());
                 (bytes.len(), Done::No)
             }
         }

@@ -5,21 +5,25 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use owned_io::backend::{Broken, Desk, Half, ShutdownTarget, Writer};
-use owned_io::{BufResult, IoBuf, IoBufExt, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice};
+use owned_io::{
+    BufResult, IoBuf, IoBufExt, MemoryAccount, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice,
+    beside,
+};
 
-use crate::Buffers;
+use crate::memory::Clock;
 use crate::session::Session;
+use crate::{Buffers, TlsError};
 
 pub(crate) struct Shared {
     pub(crate) session: RefCell<Session>,
     pub(crate) buffers: Buffers,
-    /// The runtime's timer; with no time, it lets all others have their turn.
-    pub(crate) sleep: fn(Duration) -> Sleep,
+    pub(crate) account: MemoryAccount,
+    pub(crate) clock: Clock,
     writer: RefCell<Writer<Job, Done>>,
     /// The writer's, for both halves.
     waker: Waker,
@@ -29,6 +33,10 @@ pub(crate) struct Shared {
     is_read_shut: Cell<bool>,
     /// Whether what was received is to be answered, which nobody has written yet.
     is_answering: Cell<bool>,
+    /// Whether it has failed because others needed its memory.
+    is_evicted: Cell<bool>,
+    /// And whether the peer was told, or is being told.
+    has_told: Cell<bool>,
     /// Why nothing can be written any more.
     broken: Cell<Option<Broken>>,
     /// How a shutdown of the transport went, until somebody has asked.
@@ -49,6 +57,9 @@ enum Done {
     Shutdown(io::Result<()>),
 }
 
+/// How long a peer may take to be sent the alert of a connection that was evicted: a round trip and some.
+const TELLING: Duration = Duration::from_secs(1);
+
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Shared {
@@ -57,18 +68,23 @@ impl Shared {
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         buffers: Buffers,
-        sleep: fn(Duration) -> Sleep,
+        clock: Clock,
     ) -> Self {
         let writer = Writer::new(|desk| write_records(half, desk));
+        let account = session.account().clone();
+        account.wake_when_evicted(writer.waker().clone());
         Self {
             session: RefCell::new(session),
             buffers,
-            sleep,
+            account,
+            clock,
             waker: writer.waker().clone(),
             writer: RefCell::new(writer),
             connection,
             is_read_shut: Cell::new(false),
             is_answering: Cell::new(false),
+            is_evicted: Cell::new(false),
+            has_told: Cell::new(false),
             broken: Cell::new(None),
             is_shut: Cell::new(None),
         }
@@ -80,14 +96,69 @@ impl Shared {
 
     /// Writes all records that there are.
     pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.check_eviction(half, cx)?;
+        self.poll_write(half, cx)
+    }
+
+    /// Fails if the memory is needed elsewhere that TLS holds here: it is freed. An alert begins to be
+    /// written, unless the peer takes nothing of what it was sent before; then the connection is reset.
+    #[inline]
+    pub(crate) fn check_eviction(&self, half: Half, cx: &Context<'_>) -> Result<(), TlsError> {
+        if self.account.is_evicted() { self.end_evicted(half, cx) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn end_evicted(&self, half: Half, cx: &Context<'_>) -> Result<(), TlsError> {
+        if self.is_evicted.get() {
+            return Err(TlsError::Evicted);
+        }
+        if !self.session.borrow_mut().evict() {
+            return Ok(());
+        }
+        self.is_evicted.set(true);
+        if self.writer.borrow().is_busy() {
+            self.connection.abort();
+        }
+        let _ = self.poll_write(half, cx); // the alert; or what has failed by that, whose buffer is free then
+        Err(TlsError::Evicted)
+    }
+
+    /// Fails as [`check_eviction`](Self::check_eviction) does, once the peer was told.
+    #[cold]
+    pub(crate) async fn end_if_evicted(&self, half: Half) -> Result<(), TlsError> {
+        let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(half, cx))).await;
+        if checked.is_err() && !self.has_told.replace(true) {
+            let mut telling = pin!(poll_fn(|cx| match self.poll_write(half, cx) {
+                Poll::Ready(Ok(())) => self.poll_shut(half, cx),
+                other => other,
+            }));
+            let told = beside(telling.as_mut(), (self.clock.sleep)(TELLING)).await.pinned;
+            if !matches!(told, Some(Ok(()))) {
+                self.connection.abort();
+            }
+        }
+        checked
+    }
+
+    /// Has a half woken that waits for something else, when there is something to be written, to be ended
+    /// or to be given up.
+    pub(crate) fn register(&self, half: Half, cx: &Context<'_>) {
+        self.writer.borrow_mut().register(half, cx);
+    }
+
+    fn poll_write(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         // Each turn but the last does a job; there are two at most, that of the other half first.
         loop {
             if writer.is_busy() {
-                ready!(self.poll_job(&mut writer, half, cx));
+                let polled = self.poll_job(&mut writer, half, cx);
+                if polled.is_pending() {
+                    self.session.borrow_mut().settle(); // what the peer does not take
+                }
+                ready!(polled);
             } else if let Some(broken) = self.broken.get() {
                 return Poll::Ready(Err(broken.into()));
-            } else if let Some(records) = self.session.borrow_mut().outgoing.take() {
+            } else if let Some(records) = self.session.borrow_mut().take_records() {
                 writer.start(Job::Write(records));
             } else {
                 return Poll::Ready(Ok(()));
@@ -150,7 +221,7 @@ impl Shared {
     fn poll_job(&self, writer: &mut Writer<Job, Done>, half: Half, cx: &Context<'_>) -> Poll<()> {
         match ready!(writer.poll(half, cx)) {
             Done::Written(result, buf) => {
-                self.buffers.give(buf);
+                self.session.borrow_mut().handle_written(buf);
                 if let Err(error) = result {
                     self.broken.set(Some((&error).into()));
                 }

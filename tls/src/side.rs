@@ -7,9 +7,9 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncryptError, UnbufferedStatus};
 use rustls::{CommonState, Error};
 
+use crate::alert;
 use crate::incoming::HEADER_BYTES;
 use crate::outgoing::Outgoing;
-use crate::{Buffers, alert};
 
 pub(crate) enum Connection {
     Client(UnbufferedClientConnection),
@@ -52,11 +52,10 @@ impl Connection {
         task: Task<'_>,
         sink: &mut dyn FnMut(&[u8]),
         outgoing: &mut Outgoing,
-        buffers: &Buffers,
     ) -> Step {
         match self {
-            Self::Client(client) => advance(client, bytes, task, sink, outgoing, buffers),
-            Self::Server(server) => advance(server, bytes, task, sink, outgoing, buffers),
+            Self::Client(client) => advance(client, bytes, task, sink, outgoing),
+            Self::Server(server) => advance(server, bytes, task, sink, outgoing),
         }
     }
 
@@ -70,14 +69,8 @@ impl Connection {
 
     /// Has the peer told why the connection failed, with `bytes_seen` or fewer that rustls has seen and
     /// may refer to.
-    pub(crate) fn alert(
-        &mut self,
-        failure: &Error,
-        bytes_seen: usize,
-        outgoing: &mut Outgoing,
-        buffers: &Buffers,
-    ) {
-        if self.take_alert(outgoing, buffers) {
+    pub(crate) fn alert(&mut self, failure: &Error, bytes_seen: usize, outgoing: &mut Outgoing) {
+        if self.take_alert(outgoing) {
             return;
         }
         // rustls has queued none, and has no way to be asked for one that is encrypted, if it has to be.
@@ -87,8 +80,7 @@ impl Connection {
         // Each turn but the last takes one of the messages that came before, and were not looked at.
         for _ in 0..ALERT_TRIES_MAX {
             let at = outgoing.len();
-            if self.take_record(&mut noise, outgoing, buffers) || self.take_alert(outgoing, buffers)
-            {
+            if self.take_record(&mut noise, outgoing) || self.take_alert(outgoing) {
                 alert::describe(outgoing.from(at), description);
                 return;
             }
@@ -96,26 +88,21 @@ impl Connection {
     }
 
     /// Takes out the alert that an error has left, if it has left one.
-    pub(crate) fn take_alert(&mut self, outgoing: &mut Outgoing, buffers: &Buffers) -> bool {
+    pub(crate) fn take_alert(&mut self, outgoing: &mut Outgoing) -> bool {
         let mut is_taken = false;
         // Each turn takes one record. What has failed must not look at its bytes again: it would fail
         // again.
-        while self.common().wants_write() && self.take_record(&mut [], outgoing, buffers) {
+        while self.common().wants_write() && self.take_record(&mut [], outgoing) {
             is_taken = true;
         }
         is_taken
     }
 
     /// Takes out a record that is there, or that comes of `bytes`.
-    fn take_record(
-        &mut self,
-        bytes: &mut [u8],
-        outgoing: &mut Outgoing,
-        buffers: &Buffers,
-    ) -> bool {
+    fn take_record(&mut self, bytes: &mut [u8], outgoing: &mut Outgoing) -> bool {
         match self {
-            Self::Client(client) => take_record(client, bytes, outgoing, buffers),
-            Self::Server(server) => take_record(server, bytes, outgoing, buffers),
+            Self::Client(client) => take_record(client, bytes, outgoing),
+            Self::Server(server) => take_record(server, bytes, outgoing),
         }
     }
 }
@@ -149,7 +136,6 @@ fn advance(
     task: Task<'_>,
     sink: &mut dyn FnMut(&[u8]),
     outgoing: &mut Outgoing,
-    buffers: &Buffers,
 ) -> Step {
     let (mut consumed, mut is_ended) = (0, false);
     // Each turn but the last consumes bytes, or encodes a record that they led to.
@@ -170,7 +156,7 @@ fn advance(
                 failed
             }
             Ok(ConnectionState::EncodeTlsData(mut record)) => {
-                let encoded = outgoing.append(buffers, 0, |room| record.encode(room));
+                let encoded = outgoing.append(0, |room| record.encode(room));
                 encoded.is_err().then(|| Err(Error::General("a record without a size".into())))
             }
             // It is among what leaves next, in order.
@@ -185,13 +171,11 @@ fn advance(
             Ok(ConnectionState::WriteTraffic(mut traffic)) => {
                 let written = match task {
                     Task::Nothing => Ok(()),
-                    Task::Encrypt(plain) => {
-                        outgoing.append(buffers, encrypted_bytes(plain.len()), |room| {
-                            traffic.encrypt(plain, room)
-                        })
+                    Task::Encrypt(plain) => outgoing
+                        .append(encrypted_bytes(plain.len()), |room| traffic.encrypt(plain, room)),
+                    Task::CloseNotify => {
+                        outgoing.append(ALERT_BYTES, |room| traffic.queue_close_notify(room))
                     }
-                    Task::CloseNotify => outgoing
-                        .append(buffers, ALERT_BYTES, |room| traffic.queue_close_notify(room)),
                 };
                 Some(written.map(|()| Done::Yes).map_err(in_protocol))
             }
@@ -212,15 +196,10 @@ fn advance(
     Step { consumed, is_ended, result }
 }
 
-fn take_record(
-    side: &mut impl Side,
-    bytes: &mut [u8],
-    outgoing: &mut Outgoing,
-    buffers: &Buffers,
-) -> bool {
+fn take_record(side: &mut impl Side, bytes: &mut [u8], outgoing: &mut Outgoing) -> bool {
     match side.process(bytes).state {
         Ok(ConnectionState::EncodeTlsData(mut record)) => {
-            outgoing.append(buffers, 0, |room| record.encode(room)).is_ok()
+            outgoing.append(0, |room| record.encode(room)).is_ok()
         }
         _ => false,
     }
@@ -245,7 +224,7 @@ const ALERT_TRIES_MAX: u32 = 64;
 const ALERT_BYTES: usize = 128;
 
 /// Room for `len` bytes in records, as long as no smaller ones were configured.
-const fn encrypted_bytes(len: usize) -> usize {
+pub(crate) const fn encrypted_bytes(len: usize) -> usize {
     let records = len.div_ceil(RECORD_PAYLOAD_BYTES_MAX) + 1; // and an answer to a key update
     len + records * RECORD_OVERHEAD_BYTES
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use owned_io::backend::Half;
@@ -15,7 +16,9 @@ use owned_io::{
 };
 use rustls::{HandshakeKind, ProtocolVersion};
 
+use crate::TlsError;
 use crate::handshake::read_to_end;
+use crate::memory::until_granted;
 use crate::session::{Readable, Session, WRITE_BYTES_MAX};
 use crate::shared::Shared;
 
@@ -80,19 +83,22 @@ impl<H: OwnedRead> TlsReadHalf<H> {
     /// Waits until something was filled, or there is nothing more to come.
     async fn receive(&mut self, filling: &mut impl Filling) -> io::Result<()> {
         loop {
+            if self.shared.account.is_evicted() {
+                Box::pin(self.shared.end_if_evicted(Half::Read)).await?;
+            }
             let readable = self.shared.session.borrow().readable();
             match readable {
                 Ok(Readable::Bytes) => {
                     if self.in_a_row == IN_A_ROW_MAX {
                         self.in_a_row = 0;
-                        (self.shared.sleep)(Duration::ZERO).await;
+                        (self.shared.clock.sleep)(Duration::ZERO).await;
                     }
                     self.in_a_row += 1;
                     self.shared.session.borrow_mut().read(|plain| filling.push(plain));
                     return Ok(());
                 }
                 Ok(Readable::Undecrypted) => {
-                    (self.shared.sleep)(Duration::ZERO).await;
+                    (self.shared.clock.sleep)(Duration::ZERO).await;
                     self.shared.session.borrow_mut().decrypt(&mut |plain| filling.push(plain));
                     self.shared.begin_answer().await;
                     if filling.is_done() {
@@ -112,17 +118,33 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 }
             }
             let mut reading = pin!(self.half.read_pooled(self.shared.buffers.pool()));
-            let mut bytes = poll_fn(|cx| {
+            let read = poll_fn(|cx| {
+                self.shared.check_eviction(Half::Read, cx)?;
                 self.shared.answer(cx);
-                reading.as_mut().poll(cx)
+                let polled = reading.as_mut().poll(cx);
+                if polled.is_pending() && self.shared.session.borrow().held_bytes() > 0 {
+                    self.shared.register(Half::Read, cx); // to learn of an eviction
+                }
+                polled
             })
-            .await?;
+            .await;
+            if read.is_err() && self.shared.account.is_evicted() {
+                Box::pin(self.shared.end_if_evicted(Half::Read)).await?;
+            }
+            let mut bytes = read?;
             if bytes.is_empty() {
                 if self.shared.is_read_shut() {
                     return Ok(());
                 }
                 self.shared.session.borrow_mut().handle_end();
                 continue;
+            }
+            let room = filling.room();
+            if !self.shared.session.borrow_mut().has_memory_for(&bytes, room) {
+                Box::pin(wait_for_memory(&self.shared, &bytes, room)).await?;
+                if self.shared.is_read_shut() {
+                    return Ok(());
+                }
             }
             self.shared.session.borrow_mut().receive(&mut bytes, &mut |plain| filling.push(plain));
             drop(bytes);
@@ -146,10 +168,31 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 read_to_end(half, &shared.buffers).await;
             }
         });
-        if beside(ending.as_mut(), (shared.sleep)(LINGER)).await.pinned.is_none() {
+        if beside(ending.as_mut(), (shared.clock.sleep)(LINGER)).await.pinned.is_none() {
             shared.connection.shutdown(Shutdown::Both);
             ending.await;
         }
+    }
+}
+
+/// Waits until there is memory for what remains of these bytes, or reads are ended.
+#[cold]
+async fn wait_for_memory(shared: &Shared, bytes: &[u8], room: usize) -> io::Result<()> {
+    let Shared { session, account, clock, .. } = shared;
+    let is_granted = || shared.is_read_shut() || session.borrow_mut().has_memory_for(bytes, room);
+    let poll = |cx: &Context<'_>| {
+        shared.answer(cx);
+        shared.register(Half::Read, cx);
+    };
+    let waited = until_granted(account, *clock, is_granted, poll).await;
+    match waited {
+        // It may be for what runs over this to end the connection.
+        Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Half::Read).await?),
+        Err(failure) => {
+            session.borrow_mut().fail(failure, 0); // which is told next
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }
 
@@ -182,11 +225,25 @@ impl<H: OwnedRead> OwnedRead for TlsReadHalf<H> {
 }
 
 impl TlsWriteHalf {
-    /// Writes the first of `plain`, and says how many.
-    async fn send(&mut self, plain: &[u8]) -> io::Result<usize> {
+    /// Writes what `encrypt` encrypts, and says how many bytes it says.
+    async fn send(
+        &mut self,
+        encrypt: impl FnOnce(&mut Session) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let sent = self.try_send(encrypt).await;
+        if sent.is_err() && self.shared.account.is_evicted() {
+            Box::pin(self.shared.end_if_evicted(Half::Write)).await?;
+        }
+        sent
+    }
+
+    async fn try_send(
+        &mut self,
+        encrypt: impl FnOnce(&mut Session) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         // Of a write that was given up, or an alert.
         poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
-        let n = self.shared.session.borrow_mut().encrypt(plain)?;
+        let n = encrypt(&mut self.shared.session.borrow_mut())?;
         poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
         Ok(n)
     }
@@ -202,23 +259,20 @@ impl OwnedWrite for TlsWriteHalf {
         if buf.buf_len() == 0 {
             return BufResult(Ok(0), buf);
         }
-        let result = self.send(buf.buf_bytes()).await;
+        let result = self.send(|session| session.encrypt(buf.buf_bytes())).await;
         BufResult(result, buf)
     }
 
     async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
         let result = match bufs.as_io_slices() {
             [] => return BufResult(Ok(0), bufs),
-            [only] => self.send(only).await,
-            [long, ..] if long.len() >= WRITE_BYTES_MAX => self.send(long).await,
+            [only] => self.send(|session| session.encrypt(only)).await,
+            [long, ..] if long.len() >= WRITE_BYTES_MAX => {
+                self.send(|session| session.encrypt(long)).await
+            }
             pieces => {
-                // Copied together, so that records are as long as they can be.
-                let mut together = Vec::with_capacity(bufs.bytes_left().min(WRITE_BYTES_MAX));
-                for piece in pieces {
-                    let n = piece.len().min(WRITE_BYTES_MAX - together.len());
-                    together.extend_from_slice(&piece[..n]);
-                }
-                self.send(&together).await
+                let len = bufs.bytes_left().min(WRITE_BYTES_MAX);
+                self.send(|session| session.encrypt_together(pieces, len)).await
             }
         };
         if let Ok(n) = result {
@@ -277,6 +331,9 @@ trait Filling {
     /// Takes the first of `plain`, and says how many.
     fn push(&mut self, plain: &[u8]) -> usize;
 
+    /// How many bytes it takes, at least.
+    fn room(&self) -> usize;
+
     /// Whether there is something to be told.
     fn is_done(&self) -> bool;
 }
@@ -304,6 +361,10 @@ impl<B: IoBufMut> Filling for Owned<B> {
         n
     }
 
+    fn room(&self) -> usize {
+        self.buf.as_ref().map_or(0, |buf| buf.buf_capacity() - self.len)
+    }
+
     fn is_done(&self) -> bool {
         self.len > 0
     }
@@ -325,6 +386,14 @@ impl Filling for Leased<'_> {
         match &mut self.owned {
             Ok(Some(owned)) => owned.push(plain),
             _ => 0,
+        }
+    }
+
+    fn room(&self) -> usize {
+        match &self.owned {
+            Ok(Some(owned)) => owned.room(),
+            Ok(None) => self.pool.buf_bytes(),
+            Err(_) => 0,
         }
     }
 

@@ -11,8 +11,8 @@ use common::{
     server_config_of, server_name, simulate, with_forger, with_plain_client,
 };
 use owned_io::{
-    ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, beside,
+    ByteStream, IoVec, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, beside,
 };
 use owned_io_sim::{Config, Sim};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
@@ -141,7 +141,7 @@ fn a_long_chain_of_certificates_is_received() {
         });
         let mut pool = PoolConfig::default();
         pool.buf_bytes = 1000;
-        let buffers = Buffers::new(Pool::new(pool));
+        let buffers = Buffers::new(Pool::new(pool), MemoryBudget::new(1 << 20));
         let connector = Connector::new(Arc::new(client_config(ALL_VERSIONS)));
         let mut client = connector.connect::<Sim, _>(a, server_name(), &buffers).await.unwrap();
         let read = client.read_exact(Vec::with_capacity(5), 5).await;

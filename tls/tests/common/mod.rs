@@ -8,7 +8,7 @@ mod simulated;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use owned_io::{ByteStream, OwnedWriteExt, Pool, PoolConfig};
+use owned_io::{ByteStream, MemoryBudget, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_tls::Buffers;
 use owned_io_tls::rustls::crypto::ring;
 use owned_io_tls::rustls::pki_types::{
@@ -83,7 +83,7 @@ pub(crate) fn client_config(versions: &[&'static SupportedProtocolVersion]) -> C
 }
 
 pub(crate) fn buffers() -> Buffers {
-    Buffers::new(Pool::new(PoolConfig::default()))
+    Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 24))
 }
 
 /// rustls by itself, with its own buffers, over any stream.
