@@ -120,7 +120,7 @@ impl<H: OwnedRead> Incoming<H> {
         }
         match self.shared.next() {
             Next::Message(message) => Some(message),
-            Next::Starved => None,
+            Next::Starved | Next::Exhausted | Next::OutOfMemory => None,
             Next::Closed(frame) => {
                 self.handle_close(frame);
                 None
@@ -141,6 +141,9 @@ impl<H: OwnedRead> Incoming<H> {
             match next {
                 Next::Message(message) => return Ok(Some(message)),
                 Next::Starved => self.read_more().await?,
+                // Boxed, because they are needed seldom.
+                Next::Exhausted => Box::pin(self.shared.let_others_run()).await,
+                Next::OutOfMemory => Box::pin(self.shared.wait_for_memory()).await,
                 Next::Closed(frame) => {
                     self.handle_close(frame);
                     self.phase = Phase::Over(None);

@@ -14,7 +14,7 @@
 //! | [`message_timeout`](Config::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
 //! | messages in pieces | as they come | put together, always: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
-//! | memory for what a frame announces | promised by [`Buffers`], read into directly | the allocator's, at once; bounded by the limits on frames and messages alone, for each connection |
+//! | memory for what a frame announces | reserved as it comes, read into directly | reserved at once, in the same [budget](Buffers::new): all of it, as tungstenite takes it. It is given back when both halves are dropped, and an eviction only ends the connection |
 //! | memory of an idle connection | none, where a pending read pins none | tungstenite's own buffer, as large as the bridge's is at first and as the longest frame that came afterwards; and another as large as the longest that was queued |
 //! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads from where they are | copies them twice |
 //! | compression | with feature `deflate` | none is offered or agreed to |
@@ -66,6 +66,7 @@ mod engine;
 mod error;
 mod face;
 mod incoming;
+mod memory;
 mod outgoing;
 mod progress;
 mod shared;
@@ -88,6 +89,7 @@ use crate::stream::handshake::{Opened, ask};
 use crate::stream::{Buffers, Error, Pending};
 use crate::{CloseFrame, Config};
 use engine::Engine;
+use memory::Memory;
 use progress::Progress;
 use shared::Shared;
 use sync::SyncBuffers;
@@ -199,7 +201,8 @@ fn open<R: Runtime, S: ByteStream>(
     let pool = buffers.pool().clone();
     let mut progress = Progress::default();
     progress.push(&first);
-    let engine = Engine::new(SyncBuffers::new(strategy, buffers), first, role, config);
+    let memory = Memory::new(&buffers.account(), config);
+    let engine = Engine::new(SyncBuffers::new(strategy, buffers), memory, first, role, config);
     let connection = stream.shutdown_handle();
     let (read, write) = stream.into_split();
     let shared = Rc::new(Shared::new::<R>(engine, progress, write, connection, config));

@@ -17,7 +17,7 @@ use crate::{CloseFrame, Limit, Part};
 /// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), a buffer at a time.
 /// What was queued since a flush was done is bounded by
 /// [`queue_bytes_max`](crate::Config::queue_bytes_max); tungstenite and the bridge may each have a
-/// buffer for as much.
+/// buffer for as much, which is reserved in the connection's [account](crate::stream::Buffers::new).
 ///
 /// # Cancellation
 ///
@@ -40,7 +40,7 @@ impl Outgoing {
     /// Queues a message: a copy of it is made, which tungstenite copies into its buffer.
     ///
     /// # Errors
-    /// [`Limit::Queue`], [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
+    /// [`Limit::Queue`], [`Limit::Memory`], [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
     /// [`Misuse::MessageWithinMessage`](crate::Misuse::MessageWithinMessage) after a
     /// [part](Self::write_part). Nothing was queued, and nothing has changed.
     pub fn write(&mut self, message: Message<'_>) -> Result<(), crate::Error> {
@@ -80,7 +80,7 @@ impl Outgoing {
         })
     }
 
-    /// Queues a message and flushes; if the queue is full, it flushes first.
+    /// Queues a message and flushes; if the queue is full, or there is no memory, it flushes first.
     ///
     /// # Errors
     /// As for [`write`](Self::write) and [`flush`](Self::flush). [`Limit::Queue`] means that the
@@ -90,7 +90,7 @@ impl Outgoing {
     /// The message is queued or not; otherwise safe, see the [type](Self#cancellation).
     pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
         match self.write(message) {
-            Err(crate::Error::Limit { limit: Limit::Queue, .. }) => {
+            Err(crate::Error::Limit { limit: Limit::Queue | Limit::Memory, .. }) => {
                 self.flush().await?;
                 self.write(message)?;
             }

@@ -12,9 +12,26 @@ pub(super) struct Progress {
     payload_bytes_left: u64,
     /// Whether a frame has come that was not the last of its message.
     is_within_message: bool,
+    /// How long the longest frame was that has begun, in bytes.
+    frame_bytes_longest: u64,
+    /// How long the message is that comes in several frames, as far as they have begun.
+    fragments_bytes: u64,
+    /// The longest that was, since the last bytes came.
+    fragments_bytes_longest: u64,
 }
 
 impl Progress {
+    /// How long the longest frame is that has begun so far, in bytes; a control frame is short.
+    pub(super) const fn frame_bytes_longest(&self) -> u64 {
+        self.frame_bytes_longest
+    }
+
+    /// How long the longest message in several frames is, as far as they have begun, of those that the
+    /// last bytes are of.
+    pub(super) const fn fragments_bytes_longest(&self) -> u64 {
+        self.fragments_bytes_longest
+    }
+
     /// Whether a message has come in part, or another frame.
     pub(super) const fn is_under_way(&self) -> bool {
         self.header_bytes > 0 || self.payload_bytes_left > 0 || self.is_within_message
@@ -23,6 +40,7 @@ impl Progress {
     /// The next bytes that came: whether one [began](Self::is_under_way) with them.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> bool {
         let mut has_begun = false;
+        self.fragments_bytes_longest = self.fragments_bytes;
         while !bytes.is_empty() {
             has_begun |= !self.is_under_way();
             let n;
@@ -65,7 +83,20 @@ impl Progress {
             _ => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
         };
         if first & CONTROL == 0 {
+            let is_first = !self.is_within_message;
             self.is_within_message = first & FIN == 0;
+            if self.payload_bytes_left > self.frame_bytes_longest {
+                self.frame_bytes_longest = self.payload_bytes_left;
+            }
+            if !is_first || self.is_within_message {
+                self.fragments_bytes = self.fragments_bytes.saturating_add(self.payload_bytes_left);
+            }
+            if self.fragments_bytes > self.fragments_bytes_longest {
+                self.fragments_bytes_longest = self.fragments_bytes;
+            }
+            if !self.is_within_message {
+                self.fragments_bytes = 0;
+            }
         }
         self.header_bytes = 0;
     }
@@ -109,6 +140,20 @@ mod tests {
                 assert_eq!(progress.is_under_way(), expected.last().unwrap().1);
             }
         }
+    }
+
+    #[test]
+    fn the_longest_of_frames_and_of_messages_in_several() {
+        let mut progress = Progress::default();
+        let longest = |progress: &Progress| {
+            (progress.frame_bytes_longest(), progress.fragments_bytes_longest())
+        };
+        progress.push(b"\x81\x05hello\x01\x03abc\x89\x06ping!!\x80\x04defg\x81\x01x\x01\x02ab");
+        assert_eq!(longest(&progress), (5, 7));
+        progress.push(b"\x89\x00");
+        assert_eq!(longest(&progress), (5, 2), "which is under way");
+        progress.push(&[0x80, 126, 1, 0]);
+        assert_eq!(longest(&progress), (256, 258), "announced");
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! [`Shared`]: what the halves of a connection do with the engine.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::Shutdown;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use owned_io::backend::{Broken, Half};
-use owned_io::{OwnedWrite, Runtime, ShutdownHandle};
+use owned_io::{MemoryAccount, OwnedWrite, Runtime, ShutdownHandle, coop};
 
 use super::engine::{Engine, Next};
 use super::progress::Progress;
@@ -25,6 +25,7 @@ pub(super) struct Shared {
     engine: RefCell<Engine>,
     writer: RefCell<Writer>,
     pub(super) connection: ShutdownHandle,
+    account: MemoryAccount,
     config: Config,
     now: fn() -> Instant,
     sleep: fn(Duration) -> Sleep,
@@ -64,9 +65,13 @@ impl Shared {
         connection: ShutdownHandle,
         config: Config,
     ) -> Self {
+        let writer = Writer::new(|desk| write_batches(half, desk));
+        let account = engine.memory.account().clone();
+        account.wake_when_evicted(writer.waker().clone());
         let new = Self {
             engine: RefCell::new(engine),
-            writer: RefCell::new(Writer::new(|desk| write_batches(half, desk))),
+            writer: RefCell::new(writer),
+            account,
             connection,
             config,
             now: R::now,
@@ -94,7 +99,51 @@ impl Shared {
     pub(super) fn next(&self) -> Next {
         match self.failure.get() {
             Some(failure) => Next::Failed(failure),
-            None => self.engine.borrow_mut().next(),
+            None => self.next_reserved(),
+        }
+    }
+
+    fn next_reserved(&self) -> Next {
+        let mut engine = self.engine.borrow_mut();
+        match engine.memory.reserve_received(&self.progress.borrow()) {
+            Ok(()) => engine.next(),
+            Err(error) if engine.memory.is_beyond() => Next::Failed(error),
+            Err(_) => Next::OutOfMemory,
+        }
+    }
+
+    /// Waits until memory may have been given back. Fails the connection when it has waited for too long.
+    pub(super) async fn wait_for_memory(&self) {
+        let waiting = self.engine.borrow_mut().memory.wait((self.now)(), self.sleep);
+        match waiting {
+            Some(waiting) => {
+                let mut waiting = pin!(waiting);
+                poll_fn(|cx| self.poll_beside_duties(waiting.as_mut(), cx)).await;
+            }
+            None => {
+                let failure = self.engine.borrow().memory.out_of_memory();
+                self.fail(failure);
+            }
+        }
+    }
+
+    /// Lets others have their turn: the task's budget of work is used up.
+    pub(super) async fn let_others_run(&self) {
+        let mut turn = pin!((self.sleep)(Duration::ZERO));
+        poll_fn(|cx| self.poll_beside_duties(turn.as_mut(), cx)).await;
+        coop::refill();
+    }
+
+    /// Others need the memory that this connection holds: it fails. The peer is told, unless it takes
+    /// nothing of what it was sent before.
+    #[cold]
+    fn handle_eviction(&self, is_writing: bool) {
+        let failure = self.engine.borrow().memory.out_of_memory();
+        self.fail(failure);
+        if is_writing {
+            self.connection.abort();
+        } else {
+            self.connection.shutdown(Shutdown::Read);
         }
     }
 
@@ -174,6 +223,9 @@ impl Shared {
     /// was the end, ends our side of the stream.
     pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
+        if self.account.is_evicted() && self.failure.get().is_none() {
+            self.handle_eviction(writer.is_busy());
+        }
         loop {
             if let Some(broken) = self.broken.get() {
                 if self.close.get() != Close::No {
@@ -207,7 +259,8 @@ impl Shared {
         mut operation: Pin<&mut F>,
         cx: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        if self.engine.borrow().has_replies() || self.writer.borrow().is_busy() {
+        let is_evicted = self.account.is_evicted() && self.failure.get().is_none();
+        if is_evicted || self.engine.borrow().has_replies() || self.writer.borrow().is_busy() {
             let _ = self.poll_flush(Half::Read, cx); // who sends the next message learns of an error
         }
         if let Poll::Ready(output) = operation.as_mut().poll(cx) {

@@ -115,7 +115,7 @@ impl Buffers {
     }
 
     /// The connection's account.
-    pub(super) fn account(&self) -> MemoryAccount {
+    pub(crate) fn account(&self) -> MemoryAccount {
         self.account.clone().unwrap_or_else(|| self.shared.budget.account())
     }
 

@@ -39,7 +39,7 @@ pub(super) struct Shared {
 
 /// How often a connection that waits for memory has others give some up, before it fails: half a minute,
 /// as long as a message may take by default.
-const WAIT_ROUNDS_MAX: u32 = 30;
+pub(crate) const WAIT_ROUNDS_MAX: u32 = 30;
 
 /// The functions of a runtime, so that a connection need not name it.
 #[derive(Clone, Copy)]

@@ -7,7 +7,8 @@ use owned_io_websocket::bridge::{Strategy, accept, connect};
 use owned_io_websocket::deflate::Deflate;
 use owned_io_websocket::handshake::{Key, Offer};
 
-use super::ends::{buffers, read_to_end, simulate};
+use super::buffers;
+use super::ends::{read_to_end, simulate};
 
 /// Whatever the config says.
 #[test]

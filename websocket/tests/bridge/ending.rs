@@ -12,8 +12,8 @@ use owned_io_websocket::stream::{CloseHandle, Error, Message};
 use owned_io_websocket::{Config, Limit, Misuse, Timeout, Violation};
 
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
-use super::ends::{NORMAL, Protocol, buffers, read_to_end, seconds_since, simulate};
-use super::{STRATEGIES, bridge_and_native_client, bridges, message, payload, raw_client};
+use super::ends::{NORMAL, Protocol, read_to_end, seconds_since, simulate};
+use super::{STRATEGIES, bridge_and_native_client, bridges, buffers, message, payload, raw_client};
 
 #[test]
 fn either_side_closes_and_what_was_sent_before_arrives() {

@@ -10,10 +10,10 @@ use owned_io_websocket::stream::{Message, Received};
 use owned_io_websocket::{Config, Kind, Misuse, Part};
 
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
-use super::ends::{NORMAL, Protocol, buffers, read_to_end, simulate};
+use super::ends::{NORMAL, Protocol, read_to_end, simulate};
 use super::{
-    STRATEGIES, bridge_and_native_client, bridges, message, native_and_bridge_client, payload,
-    raw_client,
+    STRATEGIES, bridge_and_native_client, bridges, buffers, message, native_and_bridge_client,
+    payload, raw_client,
 };
 
 /// Around each width of a length, and each size of a buffer.

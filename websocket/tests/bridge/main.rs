@@ -12,7 +12,7 @@ mod ending;
 mod ends;
 mod exchange;
 
-use ends::{buffers, request};
+use ends::request;
 use owned_io::{MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::Config;
@@ -37,7 +37,7 @@ fn message(payload: &[u8]) -> Message<'_> {
     }
 }
 
-fn large_buffers() -> Buffers {
+fn buffers() -> Buffers {
     Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20))
 }
 
@@ -56,20 +56,17 @@ async fn bridge_and_native_client(strategy: Strategy) -> (Bridge, Native) {
     let (a, b) = pipe();
     let config = Config::default();
     let accepted =
-        Sim::spawn(
-            async move { bridge::accept::<Sim, _>(a, &large_buffers(), config, strategy).await },
-        );
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers(), config, strategy).await });
     let offer = Offer::default();
-    let (client, _) = stream::connect::<Sim, _>(b, &large_buffers(), config, &offer).await.unwrap();
+    let (client, _) = stream::connect::<Sim, _>(b, &buffers(), config, &offer).await.unwrap();
     (accepted.await.unwrap().unwrap(), client)
 }
 
 async fn native_and_bridge_client(strategy: Strategy) -> (Native, Bridge) {
     let (a, b) = pipe();
     let config = Config::default();
-    let accepted =
-        Sim::spawn(async move { stream::accept::<Sim, _>(a, &large_buffers(), config).await });
-    let (offer, buffers) = (Offer::default(), large_buffers());
+    let accepted = Sim::spawn(async move { stream::accept::<Sim, _>(a, &buffers(), config).await });
+    let (offer, buffers) = (Offer::default(), buffers());
     let connected = bridge::connect::<Sim, _>(b, &buffers, config, strategy, &offer).await;
     (accepted.await.unwrap().unwrap(), connected.unwrap().0)
 }

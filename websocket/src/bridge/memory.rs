@@ -1,0 +1,150 @@
+//! [`Memory`]: what tungstenite holds for a connection, reserved before it takes it.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use owned_io::{MemoryAccount, MemoryBudget, Reservation};
+
+use super::progress::Progress;
+use crate::stream::shared::{Sleep, WAIT_ROUNDS_MAX};
+use crate::{Config, Error, Limit};
+
+/// What each of the buffers has anyway, and is not counted, in bytes: a connection with short messages
+/// reserves nothing.
+const UNCOUNTED_BYTES: usize = 4 * 1024;
+
+/// What a connection holds, as far as it depends on what its peer sends and takes. tungstenite does not
+/// tell, but all of it follows from lengths that are known before.
+pub(super) struct Memory {
+    reservation: Reservation,
+    config: Config,
+    /// Of what tungstenite receives into: as long as the longest frame, for the life of the connection.
+    frame_bytes_longest: usize,
+    /// Of what it puts a message together in that comes in several frames, and grows by doubling.
+    fragments_bytes: usize,
+    /// Of the message that was handed out last.
+    message_bytes: usize,
+    /// Of what it queues frames in: as long as the longest queue, for the life of the connection.
+    queued_bytes_longest: usize,
+    /// Of what is written from.
+    queued_bytes: usize,
+    /// When it began to wait, or last had others give some up; and how often it has.
+    waiting_since: Option<Instant>,
+    waited_rounds: u32,
+}
+
+impl Memory {
+    pub(super) fn new(account: &MemoryAccount, config: Config) -> Self {
+        Self {
+            reservation: account.reservation(),
+            config,
+            frame_bytes_longest: 0,
+            fragments_bytes: 0,
+            message_bytes: 0,
+            queued_bytes_longest: 0,
+            queued_bytes: 0,
+            waiting_since: None,
+            waited_rounds: 0,
+        }
+    }
+
+    pub(super) const fn account(&self) -> &MemoryAccount {
+        self.reservation.account()
+    }
+
+    /// Reserves what the frames may take that have begun: to be called before tungstenite sees them. What
+    /// exceeds the limits it refuses by itself.
+    pub(super) fn reserve_received(&mut self, progress: &Progress) -> Result<(), Error> {
+        let within = |bytes: u64, max: usize| usize::try_from(bytes).ok().filter(|n| *n <= max);
+        let frame = within(progress.frame_bytes_longest(), self.config.frame_bytes_max);
+        self.frame_bytes_longest = self.frame_bytes_longest.max(frame.unwrap_or(0));
+        let fragments = within(progress.fragments_bytes_longest(), self.config.message_bytes_max);
+        self.fragments_bytes = 2 * fragments.unwrap_or(0);
+        self.reserve()
+    }
+
+    /// A message is handed out, in place of the one before.
+    pub(super) const fn handle_message(&mut self, bytes: usize) {
+        self.message_bytes = bytes;
+    }
+
+    /// Reserves what it takes to have so many bytes queued.
+    pub(super) fn reserve_queued(&mut self, bytes: usize) -> Result<(), Error> {
+        let before = (self.queued_bytes_longest, self.queued_bytes);
+        self.queued_bytes_longest = self.queued_bytes_longest.max(bytes);
+        self.queued_bytes = bytes;
+        self.reserve().inspect_err(|_| (self.queued_bytes_longest, self.queued_bytes) = before)
+    }
+
+    /// All that was queued is written.
+    pub(super) fn handle_flushed(&mut self) {
+        if self.queued_bytes > 0 {
+            self.queued_bytes = 0;
+            self.reservation.force(self.needed().min(self.reservation.bytes()));
+        }
+    }
+
+    /// Whether as much can never be had.
+    pub(super) fn is_beyond(&self) -> bool {
+        self.needed() > self.account().bytes_max()
+    }
+
+    /// Waits until memory may have been given back; not at all, and false, if that was tried for too long.
+    /// Has others give theirs up when it takes too long.
+    pub(super) fn wait(
+        &mut self,
+        now: Instant,
+        sleep: fn(Duration) -> Sleep,
+    ) -> Option<impl Future<Output = ()> + use<>> {
+        let mut waited = now.saturating_duration_since(*self.waiting_since.get_or_insert(now));
+        if waited >= MemoryBudget::PATIENCE {
+            if self.waited_rounds == WAIT_ROUNDS_MAX {
+                return None;
+            }
+            self.waited_rounds += 1;
+            self.waiting_since = Some(now);
+            waited = Duration::ZERO;
+            self.account().budget().relieve(now);
+        }
+        let account = self.account().clone();
+        let mut sleep = sleep(MemoryBudget::PATIENCE.saturating_sub(waited));
+        let mut was_polled = false;
+        Some(poll_fn(move |cx| {
+            if std::mem::replace(&mut was_polled, true) || account.is_evicted() {
+                return Poll::Ready(());
+            }
+            account.wake_when_released(cx.waker());
+            sleep.as_mut().poll(cx)
+        }))
+    }
+
+    pub(super) fn out_of_memory(&self) -> Error {
+        let (max, got) = (self.account().bytes_max() as u64, self.needed() as u64);
+        Error::Limit { limit: Limit::Memory, max, got }
+    }
+
+    fn needed(&self) -> usize {
+        [
+            self.frame_bytes_longest,
+            self.fragments_bytes,
+            self.message_bytes,
+            self.queued_bytes_longest,
+            self.queued_bytes,
+        ]
+        .map(|bytes| bytes.saturating_sub(UNCOUNTED_BYTES))
+        .into_iter()
+        .fold(0, usize::saturating_add)
+    }
+
+    fn reserve(&mut self) -> Result<(), Error> {
+        let needed = self.needed();
+        if needed != self.reservation.bytes() {
+            self.reservation.resize(needed).map_err(|_| self.out_of_memory())?;
+        }
+        if self.waiting_since.take().is_some() {
+            self.waited_rounds = 0;
+        }
+        Ok(())
+    }
+}

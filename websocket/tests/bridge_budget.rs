@@ -1,0 +1,218 @@
+//! What bridged connections hold is reserved in a budget, before tungstenite takes it.
+
+#![cfg(feature = "tungstenite")]
+
+mod ends;
+
+use std::time::Duration;
+
+use ends::request;
+use owned_io::{
+    JoinHandle, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, coop,
+};
+use owned_io_sim::{Sim, SimStream, pipe};
+use owned_io_websocket::bridge::{self, Strategy};
+use owned_io_websocket::stream::{Buffers, Error, Message};
+use owned_io_websocket::{Config, Limit};
+
+const MIB: usize = 1 << 20;
+
+fn buffers(budget: &MemoryBudget) -> Buffers {
+    Buffers::new(Pool::new(PoolConfig::default()), budget.clone())
+}
+
+type Bridge = bridge::WebSocket<SimStream>;
+
+/// A server, and a client that is driven by hand.
+async fn raw_client(buffers: &Buffers, strategy: Strategy) -> (Bridge, SimStream) {
+    let (a, mut raw) = pipe();
+    let (buffers, config) = (buffers.clone(), Config::default());
+    let accepted =
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers, config, strategy).await });
+    raw.write_all(request()).await.into_result().unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        let (_, byte) = raw.read(Vec::with_capacity(1)).await.into_result().unwrap();
+        response.extend_from_slice(&byte);
+    }
+    (accepted.await.unwrap().unwrap(), raw)
+}
+
+/// The header of a binary frame of a client, with a key of zeros.
+fn header(first: u8, bytes: usize) -> Vec<u8> {
+    let mut header = vec![first, 0x80 | 127];
+    header.extend((bytes as u64).to_be_bytes());
+    header.extend([0; 4]);
+    header
+}
+
+fn binary(bytes: usize) -> Vec<u8> {
+    let mut frame = header(0x82, bytes);
+    frame.resize(frame.len() + bytes, 7);
+    frame
+}
+
+fn echo(mut socket: Bridge) -> JoinHandle<Result<usize, Error>> {
+    Sim::spawn(async move {
+        let mut messages = 0;
+        while let Some(message) = socket.incoming.receive().await? {
+            socket.outgoing.send(message).await?;
+            messages += 1;
+        }
+        Ok(messages)
+    })
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Protocol(owned_io_websocket::Error::Limit { limit: Limit::Memory, .. }))
+}
+
+const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];
+
+/// And whoever is after them is served, once they have had their time.
+#[test]
+fn frames_that_are_announced_hold_no_more_than_the_budget() {
+    for strategy in STRATEGIES {
+        owned_io_sim::block_on(async move {
+            let budget = MemoryBudget::new(64 * MIB);
+            let buffers = buffers(&budget);
+            let (mut clients, mut serving) = (Vec::new(), Vec::new());
+            for _ in 0..8 {
+                let (socket, mut raw) = raw_client(&buffers, strategy).await;
+                raw.write_all(header(0x82, 15 * MIB)).await.into_result().unwrap();
+                clients.push(raw);
+                serving.push(echo(socket));
+            }
+            Sim::sleep(Duration::from_millis(100)).await;
+            let held = budget.common_bytes_held();
+            assert!((45 * MIB..=64 * MIB).contains(&held), "{held}");
+            let (socket, mut raw) = raw_client(&buffers, strategy).await;
+            let receiving = Sim::spawn(async move {
+                let mut socket = socket;
+                let message = socket.incoming.receive().await?;
+                Ok::<_, Error>(message.map(|message| message.as_bytes().len()))
+            });
+            raw.write_all(binary(8 * MIB)).await.into_result().unwrap();
+            assert_eq!(receiving.await.unwrap().unwrap(), Some(8 * MIB));
+            assert!(budget.common_bytes_held() <= 64 * MIB);
+            drop((clients, raw));
+            let mut out_of_memory = 0;
+            for task in serving {
+                let error = task.await.unwrap().unwrap_err();
+                out_of_memory += usize::from(is_out_of_memory(&error));
+            }
+            assert!(out_of_memory > 0);
+            assert_eq!(budget.common_bytes_held(), 0, "all is given back");
+        });
+    }
+}
+
+/// One that sends much and takes nothing of the echo. As long as it holds that, it is counted.
+#[test]
+fn what_is_queued_for_a_peer_that_does_not_read_is_reserved() {
+    for strategy in STRATEGIES {
+        owned_io_sim::block_on(async move {
+            let budget = MemoryBudget::new(64 * MIB);
+            let (socket, mut raw) = raw_client(&buffers(&budget), strategy).await;
+            let serving = echo(socket);
+            raw.write_all(binary(15 * MIB)).await.into_result().unwrap();
+            Sim::sleep(Duration::from_millis(500)).await;
+            let held = budget.common_bytes_held();
+            assert!((59 * MIB..=64 * MIB).contains(&held), "{held}");
+            for _ in 0..3 {
+                Sim::sleep(MemoryBudget::PATIENCE).await;
+                budget.relieve(Sim::now());
+            }
+            let error = serving.await.unwrap().unwrap_err();
+            assert!(matches!(error, Error::Io(_)) || is_out_of_memory(&error), "{error:?}");
+            assert_eq!(budget.common_bytes_held(), 0);
+        });
+    }
+}
+
+#[test]
+fn an_evicted_connection_tells_its_peer() {
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(64 * MIB);
+        let (socket, mut raw) = raw_client(&buffers(&budget), Strategy::FIXED).await;
+        raw.write_all(header(0x82, 15 * MIB)).await.into_result().unwrap();
+        let receiving = Sim::spawn(async move {
+            let mut socket = socket;
+            socket.incoming.receive().await.map(drop)
+        });
+        for _ in 0..3 {
+            Sim::sleep(MemoryBudget::PATIENCE).await;
+            budget.relieve(Sim::now());
+        }
+        let (_, told) = raw.read(Vec::with_capacity(10)).await.into_result().unwrap();
+        assert_eq!(told, [0x88, 2, 0x03, 0xF5], "1013");
+        drop(raw);
+        assert!(is_out_of_memory(&receiving.await.unwrap().unwrap_err()));
+        assert_eq!(budget.common_bytes_held(), 0);
+    });
+}
+
+#[test]
+fn a_message_that_could_never_fit_fails_its_connection_at_once() {
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(MIB);
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let fragments = [header(0x02, 300_000), vec![0; 300_000], header(0x80, 300_000)];
+        let sending = Sim::spawn(async move {
+            let _ = raw.write_all(fragments.concat()).await; // it is cut off
+        });
+        let start = Sim::now();
+        let receiving =
+            Sim::spawn(async move { socket.incoming.receive().await.map(drop).unwrap_err() });
+        assert!(is_out_of_memory(&receiving.await.unwrap()));
+        drop(sending.await);
+        assert!(Sim::now() - start < Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn one_that_waits_for_memory_goes_on_once_there_is_some() {
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(4 * MIB);
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let mut other = budget.account().reservation();
+        other.resize(4 * MIB).unwrap();
+        let receiving = Sim::spawn(async move {
+            let message = socket.incoming.receive().await.unwrap().unwrap();
+            (message.as_bytes().len(), Sim::now())
+        });
+        let sending = Sim::spawn(async move {
+            raw.write_all(binary(2 * MIB)).await.into_result().unwrap();
+            raw
+        });
+        Sim::sleep(Duration::from_millis(600)).await;
+        let given_back = Sim::now();
+        drop(other);
+        let (bytes, at) = receiving.await.unwrap();
+        assert_eq!(bytes, 2 * MIB);
+        assert!(at >= given_back, "it did not wait");
+        drop(sending.await);
+    });
+}
+
+/// Messages that are here already are no reason to go on for ever.
+#[test]
+fn others_have_their_turn_between_messages_that_are_here() {
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(64 * MIB);
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let mut frame = vec![0x82, 0x81, 0, 0, 0, 0, 7];
+        frame = frame.repeat(2000);
+        raw.write_all(frame).await.into_result().unwrap();
+        assert_eq!(socket.incoming.receive().await.unwrap(), Some(Message::Binary(&[7])));
+        coop::refill();
+        let mut at_once = 0;
+        while socket.incoming.try_receive().is_some() {
+            at_once += 1;
+        }
+        assert!((100..=500).contains(&at_once), "{at_once}");
+        for _ in at_once + 1..2000 {
+            assert!(socket.incoming.receive().await.unwrap().is_some());
+        }
+    });
+}
