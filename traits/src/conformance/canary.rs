@@ -21,7 +21,7 @@ use crate::backend::{Duplex, Endpoint};
 use crate::{
     BoundAddr, BufResult, ByteStream, Capabilities, ConnectOptions, IoBuf, IoBufExt, IoBufMut,
     IoBufMutExt, IoVec, ListenOptions, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool,
-    PoolBuf, Runtime, ShutdownHandle, Slice, TcpListener,
+    PoolBuf, Runtime, ShutdownHandle, Slice, TcpListener, coop,
 };
 
 /// Which sentence a canary breaks.
@@ -41,6 +41,12 @@ pub enum Defect {
     WaitsWithoutCapacity,
     /// A read that need not wait never yields.
     NeverYields,
+    /// A read yields after so many reads, whatever work is done between them.
+    CountsReads,
+    /// A write has a whole budget, whatever work was done before it.
+    WritesWithoutBudget,
+    /// A write takes all of its buffer, however long that is.
+    WritesAll,
     /// A write takes its length for one of 32 bits.
     CutsTheLength,
     /// An exhausted pool is told of before there is something to read.
@@ -116,6 +122,13 @@ macro_rules! canaries {
             never_yields: NeverYields => io::reads_that_never_wait_leave_others_their_turn,
             never_yields_to_pooled_reads:
                 NeverYields => pooled::reads_that_never_wait_leave_others_their_turn,
+            counts_reads: CountsReads => coop::reads_yield_once_the_budget_is_used_up,
+            counts_reads_of_all:
+                CountsReads => coop::reads_let_io_go_on_once_the_budget_is_used_up,
+            counts_pooled_reads: CountsReads => coop::pooled_reads_yield_once_the_budget_is_used_up,
+            writes_without_budget:
+                WritesWithoutBudget => coop::writes_yield_once_the_budget_is_used_up,
+            writes_all: WritesAll => io::one_operation_transfers_a_bounded_number_of_bytes,
             cuts_the_length: CutsTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
             exhausts_early: ExhaustsEarly => pooled::read_waits_though_the_pool_is_exhausted,
             pins_pooled_buffer: PinsPooledBuffer => pooled::reads_that_wait_hold_few_buffers,
@@ -194,6 +207,8 @@ pub struct CanaryRead<R: Runtime, D: Broken> {
     handle: ShutdownHandle,
     /// Read already, to be given out without waiting.
     ahead: Vec<u8>,
+    /// How many reads there were.
+    reads: u32,
     defect: PhantomData<D>,
 }
 
@@ -231,7 +246,13 @@ fn stream<R: Runtime, D: Broken>(whole: Whole<R>) -> io::Result<CanaryStream<R, 
         LEAKED.with_borrow_mut(|leaked| leaked.push(Box::new(Rc::clone(&inner))));
     }
     Ok(Duplex::new(
-        CanaryRead { inner: read, handle: handle.clone(), ahead: Vec::new(), defect: PhantomData },
+        CanaryRead {
+            inner: read,
+            handle: handle.clone(),
+            ahead: Vec::new(),
+            reads: 0,
+            defect: PhantomData,
+        },
         CanaryWrite { inner, handle, local, peer, is_shut: false, defect: PhantomData },
     ))
 }
@@ -241,7 +262,12 @@ impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
         if D::DEFECT == Defect::WaitsWithoutCapacity && buf.buf_capacity() == 0 {
             return pending().await;
         }
-        if D::DEFECT == Defect::NeverYields && buf.buf_capacity() > 0 {
+        if matches!(D::DEFECT, Defect::NeverYields | Defect::CountsReads) && buf.buf_capacity() > 0
+        {
+            self.reads += 1;
+            if D::DEFECT == Defect::CountsReads && self.reads.is_multiple_of(128) {
+                R::sleep(Duration::ZERO).await;
+            }
             if self.ahead.is_empty() {
                 let read = self.inner.read(Vec::with_capacity(64 * 1024));
                 match read.await.into_result() {
@@ -275,7 +301,7 @@ impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
     }
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        if D::DEFECT == Defect::NeverYields {
+        if matches!(D::DEFECT, Defect::NeverYields | Defect::CountsReads) {
             let (_, buf) = self.read(pool.take()?).await.into_result()?;
             return Ok(buf);
         }
@@ -311,7 +337,13 @@ impl<R: Runtime, D: Broken> OwnedWrite for CanaryWrite<R, D> {
             let len = buf.buf_len() as u32 as usize;
             let BufResult(result, cut) = inner.write(buf.buf_slice(..len)).await;
             BufResult(result, Slice::into_inner(cut))
+        } else if D::DEFECT == Defect::WritesAll {
+            let len = buf.buf_len();
+            inner.write_all(buf).await.map(|()| len)
         } else {
+            if D::DEFECT == Defect::WritesWithoutBudget {
+                coop::refill();
+            }
             inner.write(buf).await
         };
         self.inner.set(Some(inner));

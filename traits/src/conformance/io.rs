@@ -339,6 +339,40 @@ pub async fn writes_that_never_wait_leave_others_their_turn<R: Runtime>() {
     assert!(turns.get() >= 10, "{} turns beside {BYTES} writes", turns.get());
 }
 
+/// "The most bytes that one read or write passes to the kernel": however large the buffer is, and however
+/// much there is to read or room to write.
+pub async fn one_operation_transfers_a_bounded_number_of_bytes<R: Runtime>() {
+    const BYTES: usize = 16 * TRANSFER_BYTES_MAX;
+    const PIECES: usize = 64;
+    let (mut a, mut b) = pair::<R>().await;
+    let writing = R::spawn(async move {
+        let BufResult(result, _) = a.write(vec![1; BYTES]).await;
+        let mut longest = result.unwrap();
+        let mut pieces = IoVec::with_capacity(PIECES);
+        (0..PIECES).for_each(|_| pieces.push(vec![1; BYTES / PIECES]));
+        while pieces.bytes_left() > 0 {
+            let result;
+            BufResult(result, pieces) = a.write_vectored(pieces).await;
+            longest = longest.max(result.unwrap());
+        }
+        longest
+    });
+    // What is there by then is more than one read may take, where the kernel's buffers hold as much.
+    R::sleep(A_WHILE).await;
+    let (mut buf, mut longest) = (Vec::with_capacity(BYTES), 0);
+    loop {
+        let (n, filled) = b.read(buf).await.into_result().unwrap();
+        if n == 0 {
+            break;
+        }
+        longest = longest.max(n);
+        buf = filled;
+    }
+    assert!(longest <= TRANSFER_BYTES_MAX, "one read took {longest} bytes");
+    let longest = writing.await.unwrap();
+    assert!(longest <= TRANSFER_BYTES_MAX, "one write took {longest} bytes");
+}
+
 /// "Writes to `writer` what `reader` reads, until the end of the stream; says how many bytes that
 /// were. Does not shut the writer down."
 pub async fn copy_moves_everything_and_counts<R: Runtime>() {

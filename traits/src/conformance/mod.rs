@@ -37,6 +37,7 @@
 
 pub mod canary;
 pub mod cancel;
+pub mod coop;
 pub mod io;
 pub mod net;
 pub mod os;
@@ -229,6 +230,7 @@ macro_rules! __conformance_cases {
                 read_exact_needs_the_capacity
                 reads_that_never_wait_leave_others_their_turn
                 writes_that_never_wait_leave_others_their_turn
+                one_operation_transfers_a_bounded_number_of_bytes
                 copy_moves_everything_and_counts
                 copy_holds_nothing_back
                 copy_loses_what_it_could_not_write
@@ -294,6 +296,15 @@ macro_rules! __conformance_cases {
                 dropped_write_and_stream_close
                 dropped_read_frees_its_buffer_with_the_stream
                 dropped_pooled_read_returns_its_buffer
+            }
+            future coop {
+                reads_yield_once_the_budget_is_used_up
+                pooled_reads_yield_once_the_budget_is_used_up
+                writes_yield_once_the_budget_is_used_up
+                reads_let_io_go_on_once_the_budget_is_used_up
+                each_poll_begins_with_a_whole_budget
+                yield_if_exhausted_lets_io_go_on
+                yield_if_exhausted_is_ready_while_there_is_budget
             }
             future task {
                 a_task_gives_its_output

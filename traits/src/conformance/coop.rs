@@ -1,0 +1,162 @@
+//! Cases about the budget of work: turns are counted, because a busy machine would change any time.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::support::{A_WHILE, count_turns, echo, echoed, pair, pattern, soon};
+use crate::coop::{self, POLL_BUDGET_NANOS};
+use crate::{OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
+
+/// Operations that each case makes, each with [`WORK_NANOS`] of work.
+const OPERATIONS: u32 = 200;
+
+/// Two operations use up a budget.
+const WORK_NANOS: u64 = POLL_BUDGET_NANOS as u64 / 2;
+
+/// Half of the yields that [`OPERATIONS`] make: the task that counts may need two turns of the runtime
+/// for each of its own.
+const TURNS_MIN: u32 = OPERATIONS / 4;
+
+/// "Once the budget is used up, the task's next read or write first lets the runtime run other tasks":
+/// a read of bytes that are there.
+pub async fn reads_yield_once_the_budget_is_used_up<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all(pattern(OPERATIONS as usize)).await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    let turns = count_turns::<R>();
+    let mut buf = Vec::with_capacity(1);
+    for _ in 0..OPERATIONS {
+        coop::consume(WORK_NANOS);
+        ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
+    }
+    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} reads", turns.get());
+}
+
+/// The same for a pooled read.
+pub async fn pooled_reads_yield_once_the_budget_is_used_up<R: Runtime>() {
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all(pattern(OPERATIONS as usize)).await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    let mut config = PoolConfig::default();
+    config.buf_bytes = 1;
+    let pool = Pool::new(config);
+    let turns = count_turns::<R>();
+    for _ in 0..OPERATIONS {
+        coop::consume(WORK_NANOS);
+        assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
+    }
+    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} reads", turns.get());
+}
+
+/// The same for a write for which there is room.
+pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
+    let (mut a, _b) = pair::<R>().await; // whose buffers have room for all of them
+    let turns = count_turns::<R>();
+    for _ in 0..OPERATIONS {
+        coop::consume(WORK_NANOS);
+        let write = soon::<R, _>("a byte", a.write_all("x"));
+        write.await.into_result().unwrap();
+    }
+    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} writes", turns.get());
+}
+
+/// "... lets the runtime run other tasks and do its I/O": a client of another connection is answered
+/// within a bounded number of reads.
+pub async fn reads_let_io_go_on_once_the_budget_is_used_up<R: Runtime>() {
+    const READS: u32 = if cfg!(miri) { 400 } else { 4_000 };
+    let (mut a, mut b) = pair::<R>().await;
+    a.write_all(pattern(READS as usize)).await.into_result().unwrap();
+    R::sleep(A_WHILE).await;
+    let echoes = count_echoes::<R>().await;
+    let mut buf = Vec::with_capacity(1);
+    for _ in 0..READS {
+        coop::consume(WORK_NANOS);
+        ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
+    }
+    let echoes = echoes.get();
+    assert!(echoes >= READS / YIELDS_TO_ECHO_MAX / 2, "{echoes} echoes beside {READS} reads");
+}
+
+/// "A poll of a task has a budget": what the task consumed before it waited, and what others did
+/// meanwhile, counts no more.
+pub async fn each_poll_begins_with_a_whole_budget<R: Runtime>() {
+    let spend_all = || {
+        assert!(coop::has_budget(), "used up when the poll begins");
+        coop::consume(u64::from(POLL_BUDGET_NANOS) - 1);
+        assert!(coop::has_budget(), "in part used up when the poll begins");
+        coop::consume(u64::from(POLL_BUDGET_NANOS));
+        assert!(!coop::has_budget());
+    };
+    let tasks = [Duration::ZERO, Duration::from_millis(1)].map(|wait| {
+        R::spawn(async move {
+            for _ in 0..20 {
+                spend_all();
+                R::sleep(wait).await;
+            }
+        })
+    });
+    for task in tasks {
+        soon::<R, _>("the task", task).await.unwrap();
+        spend_all(); // the main future's poll too
+    }
+}
+
+/// "Lets other tasks and I/O have their turn if the budget is used up": a service that neither reads nor
+/// writes keeps nobody waiting.
+pub async fn yield_if_exhausted_lets_io_go_on<R: Runtime>() {
+    const YIELDS: u32 = if cfg!(miri) { 200 } else { 2_000 };
+    let (turns, echoes) = (count_turns::<R>(), count_echoes::<R>().await);
+    let before = turns.get();
+    for _ in 0..YIELDS {
+        coop::consume(POLL_BUDGET_NANOS.into());
+        coop::yield_if_exhausted::<R>().await;
+        assert!(coop::has_budget(), "still used up after it");
+    }
+    let (turns, echoes) = (turns.get() - before, echoes.get());
+    assert!(turns >= YIELDS / 2, "{turns} turns beside {YIELDS} yields");
+    assert!(echoes >= YIELDS / YIELDS_TO_ECHO_MAX, "{echoes} echoes beside {YIELDS} yields");
+}
+
+/// "Otherwise is ready at once."
+pub async fn yield_if_exhausted_is_ready_while_there_is_budget<R: Runtime>() {
+    let turns = count_turns::<R>();
+    R::sleep(A_WHILE).await; // to the beginning of a poll
+    let before = turns.get();
+    for _ in 0..POLL_BUDGET_NANOS / 1_000 {
+        let mut ready = pin!(coop::yield_if_exhausted::<R>());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(ready.as_mut().poll(&mut cx).is_ready());
+        coop::consume(999);
+    }
+    assert_eq!(turns.get(), before);
+}
+
+/// How often a task may yield for each echo of a client beside it: the client writes and reads, and so
+/// does the server, each at most a few turns of the runtime later.
+const YIELDS_TO_ECHO_MAX: u32 = 40;
+
+/// Counts the echoes of a client and a server that are tasks of this thread; they have begun.
+async fn count_echoes<R: Runtime>() -> Rc<Cell<u32>> {
+    let (mut client, server) = pair::<R>().await;
+    drop(R::spawn(echo(server)));
+    let echoes = Rc::new(Cell::new(0));
+    drop(R::spawn({
+        let echoes = Rc::clone(&echoes);
+        async move {
+            loop {
+                echoed(&mut client, b"x").await;
+                echoes.set(echoes.get() + 1);
+            }
+        }
+    }));
+    let begun = soon::<R, _>("the first echo", async {
+        while echoes.get() == 0 {
+            R::sleep(Duration::ZERO).await;
+        }
+    });
+    begun.await;
+    echoes.set(0);
+    echoes
+}
