@@ -6,7 +6,7 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll};
+use std::task::Context;
 use std::time::Duration;
 
 use owned_io::backend::Half;

@@ -32,11 +32,8 @@ async fn connection(buffers: &Buffers) -> (Plain<SimStream>, TlsStream<SimStream
 }
 
 /// What a server does with one connection until that fails.
-fn failing<F>(serve: F) -> impl Future<Output = io::Error>
-where
-    F: Future<Output = io::Result<()>>,
-{
-    async { serve.await.expect_err("it is never done") }
+async fn failing(serve: impl Future<Output = io::Result<()>>) -> io::Error {
+    serve.await.expect_err("it is never done")
 }
 
 async fn echo(mut stream: TlsStream<SimStream>) -> io::Result<()> {
@@ -314,8 +311,10 @@ fn a_warm_echo_takes_no_memory_of_its_own() {
             assert_eq!(budget.common_bytes_held(), 0);
         }
         println!("{counts:?}");
-        // Two of rustls, the echo's own buffer, and the timer of this test.
-        assert!(counts[40..].iter().all(|count| *count <= 6), "{counts:?}");
+        // Two of rustls, and the echo's own buffer. Where a read is cut short, part of a record is kept.
+        let warm = &counts[20..];
+        assert_eq!(warm.iter().min(), Some(&3), "{counts:?}");
+        assert!(warm.iter().all(|count| *count <= 6), "{counts:?}");
         drop(client);
         let _ = serving.await;
     });
