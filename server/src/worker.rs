@@ -223,11 +223,12 @@ struct Resources {
 impl Resources {
     fn new(config: &Config) -> Self {
         let (memory, frames) = (config.memory, config.memory.frames());
+        let budget = memory.budget();
         Self {
             pool: memory.echo(),
             frames: frames.clone(),
-            tls: WorkerTls::new(config.tls.clone(), frames.clone(), memory.budget()),
-            buffers: Buffers::new(frames, memory.budget()),
+            tls: WorkerTls::new(config.tls.clone(), frames.clone(), budget.clone()),
+            buffers: Buffers::new(frames, budget),
             pattern: Pattern::default(),
             sockets: config.sockets.clone(),
             limits: config.limits,
