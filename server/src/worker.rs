@@ -223,7 +223,8 @@ struct Resources {
 impl Resources {
     fn new(config: &Config) -> Self {
         let (memory, frames) = (config.memory, config.memory.frames());
-        let budget = memory.budget();
+        // Over TLS a connection has an account for its records, and one for what is in them.
+        let budget = memory.budget(if config.tls.is_some() { 2 } else { 1 });
         Self {
             pool: memory.echo(),
             frames: frames.clone(),

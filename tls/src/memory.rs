@@ -10,7 +10,7 @@ use crate::TlsError;
 use crate::shared::Sleep;
 
 /// How often a connection that waits for memory has others give some up, before it fails: half a minute.
-const WAIT_ROUNDS_MAX: u32 = 30;
+const WAIT_ROUNDS_MAX: u32 = 60;
 
 /// The functions of a runtime, so that a connection need not name it.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ impl Clock {
 }
 
 /// Tries until memory is granted: again whenever some was given back, or when the task is polled for
-/// another reason. Has others give theirs up each time that [`MemoryBudget::PATIENCE`] is over. `poll` is
+/// another reason. Has others give theirs up each time that [`MemoryBudget::ROUND`] is over. `poll` is
 /// called with each poll.
 ///
 /// # Errors
@@ -40,10 +40,13 @@ pub(crate) async fn until_granted(
 ) -> Result<(), TlsError> {
     let mut since = (clock.now)();
     let mut rounds = 0;
-    // Each turn but the last waits, for `PATIENCE` in all at most until a round is over.
+    if !is_granted() {
+        account.budget().relieve(since);
+    }
+    // Each turn but the last waits, for a round at most.
     while !is_granted() {
         let now = (clock.now)();
-        if now.saturating_duration_since(since) >= MemoryBudget::PATIENCE {
+        if now.saturating_duration_since(since) >= MemoryBudget::ROUND {
             if rounds == WAIT_ROUNDS_MAX {
                 return Err(TlsError::OutOfMemory);
             }
@@ -54,7 +57,7 @@ pub(crate) async fn until_granted(
             return Err(TlsError::Evicted);
         }
         let waited = now.saturating_duration_since(since);
-        let mut sleep = (clock.sleep)(MemoryBudget::PATIENCE.saturating_sub(waited));
+        let mut sleep = (clock.sleep)(MemoryBudget::ROUND.saturating_sub(waited));
         let mut was_polled = false;
         poll_fn(|cx| {
             poll(cx);

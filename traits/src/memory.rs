@@ -54,6 +54,10 @@ pub struct Reservation {
     bytes: usize,
 }
 
+/// How many rounds make [`MemoryBudget::PATIENCE`].
+const IDLE_ROUNDS: u32 =
+    (MemoryBudget::PATIENCE.as_millis() / MemoryBudget::ROUND.as_millis()) as u32;
+
 struct Shared {
     bytes_max: usize,
     /// What each account always gets.
@@ -93,6 +97,9 @@ impl MemoryBudget {
     /// How long holders may leave their memory unmoved while others wait for some: a round trip across
     /// the world and a retransmission.
     pub const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// How often a connection that waits has others [evicted](Self::relieve).
+    pub const ROUND: Duration = Duration::from_millis(500);
 
     /// A budget of so many bytes, none of them in shares.
     pub fn new(bytes_max: usize) -> Self {
@@ -165,27 +172,33 @@ impl MemoryBudget {
         self.shared.common_held.get()
     }
 
-    /// To be called by a connection that has waited for memory for [`PATIENCE`](Self::PATIENCE), and then again each time
-    /// as much has passed: evicts accounts until an eighth of the common part will be given back.
+    /// To be called by a connection that begins to wait for memory, and again after each
+    /// [`ROUND`](Self::ROUND): evicts accounts until a quarter of the common part will be given back.
     ///
-    /// First those that hold more than their share and have not moved for a whole `PATIENCE`, the largest
-    /// first. If nobody is idle, those that hold most, and of the common part a 32nd only.
+    /// First those that hold more than their share and have not moved for [`PATIENCE`](Self::PATIENCE), the
+    /// largest first. If nobody is idle, and there was no call for that long, those that hold most, until a
+    /// 32nd will be given back.
     pub fn relieve(&self, now: Instant) {
         let Shared { round, round_began, holders, common_bytes, .. } = &*self.shared;
         // Several may wait. The rounds are as long all the same.
-        if round_began.get().is_some_and(|began| now < began + Self::PATIENCE / 2) {
+        let began = round_began.get();
+        if began.is_some_and(|began| now < began + Self::ROUND) {
             return;
         }
+        let is_first = began.is_none_or(|began| now >= began + 2 * Self::ROUND);
         round_began.set(Some(now));
         round.set(round.get().wrapping_add(1));
         let mut holding = holders.borrow().clone();
         holding.retain(|account| !account.is_evicted.get());
         holding.sort_unstable_by_key(|account| usize::MAX - account.excess());
         let is_idle =
-            |account: &&Rc<Account>| round.get().wrapping_sub(account.moved_in.get()) >= 2;
-        let is_anybody_idle = holding.iter().any(|account| is_idle(&account));
-        holding.retain(|account| !is_anybody_idle || is_idle(&account));
-        let wanted = common_bytes / if is_anybody_idle { 8 } else { 32 };
+            |account: &Rc<Account>| round.get().wrapping_sub(account.moved_in.get()) > IDLE_ROUNDS;
+        let is_anybody_idle = holding.iter().any(is_idle);
+        if is_first && !is_anybody_idle {
+            return; // nobody has waited long
+        }
+        holding.retain(|account| !is_anybody_idle || is_idle(account));
+        let wanted = common_bytes / if is_anybody_idle { 4 } else { 32 };
         let mut freed = 0;
         for account in holding {
             freed += account.excess();
@@ -464,23 +477,23 @@ mod tests {
 
     #[test]
     fn idle_holders_are_evicted_the_largest_first_and_else_the_largest() {
-        const PATIENCE: Duration = MemoryBudget::PATIENCE;
+        const ROUND: Duration = MemoryBudget::ROUND;
         let now = Instant::now();
         let budget = MemoryBudget::new(80 * KIB);
         let (small, large, busy) = (budget.account(), budget.account(), budget.account());
-        let _small = holding(&small, 15 * KIB);
+        let _small = holding(&small, 10 * KIB);
         let _large = holding(&large, 20 * KIB);
         let mut busy_holds = holding(&busy, 40 * KIB);
-        let mut evicted = |rounds: u32| {
-            for at in 1..=rounds {
-                busy_holds.resize(40 * KIB + at as usize).unwrap();
-                budget.relieve(now + PATIENCE * at);
-                budget.relieve(now + PATIENCE * at + PATIENCE / 4); // within the same round
-            }
+        let mut evicted = |round: u32| {
+            busy_holds.resize(40 * KIB + round as usize).unwrap();
+            budget.relieve(now + ROUND * round);
+            budget.relieve(now + ROUND * round + ROUND / 4); // within the same round
             [&small, &large, &busy].map(MemoryAccount::is_evicted)
         };
-        assert_eq!(evicted(1), [false, false, true], "nobody is idle yet: the largest");
-        assert_eq!(evicted(2), [false, true, true]);
+        assert_eq!(evicted(1), [false; 3], "nobody has waited long");
+        assert_eq!(evicted(2), [false, false, true], "nobody is idle yet: the largest");
+        assert_eq!(evicted(3), [false, true, true]);
+        assert_eq!(evicted(4), [true; 3]);
     }
 
     #[test]
@@ -520,7 +533,9 @@ mod tests {
         holds.resize(8).unwrap();
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "once");
         first.wake_when_evicted(waker);
-        budget.relieve(Instant::now());
+        let now = Instant::now();
+        budget.relieve(now);
+        budget.relieve(now + MemoryBudget::ROUND);
         assert!(first.is_evicted());
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
     }

@@ -98,7 +98,7 @@ impl Memory {
         sleep: fn(Duration) -> Sleep,
     ) -> Option<impl Future<Output = ()> + use<>> {
         let mut waited = now.saturating_duration_since(*self.waiting_since.get_or_insert(now));
-        if waited >= MemoryBudget::PATIENCE {
+        if waited >= MemoryBudget::ROUND {
             if self.waited_rounds == WAIT_ROUNDS_MAX {
                 return None;
             }
@@ -108,7 +108,7 @@ impl Memory {
             self.account().budget().relieve(now);
         }
         let account = self.account().clone();
-        let mut sleep = sleep(MemoryBudget::PATIENCE.saturating_sub(waited));
+        let mut sleep = sleep(MemoryBudget::ROUND.saturating_sub(waited));
         let mut was_polled = false;
         Some(poll_fn(move |cx| {
             if std::mem::replace(&mut was_polled, true) || account.is_evicted() {

@@ -60,7 +60,7 @@ pub enum Refusal {
     NotGet,
     /// HTTP/1.0: 505.
     OldHttp,
-    /// Several `Host`, or none in HTTP/1.1 (RFC 9112 section 3.2): 400.
+    /// Several `Host`, none in HTTP/1.1, or one that names no host (RFC 9112 section 3.2): 400.
     NoHost,
     /// A body is announced, which nothing would separate from the frames: 400.
     Body,
@@ -97,7 +97,7 @@ impl<'b> Request<'b> {
                 let is_http_1_1 = version == Some(1);
                 let origin_form = target::origin_form(method, target).ok_or(Refusal::BadTarget)?;
                 match headers.values("host").count() {
-                    1 => {}
+                    1 if headers.only("host").is_some_and(target::is_authority) => {}
                     0 if !is_http_1_1 => {}
                     _ => return Err(Refusal::NoHost),
                 }
@@ -171,9 +171,12 @@ impl<'b> Request<'b> {
         if key.len() != 24 || STANDARD.decode_slice(key, &mut [0; 18]) != Ok(16) {
             return Err(Refusal::BadKey);
         }
-        if let (Origins::Only(allowed), Some(origin)) = (origins, self.header("origin")) {
-            let same = |allowed: &&str| origin.eq_ignore_ascii_case(allowed.as_bytes());
-            if !allowed.iter().any(same) {
+        if let Origins::Only(allowed) = origins {
+            // Each of them, should there be several: nobody knows which of them others look at.
+            let is_allowed = |origin: &[u8]| {
+                allowed.iter().any(|allowed| origin.eq_ignore_ascii_case(allowed.as_bytes()))
+            };
+            if !headers.values("origin").all(is_allowed) {
                 return Err(Refusal::ForeignOrigin);
             }
         }

@@ -31,9 +31,25 @@ pub(super) fn path(target: &str) -> &str {
     }
 }
 
+/// Whether this is what `Host` may say: a host, and maybe a port (RFC 9110 section 7.2); or nothing, where
+/// the target has no authority. No user, and nothing that could be taken for more than one of them.
+pub(super) fn is_authority(host: &[u8]) -> bool {
+    host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_a_host() {
+        for host in ["", "example.com", "example.com:80", "[::1]:8080", "a_b.example", "%41"] {
+            assert!(is_authority(host.as_bytes()), "{host}");
+        }
+        for host in ["a b", "user@example.com", "example.com/", "a\tb", "a?b", "\u{e4}.example"] {
+            assert!(!is_authority(host.as_bytes()), "{host}");
+        }
+    }
 
     #[test]
     fn each_form_stands_for_a_path_or_for_nothing() {

@@ -421,11 +421,11 @@ impl Inbox {
             _ => assembly.push(bytes, self.frame_bytes_left, last).map(|()| Inflated::All),
         };
         match added {
-            Ok(Inflated::All) => return Ok(Next::Found(assembly.found())),
+            Ok(Inflated::All) => Ok(Next::Found(assembly.found())),
             Ok(Inflated::Some { consumed, is_out_of_memory }) => {
                 self.pending = Some(piece.behind(consumed));
                 let next = if is_out_of_memory { Next::OutOfMemory } else { Next::Exhausted };
-                return Ok(next);
+                Ok(next)
             }
             Err(no_room) => {
                 self.pending = Some(piece);

@@ -39,7 +39,7 @@ pub(super) struct Shared {
 
 /// How often a connection that waits for memory has others give some up, before it fails: half a minute,
 /// as long as a message may take by default.
-pub(crate) const WAIT_ROUNDS_MAX: u32 = 30;
+pub(crate) const WAIT_ROUNDS_MAX: u32 = 60;
 
 /// The functions of a runtime, so that a connection need not name it.
 #[derive(Clone, Copy)]
@@ -142,19 +142,18 @@ impl Shared {
     /// theirs up when that takes too long, and fails the connection when it takes much too long.
     pub(super) fn wait_for_memory(&self) -> impl Future<Output = ()> + use<> {
         let now = (self.clock.now)();
-        let since = self.waiting_since.get().unwrap_or(now);
-        let waited = now.saturating_duration_since(since);
-        let left = if waited >= MemoryBudget::PATIENCE {
-            self.account.budget().relieve(now);
-            self.waiting_since.set(Some(now));
-            self.waited_rounds.set(self.waited_rounds.get() + 1);
-            if self.waited_rounds.get() > WAIT_ROUNDS_MAX {
-                self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
+        let waited = self.waiting_since.get().map(|since| now.saturating_duration_since(since));
+        let left = match waited {
+            Some(waited) if waited < MemoryBudget::ROUND => MemoryBudget::ROUND - waited,
+            _ => {
+                self.account.budget().relieve(now);
+                self.waiting_since.set(Some(now));
+                self.waited_rounds.set(self.waited_rounds.get() + 1);
+                if self.waited_rounds.get() > WAIT_ROUNDS_MAX {
+                    self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
+                }
+                MemoryBudget::ROUND
             }
-            MemoryBudget::PATIENCE
-        } else {
-            self.waiting_since.set(Some(since));
-            MemoryBudget::PATIENCE - waited
         };
         let (account, mut sleep) = (self.account.clone(), (self.clock.sleep)(left));
         let mut was_polled = false;
