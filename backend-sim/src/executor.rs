@@ -22,7 +22,8 @@ use crate::trace::What;
 
 /// What one turn of a task takes by the virtual clock, beside the work that it
 /// [consumes](owned_io::coop): a microsecond, in nanoseconds. So timers are reached even while some task
-/// is always ready. All hosts share the one core.
+/// is always ready. All hosts share the one core, but for what
+/// [takes no time](crate::Host::work_takes_no_time).
 const TURN_TAKES: Time = 1_000;
 
 /// How long, by the real clock, a world with nothing left to do waits for a wake from another
@@ -217,7 +218,11 @@ impl Shared {
                 self.poll_task(key, &mut cx);
             }
             coop::refill();
-            self.core.borrow_mut().now += coop::spent_nanos() - spent_before;
+            let mut core = self.core.borrow_mut();
+            if core.hosts.get(self.host.get()).work_takes_time {
+                core.now += coop::spent_nanos() - spent_before;
+            }
+            drop(core);
             if let Some(why) = self.failure.take() {
                 panic!("{why}");
             }

@@ -88,6 +88,15 @@ impl Host {
         executor::current().with(|core| core.hosts.get_mut(self.id).ports.limit(count));
     }
 
+    /// From now on, the work that tasks consume here ([`owned_io::coop`]) takes no virtual time: as if each
+    /// of them had a core of its own, where all others share one.
+    ///
+    /// # Panics
+    /// Outside the simulation.
+    pub fn work_takes_no_time(&self) {
+        executor::current().with(|core| core.hosts.get_mut(self.id).work_takes_time = false);
+    }
+
     /// How many sockets are open here: listeners, connections, and attempts to connect.
     ///
     /// # Panics
@@ -150,6 +159,7 @@ pub(crate) struct HostState {
     pub(crate) is_up: bool,
     /// Its service runs, if it has one.
     pub(crate) is_running: bool,
+    pub(crate) work_takes_time: bool,
 }
 
 impl Hosts {
@@ -234,6 +244,7 @@ impl HostState {
             clock_ahead: 0,
             is_up: true,
             is_running: true,
+            work_takes_time: true,
         }
     }
 

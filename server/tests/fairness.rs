@@ -1,0 +1,323 @@
+//! Fairness in the simulation: a client that asks now and then is answered soon, whatever fifty neighbours
+//! make the server do.
+//!
+//! Time is virtual: it passes by the work that each poll consumes ([`owned_io::coop`]), so an answer is late
+//! only if too much work was done before it, on a busy machine too. So many seeds as `SIM_SEEDS` says.
+
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use owned_io::{
+    ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedRead, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, StopSignal,
+};
+use owned_io_server::accept::{accept_loop, as_it_came};
+use owned_io_server::config::{Deflate, Limits, WebSockets};
+use owned_io_server::connections::{Connections, Entry};
+use owned_io_server::places::Places;
+use owned_io_server::service::source::Pattern;
+use owned_io_server::service::{http, sink, source};
+use owned_io_sim::{Config, Host, Sim, SimStream, World, seeds};
+use owned_io_websocket::handshake::Offer;
+use owned_io_websocket::stream::{Buffers, Message, connect};
+
+/// How many, unless `SIM_SEEDS` says so.
+const SEEDS: u64 = 1;
+
+const NEIGHBOURS: usize = 50;
+
+/// Of the client, and as many of `/health`.
+const REQUESTS: usize = 5;
+
+/// From an answer to the next request. A second would find the server just as busy, and the test would take
+/// much longer.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// When all neighbours are at work.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// What half of the answers may take at most. A round of fifty turns is 5 ms, and in the simulator a request
+/// waits for some six: the request and the answer each for the end of the round in which they arrive, and for
+/// the round in which their task has its turn; and one operation in four is put off for a round more.
+const MEDIAN_MAX: Duration = Duration::from_millis(40);
+
+/// What any answer may take at most.
+const ANSWER_MAX: Duration = Duration::from_millis(60);
+
+/// What any answer of `/health` may take at most, from the connect on, which takes some rounds too.
+const HEALTH_MAX: Duration = Duration::from_millis(90);
+
+/// As the kernel's grow to on a fast link, and each long enough for many turns of work.
+const BUFFER_BYTES: u32 = 256 * 1024;
+
+const HTTP: u16 = 80;
+const SINK: u16 = 81;
+const SOURCE: u16 = 82;
+
+#[test]
+fn pings_at_full_speed_leave_others_their_turn() {
+    let pings = repeated(b"\x89\x80\0\0\0\0");
+    beside_neighbours(HTTP, move |stream| send(stream, Some("/echo"), pings.clone(), usize::MAX));
+}
+
+#[test]
+fn empty_messages_at_full_speed_leave_others_their_turn() {
+    let messages = repeated(b"\x82\x80\0\0\0\0");
+    beside_neighbours(HTTP, move |stream| {
+        send(stream, Some("/echo"), messages.clone(), usize::MAX)
+    });
+}
+
+#[test]
+fn fragments_at_full_speed_leave_others_their_turn() {
+    let begin = b"\x02\x80\0\0\0\0".to_vec();
+    let fragments = repeated(b"\x00\x80\0\0\0\0");
+    beside_neighbours(HTTP, move |stream| {
+        let first = [begin.clone(), fragments.clone()].concat();
+        send_first(stream, Some("/echo"), first, fragments.clone(), usize::MAX)
+    });
+}
+
+#[test]
+fn output_without_end_leaves_others_their_turn() {
+    let path = "/source?bytes=0&batch=1000000";
+    beside_neighbours(HTTP, move |stream| send(stream, Some(path), Vec::new(), 0));
+}
+
+#[test]
+fn messages_that_inflate_leave_others_their_turn() {
+    let messages = repeated(&inflating_frame());
+    beside_neighbours(HTTP, move |stream| {
+        send(stream, Some("/sink"), messages.clone(), usize::MAX)
+    });
+}
+
+#[test]
+fn echoes_that_are_deflated_leave_others_their_turn() {
+    let messages = repeated(&inflating_frame());
+    beside_neighbours(HTTP, move |stream| {
+        send(stream, Some("/echo"), messages.clone(), usize::MAX)
+    });
+}
+
+#[test]
+fn empty_messages_over_tcp_leave_others_their_turn() {
+    let messages = repeated(&0_u32.to_le_bytes());
+    beside_neighbours(SINK, move |stream| send(stream, None, messages.clone(), usize::MAX));
+}
+
+#[test]
+fn output_over_tcp_leaves_others_their_turn() {
+    let request = [u32::MAX, 0, 1_000_000].map(u32::to_le_bytes).concat();
+    beside_neighbours(SOURCE, move |stream| send(stream, None, request.clone(), 1));
+}
+
+#[test]
+fn requests_over_tcp_leave_others_their_turn() {
+    let requests = repeated(&[1_u32, 0, 1].map(u32::to_le_bytes).concat());
+    beside_neighbours(SOURCE, move |stream| send(stream, None, requests.clone(), usize::MAX));
+}
+
+/// What 79 bytes of DEFLATE make of a message: 64 KiB of zeros.
+fn inflating_frame() -> Vec<u8> {
+    let mut payload = vec![0; 79];
+    payload[..14].copy_from_slice(b"\xec\xc1\x01\x01\0\0\0\x80\x90\xfe\xaf\xee\x08\x0a");
+    payload[77] = 0x6a;
+    // One frame, binary and compressed; masked by zeros, which leave it as it is.
+    [&[0xc2, 0x80 | payload.len() as u8, 0, 0, 0, 0][..], &payload].concat()
+}
+
+/// As many frames as a client writes at once.
+fn repeated(frame: &[u8]) -> Vec<u8> {
+    frame.repeat(64 * 1024 / frame.len())
+}
+
+/// Asserts that a client, and `/health`, are answered in time beside neighbours that each do this.
+fn beside_neighbours<Fut>(port: u16, neighbour: impl Fn(SimStream) -> Fut)
+where
+    Fut: Future<Output = io::Result<()>> + 'static,
+{
+    for seed in seeds(SEEDS) {
+        println!("seed {seed}"); // shown when it fails
+        Sim::block_on(Config::with_seed(seed), simulate(port, &neighbour)).unwrap().unwrap();
+    }
+}
+
+async fn simulate<Fut>(port: u16, neighbour: &impl Fn(SimStream) -> Fut) -> io::Result<()>
+where
+    Fut: Future<Output = io::Result<()>> + 'static,
+{
+    let world = World::current();
+    world.main_host().work_takes_no_time(); // each client has a core of its own
+    let server = world.host("server");
+    server.start(serve_all);
+    Sim::sleep(Duration::from_millis(1)).await;
+    for _ in 0..NEIGHBOURS {
+        let mut options = ConnectOptions::new(server.at(port));
+        options.recv_buffer_bytes = Some(BUFFER_BYTES);
+        options.send_buffer_bytes = Some(BUFFER_BYTES);
+        let neighbour = neighbour(Sim::connect(options).await?);
+        Sim::spawn_detached(async move {
+            let ended = neighbour.await;
+            panic!("a neighbour has stopped: {ended:?}");
+        });
+    }
+    Sim::sleep(SETTLED).await;
+    let asked = Sim::spawn(ask_for_health(server.clone()));
+    let echoed = echo_now_and_then(&server).await?;
+    check("echo", echoed, MEDIAN_MAX, ANSWER_MAX);
+    check("/health", asked.await??, HEALTH_MAX, HEALTH_MAX);
+    Ok(())
+}
+
+fn check(what: &str, mut took: Vec<Duration>, median_max: Duration, max: Duration) {
+    took.sort();
+    let (median, last) = (took[took.len() / 2], took[took.len() - 1]);
+    println!("{what}: half within {median:?}, all within {last:?}");
+    assert!(median <= median_max, "{what}: half took more than {median:?}");
+    assert!(last <= max, "{what}: one took {last:?}");
+}
+
+/// How long each echo took.
+async fn echo_now_and_then(server: &Host) -> io::Result<Vec<Duration>> {
+    let stream = Sim::connect(ConnectOptions::new(server.at(HTTP))).await?;
+    let offer = Offer { host: "server", path: "/echo", ..Offer::default() };
+    let config = owned_io_websocket::Config::default();
+    let connected = connect::<Sim, _>(stream, &buffers(), config, &offer).await;
+    let mut socket = connected.map_err(other)?.0;
+    let mut took = Vec::new();
+    for _ in 0..REQUESTS {
+        Sim::sleep(PAUSE).await;
+        let asked = Sim::now();
+        socket.outgoing.send(Message::Text("is anybody there")).await.map_err(other)?;
+        let answer = socket.incoming.receive().await.map_err(other)?;
+        assert_eq!(answer, Some(Message::Text("is anybody there")));
+        took.push(Sim::now() - asked);
+    }
+    Ok(took)
+}
+
+/// How long each answer took, from the connect on.
+async fn ask_for_health(server: Host) -> io::Result<Vec<Duration>> {
+    let mut took = Vec::new();
+    for _ in 0..REQUESTS {
+        Sim::sleep(PAUSE).await;
+        let asked = Sim::now();
+        let mut stream = Sim::connect(ConnectOptions::new(server.at(HTTP))).await?;
+        stream.write_all("GET /health HTTP/1.1\r\nHost: server\r\n\r\n").await.into_result()?;
+        let head = read_head(&mut stream).await?;
+        assert!(head.starts_with(b"HTTP/1.1 200"), "{}", head.escape_ascii());
+        took.push(Sim::now() - asked);
+    }
+    Ok(took)
+}
+
+/// Sends `bytes` so often, after an upgrade to `path` if one is named, and reads whatever comes meanwhile.
+async fn send(
+    stream: SimStream,
+    path: Option<&'static str>,
+    bytes: Vec<u8>,
+    times: usize,
+) -> io::Result<()> {
+    send_first(stream, path, Vec::new(), bytes, times).await
+}
+
+/// The same, and before it `first`.
+async fn send_first(
+    mut stream: SimStream,
+    path: Option<&'static str>,
+    first: Vec<u8>,
+    mut bytes: Vec<u8>,
+    times: usize,
+) -> io::Result<()> {
+    if let Some(path) = path {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: server\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
+        );
+        stream.write_all(request).await.into_result()?;
+        let head = read_head(&mut stream).await?;
+        assert!(head.starts_with(b"HTTP/1.1 101"), "{}", head.escape_ascii());
+    }
+    let (mut read, mut write) = stream.into_split();
+    let reading = Sim::spawn(async move {
+        let mut buf = Vec::with_capacity(BUFFER_BYTES as usize);
+        loop {
+            let n;
+            (n, buf) = read.read(buf).await.into_result()?;
+            if n == 0 {
+                return Err::<(), _>(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+        }
+    });
+    write.write_all(first).await.into_result()?;
+    for _ in 0..times {
+        ((), bytes) = write.write_all(bytes).await.into_result()?;
+    }
+    reading.await?
+}
+
+/// Reads up to the end of a response's head, and whatever comes with it.
+async fn read_head(stream: &mut SimStream) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let (n, read) = stream.read(Vec::with_capacity(1024)).await.into_result()?;
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&read);
+    }
+    Ok(head)
+}
+
+/// The server's own accept loops.
+async fn serve_all() -> io::Result<()> {
+    let (limits, buffers, pattern) = (Limits::default(), buffers(), Pattern::default());
+    let shared = pattern.clone();
+    let http = serve(HTTP, move |stream, entry: Entry| {
+        let (buffers, pattern) = (buffers.clone(), shared.clone());
+        let sockets = WebSockets { deflate: Deflate::Shared, ..WebSockets::default() };
+        http::serve::<Sim>(stream, entry, buffers, pattern, sockets, limits)
+    });
+    let pool = pool();
+    let sink = serve(SINK, async move |stream, entry: Entry| {
+        sink::serve::<Sim>(stream, pool.clone(), limits, &entry.watched()).await
+    });
+    let source = serve(SOURCE, async move |stream, entry: Entry| {
+        source::serve::<Sim>(stream, pattern.clone(), limits, &entry.watched()).await
+    });
+    drop((Sim::spawn(sink), Sim::spawn(source)));
+    http.await
+}
+
+async fn serve<E: Error + 'static>(
+    port: u16,
+    service: impl AsyncFn(SimStream, Entry) -> Result<(), E> + 'static,
+) -> io::Result<()> {
+    let mut options = ListenOptions::new(([0, 0, 0, 0], port).into());
+    options.recv_buffer_bytes = Some(BUFFER_BYTES);
+    options.send_buffer_bytes = Some(BUFFER_BYTES);
+    let listener = Sim::listen(&Sim::bind(options)?)?;
+    let (places, stop) = (Places::new(1_000), StopSignal::new());
+    let connections = Connections::default();
+    accept_loop::<Sim, _, _>(listener, places, connections, &stop, as_it_came, service).await;
+    Ok(())
+}
+
+fn buffers() -> Buffers {
+    Buffers::new(pool(), MemoryBudget::new(1 << 28))
+}
+
+/// Of buffers as long as the server's own.
+fn pool() -> Pool {
+    let mut config = PoolConfig::default();
+    config.buf_bytes = 64 * 1024;
+    Pool::new(config)
+}
+
+fn other(error: impl ToString) -> io::Error {
+    io::Error::other(error.to_string())
+}
