@@ -39,9 +39,7 @@ pub async fn pooled_reads_yield_once_the_budget_is_used_up<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all(pattern(OPERATIONS as usize)).await.into_result().unwrap();
     R::sleep(A_WHILE).await;
-    let mut config = PoolConfig::default();
-    config.buf_bytes = 1;
-    let pool = Pool::new(config);
+    let pool = Pool::new(PoolConfig { buf_bytes: 1, ..PoolConfig::default() });
     let turns = count_turns::<R>();
     for _ in 0..OPERATIONS {
         coop::consume(WORK_NANOS);
