@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// When all neighbours are at work.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// What half of the answers may take at most. A round of fifty turns is 5 ms, and in the simulator a request
+/// What half of the answers may take at most. A round of fifty turns is some 3 to 5 ms, and in the simulator a request
 /// waits for some six: the request and the answer each for the end of the round in which they arrive, and for
 /// the round in which their task has its turn; and one operation in four is put off for a round more.
 const MEDIAN_MAX: Duration = Duration::from_millis(40);
