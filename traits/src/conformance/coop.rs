@@ -5,9 +5,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::support::{A_WHILE, count_turns, echo, echoed, pair, pattern, soon};
+use super::support::{A_WHILE, SOON, count_turns, echo, echoed, pair, pattern, soon};
 use crate::coop::{self, POLL_BUDGET_NANOS};
-use crate::{OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use crate::{
+    ByteStream, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, timeout,
+};
 
 /// Operations that each case makes, each with [`WORK_NANOS`] of work.
 const OPERATIONS: u32 = 200;
@@ -55,6 +57,19 @@ pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     for _ in 0..OPERATIONS {
         coop::consume(WORK_NANOS);
         let write = soon::<R, _>("a byte", a.write_all("x"));
+        write.await.into_result().unwrap();
+    }
+    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} writes", turns.get());
+}
+
+/// The same for a write that has a [`timeout`](crate::timeout()).
+pub async fn writes_with_a_timeout_yield_too<R: Runtime>() {
+    let (mut a, _b) = pair::<R>().await;
+    let connection = a.shutdown_handle();
+    let turns = count_turns::<R>();
+    for _ in 0..OPERATIONS {
+        coop::consume(WORK_NANOS);
+        let write = timeout::<R, _>(SOON, &connection, a.write_all("x"));
         write.await.into_result().unwrap();
     }
     assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} writes", turns.get());

@@ -301,6 +301,7 @@ macro_rules! __conformance_cases {
                 reads_yield_once_the_budget_is_used_up
                 pooled_reads_yield_once_the_budget_is_used_up
                 writes_yield_once_the_budget_is_used_up
+                writes_with_a_timeout_yield_too
                 reads_let_io_go_on_once_the_budget_is_used_up
                 each_poll_begins_with_a_whole_budget
                 yield_if_exhausted_lets_io_go_on
