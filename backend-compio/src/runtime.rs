@@ -9,7 +9,7 @@ use compio_driver::ProactorBuilder;
 use compio_driver::op::OpCodeFlag;
 use compio_runtime::RuntimeBuilder;
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime, coop};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -73,7 +73,7 @@ impl Runtime for Compio {
     }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-        compio_runtime::spawn(coop::budgeted(future)).detach();
+        compio_runtime::spawn(future).detach();
     }
 
     async fn sleep(duration: Duration) {

@@ -13,7 +13,7 @@ use glommio::{
     GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind, TaskQueueHandle,
 };
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime, coop};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 
 use crate::listener::{self, GlommioListener};
@@ -93,7 +93,7 @@ impl Runtime for Glommio {
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
         // Into a queue, because glommio would otherwise poll it within this call.
-        let task = glommio::spawn_local_into(coop::budgeted(future), TaskQueueHandle::default());
+        let task = glommio::spawn_local_into(future, TaskQueueHandle::default());
         drop(task.expect("the default queue").detach());
     }
 

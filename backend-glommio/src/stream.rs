@@ -174,6 +174,7 @@ impl Drop for Socket {
 async fn spend<T>(operation: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     if !coop::has_budget() {
         turn().await;
+        coop::handle_yield();
     }
     poll_fn(operation).await
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use io_uring::IoUring;
 use monoio::{IoUringDriver, RuntimeBuilder};
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime, coop};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -92,7 +92,7 @@ impl Runtime for Monoio {
     }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-        drop(monoio::spawn(coop::budgeted(future)));
+        drop(monoio::spawn(future));
     }
 
     async fn sleep(duration: Duration) {

@@ -209,7 +209,6 @@ impl Shared {
             let waker = Waker::from(woken);
             let mut cx = Context::from_waker(&waker);
             coop::refill();
-            let spent_before = coop::spent_nanos();
             if key == MAIN {
                 if let Poll::Ready(output) = main.as_mut().poll(&mut cx) {
                     return output;
@@ -217,10 +216,9 @@ impl Shared {
             } else {
                 self.poll_task(key, &mut cx);
             }
-            coop::refill();
             let mut core = self.core.borrow_mut();
             if core.hosts.get(self.host.get()).work_takes_time {
-                core.now += coop::spent_nanos() - spent_before;
+                core.now += coop::spent_nanos();
             }
             drop(core);
             if let Some(why) = self.failure.take() {

@@ -159,6 +159,7 @@ impl StreamEnd {
         poll_fn(|cx| {
             if std::mem::take(&mut later) {
                 cx.waker().wake_by_ref();
+                coop::handle_yield();
                 return Poll::Pending;
             }
             Poll::Ready(())

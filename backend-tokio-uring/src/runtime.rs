@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime, coop};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -61,7 +61,7 @@ impl Runtime for TokioUring {
     }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-        drop(tokio_uring::spawn(coop::budgeted(future)));
+        drop(tokio_uring::spawn(future));
     }
 
     async fn sleep(duration: Duration) {

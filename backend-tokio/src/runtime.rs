@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime, coop};
+use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
 use owned_io_os as os;
 use tokio::runtime::{Builder, LocalOptions};
 
@@ -42,7 +42,7 @@ impl Runtime for Tokio {
     }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-        drop(tokio::task::spawn_local(coop::budgeted(future)));
+        drop(tokio::task::spawn_local(future));
     }
 
     async fn sleep(duration: Duration) {

@@ -184,6 +184,7 @@ fn poll_io(
 fn poll_yield<T>(cx: &mut Context<'_>) -> Poll<T> {
     // Its first poll is all there is to it: it puts the waker behind those of the driver.
     let _ = pin!(tokio::task::yield_now()).poll(cx);
+    coop::handle_yield();
     Poll::Pending
 }
 

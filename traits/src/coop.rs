@@ -28,8 +28,6 @@
 //! ```
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::time::Duration;
 
 use crate::Runtime;
@@ -42,23 +40,15 @@ use crate::Runtime;
 pub const POLL_BUDGET_NANOS: u32 = 50_000;
 
 thread_local! {
-    static BUDGET: Budget = const {
-        Budget { left: Cell::new(POLL_BUDGET_NANOS as i64), spent: Cell::new(0) }
-    };
-}
-
-/// The budget of the poll that runs on this thread.
-struct Budget {
-    /// Nanoseconds; negative when the last piece of work overshot.
-    left: Cell<i64>,
-    /// Nanoseconds that earlier polls of this thread consumed.
-    spent: Cell<u64>,
+    /// What is left of the budget of the poll that runs on this thread, in nanoseconds; negative when the
+    /// last piece of work overshot.
+    static LEFT: Cell<i64> = const { Cell::new(POLL_BUDGET_NANOS as i64) };
 }
 
 /// Takes `nanos` nanoseconds of work from the budget of the running poll.
 #[inline]
 pub fn consume(nanos: u64) {
-    BUDGET.with(|budget| budget.left.set(budget.left.get().saturating_sub_unsigned(nanos)));
+    LEFT.set(LEFT.get().wrapping_sub_unsigned(nanos));
 }
 
 /// Takes what a read or write of `bytes` bytes costs: 2 µs for the system call, and a quarter of a
@@ -73,7 +63,7 @@ pub fn consume_transfer(bytes: usize) {
 /// Whether the running poll may do more work.
 #[inline]
 pub fn has_budget() -> bool {
-    BUDGET.with(|budget| budget.left.get() > 0)
+    LEFT.get() > 0
 }
 
 /// Lets other tasks and I/O have their turn if the budget is used up; otherwise is ready at once.
@@ -84,37 +74,26 @@ pub fn has_budget() -> bool {
 pub async fn yield_if_exhausted<R: Runtime>() {
     if !has_budget() {
         R::sleep(Duration::ZERO).await;
-        refill();
     }
 }
 
-/// The same future, each poll of which has a whole budget.
-///
-/// For backends: what [`spawn_detached`](Runtime::spawn_detached) runs. The budget is one of the poll, so
-/// that a future in the task that was polled twice yields twice.
-pub async fn budgeted<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        refill();
-        future.as_mut().poll(cx)
-    })
-    .await
-}
-
-/// Begins a new budget.
+/// Begins a new budget. [`Runtime::spawn`] does so for each poll of its tasks, and
+/// [`run_main`](crate::backend::run_main) for each of the main future: it is one of the poll, so that what
+/// is polled twice in a task yields twice.
 #[inline]
 pub fn refill() {
-    BUDGET.with(|budget| {
-        let left = budget.left.replace(POLL_BUDGET_NANOS.into());
-        let spent = i64::from(POLL_BUDGET_NANOS).saturating_sub(left).unsigned_abs();
-        budget.spent.set(budget.spent.get().saturating_add(spent));
-    });
+    LEFT.set(POLL_BUDGET_NANOS.into());
 }
 
-/// Nanoseconds of work that this thread has consumed up to the last [`refill`]: for a simulator, which
-/// lets as much of its virtual time pass.
+/// For backends, when an operation yields because the budget is used up: gives a microsecond back, so that
+/// a task that nobody began a budget for comes to have one again.
+pub fn handle_yield() {
+    LEFT.set(LEFT.get().saturating_add(1_000));
+}
+
+/// For a simulator, after a poll: nanoseconds of work since the last [`refill`].
 pub fn spent_nanos() -> u64 {
-    BUDGET.with(|budget| budget.spent.get())
+    i64::from(POLL_BUDGET_NANOS).saturating_sub(LEFT.get()).unsigned_abs()
 }
 
 #[cfg(test)]
@@ -124,16 +103,16 @@ mod tests {
     #[test]
     fn a_budget_is_used_up_and_refilled() {
         refill();
-        let before = spent_nanos();
         consume(u64::from(POLL_BUDGET_NANOS) - 1);
         assert!(has_budget());
         consume_transfer(4_000); // overshoots
         assert!(!has_budget());
-        refill();
-        assert!(has_budget());
-        assert_eq!(spent_nanos() - before, u64::from(POLL_BUDGET_NANOS) - 1 + 3_000);
-        consume(u64::MAX);
+        assert_eq!(spent_nanos(), u64::from(POLL_BUDGET_NANOS) - 1 + 3_000);
+        (0..2).for_each(|_| handle_yield());
         assert!(!has_budget());
+        handle_yield();
+        assert!(has_budget(), "it has yielded for as long");
         refill();
+        assert_eq!(spent_nanos(), 0);
     }
 }

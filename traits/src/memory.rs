@@ -77,6 +77,8 @@ struct Shared {
     /// Counts the rounds of [`MemoryBudget::relieve`].
     round: Cell<u32>,
     round_began: Cell<Option<Instant>>,
+    /// How many rounds there were in a row.
+    rounds_in_a_row: Cell<u32>,
 }
 
 struct Account {
@@ -132,6 +134,7 @@ impl MemoryBudget {
                 waiting_count: Cell::new(0),
                 round: Cell::new(0),
                 round_began: Cell::new(None),
+                rounds_in_a_row: Cell::new(0),
             }),
         }
     }
@@ -176,8 +179,8 @@ impl MemoryBudget {
     /// [`ROUND`](Self::ROUND): evicts accounts until a quarter of the common part will be given back.
     ///
     /// First those that hold more than their share and have not moved for [`PATIENCE`](Self::PATIENCE), the
-    /// largest first. If nobody is idle, and there was no call for that long, those that hold most, until a
-    /// 32nd will be given back.
+    /// largest first. If nobody is idle although others have waited for longer, those that hold most, until
+    /// a 32nd will be given back.
     pub fn relieve(&self, now: Instant) {
         let Shared { round, round_began, holders, common_bytes, .. } = &*self.shared;
         // Several may wait. The rounds are as long all the same.
@@ -185,7 +188,11 @@ impl MemoryBudget {
         if began.is_some_and(|began| now < began + Self::ROUND) {
             return;
         }
-        let is_first = began.is_none_or(|began| now >= began + 2 * Self::ROUND);
+        let rounds = match began {
+            Some(began) if now < began + 2 * Self::ROUND => self.shared.rounds_in_a_row.get() + 1,
+            _ => 0,
+        };
+        self.shared.rounds_in_a_row.set(rounds);
         round_began.set(Some(now));
         round.set(round.get().wrapping_add(1));
         let mut holding = holders.borrow().clone();
@@ -194,8 +201,8 @@ impl MemoryBudget {
         let is_idle =
             |account: &Rc<Account>| round.get().wrapping_sub(account.moved_in.get()) > IDLE_ROUNDS;
         let is_anybody_idle = holding.iter().any(is_idle);
-        if is_first && !is_anybody_idle {
-            return; // nobody has waited long
+        if rounds <= IDLE_ROUNDS && !is_anybody_idle {
+            return; // who is idle is not known yet
         }
         holding.retain(|account| !is_anybody_idle || is_idle(account));
         let wanted = common_bytes / if is_anybody_idle { 4 } else { 32 };
@@ -490,10 +497,10 @@ mod tests {
             budget.relieve(now + ROUND * round + ROUND / 4); // within the same round
             [&small, &large, &busy].map(MemoryAccount::is_evicted)
         };
-        assert_eq!(evicted(1), [false; 3], "nobody has waited long");
-        assert_eq!(evicted(2), [false, false, true], "nobody is idle yet: the largest");
-        assert_eq!(evicted(3), [false, true, true]);
-        assert_eq!(evicted(4), [true; 3]);
+        assert_eq!([1, 2].map(&mut evicted), [[false; 3]; 2], "nobody has been idle for long");
+        assert_eq!(evicted(3), [false, true, false]);
+        assert_eq!(evicted(4), [true, true, false]);
+        assert_eq!(evicted(5), [true; 3], "nobody is idle any more: the largest");
     }
 
     #[test]
@@ -534,8 +541,7 @@ mod tests {
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "once");
         first.wake_when_evicted(waker);
         let now = Instant::now();
-        budget.relieve(now);
-        budget.relieve(now + MemoryBudget::ROUND);
+        (0..4).for_each(|round| budget.relieve(now + MemoryBudget::ROUND * round));
         assert!(first.is_evicted());
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
     }

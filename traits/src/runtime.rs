@@ -167,8 +167,9 @@ pub trait Runtime: Sized + 'static {
     /// The part of [`spawn`](Self::spawn) that the runtime does.
     ///
     /// # Implementer notes
-    /// `future` never panics. It must run to its end even though nobody holds a handle to it. Each of its
-    /// polls begins with a whole budget of work: run [`coop::budgeted(future)`](crate::coop::budgeted).
+    /// `future` never panics. It must run to its end even though nobody holds a handle to it. It
+    /// begins each of its polls with a whole [budget of work](crate::coop); one that was not started by
+    /// `spawn` does not.
     fn spawn_detached(future: impl Future<Output = ()> + 'static);
 
     /// Runs `f` on another thread, so that this one's other tasks go on meanwhile.

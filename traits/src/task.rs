@@ -4,10 +4,10 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::mem::{replace, take};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::{fmt, io};
@@ -51,7 +51,12 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// [`Panicked`] when `future` did.
 pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
     let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
-    coop::budgeted(CatchPanic::new(future)).await
+    let mut future = pin!(CatchPanic::new(future));
+    poll_fn(|cx| {
+        coop::refill();
+        future.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// Starts `future` as a task of `R` whose panic stays its own.
@@ -181,6 +186,7 @@ impl<F: Future> Future for Poller<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        coop::refill();
         let mut future = self.task.future.borrow_mut();
         if future.is_running() {
             let mut waker = self.task.poller.borrow_mut();
