@@ -155,9 +155,8 @@ impl StreamEnd {
     /// once the task has used up its budget.
     async fn begin(&self) {
         let mut later = self.with(|core, _| core.dice.one_in(4)).unwrap_or(false);
-        later |= !coop::has_budget();
         poll_fn(|cx| {
-            if std::mem::take(&mut later) {
+            if std::mem::take(&mut later) || !coop::has_budget() {
                 cx.waker().wake_by_ref();
                 coop::handle_yield();
                 return Poll::Pending;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use owned_io::backend::Half;
 use owned_io::{
     BufResult, ByteStream, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedWrite,
-    Pool, PoolBuf, ShutdownHandle, Spare, beside,
+    Pool, PoolBuf, ShutdownHandle, Spare, beside, coop,
 };
 use rustls::{HandshakeKind, ProtocolVersion};
 
@@ -33,8 +33,6 @@ pub struct TlsStream<S: ByteStream> {
 pub struct TlsReadHalf<H> {
     half: H,
     shared: Rc<Shared>,
-    /// How many reads in a row had no need of the transport.
-    in_a_row: u32,
     /// Whether the peer of a connection that has failed was waited for.
     has_lingered: bool,
 }
@@ -44,8 +42,8 @@ pub struct TlsWriteHalf {
     shared: Rc<Shared>,
 }
 
-/// After so many reads in a row that need not wait, others have their turn.
-const IN_A_ROW_MAX: u32 = 128;
+/// What a read costs of what is decrypted already, in nanoseconds.
+const READ_NANOS: u64 = 200;
 
 impl<S: ByteStream> TlsStream<S> {
     pub(crate) fn new(half: S::ReadHalf, shared: Shared) -> Self {
@@ -77,7 +75,7 @@ impl<S: ByteStream> TlsStream<S> {
 
 impl<H: OwnedRead> TlsReadHalf<H> {
     const fn new(half: H, shared: Rc<Shared>) -> Self {
-        Self { half, shared, in_a_row: 0, has_lingered: false }
+        Self { half, shared, has_lingered: false }
     }
 
     /// Waits until something was filled, or there is nothing more to come.
@@ -89,11 +87,10 @@ impl<H: OwnedRead> TlsReadHalf<H> {
             let readable = self.shared.session.borrow().readable();
             match readable {
                 Ok(Readable::Bytes) => {
-                    if self.in_a_row == IN_A_ROW_MAX {
-                        self.in_a_row = 0;
+                    if !coop::has_budget() {
                         (self.shared.clock.sleep)(Duration::ZERO).await;
                     }
-                    self.in_a_row += 1;
+                    coop::consume(READ_NANOS);
                     self.shared.session.borrow_mut().read(|plain| filling.push(plain));
                     return Ok(());
                 }
@@ -107,7 +104,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                     continue;
                 }
                 Ok(Readable::End) => return Ok(()),
-                Ok(Readable::Nothing) => self.in_a_row = 0,
+                Ok(Readable::Nothing) => {}
                 Err(error) => {
                     let has_failed = self.shared.session.borrow().has_failed();
                     if has_failed && !std::mem::replace(&mut self.has_lingered, true) {

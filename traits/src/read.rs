@@ -9,7 +9,7 @@ use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
 /// # Implementing it
 ///
 /// ```
-/// use owned_io::{BufResult, IoBufMut, OwnedRead, OwnedReadExt};
+/// use owned_io::{BufResult, IoBufMut, IoBufMutExt, OwnedRead, OwnedReadExt};
 ///
 /// /// Reads the bytes of a string, then ends.
 /// struct Text(&'static str);

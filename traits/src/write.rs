@@ -13,7 +13,7 @@ use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 ///
 /// ```
 /// use std::io;
-/// use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, OwnedWriteExt};
+/// use owned_io::{BufResult, IoBuf, IoBufExt, IoVec, OwnedWrite, OwnedWriteExt};
 ///
 /// /// Keeps what it is given, up to 8 bytes, then fails as a full disk would.
 /// #[derive(Default)]

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ends::request;
 use owned_io::{
-    JoinHandle, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, coop,
+    JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
+    coop,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::bridge::{self, Strategy};
@@ -144,7 +145,7 @@ fn an_evicted_connection_tells_its_peer() {
             Sim::sleep(MemoryBudget::PATIENCE).await;
             budget.relieve(Sim::now());
         }
-        let (_, told) = raw.read(Vec::with_capacity(10)).await.into_result().unwrap();
+        let ((), told) = raw.read_exact(Vec::with_capacity(4), 4).await.into_result().unwrap();
         assert_eq!(told, [0x88, 2, 0x03, 0xF5], "1013");
         drop(raw);
         assert!(is_out_of_memory(&receiving.await.unwrap().unwrap_err()));

@@ -447,7 +447,8 @@ mod tests {
         }
         let most = ["--workers", "1024", "--connections-max", "16777216"];
         let longest = ["--drain-seconds", "31536000", "--idle-seconds-max", "31536000"];
-        let serving = ["owned-io-server", "--echo", "127.0.0.1:7"];
+        let serving =
+            ["owned-io-server", "--echo", "127.0.0.1:7", "--memory-max", "1000000000000000"];
         let flags = [&serving[..], &most, &longest].concat();
         let config = Flags::parse_from(flags).into_config().unwrap();
         assert_eq!(config.connections_max(), 1 << 34);

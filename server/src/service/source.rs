@@ -220,6 +220,7 @@ mod tests {
         let mut answer = Answer::new(request, &Pattern::default());
         let (mut copied, mut pieces) = (Vec::new(), IoVec::new());
         loop {
+            coop::refill();
             let is_more = if answer.is_copied() {
                 answer.copy(&mut copied)
             } else {
@@ -251,7 +252,9 @@ mod tests {
         assert_eq!(all.len(), 35);
         for bytes in [1, 255, 256, 1_024, 1_025, 30_000] {
             let (all, writes) = answer(Request { messages: 300, bytes, batch: 7 });
-            assert_eq!((all.len(), writes), (300 * (4 + bytes as usize), 43));
+            // Batches of 30,000 bytes each are more than one write takes.
+            let expected = if bytes == 30_000 { 43 * 3 - 2 } else { 43 };
+            assert_eq!((all.len(), writes), (300 * (4 + bytes as usize), expected));
             assert_counts_up(&all, bytes);
         }
     }
@@ -259,10 +262,11 @@ mod tests {
     #[test]
     fn what_is_too_much_for_a_write_leaves_in_several() {
         let (all, writes) = answer(Request { messages: 100_000, bytes: 10, batch: u32::MAX });
-        assert_eq!((all.len(), writes), (1_400_000, 6));
+        assert_eq!(all.len(), 1_400_000);
+        assert!((22..=30).contains(&writes), "{writes}: by length, or by the work of a turn");
         assert_counts_up(&all, 10);
         let (all, writes) = answer(Request { messages: 1_025, bytes: 2_000, batch: u32::MAX });
-        assert_eq!((all.len(), writes), (1_025 * 2_004, 8));
+        assert_eq!((all.len(), writes), (1_025 * 2_004, 32));
         assert_counts_up(&all, 2_000);
     }
 

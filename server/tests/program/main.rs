@@ -151,12 +151,12 @@ fn what_is_announced_takes_no_memory() {
     let start = [&[0x82, 0xFF][..], &MESSAGE_BYTES.to_be_bytes(), &[0; 4], b"x"].concat();
     for runtime in RUNTIMES {
         let memory = ["--memory-max", "100000000", "--connections-max", "2100"];
-        let services = ["--http", "127.0.0.1:0", "--sink", "127.0.0.1:0"];
+        let services = ["--sink", "127.0.0.1:0", "--http", "127.0.0.1:0"];
         let one_worker = ["--runtime", runtime, "--workers", "1"];
         let server = Server::start_with(&[&one_worker[..], &services[..], &memory[..]].concat());
-        let mut neighbour = server.upgrade(0, "/echo");
-        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| server.upgrade(0, "/echo")).collect();
-        let mut sinks: Vec<_> = (0..CONNECTIONS).map(|_| server.connect(1)).collect();
+        let mut neighbour = server.upgrade(1, "/echo");
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| server.upgrade(1, "/echo")).collect();
+        let mut sinks: Vec<_> = (0..CONNECTIONS).map(|_| server.connect(0)).collect();
         let before = server.memory();
         for client in &mut clients {
             client.get_mut().write_all(&start).unwrap();
@@ -166,7 +166,7 @@ fn what_is_announced_takes_no_memory() {
         }
         // Those that come later are answered, so the worker has had time for all of them.
         for _ in 0..10 {
-            let mut later = server.upgrade(0, "/echo");
+            let mut later = server.upgrade(1, "/echo");
             later.send(Message::text("later")).unwrap();
             assert_eq!(later.read().unwrap(), Message::text("later"));
         }

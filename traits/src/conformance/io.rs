@@ -355,6 +355,7 @@ pub async fn one_operation_transfers_a_bounded_number_of_bytes<R: Runtime>() {
             BufResult(result, pieces) = a.write_vectored(pieces).await;
             longest = longest.max(result.unwrap());
         }
+        a.shutdown().await.unwrap();
         longest
     });
     // What is there by then is more than one read may take, where the kernel's buffers hold as much.

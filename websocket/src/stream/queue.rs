@@ -6,7 +6,7 @@ use owned_io::{IoVec, MemoryAccount, Reservation, coop};
 
 use super::compression::Deflation;
 use super::{Buffers, EncodedFrame, Unsent};
-use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header};
+use crate::frame::Header;
 use crate::{Control, Error, Limit, Part, Sender, compressed_bytes_max};
 
 /// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
@@ -23,10 +23,7 @@ const RESERVED_BYTES_MIN: usize = 4096;
 
 /// The least room that is made for copied frames, in bytes: a buffer that is used again and again should
 /// fit most of them.
-const CAPACITY_MIN: usize = 1024;
-
-/// Room for the control frames that are due at a time: a pong, a ping and a close frame.
-const CONTROL_BYTES: usize = 3 * (CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX);
+const CAPACITY_MIN: usize = 512;
 
 /// What the encoding of a frame costs, in nanoseconds.
 const FRAME_NANOS: u64 = 30;
@@ -235,9 +232,9 @@ impl Queue {
     /// Queues the control frames that are due.
     fn push_control(&mut self, control: &Control) {
         if control.is_due() {
-            // Bounded by `REPLY_BYTES_MAX`, and needed to say why a connection ends.
-            if self.make_room(CONTROL_BYTES).is_err() {
-                self.copied.reserve(CONTROL_BYTES);
+            // Not reserved: bounded by `REPLY_BYTES_MAX`, and needed to say why a connection ends.
+            if self.copied.capacity() == 0 {
+                self.copied = self.buffers.take();
             }
             self.sender.poll_control(control, &mut self.copied);
             self.give_room_back();
@@ -300,7 +297,7 @@ impl Queue {
         let mut capacity = self.copied.capacity();
         if capacity < len {
             // Twice as much as there is, or each frame would have it copied once more.
-            capacity = len.max(2 * self.copied.len()).max(CAPACITY_MIN) + CONTROL_BYTES;
+            capacity = len.max(2 * self.copied.len()).max(CAPACITY_MIN);
         }
         if self.reserve(others + capacity).is_err() {
             if self.copied.is_empty() {
