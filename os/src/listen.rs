@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, TcpKeepalive, Type
 /// socket at the address is a conflict, and only then made to share it with the listeners, which are
 /// bound with. It is bound without `SO_REUSEADDR` too: of several processes that bind at the same
 /// moment, the kernel lets one. If that fails, it may be for connections of an earlier server in
-/// TIME_WAIT, and the address is [taken over](hold_beside_old_connections).
+/// TIME_WAIT, and the address is taken over.
 ///
 /// # Errors
 /// [`AddrError`] inside.

@@ -1,7 +1,7 @@
 //! Cooperative scheduling: how much a task does before other tasks and I/O get their turn.
 //!
 //! Each poll of a task has a budget of work: [`POLL_BUDGET_NANOS`]. Reads and writes of every backend
-//! [consume](consume) it, and so does every protocol on top for the work it does between them:
+//! [`consume`] it, and so does every protocol on top for the work it does between them:
 //! frames, decompressed bytes, records. Once the budget is used up, the task's next read or write
 //! first lets the runtime run other tasks and do its I/O. So no peer owns a worker, however fast it
 //! sends and however little its bytes cost it.

@@ -12,6 +12,7 @@ pub(super) enum Inflation {}
 pub(super) enum Deflation {}
 
 /// How much of a piece was decompressed: all of one that is not compressed.
+#[expect(dead_code, reason = "nothing is decompressed")]
 pub(super) enum Inflated {
     All,
     Some { consumed: usize, is_out_of_memory: bool },
