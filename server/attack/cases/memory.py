@@ -9,16 +9,26 @@ from registry import add_case, case
 from websocket import BINARY, NO_MASK, WebSocket, frame
 
 
+# Beside these a newcomer whose message is longer than its share may be told 1013: docs/limits.md.
+NEWCOMERS_MAY_BE_REFUSED = (
+    "200 clients with a message in fragments that never ends, --engine tungstenite-exponential",
+    "1,000 clients with compression of their own, --deflate takeover",
+)
+
+
 def bounded(name):
+    is_served = name not in NEWCOMERS_MAY_BE_REFUSED
+
     def run(ctx):
         peak = measure(ctx.setup, name)
         expect(peak.peak <= LIMIT_BYTES, f"{peak.peak / MIB:.0f} MiB")
-        expect(peak.neighbour is None, f"a client that behaves: {peak.neighbour}")
+        if is_served:
+            expect(peak.neighbour is None, f"a client that behaves: {peak.neighbour}")
 
     add_case(
         f"memory: {name}",
-        f"at most {LIMIT_BYTES // MIB} MiB with --memory-max {BUDGET_BYTES // MIB} MiB, "
-        "and a newcomer served",
+        f"at most {LIMIT_BYTES // MIB} MiB with --memory-max {BUDGET_BYTES // MIB} MiB"
+        + (", and a newcomer served" if is_served else ""),
         run,
         "alone",
     )
