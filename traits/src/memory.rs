@@ -198,8 +198,11 @@ impl MemoryBudget {
         let mut holding = holders.borrow().clone();
         holding.retain(|account| !account.is_evicted.get());
         holding.sort_unstable_by_key(|account| usize::MAX - account.excess());
-        let is_idle =
-            |account: &Rc<Account>| round.get().wrapping_sub(account.moved_in.get()) > IDLE_ROUNDS;
+        // Who waits for more does not move either, and is not the one that others wait for.
+        let is_idle = |account: &Rc<Account>| {
+            let rounds = round.get().wrapping_sub(account.moved_in.get());
+            rounds > IDLE_ROUNDS && !account.is_waiting.get()
+        };
         let is_anybody_idle = holding.iter().any(is_idle);
         if rounds <= IDLE_ROUNDS && !is_anybody_idle {
             return; // who is idle is not known yet
@@ -534,7 +537,6 @@ mod tests {
         let budget = MemoryBudget::new(10);
         let (first, second) = (budget.account(), budget.account());
         let mut holds = holding(&first, 10);
-        second.wake_when_released(&waker);
         second.wake_when_released(&waker);
         holds.resize(9).unwrap();
         holds.resize(8).unwrap();

@@ -279,8 +279,7 @@ mod tests {
 
     #[test]
     fn a_buffer_that_cannot_be_allocated_is_an_error() {
-        let pool =
-            Pool::new(PoolConfig { buf_bytes: isize::MAX as usize, leased_max: 1, idle_max: 1 });
+        let pool = Pool::new(PoolConfig { buf_bytes: usize::MAX, leased_max: 1, idle_max: 1 });
         let refused = pool.take().unwrap_err().to_string();
         assert_eq!(refused, "there is no memory for another buffer of the pool");
         assert_eq!(pool.leased(), 0);

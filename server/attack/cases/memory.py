@@ -3,7 +3,7 @@
 import resource
 import time
 
-from harness import MIB, expect
+from harness import MIB, SLACK, expect
 from memory import ATTACKS, BUDGET_BYTES, LIMIT_BYTES, measure
 from registry import add_case, case
 from websocket import BINARY, NO_MASK, WebSocket, frame
@@ -17,7 +17,8 @@ NEWCOMERS_MAY_BE_REFUSED = (
 
 
 def bounded(name):
-    is_served = name not in NEWCOMERS_MAY_BE_REFUSED
+    # On a machine that does other things nobody knows how long a newcomer has to wait.
+    is_served = name not in NEWCOMERS_MAY_BE_REFUSED and SLACK == 1
 
     def run(ctx):
         peak = measure(ctx.setup, name)
