@@ -41,6 +41,9 @@ pub enum Ending {
     Upgrading,
     /// It is closed as [going away](CloseCode::GOING_AWAY), and ends once its peer agrees.
     WebSocket(CloseHandle),
+    /// The same, over tungstenite.
+    #[cfg(feature = "tungstenite")]
+    Bridge(owned_io_tungstenite::CloseHandle),
 }
 
 /// Bounded by the places.
@@ -130,6 +133,8 @@ impl Ending {
             }
             Self::Upgrading => Ok(()),
             Self::WebSocket(handle) => handle.close(away),
+            #[cfg(feature = "tungstenite")]
+            Self::Bridge(handle) => handle.close(away),
         };
     }
 }

@@ -119,7 +119,7 @@ def parse_options():
 
 
 def build(release):
-    features = ",".join(f"owned-io-server/{runtime}" for runtime in RUNTIMES)
+    features = ",".join(f"owned-io-server/{feature}" for feature in [*RUNTIMES, "tungstenite"])
     command = ["cargo", "build", "-p", "owned-io-server", "-p", "owned-io-autobahn"]
     run(command + ["--features", features] + (["--release"] if release else []), cwd=ROOT)
 

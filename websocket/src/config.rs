@@ -68,17 +68,6 @@ pub struct Config {
     pub deflate: Option<crate::deflate::Deflate>,
 }
 
-#[cfg(feature = "tungstenite")]
-impl Config {
-    /// The same without compression, which tungstenite does not know.
-    pub(crate) const fn uncompressed(self) -> Self {
-        #[cfg(feature = "deflate")]
-        return Self { deflate: None, ..self };
-        #[cfg(not(feature = "deflate"))]
-        self
-    }
-}
-
 /// How long a message of `message_bytes` bytes is at most when it is compressed (RFC 7692), in bytes: what
 /// does not shrink gets longer, whoever compresses it with zlib.
 ///

@@ -1,8 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
-#[cfg(feature = "tungstenite")]
-pub mod bridge;
+mod any;
 mod close;
 mod config;
 #[cfg(feature = "deflate")]
@@ -15,6 +14,7 @@ mod message;
 pub mod stream;
 mod utf8;
 
+pub use any::{AnyIncoming, AnyOutgoing, Extent};
 pub use close::{CloseCode, CloseFrame};
 pub use config::{Config, compressed_bytes_max};
 pub use engine::{Control, Decoded, Engine, Event, Piece, Receiver, Sender, State};

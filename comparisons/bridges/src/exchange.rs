@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime, ShutdownHandle, timeout};
-use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing};
+use owned_io_tungstenite as bridge;
 use owned_io_websocket::handshake::Origins;
 use owned_io_websocket::stream::{Buffers, Error, Message, Pending, Received, WebSocket};
-use owned_io_websocket::{Config, Kind, Part};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config, Kind, Part};
 
 use crate::counted::Counted;
 use crate::memory::{self, Memory};
@@ -41,7 +41,8 @@ pub(crate) async fn serve<R: Runtime>(
     let meter = Meter { direction: case.direction, payload, operations };
     match case.strategy {
         Some(strategy) => {
-            let socket = pending.accept_bridged(Origins::Any, None, &[], strategy).await?;
+            let accepting = bridge::accept_pending(pending, Origins::Any, None, &[], strategy);
+            let socket = accepting.await?;
             let bridge::WebSocket { mut incoming, mut outgoing } = socket;
             let connection = outgoing.shutdown_handle();
             let taken = meter.measure::<R>(&mut incoming, &mut outgoing, &connection).await?;

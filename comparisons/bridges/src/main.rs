@@ -21,7 +21,7 @@ use owned_io::{ConnectOptions, ListenOptions, Runtime, TcpListener};
 use owned_io_compio::Compio;
 use owned_io_sim::{Sim, pipe};
 use owned_io_tokio::Tokio;
-use owned_io_websocket::bridge::Strategy;
+use owned_io_tungstenite::Strategy;
 use owned_io_websocket::stream::Error;
 
 /// How long the message is.

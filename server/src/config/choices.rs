@@ -1,7 +1,8 @@
 //! Options with a few named values.
 
 use clap::ValueEnum;
-use owned_io_websocket::bridge::Strategy;
+#[cfg(feature = "tungstenite")]
+use owned_io_tungstenite::Strategy;
 use serde::Deserialize;
 
 /// The two named sets of ring settings.
@@ -15,7 +16,7 @@ pub enum Ring {
     Tuned,
 }
 
-/// What speaks the protocol of WebSockets.
+/// What speaks the protocol of WebSockets. All but the native engine need feature `tungstenite`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
@@ -23,23 +24,30 @@ pub enum Engine {
     #[default]
     Native,
     /// tungstenite over buffers of 8 KiB.
+    #[cfg(feature = "tungstenite")]
     TungsteniteFixed,
     /// tungstenite over buffers that grow by 128 KiB.
+    #[cfg(feature = "tungstenite")]
     TungsteniteLinear,
     /// tungstenite over buffers that double, and are the worker's.
+    #[cfg(feature = "tungstenite")]
     TungsteniteExponential,
 }
 
 impl Engine {
     /// All of them, the default first.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: &[Self] = &[
         Self::Native,
+        #[cfg(feature = "tungstenite")]
         Self::TungsteniteFixed,
+        #[cfg(feature = "tungstenite")]
         Self::TungsteniteLinear,
+        #[cfg(feature = "tungstenite")]
         Self::TungsteniteExponential,
     ];
 
     /// The buffers of a bridge; none for the native engine.
+    #[cfg(feature = "tungstenite")]
     pub const fn strategy(self) -> Option<Strategy> {
         match self {
             Self::Native => None,

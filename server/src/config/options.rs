@@ -94,6 +94,7 @@ pub struct Options {
     pub tls_key: Option<PathBuf>,
 
     /// What speaks the protocol of WebSockets [default: native]
+    #[cfg(feature = "tungstenite")]
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
 
@@ -197,6 +198,7 @@ impl Options {
             https: self.https.or(file.https),
             tls_cert: self.tls_cert.or(file.tls_cert),
             tls_key: self.tls_key.or(file.tls_key),
+            #[cfg(feature = "tungstenite")]
             engine: self.engine.or(file.engine),
             deflate: self.deflate.or(file.deflate),
             origins: self.origins.or(file.origins),
@@ -246,9 +248,12 @@ impl Options {
                 return Err(format!("nothing to serve over TLS: give {services} an address"));
             }
         };
+        #[cfg(feature = "tungstenite")]
         let engine = self.engine.unwrap_or_default();
+        #[cfg(not(feature = "tungstenite"))]
+        let engine = Engine::Native;
         let deflate = self.deflate.unwrap_or_default();
-        if engine.strategy().is_some() && deflate != Deflate::Off {
+        if engine != Engine::Native && deflate != Deflate::Off {
             return Err("--deflate needs --engine native: tungstenite compresses nothing".into());
         }
         let origins =
@@ -393,10 +398,6 @@ mod tests {
         assert_eq!(config.listeners, [(Service::Echo, ([127, 0, 0, 1], 7).into())]);
 
         assert_eq!(config.sockets.engine, Engine::Native);
-        let engine = parse("engine = \"tungstenite-linear\"").unwrap().engine;
-        assert_eq!(engine, Some(Engine::TungsteniteLinear));
-        let flags = Flags::parse_from(["owned-io-server", "--engine", "tungstenite-fixed"]);
-        assert_eq!(flags.options.engine, Some(Engine::TungsteniteFixed));
 
         // What is wrong is named, with its line.
         let error = parse("workers = 3\n\nworker = 4").unwrap_err();
@@ -405,7 +406,17 @@ mod tests {
         assert!(error.contains("line 1") && error.contains("nonzero"), "{error}");
     }
 
+    #[cfg(feature = "tungstenite")]
+    #[test]
+    fn an_engine_is_chosen_by_file_or_by_flag() {
+        let engine = parse("engine = \"tungstenite-linear\"").unwrap().engine;
+        assert_eq!(engine, Some(Engine::TungsteniteLinear));
+        let flags = Flags::parse_from(["owned-io-server", "--engine", "tungstenite-fixed"]);
+        assert_eq!(flags.options.engine, Some(Engine::TungsteniteFixed));
+    }
+
     /// Whichever of the two says what, and where neither says anything that matters it is no mistake.
+    #[cfg(feature = "tungstenite")]
     #[test]
     fn compression_needs_the_native_engine() {
         let configured = |file: &str, flags: &[&str]| {

@@ -18,7 +18,8 @@
 use std::borrow::Cow;
 
 use owned_io::{ByteStream, Runtime};
-use owned_io_websocket::bridge::{self, Strategy};
+#[cfg(feature = "tungstenite")]
+use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
 use owned_io_websocket::{Config, compressed_bytes_max, deflate};
@@ -35,6 +36,7 @@ use crate::origins::AllowedOrigins;
 const QUEUE_BYTES_SPARE: usize = WRITE_BYTES_MAX + 16 * 1024;
 
 /// The same over tungstenite, of which one read may bring 1 MiB.
+#[cfg(feature = "tungstenite")]
 const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 
 /// Serves one connection until either side ends it.
@@ -50,6 +52,7 @@ pub async fn serve<R: Runtime>(
     limits: Limits,
 ) -> Result<(), Error> {
     // Boxed is what few connections need, or only at first: otherwise each would be that much larger.
+    #[cfg(feature = "tungstenite")]
     if let Some(strategy) = sockets.engine.strategy() {
         let origins = sockets.origins;
         let serving =
@@ -73,6 +76,7 @@ pub async fn serve<R: Runtime>(
 }
 
 /// The same over tungstenite.
+#[cfg(feature = "tungstenite")]
 async fn serve_bridged<R: Runtime>(
     stream: impl ByteStream,
     entry: Entry,
@@ -85,10 +89,11 @@ async fn serve_bridged<R: Runtime>(
     let config = config(Deflate::Off, limits, BRIDGE_BYTES_SPARE);
     let admitted = admit::<R, _>(stream, &entry, &buffers, config, &origins, limits).await?;
     let Some((pending, service)) = admitted else { return Ok(()) };
-    let accept =
-        async |origins: Origins<'_>| pending.accept_bridged(origins, None, &[], strategy).await;
+    let accept = async |origins: Origins<'_>| {
+        bridge::accept_pending(pending, origins, None, &[], strategy).await
+    };
     let mut socket = origins.with_async(accept).await?;
-    entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
+    entry.set(Ending::Bridge(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
         Service::Echo => websocket::echo(incoming, outgoing).await,

@@ -3,9 +3,10 @@
 use std::pin::pin;
 
 use owned_io::{beside, coop};
-use owned_io_websocket::bridge::{AnyIncoming, AnyOutgoing, Extent};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
-use owned_io_websocket::{CloseCode, CloseFrame, Kind, Misuse, Part};
+use owned_io_websocket::{
+    AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Extent, Kind, Misuse, Part,
+};
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, start};
 

@@ -28,7 +28,7 @@ fn a_signal_drains_and_ends_cleanly() {
 #[test]
 fn draining_tells_websockets_that_the_server_goes_away() {
     for (runtime, engine) in each_engine() {
-        let options = ["--http", "127.0.0.1:0", "--engine", engine];
+        let options = [&["--http", "127.0.0.1:0"], engine].concat();
         let server = Server::start(runtime, &options);
         let mut idle = server.upgrade(0, "/echo");
         let mut busy = server.upgrade(0, "/source?bytes=100000");
@@ -41,14 +41,14 @@ fn draining_tells_websockets_that_the_server_goes_away() {
                 match socket.read().unwrap() {
                     Message::Binary(_) => {}
                     Message::Close(frame) => break frame.expect("a code"),
-                    other => panic!("{runtime}, {engine}: {other:?}"),
+                    other => panic!("{runtime}, {engine:?}: {other:?}"),
                 }
             };
-            assert_eq!(u16::from(frame.code), 1001, "{runtime}, {engine}");
+            assert_eq!(u16::from(frame.code), 1001, "{runtime}, {engine:?}");
             // The rest of the closing handshake.
             assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
         }
-        assert_eq!(server.wait(), 0, "{runtime}, {engine}");
+        assert_eq!(server.wait(), 0, "{runtime}, {engine:?}");
     }
 }
 

@@ -100,9 +100,9 @@ fn who_takes_too_long_to_ask_is_told() {
 /// A page from elsewhere cannot open a WebSocket in its reader's name.
 #[test]
 fn pages_of_other_origins_are_refused() {
-    for engine in ENGINES {
+    for &engine in ENGINES {
         let allowed = ["--origins", "https://a.example,http://b.example:8080"];
-        let options = [&["--http", "127.0.0.1:0", "--engine", engine], &allowed[..]].concat();
+        let options = [&["--http", "127.0.0.1:0"], engine, &allowed].concat();
         let server = Server::start(RUNTIMES[0], &options);
         let upgrade = |origin: &str| {
             let mut stream = server.connect(0);
@@ -127,7 +127,7 @@ fn pages_of_other_origins_are_refused() {
             ("403", "Origin: https://a.example.evil.example\r\n"),
             ("403", "Origin: null\r\n"),
         ] {
-            assert_eq!(upgrade(origin), status, "{engine}, {origin}");
+            assert_eq!(upgrade(origin), status, "{engine:?}, {origin}");
         }
     }
 }

@@ -39,7 +39,9 @@ fn what_cannot_start_says_why_in_one_sentence() {
             "--workers is 18446744073709551615, and may be at most 1024",
         ),
         (vec!["--http", "127.0.0.1:0", "--origins", "a.example"], "\"a.example\" is no origin"),
+        #[cfg(feature = "tungstenite")]
         (vec!["--engine", "steam"], "invalid value 'steam'"),
+        #[cfg(feature = "tungstenite")]
         (
             vec!["--http", "127.0.0.1:0", "--deflate", "shared", "--engine", "tungstenite-fixed"],
             "--deflate needs --engine native",

@@ -34,9 +34,16 @@ const SERVICES: [&str; 9] = [
     "--admin",
 ];
 
-/// What speaks the protocol of WebSockets.
-pub(super) const ENGINES: [&str; 4] =
-    ["native", "tungstenite-fixed", "tungstenite-linear", "tungstenite-exponential"];
+/// What chooses each engine for WebSockets that is compiled in; nothing for the default one.
+pub(super) const ENGINES: &[&[&str]] = &[
+    &[],
+    #[cfg(feature = "tungstenite")]
+    &["--engine", "tungstenite-fixed"],
+    #[cfg(feature = "tungstenite")]
+    &["--engine", "tungstenite-linear"],
+    #[cfg(feature = "tungstenite")]
+    &["--engine", "tungstenite-exponential"],
+];
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -27,11 +27,11 @@ mod program {
     use owned_io_monoio::Monoio;
     use owned_io_tokio::Tokio;
     use owned_io_tokio_uring::TokioUring;
-    use owned_io_websocket::Config;
-    use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing, Strategy};
+    use owned_io_tungstenite::{self as bridge, Strategy};
     use owned_io_websocket::deflate::Deflate;
     use owned_io_websocket::handshake::Offer;
     use owned_io_websocket::stream::{self, Buffers, Message};
+    use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config};
 
     type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -82,6 +82,16 @@ impl Default for Offer<'_> {
 }
 
 impl Offer<'_> {
+    /// The same without compression.
+    #[must_use]
+    pub const fn uncompressed(&self) -> Self {
+        Self {
+            #[cfg(feature = "deflate")]
+            deflate: None,
+            ..*self
+        }
+    }
+
     /// Appends the request.
     ///
     /// # Errors

@@ -114,13 +114,13 @@ impl Buffers {
         &self.shared.budget
     }
 
-    /// The connection's account.
-    pub(crate) fn account(&self) -> MemoryAccount {
+    /// The account of a connection: the one that it [has](Self::in_account), or a new one.
+    pub fn account(&self) -> MemoryAccount {
         self.account.clone().unwrap_or_else(|| self.shared.budget.account())
     }
 
-    /// An empty buffer of any capacity.
-    pub(crate) fn take(&self) -> Vec<u8> {
+    /// An empty buffer of any capacity: one that was given back, if there is one.
+    pub fn take(&self) -> Vec<u8> {
         self.shared.spare.borrow_mut().pop().unwrap_or_default()
     }
 
@@ -135,8 +135,8 @@ impl Buffers {
         best.map(|(at, _)| at).map_or_else(Vec::new, |at| spare.swap_remove(at))
     }
 
-    /// Takes a buffer back.
-    pub(crate) fn give(&self, mut buf: Vec<u8>) {
+    /// Takes a buffer back, for whoever [takes](Self::take) one next.
+    pub fn give(&self, mut buf: Vec<u8>) {
         let mut spare = self.shared.spare.borrow_mut();
         if (1..=SPARE_BYTES_MAX).contains(&buf.capacity()) && spare.len() < SPARE_MAX {
             buf.clear();

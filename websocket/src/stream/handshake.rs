@@ -19,7 +19,9 @@ use super::queue::Queue;
 use super::shared::Shared;
 use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
 use crate::frame::Header;
-use crate::handshake::{HandshakeError, Key, Offer, Origins, Refusal, Request, Response, respond};
+use crate::handshake::{
+    HandshakeError, Key, Offer, Origins, Refusal, Request, Response, Upgrade, respond,
+};
 use crate::{Config, Engine};
 
 /// How much a client may send behind a request that is refused, and still be sure to see the answer: what
@@ -61,23 +63,39 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
     config: Config,
     offer: &Offer<'o>,
 ) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
-    let (opened, protocol) = ask::<R, S>(stream, buffers, config, offer).await?;
-    let engine = Engine::client(opened.fitting(), R::now(), R::fill_random);
-    Ok((opened.open::<R>(engine, false), protocol))
+    let offer = &compression::offering(offer, &config);
+    let (upgraded, protocol) = ask::<R, S>(stream, buffers, config, offer).await?;
+    let engine = Engine::client(upgraded.fitting(), R::now(), R::fill_random);
+    Ok((upgraded.open::<R>(engine, false), protocol))
 }
 
-/// The client's handshake; and the subprotocol.
-pub(crate) async fn ask<'o, R: Runtime, S: ByteStream>(
+/// The client's handshake alone, for another implementation of the protocol; and the subprotocol that was
+/// agreed on. No compression is offered.
+///
+/// # Errors
+/// As for [`connect`].
+///
+/// # Cancellation
+/// The connection is dropped.
+pub async fn upgrade<'o, R: Runtime, S: ByteStream>(
+    stream: S,
+    buffers: &Buffers,
+    config: Config,
+    offer: &Offer<'o>,
+) -> Result<(Upgraded<S>, Option<&'o str>), Error> {
+    ask::<R, S>(stream, buffers, config, &offer.uncompressed()).await
+}
+
+async fn ask<'o, R: Runtime, S: ByteStream>(
     mut stream: S,
     buffers: &Buffers,
     config: Config,
     offer: &Offer<'o>,
-) -> Result<(Opened<S>, Option<&'o str>), Error> {
+) -> Result<(Upgraded<S>, Option<&'o str>), Error> {
     let mut random = [0; 16];
     R::fill_random(&mut random);
     let key = Key::new(random);
     let mut request = buffers.take();
-    let offer = &compression::offering(offer, &config);
     offer.encode(&key, &mut request)?;
 
     let pool = buffers.pool();
@@ -98,7 +116,7 @@ pub(crate) async fn ask<'o, R: Runtime, S: ByteStream>(
     let protocol = response.check(offer, &key)?;
     let agreed = compression::agreed(&response, offer);
     let buffers = buffers.clone();
-    Ok((Opened { stream, head, head_bytes, agreed, buffers, config }, protocol))
+    Ok((Upgraded { stream, head, head_bytes, agreed, buffers, config }, protocol))
 }
 
 /// A request that waits for its answer.
@@ -201,26 +219,39 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         protocol: Option<&str>,
         headers: &[(&str, &str)],
     ) -> Result<WebSocket<S>, Error> {
-        let opened = self.answer(origins, protocol, headers).await?;
-        let engine = Engine::server(opened.fitting(), R::now());
-        Ok(opened.open::<R>(engine, true))
+        let upgraded = self.answer(origins, protocol, headers, compression::agree).await?;
+        let engine = Engine::server(upgraded.fitting(), R::now());
+        Ok(upgraded.open::<R>(engine, true))
     }
 
-    /// Agrees to no compression.
-    #[cfg(feature = "tungstenite")]
-    pub(crate) fn uncompressed(self) -> Self {
-        Self { config: self.config.uncompressed(), ..self }
+    /// The same as [`accept`](Self::accept), for another implementation of the protocol. No compression is
+    /// agreed to.
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept).
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    pub async fn upgrade(
+        self,
+        origins: Origins<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+    ) -> Result<Upgraded<S>, Error> {
+        self.answer(origins, protocol, headers, |_, _| None).await
     }
 
-    /// The server's handshake.
-    pub(crate) async fn answer(
+    /// The server's handshake. Compression is up to `agree`.
+    async fn answer(
         mut self,
         origins: Origins<'_>,
         protocol: Option<&str>,
         headers: &[(&str, &str)],
-    ) -> Result<Opened<S>, Error> {
+        agree: Agree,
+    ) -> Result<Upgraded<S>, Error> {
         let mut response = self.buffers.take();
-        let (head_bytes, agreed) = match self.agree(origins, protocol, headers, &mut response) {
+        let agreed = self.agree(origins, protocol, headers, agree, &mut response);
+        let (head_bytes, agreed) = match agreed {
             Err(Error::Refused(refusal)) => return Err(self.refuse_for(refusal).await),
             agreed => agreed?,
         };
@@ -230,7 +261,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         self.buffers.give(written.into_result()?.1);
 
         let Self { stream, head, buffers, config, .. } = self;
-        Ok(Opened { stream, head, head_bytes, agreed, buffers, config })
+        Ok(Upgraded { stream, head, head_bytes, agreed, buffers, config })
     }
 
     /// Answers with this status, these headers and this body, which is text, and ends the
@@ -262,11 +293,12 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         origins: Origins<'_>,
         protocol: Option<&str>,
         headers: &[(&str, &str)],
+        agree: Agree,
         response: &mut Vec<u8>,
     ) -> Result<(usize, Option<Agreed>), Error> {
         let (request, head_bytes) = self.decoded();
         let mut upgrade = request.upgrade(origins)?;
-        let agreed = compression::agree(&mut upgrade, &self.config);
+        let agreed = agree(&mut upgrade, &self.config);
         upgrade.accept(protocol, headers, response)?;
         Ok((head_bytes, agreed))
     }
@@ -379,21 +411,27 @@ fn fitting(config: Config, pool: &Pool) -> Config {
     Config { whole_frame_bytes_max: pool.buf_bytes() - Header::BYTES_MAX, ..config }
 }
 
-/// A connection whose handshake is done, before it has an engine.
-pub(crate) struct Opened<S> {
-    pub(crate) stream: S,
+/// What agrees to compression, or does not.
+type Agree = fn(&mut Upgrade<'_>, &Config) -> Option<Agreed>;
+
+/// A connection whose opening handshake is done: [`upgrade`] and [`Pending::upgrade`] give it to whoever
+/// speaks the protocol from there on.
+pub struct Upgraded<S> {
+    /// The connection.
+    pub stream: S,
+    /// The memory that it was opened with.
+    pub buffers: Buffers,
+    /// The configuration that it was opened with.
+    pub config: Config,
     /// The head that was read last, and what came behind it.
     head: PoolBuf,
     head_bytes: usize,
     agreed: Option<Agreed>,
-    pub(crate) buffers: Buffers,
-    pub(crate) config: Config,
 }
 
-impl<S: ByteStream> Opened<S> {
-    /// The first of the frames.
-    #[cfg(feature = "tungstenite")]
-    pub(crate) fn behind_head(&self) -> &[u8] {
+impl<S: ByteStream> Upgraded<S> {
+    /// What came behind the head: the first bytes of the first frame, as a rule none.
+    pub fn received(&self) -> &[u8] {
         &self.head[self.head_bytes..]
     }
 
@@ -419,5 +457,11 @@ impl<S: ByteStream> Opened<S> {
         inbox.put_from(head, head_bytes);
         let incoming = Incoming::new(read, Rc::clone(&shared), inbox, buffers.pool().clone());
         WebSocket { incoming, outgoing: Outgoing::new(shared) }
+    }
+}
+
+impl<S> std::fmt::Debug for Upgraded<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upgraded").finish_non_exhaustive()
     }
 }

@@ -53,14 +53,14 @@ mod carry;
 mod compression;
 mod encoded;
 mod error;
-pub(crate) mod handshake;
+mod handshake;
 mod inbox;
 mod incoming;
 mod link;
-pub(crate) mod outgoing;
-pub(crate) mod queue;
-pub(crate) mod shared;
-pub(crate) mod writing;
+mod outgoing;
+mod queue;
+mod shared;
+mod writing;
 
 use std::fmt;
 
@@ -70,7 +70,7 @@ use owned_io::ByteStream;
 pub use buffers::Buffers;
 pub use encoded::EncodedFrame;
 pub use error::{Error, Unsent};
-pub use handshake::{Pending, accept, connect};
+pub use handshake::{Pending, Upgraded, accept, connect, upgrade};
 pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
 pub use queue::COPIED_BYTES_MAX;

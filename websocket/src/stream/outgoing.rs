@@ -195,8 +195,7 @@ impl Outgoing {
 
     /// A handle that begins the closing handshake from elsewhere: when the program ends, say.
     pub fn close_handle(&self) -> CloseHandle {
-        let connection = Rc::downgrade(&self.shared);
-        CloseHandle { connection }
+        CloseHandle { connection: Rc::downgrade(&self.shared) }
     }
 
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
@@ -204,23 +203,10 @@ impl Outgoing {
     }
 }
 
-/// Begins the closing handshake of a connection that is elsewhere, whichever engine it has; does not keep
-/// it open.
+/// Begins the closing handshake of a connection that is elsewhere; does not keep it open.
 #[derive(Clone)]
 pub struct CloseHandle {
-    pub(crate) connection: Weak<dyn BeginClose>,
-}
-
-/// What the halves of a connection share, on either engine.
-pub(crate) trait BeginClose {
-    /// As [`Outgoing::close`], but waits for nothing.
-    fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error>;
-}
-
-impl BeginClose for Shared {
-    fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
-        self.begin_close(frame)
-    }
+    connection: Weak<Shared>,
 }
 
 impl CloseHandle {

@@ -58,7 +58,7 @@ pub(super) struct Queue {
 }
 
 /// What is written at once.
-pub(crate) enum Batch {
+pub(super) enum Batch {
     One(Vec<u8>),
     Many(Box<IoVec<Bytes>>),
 }

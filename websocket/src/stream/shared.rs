@@ -39,7 +39,7 @@ pub(super) struct Shared {
 
 /// How often a connection that waits for memory has others give some up, before it fails: half a minute,
 /// as long as a message may take by default.
-pub(crate) const WAIT_ROUNDS_MAX: u32 = 60;
+const WAIT_ROUNDS_MAX: u32 = 60;
 
 /// The functions of a runtime, so that a connection need not name it.
 #[derive(Clone, Copy)]
@@ -49,7 +49,7 @@ pub(super) struct Clock {
 }
 
 /// Boxed, and so kept from one wait to the next: it costs an allocation once in many messages.
-pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
+pub(super) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Shared {
     pub(super) fn new<R: Runtime>(

@@ -8,22 +8,22 @@ use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
 
 use super::queue::Batch;
 
-pub(crate) type Writer = owned_io::backend::Writer<Job, Done>;
+pub(super) type Writer = owned_io::backend::Writer<Job, Done>;
 
-pub(crate) enum Job {
+pub(super) enum Job {
     Write(Batch),
     Shutdown,
 }
 
 /// How a job went, and the batch that was written.
-pub(crate) struct Done {
-    pub(crate) result: io::Result<()>,
-    pub(crate) batch: Option<Batch>,
+pub(super) struct Done {
+    pub(super) result: io::Result<()>,
+    pub(super) batch: Option<Batch>,
 }
 
 /// As `write_all` and `write_all_vectored` do it, but tells of each write; and an idle connection, whose
 /// writer waits for its first job, is smaller for it.
-pub(crate) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
+pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
     loop {
         let (result, batch) = match desk.next().await {
             Job::Write(Batch::One(buf)) => {

@@ -2,13 +2,12 @@
 
 use std::io;
 
+use owned_io_websocket::{Config, Error, Limit, Misuse, Violation};
 use tungstenite::Error as Theirs;
 use tungstenite::error::{CapacityError, ProtocolError};
 
-use crate::{Config, Error, Limit, Misuse, Violation};
-
 /// What an error of tungstenite says.
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     /// The buffers are empty, or full.
     WouldBlock,
     /// The closing handshake is done, or the connection has failed before.
@@ -18,7 +17,7 @@ pub(super) enum Meaning {
 }
 
 impl Meaning {
-    pub(super) fn of(error: &Theirs, config: &Config) -> Self {
+    pub(crate) fn of(error: &Theirs, config: &Config) -> Self {
         Self::Error(match error {
             Theirs::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Self::WouldBlock;

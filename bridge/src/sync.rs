@@ -3,17 +3,17 @@
 use std::io::{self, Read, Write};
 
 use owned_io::{IoBufMutExt, PoolBuf, Spare};
+use owned_io_websocket::stream::Buffers;
 
-use super::Strategy;
-use crate::stream::Buffers;
+use crate::Strategy;
 
 /// The most bytes that one read is for, however far a buffer may grow: kernels hold a few MiB for a
 /// socket. It bounds what a service may find here at once, too.
-pub(super) const FILL_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const FILL_BYTES_MAX: usize = 1024 * 1024;
 
 /// Two buffers that are read from and written to without waiting: what is not there, or does not fit,
 /// is [`WouldBlock`](io::ErrorKind::WouldBlock). They are filled and written from outside.
-pub(super) struct SyncBuffers {
+pub(crate) struct SyncBuffers {
     strategy: Strategy,
     buffers: Buffers,
     inbound: Inbound,
@@ -46,14 +46,14 @@ enum Inbound {
 }
 
 /// What to read into.
-pub(super) enum Room {
+pub(crate) enum Room {
     Own(Spare<Vec<u8>>),
     /// A buffer of the pool, taken when there is something to read.
     Pooled,
 }
 
 impl SyncBuffers {
-    pub(super) fn new(strategy: Strategy, buffers: Buffers) -> Self {
+    pub(crate) fn new(strategy: Strategy, buffers: Buffers) -> Self {
         strategy.assert_valid();
         let mut new = Self {
             strategy,
@@ -70,7 +70,7 @@ impl SyncBuffers {
     }
 
     /// The size that buffers start with.
-    pub(super) fn base_bytes(&self) -> usize {
+    pub(crate) fn base_bytes(&self) -> usize {
         let base_bytes = match self.strategy {
             Strategy::Fixed { bytes } => bytes,
             Strategy::Linear { step_bytes, bytes_max } => step_bytes.min(bytes_max),
@@ -79,12 +79,12 @@ impl SyncBuffers {
         base_bytes.min(FILL_BYTES_MAX)
     }
 
-    pub(super) const fn work(&self) -> Work {
+    pub(crate) const fn work(&self) -> Work {
         self.work
     }
 
     /// For the next read, once all is consumed.
-    pub(super) fn room(&mut self) -> Room {
+    pub(crate) fn room(&mut self) -> Room {
         let is_pooled = matches!(self.strategy, Strategy::Exponential { .. });
         if is_pooled && self.fill_bytes <= self.buffers.pool().buf_bytes() {
             return Room::Pooled;
@@ -101,25 +101,25 @@ impl SyncBuffers {
     }
 
     /// Takes what was read into its [`room`](Self::room); nothing, if that was the end.
-    pub(super) fn fill(&mut self, buf: Vec<u8>) {
+    pub(crate) fn fill(&mut self, buf: Vec<u8>) {
         self.handle_filled(buf.len());
         self.inbound = Inbound::Own(buf);
     }
 
     /// Takes what was read into a buffer of the pool; nothing, if that was the end.
-    pub(super) fn fill_pooled(&mut self, buf: PoolBuf) {
+    pub(crate) fn fill_pooled(&mut self, buf: PoolBuf) {
         self.handle_filled(buf.len());
         self.inbound = Inbound::Pooled(buf);
     }
 
     /// What has to be written, if anything has. No more can be taken until it is
     /// [given back](Self::give_back).
-    pub(super) fn take_outbound(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn take_outbound(&mut self) -> Option<Vec<u8>> {
         self.outbound.take_if(|buf| !buf.is_empty())
     }
 
     /// What was taken, written.
-    pub(super) fn give_back(&mut self, buf: Vec<u8>) {
+    pub(crate) fn give_back(&mut self, buf: Vec<u8>) {
         self.outbound = Some(self.after_use(buf));
     }
 

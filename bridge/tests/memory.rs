@@ -1,7 +1,6 @@
 //! What a connection keeps that has received a long message, and waits for more.
 
-#![cfg(feature = "tungstenite")]
-
+#[path = "../../websocket/tests/counting/mod.rs"]
 mod counting;
 
 use std::time::Duration;
@@ -9,10 +8,10 @@ use std::time::Duration;
 use counting::live_bytes;
 use owned_io::{MemoryBudget, Pool, PoolConfig, Runtime, beside};
 use owned_io_sim::{Sim, SimStream, pipe};
-use owned_io_websocket::Config;
-use owned_io_websocket::bridge::{self, AnyIncoming, AnyOutgoing, Strategy};
+use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{self, Buffers, Message};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config};
 
 const MESSAGE_BYTES: usize = 8_000_000;
 

@@ -5,18 +5,22 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use owned_io::{MemoryAccount, MemoryBudget, Reservation};
+use owned_io_websocket::{Config, Error, Limit};
 
-use super::progress::Progress;
-use crate::stream::shared::{Sleep, WAIT_ROUNDS_MAX};
-use crate::{Config, Error, Limit};
+use crate::progress::Progress;
+use crate::shared::Sleep;
 
 /// What each of the buffers has anyway, and is not counted, in bytes: a connection with short messages
 /// reserves nothing.
 const UNCOUNTED_BYTES: usize = 4 * 1024;
 
+/// How often a connection that waits for memory has others give some up, before it fails: for half a minute,
+/// as one of `owned-io-websocket` does.
+const WAIT_ROUNDS_MAX: u32 = 60;
+
 /// What a connection holds, as far as it depends on what its peer sends and takes. tungstenite does not
 /// tell, but all of it follows from lengths that are known before.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     reservation: Reservation,
     config: Config,
     /// Of what tungstenite receives into: as long as the longest frame, for the life of the connection.
@@ -35,7 +39,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(account: &MemoryAccount, config: Config) -> Self {
+    pub(crate) fn new(account: &MemoryAccount, config: Config) -> Self {
         Self {
             reservation: account.reservation(),
             config,
@@ -49,13 +53,13 @@ impl Memory {
         }
     }
 
-    pub(super) const fn account(&self) -> &MemoryAccount {
+    pub(crate) const fn account(&self) -> &MemoryAccount {
         self.reservation.account()
     }
 
     /// Reserves what the frames may take that have begun: to be called before tungstenite sees them. What
     /// exceeds the limits it refuses by itself.
-    pub(super) fn reserve_received(&mut self, progress: &Progress) -> Result<(), Error> {
+    pub(crate) fn reserve_received(&mut self, progress: &Progress) -> Result<(), Error> {
         let within = |bytes: u64, max: usize| usize::try_from(bytes).ok().filter(|n| *n <= max);
         let frame = within(progress.frame_bytes_longest(), self.config.frame_bytes_max);
         self.frame_bytes_longest = self.frame_bytes_longest.max(frame.unwrap_or(0));
@@ -65,12 +69,12 @@ impl Memory {
     }
 
     /// A message is handed out, in place of the one before.
-    pub(super) const fn handle_message(&mut self, bytes: usize) {
+    pub(crate) const fn handle_message(&mut self, bytes: usize) {
         self.message_bytes = bytes;
     }
 
     /// Reserves what it takes to have so many bytes queued.
-    pub(super) fn reserve_queued(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn reserve_queued(&mut self, bytes: usize) -> Result<(), Error> {
         let before = (self.queued_bytes_longest, self.queued_bytes);
         self.queued_bytes_longest = self.queued_bytes_longest.max(bytes);
         self.queued_bytes = bytes;
@@ -78,7 +82,7 @@ impl Memory {
     }
 
     /// All that was queued is written.
-    pub(super) fn handle_flushed(&mut self) {
+    pub(crate) fn handle_flushed(&mut self) {
         if self.queued_bytes > 0 {
             self.queued_bytes = 0;
             self.reservation.force(self.needed().min(self.reservation.bytes()));
@@ -86,13 +90,13 @@ impl Memory {
     }
 
     /// Whether as much can never be had.
-    pub(super) fn is_beyond(&self) -> bool {
+    pub(crate) fn is_beyond(&self) -> bool {
         self.needed() > self.account().bytes_max()
     }
 
     /// Waits until memory may have been given back; not at all, and false, if that was tried for too long.
     /// Has others give theirs up when it takes too long.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &mut self,
         now: Instant,
         sleep: fn(Duration) -> Sleep,
@@ -119,7 +123,7 @@ impl Memory {
         }))
     }
 
-    pub(super) fn out_of_memory(&self) -> Error {
+    pub(crate) fn out_of_memory(&self) -> Error {
         let (max, got) = (self.account().bytes_max() as u64, self.needed() as u64);
         Error::Limit { limit: Limit::Memory, max, got }
     }

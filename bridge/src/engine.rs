@@ -1,28 +1,30 @@
-//! [`Engine`]: tungstenite under our names.
+//! [`Engine`]: tungstenite under the names of `owned-io-websocket`.
 
 use bytes::Bytes;
 use owned_io::coop;
+use owned_io_websocket::frame::{Header, Opcode};
+use owned_io_websocket::{CloseCode, CloseFrame, Config, Error, Kind, Limit, Misuse, Part};
 use tungstenite::protocol::frame::coding::OpCode;
 use tungstenite::protocol::frame::{CloseFrame as TheirCloseFrame, Frame, FrameHeader};
 use tungstenite::protocol::{Role, WebSocketConfig};
-use tungstenite::{Message, WebSocket};
+use tungstenite::{Message, Utf8Bytes, WebSocket};
 
-use super::error::Meaning;
-use super::memory::Memory;
-use super::sync::SyncBuffers;
-use crate::close::PeerClose;
-use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, Opcode};
-use crate::{CloseCode, CloseFrame, Config, Error, Limit, Misuse, Part};
+use crate::error::Meaning;
+use crate::memory::Memory;
+use crate::sync::SyncBuffers;
 
 /// Control frames that may wait besides what the queue may hold, in bytes: the close frame, and answers
 /// to pings. Of those that do not fit, the last one is sent.
 const CONTROL_BYTES: usize = 4 * 1024;
 
+/// The longest payload of a control frame, in bytes (RFC 6455 section 5.5).
+const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
+
 /// What comes out of tungstenite when bytes were received, and goes into it to be sent. It does not
 /// wait for anything.
-pub(super) struct Engine {
+pub(crate) struct Engine {
     socket: WebSocket<SyncBuffers>,
-    pub(super) memory: Memory,
+    pub(crate) memory: Memory,
     config: Config,
     role: Role,
     /// Whether a message was begun and not yet ended.
@@ -33,8 +35,14 @@ pub(super) struct Engine {
     has_replies: bool,
 }
 
+/// What the peer's close frame said.
+pub(crate) struct PeerClose {
+    code: Option<CloseCode>,
+    reason: Utf8Bytes,
+}
+
 /// What is found in what was received.
-pub(super) enum Next {
+pub(crate) enum Next {
     Message(Message),
     /// More has to be read.
     Starved,
@@ -50,7 +58,7 @@ pub(super) enum Next {
 
 impl Engine {
     /// A connection whose first frames have come with the handshake, maybe.
-    pub(super) fn new(
+    pub(crate) fn new(
         sync: SyncBuffers,
         memory: Memory,
         first: Vec<u8>,
@@ -74,28 +82,28 @@ impl Engine {
         }
     }
 
-    pub(super) const fn is_server(&self) -> bool {
+    pub(crate) const fn is_server(&self) -> bool {
         matches!(self.role, Role::Server)
     }
 
-    pub(super) const fn queued_bytes(&self) -> usize {
+    pub(crate) const fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
 
-    pub(super) const fn has_replies(&self) -> bool {
+    pub(crate) const fn has_replies(&self) -> bool {
         self.has_replies
     }
 
-    pub(super) fn sync(&self) -> &SyncBuffers {
+    pub(crate) fn sync(&self) -> &SyncBuffers {
         self.socket.get_ref()
     }
 
-    pub(super) fn sync_mut(&mut self) -> &mut SyncBuffers {
+    pub(crate) fn sync_mut(&mut self) -> &mut SyncBuffers {
         self.socket.get_mut()
     }
 
     /// What was received says; pings are answered.
-    pub(super) fn next(&mut self) -> Next {
+    pub(crate) fn next(&mut self) -> Next {
         loop {
             if !coop::has_budget() {
                 return Next::Exhausted;
@@ -108,7 +116,7 @@ impl Engine {
                 }
                 Ok(Message::Close(frame)) => {
                     self.has_replies = true;
-                    Next::Closed(Some(peer_close(frame)))
+                    Next::Closed(Some(frame.into()))
                 }
                 Ok(Message::Ping(_)) => {
                     self.has_replies = true;
@@ -129,12 +137,12 @@ impl Engine {
     }
 
     /// Queues a frame of a message.
-    pub(super) fn write(&mut self, part: Part, payload: Bytes) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, part: Part, payload: Bytes) -> Result<(), Error> {
         match (part, self.is_within_message) {
             (Part::Whole(_) | Part::First(_), true) => Err(Misuse::MessageWithinMessage.into()),
             (Part::Middle | Part::Last, false) => Err(Misuse::ContinuationWithoutStart.into()),
             _ => {
-                let (opcode, is_last) = part.opcode();
+                let (opcode, is_last) = opcode(part);
                 self.queue(opcode, is_last, payload)?;
                 self.is_within_message = !is_last;
                 Ok(())
@@ -143,7 +151,7 @@ impl Engine {
     }
 
     /// Queues a ping.
-    pub(super) fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
+    pub(crate) fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
         if payload.len() > CONTROL_PAYLOAD_BYTES_MAX {
             return Err(Misuse::LongControlFrame.into());
         }
@@ -151,7 +159,7 @@ impl Engine {
     }
 
     /// Queues a close frame; whether there was room.
-    pub(super) fn close(&mut self, frame: CloseFrame<'_>) -> bool {
+    pub(crate) fn close(&mut self, frame: CloseFrame<'_>) -> bool {
         self.has_replies = true;
         let frame = frame
             .code
@@ -160,19 +168,19 @@ impl Engine {
     }
 
     /// There is something to do that nobody flushes for.
-    pub(super) const fn handle_ending(&mut self) {
+    pub(crate) const fn handle_ending(&mut self) {
         self.has_replies = true;
     }
 
     /// What is to be written next; none if all is.
-    pub(super) fn take_outbound(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn take_outbound(&mut self) -> Option<Vec<u8>> {
         // All that it may say is that there is more, which is seen below, or that this is the end.
         let _ = self.socket.flush();
         self.sync_mut().take_outbound()
     }
 
     /// All is written.
-    pub(super) fn handle_flushed(&mut self) {
+    pub(crate) fn handle_flushed(&mut self) {
         self.memory.handle_flushed();
         (self.queued_bytes, self.has_replies) = (0, false);
     }
@@ -211,12 +219,33 @@ fn consume(bytes: usize) {
     coop::consume(200 + bytes as u64 / 4);
 }
 
-fn peer_close(frame: Option<TheirCloseFrame>) -> PeerClose {
-    match &frame {
-        Some(frame) => {
-            let code = CloseCode::new(frame.code.into());
-            CloseFrame { code, reason: &frame.reason }.into()
+/// The opcode of a frame, and whether it is the last of its message.
+const fn opcode(part: Part) -> (Opcode, bool) {
+    const fn of(kind: Kind) -> Opcode {
+        match kind {
+            Kind::Text => Opcode::Text,
+            Kind::Binary => Opcode::Binary,
         }
-        None => CloseFrame { code: None, reason: "" }.into(),
+    }
+    match part {
+        Part::Whole(kind) => (of(kind), true),
+        Part::First(kind) => (of(kind), false),
+        Part::Middle => (Opcode::Continuation, false),
+        Part::Last => (Opcode::Continuation, true),
+    }
+}
+
+impl PeerClose {
+    pub(crate) fn frame(&self) -> CloseFrame<'_> {
+        CloseFrame { code: self.code, reason: &self.reason }
+    }
+}
+
+impl From<Option<TheirCloseFrame>> for PeerClose {
+    fn from(frame: Option<TheirCloseFrame>) -> Self {
+        match frame {
+            Some(frame) => Self { code: CloseCode::new(frame.code.into()), reason: frame.reason },
+            None => Self { code: None, reason: Utf8Bytes::default() },
+        }
     }
 }

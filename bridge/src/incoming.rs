@@ -6,14 +6,13 @@ use std::rc::Rc;
 
 use owned_io::backend::Half;
 use owned_io::{BufResult, OwnedRead, Pool, Spare};
+use owned_io_websocket::stream::{Error, Message, Received};
+use owned_io_websocket::{CloseFrame, Error as Protocol, Violation};
 use tungstenite::Message as Theirs;
 
-use super::engine::Next;
-use super::shared::Shared;
-use super::sync::Room;
-use crate::close::PeerClose;
-use crate::stream::{Error, Message, Received};
-use crate::{CloseFrame, Violation};
+use crate::engine::{Next, PeerClose};
+use crate::shared::Shared;
+use crate::sync::Room;
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
@@ -24,7 +23,7 @@ use crate::{CloseFrame, Violation};
 /// Its futures must not be dropped between a poll and their end: bytes of the peer may be lost then,
 /// and every later call says [`Error::Interrupted`]. To wait for something else meanwhile, keep the
 /// future and use [`owned_io::beside`]; to end it, use
-/// [`Outgoing::shutdown_handle`](super::Outgoing::shutdown_handle).
+/// [`Outgoing::shutdown_handle`](crate::Outgoing::shutdown_handle).
 pub struct Incoming<H> {
     half: H,
     pool: Pool,
@@ -43,11 +42,11 @@ pub struct Incoming<H> {
 enum Phase {
     Open,
     /// Nothing is read any more, for this reason: none after a closing handshake.
-    Over(Option<crate::Error>),
+    Over(Option<Protocol>),
 }
 
 impl<H: OwnedRead> Incoming<H> {
-    pub(super) const fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
+    pub(crate) const fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
         let (message, phase) = (None, Phase::Open);
         let (is_closing, peer_close, is_reading) = (false, None, false);
         Self { half, pool, shared, message, phase, is_closing, peer_close, is_reading }

@@ -11,20 +11,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use owned_io::backend::{Broken, Half};
 use owned_io::{MemoryAccount, OwnedWrite, Runtime, ShutdownHandle, coop};
+use owned_io_websocket::{CloseFrame, Config, Error, Misuse, Part, Timeout};
 
-use super::engine::{Engine, Next};
-use super::progress::Progress;
-use super::sync::{SyncBuffers, Work};
-use crate::stream::queue::Batch;
-use crate::stream::shared::Sleep;
-use crate::stream::writing::{Done, Job, Writer, write_batches};
-use crate::{CloseFrame, Config, Error, Misuse, Part, Timeout};
+use crate::engine::{Engine, Next};
+use crate::progress::Progress;
+use crate::sync::{SyncBuffers, Work};
+use crate::writing::{Done, Job, Writer, write_each};
+
+/// Boxed, and so kept from one wait to the next.
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What the halves of a connection share.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     engine: RefCell<Engine>,
     writer: RefCell<Writer>,
-    pub(super) connection: ShutdownHandle,
+    pub(crate) connection: ShutdownHandle,
     account: MemoryAccount,
     config: Config,
     now: fn() -> Instant,
@@ -58,14 +59,14 @@ enum Close {
 }
 
 impl Shared {
-    pub(super) fn new<R: Runtime>(
+    pub(crate) fn new<R: Runtime>(
         engine: Engine,
         progress: Progress,
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         config: Config,
     ) -> Self {
-        let writer = Writer::new(|desk| write_batches(half, desk));
+        let writer = Writer::new(|desk| write_each(half, desk));
         let account = engine.memory.account().clone();
         account.wake_when_evicted(writer.waker().clone());
         let new = Self {
@@ -90,13 +91,13 @@ impl Shared {
     }
 
     /// These bytes of the peer came.
-    pub(super) fn handle_received(&self, bytes: &[u8]) {
+    pub(crate) fn handle_received(&self, bytes: &[u8]) {
         let has_begun = self.progress.borrow_mut().push(bytes);
         self.watch_message(has_begun);
     }
 
     /// What was received says.
-    pub(super) fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> Next {
         match self.failure.get() {
             Some(failure) => Next::Failed(failure),
             None => self.next_reserved(),
@@ -113,7 +114,7 @@ impl Shared {
     }
 
     /// Waits until memory may have been given back. Fails the connection when it has waited for too long.
-    pub(super) async fn wait_for_memory(&self) {
+    pub(crate) async fn wait_for_memory(&self) {
         let waiting = self.engine.borrow_mut().memory.wait((self.now)(), self.sleep);
         match waiting {
             Some(waiting) => {
@@ -128,7 +129,7 @@ impl Shared {
     }
 
     /// Lets others have their turn: the task's budget of work is used up.
-    pub(super) async fn let_others_run(&self) {
+    pub(crate) async fn let_others_run(&self) {
         let mut turn = pin!((self.sleep)(Duration::ZERO));
         poll_fn(|cx| self.poll_beside_duties(turn.as_mut(), cx)).await;
         coop::refill();
@@ -148,27 +149,27 @@ impl Shared {
     }
 
     /// Queues a frame of a message.
-    pub(super) fn write(&self, part: Part, payload: Bytes) -> Result<(), Error> {
+    pub(crate) fn write(&self, part: Part, payload: Bytes) -> Result<(), Error> {
         self.check_open()?;
         self.engine.borrow_mut().write(part, payload)
     }
 
     /// Queues a ping.
-    pub(super) fn ping(&self, payload: &[u8]) -> Result<(), Error> {
+    pub(crate) fn ping(&self, payload: &[u8]) -> Result<(), Error> {
         self.check_open()?;
         self.engine.borrow_mut().ping(payload)
     }
 
     /// How many bytes were queued since all was written.
-    pub(super) fn queued_bytes(&self) -> usize {
+    pub(crate) fn queued_bytes(&self) -> usize {
         self.engine.borrow().queued_bytes()
     }
 
-    pub(super) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> Work {
         self.engine.borrow().sync().work()
     }
 
-    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), Error> {
+    pub(crate) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), Error> {
         if frame.reason.len() > CloseFrame::REASON_BYTES_MAX {
             return Err(Misuse::LongControlFrame.into());
         }
@@ -181,7 +182,7 @@ impl Shared {
     }
 
     /// The connection has failed: the peer is told why, if there is something to tell.
-    pub(super) fn fail(&self, failure: Error) {
+    pub(crate) fn fail(&self, failure: Error) {
         if self.failure.replace(Some(failure)).is_none() {
             if let Some(code) = failure.close_code() {
                 self.queue_close(CloseFrame { code: Some(code), reason: "" });
@@ -191,7 +192,7 @@ impl Shared {
     }
 
     /// Nothing is sent any more but what is queued.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.close.get() != Close::WriteEnded {
             self.set_close(Close::Over);
         }
@@ -199,29 +200,29 @@ impl Shared {
     }
 
     /// Ends the connection both ways, at once.
-    pub(super) fn abort(&self) {
+    pub(crate) fn abort(&self) {
         self.connection.shutdown(Shutdown::Both);
     }
 
     /// The same when a time was over: what a peer has not taken that takes nothing is not kept for it.
-    pub(super) fn abort_late(&self, timeout: Timeout) {
+    pub(crate) fn abort_late(&self, timeout: Timeout) {
         match timeout {
             Timeout::Write => self.connection.abort(),
             _ => self.abort(),
         }
     }
 
-    pub(super) const fn failure(&self) -> Option<Error> {
+    pub(crate) const fn failure(&self) -> Option<Error> {
         self.failure.get()
     }
 
-    pub(super) fn with_buffers<T>(&self, f: impl FnOnce(&mut SyncBuffers) -> T) -> T {
+    pub(crate) fn with_buffers<T>(&self, f: impl FnOnce(&mut SyncBuffers) -> T) -> T {
         f(self.engine.borrow_mut().sync_mut())
     }
 
     /// Has tungstenite write to its buffer, and writes that, until neither has anything; then, if that
     /// was the end, ends our side of the stream.
-    pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         if self.account.is_evicted() && self.failure.get().is_none() {
             self.handle_eviction(writer.is_busy());
@@ -240,13 +241,13 @@ impl Shared {
                 };
                 writer.start(job);
             }
-            let Poll::Ready(Done { result, batch }) = writer.poll(half, cx) else {
+            let Poll::Ready(Done { result, buf }) = writer.poll(half, cx) else {
                 ready!(self.poll_write_alarm(&writer));
                 continue;
             };
             self.handle_write_moved();
             // Otherwise our side of the stream was ended, or is gone already.
-            if let Some(Batch::One(buf)) = batch {
+            if let Some(buf) = buf {
                 self.with_buffers(|buffers| buffers.give_back(buf));
                 self.broken.set(result.err().as_ref().map(Broken::from));
             }
@@ -254,7 +255,7 @@ impl Shared {
     }
 
     /// Waits for `operation`; meanwhile sends answers, and watches the time.
-    pub(super) fn poll_beside_duties<F: Future>(
+    pub(crate) fn poll_beside_duties<F: Future>(
         &self,
         mut operation: Pin<&mut F>,
         cx: &mut Context<'_>,
@@ -291,7 +292,7 @@ impl Shared {
     fn next_job(&self) -> Option<Job> {
         let mut engine = self.engine.borrow_mut();
         if let Some(buf) = engine.take_outbound() {
-            return Some(Job::Write(Batch::One(buf)));
+            return Some(Job::Write(buf));
         }
         // RFC 6455 7.1.1: it is the server that ends the stream, and whoever fails the connection.
         let is_ours_to_end = engine.is_server() || self.failure.get().is_some();

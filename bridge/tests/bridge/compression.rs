@@ -2,8 +2,8 @@
 
 use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
 use owned_io_sim::{Sim, pipe};
+use owned_io_tungstenite::{Strategy, accept, connect};
 use owned_io_websocket::Config;
-use owned_io_websocket::bridge::{Strategy, accept, connect};
 use owned_io_websocket::deflate::Deflate;
 use owned_io_websocket::handshake::{Key, Offer};
 

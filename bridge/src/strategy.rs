@@ -22,7 +22,7 @@ pub enum Strategy {
         /// The most it grows to, in bytes.
         bytes_max: usize,
     },
-    /// Grows to powers of two; taken from the worker's [`Buffers`](crate::stream::Buffers) when it is
+    /// Grows to powers of two; taken from the worker's [`Buffers`](owned_io_websocket::stream::Buffers) when it is
     /// needed, and given back when all is consumed: see [`EXPONENTIAL`](Self::EXPONENTIAL). A read that
     /// comes after one that filled its buffer has one already while it waits.
     Exponential {
@@ -40,7 +40,7 @@ impl Strategy {
     pub const EXPONENTIAL: Self = Self::Exponential { bytes_max: 64 << 20 };
 
     /// The most bytes that a buffer may have.
-    pub(super) const fn bytes_max(self) -> usize {
+    pub(crate) const fn bytes_max(self) -> usize {
         match self {
             Self::Fixed { bytes } => bytes,
             Self::Linear { bytes_max, .. } | Self::Exponential { bytes_max } => bytes_max,
@@ -49,7 +49,7 @@ impl Strategy {
 
     /// How large a buffer is to be that has to hold `needed` bytes, which is at most
     /// [`bytes_max`](Self::bytes_max).
-    pub(super) fn capacity_for(self, needed: usize) -> usize {
+    pub(crate) fn capacity_for(self, needed: usize) -> usize {
         let capacity = match self {
             Self::Fixed { bytes } => bytes,
             Self::Linear { step_bytes, .. } => needed.next_multiple_of(step_bytes),
@@ -59,7 +59,7 @@ impl Strategy {
     }
 
     /// Whether a buffer of this capacity is kept once all of it is consumed.
-    pub(super) const fn keeps(self, capacity: usize) -> bool {
+    pub(crate) const fn keeps(self, capacity: usize) -> bool {
         match self {
             Self::Fixed { .. } => true,
             Self::Linear { step_bytes, .. } => capacity <= step_bytes.saturating_mul(4),
@@ -69,7 +69,7 @@ impl Strategy {
 
     /// # Panics
     /// If nothing could ever be read or written.
-    pub(super) const fn assert_valid(self) {
+    pub(crate) const fn assert_valid(self) {
         assert!(self.bytes_max() > 0, "the buffers of a bridge have no bytes");
         if let Self::Linear { step_bytes, .. } = self {
             assert!(step_bytes > 0, "the buffers of a bridge grow by nothing");

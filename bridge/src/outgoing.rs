@@ -1,23 +1,22 @@
 use std::fmt;
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
 use owned_io::backend::Half;
+use owned_io_websocket::stream::{Error, Message, Unsent};
+use owned_io_websocket::{CloseFrame, Error as Protocol, Limit, Part};
 
-use super::Work;
-use super::shared::Shared;
-use crate::stream::outgoing::{BeginClose, CloseHandle};
-use crate::stream::{Error, Message, Unsent};
-use crate::{CloseFrame, Limit, Part};
+use crate::Work;
+use crate::shared::Shared;
 
 /// The half that sends.
 ///
 /// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), a buffer at a time.
 /// What was queued since a flush was done is bounded by
-/// [`queue_bytes_max`](crate::Config::queue_bytes_max); tungstenite and the bridge may each have a
-/// buffer for as much, which is reserved in the connection's [account](crate::stream::Buffers::new).
+/// [`queue_bytes_max`](owned_io_websocket::Config::queue_bytes_max); tungstenite and the bridge may each have a
+/// buffer for as much, which is reserved in the connection's [account](owned_io_websocket::stream::Buffers::new).
 ///
 /// # Cancellation
 ///
@@ -27,23 +26,23 @@ use crate::{CloseFrame, Limit, Part};
 /// # A peer that does not read
 ///
 /// A connection fails whose peer takes nothing of what is written for longer than
-/// [`write_timeout`](crate::Config::write_timeout), while either half is waited for.
+/// [`write_timeout`](owned_io_websocket::Config::write_timeout), while either half is waited for.
 pub struct Outgoing {
     shared: Rc<Shared>,
 }
 
 impl Outgoing {
-    pub(super) const fn new(shared: Rc<Shared>) -> Self {
+    pub(crate) const fn new(shared: Rc<Shared>) -> Self {
         Self { shared }
     }
 
     /// Queues a message: a copy of it is made, which tungstenite copies into its buffer.
     ///
     /// # Errors
-    /// [`Limit::Queue`], [`Limit::Memory`], [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
-    /// [`Misuse::MessageWithinMessage`](crate::Misuse::MessageWithinMessage) after a
+    /// [`Limit::Queue`], [`Limit::Memory`], [`Misuse::SentAfterClose`](owned_io_websocket::Misuse::SentAfterClose), and
+    /// [`Misuse::MessageWithinMessage`](owned_io_websocket::Misuse::MessageWithinMessage) after a
     /// [part](Self::write_part). Nothing was queued, and nothing has changed.
-    pub fn write(&mut self, message: Message<'_>) -> Result<(), crate::Error> {
+    pub fn write(&mut self, message: Message<'_>) -> Result<(), Protocol> {
         self.write_part(Part::Whole(message.kind()), message.as_bytes())
     }
 
@@ -52,7 +51,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// As for [`write`](Self::write), and the other misuses of parts.
-    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::Error> {
+    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), Protocol> {
         self.shared.write(part, Bytes::copy_from_slice(payload))
     }
 
@@ -68,14 +67,14 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`Error::Io`]: nothing can be sent any more. What was received can still be read.
-    /// [`Error::Protocol`]: that is because of a [timeout](crate::Timeout).
+    /// [`Error::Protocol`]: that is because of a [timeout](owned_io_websocket::Timeout).
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
     pub async fn flush(&mut self) -> Result<(), Error> {
         let flushed = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
         flushed.map_err(|error| match self.shared.failure() {
-            Some(failure @ crate::Error::Timeout(_)) => failure.into(),
+            Some(failure @ Protocol::Timeout(_)) => failure.into(),
             _ => error.into(),
         })
     }
@@ -90,7 +89,7 @@ impl Outgoing {
     /// The message is queued or not; otherwise safe, see the [type](Self#cancellation).
     pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
         match self.write(message) {
-            Err(crate::Error::Limit { limit: Limit::Queue | Limit::Memory, .. }) => {
+            Err(Protocol::Limit { limit: Limit::Queue | Limit::Memory, .. }) => {
                 self.flush().await?;
                 self.write(message)?;
             }
@@ -106,9 +105,9 @@ impl Outgoing {
     ///
     /// # Cancellation
     /// As for [`flush`](Self::flush).
-    pub async fn wait_for_room(&mut self, error: crate::Error) -> Result<(), Error> {
+    pub async fn wait_for_room(&mut self, error: Protocol) -> Result<(), Error> {
         match error {
-            crate::Error::Limit { limit: Limit::Queue | Limit::Memory, .. }
+            Protocol::Limit { limit: Limit::Queue | Limit::Memory, .. }
                 if self.queued_bytes() > 0 =>
             {
                 self.flush().await
@@ -120,20 +119,20 @@ impl Outgoing {
     /// Queues a ping. The peer answers it, which is not told.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) above 125 bytes, and as for
+    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) above 125 bytes, and as for
     /// [`write`](Self::write).
-    pub fn ping(&mut self, payload: &[u8]) -> Result<(), crate::Error> {
+    pub fn ping(&mut self, payload: &[u8]) -> Result<(), Protocol> {
         self.shared.ping(payload)
     }
 
     /// Begins the closing handshake, and waits until the close frame is written, behind all that was
     /// queued before. If the connection closes already, that is left as it is.
     ///
-    /// The handshake is done when [`receive`](super::Incoming::receive) gives none: messages that the
+    /// The handshake is done when [`receive`](crate::Incoming::receive) gives none: messages that the
     /// peer had sent before are received until then.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
+    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) if the reason is above 123
     /// bytes; and as for [`flush`](Self::flush).
     ///
     /// # Cancellation
@@ -160,18 +159,29 @@ impl Outgoing {
 
     /// A handle that begins the closing handshake from elsewhere: when the program ends, say.
     pub fn close_handle(&self) -> CloseHandle {
-        let connection = Rc::downgrade(&self.shared);
-        CloseHandle { connection }
+        CloseHandle { connection: Rc::downgrade(&self.shared) }
     }
 
-    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+    pub(crate) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), Protocol> {
         self.shared.begin_close(frame)
     }
 }
 
-impl BeginClose for Shared {
-    fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
-        self.begin_close(frame)
+/// Begins the closing handshake of a connection that is elsewhere; does not keep it open.
+#[derive(Clone)]
+pub struct CloseHandle {
+    connection: Weak<Shared>,
+}
+
+impl CloseHandle {
+    /// As [`Outgoing::close`], but waits for nothing: the close frame leaves while either half is
+    /// waited for. If the connection is gone already, nothing happens.
+    ///
+    /// # Errors
+    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) if the reason is above 123
+    /// bytes.
+    pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), Protocol> {
+        self.connection.upgrade().map_or(Ok(()), |connection| connection.begin_close(frame))
     }
 }
 
@@ -179,5 +189,11 @@ impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queued_bytes = self.queued_bytes();
         f.debug_struct("Outgoing").field("queued_bytes", &queued_bytes).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for CloseHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloseHandle").finish_non_exhaustive()
     }
 }

@@ -1,11 +1,11 @@
 //! [`Progress`]: how far the peer is with a message, which tungstenite does not tell.
 
-use crate::frame::{FIN, Header, LENGTH_16, MASKED};
+use owned_io_websocket::frame::Header;
 
 /// Follows the frames that the peer sends, from header to header. What is wrong with them is for
 /// tungstenite to say, which then reads no more.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Of the header that is under way, what has come.
     header: [u8; Header::BYTES_MAX],
     header_bytes: usize,
@@ -22,23 +22,23 @@ pub(super) struct Progress {
 
 impl Progress {
     /// How long the longest frame is that has begun so far, in bytes; a control frame is short.
-    pub(super) const fn frame_bytes_longest(&self) -> u64 {
+    pub(crate) const fn frame_bytes_longest(&self) -> u64 {
         self.frame_bytes_longest
     }
 
     /// How long the longest message in several frames is, as far as they have begun, of those that the
     /// last bytes are of.
-    pub(super) const fn fragments_bytes_longest(&self) -> u64 {
+    pub(crate) const fn fragments_bytes_longest(&self) -> u64 {
         self.fragments_bytes_longest
     }
 
     /// Whether a message has come in part, or another frame.
-    pub(super) const fn is_under_way(&self) -> bool {
+    pub(crate) const fn is_under_way(&self) -> bool {
         self.header_bytes > 0 || self.payload_bytes_left > 0 || self.is_within_message
     }
 
     /// The next bytes that came: whether one [began](Self::is_under_way) with them.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) -> bool {
+    pub(crate) fn push(&mut self, mut bytes: &[u8]) -> bool {
         let mut has_begun = false;
         self.fragments_bytes_longest = self.fragments_bytes;
         while !bytes.is_empty() {
@@ -102,8 +102,17 @@ impl Progress {
     }
 }
 
+/// Of the first byte of a header: the last frame of its message.
+const FIN: u8 = 0x80;
+
 /// Of an opcode: frames that may come between those of a message.
 const CONTROL: u8 = 0x08;
+
+/// Of the second byte: whether a masking key follows the length.
+const MASKED: u8 = 0x80;
+
+/// Of a length: it is not here, but in the next two bytes, or in the next eight.
+const LENGTH_16: u8 = 126;
 
 #[cfg(test)]
 mod tests {

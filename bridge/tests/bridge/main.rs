@@ -1,22 +1,19 @@
 //! The stream over tungstenite, on the simulator: reads and writes are short everywhere, and most tests
 //! run under many seeds and with each strategy.
 
-#![cfg(feature = "tungstenite")]
-
-#[path = "../common/mod.rs"]
+#[path = "../../../websocket/tests/common/mod.rs"]
 mod common;
-#[cfg(feature = "deflate")]
 mod compression;
 mod ending;
-#[path = "../ends/mod.rs"]
+#[path = "../../../websocket/tests/ends/mod.rs"]
 mod ends;
 mod exchange;
 
 use ends::request;
 use owned_io::{MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
+use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::Config;
-use owned_io_websocket::bridge::{self, Strategy};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{self, Buffers, Message};
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
 use owned_io_sim::Sim;
-use owned_io_websocket::bridge::{AnyIncoming, AnyOutgoing, Extent, Strategy};
+use owned_io_tungstenite::Strategy;
 use owned_io_websocket::stream::{Message, Received};
-use owned_io_websocket::{Config, Kind, Misuse, Part};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config, Extent, Kind, Misuse, Part};
 
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use super::ends::{NORMAL, Protocol, read_to_end, simulate};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use owned_io::{ByteStream, OwnedReadExt, OwnedWriteExt, Runtime};
 use owned_io_sim::Sim;
-use owned_io_websocket::bridge::Strategy;
-use owned_io_websocket::stream::{CloseHandle, Error, Message};
+use owned_io_tungstenite::Strategy;
+use owned_io_websocket::stream::{Error, Message};
 use owned_io_websocket::{Config, Limit, Misuse, Timeout, Violation};
 
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
@@ -44,24 +44,24 @@ fn either_side_closes_and_what_was_sent_before_arrives() {
 }
 
 #[test]
-fn one_kind_of_handle_closes_either_engine_and_keeps_none_open() {
+fn a_handle_closes_from_elsewhere_and_keeps_no_connection_open() {
     simulate(|| async {
-        for closing in 0..2 {
+        for bridge_closes in [false, true] {
             let (bridge, native) = bridge_and_native_client(Strategy::LINEAR).await;
-            let handles: [CloseHandle; 2] =
-                [bridge.outgoing.close_handle(), native.outgoing.close_handle()];
+            let handles = (bridge.outgoing.close_handle(), native.outgoing.close_handle());
             let (mut bridge, mut native) = (bridge, native);
             let waiting = [
                 Sim::spawn(async move { bridge.incoming.receive().await.map(|got| got.is_none()) }),
                 Sim::spawn(async move { native.incoming.receive().await.map(|got| got.is_none()) }),
             ];
-            handles[closing].close(NORMAL).unwrap();
+            let closing =
+                if bridge_closes { handles.0.close(NORMAL) } else { handles.1.close(NORMAL) };
+            closing.unwrap();
             for closed in waiting {
                 assert!(closed.await.unwrap().unwrap());
             }
-            for handle in handles {
-                assert_eq!(handle.close(NORMAL), Ok(())); // there is nothing to close any more
-            }
+            // There is nothing to close any more.
+            assert_eq!((handles.0.close(NORMAL), handles.1.close(NORMAL)), (Ok(()), Ok(())));
         }
     });
 }

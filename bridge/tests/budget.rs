@@ -1,7 +1,6 @@
 //! What bridged connections hold is reserved in a budget, before tungstenite takes it.
 
-#![cfg(feature = "tungstenite")]
-
+#[path = "../../websocket/tests/ends/mod.rs"]
 mod ends;
 
 use std::time::Duration;
@@ -12,7 +11,7 @@ use owned_io::{
     coop,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
-use owned_io_websocket::bridge::{self, Strategy};
+use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::stream::{Buffers, Error, Message};
 use owned_io_websocket::{Config, Limit};
 

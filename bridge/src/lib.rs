@@ -1,34 +1,30 @@
-//! The same face as [`stream`](crate::stream) over tungstenite, for comparison: tungstenite reads from
-//! and writes to buffers, without waiting, and these are filled and written beside it.
+#![doc = include_str!("../README.md")]
 //!
-//! That is how the protocol comes to runtimes that own buffers where nobody has written it for them.
-//! What it costs depends on the [`Strategy`]: each byte is copied at least once more than in the native
-//! stream each way.
+//! Requests, messages and errors are those of `owned-io-websocket`. Code that takes either is written on its
+//! [`AnyIncoming`](owned_io_websocket::AnyIncoming) and [`AnyOutgoing`](owned_io_websocket::AnyOutgoing). What
+//! tungstenite does not do, or does in another way:
 //!
-//! Code that takes either engine is written on [`AnyIncoming`] and [`AnyOutgoing`]. What tungstenite does
-//! not do, or otherwise than the native stream:
-//!
-//! | | native | here |
+//! | | `owned-io-websocket` | here |
 //! |---|---|---|
-//! | a peer that is gone without a word | pings find out; [`idle_timeout`](Config::idle_timeout) | is noticed when something is sent to it |
-//! | [`message_timeout`](Config::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
+//! | a peer that is gone without a word | pings find out; [`idle_timeout`](owned_io_websocket::Config::idle_timeout) | is noticed when something is sent to it |
+//! | [`message_timeout`](owned_io_websocket::Config::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
 //! | messages in pieces | as they come | put together, always: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
-//! | memory for what a frame announces | reserved as it comes, read into directly | reserved at once, in the same [budget](Buffers::new): all of it, as tungstenite takes it. It is given back when both halves are dropped, and an eviction only ends the connection |
+//! | memory for what a frame announces | reserved as it comes, read into directly | reserved at once, in the same [budget](owned_io_websocket::stream::Buffers::new): all of it, as tungstenite takes it. It is given back when both halves are dropped, and an eviction only ends the connection |
 //! | memory of an idle connection | none, where a pending read pins none | tungstenite's own buffer, as large as the bridge's is at first and as the longest frame that came afterwards; and another as large as the longest that was queued |
 //! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads from where they are | copies them twice |
 //! | compression | with feature `deflate` | none is offered or agreed to |
-//! | one frame to many connections | [`EncodedFrame`](crate::stream::EncodedFrame) | none |
-//! | pings that come faster than pongs leave | 4 KiB of pongs wait, then the latest alone | as many as [`queue_bytes_max`](Config::queue_bytes_max) holds |
-//! | a length not written in the fewest bytes (5.2) | [`LengthNotMinimal`](crate::Violation::LengthNotMinimal) | accepted |
-//! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](crate::Violation::ReservedCloseCode) | answered by 1002, and taken for a close |
-//! | a close reason that is not UTF-8 | [`CloseReasonNotUtf8`](crate::Violation::CloseReasonNotUtf8) | [`TextNotUtf8`](crate::Violation::TextNotUtf8) |
+//! | one frame to many connections | [`EncodedFrame`](owned_io_websocket::stream::EncodedFrame) | none |
+//! | pings that come faster than pongs leave | 4 KiB of pongs wait, then the latest alone | as many as [`queue_bytes_max`](owned_io_websocket::Config::queue_bytes_max) holds |
+//! | a length not written in the fewest bytes (5.2) | [`LengthNotMinimal`](owned_io_websocket::Violation::LengthNotMinimal) | accepted |
+//! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](owned_io_websocket::Violation::ReservedCloseCode) | answered by 1002, and taken for a close |
+//! | a close reason that is not UTF-8 | [`CloseReasonNotUtf8`](owned_io_websocket::Violation::CloseReasonNotUtf8) | [`TextNotUtf8`](owned_io_websocket::Violation::TextNotUtf8) |
 //! | what is wrong with a frame, or with the text in it | is refused once the bytes are there that show it | once the frame is there; but for its length and its opcode |
 //! | [`queued_bytes`](Outgoing::queued_bytes) | not yet known to be written | queued since all was written |
 //!
 //! ```
-//! use owned_io::{MemoryBudget, ByteStream, Pool, PoolConfig, Runtime};
-//! use owned_io_websocket::bridge::{Strategy, WebSocket, accept, connect};
+//! use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
+//! use owned_io_tungstenite::{Strategy, WebSocket, accept, connect};
 //! use owned_io_websocket::handshake::Offer;
 //! use owned_io_websocket::stream::{Buffers, Error, Message};
 //! use owned_io_websocket::{CloseCode, CloseFrame, Config};
@@ -62,9 +58,11 @@
 //! # }).unwrap();
 //! ```
 
+#![forbid(unsafe_code)]
+
+mod any;
 mod engine;
 mod error;
-mod face;
 mod incoming;
 mod memory;
 mod outgoing;
@@ -72,22 +70,21 @@ mod progress;
 mod shared;
 mod strategy;
 mod sync;
+mod writing;
 
 use std::rc::Rc;
 
 use owned_io::{ByteStream, Runtime};
+use owned_io_websocket::handshake::{Offer, Origins};
+use owned_io_websocket::stream::{self, Buffers, Error, Pending, Upgraded};
+use owned_io_websocket::{CloseFrame, Config};
 use tungstenite::protocol::Role;
 
-pub use face::{AnyIncoming, AnyOutgoing, Extent};
 pub use incoming::Incoming;
-pub use outgoing::Outgoing;
+pub use outgoing::{CloseHandle, Outgoing};
 pub use strategy::Strategy;
 pub use sync::Work;
 
-use crate::handshake::{Offer, Origins};
-use crate::stream::handshake::{Opened, ask};
-use crate::stream::{Buffers, Error, Pending};
-use crate::{CloseFrame, Config};
 use engine::Engine;
 use memory::Memory;
 use progress::Progress;
@@ -141,14 +138,35 @@ pub async fn accept<R: Runtime, S: ByteStream>(
     strategy: Strategy,
 ) -> Result<WebSocket<S>, Error> {
     let pending = Pending::<R, S>::read(stream, buffers, config).await?;
-    pending.accept_bridged(Origins::Any, None, &[], strategy).await
+    accept_pending(pending, Origins::Any, None, &[], strategy).await
+}
+
+/// The same as [`Pending::accept`], for a connection over tungstenite.
+///
+/// # Errors
+/// As for [`Pending::accept`].
+///
+/// # Cancellation
+/// The connection is dropped.
+///
+/// # Panics
+/// If the strategy allows a buffer no bytes.
+pub async fn accept_pending<R: Runtime, S: ByteStream>(
+    pending: Pending<R, S>,
+    origins: Origins<'_>,
+    protocol: Option<&str>,
+    headers: &[(&str, &str)],
+    strategy: Strategy,
+) -> Result<WebSocket<S>, Error> {
+    let upgraded = pending.upgrade(origins, protocol, headers).await?;
+    Ok(open::<R, S>(upgraded, strategy, Role::Server))
 }
 
 /// The client's side of a connection that is open already; and the subprotocol that was agreed on,
 /// one of those of the offer.
 ///
 /// # Errors
-/// As for [`stream::connect`](crate::stream::connect).
+/// As for [`stream::connect`].
 ///
 /// # Cancellation
 /// The connection is dropped.
@@ -162,42 +180,18 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
     strategy: Strategy,
     offer: &Offer<'o>,
 ) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
-    let config = config.uncompressed();
-    let (opened, protocol) = ask::<R, S>(stream, buffers, config, offer).await?;
-    Ok((open::<R, S>(opened, strategy, Role::Client), protocol))
-}
-
-impl<R: Runtime, S: ByteStream> Pending<R, S> {
-    /// The same as [`accept`](Self::accept), for a connection over tungstenite.
-    ///
-    /// # Errors
-    /// As for [`accept`](Self::accept).
-    ///
-    /// # Cancellation
-    /// The connection is dropped.
-    ///
-    /// # Panics
-    /// If the strategy allows a buffer no bytes.
-    pub async fn accept_bridged(
-        self,
-        origins: Origins<'_>,
-        protocol: Option<&str>,
-        headers: &[(&str, &str)],
-        strategy: Strategy,
-    ) -> Result<WebSocket<S>, Error> {
-        let opened = self.uncompressed().answer(origins, protocol, headers).await?;
-        Ok(open::<R, S>(opened, strategy, Role::Server))
-    }
+    let (upgraded, protocol) = stream::upgrade::<R, S>(stream, buffers, config, offer).await?;
+    Ok((open::<R, S>(upgraded, strategy, Role::Client), protocol))
 }
 
 /// A connection whose handshake is done, with what came behind the head.
 fn open<R: Runtime, S: ByteStream>(
-    opened: Opened<S>,
+    upgraded: Upgraded<S>,
     strategy: Strategy,
     role: Role,
 ) -> WebSocket<S> {
-    let first = opened.behind_head().to_vec();
-    let Opened { stream, buffers, config, .. } = opened;
+    let first = upgraded.received().to_vec();
+    let Upgraded { stream, buffers, config, .. } = upgraded;
     let pool = buffers.pool().clone();
     let mut progress = Progress::default();
     progress.push(&first);

@@ -1,0 +1,48 @@
+//! How buffers are written, by whichever half is polled.
+
+use std::convert::Infallible;
+use std::io;
+
+use owned_io::backend::Desk;
+use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
+
+pub(crate) type Writer = owned_io::backend::Writer<Job, Done>;
+
+pub(crate) enum Job {
+    Write(Vec<u8>),
+    Shutdown,
+}
+
+/// How a job went, and the buffer that was written.
+pub(crate) struct Done {
+    pub(crate) result: io::Result<()>,
+    pub(crate) buf: Option<Vec<u8>>,
+}
+
+/// Does the jobs, and tells of each write.
+pub(crate) async fn write_each(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
+    loop {
+        let done = match desk.next().await {
+            Job::Write(buf) => write_all(&mut half, buf, &desk).await,
+            Job::Shutdown => Done { result: half.shutdown().await, buf: None },
+        };
+        desk.finish(done);
+    }
+}
+
+async fn write_all(half: &mut impl OwnedWrite, buf: Vec<u8>, desk: &Desk<Job, Done>) -> Done {
+    let BufResult(mut written, mut buf) = half.write(buf).await;
+    let mut at = 0;
+    let result = loop {
+        match written {
+            Ok(n) if at + n == buf.len() => break Ok(()),
+            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => at += n,
+            Err(error) => break Err(error),
+        }
+        desk.progress();
+        let rest = half.write(buf.buf_slice(at..)).await;
+        BufResult(written, buf) = rest.map_buf(Slice::into_inner);
+    };
+    Done { result, buf: Some(buf) }
+}
