@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use owned_io::coop;
 use owned_io_websocket::frame::{Header, Opcode};
-use owned_io_websocket::{CloseCode, CloseFrame, Config, Error, Kind, Limit, Misuse, Part};
+use owned_io_websocket::{CloseCode, CloseFrame, EngineConfig, Error, Kind, Limit, Misuse, Part};
 use tungstenite::protocol::frame::coding::OpCode;
 use tungstenite::protocol::frame::{CloseFrame as TheirCloseFrame, Frame, FrameHeader};
 use tungstenite::protocol::{Role, WebSocketConfig};
@@ -25,7 +25,7 @@ const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 pub(crate) struct Engine {
     socket: WebSocket<SyncBuffers>,
     pub(crate) memory: Memory,
-    config: Config,
+    config: EngineConfig,
     role: Role,
     /// Whether a message was begun and not yet ended.
     is_within_message: bool,
@@ -63,7 +63,7 @@ impl Engine {
         memory: Memory,
         first: Vec<u8>,
         role: Role,
-        config: Config,
+        config: EngineConfig,
     ) -> Self {
         let limits = WebSocketConfig::default()
             .read_buffer_size(sync.base_bytes())

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use owned_io_websocket::{Config, Error, Limit, Misuse, Violation};
+use owned_io_websocket::{EngineConfig, Error, Limit, Misuse, Violation};
 use tungstenite::Error as Theirs;
 use tungstenite::error::{CapacityError, ProtocolError};
 
@@ -17,7 +17,7 @@ pub(crate) enum Meaning {
 }
 
 impl Meaning {
-    pub(crate) fn of(error: &Theirs, config: &Config) -> Self {
+    pub(crate) fn of(error: &Theirs, config: &EngineConfig) -> Self {
         Self::Error(match error {
             Theirs::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Self::WouldBlock;

@@ -6,8 +6,8 @@
 //!
 //! | | `owned-io-websocket` | here |
 //! |---|---|---|
-//! | a peer that is gone without a word | pings find out; [`idle_timeout`](owned_io_websocket::Config::idle_timeout) | is noticed when something is sent to it |
-//! | [`message_timeout`](owned_io_websocket::Config::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
+//! | a peer that is gone without a word | pings find out; [`idle_timeout`](owned_io_websocket::StreamConfig::idle_timeout) | is noticed when something is sent to it |
+//! | [`message_timeout`](owned_io_websocket::StreamConfig::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
 //! | messages in pieces | as they come | put together, always: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
 //! | memory for what a frame announces | reserved as it comes, read into directly | reserved at once, in the same [budget](owned_io_websocket::stream::Buffers::new): all of it, as tungstenite takes it. It is given back when both halves are dropped, and an eviction only ends the connection |
@@ -15,7 +15,7 @@
 //! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads from where they are | copies them twice |
 //! | compression | with feature `deflate` | none is offered or agreed to |
 //! | one frame to many connections | [`EncodedFrame`](owned_io_websocket::stream::EncodedFrame) | none |
-//! | pings that come faster than pongs leave | 4 KiB of pongs wait, then the latest alone | as many as [`queue_bytes_max`](owned_io_websocket::Config::queue_bytes_max) holds |
+//! | pings that come faster than pongs leave | 4 KiB of pongs wait, then the latest alone | as many as [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max) holds |
 //! | a length not written in the fewest bytes (5.2) | [`LengthNotMinimal`](owned_io_websocket::Violation::LengthNotMinimal) | accepted |
 //! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](owned_io_websocket::Violation::ReservedCloseCode) | answered by 1002, and taken for a close |
 //! | a close reason that is not UTF-8 | [`CloseReasonNotUtf8`](owned_io_websocket::Violation::CloseReasonNotUtf8) | [`TextNotUtf8`](owned_io_websocket::Violation::TextNotUtf8) |
@@ -104,7 +104,7 @@ pub struct WebSocket<S: ByteStream> {
 
 impl<S: ByteStream> WebSocket<S> {
     /// Closes the connection: sends what is queued and then the close frame, and waits for the
-    /// peer's, for at most [`close_timeout`](Config::close_timeout). Messages that come meanwhile are
+    /// peer's, for at most [`close_timeout`](owned_io_websocket::StreamConfig::close_timeout). Messages that come meanwhile are
     /// thrown away.
     ///
     /// # Errors
@@ -195,11 +195,12 @@ fn open<R: Runtime, S: ByteStream>(
     let pool = buffers.pool().clone();
     let mut progress = Progress::default();
     progress.push(&first);
-    let memory = Memory::new(&buffers.account(), config);
-    let engine = Engine::new(SyncBuffers::new(strategy, buffers), memory, first, role, config);
+    let memory = Memory::new(&buffers.account(), config.engine);
+    let engine =
+        Engine::new(SyncBuffers::new(strategy, buffers), memory, first, role, config.engine);
     let connection = stream.shutdown_handle();
     let (read, write) = stream.into_split();
-    let shared = Rc::new(Shared::new::<R>(engine, progress, write, connection, config));
+    let shared = Rc::new(Shared::new::<R>(engine, progress, write, connection, config.stream));
     let incoming = Incoming::new(read, pool, Rc::clone(&shared));
     WebSocket { incoming, outgoing: Outgoing::new(shared) }
 }

@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use owned_io::{MemoryAccount, MemoryBudget, Reservation};
-use owned_io_websocket::{Config, Error, Limit};
+use owned_io_websocket::{EngineConfig, Error, Limit};
 
 use crate::progress::Progress;
 use crate::shared::Sleep;
@@ -22,7 +22,7 @@ const WAIT_ROUNDS_MAX: u32 = 60;
 /// tell, but all of it follows from lengths that are known before.
 pub(crate) struct Memory {
     reservation: Reservation,
-    config: Config,
+    config: EngineConfig,
     /// Of what tungstenite receives into: as long as the longest frame, for the life of the connection.
     frame_bytes_longest: usize,
     /// Of what it puts a message together in that comes in several frames, and grows by doubling.
@@ -39,7 +39,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(account: &MemoryAccount, config: Config) -> Self {
+    pub(crate) fn new(account: &MemoryAccount, config: EngineConfig) -> Self {
         Self {
             reservation: account.reservation(),
             config,

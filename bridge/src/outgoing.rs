@@ -15,7 +15,7 @@ use crate::shared::Shared;
 ///
 /// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), a buffer at a time.
 /// What was queued since a flush was done is bounded by
-/// [`queue_bytes_max`](owned_io_websocket::Config::queue_bytes_max); tungstenite and the bridge may each have a
+/// [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max); tungstenite and the bridge may each have a
 /// buffer for as much, which is reserved in the connection's [account](owned_io_websocket::stream::Buffers::new).
 ///
 /// # Cancellation
@@ -26,7 +26,7 @@ use crate::shared::Shared;
 /// # A peer that does not read
 ///
 /// A connection fails whose peer takes nothing of what is written for longer than
-/// [`write_timeout`](owned_io_websocket::Config::write_timeout), while either half is waited for.
+/// [`write_timeout`](owned_io_websocket::StreamConfig::write_timeout), while either half is waited for.
 pub struct Outgoing {
     shared: Rc<Shared>,
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use owned_io::backend::{Broken, Half};
 use owned_io::{MemoryAccount, OwnedWrite, Runtime, ShutdownHandle, coop};
-use owned_io_websocket::{CloseFrame, Config, Error, Misuse, Part, Timeout};
+use owned_io_websocket::{CloseFrame, Error, Misuse, Part, StreamConfig, Timeout};
 
 use crate::engine::{Engine, Next};
 use crate::progress::Progress;
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     writer: RefCell<Writer>,
     pub(crate) connection: ShutdownHandle,
     account: MemoryAccount,
-    config: Config,
+    config: StreamConfig,
     now: fn() -> Instant,
     sleep: fn(Duration) -> Sleep,
     close: Cell<Close>,
@@ -64,7 +64,7 @@ impl Shared {
         progress: Progress,
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
-        config: Config,
+        config: StreamConfig,
     ) -> Self {
         let writer = Writer::new(|desk| write_each(half, desk));
         let account = engine.memory.account().clone();

@@ -54,10 +54,10 @@ async fn serve(wire: Vec<u8>, takes_over: bool, in_pieces: bool) -> Got {
     let pool = Pool::new(config);
     let buffers = Buffers::new(pool.clone(), MemoryBudget::new(1 << 20));
     let mut config = Config::default();
-    config.message_bytes_max = MESSAGE_BYTES_MAX;
+    config.engine.message_bytes_max = MESSAGE_BYTES_MAX;
     let mut deflate = Deflate::default();
     deflate.receive_takeover = takes_over;
-    config.deflate = Some(deflate);
+    config.handshake.deflate = Some(deflate);
     let (a, raw) = pipe();
     let peer = Sim::spawn(peer(raw, wire));
     let mut socket = accept::<Sim, _>(a, &buffers, config).await.expect("it is asked rightly");

@@ -69,14 +69,14 @@ fuzz_target!(|input: &[u8]| {
 
 fn ours(role: u8, wire: &[u8]) -> (Vec<Got>, Option<Error>) {
     let mut config = Config::default();
-    config.whole_frame_bytes_max = 64;
-    config.frame_bytes_max = FRAME_BYTES_MAX;
-    config.message_bytes_max = MESSAGE_BYTES_MAX;
+    config.engine.frame_bytes_max = FRAME_BYTES_MAX;
+    config.engine.message_bytes_max = MESSAGE_BYTES_MAX;
     let now = Instant::now();
     let Engine { mut receiver, control, .. } = match role & 1 {
         0 => Engine::server(config, now),
         _ => Engine::client(config, now, |keys| keys.fill(0x5A)),
     };
+    receiver.set_whole_frame_bytes_max(64);
     let (mut buf, mut got, mut assembled) = (wire.to_vec(), Vec::new(), Vec::new());
     loop {
         let Decoded { consumed, event } = match receiver.decode(&control, &mut buf) {

@@ -25,14 +25,14 @@ fuzz_target!(|input: &[u8]| {
 
 fn run(role: u8, size: usize, whole: usize, wire: &[u8]) -> (Vec<Got>, Option<Error>, Vec<u8>) {
     let mut config = Config::default();
-    config.whole_frame_bytes_max = whole;
-    config.frame_bytes_max = 1 << 16;
-    config.message_bytes_max = 1 << 17;
+    config.engine.frame_bytes_max = 1 << 16;
+    config.engine.message_bytes_max = 1 << 17;
     let now = Instant::now();
     let mut engine = match role & 1 {
         0 => Engine::server(config, now),
         _ => Engine::client(config, now, |keys| keys.fill(0x5A)),
     };
+    engine.receiver.set_whole_frame_bytes_max(whole);
     let (mut buf, mut got, mut assembled, mut out) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     // Once more at the end, because the first bytes that come of a frame are looked at with the next.

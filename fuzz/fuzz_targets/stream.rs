@@ -62,7 +62,7 @@ async fn serve(cut: u8, habits: Habits, wire: Vec<u8>) -> Vec<Got> {
     let (a, raw) = pipe();
     let peer = Sim::spawn(peer(raw, cut, habits, wire));
     let mut config = Config::default();
-    config.message_bytes_max = 1 << 17;
+    config.engine.message_bytes_max = 1 << 17;
     let received = match accept::<Sim, _>(a, &buffers, config).await {
         Ok(mut socket) => receive_all(&mut socket, habits).await,
         Err(error) => {
@@ -143,9 +143,9 @@ async fn receive_all(socket: &mut WebSocket<SimStream>, habits: Habits) -> Vec<G
 /// What the engine makes of the same bytes.
 fn expected(wire: &[u8]) -> Vec<Got> {
     let mut config = Config::default();
-    config.message_bytes_max = 1 << 17;
-    config.whole_frame_bytes_max = usize::MAX;
+    config.engine.message_bytes_max = 1 << 17;
     let Engine { mut receiver, control, .. } = Engine::server(config, Instant::now());
+    receiver.set_whole_frame_bytes_max(usize::MAX);
     let (mut buf, mut at) = (wire.to_vec(), 0);
     let (mut all, mut begun) = (Vec::new(), Vec::new());
     while let Ok(Decoded { consumed, event: Some(event) }) =

@@ -379,13 +379,13 @@ async fn upgrade(
     let sockets = WebSockets { engine, deflate, ..WebSockets::default() };
     let serving = http::serve::<Sim>(server, entry, shared, pattern, sockets, limits);
     let serving = Sim::spawn(serving);
-    let offer = Offer { host: "localhost", path, ..Offer::default() };
-    let mut config = owned_io_websocket::Config::default();
+    let mut offer = Offer { host: "localhost", path, ..Offer::default() };
     if deflate != Deflate::Off {
         let mut deflate = owned_io_websocket::deflate::Deflate::default();
         (deflate.send_takeover, deflate.receive_takeover) = (true, true);
-        config.deflate = Some(deflate);
+        offer.deflate = Some(deflate);
     }
+    let config = owned_io_websocket::Config::default();
     let (socket, _) = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap();
     (socket, serving)
 }

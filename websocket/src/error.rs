@@ -66,11 +66,11 @@ pub enum Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// [`frame_bytes_max`](crate::Config::frame_bytes_max).
+    /// [`frame_bytes_max`](crate::EngineConfig::frame_bytes_max).
     Frame,
-    /// [`message_bytes_max`](crate::Config::message_bytes_max).
+    /// [`message_bytes_max`](crate::EngineConfig::message_bytes_max).
     Message,
-    /// [`queue_bytes_max`](crate::Config::queue_bytes_max).
+    /// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
     Queue,
     /// What a connection can ever hold of its worker's [memory](crate::stream::Buffers::new); or what it
     /// holds, because it was evicted; or what there is just now, for a message that is to be sent.

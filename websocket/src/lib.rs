@@ -16,7 +16,7 @@ mod utf8;
 
 pub use any::{AnyIncoming, AnyOutgoing, Extent};
 pub use close::{CloseCode, CloseFrame};
-pub use config::{Config, compressed_bytes_max};
+pub use config::{Config, EngineConfig, HandshakeConfig, StreamConfig, compressed_bytes_max};
 pub use engine::{Control, Decoded, Engine, Event, Piece, Receiver, Sender, State};
 pub use error::{Error, Limit, Misuse, Timeout, Violation};
 pub use message::{Kind, Part};

@@ -49,7 +49,7 @@ fn echo_of_every_size_in_both_roles() {
 #[test]
 fn a_header_takes_no_memory() {
     let mut config = Config::default();
-    (config.frame_bytes_max, config.message_bytes_max) = (usize::MAX, usize::MAX);
+    (config.engine.frame_bytes_max, config.engine.message_bytes_max) = (usize::MAX, usize::MAX);
     for len in [1_u64 << 20, 1 << 40, 1 << 62, 1 << 63] {
         for config in [Config::default(), config] {
             let Engine { mut receiver, control, .. } = engine(Role::Server, config);
@@ -58,7 +58,10 @@ fn a_header_takes_no_memory() {
             let before = live_bytes();
             peak_bytes();
             let is_refused = receiver.decode(&control, &mut header).is_err();
-            assert_eq!(is_refused, len > (config.frame_bytes_max as u64).min(isize::MAX as u64));
+            assert_eq!(
+                is_refused,
+                len > (config.engine.frame_bytes_max as u64).min(isize::MAX as u64)
+            );
             let peak = peak_bytes() - before;
             assert!(peak <= 256, "{peak} bytes: at most a close frame");
         }

@@ -116,7 +116,7 @@ fn receiving_is_interrupted_unless_all_had_come() {
 #[test]
 fn sending_has_queued_the_message_or_not_and_tears_none() {
     let mut config = Config::default();
-    config.queue_bytes_max = 100_000;
+    config.engine.queue_bytes_max = 100_000;
     let received = simulate(40, |mut waits| async move {
         let (mut server, mut client) = pair(config, Config::default()).await;
         let receiving = Sim::spawn(async move {

@@ -5,7 +5,7 @@ mod common;
 mod ends;
 
 use common::{BINARY, CONTINUATION, FIN, PING, Role, TEXT, frame};
-use ends::{NORMAL, Protocol, Socket, buffers, pair, read_to_end, simulate};
+use ends::{NORMAL, Protocol, Socket, buffers, read_to_end, simulate};
 use flate2::{Compress, Compression, FlushCompress};
 use owned_io::{MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
 use owned_io_sim::{Sim, SimStream, pipe};
@@ -30,7 +30,7 @@ const OFFER: &str = "permessage-deflate; client_max_window_bits";
 
 fn with(deflate: Deflate) -> Config {
     let mut config = Config::default();
-    config.deflate = Some(deflate);
+    config.handshake.deflate = Some(deflate);
     config
 }
 
@@ -51,6 +51,15 @@ fn ways() -> impl Iterator<Item = Deflate> {
             deflate
         })
     })
+}
+
+/// A server and a client that both compress.
+async fn pair(server: Deflate, client: Deflate) -> (Socket, Socket) {
+    let (a, b) = pipe();
+    let accepted = Sim::spawn(async move { accept::<Sim, _>(a, &buffers(), with(server)).await });
+    let offer = Offer { deflate: Some(client), ..Offer::default() };
+    let (client, _) = connect::<Sim, _>(b, &buffers(), Config::default(), &offer).await.unwrap();
+    (accepted.await.unwrap().unwrap(), client)
 }
 
 /// A server that has agreed to what a client that is driven by hand offers, and its answer.
@@ -83,7 +92,7 @@ async fn received(
     wire: &[u8],
 ) -> (Vec<Vec<u8>>, Option<Protocol>, Vec<u8>) {
     let (mut server, mut raw, answer) = raw_client(config, buffers, OFFER).await;
-    assert_eq!(answer.is_some(), config.deflate.is_some());
+    assert_eq!(answer.is_some(), config.handshake.deflate.is_some());
     let wire = wire.to_vec();
     let peer = Sim::spawn(async move {
         raw.write_all(wire).await.into_result().unwrap();
@@ -150,7 +159,7 @@ fn echo_in_all_ways() {
     simulate(|| async move {
         // Others with each seed, or it would take a minute.
         for _ in 0..4 {
-            let [server, client] = [(); 2].map(|()| with(ways[chance(ways.len())]));
+            let [server, client] = [(); 2].map(|()| ways[chance(ways.len())]);
             let (server, mut client) = pair(server, client).await;
             let echoing = Sim::spawn(async move {
                 let WebSocket { mut incoming, mut outgoing } = server;
@@ -400,7 +409,7 @@ fn a_message_that_gets_too_long() {
     let bomb = &message(5_000_000);
     simulate(|| async move {
         let mut config = with(Deflate::default());
-        config.message_bytes_max = 10_000;
+        config.engine.message_bytes_max = 10_000;
         let (messages, ..) = received(config, buffers(), &message(10_000)).await;
         assert_eq!(messages, [[b'a'; 10_000]]);
         let (messages, failure, sent) = received(config, buffers(), &message(10_001)).await;
@@ -425,7 +434,7 @@ fn a_message_that_gets_too_long() {
             MemoryBudget::new(120_000 + DECOMPRESSOR_BYTES),
         );
         let mut long = with(takeover());
-        long.message_bytes_max = 1 << 20;
+        long.engine.message_bytes_max = 1 << 20;
         let (_, failure, sent) = received(long, small.clone(), &message(500_000)).await;
         assert!(
             matches!(failure, Some(Protocol::Limit { limit: Limit::Memory, .. })),
@@ -569,11 +578,9 @@ fn a_client_fails_where_the_answer_is_none_to_its_offer() {
             (None, Some(open), Some(E::UnknownExtension)),
         ] {
             let (a, mut raw) = pipe();
-            let mut config = Config::default();
-            config.deflate = deflate;
             let connecting = Sim::spawn(async move {
-                let offer = Offer::default();
-                connect::<Sim, _>(a, &buffers(), config, &offer).await.map(|_| ())
+                let offer = Offer { deflate, ..Offer::default() };
+                connect::<Sim, _>(a, &buffers(), Config::default(), &offer).await.map(|_| ())
             });
             let mut request = Vec::new();
             while !request.ends_with(b"\r\n\r\n") {

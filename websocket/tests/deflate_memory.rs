@@ -24,7 +24,7 @@ fn deflate(takeover: bool, send_window_bits: u8) -> Option<Deflate> {
 
 fn config(deflate: Option<Deflate>) -> Config {
     let mut config = Config::default();
-    config.deflate = deflate;
+    config.handshake.deflate = deflate;
     config
 }
 
@@ -40,7 +40,8 @@ async fn pair(config: Config, buffers: &Buffers) -> (Socket, Socket) {
         let buffers = buffers.clone();
         Sim::spawn(async move { accept::<Sim, _>(a, &buffers, config).await })
     };
-    let (client, _) = connect::<Sim, _>(b, buffers, config, &Offer::default()).await.unwrap();
+    let offer = Offer { deflate: config.handshake.deflate, ..Offer::default() };
+    let (client, _) = connect::<Sim, _>(b, buffers, config, &offer).await.unwrap();
     (accepting.await.unwrap().unwrap(), client)
 }
 
@@ -135,8 +136,8 @@ fn a_bomb_does_not_get_the_memory() {
             let buffers =
                 Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 30));
             let mut limited = config(deflate(takeover, 15));
-            limited.message_bytes_max = BYTES_MAX;
-            limited.queue_bytes_max = 32 << 20;
+            limited.engine.message_bytes_max = BYTES_MAX;
+            limited.engine.queue_bytes_max = 32 << 20;
             let (mut server, mut client) = pair(limited, &buffers).await;
             echo(&mut server, &mut client, Message::Binary(&[1; 1000])).await;
             let bomb = vec![0; 16 << 20];

@@ -16,8 +16,8 @@ const NORMAL: CloseFrame<'_> = CloseFrame { code: Some(CloseCode::NORMAL), reaso
 
 fn small() -> Config {
     let mut config = Config::default();
-    config.frame_bytes_max = 1000;
-    config.message_bytes_max = 1500;
+    config.engine.frame_bytes_max = 1000;
+    config.engine.message_bytes_max = 1500;
     config
 }
 
@@ -135,16 +135,15 @@ fn text_fails_at_the_first_byte_that_cannot_go_on() {
     for (role, whole_frame_bytes_max) in
         ROLES.into_iter().flat_map(|role| [(role, 4), (role, 1000)])
     {
-        let mut config = Config::default();
-        config.whole_frame_bytes_max = whole_frame_bytes_max;
-        let mut reader = Reader::new(role, config);
+        let reader = || Reader::whole_up_to(role, whole_frame_bytes_max);
+        let mut first = reader();
         let wire = frame(role, FIN | TEXT, payload);
         let bad_at = wire.len() - payload.len() + bad;
-        assert_eq!(wire[..bad_at].iter().try_for_each(|byte| reader.feed(&[*byte])), Ok(()));
-        assert_eq!(reader.feed(&wire[bad_at..=bad_at]), Err(Violation::TextNotUtf8.into()));
+        assert_eq!(wire[..bad_at].iter().try_for_each(|byte| first.feed(&[*byte])), Ok(()));
+        assert_eq!(first.feed(&wire[bad_at..=bad_at]), Err(Violation::TextNotUtf8.into()));
 
         for cut in wire.len() - payload.len()..wire.len() {
-            let mut reader = Reader::new(role, config);
+            let mut reader = reader();
             let mut failed = reader.feed(&wire[..cut]);
             if cut <= bad_at {
                 assert_eq!(failed, Ok(()));
@@ -171,8 +170,8 @@ fn limits_hold_before_anything_is_received() {
         fails_with(Role::Server, &announce(got), error, CloseCode::TOO_LARGE);
 
         let mut unlimited = Config::default();
-        unlimited.frame_bytes_max = usize::MAX;
-        unlimited.message_bytes_max = usize::MAX;
+        unlimited.engine.frame_bytes_max = usize::MAX;
+        unlimited.engine.message_bytes_max = usize::MAX;
         let result = Reader::new(Role::Server, unlimited).feed(&announce(got));
         assert_eq!(result.is_err(), got > isize::MAX as u64);
     }
@@ -352,7 +351,7 @@ fn three_ways_to_send_are_the_same_on_the_wire() {
 #[test]
 fn a_full_queue_refuses_and_goes_on() {
     let mut config = Config::default();
-    config.queue_bytes_max = 1000;
+    config.engine.queue_bytes_max = 1000;
     let Engine { mut sender, mut receiver, control } = engine(Role::Server, config);
     let (part, mut wire) = (Part::Whole(Kind::Binary), Vec::new());
     sender.encode(&control, part, &[0; 900], &mut wire).unwrap();
@@ -389,9 +388,9 @@ fn masking_keys_are_used_once() {
 #[test]
 fn a_silent_peer_is_pinged_then_given_up() {
     let mut config = Config::default();
-    config.ping_interval = Some(30 * SECOND);
-    config.pong_timeout = 20 * SECOND;
-    config.close_timeout = 5 * SECOND;
+    config.stream.ping_interval = Some(30 * SECOND);
+    config.stream.pong_timeout = 20 * SECOND;
+    config.stream.close_timeout = 5 * SECOND;
     let start = Instant::now();
     let mut engine = Engine::server(config, start);
     assert_eq!(engine.control.poll_timeout(), Some(start + 30 * SECOND));
@@ -422,8 +421,8 @@ fn a_silent_peer_is_pinged_then_given_up() {
 #[test]
 fn a_connection_without_messages_is_closed() {
     let mut config = Config::default();
-    config.ping_interval = None;
-    config.idle_timeout = Some(60 * SECOND);
+    config.stream.ping_interval = None;
+    config.stream.idle_timeout = Some(60 * SECOND);
     let start = Instant::now();
     let mut engine = Engine::server(config, start);
     let Engine { receiver, sender, control } = &mut engine;
@@ -449,7 +448,7 @@ fn a_connection_without_messages_is_closed() {
 #[test]
 fn a_message_that_does_not_end_closes_the_connection() {
     let mut config = Config::default();
-    (config.ping_interval, config.message_timeout) = (None, Some(60 * SECOND));
+    (config.stream.ping_interval, config.stream.message_timeout) = (None, Some(60 * SECOND));
     let start = Instant::now();
     let mut engine = Engine::server(config, start);
     let Engine { receiver, control, .. } = &mut engine;
@@ -526,9 +525,9 @@ fn a_violation_has_its_time_from_when_it_is_found() {
 #[test]
 fn times_too_far_away_are_none() {
     let mut config = Config::default();
-    config.ping_interval = Some(Duration::MAX);
-    config.idle_timeout = Some(Duration::MAX);
-    config.close_timeout = Duration::MAX;
+    config.stream.ping_interval = Some(Duration::MAX);
+    config.stream.idle_timeout = Some(Duration::MAX);
+    config.stream.close_timeout = Duration::MAX;
     let control = Engine::server(config, Instant::now()).control;
     assert_eq!(control.poll_timeout(), None);
     control.close(NORMAL, Instant::now()).unwrap();
@@ -582,7 +581,7 @@ fn a_compressed_message_comes_as_it_is_and_says_so() {
 fn a_compressed_message_may_be_longer_on_the_wire() {
     const COMPRESSED: u8 = 0x40;
     let mut config = Config::default();
-    config.message_bytes_max = 1000;
+    config.engine.message_bytes_max = 1000;
     let max = compressed_bytes_max(1000);
     assert_eq!(max, 1206);
     for role in ROLES {

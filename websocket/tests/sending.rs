@@ -63,7 +63,7 @@ fn one_frame_goes_to_many_connections() {
 fn an_encoded_frame_keeps_to_the_rules_of_others() {
     simulate(|| async {
         let mut config = Config::default();
-        config.queue_bytes_max = 5000;
+        config.engine.queue_bytes_max = 5000;
         let (mut server, mut client) = pair(config, Config::default()).await;
         let [first, middle, last] = [Part::First(Kind::Text), Part::Middle, Part::Last]
             .map(|part| EncodedFrame::new(part, b"in parts"));
@@ -126,7 +126,7 @@ fn a_peer_that_sends_and_does_not_read_is_cut_off() {
 fn whoever_waits_already_learns_of_a_write_that_is_stuck() {
     simulate(|| async {
         let mut config = Config::default();
-        config.ping_interval = None;
+        config.stream.ping_interval = None;
         let (server, _raw) = raw_client(config, buffers(), b"").await;
         let WebSocket { mut incoming, mut outgoing } = server;
         let waiting = Sim::spawn(async move { incoming.receive().await.map(drop).unwrap_err() });
@@ -145,8 +145,8 @@ fn whoever_waits_already_learns_of_a_write_that_is_stuck() {
 fn a_flush_alone_minds_whether_the_peer_takes_anything_and_nothing_else() {
     simulate(|| async {
         let mut config = Config::default();
-        config.ping_interval = Some(Duration::from_secs(10));
-        config.pong_timeout = Duration::from_secs(10);
+        config.stream.ping_interval = Some(Duration::from_secs(10));
+        config.stream.pong_timeout = Duration::from_secs(10);
         let (mut server, mut raw) = raw_client(config, buffers(), b"").await;
         let start = Sim::now();
         write_much(&mut server);

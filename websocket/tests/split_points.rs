@@ -39,18 +39,12 @@ fn samples(role: Role, len: usize) -> Vec<(Vec<u8>, Got)> {
 }
 
 /// Frames that come out whole, and frames that come out in pieces.
-fn configs() -> [Config; 3] {
-    [14, 1000, 1 << 20].map(|whole_frame_bytes_max| {
-        let mut config = Config::default();
-        config.whole_frame_bytes_max = whole_frame_bytes_max;
-        config
-    })
-}
+const WHOLE_FRAME_BYTES_MAX: [usize; 3] = [14, 1000, 1 << 20];
 
 /// Feeds `parts` and expects `expected`, and the ping that comes before it where it is fragmented.
 #[track_caller]
-fn check(role: Role, config: Config, parts: impl IntoIterator<Item: AsRef<[u8]>>, expected: &Got) {
-    let mut reader = Reader::new(role, config);
+fn check(role: Role, whole: usize, parts: impl IntoIterator<Item: AsRef<[u8]>>, expected: &Got) {
+    let mut reader = Reader::whole_up_to(role, whole);
     for part in parts {
         assert_eq!(reader.feed(part.as_ref()), Ok(()));
     }
@@ -63,13 +57,13 @@ fn check(role: Role, config: Config, parts: impl IntoIterator<Item: AsRef<[u8]>>
 fn in_two_parts() {
     for (role, len) in ROLES.into_iter().flat_map(|role| LENGTHS.map(|len| (role, len))) {
         for (wire, expected) in samples(role, len) {
-            for config in configs() {
+            for whole in WHOLE_FRAME_BYTES_MAX {
                 // Of long frames, the cuts at every byte of the headers, and some of the others.
                 let all = if wire.len() > 60_000 { 24 } else { wire.len() };
                 let step = |at: usize| if at < all || at + 6 > wire.len() { 1 } else { 9_973 };
                 let mut cut = 0;
                 while cut <= wire.len() {
-                    check(role, config, [&wire[..cut], &wire[cut..]], &expected);
+                    check(role, whole, [&wire[..cut], &wire[cut..]], &expected);
                     cut += step(cut);
                 }
             }
@@ -82,11 +76,11 @@ fn in_three_parts() {
     for (role, len) in ROLES.into_iter().flat_map(|role| LENGTHS.map(|len| (role, len))) {
         for (wire, expected) in samples(role, len).into_iter().filter(|(wire, _)| wire.len() < 200)
         {
-            for config in configs() {
+            for whole in WHOLE_FRAME_BYTES_MAX {
                 for end in 0..=wire.len() {
                     for middle in 0..=end {
                         let parts = [&wire[..middle], &wire[middle..end], &wire[end..]];
-                        check(role, config, parts, &expected);
+                        check(role, whole, parts, &expected);
                     }
                 }
             }
@@ -100,8 +94,8 @@ fn byte_by_byte() {
         ROLES.into_iter().flat_map(|role| [0, 1, 7, 125, 126, 3000].map(|l| (role, l)))
     {
         for (wire, expected) in samples(role, len) {
-            for config in configs() {
-                check(role, config, wire.chunks(1), &expected);
+            for whole in WHOLE_FRAME_BYTES_MAX {
+                check(role, whole, wire.chunks(1), &expected);
             }
         }
     }
@@ -119,7 +113,7 @@ fn all_in_one_buffer_and_in_chunks_of_every_size() {
         for (config, size) in
             configs().into_iter().flat_map(|c| (1..=wire.len()).map(move |s| (c, s)))
         {
-            let mut reader = Reader::new(role, config);
+            let mut reader = Reader::whole_up_to(role, whole);
             for chunk in wire.chunks(size) {
                 assert_eq!(reader.feed(chunk), Ok(()));
             }

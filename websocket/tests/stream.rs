@@ -204,7 +204,7 @@ fn huge_messages_in_pieces_both_ways() {
 fn a_peer_that_does_not_read_fills_the_queue_and_nothing_is_lost() {
     simulate(|| async {
         let mut config = Config::default();
-        config.queue_bytes_max = 200_000;
+        config.engine.queue_bytes_max = 200_000;
         let (mut server, mut raw) = raw_client(config, buffers(), b"").await;
         let payload = Bytes::from(vec![7; 30_000]);
         let mut queued = 0;
@@ -677,7 +677,7 @@ fn what_is_no_request_is_told_so() {
 fn sending_makes_room_in_the_queue() {
     simulate(|| async {
         let mut config = Config::default();
-        config.queue_bytes_max = 1000;
+        config.engine.queue_bytes_max = 1000;
         let (mut server, mut client) = pair(config, Config::default()).await;
         let payload = [7; 2000];
         server.outgoing.write(Message::Binary(&payload[..900])).unwrap();

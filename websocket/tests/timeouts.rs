@@ -35,8 +35,8 @@ fn silence_is_answered_with_a_ping_and_then_with_the_end() {
 fn pings_come_at_their_interval_however_long_a_pong_may_take() {
     simulate(|| async {
         let mut config = Config::default();
-        config.ping_interval = Some(Duration::from_secs(5));
-        config.pong_timeout = Duration::from_secs(50);
+        config.stream.ping_interval = Some(Duration::from_secs(5));
+        config.stream.pong_timeout = Duration::from_secs(50);
         let (mut server, mut raw) = raw_client(config, buffers(), b"").await;
         let peer = Sim::spawn(async move {
             let mut pings = 0;
@@ -61,7 +61,7 @@ fn pings_come_at_their_interval_however_long_a_pong_may_take() {
 fn peers_that_answer_pings_stay_until_they_are_idle_for_too_long() {
     simulate(|| async {
         let mut config = Config::default();
-        config.idle_timeout = Some(Duration::from_secs(300));
+        config.stream.idle_timeout = Some(Duration::from_secs(300));
         let (mut server, mut client) = pair(config, Config::default()).await;
         let start = Sim::now();
         let peer = Sim::spawn(async move {
@@ -82,7 +82,8 @@ fn peers_that_answer_pings_stay_until_they_are_idle_for_too_long() {
 fn a_peer_that_is_sent_messages_is_not_idle() {
     simulate(|| async {
         let mut config = Config::default();
-        (config.ping_interval, config.idle_timeout) = (None, Some(Duration::from_secs(60)));
+        (config.stream.ping_interval, config.stream.idle_timeout) =
+            (None, Some(Duration::from_secs(60)));
         let (server, mut client) = pair(config, Config::default()).await;
         let WebSocket { mut incoming, mut outgoing } = server;
         let start = Sim::now();
@@ -106,7 +107,8 @@ fn a_peer_that_is_sent_messages_is_not_idle() {
 fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
     simulate(|| async {
         let mut config = Config::default();
-        (config.ping_interval, config.message_timeout) = (None, Some(Duration::from_secs(100)));
+        (config.stream.ping_interval, config.stream.message_timeout) =
+            (None, Some(Duration::from_secs(100)));
         let long = frame(Role::Server, FIN | BINARY, &[1; 100_000]);
         for (start, rest) in [long.split_at(1), long.split_at(50), long.split_at(40_000)] {
             let buffers =
@@ -186,7 +188,7 @@ fn a_message_in_fragments_has_its_time_too() {
         for limit in [Some(Duration::from_secs(100)), None] {
             for pieces in [false, true] {
                 let mut config = Config::default();
-                config.message_timeout = limit;
+                config.stream.message_timeout = limit;
                 let (mut server, raw) = raw_client(config, buffers(), b"").await;
                 let (mut read, mut write) = raw.into_split();
                 let fragments = Sim::spawn(async move {

@@ -10,11 +10,11 @@ use owned_io_websocket::handshake::{Key, Offer};
 use super::buffers;
 use super::ends::{read_to_end, simulate};
 
-/// Whatever the config says.
+/// Whatever the config and the offer say.
 #[test]
 fn compression_is_neither_offered_nor_agreed_to() {
     let mut config = Config::default();
-    config.deflate = Some(Deflate::default());
+    config.handshake.deflate = Some(Deflate::default());
     simulate(|| async move {
         let (a, mut raw) = pipe();
         let accepted = Sim::spawn(async move {
@@ -32,7 +32,7 @@ fn compression_is_neither_offered_nor_agreed_to() {
 
         let (a, mut raw) = pipe();
         let connecting = Sim::spawn(async move {
-            let offer = Offer::default();
+            let offer = Offer { deflate: Some(Deflate::default()), ..Offer::default() };
             connect::<Sim, _>(a, &buffers(), config, Strategy::LINEAR, &offer).await.map(drop)
         });
         let mut request = Vec::new();

@@ -107,7 +107,7 @@ fn a_peer_that_takes_nothing_is_cut_off() {
 #[test]
 fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
     let mut config = Config::default();
-    config.message_timeout = Some(Duration::from_secs(100));
+    config.stream.message_timeout = Some(Duration::from_secs(100));
     let long = frame(Role::Server, FIN | BINARY, &[1; 100_000]);
     let bytes = |from: usize| long[from..from + 10].iter().map(|byte| vec![*byte]).collect();
     let pings = vec![frame(Role::Server, FIN | PING, b""); 10];
@@ -151,7 +151,7 @@ fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
 #[test]
 fn each_message_has_a_time_of_its_own() {
     let mut config = Config::default();
-    config.message_timeout = Some(Duration::from_secs(100));
+    config.stream.message_timeout = Some(Duration::from_secs(100));
     let message = frame(Role::Server, FIN | BINARY, b"message");
     let (start, end) = message.split_at(5);
     let writes = [start.to_vec(), [end, start].concat(), [end, start].concat(), end.to_vec()];
@@ -199,7 +199,7 @@ fn a_peer_that_does_not_close_is_cut_off() {
 #[test]
 fn a_close_that_is_not_taken_is_cut_off() {
     let mut config = Config::default();
-    config.write_timeout = None;
+    config.stream.write_timeout = None;
     for strategy in STRATEGIES {
         simulate(|| async move {
             // Nothing is taken, or some of it again and again, which is all right unless the peer has
@@ -250,7 +250,7 @@ fn a_close_that_is_not_taken_is_cut_off() {
 #[test]
 fn what_a_peer_does_wrong_is_named_and_it_is_told() {
     let mut config = Config::default();
-    (config.frame_bytes_max, config.message_bytes_max) = (1_000, 1_500);
+    (config.engine.frame_bytes_max, config.engine.message_bytes_max) = (1_000, 1_500);
     let limit = |limit, max, got| Protocol::Limit { limit, max, got };
     let fragments = [
         frame(Role::Server, BINARY, &[0; 1_000]),
@@ -302,7 +302,7 @@ fn what_a_peer_does_wrong_is_named_and_it_is_told() {
 #[test]
 fn a_message_that_is_too_long_is_named_where_frames_may_be_as_long() {
     let mut config = Config::default();
-    (config.frame_bytes_max, config.message_bytes_max) = (1_000, 1_000);
+    (config.engine.frame_bytes_max, config.engine.message_bytes_max) = (1_000, 1_000);
     let fragments =
         [frame(Role::Server, BINARY, &[0; 1_000]), frame(Role::Server, FIN | CONTINUATION, b"1")];
     for wire in [fragments.concat(), frame(Role::Server, FIN | BINARY, &[0; 1_001])] {
@@ -344,7 +344,7 @@ fn the_queue_is_bounded_and_empties() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let mut config = Config::default();
-            config.queue_bytes_max = 100_000;
+            config.engine.queue_bytes_max = 100_000;
             let (mut server, mut raw) = raw_client(config, buffers(), strategy, b"").await;
             let reading = Sim::spawn(async move { read_to_end(&mut raw).await.len() });
             for _ in 0..2 {

@@ -214,15 +214,15 @@ const ABOUT_TO_END: &str = "the server is about to end\n";
 
 fn config(deflate: Deflate, limits: Limits, queue_bytes_spare: usize) -> Config {
     let mut config = Config::default();
-    config.deflate = compression(deflate);
-    config.frame_bytes_max = match config.deflate {
+    config.handshake.deflate = compression(deflate);
+    config.engine.frame_bytes_max = match config.handshake.deflate {
         Some(_) => compressed_bytes_max(limits.message_bytes_max),
         None => limits.message_bytes_max,
     };
-    config.queue_bytes_max = config.frame_bytes_max.saturating_add(queue_bytes_spare);
-    config.message_bytes_max = limits.message_bytes_max;
-    config.message_timeout = Some(limits.message_time_max);
-    config.write_timeout = Some(limits.message_time_max);
+    config.engine.queue_bytes_max = config.engine.frame_bytes_max.saturating_add(queue_bytes_spare);
+    config.engine.message_bytes_max = limits.message_bytes_max;
+    config.stream.message_timeout = Some(limits.message_time_max);
+    config.stream.write_timeout = Some(limits.message_time_max);
     config
 }
 

@@ -150,9 +150,9 @@ mod program {
     ) -> Result<stream::WebSocket<R::TcpStream>> {
         let stream = R::connect(ConnectOptions::new(tested.server)).await?;
         let host = &tested.server.to_string();
-        let offer = Offer { host, path, ..Offer::default() };
+        let offer = Offer { host, path, deflate: tested.deflate, ..Offer::default() };
         let (socket, _protocol) =
-            stream::connect::<R, _>(stream, buffers, config(tested), &offer).await?;
+            stream::connect::<R, _>(stream, buffers, config(), &offer).await?;
         Ok(socket)
     }
 
@@ -167,14 +167,13 @@ mod program {
         let host = &tested.server.to_string();
         let offer = Offer { host, path, ..Offer::default() };
         let (socket, _protocol) =
-            bridge::connect::<R, _>(stream, buffers, config(tested), strategy, &offer).await?;
+            bridge::connect::<R, _>(stream, buffers, config(), strategy, &offer).await?;
         Ok(socket)
     }
 
-    fn config(tested: &Tested<'_>) -> Config {
+    fn config() -> Config {
         let mut config = Config::default();
-        config.queue_bytes_max = QUEUE_BYTES_MAX;
-        config.deflate = tested.deflate;
+        config.engine.queue_bytes_max = QUEUE_BYTES_MAX;
         config
     }
 

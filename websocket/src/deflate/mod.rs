@@ -1,11 +1,11 @@
 //! Compression of messages: permessage-deflate (RFC 7692).
 //!
-//! [`Deflate`] says how; a server agrees to it where a client offers it ([`Config::deflate`]
-//! says whether), and a client that has it offers it. What both sides agreed on is an [`Agreement`]. On the
+//! [`Deflate`] says how; a server agrees to it where a client offers it
+//! ([`HandshakeConfig::deflate`](crate::HandshakeConfig::deflate) says whether), and a client offers what its
+//! [`Offer`](crate::handshake::Offer::deflate) says. What both sides agreed on is an [`Agreement`]. On the
 //! wire a compressed message is one whose first frame has a bit set ([`Piece::compressed`]); control
 //! frames are never compressed, and any message may go as it is.
 //!
-//! [`Config::deflate`]: crate::Config::deflate
 //! [`Piece::compressed`]: crate::Piece::compressed
 //!
 //! # Memory
@@ -46,7 +46,7 @@ pub use negotiation::{Agreement, Side};
 /// let mut deflate = Deflate::default();
 /// deflate.send_takeover = true;
 /// let mut config = Config::default();
-/// config.deflate = Some(deflate); // to accept or connect with
+/// config.handshake.deflate = Some(deflate); // to accept with
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

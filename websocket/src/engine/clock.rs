@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::{Config, Timeout};
+use crate::{StreamConfig, Timeout};
 
 /// The timers of a connection.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) enum Due {
 }
 
 impl Clock {
-    pub(super) fn new(config: &Config, now: Instant) -> Self {
+    pub(super) fn new(config: &StreamConfig, now: Instant) -> Self {
         Self {
             ping_interval: config.ping_interval,
             pong_timeout: config.pong_timeout,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::clock::{Clock, Due};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Opcode};
-use crate::{CloseCode, CloseFrame, Config, Error, Misuse, Timeout, Violation};
+use crate::{CloseCode, CloseFrame, Error, Misuse, StreamConfig, Timeout, Violation};
 
 /// What the halves of a connection share: answers that are due, the closing handshake, the timers.
 ///
@@ -60,7 +60,7 @@ enum Local {
 }
 
 impl Control {
-    pub(super) fn new(config: &Config, now: Instant) -> Self {
+    pub(super) fn new(config: &StreamConfig, now: Instant) -> Self {
         Self {
             clock: Clock::new(config, now),
             pong: Slot::default(),
@@ -114,7 +114,7 @@ impl Control {
 
     /// A read begins: call it before each, and what passed since bytes came last, in which the program was
     /// busy or waited for something else, does not count as time of the
-    /// [message](crate::Config::message_timeout) that has come in part.
+    /// [message](crate::StreamConfig::message_timeout) that has come in part.
     pub fn handle_reading(&self, now: Instant) {
         self.clock.handle_reading(now);
     }

@@ -19,8 +19,8 @@ pub enum Event<'b> {
     Text(&'b mut str),
     /// A message of bytes, in one frame.
     Binary(&'b mut [u8]),
-    /// A piece of a message that comes in several frames, in one that is longer than
-    /// [`whole_frame_bytes_max`](crate::Config::whole_frame_bytes_max), or compressed.
+    /// A piece of a message that comes in several frames, in one that is
+    /// [too long](super::Receiver::set_whole_frame_bytes_max) to come out whole, or compressed.
     Piece(Piece<'b>),
     /// A ping. Its answer is queued already; unless that is taken by
     /// [`poll_control`](super::Sender::poll_control) before the next ping comes, the next one's

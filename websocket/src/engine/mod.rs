@@ -74,22 +74,23 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The server's side. `now` starts the timers.
+    /// The server's side, with the limits and the time-outs of `config`. `now` starts the timers.
     pub fn server(config: Config, now: Instant) -> Self {
         Self {
-            receiver: Receiver::new(&config, true),
-            sender: Sender::new(&config, None),
-            control: Control::new(&config, now),
+            receiver: Receiver::new(&config.engine, true),
+            sender: Sender::new(&config.engine, None),
+            control: Control::new(&config.stream, now),
         }
     }
 
-    /// The client's side. `now` starts the timers; `fill_random` fills bytes that nobody can
-    /// predict, from which the masking keys are made (section 5.3).
+    /// The client's side, with the limits and the time-outs of `config`. `now` starts the timers;
+    /// `fill_random` fills bytes that nobody can predict, from which the masking keys are made (section
+    /// 5.3).
     pub fn client(config: Config, now: Instant, fill_random: fn(&mut [u8])) -> Self {
         Self {
-            receiver: Receiver::new(&config, false),
-            sender: Sender::new(&config, Some(fill_random)),
-            control: Control::new(&config, now),
+            receiver: Receiver::new(&config.engine, false),
+            sender: Sender::new(&config.engine, Some(fill_random)),
+            control: Control::new(&config.stream, now),
         }
     }
 }

@@ -3,7 +3,7 @@ use std::ops::Range;
 use super::{Control, Decoded, Event, Piece};
 use crate::frame::{FIN, Header, LENGTH_16, MASKED, Opcode, mask, mask_is_ascii, rotated};
 use crate::utf8::{Utf8, unmask_text};
-use crate::{CloseFrame, Config, Error, Kind, Limit, Violation, compressed_bytes_max};
+use crate::{CloseFrame, EngineConfig, Error, Kind, Limit, Violation, compressed_bytes_max};
 
 /// Turns the bytes that the peer sends into events, in the buffer that they were read into.
 ///
@@ -109,30 +109,44 @@ struct Message {
 }
 
 impl Receiver {
-    pub(super) fn new(config: &Config, peer_masks: bool) -> Self {
+    pub(super) fn new(config: &EngineConfig, peer_masks: bool) -> Self {
         let memory_max = isize::MAX as usize; // the longest slice there can be
         let frame_bytes_max = config.frame_bytes_max.min(memory_max);
         let message_bytes_max = config.message_bytes_max.min(memory_max);
-        let whole_frame_bytes_max = config.whole_frame_bytes_max;
-        Self {
+        let mut new = Self {
             peer_masks,
             peer_compresses: false,
             frame_bytes_max,
             message_bytes_max,
-            whole_frame_bytes_max,
-            whole_message_bytes_max: whole_frame_bytes_max
-                .min(frame_bytes_max)
-                .min(message_bytes_max),
+            whole_frame_bytes_max: 0,
+            whole_message_bytes_max: 0,
             phase: Phase::Header,
             message: None,
             utf8: Utf8::default(),
-        }
+        };
+        new.set_whole_frame_bytes_max(Self::WHOLE_FRAME_BYTES_MAX);
+        new
+    }
+
+    /// What [`set_whole_frame_bytes_max`](Self::set_whole_frame_bytes_max) is without a call of it: for
+    /// receive buffers of 16 KiB.
+    pub const WHOLE_FRAME_BYTES_MAX: usize = 16 * 1024 - Header::BYTES_MAX;
+
+    /// From now on frames of at most this payload, in bytes, are handed out whole, once they are complete in
+    /// the receive buffer; longer ones in [pieces](Event::Piece), as their bytes come. To be called before
+    /// the first bytes are decoded.
+    ///
+    /// The receive buffer must hold this much and the longest header, 14 bytes, and no less than 139
+    /// bytes: control frames are always whole.
+    pub fn set_whole_frame_bytes_max(&mut self, bytes: usize) {
+        self.whole_frame_bytes_max = bytes;
+        self.whole_message_bytes_max = bytes.min(self.frame_bytes_max).min(self.message_bytes_max);
     }
 
     /// From now on the peer may compress messages, by an extension that was agreed on (RFC 7692). Those
     /// come in [pieces](Event::Piece), however short they are, that say so. The limits are on what comes
     /// over the wire, which may be [longer](compressed_bytes_max) than
-    /// [`message_bytes_max`](Config::message_bytes_max), and nothing is known of the text: both are for the
+    /// [`message_bytes_max`](EngineConfig::message_bytes_max), and nothing is known of the text: both are for the
     /// caller to see to, whose it is to decompress them.
     pub const fn expect_compressed(&mut self) {
         self.peer_compresses = true;

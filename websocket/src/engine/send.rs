@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::{Control, State};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, mask};
-use crate::{Config, Error, Kind, Limit, Misuse, Part};
+use crate::{EngineConfig, Error, Kind, Limit, Misuse, Part};
 
 /// Turns messages into the bytes that are sent to the peer.
 ///
@@ -16,7 +16,7 @@ use crate::{Config, Error, Kind, Limit, Misuse, Part};
 ///
 /// Frames are to be written in the order of the calls, those of
 /// [`poll_control`](Self::poll_control) included. What is encoded and not yet
-/// [written](Self::handle_written) counts towards [`queue_bytes_max`](Config::queue_bytes_max).
+/// [written](Self::handle_written) counts towards [`queue_bytes_max`](EngineConfig::queue_bytes_max).
 ///
 /// ```
 /// use std::time::Instant;
@@ -46,7 +46,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(config: &Config, fill_random: Option<fn(&mut [u8])>) -> Self {
+    pub(super) fn new(config: &EngineConfig, fill_random: Option<fn(&mut [u8])>) -> Self {
         Self {
             keys: fill_random.map(|fill_random| Box::new(Keys::new(fill_random))),
             within_message: false,

@@ -21,8 +21,7 @@ pub struct Offer<'a> {
     pub protocols: &'a [&'a str],
     /// Others, `Origin` or `Authorization` for example.
     pub headers: &'a [(&'a str, &'a str)],
-    /// Compression. [`connect`](crate::stream::connect) puts here what its
-    /// [config](crate::Config::deflate) says.
+    /// Compression, and how messages are compressed if the server agrees. Default none.
     #[cfg(feature = "deflate")]
     pub deflate: Option<Deflate>,
 }

@@ -22,7 +22,7 @@ use crate::frame::Header;
 use crate::handshake::{
     HandshakeError, Key, Offer, Origins, Refusal, Request, Response, Upgrade, respond,
 };
-use crate::{Config, Engine};
+use crate::{Config, Engine, HandshakeConfig};
 
 /// How much a client may send behind a request that is refused, and still be sure to see the answer: what
 /// comes is thrown away.
@@ -51,7 +51,7 @@ pub async fn accept<R: Runtime, S: ByteStream>(
 ///
 /// # Errors
 /// [`Error::NotUpgraded`]. [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if the server takes
-/// longer than [`handshake_timeout`](Config::handshake_timeout),
+/// longer than [`timeout`](HandshakeConfig::timeout),
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if it ends the stream, and the stream's own.
 /// [`Error::InvalidHeader`]: nothing was sent.
 ///
@@ -63,9 +63,8 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
     config: Config,
     offer: &Offer<'o>,
 ) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
-    let offer = &compression::offering(offer, &config);
     let (upgraded, protocol) = ask::<R, S>(stream, buffers, config, offer).await?;
-    let engine = Engine::client(upgraded.fitting(), R::now(), R::fill_random);
+    let engine = Engine::client(upgraded.config, R::now(), R::fill_random);
     Ok((upgraded.open::<R>(engine, false), protocol))
 }
 
@@ -99,7 +98,7 @@ async fn ask<'o, R: Runtime, S: ByteStream>(
     offer.encode(&key, &mut request)?;
 
     let pool = buffers.pool();
-    let head_bytes_max = config.head_bytes_max.min(pool.buf_bytes());
+    let head_bytes_max = config.handshake.head_bytes_max.min(pool.buf_bytes());
     let connection = stream.shutdown_handle();
     let exchange = async {
         let ((), request) = stream.write_all(request).await.into_result()?;
@@ -109,7 +108,7 @@ async fn ask<'o, R: Runtime, S: ByteStream>(
         })
         .await
     };
-    let (head, decoded) = timeout::<R, _>(config.handshake_timeout, &connection, exchange).await?;
+    let (head, decoded) = timeout::<R, _>(config.handshake.timeout, &connection, exchange).await?;
     decoded?;
     let decoded = Response::decode(&head, head_bytes_max)?;
     let (response, head_bytes) = decoded.ok_or(HandshakeError::Malformed)?;
@@ -162,7 +161,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     ///
     /// # Errors
     /// [`Error::Refused`] if the head is too large or malformed, or was begun and is not there within
-    /// [`handshake_timeout`](Config::handshake_timeout): the client was told.
+    /// [`timeout`](HandshakeConfig::timeout): the client was told.
     /// [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if nothing has come by then,
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the stream ends first, and the stream's own.
     ///
@@ -170,14 +169,14 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     /// The connection is dropped.
     pub async fn read(mut stream: S, buffers: &Buffers, config: Config) -> Result<Self, Error> {
         let pool = buffers.pool();
-        let head_bytes_max = config.head_bytes_max.min(pool.buf_bytes());
+        let head_bytes_max = config.handshake.head_bytes_max.min(pool.buf_bytes());
         let connection = stream.shutdown_handle();
         let has_begun = Cell::new(false);
         let reading = read_head(&mut stream, pool, |bytes| {
             has_begun.set(true);
             Request::decode(bytes, head_bytes_max).map(|head| head.map(|(_, bytes)| bytes))
         });
-        let Some(read) = unless_late::<R, _>(config.handshake_timeout, &connection, reading).await
+        let Some(read) = unless_late::<R, _>(config.handshake.timeout, &connection, reading).await
         else {
             if !has_begun.get() {
                 return Err(Error::Io(io::ErrorKind::TimedOut.into()));
@@ -185,7 +184,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
             let mut response = Vec::new();
             Refusal::Late.encode(&mut response);
             // Who does not wait for the answer need not have it.
-            let _ = end::<R, _>(stream, response, config.handshake_timeout, pool).await;
+            let _ = end::<R, _>(stream, response, config.handshake.timeout, pool).await;
             return Err(Refusal::Late.into());
         };
         let (head, decoded) = read?;
@@ -220,7 +219,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         headers: &[(&str, &str)],
     ) -> Result<WebSocket<S>, Error> {
         let upgraded = self.answer(origins, protocol, headers, compression::agree).await?;
-        let engine = Engine::server(upgraded.fitting(), R::now());
+        let engine = Engine::server(upgraded.config, R::now());
         Ok(upgraded.open::<R>(engine, true))
     }
 
@@ -257,7 +256,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
         };
         let connection = self.stream.shutdown_handle();
         let writing = self.stream.write_all(response);
-        let written = timeout::<R, _>(self.config.handshake_timeout, &connection, writing).await;
+        let written = timeout::<R, _>(self.config.handshake.timeout, &connection, writing).await;
         self.buffers.give(written.into_result()?.1);
 
         let Self { stream, head, buffers, config, .. } = self;
@@ -298,7 +297,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
     ) -> Result<(usize, Option<Agreed>), Error> {
         let (request, head_bytes) = self.decoded();
         let mut upgrade = request.upgrade(origins)?;
-        let agreed = agree(&mut upgrade, &self.config);
+        let agreed = agree(&mut upgrade, &self.config.handshake);
         upgrade.accept(protocol, headers, response)?;
         Ok((head_bytes, agreed))
     }
@@ -322,7 +321,7 @@ impl<R: Runtime, S: ByteStream> Pending<R, S> {
 
     async fn end(self, response: Vec<u8>) -> io::Result<()> {
         let Self { stream, buffers, config, .. } = self;
-        end::<R, _>(stream, response, config.handshake_timeout, buffers.pool()).await
+        end::<R, _>(stream, response, config.handshake.timeout, buffers.pool()).await
     }
 
     fn decoded(&self) -> (Request<'_>, usize) {
@@ -406,13 +405,8 @@ async fn read_head<E>(
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Frames that do not fit the pool's buffers come in pieces.
-fn fitting(config: Config, pool: &Pool) -> Config {
-    Config { whole_frame_bytes_max: pool.buf_bytes() - Header::BYTES_MAX, ..config }
-}
-
 /// What agrees to compression, or does not.
-type Agree = fn(&mut Upgrade<'_>, &Config) -> Option<Agreed>;
+type Agree = fn(&mut Upgrade<'_>, &HandshakeConfig) -> Option<Agreed>;
 
 /// A connection whose opening handshake is done: [`upgrade`] and [`Pending::upgrade`] give it to whoever
 /// speaks the protocol from there on.
@@ -435,17 +429,15 @@ impl<S: ByteStream> Upgraded<S> {
         &self.head[self.head_bytes..]
     }
 
-    fn fitting(&self) -> Config {
-        fitting(self.config, self.buffers.pool())
-    }
-
     fn open<R: Runtime>(self, engine: Engine, is_server: bool) -> WebSocket<S> {
         let Self { stream, head, head_bytes, agreed, buffers, config } = self;
         let Engine { mut receiver, sender, control } = engine;
+        // Frames that do not fit the pool's buffers come in pieces.
+        receiver.set_whole_frame_bytes_max(buffers.pool().buf_bytes() - Header::BYTES_MAX);
         let account = buffers.account();
         let (inflation, deflation) = agreed.map_or((None, None), |agreed| {
             receiver.expect_compressed();
-            let (inflation, deflation) = agreed.open(is_server, &config, &buffers, &account);
+            let (inflation, deflation) = agreed.open(is_server, &config.engine, &buffers, &account);
             (Some(inflation), Some(deflation))
         });
         let connection = stream.shutdown_handle();

@@ -116,7 +116,7 @@ impl<H: OwnedRead> Incoming<H> {
     /// That is for messages of more than [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes, unless
     /// the buffer is more than four times as large. Once moved out, a message is no longer reserved in the
     /// [budget](super::Buffers::new); once queued, it is again, and counts towards
-    /// [`queue_bytes_max`](crate::Config::queue_bytes_max).
+    /// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
     ///
     /// # Errors
     /// As for [`receive`](Self::receive).

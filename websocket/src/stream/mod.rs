@@ -108,7 +108,7 @@ pub enum Received<'a> {
 
 impl<S: ByteStream> WebSocket<S> {
     /// Closes the connection: sends what is queued and then the close frame, and waits for the
-    /// peer's; at no step of that for longer than [`close_timeout`](crate::Config::close_timeout).
+    /// peer's; at no step of that for longer than [`close_timeout`](crate::StreamConfig::close_timeout).
     /// Messages that come meanwhile are thrown away.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use owned_io::MemoryAccount;
 use super::Buffers;
 use super::assembly::Assembly;
 use crate::handshake::{Offer, Response, Upgrade};
-use crate::{Config, Error, Kind, Part};
+use crate::{EngineConfig, Error, HandshakeConfig, Kind, Part};
 
 pub(super) enum Agreed {}
 pub(super) enum Inflation {}
@@ -18,12 +18,8 @@ pub(super) enum Inflated {
     Some { consumed: usize, is_out_of_memory: bool },
 }
 
-pub(super) const fn agree(_: &mut Upgrade<'_>, _: &Config) -> Option<Agreed> {
+pub(super) const fn agree(_: &mut Upgrade<'_>, _: &HandshakeConfig) -> Option<Agreed> {
     None
-}
-
-pub(super) const fn offering<'o>(offer: &Offer<'o>, _: &Config) -> Offer<'o> {
-    *offer
 }
 
 pub(super) const fn agreed(_: &Response<'_>, _: &Offer<'_>) -> Option<Agreed> {
@@ -34,7 +30,7 @@ impl Agreed {
     pub(super) fn open(
         self,
         _: bool,
-        _: &Config,
+        _: &EngineConfig,
         _: &Buffers,
         _: &MemoryAccount,
     ) -> (Box<Inflation>, Box<Deflation>) {

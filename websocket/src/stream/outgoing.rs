@@ -16,7 +16,7 @@ use crate::{CloseFrame, Limit, Part};
 ///
 /// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), as many in one
 /// write as there are. What is queued and not yet written is bounded by
-/// [`queue_bytes_max`](crate::Config::queue_bytes_max).
+/// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
 ///
 /// # Cancellation
 ///
@@ -26,7 +26,7 @@ use crate::{CloseFrame, Limit, Part};
 /// # A peer that does not read
 ///
 /// A connection fails whose peer takes nothing of what is written for longer than
-/// [`write_timeout`](crate::Config::write_timeout), while either half is waited for. To bound how long
+/// [`write_timeout`](crate::StreamConfig::write_timeout), while either half is waited for. To bound how long
 /// a flush may take altogether, use [`owned_io::timeout`] with the
 /// [`shutdown_handle`](Self::shutdown_handle).
 pub struct Outgoing {
@@ -158,7 +158,7 @@ impl Outgoing {
     }
 
     /// Queues a ping; one that still waits is replaced. The peer answers it, which is not told:
-    /// [`ping_interval`](crate::Config::ping_interval) is for finding out whether it is there.
+    /// [`ping_interval`](crate::StreamConfig::ping_interval) is for finding out whether it is there.
     ///
     /// # Errors
     /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) above 125 bytes.

@@ -79,6 +79,13 @@ impl Reader {
         Self { engine: engine(role, config), buf: Vec::new(), assembled: None, got: Vec::new() }
     }
 
+    /// One whose engine hands out frames of at most this payload whole.
+    pub(crate) fn whole_up_to(role: Role, whole_frame_bytes_max: usize) -> Self {
+        let mut new = Self::new(role, Config::default());
+        new.engine.receiver.set_whole_frame_bytes_max(whole_frame_bytes_max);
+        new
+    }
+
     /// Decodes all there is to decode once `bytes` have come.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.buf.extend_from_slice(bytes);

@@ -11,7 +11,7 @@ use owned_io_websocket::{Config, Engine, Kind, Part};
 
 pub(crate) fn owned_io(len: usize, messages: usize) -> impl FnMut() -> usize {
     let mut config = Config::default();
-    config.queue_bytes_max = usize::MAX;
+    config.engine.queue_bytes_max = usize::MAX;
     let Engine { mut sender, control, .. } = Engine::server(config, Instant::now());
     let mut connection = Connection::new(&Wire { bytes: Vec::new(), tally: Tally::default() });
     let (payload, mut queue) = (vec![b'a'; len], Vec::new());

@@ -40,13 +40,12 @@ impl Buffer {
 
 /// Every message whole, in a receive buffer that holds a chunk behind the start of one.
 pub(crate) fn whole(wire: &Wire) -> impl FnMut(&mut Tally) {
-    let mut config = Config::default();
-    let len = wire.tally.bytes / wire.tally.messages;
-    config.whole_frame_bytes_max = len.max(16 * 1024);
+    let whole_frame_bytes_max = (wire.tally.bytes / wire.tally.messages).max(16 * 1024);
     let now = Instant::now(); // the codec alone is measured, not the clock
-    let Engine { mut receiver, control, .. } = Engine::server(config, now);
+    let Engine { mut receiver, control, .. } = Engine::server(Config::default(), now);
+    receiver.set_whole_frame_bytes_max(whole_frame_bytes_max);
     let (mut connection, expected) = (Connection::new(wire), wire.tally.messages);
-    let mut buffer = Buffer::new(config.whole_frame_bytes_max + CHUNK_BYTES);
+    let mut buffer = Buffer::new(whole_frame_bytes_max + CHUNK_BYTES);
     move |tally| {
         while tally.messages < expected {
             let buf = &mut buffer.bytes[buffer.start..buffer.end];

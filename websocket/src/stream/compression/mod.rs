@@ -14,9 +14,9 @@ pub(in crate::stream) use spare::Spare;
 use owned_io::MemoryAccount;
 
 use super::Buffers;
-use crate::Config;
 use crate::deflate::{Agreement, Deflate, Side};
 use crate::handshake::{Offer, Response, Upgrade};
+use crate::{EngineConfig, HandshakeConfig};
 
 /// What both sides agreed on, and how we go about it.
 pub(in crate::stream) struct Agreed {
@@ -25,15 +25,13 @@ pub(in crate::stream) struct Agreed {
 }
 
 /// Agrees to what the client offers, if there is anything to agree to.
-pub(in crate::stream) fn agree(upgrade: &mut Upgrade<'_>, config: &Config) -> Option<Agreed> {
+pub(in crate::stream) fn agree(
+    upgrade: &mut Upgrade<'_>,
+    config: &HandshakeConfig,
+) -> Option<Agreed> {
     let deflate = config.deflate?;
     let agreement = upgrade.agree_to_deflate(&deflate)?;
     Some(Agreed { deflate, agreement })
-}
-
-/// The offer, with compression if the config has it.
-pub(in crate::stream) fn offering<'o>(offer: &Offer<'o>, config: &Config) -> Offer<'o> {
-    Offer { deflate: config.deflate, ..*offer }
 }
 
 /// What the server agreed to, by a response that was checked.
@@ -47,7 +45,7 @@ impl Agreed {
     pub(in crate::stream) fn open(
         self,
         is_server: bool,
-        config: &Config,
+        config: &EngineConfig,
         buffers: &Buffers,
         account: &MemoryAccount,
     ) -> (Box<Inflation>, Box<Deflation>) {
