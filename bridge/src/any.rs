@@ -5,7 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 use owned_io::OwnedRead;
 use owned_io_websocket::stream::{Error, Message, Received, Unsent};
-use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseFrame, Part};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseFrame, Part, ProtocolError};
 
 use crate::{Incoming, Outgoing};
 
@@ -49,12 +49,12 @@ impl<H: OwnedRead> AnyIncoming for Incoming<H> {
 
 impl AnyOutgoing for Outgoing {
     #[inline(always)]
-    fn write(&mut self, message: Message<'_>) -> Result<(), owned_io_websocket::Error> {
+    fn write(&mut self, message: Message<'_>) -> Result<(), ProtocolError> {
         Self::write(self, message)
     }
 
     #[inline(always)]
-    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), owned_io_websocket::Error> {
+    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), ProtocolError> {
         Self::write_part(self, part, payload)
     }
 
@@ -74,10 +74,7 @@ impl AnyOutgoing for Outgoing {
     }
 
     #[inline(always)]
-    fn wait_for_room(
-        &mut self,
-        error: owned_io_websocket::Error,
-    ) -> impl Future<Output = Result<(), Error>> {
+    fn wait_for_room(&mut self, error: ProtocolError) -> impl Future<Output = Result<(), Error>> {
         Self::wait_for_room(self, error)
     }
 

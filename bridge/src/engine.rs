@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use owned_io::coop;
 use owned_io_websocket::frame::{Header, Opcode};
-use owned_io_websocket::{CloseCode, CloseFrame, EngineConfig, Error, Kind, Limit, Misuse, Part};
+use owned_io_websocket::{
+    CloseCode, CloseFrame, EngineConfig, Kind, Limit, Misuse, Part, ProtocolError,
+};
 use tungstenite::protocol::frame::coding::OpCode;
 use tungstenite::protocol::frame::{CloseFrame as TheirCloseFrame, Frame, FrameHeader};
 use tungstenite::protocol::{Role, WebSocketConfig};
@@ -53,7 +55,7 @@ pub(crate) enum Next {
     /// The closing handshake is done, but for what is queued; and with the peer's close frame, if that has
     /// just come.
     Closed(Option<PeerClose>),
-    Failed(Error),
+    Failed(ProtocolError),
 }
 
 impl Engine {
@@ -137,7 +139,7 @@ impl Engine {
     }
 
     /// Queues a frame of a message.
-    pub(crate) fn write(&mut self, part: Part, payload: Bytes) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, part: Part, payload: Bytes) -> Result<(), ProtocolError> {
         match (part, self.is_within_message) {
             (Part::Whole(_) | Part::First(_), true) => Err(Misuse::MessageWithinMessage.into()),
             (Part::Middle | Part::Last, false) => Err(Misuse::ContinuationWithoutStart.into()),
@@ -151,7 +153,7 @@ impl Engine {
     }
 
     /// Queues a ping.
-    pub(crate) fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
+    pub(crate) fn ping(&mut self, payload: &[u8]) -> Result<(), ProtocolError> {
         if payload.len() > CONTROL_PAYLOAD_BYTES_MAX {
             return Err(Misuse::LongControlFrame.into());
         }
@@ -185,7 +187,7 @@ impl Engine {
         (self.queued_bytes, self.has_replies) = (0, false);
     }
 
-    fn queue(&mut self, opcode: Opcode, fin: bool, payload: Bytes) -> Result<(), Error> {
+    fn queue(&mut self, opcode: Opcode, fin: bool, payload: Bytes) -> Result<(), ProtocolError> {
         let key = (self.role == Role::Client).then_some([0; 4]); // it draws another, as long
         let payload_bytes = payload.len() as u64;
         let header = Header { fin, compressed: false, opcode, key, payload_bytes };
@@ -194,7 +196,7 @@ impl Engine {
         let max = self.config.queue_bytes_max;
         if queued_bytes > max {
             let (limit, max, got) = (Limit::Queue, max as u64, queued_bytes as u64);
-            return Err(Error::Limit { limit, max, got });
+            return Err(ProtocolError::Limit { limit, max, got });
         }
         self.memory.reserve_queued(queued_bytes)?;
         consume(payload.len());

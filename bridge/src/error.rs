@@ -2,9 +2,9 @@
 
 use std::io;
 
-use owned_io_websocket::{EngineConfig, Error, Limit, Misuse, Violation};
+use owned_io_websocket::{EngineConfig, Limit, Misuse, ProtocolError, Violation};
 use tungstenite::Error as Theirs;
-use tungstenite::error::{CapacityError, ProtocolError};
+use tungstenite::error::{CapacityError, ProtocolError as Violated};
 
 /// What an error of tungstenite says.
 pub(crate) enum Meaning {
@@ -13,7 +13,7 @@ pub(crate) enum Meaning {
     /// The closing handshake is done, or the connection has failed before.
     Closed,
     /// The connection has failed, or what was asked for is refused.
-    Error(Error),
+    Error(ProtocolError),
 }
 
 impl Meaning {
@@ -23,16 +23,16 @@ impl Meaning {
                 return Self::WouldBlock;
             }
             Theirs::ConnectionClosed | Theirs::AlreadyClosed => return Self::Closed,
-            Theirs::Protocol(ProtocolError::ReceivedAfterClosing) => return Self::Closed,
-            Theirs::Protocol(ProtocolError::SendAfterClosing) => Misuse::SentAfterClose.into(),
+            Theirs::Protocol(Violated::ReceivedAfterClosing) => return Self::Closed,
+            Theirs::Protocol(Violated::SendAfterClosing) => Misuse::SentAfterClose.into(),
             Theirs::Protocol(error) => violation(error).into(),
             Theirs::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
                 // Where the two are the same, a frame that is too long is a message that is.
                 let is_message = *max_size == config.message_bytes_max;
                 let limit = if is_message { Limit::Message } else { Limit::Frame };
-                Error::Limit { limit, max: *max_size as u64, got: *size as u64 }
+                ProtocolError::Limit { limit, max: *max_size as u64, got: *size as u64 }
             }
-            Theirs::WriteBufferFull(message) => Error::Limit {
+            Theirs::WriteBufferFull(message) => ProtocolError::Limit {
                 limit: Limit::Queue,
                 max: config.queue_bytes_max as u64,
                 got: message.len() as u64,
@@ -43,20 +43,20 @@ impl Meaning {
     }
 }
 
-fn violation(error: &ProtocolError) -> Violation {
+fn violation(error: &Violated) -> Violation {
     match error {
-        ProtocolError::NonZeroReservedBits => Violation::ReservedBits,
-        ProtocolError::UnmaskedFrameFromClient => Violation::NotMasked,
-        ProtocolError::MaskedFrameFromServer => Violation::Masked,
-        ProtocolError::FragmentedControlFrame => Violation::FragmentedControlFrame,
-        ProtocolError::ControlFrameTooBig => Violation::LongControlFrame,
-        ProtocolError::UnknownControlFrameType(_)
-        | ProtocolError::UnknownDataFrameType(_)
-        | ProtocolError::InvalidOpcode(_) => Violation::ReservedOpcode,
-        ProtocolError::UnexpectedContinueFrame => Violation::ContinuationWithoutStart,
-        ProtocolError::ExpectedFragment(_) => Violation::MessageWithinMessage,
-        ProtocolError::ResetWithoutClosingHandshake => Violation::EndedWithoutClose,
-        ProtocolError::InvalidCloseSequence => Violation::TruncatedCloseCode,
+        Violated::NonZeroReservedBits => Violation::ReservedBits,
+        Violated::UnmaskedFrameFromClient => Violation::NotMasked,
+        Violated::MaskedFrameFromServer => Violation::Masked,
+        Violated::FragmentedControlFrame => Violation::FragmentedControlFrame,
+        Violated::ControlFrameTooBig => Violation::LongControlFrame,
+        Violated::UnknownControlFrameType(_)
+        | Violated::UnknownDataFrameType(_)
+        | Violated::InvalidOpcode(_) => Violation::ReservedOpcode,
+        Violated::UnexpectedContinueFrame => Violation::ContinuationWithoutStart,
+        Violated::ExpectedFragment(_) => Violation::MessageWithinMessage,
+        Violated::ResetWithoutClosingHandshake => Violation::EndedWithoutClose,
+        Violated::InvalidCloseSequence => Violation::TruncatedCloseCode,
         other => unreachable!("of a handshake, or of a frame that was not read: {other}"),
     }
 }

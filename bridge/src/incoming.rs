@@ -7,7 +7,7 @@ use std::rc::Rc;
 use owned_io::backend::Half;
 use owned_io::{BufResult, OwnedRead, Pool, Spare};
 use owned_io_websocket::stream::{Error, Message, Received};
-use owned_io_websocket::{CloseFrame, Error as Protocol, Violation};
+use owned_io_websocket::{CloseFrame, ProtocolError, Violation};
 use tungstenite::Message as Theirs;
 
 use crate::engine::{Next, PeerClose};
@@ -42,7 +42,7 @@ pub struct Incoming<H> {
 enum Phase {
     Open,
     /// Nothing is read any more, for this reason: none after a closing handshake.
-    Over(Option<Protocol>),
+    Over(Option<ProtocolError>),
 }
 
 impl<H: OwnedRead> Incoming<H> {

@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use owned_io::{MemoryAccount, MemoryBudget, Reservation};
-use owned_io_websocket::{EngineConfig, Error, Limit};
+use owned_io_websocket::{EngineConfig, Limit, ProtocolError};
 
 use crate::progress::Progress;
 use crate::shared::Sleep;
@@ -59,7 +59,7 @@ impl Memory {
 
     /// Reserves what the frames may take that have begun: to be called before tungstenite sees them. What
     /// exceeds the limits it refuses by itself.
-    pub(crate) fn reserve_received(&mut self, progress: &Progress) -> Result<(), Error> {
+    pub(crate) fn reserve_received(&mut self, progress: &Progress) -> Result<(), ProtocolError> {
         let within = |bytes: u64, max: usize| usize::try_from(bytes).ok().filter(|n| *n <= max);
         let frame = within(progress.frame_bytes_longest(), self.config.frame_bytes_max);
         self.frame_bytes_longest = self.frame_bytes_longest.max(frame.unwrap_or(0));
@@ -74,7 +74,7 @@ impl Memory {
     }
 
     /// Reserves what it takes to have so many bytes queued.
-    pub(crate) fn reserve_queued(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn reserve_queued(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         let before = (self.queued_bytes_longest, self.queued_bytes);
         self.queued_bytes_longest = self.queued_bytes_longest.max(bytes);
         self.queued_bytes = bytes;
@@ -123,9 +123,9 @@ impl Memory {
         }))
     }
 
-    pub(crate) fn out_of_memory(&self) -> Error {
+    pub(crate) fn out_of_memory(&self) -> ProtocolError {
         let (max, got) = (self.account().bytes_max() as u64, self.needed() as u64);
-        Error::Limit { limit: Limit::Memory, max, got }
+        ProtocolError::Limit { limit: Limit::Memory, max, got }
     }
 
     fn needed(&self) -> usize {
@@ -141,7 +141,7 @@ impl Memory {
         .fold(0, usize::saturating_add)
     }
 
-    fn reserve(&mut self) -> Result<(), Error> {
+    fn reserve(&mut self) -> Result<(), ProtocolError> {
         let needed = self.needed();
         if needed != self.reservation.bytes() {
             self.reservation.resize(needed).map_err(|_| self.out_of_memory())?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use owned_io::ShutdownHandle;
 use owned_io::backend::Half;
 use owned_io_websocket::stream::{Error, Message, Unsent};
-use owned_io_websocket::{CloseFrame, Error as Protocol, Limit, Part};
+use owned_io_websocket::{CloseFrame, Limit, Part, ProtocolError};
 
 use crate::Work;
 use crate::shared::Shared;
@@ -42,7 +42,7 @@ impl Outgoing {
     /// [`Limit::Queue`], [`Limit::Memory`], [`Misuse::SentAfterClose`](owned_io_websocket::Misuse::SentAfterClose), and
     /// [`Misuse::MessageWithinMessage`](owned_io_websocket::Misuse::MessageWithinMessage) after a
     /// [part](Self::write_part). Nothing was queued, and nothing has changed.
-    pub fn write(&mut self, message: Message<'_>) -> Result<(), Protocol> {
+    pub fn write(&mut self, message: Message<'_>) -> Result<(), ProtocolError> {
         self.write_part(Part::Whole(message.kind()), message.as_bytes())
     }
 
@@ -51,7 +51,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// As for [`write`](Self::write), and the other misuses of parts.
-    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), Protocol> {
+    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), ProtocolError> {
         self.shared.write(part, Bytes::copy_from_slice(payload))
     }
 
@@ -74,7 +74,7 @@ impl Outgoing {
     pub async fn flush(&mut self) -> Result<(), Error> {
         let flushed = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
         flushed.map_err(|error| match self.shared.failure() {
-            Some(failure @ Protocol::Timeout(_)) => failure.into(),
+            Some(failure @ ProtocolError::Timeout(_)) => failure.into(),
             _ => error.into(),
         })
     }
@@ -89,7 +89,7 @@ impl Outgoing {
     /// The message is queued or not; otherwise safe, see the [type](Self#cancellation).
     pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
         match self.write(message) {
-            Err(Protocol::Limit { limit: Limit::Queue | Limit::Memory, .. }) => {
+            Err(ProtocolError::Limit { limit: Limit::Queue | Limit::Memory, .. }) => {
                 self.flush().await?;
                 self.write(message)?;
             }
@@ -105,9 +105,9 @@ impl Outgoing {
     ///
     /// # Cancellation
     /// As for [`flush`](Self::flush).
-    pub async fn wait_for_room(&mut self, error: Protocol) -> Result<(), Error> {
+    pub async fn wait_for_room(&mut self, error: ProtocolError) -> Result<(), Error> {
         match error {
-            Protocol::Limit { limit: Limit::Queue | Limit::Memory, .. }
+            ProtocolError::Limit { limit: Limit::Queue | Limit::Memory, .. }
                 if self.queued_bytes() > 0 =>
             {
                 self.flush().await
@@ -121,7 +121,7 @@ impl Outgoing {
     /// # Errors
     /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) above 125 bytes, and as for
     /// [`write`](Self::write).
-    pub fn ping(&mut self, payload: &[u8]) -> Result<(), Protocol> {
+    pub fn ping(&mut self, payload: &[u8]) -> Result<(), ProtocolError> {
         self.shared.ping(payload)
     }
 
@@ -162,7 +162,7 @@ impl Outgoing {
         CloseHandle { connection: Rc::downgrade(&self.shared) }
     }
 
-    pub(crate) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), Protocol> {
+    pub(crate) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), ProtocolError> {
         self.shared.begin_close(frame)
     }
 }
@@ -180,7 +180,7 @@ impl CloseHandle {
     /// # Errors
     /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) if the reason is above 123
     /// bytes.
-    pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), Protocol> {
+    pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), ProtocolError> {
         self.connection.upgrade().map_or(Ok(()), |connection| connection.begin_close(frame))
     }
 }

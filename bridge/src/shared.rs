@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use owned_io::backend::{Broken, Half};
 use owned_io::{MemoryAccount, OwnedWrite, Runtime, ShutdownHandle, coop};
-use owned_io_websocket::{CloseFrame, Error, Misuse, Part, StreamConfig, Timeout};
+use owned_io_websocket::{CloseFrame, Misuse, Part, ProtocolError, StreamConfig, Timeout};
 
 use crate::engine::{Engine, Next};
 use crate::progress::Progress;
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     sleep: fn(Duration) -> Sleep,
     close: Cell<Close>,
     /// Why the connection failed.
-    failure: Cell<Option<Error>>,
+    failure: Cell<Option<ProtocolError>>,
     /// Why nothing can be written any more.
     broken: Cell<Option<Broken>>,
     write_alarm: RefCell<Option<Sleep>>,
@@ -149,13 +149,13 @@ impl Shared {
     }
 
     /// Queues a frame of a message.
-    pub(crate) fn write(&self, part: Part, payload: Bytes) -> Result<(), Error> {
+    pub(crate) fn write(&self, part: Part, payload: Bytes) -> Result<(), ProtocolError> {
         self.check_open()?;
         self.engine.borrow_mut().write(part, payload)
     }
 
     /// Queues a ping.
-    pub(crate) fn ping(&self, payload: &[u8]) -> Result<(), Error> {
+    pub(crate) fn ping(&self, payload: &[u8]) -> Result<(), ProtocolError> {
         self.check_open()?;
         self.engine.borrow_mut().ping(payload)
     }
@@ -169,7 +169,7 @@ impl Shared {
         self.engine.borrow().sync().work()
     }
 
-    pub(crate) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), Error> {
+    pub(crate) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), ProtocolError> {
         if frame.reason.len() > CloseFrame::REASON_BYTES_MAX {
             return Err(Misuse::LongControlFrame.into());
         }
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// The connection has failed: the peer is told why, if there is something to tell.
-    pub(crate) fn fail(&self, failure: Error) {
+    pub(crate) fn fail(&self, failure: ProtocolError) {
         if self.failure.replace(Some(failure)).is_none() {
             if let Some(code) = failure.close_code() {
                 self.queue_close(CloseFrame { code: Some(code), reason: "" });
@@ -212,7 +212,7 @@ impl Shared {
         }
     }
 
-    pub(crate) const fn failure(&self) -> Option<Error> {
+    pub(crate) const fn failure(&self) -> Option<ProtocolError> {
         self.failure.get()
     }
 
@@ -275,7 +275,7 @@ impl Shared {
         operation.poll(cx) // which ends by that
     }
 
-    fn check_open(&self) -> Result<(), Error> {
+    fn check_open(&self) -> Result<(), ProtocolError> {
         match (self.failure.get(), self.close.get()) {
             (None, Close::No) => Ok(()),
             _ => Err(Misuse::SentAfterClose.into()),
@@ -335,7 +335,7 @@ impl Shared {
             ready!(sleep.as_mut().poll(&mut Context::from_waker(&waker)));
             *alarm = None;
             if (self.now)() >= due {
-                self.fail(Error::Timeout(Timeout::Message));
+                self.fail(ProtocolError::Timeout(Timeout::Message));
                 return Poll::Ready(());
             }
         }
@@ -386,7 +386,7 @@ impl Shared {
 
     fn time_out(&self, timeout: Timeout) {
         if self.failure.get().is_none() {
-            self.failure.set(Some(Error::Timeout(timeout)));
+            self.failure.set(Some(ProtocolError::Timeout(timeout)));
         }
         self.abort_late(timeout);
     }

@@ -64,7 +64,10 @@ fn echo(mut socket: Bridge) -> JoinHandle<Result<usize, Error>> {
 }
 
 fn is_out_of_memory(error: &Error) -> bool {
-    matches!(error, Error::Protocol(owned_io_websocket::Error::Limit { limit: Limit::Memory, .. }))
+    matches!(
+        error,
+        Error::Protocol(owned_io_websocket::ProtocolError::Limit { limit: Limit::Memory, .. })
+    )
 }
 
 const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
-use owned_io_websocket::{Config, Decoded, Engine, Error, Event, Violation};
+use owned_io_websocket::{Config, Decoded, Engine, ProtocolError, Event, Violation};
 use tungstenite::Message;
 use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
 
@@ -50,11 +50,11 @@ fuzz_target!(|input: &[u8]| {
     match failure {
         None => assert_eq!(ours, theirs),
         // Which it takes for lengths like others.
-        Some(Error::Peer(Violation::LengthNotMinimal | Violation::LongControlFrame)) => {
+        Some(ProtocolError::Peer(Violation::LengthNotMinimal | Violation::LongControlFrame)) => {
             assert_eq!(ours, theirs[..ours.len()]);
         }
         // Which it answers without calling it an error, unless it sees another first.
-        Some(Error::Peer(Violation::ReservedCloseCode)) => {
+        Some(ProtocolError::Peer(Violation::ReservedCloseCode)) => {
             let (last, before) = theirs.split_last().unwrap();
             assert_eq!(before, ours);
             assert!(matches!(last, Got::Close | Got::Failed));
@@ -67,7 +67,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn ours(role: u8, wire: &[u8]) -> (Vec<Got>, Option<Error>) {
+fn ours(role: u8, wire: &[u8]) -> (Vec<Got>, Option<ProtocolError>) {
     let mut config = Config::default();
     config.engine.frame_bytes_max = FRAME_BYTES_MAX;
     config.engine.message_bytes_max = MESSAGE_BYTES_MAX;

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
-use owned_io_websocket::{Config, Decoded, Engine, Error, Event, Kind, Part, State};
+use owned_io_websocket::{Config, Decoded, Engine, ProtocolError, Event, Kind, Part, State};
 
 #[derive(Debug, PartialEq)]
 enum Got {
@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(one, other);
 });
 
-fn run(role: u8, size: usize, whole: usize, wire: &[u8]) -> (Vec<Got>, Option<Error>, Vec<u8>) {
+fn run(role: u8, size: usize, whole: usize, wire: &[u8]) -> (Vec<Got>, Option<ProtocolError>, Vec<u8>) {
     let mut config = Config::default();
     config.engine.frame_bytes_max = 1 << 16;
     config.engine.message_bytes_max = 1 << 17;
@@ -57,7 +57,7 @@ fn decode(
     buf: &mut Vec<u8>,
     assembled: &mut Vec<u8>,
     got: &mut Vec<Got>,
-) -> Result<(), Error> {
+) -> Result<(), ProtocolError> {
     let Engine { receiver, control, .. } = engine;
     loop {
         let Decoded { consumed, event } = receiver.decode(control, buf)?;

@@ -18,7 +18,7 @@ use owned_io_server::watch::Activity;
 use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
 use owned_io_websocket::handshake::{Key, Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
-use owned_io_websocket::{CloseCode, CloseFrame, Error as Protocol, Kind, Part, Timeout};
+use owned_io_websocket::{CloseCode, CloseFrame, Kind, Part, ProtocolError as Protocol, Timeout};
 
 /// How many, unless `SIM_SEEDS` says so.
 const SEEDS: u64 = 100;

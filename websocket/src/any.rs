@@ -42,13 +42,13 @@ pub trait AnyOutgoing {
     ///
     /// # Errors
     /// As for [`write_part`](Self::write_part).
-    fn write(&mut self, message: Message<'_>) -> Result<(), crate::Error>;
+    fn write(&mut self, message: Message<'_>) -> Result<(), crate::ProtocolError>;
 
     /// Queues a frame, a copy of it.
     ///
     /// # Errors
     /// A full queue, a connection that closes, or a part that does not go there.
-    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::Error>;
+    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError>;
 
     /// Queues a frame by reference.
     ///
@@ -63,7 +63,10 @@ pub trait AnyOutgoing {
     fn send(&mut self, message: Message<'_>) -> impl Future<Output = Result<(), Error>>;
 
     /// Waits until what was refused with `error` may be tried again.
-    fn wait_for_room(&mut self, error: crate::Error) -> impl Future<Output = Result<(), Error>>;
+    fn wait_for_room(
+        &mut self,
+        error: crate::ProtocolError,
+    ) -> impl Future<Output = Result<(), Error>>;
 
     /// Begins the closing handshake, and waits until the close frame is written.
     fn close(&mut self, frame: CloseFrame<'_>) -> impl Future<Output = Result<(), Error>>;
@@ -134,12 +137,12 @@ impl<H: OwnedRead> AnyIncoming for Incoming<H> {
 
 impl AnyOutgoing for Outgoing {
     #[inline(always)]
-    fn write(&mut self, message: Message<'_>) -> Result<(), crate::Error> {
+    fn write(&mut self, message: Message<'_>) -> Result<(), crate::ProtocolError> {
         Self::write(self, message)
     }
 
     #[inline(always)]
-    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::Error> {
+    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError> {
         Self::write_part(self, part, payload)
     }
 
@@ -159,7 +162,10 @@ impl AnyOutgoing for Outgoing {
     }
 
     #[inline(always)]
-    fn wait_for_room(&mut self, error: crate::Error) -> impl Future<Output = Result<(), Error>> {
+    fn wait_for_room(
+        &mut self,
+        error: crate::ProtocolError,
+    ) -> impl Future<Output = Result<(), Error>> {
         Self::wait_for_room(self, error)
     }
 

@@ -1,13 +1,13 @@
-//! [`Error`]: what went wrong, and whose fault it is.
+//! [`ProtocolError`]: what went wrong, and whose fault it is.
 
-use std::{error, fmt};
+use std::{error, fmt, io};
 
 use crate::CloseCode;
 
 /// Why the engine refused something. Says whose doing it was; holds no I/O error, and compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ProtocolError {
     /// The peer broke the protocol. The connection has failed.
     Peer(Violation),
     /// A limit of the [`Config`](crate::Config) would be exceeded: by the peer, and the connection
@@ -110,7 +110,7 @@ pub enum Misuse {
     NotMasked,
 }
 
-impl Error {
+impl ProtocolError {
     /// What a connection that fails for this reason is closed with; none if it does not fail, or if
     /// nothing is sent any more.
     pub const fn close_code(self) -> Option<CloseCode> {
@@ -132,22 +132,42 @@ impl Error {
     }
 }
 
-impl From<Violation> for Error {
+impl ProtocolError {
+    pub(crate) const fn io_kind(self) -> io::ErrorKind {
+        match self {
+            Self::Peer(Violation::EndedWithoutClose) => io::ErrorKind::UnexpectedEof,
+            Self::Peer(_) | Self::Limit { limit: Limit::Frame | Limit::Message, .. } => {
+                io::ErrorKind::InvalidData
+            }
+            Self::Limit { limit: Limit::Queue | Limit::Memory, .. } => io::ErrorKind::QuotaExceeded,
+            Self::Timeout(_) => io::ErrorKind::TimedOut,
+            Self::Misuse(_) => io::ErrorKind::InvalidInput,
+        }
+    }
+}
+
+impl From<ProtocolError> for io::Error {
+    fn from(error: ProtocolError) -> Self {
+        Self::new(error.io_kind(), error)
+    }
+}
+
+impl From<Violation> for ProtocolError {
     fn from(violation: Violation) -> Self {
         Self::Peer(violation)
     }
 }
 
-impl From<Misuse> for Error {
+impl From<Misuse> for ProtocolError {
     fn from(misuse: Misuse) -> Self {
         Self::Misuse(misuse)
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Peer(violation) => violation.fmt(f),
+            Self::Peer(_) => f.write_str("peer broke the protocol"),
             Self::Limit { limit, max, got } => {
                 let what = match limit {
                     Limit::Frame => "frame",
@@ -157,13 +177,28 @@ impl fmt::Display for Error {
                 };
                 write!(f, "{what} of {got} bytes exceeds the limit of {max}")
             }
-            Self::Timeout(timeout) => timeout.fmt(f),
-            Self::Misuse(misuse) => misuse.fmt(f),
+            Self::Timeout(_) => f.write_str("something took too long"),
+            Self::Misuse(_) => f.write_str("the protocol does not allow that"),
         }
     }
 }
 
-impl error::Error for Error {}
+impl error::Error for ProtocolError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Peer(violation) => Some(violation),
+            Self::Limit { .. } => None,
+            Self::Timeout(timeout) => Some(timeout),
+            Self::Misuse(misuse) => Some(misuse),
+        }
+    }
+}
+
+impl error::Error for Violation {}
+
+impl error::Error for Timeout {}
+
+impl error::Error for Misuse {}
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -217,13 +252,33 @@ mod tests {
 
     #[test]
     fn three_words_at_most() {
-        assert!(size_of::<Error>() <= 24);
+        assert!(size_of::<ProtocolError>() <= 24);
     }
 
     #[test]
     fn says_what_and_how_much() {
-        let error = Error::Limit { limit: Limit::Frame, max: 10, got: 1 << 63 };
+        let error = ProtocolError::Limit { limit: Limit::Frame, max: 10, got: 1 << 63 };
         let expected = "frame of 9223372036854775808 bytes exceeds the limit of 10";
         assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn each_level_says_its_own_and_the_source_the_rest() {
+        use std::error::Error;
+
+        let violation = ProtocolError::Peer(Violation::TextNotUtf8);
+        assert_eq!(violation.to_string(), "peer broke the protocol");
+        let source = violation.source().map(ToString::to_string);
+        assert_eq!(source.as_deref(), Some("peer sent text that is not utf-8"));
+        let limit = ProtocolError::Limit { limit: Limit::Frame, max: 10, got: 11 };
+        assert!(limit.source().is_none());
+    }
+
+    #[test]
+    fn becomes_an_io_error_that_keeps_it() {
+        let error = io::Error::from(ProtocolError::Timeout(Timeout::Pong));
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ProtocolError>());
+        assert_eq!(inner, Some(&ProtocolError::Timeout(Timeout::Pong)));
     }
 }

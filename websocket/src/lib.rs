@@ -18,5 +18,5 @@ pub use any::{AnyIncoming, AnyOutgoing, Extent};
 pub use close::{CloseCode, CloseFrame};
 pub use config::{Config, EngineConfig, HandshakeConfig, StreamConfig, compressed_bytes_max};
 pub use engine::{Control, Decoded, Engine, Event, Piece, Receiver, Sender, State};
-pub use error::{Error, Limit, Misuse, Timeout, Violation};
+pub use error::{Limit, Misuse, ProtocolError, Timeout, Violation};
 pub use message::{Kind, Part};

@@ -150,7 +150,8 @@ fn a_bomb_does_not_get_the_memory() {
                 while client.incoming.receive().await.is_ok_and(|message| message.is_some()) {}
             });
             let (max, got) = (BYTES_MAX as u64, BYTES_MAX as u64 + 1);
-            let expected = owned_io_websocket::Error::Limit { limit: Limit::Message, max, got };
+            let expected =
+                owned_io_websocket::ProtocolError::Limit { limit: Limit::Message, max, got };
             match server.incoming.receive().await {
                 Err(Error::Protocol(error)) => assert_eq!(error, expected),
                 other => panic!("{other:?}"),

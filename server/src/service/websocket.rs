@@ -224,7 +224,7 @@ async fn send(
 fn try_give_back<'m>(
     outgoing: &mut impl AnyOutgoing,
     message: Received<'m>,
-) -> Result<(), (owned_io_websocket::Error, Received<'m>)> {
+) -> Result<(), (owned_io_websocket::ProtocolError, Received<'m>)> {
     match message {
         Received::Borrowed(message) => {
             outgoing.write(message).map_err(|error| (error, Received::Borrowed(message)))
@@ -257,7 +257,10 @@ async fn drain(incoming: &mut impl AnyIncoming) -> Result<(), Error> {
 
 /// Whether it says that nothing can be sent because the connection is being closed, by either side.
 const fn is_closing(error: &Error) -> bool {
-    matches!(error, Error::Protocol(owned_io_websocket::Error::Misuse(Misuse::SentAfterClose)))
+    matches!(
+        error,
+        Error::Protocol(owned_io_websocket::ProtocolError::Misuse(Misuse::SentAfterClose))
+    )
 }
 
 #[cfg(test)]

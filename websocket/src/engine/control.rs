@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::clock::{Clock, Due};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Opcode};
-use crate::{CloseCode, CloseFrame, Error, Misuse, StreamConfig, Timeout, Violation};
+use crate::{CloseCode, CloseFrame, Misuse, ProtocolError, StreamConfig, Timeout, Violation};
 
 /// What the halves of a connection share: answers that are due, the closing handshake, the timers.
 ///
@@ -15,7 +15,7 @@ use crate::{CloseCode, CloseFrame, Error, Misuse, StreamConfig, Timeout, Violati
 ///
 /// Either side begins: [`close`](Self::close), or the peer's [`Event::Close`](super::Event::Close),
 /// which is answered with the same code. An error of the receiver and a timeout begin it too, with
-/// [the code of the error](Error::close_code), and wait for no answer. From then on data is refused,
+/// [the code of the error](ProtocolError::close_code), and wait for no answer. From then on data is refused,
 /// while the peer's may still come. Then, when all is written:
 ///
 /// - a server shuts the stream down once the state is [`Closed`](State::Closed);
@@ -30,7 +30,7 @@ pub struct Control {
     peer_closed: Cell<bool>,
     /// Whether nothing is to be sent any more, not even a close frame.
     ended: Cell<bool>,
-    failure: Cell<Option<Error>>,
+    failure: Cell<Option<ProtocolError>>,
     clock: Clock,
     pong: Slot,
     ping: Slot,
@@ -85,7 +85,7 @@ impl Control {
     }
 
     /// Why the connection failed, if it has.
-    pub fn failure(&self) -> Option<Error> {
+    pub fn failure(&self) -> Option<ProtocolError> {
         self.failure.get()
     }
 
@@ -94,7 +94,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Misuse::LongControlFrame`] above 125 bytes.
-    pub fn ping(&self, payload: &[u8]) -> Result<(), Error> {
+    pub fn ping(&self, payload: &[u8]) -> Result<(), ProtocolError> {
         self.ping.set(Payload::new(payload)?);
         self.due.set(true);
         Ok(())
@@ -106,7 +106,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Misuse::LongControlFrame`] if the reason is above 123 bytes.
-    pub fn close(&self, frame: CloseFrame<'_>, now: Instant) -> Result<(), Error> {
+    pub fn close(&self, frame: CloseFrame<'_>, now: Instant) -> Result<(), ProtocolError> {
         self.queue_close(Payload::close(frame)?);
         self.clock.set(now);
         Ok(())
@@ -147,7 +147,7 @@ impl Control {
     /// # Errors
     /// The [failure](Self::failure) of the connection, if it has failed;
     /// [`Violation::EndedWithoutClose`] if the peer's close frame did not come before.
-    pub fn handle_end(&self) -> Result<(), Error> {
+    pub fn handle_end(&self) -> Result<(), ProtocolError> {
         self.ended.set(true);
         if !self.peer_closed.get() && self.failure.get().is_none() {
             self.failure.set(Some(Violation::EndedWithoutClose.into()));
@@ -164,18 +164,18 @@ impl Control {
     /// Does what is due at `now`, which may be nothing: queues a ping, or fails the connection.
     ///
     /// # Errors
-    /// [`Error::Timeout`]. After [`Timeout::Pong`], [`Timeout::Idle`] and [`Timeout::Message`] a close
+    /// [`ProtocolError::Timeout`]. After [`Timeout::Pong`], [`Timeout::Idle`] and [`Timeout::Message`] a close
     /// frame is to be sent, after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to
     /// shut the stream down.
-    pub fn handle_timeout(&self, now: Instant) -> Result<(), Error> {
+    pub fn handle_timeout(&self, now: Instant) -> Result<(), ProtocolError> {
         match self.clock.handle_timeout(now) {
             None => Ok(()),
             Some(Due::Ping) => self.ping(b""),
             Some(Due::Timeout(timeout)) => {
                 self.ended.set(timeout == Timeout::Close);
-                self.fail(Error::Timeout(timeout));
+                self.fail(ProtocolError::Timeout(timeout));
                 self.clock.set(now);
-                Err(Error::Timeout(timeout))
+                Err(ProtocolError::Timeout(timeout))
             }
         }
     }
@@ -203,11 +203,11 @@ impl Control {
     }
 
     /// To be called when [that](Self::poll_write_timeout) is due.
-    pub(crate) fn handle_write_timeout(&self, now: Instant) -> Result<(), Error> {
+    pub(crate) fn handle_write_timeout(&self, now: Instant) -> Result<(), ProtocolError> {
         if self.clock.is_closing() {
             return self.handle_timeout(now);
         }
-        Err(self.fail(Error::Timeout(Timeout::Write)))
+        Err(self.fail(ProtocolError::Timeout(Timeout::Write)))
     }
 
     /// Whether something may be due earlier than before once bytes of the peer have come: the next ping,
@@ -242,7 +242,7 @@ impl Control {
     }
 
     /// The connection fails with `error`, unless it has failed before; says what with.
-    pub(crate) fn fail(&self, error: Error) -> Error {
+    pub(crate) fn fail(&self, error: ProtocolError) -> ProtocolError {
         let failure = self.failure.get().unwrap_or(error);
         self.failure.set(Some(failure));
         match failure.close_code() {

@@ -61,7 +61,7 @@ use crate::Config;
 /// }
 /// server.sender.poll_control(&server.control, &mut answer);
 /// assert_eq!(answer, b"\x81\x05hello\x8A\x06there?");
-/// # Ok::<(), owned_io_websocket::Error>(())
+/// # Ok::<(), owned_io_websocket::ProtocolError>(())
 /// ```
 #[derive(Debug)]
 pub struct Engine {

@@ -3,7 +3,9 @@ use std::ops::Range;
 use super::{Control, Decoded, Event, Piece};
 use crate::frame::{FIN, Header, LENGTH_16, MASKED, Opcode, mask, mask_is_ascii, rotated};
 use crate::utf8::{Utf8, unmask_text};
-use crate::{CloseFrame, EngineConfig, Error, Kind, Limit, Violation, compressed_bytes_max};
+use crate::{
+    CloseFrame, EngineConfig, Kind, Limit, ProtocolError, Violation, compressed_bytes_max,
+};
 
 /// Turns the bytes that the peer sends into events, in the buffer that they were read into.
 ///
@@ -33,7 +35,7 @@ use crate::{CloseFrame, EngineConfig, Error, Kind, Limit, Violation, compressed_
 ///     receiver.decode(&control, &mut message[at..])?;
 /// }
 /// assert_eq!(message, [1; 100_000]);
-/// # Ok::<(), owned_io_websocket::Error>(())
+/// # Ok::<(), owned_io_websocket::ProtocolError>(())
 /// ```
 #[derive(Debug)]
 pub struct Receiver {
@@ -71,7 +73,7 @@ enum Phase {
     Payload(Frame),
     /// The peer has closed. What comes after is thrown away (section 5.5.1).
     Closed,
-    Failed(Error),
+    Failed(ProtocolError),
 }
 
 /// A frame whose header is done with, and whose payload is not.
@@ -163,7 +165,7 @@ impl Receiver {
     /// unmasked already.
     ///
     /// # Errors
-    /// [`Error::Peer`] and [`Error::Limit`]. The connection has failed, the close frame that says why
+    /// [`ProtocolError::Peer`] and [`ProtocolError::Limit`]. The connection has failed, the close frame that says why
     /// is queued, and every later call says the same.
     ///
     /// # Panics
@@ -173,7 +175,7 @@ impl Receiver {
         &mut self,
         control: &Control,
         buf: &'b mut [u8],
-    ) -> Result<Decoded<'b>, Error> {
+    ) -> Result<Decoded<'b>, ProtocolError> {
         let Some(Whole { kind, key, payload }) = self.whole(buf) else {
             return self.decode_other(control, buf);
         };
@@ -244,7 +246,7 @@ impl Receiver {
         &mut self,
         control: &Control,
         buf: &'b mut [u8],
-    ) -> Result<Decoded<'b>, Error> {
+    ) -> Result<Decoded<'b>, ProtocolError> {
         let decoded = self.decode_frame(control, buf);
         let is_between = matches!(self.phase, Phase::Header) && self.message.is_none();
         control.handle_message(!is_between);
@@ -255,7 +257,7 @@ impl Receiver {
         &mut self,
         control: &Control,
         buf: &'b mut [u8],
-    ) -> Result<Decoded<'b>, Error> {
+    ) -> Result<Decoded<'b>, ProtocolError> {
         if !matches!(self.phase, Phase::Header | Phase::HeaderPart) {
             return self.decode_payload(control, buf, 0);
         }
@@ -276,7 +278,7 @@ impl Receiver {
 
     /// Checks a frame against the rules of section 5 and the limits, before any of its payload is
     /// looked at.
-    fn admit(&mut self, header: &Header) -> Result<Frame, Error> {
+    fn admit(&mut self, header: &Header) -> Result<Frame, ProtocolError> {
         match header.key {
             None if self.peer_masks => return Err(Violation::NotMasked.into()),
             Some(_) if !self.peer_masks => return Err(Violation::Masked.into()),
@@ -316,7 +318,7 @@ impl Receiver {
         control: &Control,
         buf: &'b mut [u8],
         start: usize,
-    ) -> Result<Decoded<'b>, Error> {
+    ) -> Result<Decoded<'b>, ProtocolError> {
         let mut frame = match self.phase {
             Phase::Payload(frame) => frame,
             Phase::Failed(error) => return Err(error),
@@ -387,7 +389,7 @@ impl Receiver {
         payload: &'b mut [u8],
         held: usize,
         key: Option<[u8; 4]>,
-    ) -> Result<Event<'b>, Error> {
+    ) -> Result<Event<'b>, ProtocolError> {
         control.handle_data();
         match kind {
             Kind::Binary => {
@@ -444,16 +446,16 @@ impl Receiver {
     }
 
     #[cold]
-    fn fail(&mut self, control: &Control, error: Error) -> Error {
+    fn fail(&mut self, control: &Control, error: ProtocolError) -> ProtocolError {
         let error = control.fail(error);
         self.phase = Phase::Failed(error);
         error
     }
 }
 
-fn within(limit: Limit, got: u64, max: usize) -> Result<usize, Error> {
+fn within(limit: Limit, got: u64, max: usize) -> Result<usize, ProtocolError> {
     match usize::try_from(got) {
         Ok(bytes) if bytes <= max => Ok(bytes),
-        _ => Err(Error::Limit { limit, max: max as u64, got }),
+        _ => Err(ProtocolError::Limit { limit, max: max as u64, got }),
     }
 }

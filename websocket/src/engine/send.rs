@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::{Control, State};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, mask};
-use crate::{EngineConfig, Error, Kind, Limit, Misuse, Part};
+use crate::{EngineConfig, Kind, Limit, Misuse, Part, ProtocolError};
 
 /// Turns messages into the bytes that are sent to the peer.
 ///
@@ -33,7 +33,7 @@ use crate::{EngineConfig, Error, Kind, Limit, Misuse, Part};
 /// // One vectored write of `queue` and `large`, say; then what was written is told:
 /// sender.handle_written(&control, queue.len() + large.len(), now);
 /// assert_eq!(sender.queued_bytes(), 0);
-/// # Ok::<(), owned_io_websocket::Error>(())
+/// # Ok::<(), owned_io_websocket::ProtocolError>(())
 /// ```
 #[derive(Debug)]
 pub struct Sender {
@@ -69,7 +69,7 @@ impl Sender {
         part: Part,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ProtocolError> {
         let header = self.admit(control, part, payload.len())?;
         append(header, payload, out);
         Ok(())
@@ -86,7 +86,7 @@ impl Sender {
         kind: Kind,
         payload: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ProtocolError> {
         let header = self.admit(control, Part::Whole(kind), payload.len())?;
         append(Header { compressed: true, ..header }, payload, out);
         Ok(())
@@ -102,7 +102,7 @@ impl Sender {
         control: &Control,
         part: Part,
         payload_bytes: usize,
-    ) -> Result<HeaderBytes, Error> {
+    ) -> Result<HeaderBytes, ProtocolError> {
         if self.keys.is_some() {
             return Err(Misuse::NotMasked.into());
         }
@@ -120,7 +120,7 @@ impl Sender {
         control: &Control,
         part: Part,
         payload: &mut [u8],
-    ) -> Result<HeaderBytes, Error> {
+    ) -> Result<HeaderBytes, ProtocolError> {
         let header = self.admit(control, part, payload.len())?;
         if let Some(key) = header.key {
             mask(payload, key);
@@ -165,7 +165,12 @@ impl Sender {
 
     /// Checks a frame against section 5.4 and the limit.
     #[inline]
-    pub(crate) fn check(&self, control: &Control, part: Part, len: usize) -> Result<(), Error> {
+    pub(crate) fn check(
+        &self,
+        control: &Control,
+        part: Part,
+        len: usize,
+    ) -> Result<(), ProtocolError> {
         if control.state() != State::Open {
             return Err(Misuse::SentAfterClose.into());
         }
@@ -187,7 +192,12 @@ impl Sender {
 
     /// The same, and counts it in.
     #[inline]
-    fn admit(&mut self, control: &Control, part: Part, len: usize) -> Result<Header, Error> {
+    fn admit(
+        &mut self,
+        control: &Control,
+        part: Part,
+        len: usize,
+    ) -> Result<Header, ProtocolError> {
         self.check(control, part, len)?;
         let (opcode, fin) = part.opcode();
         self.within_message = !fin;
@@ -199,8 +209,12 @@ impl Sender {
     }
 
     #[cold]
-    fn full(&self, queued: usize) -> Error {
-        Error::Limit { limit: Limit::Queue, max: self.queue_bytes_max as u64, got: queued as u64 }
+    fn full(&self, queued: usize) -> ProtocolError {
+        ProtocolError::Limit {
+            limit: Limit::Queue,
+            max: self.queue_bytes_max as u64,
+            got: queued as u64,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use owned_io::backend::Half;
 
 use super::shared::{Shared, Sleep};
-use crate::{Error, State};
+use crate::{ProtocolError, State};
 
 /// The timer of a half that waits: late, rather than set anew with every message, and not looked at
 /// before it rings.
@@ -84,7 +84,7 @@ impl Alarm {
                         Half::Read => control.handle_timeout(now),
                         Half::Write => control.handle_write_timeout(now),
                     };
-                    if let Err(failure @ Error::Timeout(timeout)) = handled
+                    if let Err(failure @ ProtocolError::Timeout(timeout)) = handled
                         && failure.close_code().is_none()
                     {
                         self.is_over = true;

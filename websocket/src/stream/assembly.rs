@@ -7,7 +7,7 @@ use owned_io::{MemoryAccount, Reservation};
 
 use super::inbox::Found;
 use super::{Buffers, COPIED_BYTES_MAX};
-use crate::{Error, Kind, Limit};
+use crate::{Kind, Limit, ProtocolError};
 
 /// The pieces of a message that have come so far, one behind the other; or the message, while it is
 /// handed out.
@@ -33,7 +33,7 @@ pub(super) enum NoRoom {
     /// The budget is used up: it may be tried again when some was given back.
     Yet,
     /// There can never be as much, or the allocator refused.
-    Ever(Error),
+    Ever(ProtocolError),
 }
 
 impl Assembly {
@@ -226,9 +226,9 @@ pub(super) fn reserve_room(
 
 /// The error of a message that needs more memory than there can be, or than the allocator has.
 #[cold]
-pub(super) fn out_of_memory(account: &MemoryAccount, bytes: usize) -> Error {
+pub(super) fn out_of_memory(account: &MemoryAccount, bytes: usize) -> ProtocolError {
     let max = account.bytes_max() as u64;
-    Error::Limit { limit: Limit::Memory, max, got: bytes as u64 }
+    ProtocolError::Limit { limit: Limit::Memory, max, got: bytes as u64 }
 }
 
 /// How many times as large as its message a buffer may be that is moved out, and how many times as much

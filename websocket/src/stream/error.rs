@@ -9,7 +9,7 @@ use crate::handshake::{HandshakeError, InvalidHeader, Refusal};
 #[non_exhaustive]
 pub enum Error {
     /// The protocol's: the peer's fault, a limit, a timeout or a misuse, as it says itself.
-    Protocol(crate::Error),
+    Protocol(crate::ProtocolError),
     /// The connection's.
     Io(io::Error),
     /// The client's request asked for no upgrade that can be agreed to. It has been told.
@@ -26,14 +26,30 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Unsent {
     /// Why: [`Limit::Queue`](crate::Limit::Queue), or a [`Misuse`](crate::Misuse).
-    pub error: crate::Error,
+    pub error: crate::ProtocolError,
     /// As it was given.
     pub payload: Bytes,
 }
 
-impl From<crate::Error> for Error {
-    fn from(error: crate::Error) -> Self {
+impl From<crate::ProtocolError> for Error {
+    fn from(error: crate::ProtocolError) -> Self {
         Self::Protocol(error)
+    }
+}
+
+impl From<Error> for io::Error {
+    /// An error of the connection comes out as it went in. Others get a kind, and are what the new error
+    /// wraps.
+    fn from(error: Error) -> Self {
+        let kind = match error {
+            Error::Io(error) => return error,
+            Error::Protocol(error) => error.io_kind(),
+            Error::Refused(_) | Error::NotUpgraded(_) => io::ErrorKind::InvalidData,
+            Error::InvalidHeader => io::ErrorKind::InvalidInput,
+            // Not `Interrupted`: that would be tried again.
+            Error::Interrupted => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }
 

@@ -10,7 +10,7 @@ use super::compression::{Inflated, Inflation};
 use super::shared::Shared;
 use super::{Buffers, Message, Received};
 use crate::close::PeerClose;
-use crate::{CloseFrame, Decoded, Error, Event, Kind, Piece, Receiver};
+use crate::{CloseFrame, Decoded, Event, Kind, Piece, ProtocolError, Receiver};
 
 /// What was read and is not yet consumed, and the message that is being assembled.
 ///
@@ -115,7 +115,7 @@ impl Inbox {
     /// Looks for a message, which may have to be put together of several pieces. What is left of one
     /// whose first piece was handed out is passed over.
     #[inline]
-    pub(super) fn next_message(&mut self, shared: &Shared) -> Result<Next, Error> {
+    pub(super) fn next_message(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
         if self.is_starved(shared) {
             return Ok(Next::Starved);
         }
@@ -165,7 +165,7 @@ impl Inbox {
     }
 
     /// Looks for a piece of a message: the first may be what was put together of it already.
-    pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<Next, Error> {
+    pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
         if let Some(assembled) = self.assembled(shared)?
             && (assembled.last || self.assembly.as_ref().is_some_and(|assembly| assembly.len() > 0))
         {
@@ -311,7 +311,7 @@ impl Inbox {
     /// Decodes what was read behind the message that is being assembled, and says what there is of it;
     /// none if there is none, or it was handed out.
     #[inline]
-    fn assembled(&mut self, shared: &Shared) -> Result<Option<Found>, Error> {
+    fn assembled(&mut self, shared: &Shared) -> Result<Option<Found>, ProtocolError> {
         // It may be in no frame of the peer: a time that is up, or memory that there is not.
         if let Some(failure) = shared.control.failure() {
             return Err(failure);
@@ -334,7 +334,7 @@ impl Inbox {
     }
 
     /// The piece that is pending, or else the next message or piece of one.
-    fn next_decoded(&mut self, shared: &Shared) -> Result<Next, Error> {
+    fn next_decoded(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
         match self.pending.take() {
             Some(piece) => Ok(Next::Found(piece)),
             None => self.decode(shared),
@@ -343,7 +343,7 @@ impl Inbox {
 
     /// Decodes up to a message or a piece of one. Pings before it are answered.
     #[inline]
-    fn decode(&mut self, shared: &Shared) -> Result<Next, Error> {
+    fn decode(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
         loop {
             if self.peer_close.is_some() {
                 return Ok(Next::Closed);
@@ -372,7 +372,7 @@ impl Inbox {
     }
 
     #[inline]
-    fn decode_buffer(&mut self, shared: &Shared) -> Result<What, Error> {
+    fn decode_buffer(&mut self, shared: &Shared) -> Result<What, ProtocolError> {
         let bytes = &mut self.buf.as_deref_mut().unwrap_or_default()[self.at..];
         let Decoded { consumed, event } = self.receiver.decode(&shared.control, bytes)?;
         let (what, frame_bytes_left) = summary(shared, event, &mut self.peer_close, |len| {
@@ -384,7 +384,7 @@ impl Inbox {
     }
 
     /// Puts what was read to the carry, as far as it belongs there.
-    fn decode_carry(&mut self, shared: &Shared) -> Result<Result<What, Error>, NoRoom> {
+    fn decode_carry(&mut self, shared: &Shared) -> Result<Result<What, ProtocolError>, NoRoom> {
         let fresh = &self.buf.as_deref().unwrap_or_default()[self.at..];
         self.at += self.carry.top_up(fresh, &self.receiver)?;
         let at = self.carry.at();
@@ -404,7 +404,7 @@ impl Inbox {
 
     /// Adds a piece to its message. What of it has no room yet, or takes too long to decompress now, is
     /// pending then.
-    fn assemble(&mut self, shared: &Shared, piece: Found) -> Result<Next, Error> {
+    fn assemble(&mut self, shared: &Shared, piece: Found) -> Result<Next, ProtocolError> {
         let Found { kind, ref place, compressed, last, .. } = piece;
         let bytes = match place {
             Place::Buffer(range) => &self.buf.as_deref().unwrap_or_default()[range.clone()],
@@ -487,7 +487,7 @@ fn consume_frame(payload_bytes: usize) {
 }
 
 #[cold]
-fn out_of_memory(shared: &Shared, no_room: NoRoom) -> Result<Next, Error> {
+fn out_of_memory(shared: &Shared, no_room: NoRoom) -> Result<Next, ProtocolError> {
     match no_room {
         NoRoom::Yet => Ok(Next::OutOfMemory),
         NoRoom::Ever(error) => Err(shared.control.fail(error)),

@@ -174,7 +174,7 @@ impl<H: OwnedRead> Incoming<H> {
     #[inline]
     fn find_here(
         &mut self,
-        next: impl FnOnce(&mut Inbox, &Shared) -> Result<Next, crate::Error>,
+        next: impl FnOnce(&mut Inbox, &Shared) -> Result<Next, crate::ProtocolError>,
     ) -> Option<Found> {
         if self.link.over().is_some() || !coop::has_budget() {
             return None;
@@ -188,7 +188,7 @@ impl<H: OwnedRead> Incoming<H> {
     /// Reads until there is what `next` looks for; none once the connection is closed.
     async fn find(
         &mut self,
-        next: impl Fn(&mut Inbox, &Shared) -> Result<Next, crate::Error>,
+        next: impl Fn(&mut Inbox, &Shared) -> Result<Next, crate::ProtocolError>,
     ) -> Result<Option<Found>, Error> {
         if let Some(over) = self.link.over() {
             return over.map(|()| None);

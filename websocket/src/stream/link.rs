@@ -28,7 +28,7 @@ pub(super) struct Link<H> {
 enum Phase {
     Open,
     /// Nothing is read any more, for this reason: none after a closing handshake.
-    Over(Option<crate::Error>),
+    Over(Option<crate::ProtocolError>),
 }
 
 impl<H: OwnedRead> Link<H> {
@@ -121,7 +121,7 @@ impl<H: OwnedRead> Link<H> {
     }
 
     /// The connection has failed, in the engine too: the peer is told.
-    pub(super) async fn fail(&mut self, failure: crate::Error) -> Error {
+    pub(super) async fn fail(&mut self, failure: crate::ProtocolError) -> Error {
         self.phase = Phase::Over(Some(failure));
         match failure.close_code() {
             Some(_) => self.linger().await,

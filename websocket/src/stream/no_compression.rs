@@ -5,7 +5,7 @@ use owned_io::MemoryAccount;
 use super::Buffers;
 use super::assembly::Assembly;
 use crate::handshake::{Offer, Response, Upgrade};
-use crate::{EngineConfig, Error, HandshakeConfig, Kind, Part};
+use crate::{EngineConfig, HandshakeConfig, Kind, Part, ProtocolError};
 
 pub(super) enum Agreed {}
 pub(super) enum Inflation {}
@@ -45,7 +45,7 @@ impl Inflation {
         _: &[u8],
         _: bool,
         _: &mut Assembly,
-    ) -> Result<Inflated, Error> {
+    ) -> Result<Inflated, ProtocolError> {
         match *self {}
     }
 }

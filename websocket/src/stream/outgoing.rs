@@ -48,7 +48,7 @@ impl Outgoing {
     /// [`Misuse::MessageWithinMessage`](crate::Misuse::MessageWithinMessage) after a
     /// [part](Self::write_part). Nothing was queued, and nothing has changed.
     #[inline]
-    pub fn write(&mut self, message: Message<'_>) -> Result<(), crate::Error> {
+    pub fn write(&mut self, message: Message<'_>) -> Result<(), crate::ProtocolError> {
         self.write_part(Part::Whole(message.kind()), message.as_bytes())
     }
 
@@ -58,7 +58,7 @@ impl Outgoing {
     /// # Errors
     /// As for [`write`](Self::write), and the other misuses of parts.
     #[inline]
-    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::Error> {
+    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError> {
         self.shared.queue.borrow_mut().copy(&self.shared.control, part, payload)
     }
 
@@ -81,7 +81,7 @@ impl Outgoing {
     /// # Errors
     /// As for [`write_part`](Self::write_part), and
     /// [`Misuse::NotMasked`](crate::Misuse::NotMasked) on a client.
-    pub fn write_frame(&mut self, frame: &EncodedFrame) -> Result<(), crate::Error> {
+    pub fn write_frame(&mut self, frame: &EncodedFrame) -> Result<(), crate::ProtocolError> {
         self.shared.queue.borrow_mut().share(&self.shared.control, frame)
     }
 
@@ -111,9 +111,9 @@ impl Outgoing {
             }
         });
         flushed.await.map_err(|error| match shared.control.failure() {
-            Some(failure @ (crate::Error::Timeout(_) | crate::Error::Limit { .. })) => {
-                failure.into()
-            }
+            Some(
+                failure @ (crate::ProtocolError::Timeout(_) | crate::ProtocolError::Limit { .. }),
+            ) => failure.into(),
             _ => error.into(),
         })
     }
@@ -143,13 +143,15 @@ impl Outgoing {
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
-    pub async fn wait_for_room(&mut self, error: crate::Error) -> Result<(), Error> {
+    pub async fn wait_for_room(&mut self, error: crate::ProtocolError) -> Result<(), Error> {
         let is_empty = self.queued_bytes() == 0;
         match error {
-            crate::Error::Limit { limit: Limit::Queue | Limit::Memory, .. } if !is_empty => {
+            crate::ProtocolError::Limit { limit: Limit::Queue | Limit::Memory, .. }
+                if !is_empty =>
+            {
                 self.flush().await
             }
-            crate::Error::Limit { limit: Limit::Memory, max, got } if got <= max => {
+            crate::ProtocolError::Limit { limit: Limit::Memory, max, got } if got <= max => {
                 self.shared.wait_for_memory().await;
                 self.shared.control.failure().map_or(Ok(()), |failure| Err(failure.into()))
             }
@@ -162,7 +164,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) above 125 bytes.
-    pub fn ping(&mut self, payload: &[u8]) -> Result<(), crate::Error> {
+    pub fn ping(&mut self, payload: &[u8]) -> Result<(), crate::ProtocolError> {
         self.shared.control.ping(payload)
     }
 
@@ -198,7 +200,7 @@ impl Outgoing {
         CloseHandle { connection: Rc::downgrade(&self.shared) }
     }
 
-    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::ProtocolError> {
         self.shared.begin_close(frame)
     }
 }
@@ -216,7 +218,7 @@ impl CloseHandle {
     /// # Errors
     /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
     /// bytes.
-    pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+    pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), crate::ProtocolError> {
         self.connection.upgrade().map_or(Ok(()), |connection| connection.begin_close(frame))
     }
 }

@@ -7,7 +7,7 @@ use owned_io::{IoVec, MemoryAccount, Reservation, coop};
 use super::compression::Deflation;
 use super::{Buffers, EncodedFrame, Unsent};
 use crate::frame::Header;
-use crate::{Control, Error, Limit, Part, Sender, compressed_bytes_max};
+use crate::{Control, Limit, Part, ProtocolError, Sender, compressed_bytes_max};
 
 /// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
 /// that is cheaper than a piece of its own in a vectored write.
@@ -98,7 +98,7 @@ impl Queue {
         control: &Control,
         part: Part,
         payload: &[u8],
-    ) -> Result<(), Error> {
+    ) -> Result<(), ProtocolError> {
         if self.compresses(part, payload.len()) {
             return self.compress(control, part, payload);
         }
@@ -154,7 +154,11 @@ impl Queue {
     }
 
     /// Queues a frame without copying it, unless it is short.
-    pub(super) fn share(&mut self, control: &Control, frame: &EncodedFrame) -> Result<(), Error> {
+    pub(super) fn share(
+        &mut self,
+        control: &Control,
+        frame: &EncodedFrame,
+    ) -> Result<(), ProtocolError> {
         if frame.as_bytes().len() <= COPIED_BYTES_MAX {
             self.make_room(frame.as_bytes().len())?;
         }
@@ -249,7 +253,12 @@ impl Queue {
     /// Queues a message compressed; as it is if it came out no shorter, and what comes next does not refer
     /// to it.
     #[inline(never)]
-    fn compress(&mut self, control: &Control, part: Part, message: &[u8]) -> Result<(), Error> {
+    fn compress(
+        &mut self,
+        control: &Control,
+        part: Part,
+        message: &[u8],
+    ) -> Result<(), ProtocolError> {
         // Before it is compressed: afterwards there is no way back.
         self.sender.check(control, part, compressed_bytes_max(message.len()))?;
         self.make_room(compressed_bytes_max(message.len()))?;
@@ -275,7 +284,7 @@ impl Queue {
 
     /// Makes room in `copied` for a frame with a payload of so many bytes.
     #[inline]
-    fn make_room(&mut self, payload_bytes: usize) -> Result<(), Error> {
+    fn make_room(&mut self, payload_bytes: usize) -> Result<(), ProtocolError> {
         if self.copied.capacity() == 0 {
             self.copied = self.buffers.take();
         }
@@ -288,7 +297,7 @@ impl Queue {
     }
 
     #[cold]
-    fn make_more_room(&mut self, len: usize) -> Result<(), Error> {
+    fn make_more_room(&mut self, len: usize) -> Result<(), ProtocolError> {
         let others = self.held_bytes + self.batch_held_bytes;
         if self.copied.is_empty() && self.copied.capacity() < len {
             self.buffers.give(mem::take(&mut self.copied));
@@ -312,7 +321,7 @@ impl Queue {
     }
 
     /// Makes room for the header of a piece that is not copied, and counts what that holds.
-    fn hold_piece(&mut self, payload_held: usize) -> Result<(), Error> {
+    fn hold_piece(&mut self, payload_held: usize) -> Result<(), ProtocolError> {
         self.held_bytes += payload_held;
         let made = self.make_room(0);
         if made.is_err() {
@@ -322,15 +331,15 @@ impl Queue {
         made
     }
 
-    fn reserve(&mut self, held: usize) -> Result<(), Error> {
+    fn reserve(&mut self, held: usize) -> Result<(), ProtocolError> {
         let bytes = held.max(RESERVED_BYTES_MIN);
         self.reservation.resize(bytes).map_err(|_| self.out_of_memory(bytes))
     }
 
     #[cold]
-    fn out_of_memory(&self, bytes: usize) -> Error {
+    fn out_of_memory(&self, bytes: usize) -> ProtocolError {
         let max = self.reservation.account().bytes_max() as u64;
-        Error::Limit { limit: Limit::Memory, max, got: bytes as u64 }
+        ProtocolError::Limit { limit: Limit::Memory, max, got: bytes as u64 }
     }
 
     /// Unless there is something in it now.

@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::Error> {
+    pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::ProtocolError> {
         self.control.close(frame, (self.clock.now)())?;
         self.writer.borrow().waker().wake_by_ref(); // there is something to send, and a new deadline
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use owned_io_websocket::{CloseCode, Config, Decoded, Engine, Error, Event, Kind};
+use owned_io_websocket::{CloseCode, Config, Decoded, Engine, Event, Kind, ProtocolError};
 
 /// The opcodes of RFC 6455 section 5.2, and the bit that makes a frame the last of its message.
 pub(crate) const CONTINUATION: u8 = 0x0;
@@ -87,7 +87,7 @@ impl Reader {
     }
 
     /// Decodes all there is to decode once `bytes` have come.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {
         self.buf.extend_from_slice(bytes);
         while let Some(got) = self.decode()? {
             self.got.extend(got);
@@ -96,7 +96,7 @@ impl Reader {
     }
 
     /// None: more bytes are needed.
-    fn decode(&mut self) -> Result<Option<Option<Got>>, Error> {
+    fn decode(&mut self) -> Result<Option<Option<Got>>, ProtocolError> {
         let Engine { receiver, control, .. } = &mut self.engine;
         let Decoded { consumed, event } = receiver.decode(control, &mut self.buf)?;
         let got = match event {

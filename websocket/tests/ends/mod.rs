@@ -10,7 +10,7 @@ use owned_io_websocket::stream::{Buffers, WebSocket, accept, connect};
 use owned_io_websocket::{CloseCode, CloseFrame, Config};
 
 pub(crate) type Socket = WebSocket<SimStream>;
-pub(crate) type Protocol = owned_io_websocket::Error;
+pub(crate) type Protocol = owned_io_websocket::ProtocolError;
 
 pub(crate) const NORMAL: CloseFrame<'static> =
     CloseFrame { code: Some(CloseCode::NORMAL), reason: "bye" };

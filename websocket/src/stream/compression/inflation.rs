@@ -4,7 +4,7 @@ use crate::deflate::{Corrupt, DECOMPRESSOR_BYTES, Decompressor, Side};
 use crate::stream::Buffers;
 use crate::stream::assembly::{Assembly, NoRoom, out_of_memory};
 use crate::utf8::Utf8;
-use crate::{Error, Kind, Limit, Violation};
+use crate::{Kind, Limit, ProtocolError, Violation};
 
 /// What decompresses the messages that a connection receives.
 pub(in crate::stream) struct Inflation {
@@ -55,7 +55,7 @@ impl Inflation {
         piece: &[u8],
         last: bool,
         assembly: &mut Assembly,
-    ) -> Result<Inflated, Error> {
+    ) -> Result<Inflated, ProtocolError> {
         let is_kept = self.takes_over || !last;
         if is_kept && self.reservation.resize(DECOMPRESSOR_BYTES).is_err() {
             let account = self.reservation.account();
@@ -86,7 +86,7 @@ impl Inflation {
         kind: Kind,
         piece: &[u8],
         assembly: &mut Assembly,
-    ) -> Result<Inflated, Error> {
+    ) -> Result<Inflated, ProtocolError> {
         let expected = piece.len().saturating_mul(EXPECTED_RATIO).max(ROOM_BYTES_MIN);
         let mut rest = piece;
         // Each round but the last fills the room there is, or takes what a round may take.
@@ -116,7 +116,7 @@ impl Inflation {
             self.message_bytes += fresh.len();
             if self.message_bytes > self.message_bytes_max {
                 let (max, got) = (self.message_bytes_max as u64, self.message_bytes as u64);
-                return Err(Error::Limit { limit: Limit::Message, max, got });
+                return Err(ProtocolError::Limit { limit: Limit::Message, max, got });
             }
             if kind == Kind::Text && !self.utf8.push(fresh) {
                 return Err(Violation::TextNotUtf8.into());
@@ -127,7 +127,7 @@ impl Inflation {
         }
     }
 
-    fn finish(&mut self, decompressor: &mut Decompressor) -> Result<(), Error> {
+    fn finish(&mut self, decompressor: &mut Decompressor) -> Result<(), ProtocolError> {
         self.message_bytes = 0;
         decompressor.finish()?;
         match self.utf8.is_complete() {
@@ -137,7 +137,7 @@ impl Inflation {
     }
 }
 
-impl From<Corrupt> for Error {
+impl From<Corrupt> for ProtocolError {
     fn from(_: Corrupt) -> Self {
         Violation::NotCompressed.into()
     }
