@@ -4,6 +4,11 @@
 mod common;
 mod ends;
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
 use common::{BINARY, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, Socket, buffers, read_to_end, simulate};
 use flate2::{Compress, Compression, FlushCompress};
@@ -183,6 +188,152 @@ fn echo_in_all_ways() {
             }
             client.close(NORMAL).await.unwrap();
             echoing.await.unwrap();
+        }
+    });
+}
+
+/// "A message of more than 32 KiB is compressed by `flush`, in pieces", and in one frame.
+#[test]
+fn long_messages_there_and_back_in_all_ways() {
+    let ways: Vec<_> = ways().collect();
+    let ways = &ways;
+    simulate(|| async move {
+        let [server, client] = [(); 2].map(|()| with(ways[chance(ways.len())]));
+        let (server, mut client) = pair(server, client).await;
+        let echoing = Sim::spawn(async move {
+            let WebSocket { mut incoming, mut outgoing } = server;
+            while let Some(message) = incoming.receive_owned().await.unwrap() {
+                let part = Part::Whole(message.kind());
+                let payload = message.as_bytes().to_vec().into();
+                outgoing.write_bytes(part, payload).unwrap();
+                outgoing.flush().await.unwrap();
+            }
+        });
+        let len = [16 * 1024, 16 * 1024 + 1, 100_000][chance(3)];
+        for payload in [json(32 * 1024), noise(32 * 1024 + 1), json(len * 2), noise(len)] {
+            let message = Message::Binary(&payload);
+            client.outgoing.send(message).await.unwrap();
+            assert!(client.incoming.receive().await.unwrap() == Some(message));
+        }
+        // Several, of which one is long, leave in order.
+        let (short, long) = (json(1000), json(70_000));
+        for payload in [&short, &long, &short] {
+            client.outgoing.write(Message::Binary(payload)).unwrap();
+        }
+        client.outgoing.flush().await.unwrap();
+        assert_eq!(client.outgoing.queued_bytes(), 0);
+        for payload in [&short, &long, &short] {
+            assert!(client.incoming.receive().await.unwrap() == Some(Message::Binary(payload)));
+        }
+        client.close(NORMAL).await.unwrap();
+        echoing.await.unwrap();
+    });
+}
+
+/// "Other tasks have their turn between two pieces", and pings are answered.
+#[test]
+fn others_have_their_turn_while_a_long_message_is_compressed() {
+    const PERIOD: Duration = Duration::from_millis(1);
+    for takeover in [Deflate::default(), takeover()] {
+        let config = owned_io_sim::Config::with_seed(1);
+        Sim::block_on(config, async move {
+            let budget =
+                || Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
+            let (mut server, mut raw, _) = raw_client(with(takeover), budget(), OFFER).await;
+            let neighbour = Sim::spawn(async {
+                let (mut wait_max, mut waits) = (Duration::ZERO, 0);
+                while waits < 20 {
+                    let before = Sim::now();
+                    Sim::sleep(PERIOD).await;
+                    wait_max = wait_max.max(Sim::now() - before - PERIOD);
+                    waits += 1;
+                }
+                wait_max
+            });
+            let message = vec![7; 16 << 20];
+            let began = Sim::now();
+            server.outgoing.write_bytes(Part::Whole(Kind::Binary), message.into()).unwrap();
+            server.outgoing.flush().await.unwrap();
+            let took = Sim::now() - began;
+            assert!(took > 40 * PERIOD, "{took:?}: no work was counted");
+            let wait_max = neighbour.await.unwrap();
+            assert!(wait_max < Duration::from_micros(200), "{wait_max:?}");
+            drop(server);
+            let sent = read_to_end(&mut raw).await;
+            assert_eq!(sent[0], FIN | COMPRESSED | BINARY);
+        })
+        .unwrap();
+    }
+}
+
+/// "Dropping a flush loses nothing": the compression goes on with the next one, or with the close.
+#[test]
+fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
+    simulate(|| async {
+        for deflate in [Deflate::default(), takeover()] {
+            let (server, mut client) = pair(with(deflate), with(deflate)).await;
+            let receiving = Sim::spawn(async move {
+                let mut messages = Vec::new();
+                let mut incoming = server.incoming;
+                while let Some(message) = incoming.receive().await.unwrap() {
+                    messages.push(message.as_bytes().to_vec());
+                }
+                (messages, server.outgoing)
+            });
+            let (long, short) = (json(150_000), json(500));
+            for _ in 0..3 {
+                client.outgoing.write(Message::Binary(&long)).unwrap();
+                // Of ten pieces, some.
+                let polls = chance(5);
+                let mut flushing = pin!(client.outgoing.flush());
+                for _ in 0..polls {
+                    let done =
+                        poll_fn(|cx| Poll::Ready(flushing.as_mut().poll(cx).is_ready())).await;
+                    assert!(!done);
+                    Sim::sleep(Duration::from_micros(100)).await;
+                }
+                match chance(3) {
+                    0 => client.outgoing.flush().await.unwrap(),
+                    1 => client.outgoing.write(Message::Binary(&short)).unwrap(),
+                    _ => client.outgoing.send(Message::Binary(&short)).await.unwrap(),
+                }
+            }
+            client.outgoing.write(Message::Binary(&long)).unwrap();
+            client.close(NORMAL).await.unwrap();
+            let (messages, _outgoing) = receiving.await.unwrap();
+            assert_eq!(messages.iter().filter(|message| **message == long).count(), 4);
+            assert!(messages.iter().all(|message| *message == long || *message == short));
+            assert!(messages.last() == Some(&long), "the close frame came first");
+        }
+    });
+}
+
+/// "It is sent as it is where there is no memory to compress it with", and what comes next is not spoiled.
+#[test]
+fn a_long_message_that_cannot_be_compressed_goes_as_it_is() {
+    simulate(|| async {
+        for deflate in [Deflate::default(), takeover()] {
+            // Enough for the compressor, the message and a little of what it comes to.
+            let bytes_max = owned_io_websocket::deflate::COMPRESSOR_BYTES_MAX + 330 * 1024;
+            let pool = Pool::new(PoolConfig::default());
+            let buffers = Buffers::new(pool, MemoryBudget::new(bytes_max));
+            let (server, mut raw, _) = raw_client(with(deflate), buffers, OFFER).await;
+            let WebSocket { incoming, mut outgoing } = server;
+            let reading = Sim::spawn(async move { read_to_end(&mut raw).await });
+            let message = noise(300_000);
+            outgoing.send(Message::Binary(&message)).await.unwrap();
+            outgoing.send(Message::Binary(&json(1000))).await.unwrap();
+            drop((outgoing, incoming));
+            let sent = reading.await.unwrap();
+            assert_eq!(sent[..10], [FIN | BINARY, 127, 0, 0, 0, 0, 0, 4, 0x93, 0xE0]);
+            assert!(sent[10..][..message.len()] == message);
+            let (first, payload) = frames(&sent[10 + message.len()..]).remove(0);
+            assert_eq!(first, FIN | COMPRESSED | BINARY);
+            let mut inflated = Vec::with_capacity(2000);
+            flate2::Decompress::new(false)
+                .decompress_vec(&payload, &mut inflated, flate2::FlushDecompress::Sync)
+                .unwrap();
+            assert!(inflated == json(1000), "it refers to what was not sent");
         }
     });
 }

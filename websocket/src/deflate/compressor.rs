@@ -42,19 +42,81 @@ impl Compressor {
         is_flushed
     }
 
+    /// Takes a piece of a message from `input` and appends what comes of it to `out`, as far as there is room:
+    /// at least [`OUTPUT_BYTES_MIN`]. Whether that was all of the piece. With the `last` piece, the message is
+    /// complete.
+    ///
+    /// An error: as when [`compress`](Self::compress) is false.
+    pub(crate) fn fill(
+        &mut self,
+        input: &mut &[u8],
+        last: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Incompressible> {
+        debug_assert!(out.capacity() - out.len() >= OUTPUT_BYTES_MIN, "there must be room");
+        let flush = if last { FlushCompress::Sync } else { FlushCompress::None };
+        let read = self.compress.total_in();
+        self.compress.compress_vec(input, out, flush).map_err(|_| Incompressible)?;
+        *input = &input[(self.compress.total_in() - read) as usize..];
+        let is_all = input.is_empty() && (!last || out.len() < out.capacity());
+        if last && is_all {
+            if !out.ends_with(&TAIL) {
+                return Err(Incompressible);
+            }
+            out.truncate(out.len() - TAIL.len());
+        }
+        Ok(is_all)
+    }
+
     /// The next message refers to none before it.
     pub(crate) fn forget(&mut self) {
         self.compress.reset();
     }
 }
 
+/// zlib has failed, which it has no reason to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Incompressible;
+
 /// zlib flushes again with less room than this (six bytes), and again.
-const OUTPUT_BYTES_MIN: usize = 64;
+pub(crate) const OUTPUT_BYTES_MIN: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use super::super::Decompressor;
     use super::*;
     use crate::compressed_bytes_max;
+
+    #[test]
+    fn pieces_make_one_message_whatever_room_there_is() {
+        let mut random = 1_u64;
+        let message: Vec<u8> = (0..100_000)
+            .map(|n| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if n % 50_000 < 20_000 { (random >> 60) as u8 } else { 7 }
+            })
+            .collect();
+        for (level, room) in [(1, 64), (1, 1000), (6, 64), (9, 40_000)] {
+            let deflate = Deflate { level, ..Deflate::default() };
+            let mut compressor = Compressor::new(&deflate, 15);
+            let mut decompressor = Decompressor::new();
+            for len in [1, 16_384, 16_385, message.len()] {
+                let (mut out, mut pieces) = (Vec::new(), message[..len].chunks(16_384).peekable());
+                while let Some(mut piece) = pieces.next() {
+                    let last = pieces.peek().is_none();
+                    out.reserve_exact(room);
+                    while !compressor.fill(&mut piece, last, &mut out).unwrap() {
+                        out.reserve_exact(room);
+                    }
+                }
+                let mut inflated = Vec::new();
+                while !decompressor.fill(&mut &out[..], &mut inflated, len + 1).unwrap() {}
+                decompressor.finish().unwrap();
+                assert!(inflated == message[..len], "{level} {room} {len}");
+                assert!(out.len() <= compressed_bytes_max(len));
+            }
+        }
+    }
 
     #[test]
     fn no_message_is_longer_than_the_longest() {

@@ -16,11 +16,11 @@
 //!
 //! | | bytes | without takeover | with takeover |
 //! |---|---|---|---|
-//! | compressor | [`COMPRESSOR_BYTES_MAX`], 380 KiB; with a window of 9 bits 250 KiB | one for each level and window that is in use, at most 7 for each level | one for each connection that has sent a message that was compressed |
+//! | compressor | [`COMPRESSOR_BYTES_MAX`], 380 KiB; with a window of 9 bits 250 KiB | one for each level and window that is in use, at most 7 for each level; and one for each [long message](crate::stream::Outgoing#long-messages) that is being compressed | one for each connection that has sent a message that was compressed |
 //! | decompressor | [`DECOMPRESSOR_BYTES`], 48 KiB | one, and one more for each message that comes in several parts and is incomplete | one for each connection that has been sent a compressed message |
 //!
-//! The decompressors of incomplete messages count as promised, as the messages do: see
-//! [`Buffers`](crate::stream::Buffers::new).
+//! The decompressors of incomplete messages, and the compressors of long ones, are reserved, as the messages
+//! are: see [`Buffers`](crate::stream::Buffers::new).
 //!
 //! # Secrets
 //!
@@ -32,7 +32,7 @@ mod compressor;
 mod decompressor;
 mod negotiation;
 
-pub(crate) use compressor::Compressor;
+pub(crate) use compressor::{Compressor, Incompressible, OUTPUT_BYTES_MIN};
 pub(crate) use decompressor::{Corrupt, Decompressor};
 pub(crate) use negotiation::BadAnswer;
 pub use negotiation::{Agreement, Side};

@@ -199,13 +199,20 @@ impl Sender {
         len: usize,
     ) -> Result<Header, ProtocolError> {
         self.check(control, part, len)?;
+        Ok(self.count_in(control, part, len))
+    }
+
+    /// The header of a frame that was [checked](Self::check) before. The connection may be closing by now: the
+    /// frame comes before the close frame all the same.
+    #[inline]
+    pub(crate) fn count_in(&mut self, control: &Control, part: Part, len: usize) -> Header {
         let (opcode, fin) = part.opcode();
         self.within_message = !fin;
         let key = self.keys.as_mut().map(|keys| keys.next());
         let header = Header { fin, compressed: false, opcode, key, payload_bytes: len as u64 };
         self.queued_bytes += header.encoded_bytes() + len;
         control.handle_data();
-        Ok(header)
+        header
     }
 
     #[cold]

@@ -1,15 +1,31 @@
 //! What stands for `compression` without feature `deflate`: nothing is agreed on.
 
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
 use owned_io::MemoryAccount;
 
 use super::Buffers;
 use super::assembly::Assembly;
+use super::shared::Sleep;
 use crate::handshake::{Offer, Response, Upgrade};
 use crate::{EngineConfig, HandshakeConfig, Kind, Part, ProtocolError};
 
 pub(super) enum Agreed {}
 pub(super) enum Inflation {}
 pub(super) enum Deflation {}
+
+/// A long message that is to be sent now: there is none.
+pub(super) struct Finished {
+    pub(super) kind: Kind,
+    pub(super) is_compressed: bool,
+    pub(super) payload: Bytes,
+    pub(super) held_bytes: usize,
+}
+
+/// Messages of at most so many bytes are compressed at once.
+pub(super) const AT_ONCE_BYTES_MAX: usize = 0;
 
 /// How much of a piece was decompressed: all of one that is not compressed.
 #[expect(dead_code, reason = "nothing is decompressed")]
@@ -56,6 +72,34 @@ impl Deflation {
     }
 
     pub(super) fn compress(&mut self, _: &[u8], _: &mut Vec<u8>, _: &Buffers) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn begin(&mut self, _: Kind, _: Bytes, _: usize, _: &Buffers) -> Result<(), Bytes> {
+        match *self {}
+    }
+
+    pub(super) fn copy(&mut self, _: &[u8]) -> Option<Bytes> {
+        match *self {}
+    }
+
+    pub(super) const fn is_under_way(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) const fn bytes_so_far(&self) -> usize {
+        match *self {}
+    }
+
+    pub(super) fn go_on(&mut self, _: &Buffers) -> Option<Finished> {
+        match *self {}
+    }
+
+    pub(super) fn poll_turn(&mut self, _: fn(Duration) -> Sleep, _: &Waker) -> Poll<()> {
+        match *self {}
+    }
+
+    pub(super) fn give_up(&mut self) {
         match *self {}
     }
 }

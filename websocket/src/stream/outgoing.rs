@@ -21,7 +21,17 @@ use crate::{CloseFrame, Limit, Part};
 /// # Cancellation
 ///
 /// Dropping one of its futures loses nothing: a write that is under way goes on with the next flush,
-/// or while the other half receives.
+/// or while the other half receives. The compression of a [long message](Self#long-messages) goes on with the
+/// next flush.
+///
+/// # Long messages
+///
+/// A message of more than 32 KiB that is to be compressed is compressed by [`flush`](Self::flush), in pieces of
+/// 16 KiB. Other tasks have their turn between two pieces, as the [budget](owned_io::coop) says. The message
+/// is held until then, and leaves in one frame.
+///
+/// What is written behind it before a flush is done has it compressed to its end at once. A close frame waits
+/// for it. It is sent as it is where there is no memory to compress it with.
 ///
 /// # A peer that does not read
 ///
@@ -185,7 +195,8 @@ impl Outgoing {
         self.flush().await
     }
 
-    /// How many bytes are queued and not yet known to be written, headers included.
+    /// How many bytes are queued and not yet known to be written, headers included; of a
+    /// [long message](Self#long-messages), those that it was compressed to so far.
     pub fn queued_bytes(&self) -> usize {
         self.shared.queue.borrow().queued_bytes()
     }

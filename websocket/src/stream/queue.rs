@@ -1,13 +1,16 @@
 use std::mem;
-use std::time::Instant;
+use std::ops::ControlFlow;
+use std::task::{Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use owned_io::{IoVec, MemoryAccount, Reservation, coop};
 
-use super::compression::Deflation;
+use super::compression::{AT_ONCE_BYTES_MAX, Deflation, Finished};
+use super::shared::Sleep;
 use super::{Buffers, EncodedFrame, Unsent};
-use crate::frame::Header;
-use crate::{Control, Limit, Part, ProtocolError, Sender, compressed_bytes_max};
+use crate::frame::{Header, mask};
+use crate::{Control, Limit, Part, ProtocolError, Sender, State, compressed_bytes_max};
 
 /// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
 /// that is cheaper than a piece of its own in a vectored write.
@@ -87,8 +90,9 @@ impl Queue {
         }
     }
 
-    pub(super) const fn queued_bytes(&self) -> usize {
-        self.sender.queued_bytes()
+    pub(super) fn queued_bytes(&self) -> usize {
+        let compressed = self.deflation.as_ref().map_or(0, |deflation| deflation.bytes_so_far());
+        self.sender.queued_bytes() + compressed
     }
 
     /// Copies a frame, or compresses it.
@@ -102,6 +106,16 @@ impl Queue {
         if self.compresses(part, payload.len()) {
             return self.compress(control, part, payload);
         }
+        self.copy_as_it_is(control, part, payload)
+    }
+
+    #[inline]
+    fn copy_as_it_is(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload: &[u8],
+    ) -> Result<(), ProtocolError> {
         self.make_room(payload.len())?;
         let encoded = self.sender.encode(control, part, payload, &mut self.copied);
         if encoded.is_err() {
@@ -119,7 +133,14 @@ impl Queue {
         part: Part,
         payload: Bytes,
     ) -> Result<(), Unsent> {
-        let is_copied = payload.len() <= COPIED_BYTES_MAX || self.compresses(part, payload.len());
+        let payload = match self.compresses(part, payload.len()) {
+            false => payload,
+            true => match self.compress_bytes(control, part, payload) {
+                ControlFlow::Break(pushed) => return pushed,
+                ControlFlow::Continue(payload) => payload,
+            },
+        };
+        let is_copied = payload.len() <= COPIED_BYTES_MAX;
         // What others have as well is theirs to answer for.
         let payload_held = if payload.is_unique() { payload.len() } else { 0 };
         if !is_copied && let Err(error) = self.hold_piece(payload_held) {
@@ -159,6 +180,7 @@ impl Queue {
         control: &Control,
         frame: &EncodedFrame,
     ) -> Result<(), ProtocolError> {
+        self.finish_long(control);
         if frame.as_bytes().len() <= COPIED_BYTES_MAX {
             self.make_room(frame.as_bytes().len())?;
         }
@@ -231,11 +253,46 @@ impl Queue {
         (self.pieces, self.copied, self.heads) = (None, Vec::new(), BytesMut::new());
         (self.held_bytes, self.batch_held_bytes) = (0, 0);
         self.reservation.force(0);
+        self.give_up_long();
+    }
+
+    /// Gives up the long message that is being compressed, which is not sent then.
+    pub(super) fn give_up_long(&mut self) {
+        if let Some(deflation) = &mut self.deflation {
+            deflation.give_up();
+        }
+    }
+
+    /// Whether a long message is being compressed. It comes behind all that is queued, and before all that
+    /// is to be queued.
+    #[inline]
+    pub(super) fn is_compressing(&self) -> bool {
+        self.deflation.as_ref().is_some_and(|deflation| deflation.is_under_way())
+    }
+
+    /// Compresses the long message until it is queued. Lets others have their turn meanwhile, and has `waker`
+    /// woken.
+    #[cold]
+    pub(super) fn poll_compression(
+        &mut self,
+        control: &Control,
+        sleep: fn(Duration) -> Sleep,
+        waker: &Waker,
+    ) -> Poll<()> {
+        while !self.go_on_compressing(control) {
+            if let Some(deflation) = &mut self.deflation {
+                ready!(deflation.poll_turn(sleep, waker));
+            }
+        }
+        Poll::Ready(())
     }
 
     /// Queues the control frames that are due.
     fn push_control(&mut self, control: &Control) {
         if control.is_due() {
+            if self.is_compressing() && control.state() != State::Open {
+                return; // a close frame comes behind all messages
+            }
             // Not reserved: bounded by `REPLY_BYTES_MAX`, and needed to say why a connection ends.
             if self.copied.capacity() == 0 {
                 self.copied = self.buffers.take();
@@ -245,9 +302,12 @@ impl Queue {
         }
     }
 
+    /// Whether a frame is to be compressed, or has to wait for a message that is being compressed.
     #[inline]
     fn compresses(&self, part: Part, payload_bytes: usize) -> bool {
-        self.deflation.as_ref().is_some_and(|deflation| deflation.takes(part, payload_bytes))
+        self.deflation.as_ref().is_some_and(|deflation| {
+            deflation.takes(part, payload_bytes) || deflation.is_under_way()
+        })
     }
 
     /// Queues a message compressed; as it is if it came out no shorter, and what comes next does not refer
@@ -259,8 +319,15 @@ impl Queue {
         part: Part,
         message: &[u8],
     ) -> Result<(), ProtocolError> {
+        self.finish_long(control);
+        if !self.compresses(part, message.len()) {
+            return self.copy(control, part, message);
+        }
         // Before it is compressed: afterwards there is no way back.
         self.sender.check(control, part, compressed_bytes_max(message.len()))?;
+        if message.len() > AT_ONCE_BYTES_MAX {
+            return self.compress_copy(control, part, message);
+        }
         self.make_room(compressed_bytes_max(message.len()))?;
         let mut compressed = self.buffers.take();
         let Self { deflation, buffers, .. } = self;
@@ -276,6 +343,113 @@ impl Queue {
         };
         self.buffers.give(compressed);
         encoded
+    }
+
+    /// Begins to compress a long message, a copy of it; or queues it as it is, if there is no memory for that.
+    fn compress_copy(
+        &mut self,
+        control: &Control,
+        part: Part,
+        message: &[u8],
+    ) -> Result<(), ProtocolError> {
+        let Self { deflation: Some(deflation), buffers, .. } = self else {
+            return self.copy_as_it_is(control, part, message);
+        };
+        let (Part::Whole(kind), Some(copy)) = (part, deflation.copy(message)) else {
+            return self.copy_as_it_is(control, part, message);
+        };
+        coop::consume(message.len() as u64 / BYTES_PER_NANO);
+        if deflation.begin(kind, copy, message.len(), buffers).is_err() {
+            return self.copy_as_it_is(control, part, message);
+        }
+        self.go_on_compressing(control);
+        Ok(())
+    }
+
+    /// The same for what is given by reference; it comes back if it is not to be compressed. What is short, or
+    /// has to be masked and is shared, is copied.
+    #[inline(never)]
+    fn compress_bytes(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload: Bytes,
+    ) -> ControlFlow<Result<(), Unsent>, Bytes> {
+        self.finish_long(control);
+        if !self.compresses(part, payload.len()) {
+            return ControlFlow::Continue(payload);
+        }
+        let is_unique = payload.is_unique();
+        if payload.len() <= AT_ONCE_BYTES_MAX || (self.masks && !is_unique) {
+            return ControlFlow::Break(self.copy_back(control, part, payload));
+        }
+        let checked = self.sender.check(control, part, compressed_bytes_max(payload.len()));
+        if let Err(error) = checked {
+            return ControlFlow::Break(Err(Unsent { error, payload }));
+        }
+        let Self { deflation: Some(deflation), buffers, .. } = self else {
+            return ControlFlow::Continue(payload);
+        };
+        let Part::Whole(kind) = part else { return ControlFlow::Continue(payload) };
+        // What others have as well is theirs to answer for.
+        let payload_held = if is_unique { payload.len() } else { 0 };
+        if let Err(payload) = deflation.begin(kind, payload, payload_held, buffers) {
+            return ControlFlow::Continue(payload);
+        }
+        self.go_on_compressing(control);
+        ControlFlow::Break(Ok(()))
+    }
+
+    /// Compresses more of the long message, as far as the task's budget goes: whether it is queued now, or
+    /// there is none.
+    fn go_on_compressing(&mut self, control: &Control) -> bool {
+        while self.is_compressing() {
+            if !coop::has_budget() {
+                return false;
+            }
+            self.compress_piece(control);
+        }
+        true
+    }
+
+    /// Compresses all that is left of the long message, if there is one: something is to be queued behind it.
+    #[inline]
+    fn finish_long(&mut self, control: &Control) {
+        while self.is_compressing() {
+            self.compress_piece(control);
+        }
+    }
+
+    #[cold]
+    fn compress_piece(&mut self, control: &Control) {
+        let Self { deflation, buffers, .. } = self;
+        let finished = deflation.as_mut().and_then(|deflation| deflation.go_on(buffers));
+        if let Some(finished) = finished {
+            self.push_finished(control, finished);
+        }
+    }
+
+    /// Queues a long message in one frame, compressed or as it is.
+    fn push_finished(&mut self, control: &Control, finished: Finished) {
+        let Finished { kind, is_compressed, mut payload, held_bytes } = finished;
+        let header = self.sender.count_in(control, Part::Whole(kind), payload.len());
+        coop::consume(FRAME_NANOS);
+        if let Some(key) = header.key {
+            coop::consume(payload.len() as u64 / BYTES_PER_NANO);
+            let mut own = payload.try_into_mut().unwrap_or_else(|shared| shared.as_ref().into());
+            mask(&mut own, key);
+            payload = own.freeze();
+        }
+        if self.copied.capacity() == 0 {
+            self.copied = self.buffers.take();
+        }
+        let header = Header { compressed: is_compressed, ..header };
+        self.copied.extend_from_slice(&header.encode());
+        self.seal();
+        self.held_bytes += held_bytes;
+        self.push_piece(payload);
+        let held = self.held_bytes + self.batch_held_bytes;
+        self.reservation.force(held.max(self.reservation.bytes())); // it was reserved until now
     }
 
     fn copy_back(&mut self, control: &Control, part: Part, payload: Bytes) -> Result<(), Unsent> {

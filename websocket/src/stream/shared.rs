@@ -3,7 +3,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use owned_io::backend::{Broken, Half};
@@ -96,7 +96,13 @@ impl Shared {
                 return Poll::Ready(Err(broken.into()));
             }
             if !writer.is_busy() {
-                let Some(job) = self.next_job() else { return Poll::Ready(Ok(())) };
+                let Some(job) = self.next_job() else {
+                    if !self.queue.borrow().is_compressing() {
+                        return Poll::Ready(Ok(()));
+                    }
+                    ready!(self.poll_compression(&mut writer, half, cx));
+                    continue;
+                };
                 writer.start(job);
             }
             let Poll::Ready(Done { result, batch }) = writer.poll(half, cx) else {
@@ -118,6 +124,14 @@ impl Shared {
                 (_, None) => {} // ended, or gone already
             }
         }
+    }
+
+    /// Compresses a long message until it is queued.
+    #[cold]
+    fn poll_compression(&self, writer: &mut Writer, half: Half, cx: &Context<'_>) -> Poll<()> {
+        writer.register(half, cx);
+        let sleep = self.clock.sleep;
+        self.queue.borrow_mut().poll_compression(&self.control, sleep, writer.waker())
     }
 
     /// Queues the answer to a ping that has just come: each has its own, before what is sent later.
@@ -179,6 +193,7 @@ impl Shared {
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
         self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
+        self.queue.borrow_mut().give_up_long();
         if is_writing {
             self.connection.abort();
         } else {
@@ -214,7 +229,8 @@ impl Shared {
             return Some(Job::Write(batch));
         }
         let is_over = self.control.state() == State::Closed
-            && (self.is_server || self.control.failure().is_some());
+            && (self.is_server || self.control.failure().is_some())
+            && !self.queue.borrow().is_compressing();
         (is_over && !self.is_write_ended.replace(true)).then_some(Job::Shutdown)
     }
 }

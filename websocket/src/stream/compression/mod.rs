@@ -7,7 +7,7 @@ mod deflation;
 mod inflation;
 mod spare;
 
-pub(in crate::stream) use deflation::Deflation;
+pub(in crate::stream) use deflation::{AT_ONCE_BYTES_MAX, Deflation, Finished};
 pub(in crate::stream) use inflation::{Inflated, Inflation};
 pub(in crate::stream) use spare::Spare;
 

@@ -31,18 +31,38 @@ impl Spare {
         compress: impl FnOnce(&mut Compressor) -> T,
     ) -> T {
         let mut spare = self.compressors.borrow_mut();
-        let level = deflate.level.clamp(1, 9);
-        let is_it =
-            |spare: &SpareCompressor| (spare.level, spare.window_bits) == (level, window_bits);
-        let at = spare.iter().position(is_it).unwrap_or_else(|| {
+        let at = position(&spare, deflate, window_bits).unwrap_or_else(|| {
             let compressor = Compressor::new(deflate, window_bits);
-            spare.push(SpareCompressor { level, window_bits, compressor });
+            spare.push(SpareCompressor { level: level(deflate), window_bits, compressor });
             spare.len() - 1
         });
         let compressor = &mut spare[at].compressor;
         let compressed = compress(compressor);
         compressor.forget();
         compressed
+    }
+
+    /// A compressor for this level and this window, which remembers nothing.
+    pub(super) fn take_compressor(&self, deflate: &Deflate, window_bits: u8) -> Compressor {
+        let mut spare = self.compressors.borrow_mut();
+        match position(&spare, deflate, window_bits) {
+            Some(at) => spare.swap_remove(at).compressor,
+            None => Compressor::new(deflate, window_bits),
+        }
+    }
+
+    /// Takes it back, unless there is another by now.
+    pub(super) fn give_compressor(
+        &self,
+        deflate: &Deflate,
+        window_bits: u8,
+        mut compressor: Compressor,
+    ) {
+        let mut spare = self.compressors.borrow_mut();
+        if position(&spare, deflate, window_bits).is_none() {
+            compressor.forget();
+            spare.push(SpareCompressor { level: level(deflate), window_bits, compressor });
+        }
     }
 
     /// One that remembers nothing.
@@ -58,4 +78,14 @@ impl Spare {
             spare.push(decompressor);
         }
     }
+}
+
+/// Where the compressor for this level and this window is.
+fn position(spare: &[SpareCompressor], deflate: &Deflate, window_bits: u8) -> Option<usize> {
+    let wanted = (level(deflate), window_bits);
+    spare.iter().position(|spare| (spare.level, spare.window_bits) == wanted)
+}
+
+fn level(deflate: &Deflate) -> u8 {
+    deflate.level.clamp(1, 9)
 }
