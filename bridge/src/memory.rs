@@ -1,10 +1,8 @@
 //! [`Memory`]: what tungstenite holds for a connection, reserved before it takes it.
 
-use std::future::poll_fn;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use owned_io::{MemoryAccount, MemoryBudget, Reservation};
+use owned_io::{MemoryAccount, MemoryWait, Reservation};
 use owned_io_websocket::{EngineConfig, Limit, ProtocolError};
 
 use crate::progress::Progress;
@@ -33,9 +31,7 @@ pub(crate) struct Memory {
     queued_bytes_longest: usize,
     /// Of what is written from.
     queued_bytes: usize,
-    /// When it began to wait, or last had others give some up; and how often it has.
-    waiting_since: Option<Instant>,
-    waited_rounds: u32,
+    waited: MemoryWait,
 }
 
 impl Memory {
@@ -48,8 +44,7 @@ impl Memory {
             message_bytes: 0,
             queued_bytes_longest: 0,
             queued_bytes: 0,
-            waiting_since: None,
-            waited_rounds: 0,
+            waited: MemoryWait::default(),
         }
     }
 
@@ -94,33 +89,13 @@ impl Memory {
         self.needed() > self.account().bytes_max()
     }
 
-    /// Waits until memory may have been given back; not at all, and false, if that was tried for too long.
-    /// Has others give theirs up when it takes too long.
+    /// Waits until memory may have been given back; none, if that was tried for too long.
     pub(crate) fn wait(
-        &mut self,
+        &self,
         now: Instant,
         sleep: fn(Duration) -> Sleep,
     ) -> Option<impl Future<Output = ()> + use<>> {
-        let mut waited = now.saturating_duration_since(*self.waiting_since.get_or_insert(now));
-        if waited >= MemoryBudget::ROUND {
-            if self.waited_rounds == WAIT_ROUNDS_MAX {
-                return None;
-            }
-            self.waited_rounds += 1;
-            self.waiting_since = Some(now);
-            waited = Duration::ZERO;
-            self.account().budget().relieve(now);
-        }
-        let account = self.account().clone();
-        let mut sleep = sleep(MemoryBudget::ROUND.saturating_sub(waited));
-        let mut was_polled = false;
-        Some(poll_fn(move |cx| {
-            if std::mem::replace(&mut was_polled, true) || account.is_evicted() {
-                return Poll::Ready(());
-            }
-            account.wake_when_released(cx.waker());
-            sleep.as_mut().poll(cx)
-        }))
+        self.waited.begin(self.account(), now, sleep)
     }
 
     pub(crate) fn out_of_memory(&self) -> ProtocolError {
@@ -146,9 +121,7 @@ impl Memory {
         if needed != self.reservation.bytes() {
             self.reservation.resize(needed).map_err(|_| self.out_of_memory())?;
         }
-        if self.waiting_since.take().is_some() {
-            self.waited_rounds = 0;
-        }
+        self.waited.end();
         Ok(())
     }
 }

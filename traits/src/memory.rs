@@ -7,6 +7,10 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+mod wait;
+
+pub use wait::MemoryWait;
+
 /// The memory of one worker that its peers can make it hold, in bytes, and who holds it.
 ///
 /// Each connection has a [`MemoryAccount`], and reserves there what it is about to hold: messages that

@@ -1,5 +1,5 @@
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use owned_io::backend::{Broken, Half};
-use owned_io::{MemoryAccount, MemoryBudget, OwnedWrite, Runtime, ShutdownHandle};
+use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, Runtime, ShutdownHandle};
 
 use super::alarm::Alarm;
 use super::assembly::out_of_memory;
@@ -32,14 +32,8 @@ pub(super) struct Shared {
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
     pub(super) account: MemoryAccount,
-    /// When the connection began to wait for memory, or last had others give some up; and how often it has.
-    waiting_since: Cell<Option<Instant>>,
-    waited_rounds: Cell<u32>,
+    waited: MemoryWait,
 }
-
-/// How often a connection that waits for memory has others give some up, before it fails: half a minute,
-/// as long as a message may take by default.
-const WAIT_ROUNDS_MAX: u32 = 60;
 
 /// The functions of a runtime, so that a connection need not name it.
 #[derive(Clone, Copy)]
@@ -73,8 +67,7 @@ impl Shared {
             is_server,
             is_write_ended: Cell::new(false),
             account,
-            waiting_since: Cell::new(None),
-            waited_rounds: Cell::new(0),
+            waited: MemoryWait::default(),
             broken: Cell::new(None),
         }
     }
@@ -152,40 +145,22 @@ impl Shared {
         }
     }
 
-    /// Waits until memory may have been given back: to try again then what was refused. Has others give
-    /// theirs up when that takes too long, and fails the connection when it takes much too long.
-    pub(super) fn wait_for_memory(&self) -> impl Future<Output = ()> + use<> {
-        let now = (self.clock.now)();
-        let waited = self.waiting_since.get().map(|since| now.saturating_duration_since(since));
-        let left = match waited {
-            Some(waited) if waited < MemoryBudget::ROUND => MemoryBudget::ROUND - waited,
-            _ => {
-                self.account.budget().relieve(now);
-                self.waiting_since.set(Some(now));
-                self.waited_rounds.set(self.waited_rounds.get() + 1);
-                if self.waited_rounds.get() > WAIT_ROUNDS_MAX {
-                    self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
-                }
-                MemoryBudget::ROUND
+    /// Waits until memory may have been given back: to try again then what was refused. Fails the connection
+    /// when that takes much too long.
+    pub(super) async fn wait_for_memory(&self) {
+        let Clock { now, sleep } = self.clock;
+        match self.waited.begin(&self.account, now(), sleep) {
+            Some(released) => released.await,
+            None => {
+                self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
             }
-        };
-        let (account, mut sleep) = (self.account.clone(), (self.clock.sleep)(left));
-        let mut was_polled = false;
-        poll_fn(move |cx| {
-            if std::mem::replace(&mut was_polled, true) || account.is_evicted() {
-                return Poll::Ready(());
-            }
-            account.wake_when_released(cx.waker());
-            sleep.as_mut().poll(cx)
-        })
+        }
     }
 
     /// What was refused is granted.
     #[inline]
     pub(super) fn stop_waiting_for_memory(&self) {
-        if self.waiting_since.take().is_some() {
-            self.waited_rounds.set(0);
-        }
+        self.waited.end();
     }
 
     /// Others need the memory that this connection holds: it fails. The peer is told, unless it takes

@@ -1,0 +1,158 @@
+//! [`MemoryWait`]: waiting for memory that the budget does not have yet.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::{MemoryAccount, MemoryBudget};
+
+/// How long a connection has waited for memory: from the first refusal to the next grant.
+///
+/// Who is refused waits, and tries again, until it is granted what it needs, evicted, or has waited for too
+/// long:
+///
+/// ```
+/// use owned_io::{MemoryExhausted, MemoryWait, Reservation, Runtime};
+///
+/// async fn reserve<R: Runtime>(
+///     reservation: &mut Reservation,
+///     bytes: usize,
+/// ) -> Result<(), MemoryExhausted> {
+///     let waited = MemoryWait::default();
+///     loop {
+///         let refused = match reservation.resize(bytes) {
+///             Ok(()) => return Ok(()),
+///             Err(refused) => refused,
+///         };
+///         let account = reservation.account();
+///         match waited.begin(account, R::now(), |time| Box::pin(R::sleep(time))) {
+///             Some(released) if !account.is_evicted() => released.await,
+///             _ => return Err(refused),
+///         }
+///     }
+/// }
+/// # use owned_io::MemoryBudget;
+/// # use owned_io_sim::Sim;
+/// # owned_io_sim::block_on(async {
+/// #     let budget = MemoryBudget::new(10);
+/// #     let mut held = budget.account().reservation();
+/// #     held.resize(10).unwrap();
+/// #     drop(Sim::spawn(async move {
+/// #         Sim::sleep(std::time::Duration::from_secs(1)).await;
+/// #         drop(held);
+/// #     }));
+/// #     reserve::<Sim>(&mut budget.account().reservation(), 10).await.unwrap();
+/// # });
+/// ```
+#[derive(Debug, Default)]
+pub struct MemoryWait {
+    /// When it began to wait, or last had others give memory up.
+    since: Cell<Option<Instant>>,
+    rounds: Cell<u32>,
+}
+
+impl MemoryWait {
+    /// How many [rounds](MemoryBudget::ROUND) it may take until memory is granted: half a minute, as long as a
+    /// WebSocket message may take by default.
+    pub const ROUNDS_MAX: u32 = 60;
+
+    /// Something was refused to `account`. The future waits until it may be tried again: memory was given back,
+    /// the account is evicted, the round is over, or the task is polled for another reason. None: it has waited
+    /// for [`ROUNDS_MAX`](Self::ROUNDS_MAX).
+    ///
+    /// Has others give memory up, at first and with each round: see [`MemoryBudget::relieve`].
+    ///
+    /// # Cancellation
+    /// Safe: the time that was waited counts.
+    pub fn begin<S>(
+        &self,
+        account: &MemoryAccount,
+        now: Instant,
+        sleep: impl FnOnce(Duration) -> S,
+    ) -> Option<impl Future<Output = ()> + use<S>>
+    where
+        S: Future<Output = ()> + Unpin,
+    {
+        let waited = self.since.get().map(|since| now.saturating_duration_since(since));
+        let left = match waited {
+            Some(waited) if waited < MemoryBudget::ROUND => MemoryBudget::ROUND - waited,
+            _ => {
+                if waited.is_some() {
+                    if self.rounds.get() == Self::ROUNDS_MAX {
+                        return None;
+                    }
+                    self.rounds.set(self.rounds.get() + 1);
+                }
+                self.since.set(Some(now));
+                account.budget().relieve(now);
+                MemoryBudget::ROUND
+            }
+        };
+        Some(released(account.clone(), sleep(left)))
+    }
+
+    /// What was refused is granted.
+    #[inline]
+    pub fn end(&self) {
+        if self.since.take().is_some() {
+            self.rounds.set(0);
+        }
+    }
+}
+
+async fn released<S: Future<Output = ()> + Unpin>(account: MemoryAccount, mut sleep: S) {
+    let mut was_polled = false;
+    poll_fn(|cx| {
+        if mem::replace(&mut was_polled, true) || account.is_evicted() {
+            return Poll::Ready(());
+        }
+        account.wake_when_released(cx.waker());
+        Pin::new(&mut sleep).poll(cx)
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Ready, pending, ready};
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn who_waits_has_others_evicted_and_gives_up_after_the_last_round() {
+        let budget = MemoryBudget::new(10);
+        let (holder, refused) = (budget.account(), budget.account());
+        let mut held = holder.reservation();
+        held.resize(10).unwrap();
+        let (waited, began) = (MemoryWait::default(), Instant::now());
+        let over = |_| -> Ready<()> { ready(()) };
+        for round in 0..=MemoryWait::ROUNDS_MAX {
+            let now = began + MemoryBudget::ROUND * round;
+            assert!(waited.begin(&refused, now, over).is_some(), "{round}");
+            assert!(waited.begin(&refused, now + MemoryBudget::ROUND / 2, over).is_some());
+        }
+        assert!(holder.is_evicted());
+        let late = began + MemoryBudget::ROUND * (MemoryWait::ROUNDS_MAX + 1);
+        assert!(waited.begin(&refused, late, over).is_none());
+        waited.end();
+        assert!(waited.begin(&refused, late, over).is_some());
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_round_or_when_it_is_polled_again() {
+        let budget = MemoryBudget::new(10);
+        let account = budget.account();
+        let (waited, now) = (MemoryWait::default(), Instant::now());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut over = Box::pin(waited.begin(&account, now, |_| ready(())).unwrap());
+        assert!(over.as_mut().poll(&mut cx).is_ready());
+        let sleep = |_| Box::pin(pending::<()>());
+        let mut waiting = Box::pin(waited.begin(&account, now, sleep).unwrap());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        assert!(waiting.as_mut().poll(&mut cx).is_ready(), "woken for whatever reason");
+    }
+}
