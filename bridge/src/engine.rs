@@ -215,10 +215,9 @@ impl Engine {
     }
 }
 
-/// Takes from the budget of the running poll what a frame costs: 200 ns, and a quarter of a nanosecond for
-/// each byte that is copied.
+/// Takes from the budget of the running poll what a frame costs.
 fn consume(bytes: usize) {
-    coop::consume(200 + bytes as u64 / 4);
+    coop::consume(coop::cost::bridged_frame(bytes));
 }
 
 /// The opcode of a frame, and whether it is the last of its message.

@@ -419,10 +419,9 @@ impl Session {
     }
 }
 
-/// Takes from the budget of the running poll what so many records cost, with so many bytes in all: 400 ns and
-/// half a nanosecond (2026-11-22).
+/// Takes from the budget of the running poll what so many records cost, with so many bytes in all.
 fn consume(records: usize, bytes: usize) {
-    coop::consume(records as u64 * 400 + bytes as u64 / 2);
+    coop::consume(coop::cost::tls_records(records, bytes));
 }
 
 /// The number of Linux, as from the transport.

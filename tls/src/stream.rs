@@ -42,9 +42,6 @@ pub struct TlsWriteHalf {
     shared: Rc<Shared>,
 }
 
-/// What a read costs of what is decrypted already, in nanoseconds.
-const READ_NANOS: u64 = 200;
-
 impl<S: ByteStream> TlsStream<S> {
     pub(crate) fn new(half: S::ReadHalf, shared: Shared) -> Self {
         let shared = Rc::new(shared);
@@ -90,7 +87,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                     if !coop::has_budget() {
                         (self.shared.clock.sleep)(Duration::ZERO).await;
                     }
-                    coop::consume(READ_NANOS);
+                    coop::consume(coop::cost::tls_read());
                     self.shared.session.borrow_mut().read(|plain| filling.push(plain));
                     return Ok(());
                 }

@@ -6,7 +6,7 @@
 //! first lets the runtime run other tasks and do its I/O. So no peer owns a worker, however fast it
 //! sends and however little its bytes cost it.
 //!
-//! Work is counted, not timed: each kind has a fixed cost, measured on a 3 GHz core of 2021. Counting
+//! Work is counted, not timed: each kind has a fixed [`cost`]. Counting
 //! takes a subtraction where reading the clock takes a call, and a simulation repeats.
 //!
 //! A service that loops without reading or writing asks for itself:
@@ -26,6 +26,8 @@
 //! # use owned_io_sim::Sim;
 //! # owned_io_sim::block_on(async { assert_eq!(checksum::<Sim>(&[[1; 4096]; 200]).await, 819_200) });
 //! ```
+
+pub mod cost;
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -51,13 +53,12 @@ pub fn consume(nanos: u64) {
     LEFT.set(LEFT.get().wrapping_sub_unsigned(nanos));
 }
 
-/// Takes what a read or write of `bytes` bytes costs: 2 µs for the system call, and a quarter of a
-/// nanosecond for each byte that the kernel copies.
+/// Takes what a read or write of `bytes` bytes [costs](cost::transfer).
 ///
 /// For backends, after each operation that did not have to wait.
 #[inline]
 pub fn consume_transfer(bytes: usize) {
-    consume(2_000 + bytes as u64 / 4);
+    consume(cost::transfer(bytes));
 }
 
 /// Whether the running poll may do more work.

@@ -79,9 +79,6 @@ async fn answer_each<R: Runtime>(
 /// The most bytes of answers that one write takes, and that a peer can leave unread here.
 const ANSWERS_BYTES_MAX: usize = 8 * 1024;
 
-/// What a message costs, in nanoseconds.
-const MESSAGE_NANOS: u64 = 8;
-
 /// Finds the messages in what arrives.
 struct Receiver {
     bytes_max: usize,
@@ -111,7 +108,7 @@ impl Receiver {
                 if bytes.is_empty() || answers.len() >= ANSWERS_BYTES_MAX || !coop::has_budget() {
                     break;
                 }
-                coop::consume(MESSAGE_NANOS);
+                coop::consume(coop::cost::sink_message());
                 *bytes = self.receive_header(bytes)?;
                 continue;
             };

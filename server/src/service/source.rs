@@ -27,9 +27,6 @@ const COPIED_BYTES_MAX: usize = 1024;
 /// socket takes without waiting is of this order.
 pub(super) const WRITE_BYTES_MAX: usize = 64 * 1024;
 
-/// What a message costs that is copied, in nanoseconds.
-const MESSAGE_NANOS: u64 = 12;
-
 /// Serves one connection until its peer ends it.
 ///
 /// # Errors
@@ -177,7 +174,7 @@ impl Answer {
             out.extend_from_slice(&self.len_prefix);
             out.extend_from_slice(&self.pattern[self.message()]);
             self.next += 1;
-            coop::consume(MESSAGE_NANOS + u64::from(self.request.bytes) / 8);
+            coop::consume(coop::cost::source_message(self.request.bytes as usize));
             if !coop::has_budget() {
                 break; // and the write lets others have their turn
             }

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use owned_io::{MemoryAccount, PoolBuf, coop};
+use owned_io::coop::{self, cost};
+use owned_io::{MemoryAccount, PoolBuf};
 
 use super::assembly::{Assembly, NoRoom};
 use super::carry::Carry;
@@ -82,13 +83,6 @@ const DIRECT_BYTES_MAX: usize = 256 * 1024;
 
 /// The least room that is made for it, if as much is missing: a read costs as much as copying this.
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
-
-/// What the decoding of a frame costs, in nanoseconds: a small one, of any kind, with its turn through
-/// the queue if it is answered.
-const FRAME_NANOS: u64 = 60;
-
-/// How many bytes are unmasked, checked and copied in a nanosecond.
-const BYTES_PER_NANO: u64 = 8;
 
 impl Inbox {
     pub(super) fn new(
@@ -483,7 +477,7 @@ fn summary(
 /// Counts the work of decoding.
 #[inline]
 fn consume_frame(payload_bytes: usize) {
-    coop::consume(FRAME_NANOS + payload_bytes as u64 / BYTES_PER_NANO);
+    coop::consume(cost::frame_in(payload_bytes));
 }
 
 #[cold]

@@ -4,7 +4,8 @@ use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use owned_io::{IoVec, MemoryAccount, Reservation, coop};
+use owned_io::coop::{self, cost};
+use owned_io::{IoVec, MemoryAccount, Reservation};
 
 use super::compression::{AT_ONCE_BYTES_MAX, Deflation, Finished};
 use super::shared::Sleep;
@@ -27,12 +28,6 @@ const RESERVED_BYTES_MIN: usize = 4096;
 /// The least room that is made for copied frames, in bytes: a buffer that is used again and again should
 /// fit most of them.
 const CAPACITY_MIN: usize = 512;
-
-/// What the encoding of a frame costs, in nanoseconds.
-const FRAME_NANOS: u64 = 30;
-
-/// How many bytes are copied, and masked, in a nanosecond.
-const BYTES_PER_NANO: u64 = 8;
 
 /// Frames that are encoded and not yet written.
 pub(super) struct Queue {
@@ -121,7 +116,7 @@ impl Queue {
         if encoded.is_err() {
             self.give_room_back();
         }
-        coop::consume(FRAME_NANOS + payload.len() as u64 / BYTES_PER_NANO);
+        coop::consume(cost::frame_out(payload.len()));
         encoded
     }
 
@@ -163,7 +158,7 @@ impl Queue {
                 self.copied.extend_from_slice(&header);
                 self.seal();
                 self.push_piece(payload);
-                coop::consume(FRAME_NANOS);
+                coop::consume(cost::frame_out(0));
                 Ok(())
             }
             Err(error) => {
@@ -184,7 +179,7 @@ impl Queue {
         if frame.as_bytes().len() <= COPIED_BYTES_MAX {
             self.make_room(frame.as_bytes().len())?;
         }
-        coop::consume(FRAME_NANOS);
+        coop::consume(cost::frame_out(0));
         // The header is the same.
         let encoded = self.sender.encode_header(control, frame.part(), frame.payload_bytes());
         if let Err(error) = encoded {
@@ -358,7 +353,7 @@ impl Queue {
         let (Part::Whole(kind), Some(copy)) = (part, deflation.copy(message)) else {
             return self.copy_as_it_is(control, part, message);
         };
-        coop::consume(message.len() as u64 / BYTES_PER_NANO);
+        coop::consume(cost::frame_out(message.len()));
         if deflation.begin(kind, copy, message.len(), buffers).is_err() {
             return self.copy_as_it_is(control, part, message);
         }
@@ -433,9 +428,8 @@ impl Queue {
     fn push_finished(&mut self, control: &Control, finished: Finished) {
         let Finished { kind, is_compressed, mut payload, held_bytes } = finished;
         let header = self.sender.count_in(control, Part::Whole(kind), payload.len());
-        coop::consume(FRAME_NANOS);
+        coop::consume(cost::frame_out(if header.key.is_some() { payload.len() } else { 0 }));
         if let Some(key) = header.key {
-            coop::consume(payload.len() as u64 / BYTES_PER_NANO);
             let mut own = payload.try_into_mut().unwrap_or_else(|shared| shared.as_ref().into());
             mask(&mut own, key);
             payload = own.freeze();

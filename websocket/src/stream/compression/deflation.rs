@@ -2,7 +2,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use owned_io::{MemoryAccount, Reservation, coop};
+use owned_io::coop::{self, cost};
+use owned_io::{MemoryAccount, Reservation};
 
 use crate::deflate::{
     COMPRESSOR_BYTES_MAX, Compressor, Deflate, Incompressible, OUTPUT_BYTES_MIN, Side,
@@ -82,7 +83,7 @@ impl Deflation {
         buffers: &Buffers,
     ) -> bool {
         let Self { deflate, window_bits, .. } = *self;
-        coop::consume(MESSAGE_NANOS + message.len() as u64 * NANOS_PER_BYTE);
+        coop::consume(cost::compressed(message.len()));
         if self.takes_over {
             if self.reservation.resize(COMPRESSOR_BYTES_MAX).is_err() {
                 return false; // it goes as it is, and the next one may be compressed
@@ -241,7 +242,7 @@ impl Long {
         let end = payload.len().min(*at + PIECE_BYTES);
         let last = end == payload.len();
         let mut piece = &payload[*at..end];
-        coop::consume(PIECE_NANOS + piece.len() as u64 * NANOS_PER_BYTE);
+        coop::consume(cost::compressed_piece(piece.len()));
         *at = end;
         // Each round but the last fills the room there is.
         loop {
@@ -270,12 +271,3 @@ pub(in crate::stream) const AT_ONCE_BYTES_MAX: usize = 32 * 1024;
 
 /// How many bytes of a longer one are a piece: some 80 µs of work.
 const PIECE_BYTES: usize = 16 * 1024;
-
-/// What the compression of a message costs, in nanoseconds.
-const MESSAGE_NANOS: u64 = 2_000;
-
-/// What a piece of a long one costs, in nanoseconds.
-const PIECE_NANOS: u64 = 500;
-
-/// What each of its bytes costs, at the fastest level.
-const NANOS_PER_BYTE: u64 = 5;

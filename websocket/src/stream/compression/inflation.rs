@@ -1,4 +1,5 @@
-use owned_io::{MemoryAccount, Reservation, coop};
+use owned_io::coop::{self, cost};
+use owned_io::{MemoryAccount, Reservation};
 
 use crate::deflate::{Corrupt, DECOMPRESSOR_BYTES, Decompressor, Side};
 use crate::stream::Buffers;
@@ -112,7 +113,7 @@ impl Inflation {
             let before = out.len();
             let is_all = decompressor.fill(&mut rest, out, room)?;
             let fresh = &out[before..];
-            coop::consume(ROUND_NANOS + fresh.len() as u64 * NANOS_PER_BYTE);
+            coop::consume(cost::inflated(fresh.len()));
             self.message_bytes += fresh.len();
             if self.message_bytes > self.message_bytes_max {
                 let (max, got) = (self.message_bytes_max as u64, self.message_bytes as u64);
@@ -151,9 +152,3 @@ const ROOM_BYTES_MIN: usize = 64;
 
 /// The most bytes that come out of one round: some 50 µs of work.
 const ROUND_BYTES_MAX: usize = 32 * 1024;
-
-/// What a round costs, in nanoseconds.
-const ROUND_NANOS: u64 = 300;
-
-/// What a byte that comes out costs, in nanoseconds.
-const NANOS_PER_BYTE: u64 = 2;
