@@ -1,10 +1,9 @@
 //! The runtimes that are compiled in. The only place of the server that names any.
 
 use std::io;
-use std::net::SocketAddr;
 
 use owned_io::Runtime;
-use owned_io_server::config::{Config, Service};
+use owned_io_server::config::{Config, Listener};
 use owned_io_server::leaving::Leaving;
 use owned_io_server::worker::{self, Ended};
 
@@ -27,7 +26,7 @@ pub(crate) struct Backend {
 }
 
 /// Told of each listener once it accepts.
-pub(crate) type Listening = fn(Service, SocketAddr);
+pub(crate) type Listening = fn(&Listener);
 
 const fn backend<R: Runtime>() -> Backend {
     Backend { name: R::NAME, run: worker::run::<R> }

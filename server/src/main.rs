@@ -8,11 +8,10 @@ mod logs;
 mod signals;
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use owned_io_server::config::{Config, Flags, Service};
+use owned_io_server::config::{Config, Flags, Listener};
 use owned_io_server::leaving::Leaving;
 use owned_io_server::worker::Ended;
 use tracing::{info, warn};
@@ -70,7 +69,7 @@ fn run(config: &Config) -> Result<Ended, String> {
     Ok(ended)
 }
 
-fn say_listening(service: Service, addr: SocketAddr) {
+fn say_listening(listener: &Listener) {
     // Whoever started the server may not read it.
-    let _ = writeln!(io::stdout(), "listening {service} {addr}");
+    let _ = writeln!(io::stdout(), "listening {listener}");
 }

@@ -78,7 +78,7 @@ mod present {
             entry: Entry,
         ) -> io::Result<TlsStream<S>> {
             let Some(tls) = &self.tls else { return Err(io::ErrorKind::Unsupported.into()) };
-            let acceptor = if service == Service::Https { &tls.https } else { &tls.other };
+            let acceptor = if service == Service::Http { &tls.https } else { &tls.other };
             // Boxed, because it is needed once and large.
             let stream = Box::pin(acceptor.accept::<R, S>(stream, &self.buffers)).await?;
             entry.set(Ending::Reading(stream.shutdown_handle()));

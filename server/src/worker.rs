@@ -15,7 +15,7 @@ use owned_io_websocket::stream::Buffers;
 use tracing::{info, warn};
 
 use crate::accept::{accept_loop, as_it_came};
-use crate::config::{Config, Limits, Ring, Service, WebSockets};
+use crate::config::{Config, Limits, Listener, Ring, Service, WebSockets};
 use crate::connections::{Connections, Entry};
 use crate::leaving::Leaving;
 use crate::per_address::PerAddress;
@@ -44,13 +44,16 @@ pub struct Ended {
 pub fn run<R: Runtime>(
     config: &Config,
     leaving: impl Into<Leaving>,
-    listening: impl Fn(Service, SocketAddr) + Send + Sync + 'static,
+    listening: impl Fn(&Listener) + Send + Sync + 'static,
 ) -> io::Result<Ended> {
     let leaving = leaving.into();
     let bound = config
         .listeners
         .iter()
-        .map(|(service, addr)| Ok((*service, R::bind(listen_options(*addr, config.limits))?)))
+        .map(|listener| {
+            let bound = R::bind(listen_options(listener.addr, config.limits))?;
+            Ok((Listener { addr: bound.local_addr(), ..*listener }, bound))
+        })
         .collect::<io::Result<Vec<_>>>()?;
     let mut workers = WorkersConfig::<R>::new(config.workers);
     if config.ring == Ring::Tuned {
@@ -61,7 +64,7 @@ pub fn run<R: Runtime>(
     let addresses = config.connections_per_address_max.map(NonZeroUsize::get);
     let addresses = addresses.map_or_else(PerAddress::default, PerAddress::at_most);
     let server = Arc::new(Server {
-        ready: Ready::new(config.workers.get(), bound.clone(), Box::new(listening)),
+        ready: Ready { missing: config.workers.get().into(), listening: Box::new(listening) },
         bound,
         places: SharedPlaces::new(config.connections_max(), addresses),
         config: config.clone(),
@@ -79,7 +82,7 @@ pub fn run<R: Runtime>(
 /// What the workers share.
 struct Server {
     config: Config,
-    bound: Vec<(Service, BoundAddr)>,
+    bound: Vec<(Listener, BoundAddr)>,
     places: SharedPlaces,
     leaving: Leaving,
     ready: Ready,
@@ -105,9 +108,9 @@ async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Result<()> {
     let admin_stop = StopSignal::new();
     let mut accepting = Vec::with_capacity(server.bound.len());
     let mut admins = Vec::new();
-    for (service, addr) in &server.bound {
-        let listener = R::listen(addr)?;
-        let service = *service;
+    for (Listener { service, is_over_tls, .. }, bound) in &server.bound {
+        let (service, is_over_tls) = (*service, *is_over_tls);
+        let listener = R::listen(bound)?;
         if service == Service::Admin {
             let (leaving, stop) = (server.leaving.clone(), admin_stop.clone());
             admins.push(R::spawn(async move {
@@ -121,7 +124,7 @@ async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Result<()> {
         accepting.push(R::spawn(async move {
             // A loop that panics takes the others along, and the panic comes to light.
             let _stop_all = StopWhenDropped(stop.clone());
-            if service.is_over_tls() {
+            if is_over_tls {
                 let tls = resources.tls.clone();
                 let open =
                     async move |stream, entry| tls.accept::<R, _>(stream, service, entry).await;
@@ -134,7 +137,7 @@ async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Result<()> {
             }
         }));
     }
-    server.ready.one_more();
+    server.ready.one_more(&server.bound);
     let mut outcome = Ok(());
     for accepting in accepting {
         outcome = outcome.and(accepting.await);
@@ -179,25 +182,25 @@ async fn accept<R: Runtime, S: ByteStream>(
 ) {
     let Resources { pool, frames, buffers, pattern, sockets, limits, .. } = resources;
     match service {
-        Service::Echo | Service::EchoTls => {
+        Service::Echo => {
             let serve = async move |stream: S, entry: Entry| {
                 echo::serve(stream, pool.clone(), &entry.watched()).await
             };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
-        Service::Sink | Service::SinkTls => {
+        Service::Sink => {
             let serve = async move |stream: S, entry: Entry| {
                 sink::serve::<R>(stream, frames.clone(), limits, &entry.watched()).await
             };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
-        Service::Source | Service::SourceTls => {
+        Service::Source => {
             let serve = async move |stream: S, entry: Entry| {
                 source::serve::<R>(stream, pattern.clone(), limits, &entry.watched()).await
             };
             accept_loop::<R, _, _>(listener, places, connections, stop, open, serve).await;
         }
-        Service::Http | Service::Https => {
+        Service::Http => {
             let serve = move |stream: S, entry| {
                 let (buffers, pattern) = (buffers.clone(), pattern.clone());
                 http::serve::<R>(stream, entry, buffers, pattern, sockets.clone(), limits)
@@ -249,22 +252,17 @@ impl Drop for StopWhenDropped {
 /// Counts the workers that listen.
 struct Ready {
     missing: AtomicUsize,
-    bound: Vec<(Service, BoundAddr)>,
     listening: Box<Listening>,
 }
 
 /// Told of each listener.
-type Listening = dyn Fn(Service, SocketAddr) + Send + Sync;
+type Listening = dyn Fn(&Listener) + Send + Sync;
 
 impl Ready {
-    fn new(workers: usize, bound: Vec<(Service, BoundAddr)>, listening: Box<Listening>) -> Self {
-        Self { missing: workers.into(), bound, listening }
-    }
-
-    fn one_more(&self) {
+    fn one_more(&self, bound: &[(Listener, BoundAddr)]) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-            for (service, bound) in &self.bound {
-                (self.listening)(*service, bound.local_addr());
+            for (listener, _) in bound {
+                (self.listening)(listener);
             }
         }
     }

@@ -185,7 +185,7 @@ fn a_panic_of_the_accept_loop_ends_the_server_and_says_so() {
         let (echo, sink) = (address(echo), address(sink));
         let flags = ["server", "--workers", "1", "--echo", &echo, "--sink", &sink];
         let config = Flags::parse_from(flags).into_config().unwrap();
-        let error = worker::run::<Broken>(&config, StopSignal::new(), |_, _| {}).unwrap_err();
+        let error = worker::run::<Broken>(&config, StopSignal::new(), |_| {}).unwrap_err();
         assert!(error.to_string().contains("this listener is broken"), "{error}");
     }
 }

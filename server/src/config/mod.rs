@@ -2,17 +2,16 @@
 
 mod choices;
 mod limits;
+mod listener;
 mod options;
-mod service;
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 pub use choices::{Deflate, Engine, Level, Log, Ring};
 pub use limits::Limits;
+pub use listener::{Listener, Service};
 pub use options::{Flags, Options};
-pub use service::Service;
 
 use crate::memory::Memory;
 use crate::origins::AllowedOrigins;
@@ -31,7 +30,7 @@ pub struct Config {
     /// Which ring settings.
     pub ring: Ring,
     /// Where to serve what; at least one.
-    pub listeners: Vec<(Service, SocketAddr)>,
+    pub listeners: Vec<Listener>,
     /// Who the server is, where a service is over TLS.
     pub tls: Option<Tls>,
     /// What WebSockets are like.

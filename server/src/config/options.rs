@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use serde::Deserialize;
 
-use super::{Config, Deflate, Engine, Level, Limits, Log, Ring, Service, WebSockets};
+use super::{Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service, WebSockets};
 use crate::memory::Memory;
 use crate::origins::AllowedOrigins;
 use crate::tls::Tls;
@@ -218,29 +218,20 @@ impl Options {
     }
 
     fn into_config(self) -> Result<Config, String> {
-        let served = [
-            (Service::Echo, self.echo),
-            (Service::Sink, self.sink),
-            (Service::Source, self.source),
-            (Service::Http, self.http),
-            (Service::EchoTls, self.echo_tls),
-            (Service::SinkTls, self.sink_tls),
-            (Service::SourceTls, self.source_tls),
-            (Service::Https, self.https),
-        ];
-        let mut listeners: Vec<_> =
-            served.into_iter().filter_map(|(service, addr)| Some((service, addr?))).collect();
+        let mut listeners = self.listeners();
         if listeners.is_empty() {
             let services = "--echo, --sink, --source or --http";
             return Err(format!("nothing to serve: give {services} an address"));
         }
         self.check_sizes()?;
-        listeners.extend(self.admin.map(|addr| (Service::Admin, addr)));
-        let over_tls = listeners.iter().find(|(service, _)| service.is_over_tls());
+        let admin = |addr| Listener { service: Service::Admin, addr, is_over_tls: false };
+        listeners.extend(self.admin.map(admin));
+        let over_tls = listeners.iter().find(|listener| listener.is_over_tls);
         let tls = match (over_tls, self.tls_cert, self.tls_key) {
             (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key)?),
-            (Some((service, _)), ..) => {
-                return Err(format!("--{service} is over TLS: it needs --tls-cert and --tls-key"));
+            (Some(listener), ..) => {
+                let name = listener.name();
+                return Err(format!("--{name} is over TLS: it needs --tls-cert and --tls-key"));
             }
             (None, None, None) => None,
             (None, ..) => {
@@ -293,6 +284,29 @@ impl Options {
             log: self.log.unwrap_or_default(),
             log_level: self.log_level.unwrap_or_default(),
         })
+    }
+
+    /// All but the admin's.
+    fn listeners(&self) -> Vec<Listener> {
+        let plain = [
+            (Service::Echo, self.echo),
+            (Service::Sink, self.sink),
+            (Service::Source, self.source),
+            (Service::Http, self.http),
+        ];
+        let over_tls = [
+            (Service::Echo, self.echo_tls),
+            (Service::Sink, self.sink_tls),
+            (Service::Source, self.source_tls),
+            (Service::Http, self.https),
+        ];
+        let mut listeners = Vec::new();
+        for (is_over_tls, options) in [(false, plain), (true, over_tls)] {
+            for (service, addr) in options {
+                listeners.extend(addr.map(|addr| Listener { service, addr, is_over_tls }));
+            }
+        }
+        listeners
     }
 
     /// Numbers that nobody means, with which threads, descriptors or clocks would run out.
@@ -395,7 +409,9 @@ mod tests {
         let flags = Flags::parse_from(["owned-io-server", "--deflate", "shared"]);
         let config = flags.options.over(file).into_config().unwrap();
         assert_eq!(config.sockets.deflate, Deflate::Shared);
-        assert_eq!(config.listeners, [(Service::Echo, ([127, 0, 0, 1], 7).into())]);
+        let addr = ([127, 0, 0, 1], 7).into();
+        let echo = Listener { service: Service::Echo, addr, is_over_tls: false };
+        assert_eq!(config.listeners, [echo]);
 
         assert_eq!(config.sockets.engine, Engine::Native);
 

@@ -1,0 +1,54 @@
+//! [`Listener`]: what is served where.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+/// A listener: a service, an address, and TLS or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// What connections are served.
+    pub service: Service,
+    /// Where to listen. Port 0 lets the system choose one.
+    pub addr: SocketAddr,
+    /// Whether connections begin with a TLS handshake.
+    pub is_over_tls: bool,
+}
+
+/// What a connection is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// See [`echo`](crate::service::echo).
+    Echo,
+    /// See [`sink`](crate::service::sink).
+    Sink,
+    /// See [`source`](crate::service::source).
+    Source,
+    /// See [`http`](crate::service::http).
+    Http,
+    /// See [`admin`](crate::service::admin). Never over TLS.
+    Admin,
+}
+
+impl Listener {
+    /// The name of its option, without dashes in front.
+    pub const fn name(&self) -> &'static str {
+        match (self.service, self.is_over_tls) {
+            (Service::Echo, false) => "echo",
+            (Service::Echo, true) => "echo-tls",
+            (Service::Sink, false) => "sink",
+            (Service::Sink, true) => "sink-tls",
+            (Service::Source, false) => "source",
+            (Service::Source, true) => "source-tls",
+            (Service::Http, false) => "http",
+            (Service::Http, true) => "https",
+            (Service::Admin, _) => "admin",
+        }
+    }
+}
+
+/// Its name and its address: `echo 127.0.0.1:7007`.
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name(), self.addr)
+    }
+}
