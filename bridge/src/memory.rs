@@ -12,10 +12,6 @@ use crate::shared::Sleep;
 /// reserves nothing.
 const UNCOUNTED_BYTES: usize = 4 * 1024;
 
-/// How often a connection that waits for memory has others give some up, before it fails: for half a minute,
-/// as one of `owned-io-websocket` does.
-const WAIT_ROUNDS_MAX: u32 = 60;
-
 /// What a connection holds, as far as it depends on what its peer sends and takes. tungstenite does not
 /// tell, but all of it follows from lengths that are known before.
 pub(crate) struct Memory {

@@ -4,8 +4,8 @@ use std::io;
 
 use owned_io::Runtime;
 use owned_io_server::config::{Config, Listener};
-use owned_io_server::leaving::Leaving;
-use owned_io_server::worker::{self, Ended};
+use owned_io_server::drain::DrainSignal;
+use owned_io_server::server::{self, Outcome};
 
 #[cfg(not(any(
     feature = "tokio",
@@ -22,14 +22,14 @@ compile_error!(
 /// A runtime that the server can run on.
 pub(crate) struct Backend {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&Config, Leaving, Listening) -> io::Result<Ended>,
+    pub(crate) run: fn(&Config, DrainSignal, Listening) -> io::Result<Outcome>,
 }
 
 /// Told of each listener once it accepts.
 pub(crate) type Listening = fn(&Listener);
 
 const fn backend<R: Runtime>() -> Backend {
-    Backend { name: R::NAME, run: worker::run::<R> }
+    Backend { name: R::NAME, run: server::run::<R> }
 }
 
 /// Those compiled in.

@@ -1,4 +1,7 @@
-//! The connections that are open, so that they can be ended from beside.
+//! [`Connections`]: the registry of a worker's open connections.
+//!
+//! Each connection runs in a task of its own. The drain and the [watch](crate::watch) use the registry to
+//! end connections from outside their tasks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,182 +9,180 @@ use std::net::Shutdown;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use owned_io::ShutdownHandle;
+use owned_io::{MemoryAccount, MemoryBudget, ShutdownHandle};
 use owned_io_websocket::stream::CloseHandle;
 use owned_io_websocket::{CloseCode, CloseFrame};
 
-use crate::leaving::Leaving;
+use crate::drain::DrainSignal;
 use crate::watch::Activity;
 
-/// The connections that a worker has open, over all its listeners.
-#[derive(Clone, Debug, Default)]
-pub struct Connections {
-    open: Rc<RefCell<Open>>,
-}
-
-/// A connection among them; not any more when dropped.
-#[derive(Debug)]
-pub struct Connection {
-    entry: Entry,
-}
-
-/// Where it is said how a connection ends.
+/// The connections that a worker has open, over all its listeners. Cloning gives another handle to the same
+/// registry.
 #[derive(Clone, Debug)]
-pub struct Entry {
-    open: Rc<RefCell<Open>>,
-    id: u64,
+pub struct Connections {
+    registry: Rc<RefCell<Registry>>,
+    budget: MemoryBudget,
 }
 
-/// How a connection is asked to end.
+/// A connection in the registry. Dropping it removes the connection.
 #[derive(Debug)]
-pub enum Ending {
-    /// Its read side is shut down: it sees the end of its stream, answers what it has, and ends.
-    Reading(ShutdownHandle),
-    /// Not before it is upgraded, and something else is said here: until then there is no way.
+pub struct ConnectionHandle {
+    registry: Rc<RefCell<Registry>>,
+    id: u64,
+    account: MemoryAccount,
+}
+
+/// How a connection is closed from outside its task.
+#[derive(Debug)]
+pub enum CloseMethod {
+    /// Shut down the read side. The service reads the end of the stream, answers what it has received, and
+    /// ends.
+    ShutdownRead(ShutdownHandle),
+    /// Do nothing: the connection is being upgraded. The upgrade sets the next method.
     Upgrading,
-    /// It is closed as [going away](CloseCode::GOING_AWAY), and ends once its peer agrees.
+    /// Close the WebSocket as [going away](CloseCode::GOING_AWAY). It ends once the peer has answered.
     WebSocket(CloseHandle),
     /// The same, over tungstenite.
     #[cfg(feature = "tungstenite")]
     Bridge(owned_io_tungstenite::CloseHandle),
 }
 
-/// Bounded by the places.
-#[derive(Debug, Default)]
-struct Open {
-    known: BTreeMap<u64, Known>,
+/// Bounded by the connection limit.
+#[derive(Debug)]
+struct Registry {
+    entries: BTreeMap<u64, Entry>,
     last_id: u64,
-    /// Whether each was asked to end.
-    is_ending: bool,
-    leaving: Leaving,
+    /// Whether all connections were asked to close.
+    is_closing: bool,
+    drain: DrainSignal,
 }
 
-/// One of them.
 #[derive(Debug)]
-struct Known {
-    ending: Ending,
-    /// The transport's.
-    handle: ShutdownHandle,
-    /// Where something is to move now and then.
+struct Entry {
+    close_method: CloseMethod,
+    /// Of the transport.
+    transport: ShutdownHandle,
+    /// Set if the connection is watched.
     activity: Option<Rc<Activity>>,
 }
 
 impl Connections {
-    /// None yet, of a server that is asked to end like this.
-    pub fn new(leaving: Leaving) -> Self {
-        Self { open: Rc::new(RefCell::new(Open { leaving, ..Open::default() })) }
+    /// An empty registry. Each connection gets an account in `budget`.
+    pub fn new(drain: DrainSignal, budget: MemoryBudget) -> Self {
+        let registry = Registry { entries: BTreeMap::new(), last_id: 0, is_closing: false, drain };
+        Self { registry: Rc::new(RefCell::new(registry)), budget }
     }
 
-    /// Adds one, until what this returns is dropped.
+    /// Adds a connection. It is removed when the returned handle is dropped.
     #[must_use]
-    pub fn add(&self, handle: ShutdownHandle) -> Connection {
-        let mut open = self.open.borrow_mut();
-        open.last_id += 1;
-        let id = open.last_id;
-        let ending = Ending::Reading(handle.clone());
-        if open.is_ending {
-            ending.ask();
+    pub fn add(&self, transport: ShutdownHandle) -> ConnectionHandle {
+        let mut registry = self.registry.borrow_mut();
+        registry.last_id += 1;
+        let id = registry.last_id;
+        let close_method = CloseMethod::ShutdownRead(transport.clone());
+        if registry.is_closing {
+            close_method.close();
         }
-        open.known.insert(id, Known { ending, handle, activity: None });
-        Connection { entry: Entry { open: Rc::clone(&self.open), id } }
+        registry.entries.insert(id, Entry { close_method, transport, activity: None });
+        let registry = Rc::clone(&self.registry);
+        ConnectionHandle { registry, id, account: self.budget.account() }
     }
 
-    /// Asks each to end, and each that is added from now on.
-    pub fn end(&self) {
-        let mut open = self.open.borrow_mut();
-        open.is_ending = true;
-        open.known.values().for_each(|known| known.ending.ask());
+    /// Asks every connection to close, and every connection that is added later.
+    pub fn close_all(&self) {
+        let mut registry = self.registry.borrow_mut();
+        registry.is_closing = true;
+        registry.entries.values().for_each(|entry| entry.close_method.close());
     }
 
-    /// Resets each that is open, and says how many that were: what has come of their streams is no end.
-    pub fn cut_off(&self) -> usize {
-        let open = self.open.borrow();
-        open.known.values().for_each(|known| known.handle.abort());
-        open.known.len()
+    /// Resets every connection that is open, and returns their number. A reset tells the peers that their
+    /// streams were cut off.
+    pub fn reset_all(&self) -> usize {
+        let registry = self.registry.borrow();
+        registry.entries.values().for_each(|entry| entry.transport.abort());
+        registry.entries.len()
     }
 
-    /// Passes to `look` those that are watched, at most `count` of those behind the last of `after`; says where
-    /// to go on, if there are more.
+    /// Calls `look` for up to `count` connections behind the id `after`, if they are watched. Returns the id
+    /// to continue from, or none at the end.
     pub(crate) fn look(
         &self,
         after: Option<u64>,
         count: usize,
-        mut look: impl FnMut(&Activity, &Ending, &ShutdownHandle),
+        mut look: impl FnMut(&Activity, &CloseMethod, &ShutdownHandle),
     ) -> Option<u64> {
-        let open = self.open.borrow();
+        let registry = self.registry.borrow();
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = open.known.range((start, Bound::Unbounded));
+        let mut rest = registry.entries.range((start, Bound::Unbounded));
         let mut last = None;
-        for (id, known) in rest.by_ref().take(count) {
+        for (id, entry) in rest.by_ref().take(count) {
             last = Some(*id);
-            if let Some(activity) = &known.activity {
-                look(activity, &known.ending, &known.handle);
+            if let Some(activity) = &entry.activity {
+                look(activity, &entry.close_method, &entry.transport);
             }
         }
         rest.next().and(last)
     }
 }
 
-impl Ending {
-    pub(crate) fn ask(&self) {
-        let away = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
-        // A WebSocket can only be closed already.
-        let _ = match self {
-            Self::Reading(handle) => {
-                handle.shutdown(Shutdown::Read);
-                Ok(())
-            }
-            Self::Upgrading => Ok(()),
-            Self::WebSocket(handle) => handle.close(away),
-            #[cfg(feature = "tungstenite")]
-            Self::Bridge(handle) => handle.close(away),
-        };
-    }
-}
-
-impl Connection {
-    /// For the service that learns more about the connection.
-    pub fn entry(&self) -> Entry {
-        self.entry.clone()
-    }
-}
-
-impl Entry {
-    /// Whether the connection was asked to end.
-    pub fn is_ending(&self) -> bool {
-        self.open.borrow().is_ending
+impl ConnectionHandle {
+    /// What the connection holds of its worker's memory budget.
+    pub const fn account(&self) -> &MemoryAccount {
+        &self.account
     }
 
-    /// Whether the server was asked to end, or will be soon.
-    pub fn is_leaving(&self) -> bool {
-        let open = self.open.borrow();
-        open.is_ending || open.leaving.is_leaving()
+    /// Whether the connection was asked to close.
+    pub fn is_closing(&self) -> bool {
+        self.registry.borrow().is_closing
     }
 
-    /// From now on the connection is asked to end in this way.
-    pub fn set(&self, ending: Ending) {
-        let mut open = self.open.borrow_mut();
-        if open.is_ending {
-            ending.ask();
+    /// Whether the server drains, or has given notice that it will.
+    pub fn is_draining(&self) -> bool {
+        let registry = self.registry.borrow();
+        registry.is_closing || registry.drain.has_begun()
+    }
+
+    /// Sets how the connection is closed from now on. If it was asked to close already, it is closed in this
+    /// way at once.
+    pub fn set_close_method(&self, close_method: CloseMethod) {
+        let mut registry = self.registry.borrow_mut();
+        if registry.is_closing {
+            close_method.close();
         }
-        if let Some(known) = open.known.get_mut(&self.id) {
-            known.ending = ending;
+        if let Some(entry) = registry.entries.get_mut(&self.id) {
+            entry.close_method = close_method;
         }
     }
 
-    /// From now on the connection is [watched](crate::watch::watch): something has to move on it.
+    /// Has the connection [watched](crate::watch::watch) from now on. The service reports its progress to
+    /// what this returns.
     pub fn watched(&self) -> Rc<Activity> {
         let activity = Rc::new(Activity::default());
-        if let Some(known) = self.open.borrow_mut().known.get_mut(&self.id) {
-            known.activity = Some(Rc::clone(&activity));
+        if let Some(entry) = self.registry.borrow_mut().entries.get_mut(&self.id) {
+            entry.activity = Some(Rc::clone(&activity));
         }
         activity
     }
 }
 
-impl Drop for Connection {
+impl Drop for ConnectionHandle {
     fn drop(&mut self) {
-        let Entry { open, id } = &self.entry;
-        open.borrow_mut().known.remove(id);
+        self.registry.borrow_mut().entries.remove(&self.id);
+    }
+}
+
+/// What a WebSocket is closed with.
+const AWAY: CloseFrame<'_> = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
+
+impl CloseMethod {
+    pub(crate) fn close(&self) {
+        match self {
+            Self::ShutdownRead(transport) => transport.shutdown(Shutdown::Read),
+            Self::Upgrading => {}
+            // An error means that the WebSocket is closing already.
+            Self::WebSocket(socket) => drop(socket.close(AWAY)),
+            #[cfg(feature = "tungstenite")]
+            Self::Bridge(socket) => drop(socket.close(AWAY)),
+        }
     }
 }

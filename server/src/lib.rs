@@ -13,9 +13,9 @@
 //!
 //! # How it ends
 //!
-//! 1. It is [given notice](leaving::Leaving::notice): `/health` says 503, and all else goes on for
+//! 1. It is [given notice](drain::DrainSignal::notice): `/health` says 503, and all else goes on for
 //!    `--drain-notice-seconds`, so that load balancers send new clients elsewhere.
-//! 2. It [ends](leaving::Leaving::stop): nobody is accepted any more. Who has asked for nothing is closed
+//! 2. It [ends](drain::DrainSignal::stop): nobody is accepted any more. Who has asked for nothing is closed
 //!    at once, a WebSocket is closed as going away, others are answered and closed. Admins are answered
 //!    to the end.
 //! 3. What has not ended after `--drain-seconds` is reset, counted and logged, and the exit code is 3.
@@ -41,13 +41,15 @@
 pub mod accept;
 pub mod config;
 pub mod connections;
-pub mod leaving;
+pub mod context;
+pub mod drain;
 pub mod memory;
 pub mod origins;
 pub mod per_address;
 pub mod places;
 pub mod repeated;
+pub mod server;
 pub mod service;
 pub mod tls;
 pub mod watch;
-pub mod worker;
+mod worker;

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use owned_io_server::config::{Config, Flags, Listener};
-use owned_io_server::leaving::Leaving;
-use owned_io_server::worker::Ended;
+use owned_io_server::drain::DrainSignal;
+use owned_io_server::server::Outcome;
 use tracing::{info, warn};
 
 /// Descriptors besides connections: listeners, rings, standard streams, a few for each worker.
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Err(usage) => return refuse(&in_one_sentence(&usage)),
     };
     match flags.into_config().and_then(|config| run(&config)) {
-        Ok(Ended { cut_off: 0 }) => ExitCode::SUCCESS,
+        Ok(Outcome { cut_off: 0 }) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(CUT_OFF),
         Err(why) => refuse(&why),
     }
@@ -51,22 +51,22 @@ fn in_one_sentence(usage: &clap::Error) -> String {
     format!("{}; --help lists the options", first.strip_prefix("error: ").unwrap_or(first))
 }
 
-fn run(config: &Config) -> Result<Ended, String> {
+fn run(config: &Config) -> Result<Outcome, String> {
     let backend = backends::choose(config.runtime.as_deref())?;
     // Before there are threads: afterwards each of them would wait for it.
     owned_io_os::reserve_descriptors(config.connections_max().saturating_add(DESCRIPTORS_SPARE))
         .map_err(|error| format!("cannot make room for descriptors: {error}"))?;
     let _logs = logs::start(config.log, config.log_level); // until the last words
-    let leaving = Leaving::default();
-    signals::handle(leaving.clone(), config.drain_notice, config.tls.clone())
+    let drain = DrainSignal::default();
+    signals::handle(drain.clone(), config.drain_notice, config.tls.clone())
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
-    let ended = (backend.run)(config, leaving, say_listening).map_err(|error| error.to_string())?;
-    match ended.cut_off {
+    let outcome = (backend.run)(config, drain, say_listening).map_err(|error| error.to_string())?;
+    match outcome.cut_off {
         0 => info!("drained"),
         cut_off => warn!(cut_off, "drained, but for connections that had not ended in time"),
     }
-    Ok(ended)
+    Ok(outcome)
 }
 
 fn say_listening(listener: &Listener) {

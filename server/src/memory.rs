@@ -59,10 +59,10 @@ impl Memory {
         (bytes_max / (4 * BUF_BYTES_MIN)).saturating_sub(IDLE_MAX)
     }
 
-    /// What all connections may hold beyond the buffers, each in so many accounts.
-    pub fn budget(self, accounts_each: usize) -> MemoryBudget {
+    /// What all connections may hold beyond the buffers, each in one account.
+    pub fn budget(self) -> MemoryBudget {
         let rest = self.bytes_max - self.buf_bytes * (self.connections_max + IDLE_MAX);
-        MemoryBudget::new(rest).with_shares(self.connections_max * accounts_each, rest / 2)
+        MemoryBudget::new(rest).with_shares(self.connections_max, rest / 2)
     }
 
     /// The buffers that messages and frames are received into.
@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(Memory::connections_that_fit(least), connections_max);
             for bytes_max in [least, 2 * least, 7 * least, 6 << 30] {
                 let Some(memory) = Memory::divide(bytes_max, connections_max) else { continue };
-                let budget = memory.budget(1);
+                let budget = memory.budget();
                 let buffers = memory.buf_bytes * (connections_max + IDLE_MAX);
                 assert!(budget.bytes_max() + buffers <= bytes_max, "{memory:?}");
                 assert!(buffers <= bytes_max / 4, "{memory:?}");

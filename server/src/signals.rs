@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 use std::{io, thread};
 
-use owned_io_server::leaving::Leaving;
+use owned_io_server::drain::DrainSignal;
 use owned_io_server::tls::Tls;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 /// The first SIGTERM or SIGINT gives notice, and drains when that is over; the second ends at once. SIGHUP
 /// has the certificates read anew, where there are any.
-pub(crate) fn handle(leaving: Leaving, notice: Duration, tls: Option<Tls>) -> io::Result<()> {
+pub(crate) fn handle(drain: DrainSignal, notice: Duration, tls: Option<Tls>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let certificates = tls.map(reloader).transpose()?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -25,27 +25,27 @@ pub(crate) fn handle(leaving: Leaving, notice: Duration, tls: Option<Tls>) -> io
                     }
                 }
                 (SIGHUP, None) => info!("there is nothing to be read anew"),
-                _ if leaving.is_leaving() => std::process::exit(128 + signal),
-                _ => leave(&leaving, notice),
+                _ if drain.has_begun() => std::process::exit(128 + signal),
+                _ => begin_drain(&drain, notice),
             }
         }
     })?;
     Ok(())
 }
 
-fn leave(leaving: &Leaving, notice: Duration) {
-    leaving.notice.stop();
+fn begin_drain(drain: &DrainSignal, notice: Duration) {
+    drain.notice.stop();
     if notice.is_zero() {
-        return leaving.stop.stop();
+        return drain.stop.stop();
     }
     info!(seconds = notice.as_secs(), "about to end: /health says so");
-    let stop = leaving.stop.clone();
+    let stop = drain.stop.clone();
     let waiting = thread::Builder::new().name("notice".to_owned()).spawn(move || {
         thread::sleep(notice);
         stop.stop();
     });
     if waiting.is_err() {
-        leaving.stop.stop();
+        drain.stop.stop();
     }
 }
 

@@ -16,7 +16,7 @@ mod present {
     use owned_io_tls::{Acceptor, Buffers, Identity, TlsStream};
 
     use crate::config::Service;
-    use crate::connections::{Ending, Entry};
+    use crate::connections::{CloseMethod, ConnectionHandle};
 
     /// Who the server is; shared by all workers, and with it the sessions that can be resumed.
     #[derive(Clone, Debug)]
@@ -62,7 +62,8 @@ mod present {
     }
 
     impl WorkerTls {
-        /// Receives into buffers of `pool`; what connections hold beyond those comes out of `budget`.
+        /// Receives into buffers of `pool`. What a connection holds beyond those is reserved in its account in
+        /// `budget`.
         pub fn new(tls: Option<Tls>, pool: Pool, budget: MemoryBudget) -> Self {
             Self { tls, buffers: Buffers::new(pool, budget) }
         }
@@ -75,13 +76,14 @@ mod present {
             &self,
             stream: S,
             service: Service,
-            entry: Entry,
+            connection: &ConnectionHandle,
         ) -> io::Result<TlsStream<S>> {
             let Some(tls) = &self.tls else { return Err(io::ErrorKind::Unsupported.into()) };
             let acceptor = if service == Service::Http { &tls.https } else { &tls.other };
             // Boxed, because it is needed once and large.
-            let stream = Box::pin(acceptor.accept::<R, S>(stream, &self.buffers)).await?;
-            entry.set(Ending::Reading(stream.shutdown_handle()));
+            let buffers = self.buffers.in_account(connection.account());
+            let stream = Box::pin(acceptor.accept::<R, S>(stream, &buffers)).await?;
+            connection.set_close_method(CloseMethod::ShutdownRead(stream.shutdown_handle()));
             Ok(stream)
         }
     }
@@ -95,7 +97,7 @@ mod absent {
     use owned_io::{ByteStream, MemoryBudget, Pool, Runtime};
 
     use crate::config::Service;
-    use crate::connections::Entry;
+    use crate::connections::ConnectionHandle;
 
     /// There is none.
     #[derive(Clone, Debug)]
@@ -135,7 +137,7 @@ mod absent {
             &self,
             _stream: S,
             _service: Service,
-            _entry: Entry,
+            _connection: &ConnectionHandle,
         ) -> io::Result<S> {
             Err(io::ErrorKind::Unsupported.into())
         }

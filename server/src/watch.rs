@@ -10,7 +10,7 @@ use std::time::Duration;
 use owned_io::{Runtime, ShutdownHandle};
 
 use crate::config::Limits;
-use crate::connections::{Connections, Ending};
+use crate::connections::{CloseMethod, Connections};
 
 /// How often within a limit everybody is looked at: a connection ends by a quarter of the limit too late.
 const LOOKS: u32 = 4;
@@ -49,7 +49,7 @@ impl Activity {
         if self.was_ended.get() { Err(io::ErrorKind::TimedOut.into()) } else { outcome }
     }
 
-    fn look(&self, ending: &Ending, handle: &ShutdownHandle, looks_at: LookAt) {
+    fn look(&self, close_method: &CloseMethod, handle: &ShutdownHandle, looks_at: LookAt) {
         if self.is_writing.get() != (looks_at == LookAt::Writing) {
             return;
         }
@@ -63,7 +63,7 @@ impl Activity {
         let was_asked = self.was_ended.replace(true);
         match looks_at {
             // The service says the end, which a peer may not take either.
-            LookAt::Idle if !was_asked => ending.ask(),
+            LookAt::Idle if !was_asked => close_method.close(),
             // What the peer has not taken would stay in the kernel.
             _ => handle.abort(),
         }
@@ -91,8 +91,8 @@ async fn watch_one<R: Runtime>(connections: &Connections, limit: Duration, looks
         let mut after = None;
         // As often as there are connections for.
         loop {
-            after = connections.look(after, LOOKED_AT_MAX, |activity, ending, handle| {
-                activity.look(ending, handle, looks_at);
+            after = connections.look(after, LOOKED_AT_MAX, |activity, close_method, handle| {
+                activity.look(close_method, handle, looks_at);
             });
             if after.is_none() {
                 break;

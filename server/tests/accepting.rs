@@ -10,14 +10,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Parser;
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Panicked,
-    Runtime, StopSignal, TcpListener,
+    BoundAddr, Capabilities, ConnectOptions, ListenOptions, MemoryBudget, OwnedReadExt,
+    OwnedWriteExt, Panicked, Runtime, StopSignal, TcpListener,
 };
-use owned_io_server::accept::{accept_loop, as_it_came};
+use owned_io_server::accept::accept_loop;
 use owned_io_server::config::Flags;
 use owned_io_server::connections::Connections;
+use owned_io_server::drain::DrainSignal;
 use owned_io_server::places::Places;
-use owned_io_server::worker;
+use owned_io_server::server;
 use owned_io_sim::{Config, Sim, SimListener, SimStream};
 
 const SEEDS: u64 = 100;
@@ -60,16 +61,9 @@ fn listeners_share_the_places() {
                         asked.into_result().map(drop)
                     }
                 };
-                let connections = Connections::default();
-                accept_loop::<Sim, _, _>(
-                    listener,
-                    places,
-                    connections,
-                    &StopSignal::new(),
-                    as_it_came,
-                    serve,
-                )
-                .await;
+                let connections = Connections::new(DrainSignal::default(), MemoryBudget::new(0));
+                let stop = StopSignal::new();
+                accept_loop::<Sim, _>(listener, places, connections, &stop, serve).await;
             }));
         }
         // All wait for the one place, half of them at each listener.
@@ -103,10 +97,9 @@ fn it_ends_at_the_stop_signal() {
         }
         let (stop, places) = (StopSignal::new(), Places::new(1000));
         stop.stop();
-        let connections = Connections::default();
+        let connections = Connections::new(DrainSignal::default(), MemoryBudget::new(0));
         let serve = |_stream, _| pending::<io::Result<()>>();
-        accept_loop::<Sim, _, _>(listener, places.clone(), connections, &stop, as_it_came, serve)
-            .await;
+        accept_loop::<Sim, _>(listener, places.clone(), connections, &stop, serve).await;
         assert_eq!(places.taken(), 0);
         Ok(())
     });
@@ -185,7 +178,7 @@ fn a_panic_of_the_accept_loop_ends_the_server_and_says_so() {
         let (echo, sink) = (address(echo), address(sink));
         let flags = ["server", "--workers", "1", "--echo", &echo, "--sink", &sink];
         let config = Flags::parse_from(flags).into_config().unwrap();
-        let error = worker::run::<Broken>(&config, StopSignal::new(), |_| {}).unwrap_err();
+        let error = server::run::<Broken>(&config, StopSignal::new(), |_| {}).unwrap_err();
         assert!(error.to_string().contains("this listener is broken"), "{error}");
     }
 }

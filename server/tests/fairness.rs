@@ -7,17 +7,20 @@
 use std::error::Error;
 use std::future::Future;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use owned_io::{
     ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedRead, OwnedWriteExt, Pool,
     PoolConfig, Runtime, StopSignal,
 };
-use owned_io_server::accept::{accept_loop, as_it_came};
+use owned_io_server::accept::accept_loop;
 use owned_io_server::config::{Deflate, Limits, WebSockets};
-use owned_io_server::connections::{Connections, Entry};
+use owned_io_server::connections::{ConnectionHandle, Connections};
+use owned_io_server::context::{Context, Resources};
+use owned_io_server::drain::DrainSignal;
+use owned_io_server::memory::Memory;
 use owned_io_server::places::Places;
-use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{http, sink, source};
 use owned_io_sim::{Config, Host, Sim, SimStream, World, seeds};
 use owned_io_websocket::handshake::Offer;
@@ -51,6 +54,9 @@ const HEALTH_MAX: Duration = Duration::from_millis(90);
 
 /// As the kernel's grow to on a fast link, and each long enough for many turns of work.
 const BUFFER_BYTES: u32 = 256 * 1024;
+
+/// With so many, the server's receive buffers are as long as they can be.
+const CONNECTIONS_MAX: usize = 1_000;
 
 const HTTP: u16 = 80;
 const SINK: u16 = 81;
@@ -275,47 +281,37 @@ async fn read_head(stream: &mut SimStream) -> io::Result<Vec<u8>> {
 
 /// The server's own accept loops.
 async fn serve_all() -> io::Result<()> {
-    let (limits, buffers, pattern) = (Limits::default(), buffers(), Pattern::default());
-    let shared = pattern.clone();
-    let http = serve(HTTP, move |stream, entry: Entry| {
-        let (buffers, pattern) = (buffers.clone(), shared.clone());
-        let sockets = WebSockets { deflate: Deflate::Shared, ..WebSockets::default() };
-        http::serve::<Sim>(stream, entry, buffers, pattern, sockets, limits)
-    });
-    let pool = pool();
-    let sink = serve(SINK, async move |stream, entry: Entry| {
-        sink::serve::<Sim>(stream, pool.clone(), limits, &entry.watched()).await
-    });
-    let source = serve(SOURCE, async move |stream, entry: Entry| {
-        source::serve::<Sim>(stream, pattern.clone(), limits, &entry.watched()).await
-    });
-    drop((Sim::spawn(sink), Sim::spawn(source)));
-    http.await
+    let memory = Memory::divide(1 << 30, CONNECTIONS_MAX).expect("enough memory");
+    let sockets = WebSockets { deflate: Deflate::Shared, ..WebSockets::default() };
+    let worker = Rc::new(Resources::new(memory, None, sockets, Limits::default()));
+    drop(Sim::spawn(serve(SINK, Rc::clone(&worker), sink::serve::<Sim>)));
+    drop(Sim::spawn(serve(SOURCE, Rc::clone(&worker), source::serve::<Sim>)));
+    serve(HTTP, worker, http::serve::<Sim>).await
 }
 
 async fn serve<E: Error + 'static>(
     port: u16,
-    service: impl AsyncFn(SimStream, Entry) -> Result<(), E> + 'static,
+    worker: Rc<Resources>,
+    service: impl AsyncFn(SimStream, &Context) -> Result<(), E> + 'static,
 ) -> io::Result<()> {
     let mut options = ListenOptions::new(([0, 0, 0, 0], port).into());
     options.recv_buffer_bytes = Some(BUFFER_BYTES);
     options.send_buffer_bytes = Some(BUFFER_BYTES);
     let listener = Sim::listen(&Sim::bind(options)?)?;
-    let (places, stop) = (Places::new(1_000), StopSignal::new());
-    let connections = Connections::default();
-    accept_loop::<Sim, _, _>(listener, places, connections, &stop, as_it_came, service).await;
+    let (places, stop) = (Places::new(CONNECTIONS_MAX), StopSignal::new());
+    let connections = Connections::new(DrainSignal::default(), worker.budget.clone());
+    let serve = async move |stream, connection: ConnectionHandle| {
+        service(stream, &Context { connection, worker: Rc::clone(&worker) }).await
+    };
+    accept_loop::<Sim, _>(listener, places, connections, &stop, serve).await;
     Ok(())
 }
 
+/// Of the client, as long as the server's own.
 fn buffers() -> Buffers {
-    Buffers::new(pool(), MemoryBudget::new(1 << 28))
-}
-
-/// Of buffers as long as the server's own.
-fn pool() -> Pool {
     let mut config = PoolConfig::default();
     config.buf_bytes = 64 * 1024;
-    Pool::new(config)
+    Buffers::new(Pool::new(config), MemoryBudget::new(1 << 28))
 }
 
 fn other(error: impl ToString) -> io::Error {

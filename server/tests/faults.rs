@@ -15,11 +15,13 @@ use owned_io::{
     ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool,
     PoolConfig, Runtime, StopSignal, timeout,
 };
-use owned_io_server::accept::{accept_loop, as_it_came};
+use owned_io_server::accept::accept_loop;
 use owned_io_server::config::{Limits, WebSockets};
-use owned_io_server::connections::{Connections, Entry};
+use owned_io_server::connections::{ConnectionHandle, Connections};
+use owned_io_server::context::{Context, Resources};
+use owned_io_server::drain::DrainSignal;
+use owned_io_server::memory::Memory;
 use owned_io_server::places::Places;
-use owned_io_server::service::source::Pattern;
 use owned_io_server::service::{echo, http, sink, source};
 use owned_io_sim::{Host, Plan, Random, Sim, SimStream, World, run, seeds};
 use owned_io_websocket::handshake::Offer;
@@ -46,12 +48,7 @@ type Outcome = Result<(), Box<dyn StdError>>;
 #[test]
 fn echo_gives_back_what_it_gets() {
     simulate(
-        || {
-            let pool = Pool::new(PoolConfig::default());
-            serve(async move |stream, entry: Entry| {
-                echo::serve(stream, pool.clone(), &entry.watched()).await
-            })
-        },
+        || serve(echo::serve),
         async |mut stream, world| {
             for _ in 0..5 {
                 let sent = random_bytes(world, 20_000);
@@ -69,12 +66,7 @@ fn echo_gives_back_what_it_gets() {
 #[test]
 fn sink_answers_each_message_by_its_length() {
     simulate(
-        || {
-            let (pool, limits) = (Pool::new(PoolConfig::default()), Limits::default());
-            serve(async move |stream, entry: Entry| {
-                sink::serve::<Sim>(stream, pool.clone(), limits, &entry.watched()).await
-            })
-        },
+        || serve(sink::serve::<Sim>),
         async |mut stream, world| {
             for _ in 0..5 {
                 let message = random_bytes(world, 20_000);
@@ -93,13 +85,7 @@ fn sink_answers_each_message_by_its_length() {
 #[test]
 fn source_sends_what_is_asked_for() {
     simulate(
-        || {
-            let pattern = Pattern::default();
-            serve(async move |stream, entry: Entry| {
-                let limits = Limits::default();
-                source::serve::<Sim>(stream, pattern.clone(), limits, &entry.watched()).await
-            })
-        },
+        || serve(source::serve::<Sim>),
         async |mut stream, world| {
             for _ in 0..3 {
                 let (messages, bytes) = (1 + world.random(20) as u32, world.random(3_000) as u32);
@@ -123,15 +109,7 @@ fn source_sends_what_is_asked_for() {
 #[test]
 fn upgraded_connections_echo_each_message() {
     simulate(
-        || {
-            let limits = Limits::default();
-            let buffers = buffers();
-            serve(move |stream, entry| {
-                let (buffers, pattern) = (buffers.clone(), Pattern::default());
-                let sockets = WebSockets::default();
-                http::serve::<Sim>(stream, entry, buffers, pattern, sockets, limits)
-            })
-        },
+        || serve(http::serve::<Sim>),
         async |stream, world| {
             let mut socket = upgrade(stream, "/echo").await?;
             for _ in 0..5 {
@@ -154,7 +132,9 @@ fn fan_out_reaches_every_subscriber_in_order() {
             let events = Rc::new(Events::default());
             drop(Sim::spawn(publish(Rc::clone(&events))));
             let buffers = buffers();
-            serve(move |stream, _| subscribe(stream, buffers.clone(), Rc::clone(&events)))
+            serve(async move |stream, _: &Context| {
+                subscribe(stream, buffers.clone(), Rc::clone(&events)).await
+            })
         },
         async |stream, _| {
             let mut socket = upgrade(stream, "/").await?;
@@ -238,7 +218,7 @@ async fn one_session(
 
 /// The server's own accept loop, until its host goes down.
 async fn serve<E: StdError + 'static>(
-    service: impl AsyncFn(SimStream, Entry) -> Result<(), E> + 'static,
+    service: impl AsyncFn(SimStream, &Context) -> Result<(), E> + 'static,
 ) -> io::Result<()> {
     let bound = Sim::bind(ListenOptions::new(([0, 0, 0, 0], PORT).into()))?;
     // A host may have no descriptors at the very time it starts again.
@@ -252,8 +232,14 @@ async fn serve<E: StdError + 'static>(
         }
     };
     let (places, stop) = (Places::new(PLACES), StopSignal::new());
-    let connections = Connections::default();
-    accept_loop::<Sim, _, _>(listener, places, connections, &stop, as_it_came, service).await;
+    let memory = Memory::divide(1 << 30, PLACES).expect("enough memory");
+    let resources = Resources::new(memory, None, WebSockets::default(), Limits::default());
+    let worker = Rc::new(resources);
+    let connections = Connections::new(DrainSignal::default(), worker.budget.clone());
+    let serve = async move |stream, connection: ConnectionHandle| {
+        service(stream, &Context { connection, worker: Rc::clone(&worker) }).await
+    };
+    accept_loop::<Sim, _>(listener, places, connections, &stop, serve).await;
     Ok(())
 }
 

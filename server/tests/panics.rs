@@ -6,11 +6,12 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use owned_io::{
-    BufResult, ByteStream, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWriteExt,
-    Runtime, Worker, WorkersConfig, timeout,
+    BufResult, ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedRead, OwnedReadExt,
+    OwnedWriteExt, Runtime, Worker, WorkersConfig, timeout,
 };
-use owned_io_server::accept::{accept_loop, as_it_came};
-use owned_io_server::connections::{Connections, Entry};
+use owned_io_server::accept::accept_loop;
+use owned_io_server::connections::{ConnectionHandle, Connections};
+use owned_io_server::drain::DrainSignal;
 use owned_io_server::places::Places;
 use owned_io_sim::Sim;
 
@@ -78,13 +79,13 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     let bound = R::bind(ListenOptions::new(([127, 0, 0, 1], 0).into()))?;
     let addr = bound.local_addr();
     let listener = R::listen(&bound)?;
-    let (places, connections) = (Places::new(PLACES), Connections::default());
+    let places = Places::new(PLACES);
+    let connections = Connections::new(DrainSignal::default(), MemoryBudget::new(0));
     let accepting = R::spawn({
         let (places, connections) = (places.clone(), connections.clone());
         let stop = worker.stop.clone();
         async move {
-            accept_loop::<R, _, _>(listener, places, connections, &stop, as_it_came, echo_or_panic)
-                .await;
+            accept_loop::<R, _>(listener, places, connections, &stop, echo_or_panic).await;
         }
     });
 
@@ -101,13 +102,13 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     worker.stop.stop();
     accepting.await.expect("no panic");
     echoed::<R>(&mut neighbour, b"to the end").await;
-    connections.end();
+    connections.close_all();
     places.all_free().await;
     assert_ended::<R>(&mut neighbour).await;
     Ok(())
 }
 
-async fn echo_or_panic(mut stream: impl ByteStream, _: Entry) -> io::Result<()> {
+async fn echo_or_panic(mut stream: impl ByteStream, _: ConnectionHandle) -> io::Result<()> {
     let mut buf = Vec::with_capacity(64);
     loop {
         let n;

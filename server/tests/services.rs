@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,9 +13,10 @@ use owned_io::{
 };
 use owned_io_server::config::{Deflate, Engine, Limits, WebSockets};
 use owned_io_server::connections::Connections;
-use owned_io_server::service::source::Pattern;
+use owned_io_server::context::{Context, Resources};
+use owned_io_server::drain::DrainSignal;
+use owned_io_server::memory::Memory;
 use owned_io_server::service::{echo, http, sink, source};
-use owned_io_server::watch::Activity;
 use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
 use owned_io_websocket::handshake::{Key, Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
@@ -52,10 +54,8 @@ fn simulate_each_engine(case: impl AsyncFn(Engine, Deflate)) {
 fn echo_gives_back_what_it_gets() {
     simulate(async || {
         let (client, server) = pipe();
-        let serving = Sim::spawn(async move {
-            let pool = Pool::new(PoolConfig::default());
-            echo::serve(server, pool, &Activity::default()).await
-        });
+        let ctx = context(&server, resources(WebSockets::default(), Limits::default())).0;
+        let serving = Sim::spawn(async move { echo::serve(server, &ctx).await });
         let sent: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         let (mut read, mut write) = client.into_split();
         drop(Sim::spawn({
@@ -80,11 +80,9 @@ fn sink_answers_each_message_and_gives_up_what_does_not_come() {
     simulate(async || {
         let limits = Limits { message_bytes_max: 5_000, ..Limits::default() };
         let (mut client, server) = pipe();
-        let pool = Pool::new(PoolConfig::default());
-        let serving = Sim::spawn({
-            let pool = pool.clone();
-            async move { sink::serve::<Sim>(server, pool, limits, &Activity::default()).await }
-        });
+        let ctx = context(&server, resources(WebSockets::default(), limits)).0;
+        let pool = ctx.worker.pool.clone();
+        let serving = Sim::spawn(async move { sink::serve::<Sim>(server, &ctx).await });
         for len in [0_u32, 3, 5_000, 100, 4_999] {
             client.write_all(len.to_le_bytes().to_vec()).await.into_result().unwrap();
             client.write_all(vec![1; len as usize]).await.into_result().unwrap();
@@ -105,10 +103,8 @@ fn sink_answers_each_message_and_gives_up_what_does_not_come() {
 fn source_sends_what_is_asked_for() {
     simulate(async || {
         let (mut client, server) = pipe();
-        let serving = Sim::spawn(async move {
-            let (pattern, limits) = (Pattern::default(), Limits::default());
-            source::serve::<Sim>(server, pattern, limits, &Activity::default()).await
-        });
+        let ctx = context(&server, resources(WebSockets::default(), Limits::default())).0;
+        let serving = Sim::spawn(async move { source::serve::<Sim>(server, &ctx).await });
         for (messages, bytes, batch) in [(7_u32, 300_u32, 2_u32), (1, 100_000, 1), (50, 0, 64)] {
             let request = [messages, bytes, batch].map(u32::to_le_bytes).concat();
             client.write_all(request).await.into_result().unwrap();
@@ -308,7 +304,7 @@ fn who_opens_a_websocket_while_the_server_drains_is_told() {
             let (mut client, connections, serving) = serve(engine, deflate);
             drop(Sim::spawn(async move {
                 Sim::sleep(Duration::from_millis(millis)).await;
-                connections.end();
+                connections.close_all();
             }));
             let _ = client.write_all(request.clone()).await; // it may be gone already
             let mut answer = Vec::new();
@@ -339,7 +335,7 @@ fn who_is_refused_an_upgrade_does_not_hold_up_the_drain() {
         client.write_all("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
         Sim::sleep(Duration::from_secs(1)).await;
         let start = Sim::now();
-        connections.end();
+        connections.close_all();
         let refused = serving.await.unwrap().unwrap_err();
         assert!(matches!(refused, Error::Refused(Refusal::NoUpgrade)), "{refused:?}");
         assert!(Sim::now() - start < Duration::from_secs(1));
@@ -354,14 +350,9 @@ fn serve(
     deflate: Deflate,
 ) -> (SimStream, Connections, JoinHandle<Result<(), Error>>) {
     let (client, server) = pipe();
-    let connections = Connections::default();
-    let connection = connections.add(server.shutdown_handle());
-    let entry = connection.entry();
-    let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(0));
-    let (pattern, limits) = (Pattern::default(), Limits::default());
     let sockets = WebSockets { engine, deflate, ..WebSockets::default() };
-    let serving = http::serve::<Sim>(server, entry, buffers, pattern, sockets, limits);
-    let serving = Sim::spawn(async move { (serving.await, drop(connection)).0 });
+    let (ctx, connections) = context(&server, resources(sockets, Limits::default()));
+    let serving = Sim::spawn(async move { http::serve::<Sim>(server, &ctx).await });
     (client, connections, serving)
 }
 
@@ -374,11 +365,9 @@ async fn upgrade(
 ) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
     let (client, server) = pipe();
     let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 28));
-    let entry = Connections::default().add(server.shutdown_handle()).entry();
-    let (shared, pattern) = (buffers.clone(), Pattern::default());
     let sockets = WebSockets { engine, deflate, ..WebSockets::default() };
-    let serving = http::serve::<Sim>(server, entry, shared, pattern, sockets, limits);
-    let serving = Sim::spawn(serving);
+    let ctx = context(&server, resources(sockets, limits)).0;
+    let serving = Sim::spawn(async move { http::serve::<Sim>(server, &ctx).await });
     let mut offer = Offer { host: "localhost", path, ..Offer::default() };
     if deflate != Deflate::Off {
         let mut deflate = owned_io_websocket::deflate::Deflate::default();
@@ -388,4 +377,16 @@ async fn upgrade(
     let config = owned_io_websocket::Config::default();
     let (socket, _) = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap();
     (socket, serving)
+}
+
+/// The only connection of a worker, and the registry that it is in.
+fn context(stream: &SimStream, resources: Resources) -> (Context, Connections) {
+    let connections = Connections::new(DrainSignal::default(), resources.budget.clone());
+    let connection = connections.add(stream.shutdown_handle());
+    (Context { connection, worker: Rc::new(resources) }, connections)
+}
+
+fn resources(sockets: WebSockets, limits: Limits) -> Resources {
+    let memory = Memory::divide(64 << 20, 100).expect("enough memory");
+    Resources::new(memory, None, sockets, limits)
 }

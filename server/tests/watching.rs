@@ -1,14 +1,17 @@
 //! Connections on which nothing moves, in the simulation.
 
 use std::io::{self, ErrorKind};
+use std::rc::Rc;
 use std::time::Duration;
 
 use owned_io::{
-    BufResult, ByteStream, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime,
+    BufResult, ByteStream, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime,
 };
-use owned_io_server::config::Limits;
+use owned_io_server::config::{Limits, WebSockets};
 use owned_io_server::connections::Connections;
+use owned_io_server::context::{Context, Resources};
+use owned_io_server::drain::DrainSignal;
+use owned_io_server::memory::Memory;
 use owned_io_server::service::echo;
 use owned_io_server::watch::watch;
 use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
@@ -31,13 +34,13 @@ fn simulate(case: impl AsyncFn()) {
 /// A client of an echo that is watched, and how that ends.
 fn echoing(limits: Limits) -> (SimStream, JoinHandle<io::Result<()>>) {
     let (client, server) = pipe();
-    let connections = Connections::default();
+    let memory = Memory::divide(64 << 20, 100).unwrap();
+    let worker = Rc::new(Resources::new(memory, None, WebSockets::default(), limits));
+    let connections = Connections::new(DrainSignal::default(), worker.budget.clone());
     drop(Sim::spawn(watch::<Sim>(connections.clone(), limits)));
     let connection = connections.add(server.shutdown_handle());
-    let serving = Sim::spawn(async move {
-        let activity = connection.entry().watched();
-        echo::serve(server, Pool::new(PoolConfig::default()), &activity).await
-    });
+    let ctx = Context { connection, worker };
+    let serving = Sim::spawn(async move { echo::serve(server, &ctx).await });
     (client, serving)
 }
 

@@ -34,7 +34,9 @@ pub mod backend {
 
 pub use beside::{Ready, beside};
 pub use buf::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt};
-pub use memory::{MemoryAccount, MemoryBudget, MemoryExhausted, MemoryWait, Reservation};
+pub use memory::{
+    MemoryAccount, MemoryBudget, MemoryExhausted, MemoryReleased, MemoryWait, Reservation,
+};
 pub use net::{
     ACCEPT_BATCH_MAX, AddrError, BoundAddr, ConnectOptions, Keepalive, ListenOptions, TcpListener,
     TcpStream, is_exhaustion,

@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 mod wait;
 
-pub use wait::MemoryWait;
+pub use wait::{MemoryReleased, MemoryWait};
 
 /// The memory of one worker that its peers can make it hold, in bytes, and who holds it.
 ///

@@ -13,7 +13,7 @@ use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, Pending};
 
 use super::http::health;
-use crate::connections::Entry;
+use crate::context::Context;
 
 /// How many are served at once by each worker: a load balancer or two, each with a few connections.
 pub const PLACES: usize = 64;
@@ -29,15 +29,12 @@ pub fn buffers() -> Buffers {
 ///
 /// # Errors
 /// The connection's, and those of a bad request.
-pub async fn serve<R: Runtime>(
-    stream: impl ByteStream,
-    entry: Entry,
-    buffers: Buffers,
-) -> Result<(), Error> {
+pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
+    let buffers = ctx.websocket_buffers();
     let pending = Pending::<R, _>::read(stream, &buffers, Config::default()).await?;
     let request = pending.request();
     let (status, body) = match (request.method(), request.path()) {
-        ("GET" | "HEAD", "/health") => health(&entry),
+        ("GET" | "HEAD", "/health") => health(&ctx.connection),
         ("GET" | "HEAD", _) => (404, "there is /health\n"),
         _ => (405, "there are GET and HEAD alone\n"),
     };

@@ -4,17 +4,19 @@ use std::io;
 
 use owned_io::{ByteStream, IoBuf, IoBufExt, OwnedRead, OwnedWrite, OwnedWriteExt, Pool};
 
+use crate::context::Context;
 use crate::watch::Activity;
 
 /// Serves one connection until its peer ends it.
 ///
-/// Cut-through: one read, one write, through a buffer of `pool` that is held only meanwhile.
+/// Cut-through: one read, one write, through a buffer of the pool that is held only meanwhile.
 ///
 /// # Errors
-/// The connection's; [`TimedOut`](io::ErrorKind::TimedOut) when it was ended by who watches `activity`.
-pub async fn serve(stream: impl ByteStream, pool: Pool, activity: &Activity) -> io::Result<()> {
+/// The connection's; [`TimedOut`](io::ErrorKind::TimedOut) when the [watch](crate::watch) ended it.
+pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
+    let activity = ctx.connection.watched();
     let (mut read, mut write) = stream.into_split();
-    let echoed = echo(&mut read, &mut write, &pool, activity).await;
+    let echoed = echo(&mut read, &mut write, &ctx.worker.echo_pool, &activity).await;
     if echoed.is_ok() {
         // Over TLS an end has to be said. Who is gone need not hear it.
         let _ = write.shutdown().await;

@@ -9,10 +9,10 @@
 //! | `/source` | a WebSocket: see [`websocket::fetch`] |
 //!
 //! All others are answered with 404; `/health` with 503 once the server is
-//! [about to end](crate::leaving::Leaving::notice), and all with 503 once it ends. One request for each
+//! [about to end](crate::drain::DrainSignal::notice), and all with 503 once it ends. One request for each
 //! connection: what is no upgrade is answered, and the connection closed.
 //!
-//! A page of any origin may ask for an upgrade unless [`AllowedOrigins`] says otherwise, which explains why it
+//! A page of any origin may ask for an upgrade unless [`AllowedOrigins`](crate::origins::AllowedOrigins) says otherwise, which explains why it
 //! should where users are known by cookies.
 
 use std::borrow::Cow;
@@ -21,14 +21,14 @@ use owned_io::{ByteStream, Runtime};
 #[cfg(feature = "tungstenite")]
 use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::handshake::{Origins, Request};
-use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
+use owned_io_websocket::stream::{Error, Pending, WebSocket};
 use owned_io_websocket::{Config, compressed_bytes_max, deflate};
 
-use super::source::{Pattern, WRITE_BYTES_MAX};
+use super::source::WRITE_BYTES_MAX;
 use super::websocket::{self, Messages};
-use crate::config::{Deflate, Limits, WebSockets};
-use crate::connections::{Ending, Entry};
-use crate::origins::AllowedOrigins;
+use crate::config::{Deflate, Limits};
+use crate::connections::{CloseMethod, ConnectionHandle};
+use crate::context::{Context, Resources};
 
 /// What the queue of a connection may hold beyond a message: what the source gathers for a write, or
 /// the answers to what came in one read (the sink's to the shortest messages are 5/3 as long as those);
@@ -43,34 +43,25 @@ const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 ///
 /// # Errors
 /// The handshake's, and the service's.
-pub async fn serve<R: Runtime>(
-    stream: impl ByteStream,
-    entry: Entry,
-    buffers: Buffers,
-    pattern: Pattern,
-    sockets: WebSockets,
-    limits: Limits,
-) -> Result<(), Error> {
+pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
+    let Resources { pattern, sockets, limits, .. } = &*ctx.worker;
     // Boxed is what few connections need, or only at first: otherwise each would be that much larger.
     #[cfg(feature = "tungstenite")]
     if let Some(strategy) = sockets.engine.strategy() {
-        let origins = sockets.origins;
-        let serving =
-            serve_bridged::<R>(stream, entry, buffers, pattern, strategy, origins, limits);
-        return Box::pin(serving).await;
+        return Box::pin(serve_bridged::<R>(stream, ctx, strategy)).await;
     }
-    let opening = Box::pin(open::<R, _>(stream, entry, buffers, sockets, limits));
+    let opening = Box::pin(open::<R, _>(stream, ctx));
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
     let WebSocket { incoming, outgoing } = &mut socket;
     match service {
         Service::Echo => websocket::echo(incoming, outgoing).await,
         Service::Sink => websocket::sink(incoming, outgoing).await,
         Service::Source(messages) => {
-            Box::pin(websocket::source(incoming, outgoing, messages, &pattern)).await
+            Box::pin(websocket::source(incoming, outgoing, messages, pattern)).await
         }
         Service::Fetch => {
             let bytes_max = limits.message_bytes_max;
-            Box::pin(websocket::fetch(incoming, outgoing, bytes_max, &pattern)).await
+            Box::pin(websocket::fetch(incoming, outgoing, bytes_max, pattern)).await
         }
     }
 }
@@ -79,30 +70,25 @@ pub async fn serve<R: Runtime>(
 #[cfg(feature = "tungstenite")]
 async fn serve_bridged<R: Runtime>(
     stream: impl ByteStream,
-    entry: Entry,
-    buffers: Buffers,
-    pattern: Pattern,
+    ctx: &Context,
     strategy: Strategy,
-    origins: AllowedOrigins,
-    limits: Limits,
 ) -> Result<(), Error> {
-    let config = config(Deflate::Off, limits, BRIDGE_BYTES_SPARE);
-    let admitted = admit::<R, _>(stream, &entry, &buffers, config, &origins, limits).await?;
+    let Resources { pattern, sockets, limits, .. } = &*ctx.worker;
+    let config = config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
+    let admitted = admit::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = admitted else { return Ok(()) };
     let accept = async |origins: Origins<'_>| {
         bridge::accept_pending(pending, origins, None, &[], strategy).await
     };
-    let mut socket = origins.with_async(accept).await?;
-    entry.set(Ending::Bridge(socket.outgoing.close_handle()));
+    let mut socket = sockets.origins.with_async(accept).await?;
+    ctx.connection.set_close_method(CloseMethod::Bridge(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
         Service::Echo => websocket::echo(incoming, outgoing).await,
         Service::Sink => websocket::sink(incoming, outgoing).await,
-        Service::Source(messages) => {
-            websocket::source(incoming, outgoing, messages, &pattern).await
-        }
+        Service::Source(messages) => websocket::source(incoming, outgoing, messages, pattern).await,
         Service::Fetch => {
-            websocket::fetch(incoming, outgoing, limits.message_bytes_max, &pattern).await
+            websocket::fetch(incoming, outgoing, limits.message_bytes_max, pattern).await
         }
     }
 }
@@ -110,40 +96,35 @@ async fn serve_bridged<R: Runtime>(
 /// The connection if it was upgraded, and what for.
 async fn open<R: Runtime, S: ByteStream>(
     stream: S,
-    entry: Entry,
-    buffers: Buffers,
-    sockets: WebSockets,
-    limits: Limits,
+    ctx: &Context,
 ) -> Result<Option<(WebSocket<S>, Service)>, Error> {
-    let WebSockets { deflate, origins, .. } = sockets;
-    let config = config(deflate, limits, QUEUE_BYTES_SPARE);
-    let admitted = admit::<R, _>(stream, &entry, &buffers, config, &origins, limits).await?;
+    let Resources { sockets, limits, .. } = &*ctx.worker;
+    let config = config(sockets.deflate, *limits, QUEUE_BYTES_SPARE);
+    let admitted = admit::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = admitted else { return Ok(None) };
     let accept = async |origins: Origins<'_>| pending.accept(origins, None, &[]).await;
-    let socket = origins.with_async(accept).await?;
-    entry.set(Ending::WebSocket(socket.outgoing.close_handle()));
+    let socket = sockets.origins.with_async(accept).await?;
+    ctx.connection.set_close_method(CloseMethod::WebSocket(socket.outgoing.close_handle()));
     Ok(Some((socket, service)))
 }
 
 /// A request for an upgrade, and what to; others are answered.
 async fn admit<R: Runtime, S: ByteStream>(
     stream: S,
-    entry: &Entry,
-    buffers: &Buffers,
+    ctx: &Context,
     config: Config,
-    origins: &AllowedOrigins,
-    limits: Limits,
 ) -> Result<Option<(Pending<R, S>, Service)>, Error> {
-    let pending = Pending::<R, _>::read(stream, buffers, config).await?;
+    let Resources { sockets, limits, .. } = &*ctx.worker;
+    let pending = Pending::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
     let request = pending.request();
-    let route = match entry.is_ending() {
-        false => Route::of(&request, entry, limits),
+    let route = match ctx.connection.is_closing() {
+        false => Route::of(&request, &ctx.connection, *limits),
         true => Route::Answer(503, ABOUT_TO_END.into()),
     };
     match route {
         Route::Upgrade(service) => {
-            if origins.with(|origins| request.upgrade(origins).is_ok()) {
-                entry.set(Ending::Upgrading);
+            if sockets.origins.with(|origins| request.upgrade(origins).is_ok()) {
+                ctx.connection.set_close_method(CloseMethod::Upgrading);
             } // and otherwise it is refused, for which the client may still be asked to end
             Ok(Some((pending, service)))
         }
@@ -175,22 +156,22 @@ enum Service {
 }
 
 impl Route {
-    fn of(request: &Request<'_>, entry: &Entry, limits: Limits) -> Self {
+    fn of(request: &Request<'_>, connection: &ConnectionHandle, limits: Limits) -> Self {
         let is_head = match request.method() {
             "GET" => false,
             "HEAD" => true,
             _ => return Self::Answer(405, "there are GET and HEAD alone\n".into()),
         };
-        match Self::of_get(request, entry, limits) {
+        match Self::of_get(request, connection, limits) {
             Self::Upgrade(_) if is_head => Self::Answer(426, "this is a websocket\n".into()),
             route => route,
         }
     }
 
-    fn of_get(request: &Request<'_>, entry: &Entry, limits: Limits) -> Self {
+    fn of_get(request: &Request<'_>, connection: &ConnectionHandle, limits: Limits) -> Self {
         match request.path() {
             "/health" => {
-                let (status, body) = health(entry);
+                let (status, body) = health(connection);
                 Self::Answer(status, body.into())
             }
             "/echo" => Self::Upgrade(Service::Echo),
@@ -206,8 +187,8 @@ impl Route {
 }
 
 /// The status of `/health`, and what it says.
-pub(super) fn health(entry: &Entry) -> (u16, &'static str) {
-    if entry.is_leaving() { (503, ABOUT_TO_END) } else { (200, "ok\n") }
+pub(super) fn health(connection: &ConnectionHandle) -> (u16, &'static str) {
+    if connection.is_draining() { (503, ABOUT_TO_END) } else { (200, "ok\n") }
 }
 
 const ABOUT_TO_END: &str = "the server is about to end\n";

@@ -3,10 +3,10 @@
 use std::io;
 use std::time::Instant;
 
-use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, Runtime, coop, timeout};
+use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, coop, timeout};
 
 use super::message::{or_abort, too_long};
-use crate::config::Limits;
+use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
 /// Serves one connection until its peer ends it.
@@ -17,22 +17,17 @@ use crate::watch::Activity;
 /// # Errors
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit;
 /// [`TimedOut`](io::ErrorKind::TimedOut) when it does not arrive in time, or its answer is not taken, or the
-/// connection was ended by who watches `activity`;
+/// [watch](crate::watch) ended the connection;
 /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the stream ends within it.
-pub async fn serve<R: Runtime>(
-    stream: impl ByteStream,
-    pool: Pool,
-    limits: Limits,
-    activity: &Activity,
-) -> io::Result<()> {
-    let served = answer_each::<R>(stream, pool, limits, activity).await;
+pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
+    let activity = ctx.connection.watched();
+    let served = answer_each::<R>(stream, &ctx.worker, &activity).await;
     activity.outcome(served)
 }
 
 async fn answer_each<R: Runtime>(
     stream: impl ByteStream,
-    pool: Pool,
-    limits: Limits,
+    Resources { pool, limits, .. }: &Resources,
     activity: &Activity,
 ) -> io::Result<()> {
     let connection = stream.shutdown_handle();
@@ -42,10 +37,10 @@ async fn answer_each<R: Runtime>(
     let mut deadline: Option<Instant> = None;
     loop {
         let buf = match deadline {
-            None => read.read_pooled(&pool).await?,
+            None => read.read_pooled(pool).await?,
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(R::now());
-                timeout::<R, _>(left, &connection, read.read_pooled(&pool)).await?
+                timeout::<R, _>(left, &connection, read.read_pooled(pool)).await?
             }
         };
         if buf.is_empty() {

@@ -16,7 +16,7 @@ use owned_io::{
 };
 
 use super::message::{or_abort, too_long};
-use crate::config::Limits;
+use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
 /// Messages up to this length, in bytes, are copied together, which is cheaper than a piece of its own
@@ -32,21 +32,16 @@ pub(super) const WRITE_BYTES_MAX: usize = 64 * 1024;
 /// # Errors
 /// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, or a
 /// batch of none; [`TimedOut`](io::ErrorKind::TimedOut) when the peer does not take them, or does not
-/// end a request that it has begun, or the connection was ended by who watches `activity`.
-pub async fn serve<R: Runtime>(
-    stream: impl ByteStream,
-    pattern: Pattern,
-    limits: Limits,
-    activity: &Activity,
-) -> io::Result<()> {
-    let served = answer_each::<R>(stream, pattern, limits, activity).await;
+/// end a request that it has begun, or the [watch](crate::watch) ended the connection.
+pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
+    let activity = ctx.connection.watched();
+    let served = answer_each::<R>(stream, &ctx.worker, &activity).await;
     activity.outcome(served)
 }
 
 async fn answer_each<R: Runtime>(
     stream: impl ByteStream,
-    pattern: Pattern,
-    limits: Limits,
+    Resources { pattern, limits, .. }: &Resources,
     activity: &Activity,
 ) -> io::Result<()> {
     let connection = stream.shutdown_handle();
@@ -68,7 +63,7 @@ async fn answer_each<R: Runtime>(
         let rest = timeout::<R, _>(limits.message_time_max, &connection, rest).await;
         ((), request_bytes) = rest.map_buf(Spare::into_inner).into_result()?;
         let request = Request::parse(&request_bytes, limits.message_bytes_max)?;
-        let mut answer = Answer::new(request, &pattern);
+        let mut answer = Answer::new(request, pattern);
         if answer.is_copied() {
             while answer.copy(&mut copied) {
                 activity.write();

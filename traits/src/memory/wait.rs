@@ -1,10 +1,10 @@
 //! [`MemoryWait`]: waiting for memory that the budget does not have yet.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::{MemoryAccount, MemoryBudget};
@@ -54,6 +54,15 @@ pub struct MemoryWait {
     rounds: Cell<u32>,
 }
 
+/// Waits until memory may have been given back: see [`MemoryWait::begin`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is polled"]
+pub struct MemoryReleased<S> {
+    account: MemoryAccount,
+    sleep: S,
+    was_polled: bool,
+}
+
 impl MemoryWait {
     /// How many [rounds](MemoryBudget::ROUND) it may take until memory is granted: half a minute, as long as a
     /// WebSocket message may take by default.
@@ -72,10 +81,7 @@ impl MemoryWait {
         account: &MemoryAccount,
         now: Instant,
         sleep: impl FnOnce(Duration) -> S,
-    ) -> Option<impl Future<Output = ()> + use<S>>
-    where
-        S: Future<Output = ()> + Unpin,
-    {
+    ) -> Option<MemoryReleased<S>> {
         let waited = self.since.get().map(|since| now.saturating_duration_since(since));
         let left = match waited {
             Some(waited) if waited < MemoryBudget::ROUND => MemoryBudget::ROUND - waited,
@@ -91,7 +97,7 @@ impl MemoryWait {
                 MemoryBudget::ROUND
             }
         };
-        Some(released(account.clone(), sleep(left)))
+        Some(MemoryReleased { account: account.clone(), sleep: sleep(left), was_polled: false })
     }
 
     /// What was refused is granted.
@@ -103,22 +109,22 @@ impl MemoryWait {
     }
 }
 
-async fn released<S: Future<Output = ()> + Unpin>(account: MemoryAccount, mut sleep: S) {
-    let mut was_polled = false;
-    poll_fn(|cx| {
-        if mem::replace(&mut was_polled, true) || account.is_evicted() {
+impl<S: Future<Output = ()> + Unpin> Future for MemoryReleased<S> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if mem::replace(&mut self.was_polled, true) || self.account.is_evicted() {
             return Poll::Ready(());
         }
-        account.wake_when_released(cx.waker());
-        Pin::new(&mut sleep).poll(cx)
-    })
-    .await;
+        self.account.wake_when_released(cx.waker());
+        Pin::new(&mut self.sleep).poll(cx)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::{Ready, pending, ready};
-    use std::task::{Context, Waker};
+    use std::task::Waker;
 
     use super::*;
 

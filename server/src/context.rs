@@ -1,0 +1,66 @@
+//! [`Context`]: what a service knows of its connection, and [`Resources`]: what a worker's connections share.
+
+use std::rc::Rc;
+
+use owned_io::{MemoryBudget, Pool};
+use owned_io_websocket::stream::Buffers;
+
+use crate::config::{Limits, WebSockets};
+use crate::connections::ConnectionHandle;
+use crate::memory::Memory;
+use crate::service::source::Pattern;
+use crate::tls::{Tls, WorkerTls};
+
+/// What a service is given beside the stream of its connection.
+#[derive(Debug)]
+pub struct Context {
+    /// The connection in the registry: how it is closed, and its memory account.
+    pub connection: ConnectionHandle,
+    /// What all connections of the worker share.
+    pub worker: Rc<Resources>,
+}
+
+/// What all connections of a worker share, over all its listeners.
+#[derive(Clone, Debug)]
+pub struct Resources {
+    /// The memory that connections may hold beyond the buffers of the pools. Each has an account in it.
+    pub budget: MemoryBudget,
+    /// Receive buffers of echo, over TCP and TLS.
+    pub echo_pool: Pool,
+    /// Receive buffers of everything else: messages, frames, TLS records.
+    pub pool: Pool,
+    /// Buffers of WebSockets.
+    pub websocket_buffers: Buffers,
+    /// The bytes that sources send.
+    pub pattern: Pattern,
+    /// The options of WebSockets.
+    pub sockets: WebSockets,
+    /// What a connection may use.
+    pub limits: Limits,
+    /// TLS, if a listener uses it.
+    pub tls: WorkerTls,
+}
+
+impl Resources {
+    /// Fresh pools and a fresh budget, of the sizes that `memory` says.
+    pub fn new(memory: Memory, tls: Option<Tls>, sockets: WebSockets, limits: Limits) -> Self {
+        let (pool, budget) = (memory.frames(), memory.budget());
+        Self {
+            echo_pool: memory.echo(),
+            websocket_buffers: Buffers::new(pool.clone(), budget.clone()),
+            tls: WorkerTls::new(tls, pool.clone(), budget.clone()),
+            pool,
+            budget,
+            pattern: Pattern::default(),
+            sockets,
+            limits,
+        }
+    }
+}
+
+impl Context {
+    /// The buffers of WebSockets, with what this connection holds reserved in its account.
+    pub(crate) fn websocket_buffers(&self) -> Buffers {
+        self.worker.websocket_buffers.in_account(self.connection.account())
+    }
+}

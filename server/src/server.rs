@@ -1,0 +1,102 @@
+//! The whole server: it binds the listeners, runs the workers, and reports how they ended.
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use owned_io::{BoundAddr, ListenOptions, Runtime, WorkersConfig};
+
+use crate::config::{Config, Limits, Listener, Ring};
+use crate::drain::DrainSignal;
+use crate::per_address::PerAddress;
+use crate::places::SharedPlaces;
+use crate::worker;
+
+/// How a server ended that was asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Outcome {
+    /// Connections that had not ended by the deadline of the drain, and were reset.
+    pub cut_off: usize,
+}
+
+/// Runs the server on `R` until `drain` is given. `listening` is called once for each listener, when all
+/// workers listen on it; its address has the real port.
+///
+/// # Errors
+/// The error of a bind, or of the first worker that failed.
+pub fn run<R: Runtime>(
+    config: &Config,
+    drain: impl Into<DrainSignal>,
+    listening: impl Fn(&Listener) + Send + Sync + 'static,
+) -> io::Result<Outcome> {
+    let drain = drain.into();
+    let mut workers = WorkersConfig::<R>::new(config.workers);
+    if config.ring == Ring::Tuned {
+        workers.runtime = R::tuned();
+    }
+    workers.drain = config.drain + DRAIN_MARGIN;
+    workers.stop = drain.stop.clone();
+    let addresses = config.connections_per_address_max.map(NonZeroUsize::get);
+    let addresses = addresses.map_or_else(PerAddress::default, PerAddress::at_most);
+    let server = Arc::new(Server {
+        listeners: bind::<R>(config)?,
+        places: SharedPlaces::new(config.connections_max(), addresses),
+        config: config.clone(),
+        drain,
+        workers_starting: config.workers.get().into(),
+        listening: Box::new(listening),
+        cut_off: AtomicUsize::new(0),
+    });
+    let shared = Arc::clone(&server);
+    R::run_workers(workers, move |worker| {
+        let server = Arc::clone(&shared);
+        async move { worker::serve::<R>(worker, &server).await }
+    })?;
+    Ok(Outcome { cut_off: server.cut_off.load(Ordering::Acquire) })
+}
+
+/// Extra time after the deadline of the drain before a worker counts as hung. The worker enforces the deadline
+/// itself.
+const DRAIN_MARGIN: Duration = Duration::from_secs(1);
+
+/// What the workers share.
+pub(crate) struct Server {
+    pub(crate) config: Config,
+    pub(crate) listeners: Vec<(Listener, BoundAddr)>,
+    pub(crate) places: SharedPlaces,
+    pub(crate) drain: DrainSignal,
+    /// As in [`Outcome`].
+    pub(crate) cut_off: AtomicUsize,
+    /// How many workers do not listen yet.
+    workers_starting: AtomicUsize,
+    listening: Box<dyn Fn(&Listener) + Send + Sync>,
+}
+
+impl Server {
+    /// For each worker to call once it listens on all listeners. The last one announces them.
+    pub(crate) fn worker_listens(&self) {
+        if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.listeners.iter().for_each(|(listener, _)| (self.listening)(listener));
+        }
+    }
+}
+
+fn bind<R: Runtime>(config: &Config) -> io::Result<Vec<(Listener, BoundAddr)>> {
+    let bind = |listener: &Listener| {
+        let bound = R::bind(listen_options(listener.addr, config.limits))?;
+        Ok((Listener { addr: bound.local_addr(), ..*listener }, bound))
+    };
+    config.listeners.iter().map(bind).collect()
+}
+
+fn listen_options(addr: SocketAddr, limits: Limits) -> ListenOptions {
+    let mut options = ListenOptions::new(addr);
+    // The kernel must not give up on a peer that the service still waits for.
+    options.unacknowledged_max =
+        options.unacknowledged_max.map(|limit| limit.max(limits.message_time_max));
+    options
+}
