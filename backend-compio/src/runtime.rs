@@ -9,7 +9,7 @@ use compio_driver::ProactorBuilder;
 use compio_driver::op::OpCodeFlag;
 use compio_runtime::RuntimeBuilder;
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -44,13 +44,27 @@ const REMOTE_WAKES_MAX: usize = 16_384;
 /// The longest sleep: deadlines have to fit an `Instant`.
 const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-impl Runtime for Compio {
-    const NAME: &'static str = "compio";
-    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::Cancelled);
+impl Clock for Compio {
+    os::runtime_functions!(Clock);
 
+    async fn sleep(duration: Duration) {
+        let deadline = Instant::now() + duration.min(SLEEP_MAX);
+        // compio's sleep is ready at once when its time has come.
+        if deadline <= Instant::now() {
+            op::turn().await;
+        } else {
+            compio_runtime::time::sleep_until(deadline).await;
+        }
+    }
+}
+
+impl Random for Compio {
+    os::runtime_functions!(Random);
+}
+
+impl Executor for Compio {
+    const NAME: &'static str = "compio";
     type Config = Config;
-    type TcpStream = CompioStream;
-    type TcpListener = CompioListener;
 
     fn tuned() -> Config {
         let mut ring = RingConfig::plain(4096);
@@ -76,15 +90,12 @@ impl Runtime for Compio {
         compio_runtime::spawn(future).detach();
     }
 
-    async fn sleep(duration: Duration) {
-        let deadline = Instant::now() + duration.min(SLEEP_MAX);
-        // compio's sleep is ready at once when its time has come.
-        if deadline <= Instant::now() {
-            op::turn().await;
-        } else {
-            compio_runtime::time::sleep_until(deadline).await;
-        }
-    }
+    os::runtime_functions!(Executor);
+}
+
+impl Tcp for Compio {
+    type TcpStream = CompioStream;
+    type TcpListener = CompioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<CompioListener> {
         listener::listen(bound)
@@ -94,7 +105,7 @@ impl Runtime for Compio {
         stream::connect(options).await
     }
 
-    os::runtime_functions!();
+    os::runtime_functions!(Tcp);
 }
 
 fn builder(ring: &RingConfig) -> RuntimeBuilder {

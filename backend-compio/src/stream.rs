@@ -8,8 +8,8 @@ use std::rc::{Rc, Weak};
 
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
-    BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
-    Runtime, ShutdownHandle, beside,
+    BufResult, Clock, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
+    ShutdownHandle, beside,
 };
 use owned_io_os as os;
 

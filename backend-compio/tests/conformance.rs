@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use owned_io::Runtime;
+use owned_io::Executor;
 use owned_io_compio::{Compio, Config};
 
 mod default {
@@ -11,6 +11,8 @@ mod default {
     owned_io::conformance! {
         runtime: Compio,
         config: Config::default(),
+        io_uring: true,
+        dropped_read: Cancelled,
     }
 }
 
@@ -20,5 +22,7 @@ mod tuned {
     owned_io::conformance! {
         runtime: Compio,
         config: Compio::tuned(),
+        io_uring: true,
+        dropped_read: Cancelled,
     }
 }

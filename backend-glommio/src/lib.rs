@@ -1,7 +1,8 @@
 //! [`owned_io`] on [glommio]: io_uring for readiness, one executor for each worker.
 //!
 //! ```
-//! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};
+//! use owned_io::{ConnectOptions, Executor, ListenOptions, OwnedReadExt, OwnedWriteExt, Tcp};
+//! use owned_io::TcpListener;
 //! use owned_io_glommio::{Config, Glommio};
 //!
 //! # fn main() -> std::io::Result<()> {

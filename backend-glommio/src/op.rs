@@ -217,7 +217,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use owned_io::Runtime;
+    use owned_io::Executor;
 
     use super::*;
     use crate::{Config, Glommio};

@@ -13,7 +13,7 @@ use glommio::{
     GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind, TaskQueueHandle,
 };
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 
 use crate::listener::{self, GlommioListener};
@@ -63,13 +63,26 @@ impl Config {
 /// The longest sleep: deadlines have to fit an `Instant`.
 const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-impl Runtime for Glommio {
-    const NAME: &'static str = "glommio";
-    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::LosesNothing);
+impl Clock for Glommio {
+    os::runtime_functions!(Clock);
 
+    async fn sleep(duration: Duration) {
+        // glommio's sleep of zero is ready at once.
+        if duration.is_zero() {
+            turn().await;
+        } else {
+            Timer::new(duration.min(SLEEP_MAX)).await;
+        }
+    }
+}
+
+impl Random for Glommio {
+    os::runtime_functions!(Random);
+}
+
+impl Executor for Glommio {
+    const NAME: &'static str = "glommio";
     type Config = Config;
-    type TcpStream = GlommioStream;
-    type TcpListener = GlommioListener;
 
     fn tuned() -> Config {
         Config { io_memory_bytes: 0, ..Config::default() }
@@ -97,14 +110,12 @@ impl Runtime for Glommio {
         drop(task.expect("the default queue").detach());
     }
 
-    async fn sleep(duration: Duration) {
-        // glommio's sleep of zero is ready at once.
-        if duration.is_zero() {
-            turn().await;
-        } else {
-            Timer::new(duration.min(SLEEP_MAX)).await;
-        }
-    }
+    os::runtime_functions!(Executor);
+}
+
+impl Tcp for Glommio {
+    type TcpStream = GlommioStream;
+    type TcpListener = GlommioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<GlommioListener> {
         listener::listen(bound)
@@ -114,7 +125,7 @@ impl Runtime for Glommio {
         stream::connect(options).await
     }
 
-    os::runtime_functions!();
+    os::runtime_functions!(Tcp);
 }
 
 fn executor(config: Config) -> io::Result<LocalExecutor> {

@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
-    BufResult, ConnectOptions, IoBuf, IoBufExt, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool,
-    PoolBuf, Runtime, ShutdownHandle, beside, coop,
+    BufResult, Clock, ConnectOptions, IoBuf, IoBufExt, IoBufMut, IoVec, OwnedRead, OwnedWrite,
+    Pool, PoolBuf, ShutdownHandle, beside, coop,
 };
 use owned_io_os as os;
 

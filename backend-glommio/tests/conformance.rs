@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use owned_io::Runtime;
+use owned_io::Executor;
 use owned_io_glommio::{Config, Glommio};
 
 mod default {
@@ -13,6 +13,8 @@ mod default {
     owned_io::conformance! {
         runtime: Glommio,
         config: Config::default(),
+        io_uring: true,
+        dropped_read: LosesNothing,
         deviations: {
             "os::block_on_leaves_no_descriptor_behind" =>
                 (WHY_DESCRIPTORS_STAY, each_executor_leaves_one),
@@ -26,6 +28,8 @@ mod tuned {
     owned_io::conformance! {
         runtime: Glommio,
         config: Glommio::tuned(),
+        io_uring: true,
+        dropped_read: LosesNothing,
         deviations: {
             "os::block_on_leaves_no_descriptor_behind" =>
                 (WHY_DESCRIPTORS_STAY, each_executor_leaves_one),

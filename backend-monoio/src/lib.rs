@@ -1,7 +1,8 @@
 //! [`owned_io`] on [monoio]: io_uring, one runtime for each worker.
 //!
 //! ```
-//! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};
+//! use owned_io::{ConnectOptions, Executor, ListenOptions, OwnedReadExt, OwnedWriteExt, Tcp};
+//! use owned_io::TcpListener;
 //! use owned_io_monoio::{Config, Monoio};
 //!
 //! # fn main() -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use io_uring::IoUring;
 use monoio::{IoUringDriver, RuntimeBuilder};
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -57,13 +57,26 @@ impl Config {
 /// The longest sleep: what is longer panics where monoio counts its milliseconds.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-impl Runtime for Monoio {
-    const NAME: &'static str = "monoio";
-    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::Cancelled);
+impl Clock for Monoio {
+    os::runtime_functions!(Clock);
 
+    async fn sleep(duration: Duration) {
+        // monoio's sleep of zero takes a millisecond.
+        if duration.is_zero() {
+            local::turn().await;
+        } else {
+            monoio::time::sleep(duration.min(SLEEP_MAX)).await;
+        }
+    }
+}
+
+impl Random for Monoio {
+    os::runtime_functions!(Random);
+}
+
+impl Executor for Monoio {
+    const NAME: &'static str = "monoio";
     type Config = Config;
-    type TcpStream = MonoioStream;
-    type TcpListener = MonoioListener;
 
     fn tuned() -> Config {
         let mut ring = RingConfig::plain(4096);
@@ -95,14 +108,12 @@ impl Runtime for Monoio {
         drop(monoio::spawn(future));
     }
 
-    async fn sleep(duration: Duration) {
-        // monoio's sleep of zero takes a millisecond.
-        if duration.is_zero() {
-            local::turn().await;
-        } else {
-            monoio::time::sleep(duration.min(SLEEP_MAX)).await;
-        }
-    }
+    os::runtime_functions!(Executor);
+}
+
+impl Tcp for Monoio {
+    type TcpStream = MonoioStream;
+    type TcpListener = MonoioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<MonoioListener> {
         listener::listen(bound)
@@ -112,7 +123,7 @@ impl Runtime for Monoio {
         stream::connect(options).await
     }
 
-    os::runtime_functions!();
+    os::runtime_functions!(Tcp);
 }
 
 fn ring_builder(ring: RingConfig) -> io_uring::Builder {

@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use owned_io::{
-    ByteStream, ConnectOptions, ListenOptions, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime,
-    TcpListener, copy,
+    ByteStream, Clock, ConnectOptions, Executor, ListenOptions, OwnedRead, OwnedWriteExt, Pool,
+    PoolConfig, Tcp, TcpListener, copy,
 };
 use owned_io_sim::{Config, Host, Sim, World, simulate};
 

@@ -11,8 +11,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use owned_io::{
-    ByteStream, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
-    Runtime, TcpListener, beside,
+    ByteStream, Clock, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Runtime, Tcp, TcpListener, beside,
 };
 use owned_io_sim::{Sim, World};
 

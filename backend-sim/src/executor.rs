@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use owned_io::backend::run_main;
-use owned_io::{Panicked, Runtime, coop};
+use owned_io::{Executor, Panicked, coop};
 
 use crate::core::{Action, Core, Time};
 use crate::host::HostId;

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use owned_io::{AddrError, BoundAddr, JoinHandle, ListenOptions, Runtime};
+use owned_io::{AddrError, BoundAddr, Executor, JoinHandle, ListenOptions};
 
 use crate::core::Time;
 use crate::errno::{EADDRNOTAVAIL, error};

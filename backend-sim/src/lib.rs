@@ -14,8 +14,8 @@
 //! ```
 //! use std::io;
 //! use std::time::Duration;
-//! use owned_io::{ByteStream, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt};
-//! use owned_io::{Pool, PoolConfig, Runtime, TcpListener, copy};
+//! use owned_io::{ByteStream, Clock, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt};
+//! use owned_io::{Pool, PoolConfig, Runtime, Tcp, TcpListener, copy};
 //! use owned_io_sim::{Kind, Plan, Random, Sim};
 //!
 //! /// The service: echoes on every connection, on whatever runtime.
@@ -92,7 +92,7 @@
 //! - **Wait for every task that asserts something.** The panic of a task whose handle was dropped ends that
 //!   task, and nothing else, as on every runtime. Await the handles, or have the task say what it did.
 //!
-//! For a small test without hosts there is [`Sim::block_on`](owned_io::Runtime::block_on), and [`pipe`] for
+//! For a small test without hosts there is [`Sim::block_on`](owned_io::Executor::block_on), and [`pipe`] for
 //! a connection that nobody had to listen for.
 //!
 //! # What is simulated
@@ -190,7 +190,7 @@ pub use world::World;
 /// Runs `future` in a simulation with seed 0, for examples and small tests.
 ///
 /// # Panics
-/// As [`Runtime::block_on`](owned_io::Runtime::block_on) of [`Sim`] does.
+/// As [`Executor::block_on`](owned_io::Executor::block_on) of [`Sim`] does.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let world = executor::Shared::new(Config::default());
     executor::run(&world, future).unwrap_or_else(|panicked| panicked.resume())

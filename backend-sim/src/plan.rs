@@ -110,7 +110,7 @@ pub enum Fault {
         /// For how long.
         lasts: Duration,
     },
-    /// The time of day on a host jumps ([`Runtime::wall_clock`](owned_io::Runtime::wall_clock); the
+    /// The time of day on a host jumps ([`Clock::wall_clock`](owned_io::Clock::wall_clock); the
     /// clock that timers go by does not).
     Clock {
         /// Which.

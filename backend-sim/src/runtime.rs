@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, DroppedRead, ListenOptions, Panicked, Runtime, Worker,
+    BoundAddr, Clock, ConnectOptions, Executor, ListenOptions, Panicked, Random, Tcp, Worker,
     WorkersConfig,
 };
 
@@ -60,13 +60,35 @@ impl Default for Config {
     }
 }
 
-impl Runtime for Sim {
-    const NAME: &'static str = "sim";
-    const CAPABILITIES: Capabilities = Capabilities::new(false, false, DroppedRead::LosesNothing);
+impl Clock for Sim {
+    fn now() -> Instant {
+        executor::current().now()
+    }
 
+    fn wall_clock() -> SystemTime {
+        // 2025-01-01T00:00:00Z, so that a run repeats, plus the virtual time that has passed.
+        const START: Duration = Duration::from_secs(1_735_689_600);
+        let world = executor::current();
+        let ahead = world.with(|core| core.hosts.get(world.host()).clock_ahead);
+        let time = SystemTime::UNIX_EPOCH + START + world.elapsed();
+        let by = Duration::from_nanos(ahead.unsigned_abs());
+        if ahead < 0 { time - by } else { time + by }
+    }
+
+    fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static {
+        Sleep::new(&executor::current(), duration)
+    }
+}
+
+impl Random for Sim {
+    fn fill_random(bytes: &mut [u8]) {
+        executor::current().with(|core| core.dice.fill(bytes));
+    }
+}
+
+impl Executor for Sim {
+    const NAME: &'static str = "sim";
     type Config = Config;
-    type TcpStream = SimStream;
-    type TcpListener = SimListener;
 
     fn tuned() -> Config {
         Config::default()
@@ -101,28 +123,11 @@ impl Runtime for Sim {
     {
         Self::block_on(config.runtime, run_workers(config, service))?
     }
+}
 
-    fn now() -> Instant {
-        executor::current().now()
-    }
-
-    fn wall_clock() -> SystemTime {
-        // 2025-01-01T00:00:00Z, so that a run repeats, plus the virtual time that has passed.
-        const START: Duration = Duration::from_secs(1_735_689_600);
-        let world = executor::current();
-        let ahead = world.with(|core| core.hosts.get(world.host()).clock_ahead);
-        let time = SystemTime::UNIX_EPOCH + START + world.elapsed();
-        let by = Duration::from_nanos(ahead.unsigned_abs());
-        if ahead < 0 { time - by } else { time + by }
-    }
-
-    fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static {
-        Sleep::new(&executor::current(), duration)
-    }
-
-    fn fill_random(bytes: &mut [u8]) {
-        executor::current().with(|core| core.dice.fill(bytes));
-    }
+impl Tcp for Sim {
+    type TcpStream = SimStream;
+    type TcpListener = SimListener;
 
     fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
         if !executor::is_running() {
@@ -141,10 +146,10 @@ impl Runtime for Sim {
     }
 }
 
-/// [`Runtime::run_workers`] within a simulation: all workers on the present host.
+/// [`Executor::run_workers`] within a simulation: all workers on the present host.
 ///
 /// # Errors
-/// Those of [`Runtime::run_workers`].
+/// Those of [`Executor::run_workers`].
 ///
 /// # Panics
 /// Outside a simulation.

@@ -40,7 +40,7 @@ pub fn pipe() -> (SimStream, SimStream) {
     (end(Side::Client), end(Side::Server))
 }
 
-/// What [`pipe`] and [`Sim::connect`](owned_io::Runtime::connect) make.
+/// What [`pipe`] and [`Sim::connect`](owned_io::Tcp::connect) make.
 pub type SimStream = Duplex<SimReadHalf, SimWriteHalf>;
 
 /// The half of a [`SimStream`] that reads.

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use common::{apart, millis};
 use owned_io::{
-    IoBuf, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
-    Panicked, Pool, PoolConfig, Runtime, beside,
+    Clock, Executor, IoBuf, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Panicked, Pool, PoolConfig, beside,
 };
 use owned_io_sim::{Config, Sim, pipe, run, seeds, simulate};
 

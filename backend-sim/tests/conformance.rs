@@ -3,14 +3,15 @@
 use std::thread;
 use std::time::Duration;
 
-use owned_io::Runtime;
 use owned_io::conformance::worker::threads_of_three_workers;
+use owned_io::{Clock, Executor};
 use owned_io_sim::{Config, Sim};
 
 owned_io::conformance! {
     portable,
     runtime: Sim,
     config: Config::default(),
+    dropped_read: LosesNothing,
     deviations: {
         "task::blocking_closures_leave_others_their_turn" => (
             "closures run on the simulation's own thread, because another thread's progress could \

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use common::{connect, echo, echoed, millis};
-use owned_io::Runtime;
+use owned_io::{Clock, Random as _};
 use owned_io_sim::{Config, Plan, Random, Sim, Summary, World, simulate};
 
 const SEEDS: u64 = 20;

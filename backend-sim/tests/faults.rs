@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{apart, beside_echo, connect, echoed, millis, timed};
 use owned_io::{
-    BufResult, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime, is_exhaustion,
+    BufResult, Clock, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, is_exhaustion,
 };
 use owned_io_sim::{Fault, Kind, Plan, Random, Sim, run, seeds, simulate};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::{PORT, apart, beside_echo, connect, echo, echoed, exactly, listen, millis, timed};
 use owned_io::{
-    BufResult, ByteStream, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Runtime, TcpListener, TcpStream, beside, is_exhaustion,
+    BufResult, ByteStream, Clock, ConnectOptions, Executor, ListenOptions, OwnedRead, OwnedReadExt,
+    OwnedWrite, OwnedWriteExt, Tcp, TcpListener, TcpStream, beside, is_exhaustion,
 };
 use owned_io_sim::{Fault, Link, Plan, Sim, run, seeds};
 

@@ -10,7 +10,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use owned_io::{ConnectOptions, Panicked, Runtime};
+use owned_io::{Clock, ConnectOptions, Executor, Panicked, Tcp};
 use owned_io_sim::{Config, Fault, Link, Plan, Sim, World, pipe, run, seeds, simulate};
 
 fn message_of(running: impl FnOnce()) -> String {

@@ -2,7 +2,8 @@
 //! worker.
 //!
 //! ```
-//! use owned_io::{ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Runtime, TcpListener};
+//! use owned_io::{ConnectOptions, Executor, ListenOptions, OwnedReadExt, OwnedWriteExt, Tcp};
+//! use owned_io::TcpListener;
 //! use owned_io_tokio_uring::{Config, TokioUring};
 //!
 //! # fn main() -> std::io::Result<()> {

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -32,13 +32,26 @@ impl Default for Config {
     }
 }
 
-impl Runtime for TokioUring {
-    const NAME: &'static str = "tokio-uring";
-    const CAPABILITIES: Capabilities = Capabilities::new(true, false, DroppedRead::EatsNextBytes);
+impl Clock for TokioUring {
+    os::runtime_functions!(Clock);
 
+    async fn sleep(duration: Duration) {
+        // tokio's sleep of zero is ready at once.
+        if duration.is_zero() {
+            op::turn().await;
+        } else {
+            tokio::time::sleep(duration).await;
+        }
+    }
+}
+
+impl Random for TokioUring {
+    os::runtime_functions!(Random);
+}
+
+impl Executor for TokioUring {
+    const NAME: &'static str = "tokio-uring";
     type Config = Config;
-    type TcpStream = TokioUringStream;
-    type TcpListener = TokioUringListener;
 
     fn tuned() -> Config {
         let mut ring = RingConfig::plain(4096);
@@ -64,14 +77,12 @@ impl Runtime for TokioUring {
         drop(tokio_uring::spawn(future));
     }
 
-    async fn sleep(duration: Duration) {
-        // tokio's sleep of zero is ready at once.
-        if duration.is_zero() {
-            op::turn().await;
-        } else {
-            tokio::time::sleep(duration).await;
-        }
-    }
+    os::runtime_functions!(Executor);
+}
+
+impl Tcp for TokioUring {
+    type TcpStream = TokioUringStream;
+    type TcpListener = TokioUringListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<TokioUringListener> {
         listener::listen(bound)
@@ -81,7 +92,7 @@ impl Runtime for TokioUring {
         stream::connect(options).await
     }
 
-    os::runtime_functions!();
+    os::runtime_functions!(Tcp);
 }
 
 /// Refuses what tokio-uring cannot use.

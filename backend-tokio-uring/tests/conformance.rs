@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use owned_io::Runtime;
+use owned_io::Executor;
 use owned_io::conformance::task::echoes_beside_a_task_that_is_always_ready;
 use owned_io_tokio_uring::{Config, TokioUring};
 
@@ -12,6 +12,8 @@ mod default {
     owned_io::conformance! {
         runtime: TokioUring,
         config: Config::default(),
+        io_uring: true,
+        dropped_read: EatsNextBytes,
         deviations: {
             "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
@@ -25,6 +27,8 @@ mod tuned {
     owned_io::conformance! {
         runtime: TokioUring,
         config: TokioUring::tuned(),
+        io_uring: true,
+        dropped_read: EatsNextBytes,
         deviations: {
             "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),

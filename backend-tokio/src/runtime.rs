@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Capabilities, ConnectOptions, DroppedRead, Runtime};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use tokio::runtime::{Builder, LocalOptions};
 
@@ -21,13 +21,26 @@ pub struct Tokio;
 #[non_exhaustive]
 pub struct Config {}
 
-impl Runtime for Tokio {
-    const NAME: &'static str = "tokio";
-    const CAPABILITIES: Capabilities = Capabilities::new(false, false, DroppedRead::LosesNothing);
+impl Clock for Tokio {
+    os::runtime_functions!(Clock);
 
+    async fn sleep(duration: Duration) {
+        // tokio's sleep of zero is ready at once.
+        if duration.is_zero() {
+            tokio::task::yield_now().await;
+        } else {
+            tokio::time::sleep(duration).await;
+        }
+    }
+}
+
+impl Random for Tokio {
+    os::runtime_functions!(Random);
+}
+
+impl Executor for Tokio {
+    const NAME: &'static str = "tokio";
     type Config = Config;
-    type TcpStream = TokioStream;
-    type TcpListener = TokioListener;
 
     fn tuned() -> Config {
         Config::default()
@@ -45,14 +58,12 @@ impl Runtime for Tokio {
         drop(tokio::task::spawn_local(future));
     }
 
-    async fn sleep(duration: Duration) {
-        // tokio's sleep of zero is ready at once.
-        if duration.is_zero() {
-            tokio::task::yield_now().await;
-        } else {
-            tokio::time::sleep(duration).await;
-        }
-    }
+    os::runtime_functions!(Executor);
+}
+
+impl Tcp for Tokio {
+    type TcpStream = TokioStream;
+    type TcpListener = TokioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<TokioListener> {
         listener::listen(bound)
@@ -62,5 +73,5 @@ impl Runtime for Tokio {
         stream::connect(options).await
     }
 
-    os::runtime_functions!();
+    os::runtime_functions!(Tcp);
 }

@@ -7,4 +7,5 @@ use owned_io_tokio::{Config, Tokio};
 owned_io::conformance! {
     runtime: Tokio,
     config: Config::default(),
+    dropped_read: LosesNothing,
 }

@@ -47,6 +47,7 @@
 //!     socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
 //! }
 //!
+//! # use owned_io::Executor;
 //! # use owned_io_sim::Sim;
 //! # owned_io_sim::block_on(async {
 //! let (a, b) = owned_io_sim::pipe();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ends::request;
 use owned_io::{
-    JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
-    coop,
+    Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool,
+    PoolConfig, coop,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_tungstenite::{self as bridge, Strategy};

@@ -6,7 +6,7 @@ mod counting;
 use std::time::Duration;
 
 use counting::live_bytes;
-use owned_io::{MemoryBudget, Pool, PoolConfig, Runtime, beside};
+use owned_io::{Clock, Executor, MemoryBudget, Pool, PoolConfig, beside};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::handshake::Offer;

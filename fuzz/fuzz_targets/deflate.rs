@@ -4,7 +4,7 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 use libfuzzer_sys::fuzz_target;
-use owned_io::{MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{Executor, MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::Deflate;
 use owned_io_websocket::handshake::{Key, Offer};

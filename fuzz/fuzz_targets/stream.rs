@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
-use owned_io::{MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{Executor, MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, Received, WebSocket, accept};

@@ -8,7 +8,7 @@ use std::{io, slice, thread};
 use owned_io::{AddrError, BoundAddr, Keepalive, ListenOptions};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, TcpKeepalive, Type};
 
-/// Takes an address for this process; see [`Runtime::bind`](owned_io::Runtime::bind).
+/// Takes an address for this process; see [`Tcp::bind`](owned_io::Tcp::bind).
 ///
 /// The socket that holds it accepts nobody. It is bound without `SO_REUSEPORT`, so that any other
 /// socket at the address is a conflict, and only then made to share it with the listeners, which are

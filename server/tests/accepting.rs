@@ -2,16 +2,16 @@
 //! panics.
 
 use std::cell::Cell;
-use std::future::{Future, pending};
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use clap::Parser;
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, ListenOptions, MemoryBudget, OwnedReadExt,
-    OwnedWriteExt, Panicked, Runtime, StopSignal, TcpListener,
+    BoundAddr, Clock, ConnectOptions, Executor, ListenOptions, MemoryBudget, OwnedReadExt,
+    OwnedWriteExt, Random, StopSignal, Tcp, TcpListener, forward_runtime,
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::Flags;
@@ -126,48 +126,25 @@ impl TcpListener for BrokenListener {
     }
 }
 
-impl Runtime for Broken {
-    const NAME: &'static str = "broken";
-    const CAPABILITIES: Capabilities = Sim::CAPABILITIES;
-    type Config = Config;
-    type TcpStream = SimStream;
+impl Clock for Broken {
+    forward_runtime!(Clock => Sim);
+}
+
+impl Random for Broken {
+    forward_runtime!(Random => Sim);
+}
+
+impl Executor for Broken {
+    forward_runtime!(Executor => Sim);
+}
+
+impl Tcp for Broken {
     type TcpListener = BrokenListener;
 
-    fn tuned() -> Config {
-        Sim::tuned()
-    }
-    fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
-        Sim::block_on(config, future)
-    }
-    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-        Sim::spawn_detached(future);
-    }
-    fn spawn_blocking<T: Send + 'static>(
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> impl Future<Output = Result<T, Panicked>> + 'static {
-        Sim::spawn_blocking(f)
-    }
-    fn now() -> Instant {
-        Sim::now()
-    }
-    fn wall_clock() -> SystemTime {
-        Sim::wall_clock()
-    }
-    fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static {
-        Sim::sleep(duration)
-    }
-    fn fill_random(bytes: &mut [u8]) {
-        Sim::fill_random(bytes);
-    }
-    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-        Sim::bind(options)
-    }
     fn listen(bound: &BoundAddr) -> io::Result<BrokenListener> {
         Sim::listen(bound).map(BrokenListener)
     }
-    async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
-        Sim::connect(options).await
-    }
+    forward_runtime!(Tcp::{TcpStream, bind, connect} => Sim);
 }
 
 /// Whichever listener it is; nobody has to give the stop signal.

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use owned_io::{
-    ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedRead, OwnedWriteExt, Pool,
-    PoolConfig, Runtime, StopSignal,
+    ByteStream, Clock, ConnectOptions, Executor, ListenOptions, MemoryBudget, OwnedRead,
+    OwnedWriteExt, Pool, PoolConfig, StopSignal, Tcp,
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::{Deflate, Limits, WebSockets};

@@ -11,9 +11,10 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use owned_io::Random as _;
 use owned_io::{
-    ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool,
-    PoolConfig, Runtime, StopSignal, timeout,
+    ByteStream, Clock, ConnectOptions, Executor, ListenOptions, MemoryBudget, OwnedReadExt,
+    OwnedWriteExt, Pool, PoolConfig, StopSignal, Tcp, timeout,
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::{Limits, WebSockets};

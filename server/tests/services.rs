@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use owned_io::{
-    BufResult, ByteStream, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool,
-    PoolConfig, Runtime,
+    BufResult, ByteStream, Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt,
+    OwnedWriteExt, Pool, PoolConfig, Random,
 };
 use owned_io_server::config::{Deflate, Engine, Limits, WebSockets};
 use owned_io_server::connections::Connections;

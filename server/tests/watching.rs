@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use owned_io::{
-    BufResult, ByteStream, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime,
+    BufResult, ByteStream, Clock, Executor, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt,
 };
 use owned_io_server::config::{Limits, WebSockets};
 use owned_io_server::connections::Connections;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use owned_io::{BufResult, ByteStream, OwnedRead, OwnedWriteExt, Runtime, Slice, timeout};
+use owned_io::{BufResult, ByteStream, Clock, OwnedRead, OwnedWriteExt, Slice, timeout};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, ServerConfig};
 
-use crate::memory::{Clock, until_granted};
+use crate::memory::{ClockFns, until_granted};
 use crate::session::{Readable, Session};
 use crate::shared::Shared;
 use crate::side::Connection;
@@ -68,14 +68,14 @@ impl Acceptor {
     /// [`TimedOut`]: io::ErrorKind::TimedOut
     /// [`UnexpectedEof`]: io::ErrorKind::UnexpectedEof
     /// [`QuotaExceeded`]: io::ErrorKind::QuotaExceeded
-    pub async fn accept<R: Runtime, S: ByteStream>(
+    pub async fn accept<C: Clock, S: ByteStream>(
         &self,
         stream: S,
         buffers: &Buffers,
     ) -> io::Result<TlsStream<S>> {
         let connection = UnbufferedServerConnection::new(Arc::clone(&self.config));
         let connection = Connection::Server(connection.map_err(TlsError::Protocol)?);
-        open::<R, S>(stream, connection, buffers, self.handshake_timeout, self.plain_answer).await
+        open::<C, S>(stream, connection, buffers, self.handshake_timeout, self.plain_answer).await
     }
 }
 
@@ -93,7 +93,7 @@ impl Connector {
     ///
     /// # Cancellation
     /// The connection is dropped.
-    pub async fn connect<R: Runtime, S: ByteStream>(
+    pub async fn connect<C: Clock, S: ByteStream>(
         &self,
         stream: S,
         server: ServerName<'static>,
@@ -101,11 +101,11 @@ impl Connector {
     ) -> io::Result<TlsStream<S>> {
         let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server);
         let connection = Connection::Client(connection.map_err(TlsError::Protocol)?);
-        open::<R, S>(stream, connection, buffers, self.handshake_timeout, &[]).await
+        open::<C, S>(stream, connection, buffers, self.handshake_timeout, &[]).await
     }
 }
 
-async fn open<R: Runtime, S: ByteStream>(
+async fn open<C: Clock, S: ByteStream>(
     mut stream: S,
     connection: Connection,
     buffers: &Buffers,
@@ -117,7 +117,7 @@ async fn open<R: Runtime, S: ByteStream>(
     let handle = stream.shutdown_handle();
     let handshake = async {
         let mut handshake =
-            pin!(shake_hands::<R>(&mut stream, &mut session, buffers, plain_answer));
+            pin!(shake_hands::<C>(&mut stream, &mut session, buffers, plain_answer));
         poll_fn(|cx| {
             account.wake_when_evicted(cx.waker().clone());
             if account.is_evicted() {
@@ -128,26 +128,26 @@ async fn open<R: Runtime, S: ByteStream>(
         })
         .await
     };
-    if let Err(error) = timeout::<R, _>(limit, &handle, handshake).await {
+    if let Err(error) = timeout::<C, _>(limit, &handle, handshake).await {
         let why = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
         if why.is_some_and(|why| *why != TlsError::Evicted) {
             let ending = end(&mut stream, buffers);
-            let _ = timeout::<R, io::Result<()>>(limit, &handle, ending).await;
+            let _ = timeout::<C, io::Result<()>>(limit, &handle, ending).await;
         }
         return Err(error);
     }
     let (read, write) = stream.into_split();
-    let shared = Shared::new(session, write, handle, buffers.clone(), Clock::of::<R>());
+    let shared = Shared::new(session, write, handle, buffers.clone(), ClockFns::of::<C>());
     Ok(TlsStream::new(read, shared))
 }
 
-async fn shake_hands<R: Runtime>(
+async fn shake_hands<C: Clock>(
     stream: &mut impl ByteStream,
     session: &mut Session,
     buffers: &Buffers,
     plain_answer: &'static [u8],
 ) -> io::Result<()> {
-    let (account, clock) = (session.account().clone(), Clock::of::<R>());
+    let (account, clock) = (session.account().clone(), ClockFns::of::<C>());
     let mut is_first = true;
     // Each turn but the last takes bytes of the peer, of which rustls wants no more than a handshake.
     loop {
@@ -164,7 +164,7 @@ async fn shake_hands<R: Runtime>(
             return Ok(());
         }
         if readable == Readable::Undecrypted {
-            R::sleep(Duration::ZERO).await;
+            C::sleep(Duration::ZERO).await;
             session.decrypt(&mut |_| 0);
             continue;
         }

@@ -5,22 +5,22 @@ use std::pin::pin;
 use std::task::Context;
 use std::time::{Duration, Instant};
 
-use owned_io::{MemoryAccount, MemoryWait, Runtime};
+use owned_io::{Clock, MemoryAccount, MemoryWait};
 
 use crate::TlsError;
 use crate::shared::Sleep;
 
-/// The functions of a runtime, so that a connection need not name it.
+/// The functions of a clock, so that a connection need not name its runtime.
 #[derive(Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct ClockFns {
     pub(crate) now: fn() -> Instant,
     /// With no time, it lets all others have their turn.
     pub(crate) sleep: fn(Duration) -> Sleep,
 }
 
-impl Clock {
-    pub(crate) fn of<R: Runtime>() -> Self {
-        Self { now: R::now, sleep: |time| Box::pin(R::sleep(time)) }
+impl ClockFns {
+    pub(crate) fn of<C: Clock>() -> Self {
+        Self { now: C::now, sleep: |time| Box::pin(C::sleep(time)) }
     }
 }
 
@@ -31,7 +31,7 @@ impl Clock {
 /// [`TlsError::Evicted`], and [`TlsError::OutOfMemory`] after [`MemoryWait::ROUNDS_MAX`].
 pub(crate) async fn until_granted(
     account: &MemoryAccount,
-    clock: Clock,
+    clock: ClockFns,
     mut is_granted: impl FnMut() -> bool,
     mut poll: impl FnMut(&Context<'_>),
 ) -> Result<(), TlsError> {

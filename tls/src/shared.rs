@@ -15,7 +15,7 @@ use owned_io::{
     beside,
 };
 
-use crate::memory::Clock;
+use crate::memory::ClockFns;
 use crate::session::Session;
 use crate::{Buffers, TlsError};
 
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     pub(crate) session: RefCell<Session>,
     pub(crate) buffers: Buffers,
     pub(crate) account: MemoryAccount,
-    pub(crate) clock: Clock,
+    pub(crate) clock: ClockFns,
     writer: RefCell<Writer<Job, Done>>,
     /// The writer's, for both halves.
     waker: Waker,
@@ -68,7 +68,7 @@ impl Shared {
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         buffers: Buffers,
-        clock: Clock,
+        clock: ClockFns,
     ) -> Self {
         let writer = Writer::new(|desk| write_records(half, desk));
         let account = session.account().clone();

@@ -13,7 +13,9 @@ use common::{
     Forger, Plain, acceptor, buffers, client_config, pattern, read_to_end, server_config,
     server_name, simulate, tls_error, with_forger, with_plain_client,
 };
-use owned_io::{BufResult, ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, beside};
+use owned_io::{
+    BufResult, ByteStream, Clock, Executor, OwnedRead, OwnedWrite, OwnedWriteExt, Random, beside,
+};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{

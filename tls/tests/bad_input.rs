@@ -14,8 +14,8 @@ use common::{
     simulate, tls_error, with_forger, with_plain_client,
 };
 use owned_io::{
-    BufResult, ByteStream, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, beside,
+    BufResult, ByteStream, Clock, Executor, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
+    Pool, PoolConfig, Random, beside,
 };
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::rustls::version::{TLS12, TLS13};

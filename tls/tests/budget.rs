@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use common::{Plain, acceptor, pattern, tls_error};
 use counting::{allocations, live_bytes};
 use owned_io::{
-    ByteStream, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, beside,
+    ByteStream, Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt,
+    Pool, PoolConfig, beside,
 };
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::{Buffers, TlsError, TlsStream};

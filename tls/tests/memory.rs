@@ -13,7 +13,7 @@ use common::{
     with_forger,
 };
 use counting::live_bytes;
-use owned_io::{OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime, beside};
+use owned_io::{Clock, Executor, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, beside};
 use owned_io_sim::Sim;
 use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{ContentType, Error};

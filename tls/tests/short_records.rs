@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use common::{Forger, Plain, acceptor, buffers, client_config, pattern, simulate, with_forger};
-use owned_io::{JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, Runtime, beside};
+use owned_io::{Clock, Executor, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, beside};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::TlsStream;
 use owned_io_tls::rustls::version::{TLS12, TLS13};

@@ -11,8 +11,8 @@ use common::{
     server_config_of, server_name, simulate, with_forger, with_plain_client,
 };
 use owned_io::{
-    ByteStream, IoVec, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
-    PoolConfig, Runtime, beside,
+    ByteStream, Clock, Executor, IoVec, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Pool, PoolConfig, beside,
 };
 use owned_io_sim::{Config, Sim};
 use owned_io_tls::rustls::version::{TLS12, TLS13};

@@ -21,7 +21,7 @@ use std::task::Poll;
 /// # use owned_io_sim::Sim;
 /// # owned_io_sim::block_on(async {
 /// use std::{pin::pin, time::Duration};
-/// use owned_io::{OwnedRead, OwnedWrite, Runtime, beside};
+/// use owned_io::{Clock, OwnedRead, OwnedWrite, beside};
 ///
 /// let (mut a, mut b) = owned_io_sim::pipe();
 /// let mut read = pin!(b.read(Vec::with_capacity(16)));

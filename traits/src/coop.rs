@@ -12,14 +12,14 @@
 //! A service that loops without reading or writing asks for itself:
 //!
 //! ```
-//! use owned_io::{Runtime, coop};
+//! use owned_io::{Clock, coop};
 //!
-//! async fn checksum<R: Runtime>(blocks: &[[u8; 4096]]) -> u64 {
+//! async fn checksum<C: Clock>(blocks: &[[u8; 4096]]) -> u64 {
 //!     let mut sum = 0;
 //!     for block in blocks {
 //!         sum += block.iter().map(|byte| u64::from(*byte)).sum::<u64>();
 //!         coop::consume(1_000); // what a block takes, in nanoseconds
-//!         coop::yield_if_exhausted::<R>().await;
+//!         coop::yield_if_exhausted::<C>().await;
 //!     }
 //!     sum
 //! }
@@ -32,7 +32,7 @@ pub mod cost;
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::Runtime;
+use crate::Clock;
 
 /// The work that a task may do in one poll, in nanoseconds.
 ///
@@ -72,13 +72,13 @@ pub fn has_budget() -> bool {
 /// # Cancellation
 /// Safe.
 #[inline]
-pub async fn yield_if_exhausted<R: Runtime>() {
+pub async fn yield_if_exhausted<C: Clock>() {
     if !has_budget() {
-        R::sleep(Duration::ZERO).await;
+        C::sleep(Duration::ZERO).await;
     }
 }
 
-/// Begins a new budget. [`Runtime::spawn`] does so for each poll of its tasks, and
+/// Begins a new budget. [`Executor::spawn`](crate::Executor::spawn) does so for each poll of its tasks, and
 /// [`run_main`](crate::backend::run_main) for each of the main future: it is one of the poll, so that what
 /// is polled twice in a task yields twice.
 #[inline]

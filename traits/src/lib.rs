@@ -6,6 +6,7 @@ compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `io
 mod beside;
 mod buf;
 pub mod coop;
+mod forward;
 mod memory;
 mod net;
 mod pool;
@@ -44,7 +45,7 @@ pub use net::{
 pub use pool::{Pool, PoolBuf, PoolConfig, PoolExhausted};
 pub use read::{OwnedRead, OwnedReadExt};
 pub use result::BufResult;
-pub use runtime::{Capabilities, DroppedRead, Runtime};
+pub use runtime::{Clock, Executor, Random, Runtime, Tcp};
 pub use slice::{Slice, Spare};
 pub use stream::{ByteStream, ShutdownHandle, TRANSFER_BYTES_MAX};
 pub use task::{JoinError, JoinHandle, Panicked};

@@ -304,8 +304,8 @@ impl ConnectOptions {
 
 /// An address that this process holds, for its workers to listen on.
 ///
-/// Made once by [`Runtime::bind`](crate::Runtime::bind), cloned into every worker, which
-/// [listens](crate::Runtime::listen) on it with a listener of its own. The address is held until
+/// Made once by [`Tcp::bind`](crate::Tcp::bind), cloned into every worker, which
+/// [listens](crate::Tcp::listen) on it with a listener of its own. The address is held until
 /// the last clone is dropped.
 #[derive(Clone)]
 pub struct BoundAddr {
@@ -338,8 +338,8 @@ impl fmt::Debug for BoundAddr {
 }
 
 /// Why an address could not be used: the cause inside an [`io::Error`] of the same kind, from
-/// [`bind`](crate::Runtime::bind), [`listen`](crate::Runtime::listen) and
-/// [`connect`](crate::Runtime::connect).
+/// [`bind`](crate::Tcp::bind), [`listen`](crate::Tcp::listen) and
+/// [`connect`](crate::Tcp::connect).
 #[derive(Debug)]
 pub struct AddrError {
     action: &'static str,

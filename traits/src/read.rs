@@ -9,7 +9,8 @@ use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
 /// # Implementing it
 ///
 /// ```
-/// use owned_io::{BufResult, IoBufMut, IoBufMutExt, OwnedRead, OwnedReadExt};
+/// use std::io;
+/// use owned_io::{BufResult, IoBufMut, IoBufMutExt, OwnedRead, OwnedReadExt, Pool, PoolBuf};
 ///
 /// /// Reads the bytes of a string, then ends.
 /// struct Text(&'static str);
@@ -23,6 +24,10 @@ use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
 ///         let n = buf.buf_fill(self.0.as_bytes()); // sets the length too
 ///         self.0 = &self.0[n..];
 ///         BufResult(Ok(n), buf)
+///     }
+///     // It never waits, so it may take the buffer first.
+///     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+///         self.read(pool.take()?).await.into_result().map(|(_, buf)| buf)
 ///     }
 /// }
 ///
@@ -57,7 +62,7 @@ pub trait OwnedRead {
     /// and may lose bytes of the stream, so the stream is good for nothing but to be dropped. To
     /// wait for something else meanwhile, keep the future and use [`beside`](fn@crate::beside); to end
     /// it, use the stream's [`ShutdownHandle`](crate::ShutdownHandle). What a backend promises
-    /// beyond this is in its [`Capabilities`](crate::Capabilities).
+    /// beyond this is in its documentation, and declared in its conformance tests.
     ///
     /// # Implementer notes
     /// Set the length before you return, and only on success. Ask the kernel for no more than
@@ -71,28 +76,22 @@ pub trait OwnedRead {
     /// Waits like [`read`](Self::read), and like it leaves others their turn. The buffer that comes
     /// back holds what was read; it is empty at the end of the stream. However many reads of a pool
     /// wait, they hold at most [`idle_max`](crate::PoolConfig::idle_max) of its buffers, so 10,000
-    /// idle connections need no 10,000; unless the backend's
-    /// [`pooled_read_pins_buffer`](crate::Capabilities::pooled_read_pins_buffer) is true: then each
-    /// holds one.
+    /// idle connections need no 10,000.
     ///
     /// # Errors
     /// Those of `read`, and [`PoolExhausted`](crate::PoolExhausted) (as
     /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded)) when there is something to read and all of
     /// the pool's buffers are in use: then nothing was consumed, and reading again later goes on
-    /// where this left off. A backend that pins a buffer says so before there is something to read.
+    /// where this left off.
     ///
     /// # Cancellation
     /// As for `read`; the buffer goes back to the pool.
     ///
     /// # Implementer notes
-    /// The provided body takes the buffer first, and so pins it. Override it where the runtime can
-    /// wait for readiness. If a read that owns its buffer is the faster one all the same, use that as
-    /// long as [`take_to_wait`](Pool::take_to_wait) gives one.
-    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        let buf = pool.take()?;
-        let (_, buf) = self.read(buf).await.into_result()?;
-        Ok(buf)
-    }
+    /// Take the buffer once there is something to read: wait for readiness first. Where a read that
+    /// owns its buffer is faster, use that as long as [`take_to_wait`](Pool::take_to_wait) gives a
+    /// buffer. A stream that never waits may take the buffer first.
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf>;
 }
 
 /// Reads made of several reads.

@@ -1,4 +1,5 @@
-//! [`Runtime`]: what a service needs of the program that drives it.
+//! What a service needs of the runtime that drives it: [`Clock`], [`Random`], [`Executor`], [`Tcp`],
+//! and [`Runtime`] for all of them.
 
 use std::future::Future;
 use std::io;
@@ -8,13 +9,20 @@ use crate::task::{self, JoinHandle, Panicked};
 use crate::worker::{self, Worker, WorkersConfig};
 use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 
-/// An async runtime that runs on one thread: a type without values, whose functions act on the
-/// runtime of the calling thread.
+/// An async runtime that runs on one thread: one name for [`Clock`], [`Random`], [`Executor`] and
+/// [`Tcp`].
 ///
-/// A service generic over `R: Runtime` runs on each of them; which one is decided where `R` is
-/// named, once. All functions but [`block_on`](Self::block_on), [`bind`](Self::bind),
-/// [`tuned`](Self::tuned) and [`run_workers`](Self::run_workers) are to be called within `block_on`;
-/// elsewhere they may panic.
+/// A runtime is a type without values. The functions of these traits act on the runtime of the
+/// calling thread. A service that is generic over `R: Runtime` runs on each of them; the program
+/// names one, once. A protocol asks for what it uses: TLS for a [`Clock`], WebSocket for a `Clock`
+/// and [`Random`].
+///
+/// Every type that has the four traits is a `Runtime`. Nothing will be added to it: what a later
+/// version adds (files, Unix sockets, UDP) is one more trait, which a service asks for beside this one.
+///
+/// Call [`block_on`](Executor::block_on), [`run_workers`](Executor::run_workers),
+/// [`tuned`](Executor::tuned) and [`bind`](Tcp::bind) anywhere, and all other functions within
+/// `block_on`: elsewhere they may panic.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,8 +44,11 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 ///     }
 /// }
 ///
+/// // To call functions of a runtime by its own name, import the trait that has them.
+/// use owned_io::{Executor, Tcp};
+/// use owned_io_sim::Sim;
 /// # use owned_io::{ConnectOptions, OwnedReadExt, OwnedWriteExt};
-/// # use owned_io_sim::Sim;
+///
 /// # fn main() -> std::io::Result<()> {
 /// Sim::block_on(Default::default(), async {
 ///     let bound = Sim::bind(ListenOptions::new(([10, 0, 0, 1], 7).into()))?;
@@ -54,85 +65,81 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 ///
 /// # Implementing it
 ///
-/// A runtime made of another, whose clock is an hour ahead:
+/// Implement the four traits. The page `docs/adding-a-backend.md` of the repository has the steps.
+/// `owned-io-tokio` is the shortest implementation on a kernel, `owned-io-sim` the one without. The
+/// conformance suite (feature `conformance`) says when yours is done.
+///
+/// A runtime made of another overrides what it changes, and has
+/// [`forward_runtime!`](crate::forward_runtime) write the rest:
 ///
 /// ```
-/// use std::future::Future;
-/// use std::io;
 /// use std::time::{Duration, Instant, SystemTime};
-/// use owned_io::{BoundAddr, Capabilities, ConnectOptions, ListenOptions, Panicked, Runtime};
-/// use owned_io_sim::{Config, Sim, SimListener, SimStream};
+/// use owned_io::{Clock, Executor, Random, Tcp, forward_runtime};
+/// use owned_io_sim::{Config, Sim};
 ///
+/// /// The simulator, whose clock is an hour ahead.
 /// struct Ahead;
 ///
-/// impl Runtime for Ahead {
-///     const NAME: &'static str = "ahead";
-///     const CAPABILITIES: Capabilities = Sim::CAPABILITIES;
-///     type Config = Config;
-///     type TcpStream = SimStream;
-///     type TcpListener = SimListener;
+/// const AHEAD: Duration = Duration::from_secs(3600);
 ///
-///     fn tuned() -> Config {
-///         Sim::tuned()
-///     }
-///     fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
-///         Sim::block_on(config, future) // which polls `backend::run_main(future)`
-///     }
-///     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-///         Sim::spawn_detached(future);
-///     }
-///     fn spawn_blocking<T: Send + 'static>(
-///         f: impl FnOnce() -> T + Send + 'static,
-///     ) -> impl Future<Output = Result<T, Panicked>> + 'static {
-///         Sim::spawn_blocking(f)
-///     }
+/// impl Clock for Ahead {
 ///     fn now() -> Instant {
-///         Sim::now() + Duration::from_secs(3600)
+///         Sim::now() + AHEAD
 ///     }
 ///     fn wall_clock() -> SystemTime {
-///         Sim::wall_clock() + Duration::from_secs(3600)
+///         Sim::wall_clock() + AHEAD
 ///     }
-///     fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static {
-///         Sim::sleep(duration)
-///     }
-///     fn fill_random(bytes: &mut [u8]) {
-///         Sim::fill_random(bytes);
-///     }
-///     fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-///         Sim::bind(options)
-///     }
-///     fn listen(bound: &BoundAddr) -> io::Result<SimListener> {
-///         Sim::listen(bound)
-///     }
-///     async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
-///         Sim::connect(options).await
-///     }
+///     forward_runtime!(Clock::{sleep} => Sim);
 /// }
+/// impl Random for Ahead { forward_runtime!(Random => Sim); }
+/// impl Executor for Ahead { forward_runtime!(Executor => Sim); }
+/// impl Tcp for Ahead { forward_runtime!(Tcp => Sim); }
 ///
 /// let seven = Ahead::block_on(Config::default(), async { Ahead::spawn(async { 7 }).await })?;
 /// assert_eq!(seven.unwrap(), 7);
-/// # Ok::<(), io::Error>(())
+/// # Ok::<(), std::io::Error>(())
 /// ```
-///
-/// # Implementer notes
-/// `owned-io-tokio` is the shortest complete implementation on a kernel, `owned-io-sim` the one
-/// without. The conformance suite (feature `conformance`) says when yours is done.
-#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
-pub trait Runtime: Sized + 'static {
+pub trait Runtime: Clock + Random + Executor + Tcp {}
+
+impl<R: Clock + Random + Executor + Tcp> Runtime for R {}
+
+/// The time, and waiting for it.
+pub trait Clock: Sized + 'static {
+    /// The time by the runtime's clock, which never goes back.
+    fn now() -> Instant;
+
+    /// The time of day.
+    fn wall_clock() -> SystemTime;
+
+    /// Waits until `duration` has passed by [`now`](Self::now) since this was called, or since it was
+    /// first polled.
+    ///
+    /// The runtime rounds the time up to the tick of its timers, by at most 2 ms. That bound is for a
+    /// runtime that has nothing else to do: what keeps the calling thread busy, and with it the task
+    /// that sleeps, adds to it. Where the timers are on another thread of the runtime's, the time that
+    /// this thread takes counts as the runtime's, against the 2 ms.
+    ///
+    /// While it waits, other tasks and I/O go on, even for a duration of zero.
+    ///
+    /// # Cancellation
+    /// Safe.
+    fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static;
+}
+
+/// Random numbers.
+pub trait Random: Sized + 'static {
+    /// Fills `bytes` at random, good enough for keys; repeatable in a simulation.
+    fn fill_random(bytes: &mut [u8]);
+}
+
+/// Runs futures, as tasks of one thread; closures that block, on other threads; and workers, each a
+/// thread with a runtime of its own.
+pub trait Executor: Sized + 'static {
     /// How users name it, on a command line say.
     const NAME: &'static str;
 
-    /// What it does where the contract leaves a choice.
-    const CAPABILITIES: Capabilities;
-
     /// How to set the runtime up. Its default is the runtime's own.
     type Config: Clone + Default + Send + 'static;
-
-    /// Its TCP connections.
-    type TcpStream: TcpStream;
-
-    /// Its TCP listeners.
-    type TcpListener: TcpListener<Stream = Self::TcpStream>;
 
     /// The settings that serve a loaded server best, where they differ from the runtime's own.
     fn tuned() -> Self::Config;
@@ -198,28 +205,22 @@ pub trait Runtime: Sized + 'static {
     /// not drained by the deadline or its thread did not even notice.
     fn run_workers<F, Fut>(config: WorkersConfig<Self>, service: F) -> io::Result<()>
     where
+        Self: Clock,
         F: Fn(Worker) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = io::Result<()>> + 'static,
     {
         worker::run_on_threads(config, service)
     }
+}
 
-    /// The time by the runtime's clock, which never goes back.
-    fn now() -> Instant;
+/// TCP connections and listeners.
+#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
+pub trait Tcp: Sized + 'static {
+    /// Its TCP connections.
+    type TcpStream: TcpStream;
 
-    /// The time of day.
-    fn wall_clock() -> SystemTime;
-
-    /// Waits until `duration` has passed by [`now`](Self::now) since this was called, or since it was
-    /// first polled. A runtime rounds it up to its tick, by at most 2 ms; a busy thread adds to that.
-    /// While it waits, other tasks and I/O go on, even for a duration of zero.
-    ///
-    /// # Cancellation
-    /// Safe.
-    fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static;
-
-    /// Fills `bytes` at random, good enough for keys; repeatable in a simulation.
-    fn fill_random(bytes: &mut [u8]);
+    /// Its TCP listeners.
+    type TcpListener: TcpListener<Stream = Self::TcpStream>;
 
     /// Takes an address for this process. Nobody can connect before somebody
     /// [listens](Self::listen) on it.
@@ -254,41 +255,4 @@ pub trait Runtime: Sized + 'static {
     /// The time is the backend's to watch. Put an `AddrError` into every error: `owned-io-os` has
     /// functions for it.
     async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream>;
-}
-
-/// What a backend does where the contract leaves it a choice. The conformance suite checks each
-/// answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// Whether it needs io_uring, and starts nothing where that is not to be had.
-    pub io_uring: bool,
-    /// Whether each pending [`read_pooled`](crate::OwnedRead::read_pooled) holds a buffer, however
-    /// many there are.
-    pub pooled_read_pins_buffer: bool,
-    /// What becomes of the bytes that arrive after a pending read was dropped.
-    pub dropped_read: DroppedRead,
-}
-
-impl Capabilities {
-    /// All of them.
-    pub const fn new(
-        io_uring: bool,
-        pooled_read_pins_buffer: bool,
-        dropped_read: DroppedRead,
-    ) -> Self {
-        Self { io_uring, pooled_read_pins_buffer, dropped_read }
-    }
-}
-
-/// What becomes of the bytes that arrive after a pending read was dropped. Generic code relies on
-/// none of it, and drops the stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DroppedRead {
-    /// The next read gets them.
-    LosesNothing,
-    /// The dropped read is cancelled; bytes that arrive before the kernel gets to it are lost.
-    Cancelled,
-    /// The dropped read goes on in the kernel, and eats the next bytes.
-    EatsNextBytes,
 }

@@ -31,7 +31,6 @@ pub const TRANSFER_BYTES_MAX: usize = 256 * 1024;
 ///         self.read += *result.0.as_ref().unwrap_or(&0) as u64;
 ///         result
 ///     }
-///     // Passed on, because the provided one would hold a buffer while it waits.
 ///     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
 ///         let buf = self.inner.read_pooled(pool).await?;
 ///         self.read += buf.len() as u64;

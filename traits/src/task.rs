@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::{fmt, io};
 
-use crate::{Runtime, coop};
+use crate::{Executor, coop};
 
 /// Waits for a task's output.
 ///
@@ -38,12 +38,12 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// For backends, all of them: runs the main future, then drops the tasks that [`Runtime::spawn`]
+/// For backends, all of them: runs the main future, then drops the tasks that [`Executor::spawn`]
 /// started and that still run, whatever the runtime would do with them: monoio and glommio leak
 /// those that wait, with their connections; others resume them in the next `block_on`, or drop them
 /// when waking is no longer possible.
 ///
-/// Call it inside the runtime, as the body of [`Runtime::block_on`], and let the runtime have a
+/// Call it inside the runtime, as the body of [`Executor::block_on`], and let the runtime have a
 /// turn or two afterwards: each task is woken once more, to find that it is done, and what it left
 /// in the kernel can end. Then resume the panic, if there was one.
 ///
@@ -60,7 +60,7 @@ pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
 }
 
 /// Starts `future` as a task of `R` whose panic stays its own.
-pub(crate) fn spawn<R: Runtime, F>(future: F) -> JoinHandle<F::Output>
+pub(crate) fn spawn<R: Executor, F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: 'static> + 'static,
 {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::{BufResult, Runtime, ShutdownHandle, beside};
+use crate::{BufResult, Clock, ShutdownHandle, beside};
 
 /// Gives `operation` at most `limit`; then shuts `connection` down, both ways, and waits for the
 /// operation to end.
@@ -37,7 +37,7 @@ use crate::{BufResult, Runtime, ShutdownHandle, beside};
 /// assert_eq!(buf.capacity(), 512);
 /// # });
 /// ```
-pub async fn timeout<R: Runtime, T: Fallible>(
+pub async fn timeout<C: Clock, T: Fallible>(
     limit: Duration,
     connection: &ShutdownHandle,
     operation: impl Future<Output = T>,
@@ -47,7 +47,7 @@ pub async fn timeout<R: Runtime, T: Fallible>(
     if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(operation.as_mut().poll(cx))).await {
         return output;
     }
-    let ready = beside(operation.as_mut(), R::sleep(limit)).await;
+    let ready = beside(operation.as_mut(), C::sleep(limit)).await;
     if let Some(output) = ready.pinned {
         return output;
     }

@@ -12,14 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::task::{CatchPanic, Panicked};
-use crate::{Runtime, beside};
+use crate::{Clock, Executor, beside};
 
 /// How many workers to run, and how they end.
 ///
 /// ```
 /// # use owned_io_sim::Sim;
 /// use std::num::NonZeroUsize;
-/// use owned_io::{Runtime, WorkersConfig};
+/// use owned_io::{Executor, WorkersConfig};
 ///
 /// let config = WorkersConfig::<Sim>::new(NonZeroUsize::MIN);
 /// let stop = config.stop.clone(); // for a signal handler's thread, say
@@ -35,7 +35,7 @@ use crate::{Runtime, beside};
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct WorkersConfig<R: Runtime> {
+pub struct WorkersConfig<R: Executor> {
     /// The set-up of each worker's runtime.
     pub runtime: R::Config,
     /// How many workers.
@@ -47,7 +47,7 @@ pub struct WorkersConfig<R: Runtime> {
     pub stop: StopSignal,
 }
 
-impl<R: Runtime> WorkersConfig<R> {
+impl<R: Executor> WorkersConfig<R> {
     /// The defaults, for `count` workers.
     pub fn new(count: NonZeroUsize) -> Self {
         Self {
@@ -56,6 +56,12 @@ impl<R: Runtime> WorkersConfig<R> {
             drain: Duration::from_secs(10),
             stop: StopSignal::new(),
         }
+    }
+
+    /// For wrappers of a runtime: the same workers, on `Inner`.
+    pub fn for_runtime<Inner: Executor<Config = R::Config>>(self) -> WorkersConfig<Inner> {
+        let Self { runtime, count, drain, stop } = self;
+        WorkersConfig { runtime, count, drain, stop }
     }
 
     /// For backends: the workers to run.
@@ -88,7 +94,7 @@ impl Worker {
     /// The service's, its panic, or [`TimedOut`](io::ErrorKind::TimedOut); all name the worker.
     pub async fn run<R, F, Fut>(self, service: F) -> io::Result<()>
     where
-        R: Runtime,
+        R: Clock,
         F: FnOnce(Self) -> Fut,
         Fut: Future<Output = io::Result<()>>,
     {
@@ -206,10 +212,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// as stuck (in a blocking call, or an endless loop).
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// [`Runtime::run_workers`] on threads of the operating system.
+/// [`Executor::run_workers`] on threads of the operating system.
 pub(crate) fn run_on_threads<R, F, Fut>(config: WorkersConfig<R>, service: F) -> io::Result<()>
 where
-    R: Runtime,
+    R: Executor + Clock,
     F: Fn(Worker) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = io::Result<()>> + 'static,
 {
@@ -268,7 +274,7 @@ where
 
 fn run_worker<R, F, Fut>(runtime: R::Config, worker: Worker, service: F) -> io::Result<()>
 where
-    R: Runtime,
+    R: Executor + Clock,
     F: Fn(Worker) -> Fut,
     Fut: Future<Output = io::Result<()>> + 'static,
 {

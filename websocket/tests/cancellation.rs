@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use common::{BINARY, CLOSE, FIN, Role, TEXT, frame};
 use ends::{NORMAL, Socket, buffers, pair, raw_client};
-use owned_io::{MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Config as SimConfig, Sim, pipe};
 use owned_io_websocket::Config;
 use owned_io_websocket::handshake::Offer;

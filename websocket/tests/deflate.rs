@@ -12,7 +12,9 @@ use std::time::Duration;
 use common::{BINARY, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, Socket, buffers, read_to_end, simulate};
 use flate2::{Compress, Compression, FlushCompress};
-use owned_io::{MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{
+    Executor, MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Random,
+};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::{DECOMPRESSOR_BYTES, Deflate};
 use owned_io_websocket::handshake::{HandshakeError, Key, Offer, accept_key};

@@ -5,7 +5,9 @@ mod counting;
 use std::time::Duration;
 
 use counting::{allocations, live_bytes, peak_bytes};
-use owned_io::{MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use owned_io::{
+    Clock, Executor, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, beside,
+};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::{COMPRESSOR_BYTES_MAX, DECOMPRESSOR_BYTES, Deflate};
 use owned_io_websocket::handshake::Offer;

@@ -12,7 +12,7 @@ use std::io;
 use common::{CONTINUATION, FIN, Role, TEXT, frame};
 use ends::{buffers, request};
 use owned_io::backend::Duplex;
-use owned_io::{BufResult, ByteStream, IoBufMut, IoBufMutExt, OwnedRead, PoolBuf, Spare};
+use owned_io::{BufResult, ByteStream, IoBufMut, IoBufMutExt, OwnedRead, Pool, PoolBuf, Spare};
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::stream::{Error, accept};
 use owned_io_websocket::{Config, Kind};
@@ -46,6 +46,10 @@ impl OwnedRead for Hostile {
             self.chunks.push_front(chunk[n..].to_vec());
         }
         BufResult(io::Result::Ok(n), buf)
+    }
+
+    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
+        self.read(pool.take()?).await.into_result().map(|(_, buf)| buf)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{BINARY, FIN, Role, frame};
 use ends::{Protocol, Socket, raw_client, read_to_end, simulate};
-use owned_io::{MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use owned_io::{Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Random, beside};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Buffers, Error, Message, Received};
 use owned_io_websocket::{Config, Kind, Limit, Part};

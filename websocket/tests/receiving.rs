@@ -5,7 +5,7 @@ mod ends;
 
 use common::{BINARY, CLOSE, CONTINUATION, FIN, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, buffers, pair, raw_client, read_to_end, simulate};
-use owned_io::{MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Buffers, Error, Incoming, Message, Received};
 use owned_io_websocket::{Config, Kind, Limit, Part, Violation};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{CLOSE, FIN, PING, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, seconds_since, simulate};
-use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
+use owned_io::{Clock, Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::Sim;
 use owned_io_websocket::stream::{EncodedFrame, Error, Message, WebSocket};
 use owned_io_websocket::{Config, Kind, Limit, Misuse, Part, Timeout};

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use common::{BINARY, CLOSE, CONTINUATION, FIN, KEY, PING, PONG, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, read_to_end, simulate};
 use owned_io::{
-    MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime,
-    beside,
+    Clock, Executor, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
+    PoolConfig, beside,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{HandshakeError, Offer, Origins, Refusal};

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use counting::{allocations, live_bytes};
-use owned_io::{MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use owned_io::{
+    Clock, Executor, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, beside,
+};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{

@@ -11,7 +11,8 @@ use ends::{
     NORMAL, Protocol, buffers, pair, raw_client, read_to_end, request, seconds_since, simulate,
 };
 use owned_io::{
-    ByteStream, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime,
+    ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool,
+    PoolConfig,
 };
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::{Offer, Refusal};

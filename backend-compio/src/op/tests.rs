@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::task::Poll;
 use std::thread;
 
-use owned_io::{ByteStream, OwnedRead, Runtime};
+use owned_io::{ByteStream, Executor, OwnedRead};
 
 use super::*;
 use crate::stream::{self, Socket};

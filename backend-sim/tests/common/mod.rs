@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::{
-    ByteStream, ConnectOptions, ListenOptions, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, TcpListener, copy,
+    ByteStream, Clock, ConnectOptions, Executor, ListenOptions, OwnedReadExt, OwnedWriteExt, Pool,
+    PoolConfig, Tcp, TcpListener, copy,
 };
 use owned_io_sim::{Host, Link, Sim, SimListener, SimStream, World};
 

@@ -1,6 +1,6 @@
 //! Compression, of which there is none.
 
-use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
+use owned_io::{Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::{Sim, pipe};
 use owned_io_tungstenite::{Strategy, accept, connect};
 use owned_io_websocket::Config;

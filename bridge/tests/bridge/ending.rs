@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use owned_io::{ByteStream, OwnedReadExt, OwnedWriteExt, Runtime};
+use owned_io::{ByteStream, Clock, Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::Sim;
 use owned_io_tungstenite::Strategy;
 use owned_io_websocket::stream::{Error, Message};

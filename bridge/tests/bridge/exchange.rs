@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use owned_io::{OwnedReadExt, OwnedWriteExt, Runtime};
+use owned_io::{Clock, Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::Sim;
 use owned_io_tungstenite::Strategy;
 use owned_io_websocket::stream::{Message, Received};

@@ -10,7 +10,7 @@ mod ends;
 mod exchange;
 
 use ends::request;
-use owned_io::{MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::Config;

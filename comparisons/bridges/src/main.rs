@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use exchange::Taken;
-use owned_io::{ConnectOptions, ListenOptions, Runtime, TcpListener};
+use owned_io::{ConnectOptions, Executor, ListenOptions, Runtime, Tcp, TcpListener};
 use owned_io_compio::Compio;
 use owned_io_sim::{Sim, pipe};
 use owned_io_tokio::Tokio;
@@ -136,7 +136,7 @@ fn over_loopback<R: Runtime>(case: Case, payload: Bytes) -> io::Result<Taken> {
         let mut listener = R::listen(&bound)?;
         let (addr, sent) = (bound.local_addr(), payload.clone());
         let peer = thread::spawn(move || {
-            Tokio::block_on(<Tokio as Runtime>::Config::default(), async {
+            Tokio::block_on(<Tokio as Executor>::Config::default(), async {
                 let stream = Tokio::connect(ConnectOptions::new(addr)).await?;
                 peer::run(stream, case.direction, sent).await
             })?

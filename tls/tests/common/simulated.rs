@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use owned_io::{OwnedRead, Runtime};
+use owned_io::{Executor, OwnedRead};
 use owned_io_sim::{Config, Sim, SimStream};
 use owned_io_tls::rustls::{ALL_VERSIONS, SupportedProtocolVersion};
 use owned_io_tls::{Acceptor, Connector, TlsError, TlsStream};

@@ -13,8 +13,8 @@ use std::net::Shutdown;
 
 use over::{TlsOver, pair};
 use owned_io::{
-    BufResult, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
-    PoolConfig, Runtime, TcpStream, copy,
+    BufResult, ByteStream, Clock, Executor, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Pool, PoolConfig, Runtime, TcpStream, copy,
 };
 
 const WHY_CUT: &str = "what is dropped, or shut down from beside, can send no close_notify, and without \
@@ -24,7 +24,7 @@ const WHY_CACHED: &str =
     "the transport is in two halves, which know no addresses; the wrapper keeps them";
 
 macro_rules! over {
-    ($module:ident: $runtime:ty $(, $case:literal => ($reason:expr, $instead:expr $(,)?))* $(,)?) => {
+    ($module:ident: $runtime:ty, $dropped_read:ident $(, $case:literal => ($reason:expr, $instead:expr $(,)?))* $(,)?) => {
         mod $module {
             use super::*;
 
@@ -33,7 +33,8 @@ macro_rules! over {
             owned_io::conformance! {
                 portable,
                 runtime: Over,
-                config: <$runtime as Runtime>::Config::default(),
+                config: <$runtime as Executor>::Config::default(),
+                dropped_read: $dropped_read,
                 deviations: {
                     "pooled::read_is_empty_at_the_end" => (WHY_CUT, a_dropped_stream_is_cut::<$runtime>),
                     "io::copy_moves_everything_and_counts" => (WHY_CUT, a_copy_is_cut::<$runtime>),
@@ -50,25 +51,27 @@ macro_rules! over {
     };
 }
 
-over! { sim: owned_io_sim::Sim,
+over! { sim: owned_io_sim::Sim, LosesNothing,
     "task::blocking_closures_leave_others_their_turn" =>
+        (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
+    "worker::each_worker_has_a_thread_of_its_own" =>
         (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
     "io::writes_that_never_wait_leave_others_their_turn" =>
         (WHY_NO_ROOM, fewer_writes_leave_others_their_turn),
 }
 #[cfg(target_os = "linux")]
-over! { tokio: owned_io_tokio::Tokio }
+over! { tokio: owned_io_tokio::Tokio, LosesNothing }
 #[cfg(target_os = "linux")]
-over! { compio: owned_io_compio::Compio }
+over! { compio: owned_io_compio::Compio, Cancelled }
 #[cfg(target_os = "linux")]
-over! { glommio: owned_io_glommio::Glommio }
+over! { glommio: owned_io_glommio::Glommio, LosesNothing }
 #[cfg(target_os = "linux")]
-over! { monoio: owned_io_monoio::Monoio,
+over! { monoio: owned_io_monoio::Monoio, Cancelled,
     "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
 }
 #[cfg(target_os = "linux")]
-over! { tokio_uring: owned_io_tokio_uring::TokioUring,
+over! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
     "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
     "cancel::dropped_read_does_what_it_says" =>

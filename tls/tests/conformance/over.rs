@@ -1,15 +1,13 @@
 //! [`TlsOver`]: a runtime whose connections are TLS over another's.
 
-use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
 
 use owned_io::{
-    BoundAddr, Capabilities, ConnectOptions, JoinHandle, ListenOptions, Panicked, Runtime,
-    TcpListener, TcpStream,
+    BoundAddr, Clock, ConnectOptions, Executor, JoinHandle, ListenOptions, Random, Runtime, Tcp,
+    TcpListener, TcpStream, forward_runtime,
 };
 use owned_io_tls::rustls::ALL_VERSIONS;
 use owned_io_tls::{Acceptor, Buffers, Connector};
@@ -25,7 +23,7 @@ pub(crate) struct Listener<R: Runtime> {
     next: Option<Handshake<R>>,
 }
 
-type Handshake<R> = JoinHandle<io::Result<(LateStream<<R as Runtime>::TcpStream>, SocketAddr)>>;
+type Handshake<R> = JoinHandle<io::Result<(LateStream<<R as Tcp>::TcpStream>, SocketAddr)>>;
 
 thread_local! {
     static BUFFERS: Buffers = common::buffers();
@@ -81,44 +79,24 @@ impl<R: Runtime> TcpListener for Listener<R> {
     }
 }
 
-impl<R: Runtime> Runtime for TlsOver<R> {
-    const NAME: &'static str = R::NAME;
-    /// A pooled read waits without a buffer of its caller's, whatever the transport does.
-    const CAPABILITIES: Capabilities =
-        Capabilities::new(R::CAPABILITIES.io_uring, false, R::CAPABILITIES.dropped_read);
-    type Config = R::Config;
+impl<R: Runtime> Clock for TlsOver<R> {
+    forward_runtime!(Clock => R);
+}
+
+impl<R: Runtime> Random for TlsOver<R> {
+    forward_runtime!(Random => R);
+}
+
+impl<R: Runtime> Executor for TlsOver<R> {
+    forward_runtime!(Executor => R);
+}
+
+impl<R: Runtime> Tcp for TlsOver<R> {
     type TcpStream = LateStream<R::TcpStream>;
     type TcpListener = Listener<R>;
 
-    fn tuned() -> R::Config {
-        R::tuned()
-    }
-    fn block_on<F: Future>(config: R::Config, future: F) -> io::Result<F::Output> {
-        R::block_on(config, future)
-    }
-    fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-        R::spawn_detached(future);
-    }
-    fn spawn_blocking<T: Send + 'static>(
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> impl Future<Output = Result<T, Panicked>> + 'static {
-        R::spawn_blocking(f)
-    }
-    fn now() -> Instant {
-        R::now()
-    }
-    fn wall_clock() -> SystemTime {
-        R::wall_clock()
-    }
-    fn sleep(duration: Duration) -> impl Future<Output = ()> + 'static {
-        R::sleep(duration)
-    }
-    fn fill_random(bytes: &mut [u8]) {
-        R::fill_random(bytes);
-    }
-    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-        R::bind(options)
-    }
+    forward_runtime!(Tcp::{bind} => R);
+
     fn listen(bound: &BoundAddr) -> io::Result<Listener<R>> {
         Ok(Listener { tcp: R::listen(bound)?, next: None })
     }

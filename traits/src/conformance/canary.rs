@@ -13,15 +13,15 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use super::support::SOON;
 use super::{prove, support};
 use crate::backend::{Duplex, Endpoint};
 use crate::{
-    BoundAddr, BufResult, ByteStream, Capabilities, ConnectOptions, IoBuf, IoBufExt, IoBufMut,
-    IoBufMutExt, IoVec, ListenOptions, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool,
-    PoolBuf, Runtime, ShutdownHandle, Slice, TcpListener, coop,
+    BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, IoBuf, IoBufExt, IoBufMut,
+    IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Random,
+    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, coop, forward_runtime,
 };
 
 /// Which sentence a canary breaks.
@@ -199,7 +199,7 @@ impl Broken for Sound {
 #[derive(Debug)]
 pub struct Canary<R, D>(PhantomData<(R, D)>);
 
-type Whole<R> = <R as Runtime>::TcpStream;
+type Whole<R> = <R as Tcp>::TcpStream;
 
 /// The read half of a canary's stream.
 pub struct CanaryRead<R: Runtime, D: Broken> {
@@ -432,21 +432,33 @@ impl<R: Runtime, D: Broken> TcpListener for CanaryListener<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> Runtime for Canary<R, D> {
-    const NAME: &'static str = "a canary";
-    const CAPABILITIES: Capabilities = R::CAPABILITIES;
+impl<R: Runtime, D: Broken> Clock for Canary<R, D> {
+    forward_runtime!(Clock::{now, wall_clock} => R);
 
-    type Config = R::Config;
-    type TcpStream = CanaryStream<R, D>;
-    type TcpListener = CanaryListener<R, D>;
-
-    fn tuned() -> Self::Config {
-        R::tuned()
+    async fn sleep(duration: Duration) {
+        match D::DEFECT {
+            Defect::SleepsHalf => R::sleep(duration / 2).await,
+            Defect::SleepsByTheTick => {
+                R::sleep(Duration::from_millis(duration.as_micros().div_ceil(10_000) as u64 * 10))
+                    .await;
+            }
+            Defect::SleepsNoTurn if duration.is_zero() => {}
+            _ => R::sleep(duration).await,
+        }
     }
+}
 
-    fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output> {
-        R::block_on(config, future)
+impl<R: Runtime, D: Broken> Random for Canary<R, D> {
+    fn fill_random(bytes: &mut [u8]) {
+        if D::DEFECT == Defect::RepeatsRandom {
+            return bytes.fill(4); // chosen by fair dice roll
+        }
+        R::fill_random(bytes);
     }
+}
+
+impl<R: Runtime, D: Broken> Executor for Canary<R, D> {
+    forward_runtime!(Executor::{NAME, Config, tuned, block_on} => R);
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
         if D::DEFECT == Defect::ForgetsTasks {
@@ -473,37 +485,13 @@ impl<R: Runtime, D: Broken> Runtime for Canary<R, D> {
             }
         }
     }
+}
 
-    fn now() -> Instant {
-        R::now()
-    }
+impl<R: Runtime, D: Broken> Tcp for Canary<R, D> {
+    type TcpStream = CanaryStream<R, D>;
+    type TcpListener = CanaryListener<R, D>;
 
-    fn wall_clock() -> SystemTime {
-        R::wall_clock()
-    }
-
-    async fn sleep(duration: Duration) {
-        match D::DEFECT {
-            Defect::SleepsHalf => R::sleep(duration / 2).await,
-            Defect::SleepsByTheTick => {
-                R::sleep(Duration::from_millis(duration.as_micros().div_ceil(10_000) as u64 * 10))
-                    .await;
-            }
-            Defect::SleepsNoTurn if duration.is_zero() => {}
-            _ => R::sleep(duration).await,
-        }
-    }
-
-    fn fill_random(bytes: &mut [u8]) {
-        if D::DEFECT == Defect::RepeatsRandom {
-            return bytes.fill(4); // chosen by fair dice roll
-        }
-        R::fill_random(bytes);
-    }
-
-    fn bind(options: ListenOptions) -> io::Result<BoundAddr> {
-        R::bind(options)
-    }
+    forward_runtime!(Tcp::{bind} => R);
 
     fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
         let inner = R::listen(bound)?;

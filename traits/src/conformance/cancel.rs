@@ -13,9 +13,10 @@ use super::support::{
     A_WHILE, Counted, SOON, expect_closed, fill, pair, pair_with, pattern, read_to_end, scaled,
     soon, stays_pending, within,
 };
+use super::{Declared, DroppedRead};
 use crate::{
-    BufResult, ByteStream, DroppedRead, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
-    Pool, PoolConfig, Runtime, beside, timeout,
+    BufResult, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, beside, timeout,
 };
 
 /// "`Shutdown::Read`: a pending read returns `Ok(0)`. `Shutdown::Both`: both."
@@ -278,8 +279,8 @@ pub async fn beside_gives_both<R: Runtime>() {
 }
 
 /// `DroppedRead`: "what becomes of the bytes that arrive after a pending read was dropped."
-pub async fn dropped_read_does_what_it_says<R: Runtime>() {
-    if R::CAPABILITIES.dropped_read == DroppedRead::LosesNothing {
+pub async fn dropped_read_does_what_it_says<R: Runtime>(declared: &Declared) {
+    if declared.dropped_read == DroppedRead::LosesNothing {
         // However soon after the drop they arrive.
         let (mut a, mut b) = pair::<R>().await;
         for _ in 0..50 {
@@ -299,7 +300,7 @@ pub async fn dropped_read_does_what_it_says<R: Runtime>() {
     a.write_all("second").await.into_result().unwrap();
     a.shutdown().await.unwrap();
     let received = soon::<R, _>("the end", read_to_end(&mut b)).await;
-    match R::CAPABILITIES.dropped_read {
+    match declared.dropped_read {
         DroppedRead::LosesNothing | DroppedRead::Cancelled => assert_eq!(received, b"firstsecond"),
         DroppedRead::EatsNextBytes => assert_eq!(received, b"second"),
     }

@@ -11,6 +11,18 @@
 //! This makes one `#[test]` for each case, named after it: `io::read_sets_the_exact_length`. The
 //! sentence that a case proves is quoted in its documentation here.
 //!
+//! Where the contract leaves a choice, the backend declares what it does, and the suite checks it.
+//! What is left out is the stricter answer:
+//!
+//! ```ignore
+//! owned_io::conformance! {
+//!     runtime: my_backend::MyRuntime,
+//!     config: my_backend::Config::default(),
+//!     io_uring: true,          // see `Declared`
+//!     dropped_read: Cancelled, // see `DroppedRead`
+//! }
+//! ```
+//!
 //! A sentence that a runtime cannot keep is declared, with the reason and a function that asserts
 //! what it does instead. The case itself must then fail, so that a declaration cannot outlive its
 //! cause:
@@ -69,8 +81,31 @@ pub struct Case<R: Runtime> {
     pub name: &'static str,
     /// Whether it needs a process of its own.
     pub isolated: bool,
-    /// Proves it with runtimes set up like this; panics if it fails.
-    pub prove: fn(&R::Config),
+    /// Proves it with runtimes set up like this, of a backend that declares this; panics if it fails.
+    pub prove: fn(&R::Config, &Declared),
+}
+
+/// What a backend does where the contract leaves it a choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Declared {
+    /// Whether it needs io_uring, and starts nothing where io_uring is not available.
+    pub io_uring: bool,
+    /// What becomes of the bytes that arrive after a pending read was dropped.
+    pub dropped_read: DroppedRead,
+}
+
+/// What becomes of the bytes that arrive after a pending read was dropped. Generic code relies on
+/// none of it, and drops the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DroppedRead {
+    /// The next read gets them.
+    #[default]
+    LosesNothing,
+    /// The dropped read is cancelled; bytes that arrive before the kernel gets to it are lost.
+    Cancelled,
+    /// The dropped read goes on in the kernel, and eats the next bytes.
+    EatsNextBytes,
 }
 
 /// A sentence of the contract that a backend does not keep.
@@ -94,6 +129,7 @@ pub struct Deviation<R: Runtime> {
 pub fn check<R: Runtime>(
     case: &str,
     config: &R::Config,
+    declared: Declared,
     deviations: &[Deviation<R>],
     module: &str,
 ) {
@@ -102,15 +138,16 @@ pub fn check<R: Runtime>(
     if case.isolated && isolate::run_elsewhere::<R>(case.name, module, config) {
         return;
     }
+    let case_proof = case.prove;
+    let prove_case = || prove(config, move |config| case_proof(config, &declared));
     match deviations.iter().find(|deviation| deviation.case == case.name) {
         None => {
-            if let Err(why) = prove(config, case.prove) {
+            if let Err(why) = prove_case() {
                 panic!("{} does not keep {}: {why}", R::NAME, case.name);
             }
         }
         Some(Deviation { case: name, reason, instead }) => {
-            let failed = prove(config, case.prove);
-            assert!(failed.is_err(), "{name} is kept: remove the deviation ({reason})");
+            assert!(prove_case().is_err(), "{name} is kept: remove the deviation ({reason})");
             if let Err(why) = prove(config, *instead) {
                 panic!("{name}: {} does not even do what it does instead: {why}", R::NAME);
             }
@@ -131,7 +168,10 @@ pub fn check_deviations<R: Runtime>(deviations: &[Deviation<R>]) {
 ///
 /// # Errors
 /// Why it failed. After a hang the thread is left behind.
-pub(crate) fn prove<C: Clone + Send + 'static>(config: &C, prove: fn(&C)) -> Result<(), String> {
+pub(crate) fn prove<C: Clone + Send + 'static>(
+    config: &C,
+    prove: impl FnOnce(&C) + Send + 'static,
+) -> Result<(), String> {
     let config = config.clone();
     let (done, outcome) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -167,7 +207,8 @@ macro_rules! conformance {
 }
 
 /// The table of cases, passed to the macro named, after its context. A `future` runs within
-/// `block_on`, a `function` calls `block_on` itself, and a `process` does so alone in its process.
+/// `block_on`, a `function` calls `block_on` itself, and a `process` does so alone in its process. A case
+/// marked `(declared)` is given what the backend [declares](Declared).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_cases {
@@ -195,10 +236,10 @@ macro_rules! __conformance_cases {
                 connections_leave_no_descriptor_behind
                 block_on_leaves_no_descriptor_behind
                 block_on_closes_the_connections_of_its_tasks
-                block_on_runs_nothing_when_it_cannot_be_set_up
-                block_on_tells_why_there_is_no_io_uring
-                block_on_tells_of_a_small_memlock
-                workers_tell_why_there_is_no_io_uring
+                block_on_runs_nothing_when_it_cannot_be_set_up(declared)
+                block_on_tells_why_there_is_no_io_uring(declared)
+                block_on_tells_of_a_small_memlock(declared)
+                workers_tell_why_there_is_no_io_uring(declared)
                 a_worker_that_is_stuck_is_given_up
             }
         ] }
@@ -289,7 +330,7 @@ macro_rules! __conformance_cases {
                 timeout_leaves_success_alone
                 beside_resumes_the_read
                 beside_gives_both
-                dropped_read_does_what_it_says
+                dropped_read_does_what_it_says(declared)
                 dropped_shutdown_did_it_or_did_not
                 dropped_read_and_stream_close
                 forgotten_read_and_stream_close
@@ -360,17 +401,21 @@ macro_rules! __conformance_cases {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_table {
-    ({ $runtime:ident } $($kind:ident $module:ident { $($case:ident)* })*) => {
+    ({ $runtime:ident } $($kind:ident $module:ident { $($case:ident $(($given:ident))?)* })*) => {
         vec![$($(Case {
             name: concat!(stringify!($module), "::", stringify!($case)),
             isolated: $crate::__conformance_table!(@ isolated $kind),
-            prove: $crate::__conformance_table!(@ $kind $module::$case::<$runtime>),
+            prove: $crate::__conformance_table!(@ $kind $module::$case::<$runtime> $(, $given)?),
         }),*),*]
     };
     (@ isolated process) => { true };
     (@ isolated $kind:ident) => { false };
-    (@ future $case:expr) => { |config| support::run::<R, _>(config, $case()) };
-    (@ $kind:ident $case:expr) => { $case };
+    (@ future $case:expr) => { |config, _| support::run::<R, _>(config, $case()) };
+    (@ future $case:expr, declared) => {
+        |config, declared| support::run::<R, _>(config, $case(declared))
+    };
+    (@ $kind:ident $case:expr) => { |config, _| $case(config) };
+    (@ $kind:ident $case:expr, declared) => { $case };
 }
 
 /// Makes the tests of [`conformance!`].
@@ -381,11 +426,21 @@ macro_rules! __conformance_tests {
         {
             runtime: $runtime:ty,
             config: $config:expr
+            $(, io_uring: $io_uring:expr)?
+            $(, dropped_read: $dropped_read:ident)?
             $(, deviations: { $($case:literal => ($reason:expr, $instead:expr $(,)?)),* $(,)? })?
             $(,)?
         }
-        $($kind:ident $module:ident { $($test:ident)* })*
+        $($kind:ident $module:ident { $($test:ident $(($given:ident))?)* })*
     ) => {
+        fn __declared() -> $crate::conformance::Declared {
+            #[allow(unused_mut, reason = "unless something is declared")]
+            let mut declared = $crate::conformance::Declared::default();
+            $(declared.io_uring = $io_uring;)?
+            $(declared.dropped_read = $crate::conformance::DroppedRead::$dropped_read;)?
+            declared
+        }
+
         fn __deviations() -> ::std::vec::Vec<$crate::conformance::Deviation<$runtime>> {
             ::std::vec![$($($crate::conformance::Deviation {
                 case: $case,
@@ -395,7 +450,8 @@ macro_rules! __conformance_tests {
         }
 
         fn __check(case: &str, module: &str) {
-            $crate::conformance::check::<$runtime>(case, &$config, &__deviations(), module);
+            let (declared, deviations) = (__declared(), __deviations());
+            $crate::conformance::check::<$runtime>(case, &$config, declared, &deviations, module);
         }
 
         #[test]

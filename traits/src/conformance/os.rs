@@ -18,6 +18,7 @@ use rustix::process::{
 use rustix::time::{ClockId, clock_gettime};
 use socket2::SockRef;
 
+use super::Declared;
 use super::isolate::Peer;
 use super::support::{
     A_WHILE, SOON, connect, echo, fill, listener, loopback, pair, run, soon, within,
@@ -28,7 +29,7 @@ use crate::{
 };
 
 /// Ten thousand connections are open at once, each is served, and together they hold at most
-/// `idle_max` buffers while they are idle, where the backend says so.
+/// `idle_max` buffers while they are idle.
 pub fn ten_thousand_connections_are_open<R: Runtime>(config: &R::Config) {
     const CONNECTIONS: usize = 10_000;
     raise_descriptor_limit(CONNECTIONS as u64 + 100);
@@ -53,10 +54,8 @@ pub fn ten_thousand_connections_are_open<R: Runtime>(config: &R::Config) {
             peer.ask::<R>(&format!("echo {CONNECTIONS}")).await;
         }
         R::sleep(A_WHILE).await;
-        if !R::CAPABILITIES.pooled_read_pins_buffer {
-            let (held, allowed) = (pool.leased(), PoolConfig::default().idle_max);
-            assert!(held <= allowed, "idle connections hold {held} buffers, {allowed} are allowed");
-        }
+        let (held, allowed) = (pool.leased(), PoolConfig::default().idle_max);
+        assert!(held <= allowed, "idle connections hold {held} buffers, {allowed} are allowed");
     });
 }
 
@@ -456,7 +455,10 @@ pub fn block_on_closes_the_connections_of_its_tasks<R: Runtime>(config: &R::Conf
 }
 
 /// "When the runtime cannot be set up: then nothing of `future` has run."
-pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(config: &R::Config) {
+pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
+    config: &R::Config,
+    declared: &Declared,
+) {
     let ran = Arc::new(AtomicBool::new(false));
     let block_on = || {
         let (config, ran) = (config.clone(), Arc::clone(&ran));
@@ -470,7 +472,7 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(config: &R::Co
     });
     let without_ring = without_ring.join().expect("no panic, whatever the kernel says");
     assert_eq!(without_ring.is_ok(), ran.swap(false, Ordering::SeqCst));
-    assert_eq!(without_ring.is_ok(), !R::CAPABILITIES.io_uring);
+    assert_eq!(without_ring.is_ok(), !declared.io_uring);
 
     limit_descriptors(0);
     let without_descriptors = block_on()();
@@ -481,7 +483,10 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(config: &R::Co
 
 /// "Where io_uring is not to be had, the error names the cause and the way out": refused by a
 /// seccomp policy, as containers do, or missing.
-pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(config: &R::Config) {
+pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(
+    config: &R::Config,
+    declared: &Declared,
+) {
     for errno in [libc::EPERM, libc::ENOSYS] {
         let config = config.clone();
         // Filters are a thread's own, and for good.
@@ -490,7 +495,7 @@ pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(config: &R::Config) {
             R::block_on(config, async { pair::<R>().await }).map(drop)
         });
         match outcome.join().expect("no panic, whatever the kernel says") {
-            Ok(()) => assert!(!R::CAPABILITIES.io_uring, "it fell back to something else"),
+            Ok(()) => assert!(!declared.io_uring, "it fell back to something else"),
             Err(error) => {
                 let kind = error.kind();
                 assert!(matches!(kind, ErrorKind::PermissionDenied | ErrorKind::Unsupported));
@@ -502,14 +507,14 @@ pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(config: &R::Config) {
 }
 
 /// "The runtime's, when it could not be set up": with the worker's number.
-pub fn workers_tell_why_there_is_no_io_uring<R: Runtime>(_config: &R::Config) {
+pub fn workers_tell_why_there_is_no_io_uring<R: Runtime>(_config: &R::Config, declared: &Declared) {
     let outcome = std::thread::spawn(|| {
         refuse_io_uring(libc::EPERM); // the workers' threads inherit it
         let workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
         R::run_workers(workers, |_worker| async { Ok(()) })
     });
     match outcome.join().expect("no panic, whatever the kernel says") {
-        Ok(()) => assert!(!R::CAPABILITIES.io_uring, "it fell back to something else"),
+        Ok(()) => assert!(!declared.io_uring, "it fell back to something else"),
         Err(error) => {
             let text = error.to_string();
             assert!(text.starts_with("worker 0: ") && text.contains("io_uring"), "{text}");
@@ -537,9 +542,9 @@ const STUCK: &str = "worker 0: its thread is stuck";
 
 /// The same where too little memory may be locked for a ring: it starts only where it has none, or
 /// the limit does not apply.
-pub fn block_on_tells_of_a_small_memlock<R: Runtime>(_config: &R::Config) {
+pub fn block_on_tells_of_a_small_memlock<R: Runtime>(_config: &R::Config, declared: &Declared) {
     let said = Peer::start_as_nobody("block_on").hear_blocking();
-    if !R::CAPABILITIES.io_uring || said == "ok, with CAP_IPC_LOCK" {
+    if !declared.io_uring || said == "ok, with CAP_IPC_LOCK" {
         assert!(said.starts_with("ok"), "{said}");
     } else if said != "ok" || rings_are_locked_memory() {
         assert!(said.contains("limit on locked memory is too small"), "{said}");

@@ -38,8 +38,7 @@ pub async fn read_is_empty_at_the_end<R: Runtime>() {
     }
 }
 
-/// "However many reads of a pool wait, they hold at most `idle_max` of its buffers; unless the
-/// backend's `pooled_read_pins_buffer` is true: then each holds one."
+/// "However many reads of a pool wait, they hold at most `idle_max` of its buffers."
 pub async fn reads_that_wait_hold_few_buffers<R: Runtime>() {
     const READS: usize = 6;
     let pool = Pool::new(PoolConfig { idle_max: 2, ..PoolConfig::default() });
@@ -53,11 +52,7 @@ pub async fn reads_that_wait_hold_few_buffers<R: Runtime>() {
     }
     R::sleep(A_WHILE).await;
     let held = pool.leased();
-    if R::CAPABILITIES.pooled_read_pins_buffer {
-        assert_eq!(held, READS, "buffers that so many reads hold");
-    } else {
-        assert!(held <= 2, "{READS} reads that wait hold {held} buffers; idle_max is 2");
-    }
+    assert!(held <= 2, "{READS} reads that wait hold {held} buffers; idle_max is 2");
     // Those without a buffer are served as well, in whatever order.
     for (peer, read) in peers.iter_mut().zip(reads).rev() {
         peer.write_all("x").await.into_result().unwrap();
@@ -92,10 +87,6 @@ pub async fn read_waits_though_the_pool_is_exhausted<R: Runtime>() {
     let taken = pool.take().unwrap();
     let mut read = pin!(b.read_pooled(&pool));
     let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
-    if R::CAPABILITIES.pooled_read_pins_buffer {
-        assert_eq!(ready.pinned.unwrap().unwrap_err().kind(), ErrorKind::QuotaExceeded);
-        return;
-    }
     assert!(ready.pinned.is_none(), "told of an exhausted pool with nothing to read");
     drop(taken);
     a.write_all("x").await.into_result().unwrap();

@@ -21,7 +21,7 @@ mod program {
     use std::net::SocketAddr;
     use std::process::ExitCode;
 
-    use owned_io::{ConnectOptions, MemoryBudget, Pool, PoolConfig, Runtime};
+    use owned_io::{ConnectOptions, Executor, MemoryBudget, Pool, PoolConfig, Runtime};
     use owned_io_compio::Compio;
     use owned_io_glommio::Glommio;
     use owned_io_monoio::Monoio;

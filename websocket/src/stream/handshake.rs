@@ -9,8 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use owned_io::{
-    ByteStream, IoBufMutExt, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Runtime, ShutdownHandle,
-    Spare, beside, timeout,
+    ByteStream, Clock, IoBufMutExt, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Random,
+    ShutdownHandle, Spare, beside, timeout,
 };
 
 use super::compression::{self, Agreed};
@@ -37,7 +37,7 @@ const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
 ///
 /// # Cancellation
 /// The connection is dropped.
-pub async fn accept<R: Runtime, S: ByteStream>(
+pub async fn accept<R: Clock, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
     config: Config,
@@ -57,7 +57,7 @@ pub async fn accept<R: Runtime, S: ByteStream>(
 ///
 /// # Cancellation
 /// The connection is dropped.
-pub async fn connect<'o, R: Runtime, S: ByteStream>(
+pub async fn connect<'o, R: Clock + Random, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
     config: Config,
@@ -76,7 +76,7 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
 ///
 /// # Cancellation
 /// The connection is dropped.
-pub async fn upgrade<'o, R: Runtime, S: ByteStream>(
+pub async fn upgrade<'o, R: Clock + Random, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
     config: Config,
@@ -85,7 +85,7 @@ pub async fn upgrade<'o, R: Runtime, S: ByteStream>(
     ask::<R, S>(stream, buffers, config, &offer.uncompressed()).await
 }
 
-async fn ask<'o, R: Runtime, S: ByteStream>(
+async fn ask<'o, R: Clock + Random, S: ByteStream>(
     mut stream: S,
     buffers: &Buffers,
     config: Config,
@@ -121,13 +121,13 @@ async fn ask<'o, R: Runtime, S: ByteStream>(
 /// A request that waits for its answer.
 ///
 /// ```
-/// use owned_io::{ByteStream, Runtime};
+/// use owned_io::{ByteStream, Clock};
 /// use owned_io_websocket::Config;
 /// use owned_io_websocket::handshake::Origins;
 /// use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
 ///
 /// /// A connection to `/chat`, from our own pages; none for who only asks how we are.
-/// async fn admit<R: Runtime, S: ByteStream>(
+/// async fn admit<R: Clock, S: ByteStream>(
 ///     stream: S,
 ///     buffers: &Buffers,
 /// ) -> Result<Option<WebSocket<S>>, Error> {
@@ -156,7 +156,7 @@ pub struct Pending<R, S> {
     runtime: PhantomData<R>,
 }
 
-impl<R: Runtime, S: ByteStream> Pending<R, S> {
+impl<R: Clock, S: ByteStream> Pending<R, S> {
     /// Waits for a client's request.
     ///
     /// # Errors
@@ -340,7 +340,7 @@ impl<R, S> std::fmt::Debug for Pending<R, S> {
 
 /// What `reading` comes to; nothing if it takes longer than `limit`. Then the read side of `connection` is
 /// shut down, and only that: there is something to be answered yet.
-async fn unless_late<R: Runtime, T>(
+async fn unless_late<R: Clock, T>(
     limit: Duration,
     connection: &ShutdownHandle,
     reading: impl Future<Output = T>,
@@ -360,7 +360,7 @@ async fn unless_late<R: Runtime, T>(
 
 /// Sends `response` and waits for the client to end the stream: if it were closed before, with bytes that
 /// nobody has read, the client might never see the response.
-async fn end<R: Runtime, S: ByteStream>(
+async fn end<R: Clock, S: ByteStream>(
     mut stream: S,
     response: Vec<u8>,
     limit: Duration,
@@ -429,7 +429,7 @@ impl<S: ByteStream> Upgraded<S> {
         &self.head[self.head_bytes..]
     }
 
-    fn open<R: Runtime>(self, engine: Engine, is_server: bool) -> WebSocket<S> {
+    fn open<R: Clock>(self, engine: Engine, is_server: bool) -> WebSocket<S> {
         let Self { stream, head, head_bytes, agreed, buffers, config } = self;
         let Engine { mut receiver, sender, control } = engine;
         // Frames that do not fit the pool's buffers come in pieces.

@@ -6,12 +6,12 @@
 //! it needs some.
 //!
 //! ```
-//! use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
+//! use owned_io::{ByteStream, Clock, MemoryBudget, Pool, PoolConfig, Random};
 //! use owned_io_websocket::handshake::Offer;
 //! use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
 //! use owned_io_websocket::{CloseCode, CloseFrame, Config};
 //!
-//! async fn server<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
+//! async fn server<R: Clock>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
 //!     let WebSocket { mut incoming, mut outgoing } =
 //!         accept::<R, _>(stream, &buffers, Config::default()).await?;
 //!     while let Some(message) = incoming.receive().await? {
@@ -24,7 +24,7 @@
 //!     Ok(())
 //! }
 //!
-//! async fn client<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
+//! async fn client<R: Clock + Random>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
 //!     let offer = Offer { host: "example.com", path: "/echo", ..Offer::default() };
 //!     let (mut socket, _protocol) =
 //!         connect::<R, _>(stream, &buffers, Config::default(), &offer).await?;
@@ -33,6 +33,7 @@
 //!     socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
 //! }
 //!
+//! # use owned_io::Executor;
 //! # use owned_io_sim::Sim;
 //! # owned_io_sim::block_on(async {
 //! let (a, b) = owned_io_sim::pipe();

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use owned_io::backend::{Broken, Half};
-use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, Runtime, ShutdownHandle};
+use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, ShutdownHandle};
 
 use super::alarm::Alarm;
 use super::assembly::out_of_memory;
@@ -46,7 +46,7 @@ pub(super) struct Clock {
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Shared {
-    pub(super) fn new<R: Runtime>(
+    pub(super) fn new<R: owned_io::Clock>(
         control: Control,
         queue: Queue,
         half: impl OwnedWrite + 'static,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use owned_io::{MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime};
+use owned_io::{Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, WebSocket, accept, connect};

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use owned_io::{ByteStream, ListenOptions, MemoryBudget, Pool, PoolConfig, Runtime, TcpListener};
+use owned_io::{
+    ByteStream, Clock, Executor, ListenOptions, MemoryBudget, Pool, PoolConfig, Tcp, TcpListener,
+};
 use owned_io_tokio::Tokio;
 use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, Message, Outgoing, accept};
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: Args) -> io::Result<()> {
-    Tokio::block_on(<Tokio as Runtime>::Config::default(), async {
+    Tokio::block_on(<Tokio as Executor>::Config::default(), async {
         let bound = Tokio::bind(ListenOptions::new(args.addr))?;
         let mut listener = Tokio::listen(&bound)?;
         peers_common::say_listening(bound.local_addr());

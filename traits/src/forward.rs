@@ -1,0 +1,176 @@
+//! [`forward_runtime!`](crate::forward_runtime): how a wrapper of a runtime passes on what it does not
+//! change.
+
+/// Writes the items of [`Clock`], [`Random`], [`Executor`] or [`Tcp`] that call those of another
+/// runtime, for the `impl` of a wrapper: all of a trait, or those that are named.
+///
+/// ```
+/// use owned_io::{Clock, Executor, Random, Runtime, Tcp, forward_runtime};
+///
+/// /// A runtime whose random bytes are all the same.
+/// struct Predictable<R>(R);
+///
+/// impl<R: Runtime> Random for Predictable<R> {
+///     fn fill_random(bytes: &mut [u8]) {
+///         bytes.fill(4);
+///     }
+/// }
+/// impl<R: Runtime> Clock for Predictable<R> { forward_runtime!(Clock => R); }
+/// impl<R: Runtime> Tcp for Predictable<R> { forward_runtime!(Tcp => R); }
+/// impl<R: Runtime> Executor for Predictable<R> {
+///     const NAME: &'static str = "predictable";
+///     forward_runtime!(
+///         Executor::{Config, tuned, block_on, spawn_detached, spawn_blocking, run_workers} => R
+///     );
+/// }
+/// # use owned_io_sim::Sim;
+/// # let mut bytes = [0; 2];
+/// # Predictable::<Sim>::block_on(Default::default(), async { Predictable::<Sim>::fill_random(&mut bytes) })?;
+/// # assert_eq!(bytes, [4; 2]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// A macro, because Rust has no other way: an implementation for all wrappers of a runtime would
+/// overlap with those of the runtimes themselves (coherence), and a trait's provided functions could
+/// not call the wrapped runtime without each runtime being a wrapper.
+///
+/// [`Executor::spawn`] is not forwarded: its provided body calls the wrapper's `spawn_detached`.
+/// [`run_workers`](Executor::run_workers) runs the workers as the wrapped runtime does, on its own
+/// `block_on`; leave it out where the wrapper changes `block_on`, and each worker calls the wrapper's.
+///
+/// [`Clock`]: crate::Clock
+/// [`Random`]: crate::Random
+/// [`Executor`]: crate::Executor
+/// [`Executor::spawn`]: crate::Executor::spawn
+/// [`Tcp`]: crate::Tcp
+#[macro_export]
+macro_rules! forward_runtime {
+    (Clock => $inner:ty) => {
+        $crate::forward_runtime!(Clock::{now, wall_clock, sleep} => $inner);
+    };
+    (Random => $inner:ty) => {
+        $crate::forward_runtime!(Random::{fill_random} => $inner);
+    };
+    (Executor => $inner:ty) => {
+        $crate::forward_runtime!(Executor::{
+            NAME, Config, tuned, block_on, spawn_detached, spawn_blocking, run_workers
+        } => $inner);
+    };
+    (Tcp => $inner:ty) => {
+        $crate::forward_runtime!(Tcp::{TcpStream, TcpListener, bind, listen, connect} => $inner);
+    };
+    ($trait:ident::{ $($item:ident),* $(,)? } => $inner:ty) => {
+        $crate::__forward_runtime!($trait $inner; $($item)*);
+    };
+}
+
+/// One item after the other.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __forward_runtime {
+    ($trait:ident $inner:ty;) => {};
+    (Clock $inner:ty; now $($rest:ident)*) => {
+        fn now() -> ::std::time::Instant {
+            <$inner as $crate::Clock>::now()
+        }
+        $crate::__forward_runtime!(Clock $inner; $($rest)*);
+    };
+    (Clock $inner:ty; wall_clock $($rest:ident)*) => {
+        fn wall_clock() -> ::std::time::SystemTime {
+            <$inner as $crate::Clock>::wall_clock()
+        }
+        $crate::__forward_runtime!(Clock $inner; $($rest)*);
+    };
+    (Clock $inner:ty; sleep $($rest:ident)*) => {
+        fn sleep(
+            duration: ::std::time::Duration,
+        ) -> impl ::std::future::Future<Output = ()> + 'static {
+            <$inner as $crate::Clock>::sleep(duration)
+        }
+        $crate::__forward_runtime!(Clock $inner; $($rest)*);
+    };
+    (Random $inner:ty; fill_random $($rest:ident)*) => {
+        fn fill_random(bytes: &mut [u8]) {
+            <$inner as $crate::Random>::fill_random(bytes);
+        }
+        $crate::__forward_runtime!(Random $inner; $($rest)*);
+    };
+    (Executor $inner:ty; NAME $($rest:ident)*) => {
+        const NAME: &'static str = <$inner as $crate::Executor>::NAME;
+        $crate::__forward_runtime!(Executor $inner; $($rest)*);
+    };
+    (Executor $inner:ty; Config $($rest:ident)*) => {
+        type Config = <$inner as $crate::Executor>::Config;
+        $crate::__forward_runtime!(Executor $inner; $($rest)*);
+    };
+    (Executor $inner:ty; tuned $($rest:ident)*) => {
+        fn tuned() -> Self::Config {
+            <$inner as $crate::Executor>::tuned()
+        }
+        $crate::__forward_runtime!(Executor $inner; $($rest)*);
+    };
+    (Executor $inner:ty; block_on $($rest:ident)*) => {
+        fn block_on<F: ::std::future::Future>(
+            config: Self::Config,
+            future: F,
+        ) -> ::std::io::Result<F::Output> {
+            <$inner as $crate::Executor>::block_on(config, future)
+        }
+        $crate::__forward_runtime!(Executor $inner; $($rest)*);
+    };
+    (Executor $inner:ty; spawn_detached $($rest:ident)*) => {
+        fn spawn_detached(future: impl ::std::future::Future<Output = ()> + 'static) {
+            <$inner as $crate::Executor>::spawn_detached(future);
+        }
+        $crate::__forward_runtime!(Executor $inner; $($rest)*);
+    };
+    (Executor $inner:ty; spawn_blocking $($rest:ident)*) => {
+        fn spawn_blocking<T: ::std::marker::Send + 'static>(
+            f: impl ::std::ops::FnOnce() -> T + ::std::marker::Send + 'static,
+        ) -> impl ::std::future::Future<Output = ::std::result::Result<T, $crate::Panicked>> + 'static
+        {
+            <$inner as $crate::Executor>::spawn_blocking(f)
+        }
+        $crate::__forward_runtime!(Executor $inner; $($rest)*);
+    };
+    (Executor $inner:ty; run_workers $($rest:ident)*) => {
+        fn run_workers<F, Fut>(
+            config: $crate::WorkersConfig<Self>,
+            service: F,
+        ) -> ::std::io::Result<()>
+        where
+            F: ::std::ops::Fn($crate::Worker) -> Fut
+                + ::std::clone::Clone + ::std::marker::Send + 'static,
+            Fut: ::std::future::Future<Output = ::std::io::Result<()>> + 'static,
+        {
+            <$inner as $crate::Executor>::run_workers(config.for_runtime(), service)
+        }
+        $crate::__forward_runtime!(Executor $inner; $($rest)*);
+    };
+    (Tcp $inner:ty; TcpStream $($rest:ident)*) => {
+        type TcpStream = <$inner as $crate::Tcp>::TcpStream;
+        $crate::__forward_runtime!(Tcp $inner; $($rest)*);
+    };
+    (Tcp $inner:ty; TcpListener $($rest:ident)*) => {
+        type TcpListener = <$inner as $crate::Tcp>::TcpListener;
+        $crate::__forward_runtime!(Tcp $inner; $($rest)*);
+    };
+    (Tcp $inner:ty; bind $($rest:ident)*) => {
+        fn bind(options: $crate::ListenOptions) -> ::std::io::Result<$crate::BoundAddr> {
+            <$inner as $crate::Tcp>::bind(options)
+        }
+        $crate::__forward_runtime!(Tcp $inner; $($rest)*);
+    };
+    (Tcp $inner:ty; listen $($rest:ident)*) => {
+        fn listen(bound: &$crate::BoundAddr) -> ::std::io::Result<Self::TcpListener> {
+            <$inner as $crate::Tcp>::listen(bound)
+        }
+        $crate::__forward_runtime!(Tcp $inner; $($rest)*);
+    };
+    (Tcp $inner:ty; connect $($rest:ident)*) => {
+        async fn connect(options: $crate::ConnectOptions) -> ::std::io::Result<Self::TcpStream> {
+            <$inner as $crate::Tcp>::connect(options).await
+        }
+        $crate::__forward_runtime!(Tcp $inner; $($rest)*);
+    };
+}
