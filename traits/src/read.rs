@@ -1,5 +1,6 @@
 //! [`OwnedRead`] and what is built on it.
 
+use std::future::Future;
 use std::io;
 
 use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
@@ -92,6 +93,26 @@ pub trait OwnedRead {
     /// owns its buffer is faster, use that as long as [`take_to_wait`](Pool::take_to_wait) gives a
     /// buffer. A stream that never waits may take the buffer first.
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf>;
+}
+
+impl<T: OwnedRead + ?Sized> OwnedRead for &mut T {
+    fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        (**self).read(buf)
+    }
+
+    fn read_pooled(&mut self, pool: &Pool) -> impl Future<Output = io::Result<PoolBuf>> {
+        (**self).read_pooled(pool)
+    }
+}
+
+impl<T: OwnedRead + ?Sized> OwnedRead for Box<T> {
+    fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        (**self).read(buf)
+    }
+
+    fn read_pooled(&mut self, pool: &Pool) -> impl Future<Output = io::Result<PoolBuf>> {
+        (**self).read_pooled(pool)
+    }
 }
 
 /// Reads made of several reads.

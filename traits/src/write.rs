@@ -1,5 +1,6 @@
 //! [`OwnedWrite`] and what is built on it.
 
+use std::future::Future;
 use std::io;
 
 use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
@@ -108,6 +109,40 @@ pub trait OwnedWrite {
     /// # Cancellation
     /// The stream is as it was, or shut down.
     async fn shutdown(&mut self) -> io::Result<()>;
+}
+
+impl<T: OwnedWrite + ?Sized> OwnedWrite for &mut T {
+    fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        (**self).write(buf)
+    }
+
+    fn write_vectored<B: IoBuf>(
+        &mut self,
+        bufs: IoVec<B>,
+    ) -> impl Future<Output = BufResult<usize, IoVec<B>>> {
+        (**self).write_vectored(bufs)
+    }
+
+    fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> {
+        (**self).shutdown()
+    }
+}
+
+impl<T: OwnedWrite + ?Sized> OwnedWrite for Box<T> {
+    fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        (**self).write(buf)
+    }
+
+    fn write_vectored<B: IoBuf>(
+        &mut self,
+        bufs: IoVec<B>,
+    ) -> impl Future<Output = BufResult<usize, IoVec<B>>> {
+        (**self).write_vectored(bufs)
+    }
+
+    fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> {
+        (**self).shutdown()
+    }
 }
 
 /// Writes made of several writes.
