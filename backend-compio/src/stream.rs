@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
-use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
     BufResult, Clock, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
     ShutdownHandle, beside,
@@ -129,7 +129,9 @@ impl Endpoint for CompioWriteHalf {
         let target: Weak<Socket> = Rc::downgrade(&self.socket);
         ShutdownHandle::new(target)
     }
+}
 
+impl TcpEndpoint for CompioWriteHalf {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         os::connect::local_addr(self.socket.fd.as_fd())
     }

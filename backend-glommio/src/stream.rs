@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
-use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
     BufResult, Clock, ConnectOptions, IoBuf, IoBufExt, IoBufMut, IoVec, OwnedRead, OwnedWrite,
     Pool, PoolBuf, ShutdownHandle, beside, coop,
@@ -140,7 +140,9 @@ impl Endpoint for GlommioWriteHalf {
         let target: Weak<Socket> = Rc::downgrade(&self.socket);
         ShutdownHandle::new(target)
     }
+}
 
+impl TcpEndpoint for GlommioWriteHalf {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.tcp.with_fd(os::connect::local_addr)
     }

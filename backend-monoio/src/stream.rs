@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 
 use monoio::io::{AsyncReadRent, AsyncWriteRent, OwnedReadHalf, Splitable};
 use monoio::net::TcpStream;
-use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
     BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
     ShutdownHandle,
@@ -137,7 +137,9 @@ impl Endpoint for MonoioWriteHalf {
         let target: Weak<Socket> = Rc::downgrade(&self.socket);
         ShutdownHandle::new(target)
     }
+}
 
+impl TcpEndpoint for MonoioWriteHalf {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         os::connect::local_addr(self.socket.shared.as_fd())
     }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io};
 
-use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
     BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle, coop,
 };
@@ -120,7 +120,9 @@ impl Endpoint for SimWriteHalf {
         let target: Weak<StreamEnd> = Rc::downgrade(&self.end);
         ShutdownHandle::new(target)
     }
+}
 
+impl TcpEndpoint for SimWriteHalf {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.end.try_with(|core, socket| core.addr(socket))
     }

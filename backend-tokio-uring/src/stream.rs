@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
-use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
     BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
     ShutdownHandle,
@@ -128,7 +128,9 @@ impl Endpoint for TokioUringWriteHalf {
         let target: Weak<Socket> = Rc::downgrade(&self.socket);
         ShutdownHandle::new(target)
     }
+}
 
+impl TcpEndpoint for TokioUringWriteHalf {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         os::connect::local_addr(self.socket.fd.as_fd())
     }

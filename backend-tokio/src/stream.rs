@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
-use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
     BufResult, ConnectOptions, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf,
     ShutdownHandle, TRANSFER_BYTES_MAX, coop,
@@ -120,7 +120,9 @@ impl Endpoint for TokioWriteHalf {
         let target: Weak<Socket> = Rc::downgrade(&self.socket);
         ShutdownHandle::new(target)
     }
+}
 
+impl TcpEndpoint for TokioWriteHalf {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.tcp.local_addr()
     }

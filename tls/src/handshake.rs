@@ -17,7 +17,8 @@ use crate::memory::{ClockFns, until_granted};
 use crate::session::{Readable, Session};
 use crate::shared::Shared;
 use crate::side::Connection;
-use crate::{Buffers, TlsError, TlsStream};
+use crate::stream::{self, TlsStream};
+use crate::{Buffers, TlsError};
 
 /// The server's side of connections.
 #[derive(Clone, Debug)]
@@ -106,7 +107,7 @@ impl Connector {
 }
 
 async fn open<C: Clock, S: ByteStream>(
-    mut stream: S,
+    mut transport: S,
     connection: Connection,
     buffers: &Buffers,
     limit: Duration,
@@ -114,10 +115,10 @@ async fn open<C: Clock, S: ByteStream>(
 ) -> io::Result<TlsStream<S>> {
     let mut session = Session::new(connection, buffers.clone());
     let account = session.account().clone();
-    let handle = stream.shutdown_handle();
+    let handle = transport.shutdown_handle();
     let handshake = async {
         let mut handshake =
-            pin!(shake_hands::<C>(&mut stream, &mut session, buffers, plain_answer));
+            pin!(shake_hands::<C>(&mut transport, &mut session, buffers, plain_answer));
         poll_fn(|cx| {
             account.wake_when_evicted(cx.waker().clone());
             if account.is_evicted() {
@@ -131,14 +132,14 @@ async fn open<C: Clock, S: ByteStream>(
     if let Err(error) = timeout::<C, _>(limit, &handle, handshake).await {
         let why = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
         if why.is_some_and(|why| *why != TlsError::Evicted) {
-            let ending = end(&mut stream, buffers);
+            let ending = end(&mut transport, buffers);
             let _ = timeout::<C, io::Result<()>>(limit, &handle, ending).await;
         }
         return Err(error);
     }
-    let (read, write) = stream.into_split();
+    let (read, write) = transport.into_split();
     let shared = Shared::new(session, write, handle, buffers.clone(), ClockFns::of::<C>());
-    Ok(TlsStream::new(read, shared))
+    Ok(stream::stream(read, shared))
 }
 
 async fn shake_hands<C: Clock>(

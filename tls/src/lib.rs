@@ -7,6 +7,7 @@ mod error;
 mod handshake;
 mod identity;
 mod incoming;
+mod info;
 mod memory;
 mod outgoing;
 mod session;
@@ -18,6 +19,7 @@ pub use buffers::Buffers;
 pub use error::TlsError;
 pub use handshake::{Acceptor, Connector};
 pub use identity::{Identity, IdentityError};
+pub use info::{TlsConnection, TlsSession};
 pub use session::WRITE_BYTES_MAX;
 pub use stream::{TlsReadHalf, TlsStream, TlsWriteHalf};
 

@@ -1,4 +1,4 @@
-//! [`TlsStream`] and its halves.
+//! [`TlsStream`]: its halves.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -9,12 +9,11 @@ use std::rc::{Rc, Weak};
 use std::task::Context;
 use std::time::Duration;
 
-use owned_io::backend::Half;
+use owned_io::backend::{Duplex, Endpoint, Half};
 use owned_io::{
     BufResult, ByteStream, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedWrite,
     Pool, PoolBuf, ShutdownHandle, Spare, beside, coop,
 };
-use rustls::{HandshakeKind, ProtocolVersion};
 
 use crate::TlsError;
 use crate::handshake::read_to_end;
@@ -24,10 +23,9 @@ use crate::shared::Shared;
 
 /// A TLS connection over a transport `S`, opened by an [`Acceptor`](crate::Acceptor) or a
 /// [`Connector`](crate::Connector).
-pub struct TlsStream<S: ByteStream> {
-    read: TlsReadHalf<S::ReadHalf>,
-    write: TlsWriteHalf,
-}
+///
+/// [`TlsConnection`](crate::TlsConnection) has what the handshake agreed on.
+pub type TlsStream<S> = Duplex<TlsReadHalf<<S as ByteStream>::ReadHalf>, TlsWriteHalf>;
 
 /// The half of a [`TlsStream`] that reads, over the transport's half `H`.
 pub struct TlsReadHalf<H> {
@@ -42,39 +40,31 @@ pub struct TlsWriteHalf {
     shared: Rc<Shared>,
 }
 
-impl<S: ByteStream> TlsStream<S> {
-    pub(crate) fn new(half: S::ReadHalf, shared: Shared) -> Self {
-        let shared = Rc::new(shared);
-        let write = TlsWriteHalf { shared: Rc::clone(&shared) };
-        Self { read: TlsReadHalf::new(half, shared), write }
+/// The connection over the transport's half that reads; `shared` has the other one.
+pub(crate) fn stream<H>(half: H, shared: Shared) -> Duplex<TlsReadHalf<H>, TlsWriteHalf> {
+    let shared = Rc::new(shared);
+    let write = TlsWriteHalf { shared: Rc::clone(&shared) };
+    Duplex::new(TlsReadHalf::new(half, shared), write)
+}
+
+impl<H> TlsReadHalf<H> {
+    /// The transport's half that reads. Its other half writes records for as long as the connection
+    /// lives, and cannot be reached.
+    pub const fn get_ref(&self) -> &H {
+        &self.half
     }
 
-    /// The application protocol that was agreed on (ALPN), if one was.
-    pub fn alpn_protocol(&self) -> Option<Vec<u8>> {
-        self.session(|session| session.connection().common().alpn_protocol().map(<[u8]>::to_vec))
+    /// The transport's half that reads. What is read from it is missing in the connection, which fails then.
+    pub const fn get_mut(&mut self) -> &mut H {
+        &mut self.half
     }
 
-    /// The version of TLS that was agreed on.
-    pub fn protocol_version(&self) -> Option<ProtocolVersion> {
-        self.session(|session| session.connection().common().protocol_version())
-    }
-
-    /// Whether an earlier session was resumed.
-    pub fn is_resumed(&self) -> bool {
-        let kind = self.session(|session| session.connection().common().handshake_kind());
-        kind == Some(HandshakeKind::Resumed)
-    }
-
-    fn session<T>(&self, look: impl FnOnce(&Session) -> T) -> T {
-        look(&self.write.shared.session.borrow())
+    pub(crate) const fn shared(&self) -> &Rc<Shared> {
+        &self.shared
     }
 }
 
 impl<H: OwnedRead> TlsReadHalf<H> {
-    const fn new(half: H, shared: Rc<Shared>) -> Self {
-        Self { half, shared, has_lingered: false }
-    }
-
     /// Waits until something was filled, or there is nothing more to come.
     async fn receive(&mut self, filling: &mut impl Filling) -> io::Result<()> {
         loop {
@@ -242,6 +232,12 @@ impl TlsWriteHalf {
         Ok(n)
     }
 
+    pub(crate) const fn shared(&self) -> &Rc<Shared> {
+        &self.shared
+    }
+}
+
+impl Endpoint for TlsWriteHalf {
     fn shutdown_handle(&self) -> ShutdownHandle {
         let target: Weak<Shared> = Rc::downgrade(&self.shared);
         ShutdownHandle::new(target)
@@ -280,43 +276,6 @@ impl OwnedWrite for TlsWriteHalf {
         // Why that cannot be written, the transport says again.
         let _ = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
         poll_fn(|cx| self.shared.poll_shut(Half::Write, cx)).await
-    }
-}
-
-impl<S: ByteStream> OwnedRead for TlsStream<S> {
-    async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.read.read(buf).await
-    }
-
-    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        self.read.read_pooled(pool).await
-    }
-}
-
-impl<S: ByteStream> OwnedWrite for TlsStream<S> {
-    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.write.write(buf).await
-    }
-
-    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-        self.write.write_vectored(bufs).await
-    }
-
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.write.shutdown().await
-    }
-}
-
-impl<S: ByteStream> ByteStream for TlsStream<S> {
-    type ReadHalf = TlsReadHalf<S::ReadHalf>;
-    type WriteHalf = TlsWriteHalf;
-
-    fn into_split(self) -> (Self::ReadHalf, TlsWriteHalf) {
-        (self.read, self.write)
-    }
-
-    fn shutdown_handle(&self) -> ShutdownHandle {
-        self.write.shutdown_handle()
     }
 }
 
@@ -393,12 +352,6 @@ impl Filling for Leased<'_> {
 
     fn is_done(&self) -> bool {
         !matches!(self.owned, Ok(None))
-    }
-}
-
-impl<S: ByteStream> fmt::Debug for TlsStream<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsStream").finish_non_exhaustive()
     }
 }
 

@@ -17,7 +17,7 @@ use owned_io::{
 use owned_io_sim::{Config, Sim};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{ALL_VERSIONS, ContentType, ProtocolVersion};
-use owned_io_tls::{Acceptor, Buffers, Connector};
+use owned_io_tls::{Acceptor, Buffers, Connector, TlsConnection};
 
 #[test]
 fn each_role_speaks_with_rustls_in_each_version() {
@@ -30,7 +30,7 @@ fn each_role_speaks_with_rustls_in_each_version() {
             let server = Sim::spawn(async move {
                 let acceptor = Acceptor::new(Arc::new(server_config(&[version])));
                 let mut stream = acceptor.accept::<Sim, _>(b, &buffers()).await.unwrap();
-                assert_eq!(stream.protocol_version(), Some(number));
+                assert_eq!(stream.session().protocol_version(), Some(number));
                 let received = stream.read_exact(Vec::with_capacity(100_000), 100_000).await;
                 stream.write_all(received.into_result().unwrap().1).await.into_result().unwrap();
                 stream.shutdown().await.unwrap();
@@ -82,17 +82,24 @@ fn protocols_are_agreed_on_and_sessions_resumed() {
             let acceptor = acceptor.clone();
             let server = Sim::spawn(async move {
                 let mut stream = acceptor.accept::<Sim, _>(b, &buffers()).await.unwrap();
-                assert_eq!(stream.alpn_protocol().as_deref(), Some(&b"http/1.1"[..]));
-                assert_eq!(stream.is_resumed(), round > 0, "round {round}");
+                assert_eq!(stream.session().alpn_protocol().as_deref(), Some(&b"http/1.1"[..]));
+                assert_eq!(stream.session().is_resumed(), round > 0, "round {round}");
                 stream.write_all("ticket before this").await.into_result().unwrap();
                 stream.shutdown().await.unwrap();
                 assert_eq!(read_to_end(&mut stream).await, b"");
             });
-            let mut stream =
-                connector.connect::<Sim, _>(a, server_name(), &buffers()).await.unwrap();
-            assert_eq!(stream.is_resumed(), round > 0, "round {round}");
-            assert_eq!(read_to_end(&mut stream).await, b"ticket before this");
-            stream.shutdown().await.unwrap();
+            let stream = connector.connect::<Sim, _>(a, server_name(), &buffers()).await.unwrap();
+            assert_eq!(stream.session().is_resumed(), round > 0, "round {round}");
+            let server_certificates = stream.session().peer_certificates().unwrap();
+            let (mut read, mut write) = stream.into_split();
+            assert_eq!(read_to_end(&mut read).await, b"ticket before this");
+            // As before it was split, and after it has ended.
+            for session in [read.session(), write.session()] {
+                assert_eq!(session.peer_certificates().as_ref(), Some(&server_certificates));
+                assert_eq!(session.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+                assert!(session.cipher_suite().is_some() && !server_certificates.is_empty());
+            }
+            write.shutdown().await.unwrap();
             server.await.unwrap();
         }
     });

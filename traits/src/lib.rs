@@ -28,7 +28,7 @@ pub mod conformance;
 /// What only the author of a backend needs, or of a protocol over connections.
 pub mod backend {
     pub use crate::net::Turn;
-    pub use crate::stream::{Duplex, Endpoint, ShutdownTarget};
+    pub use crate::stream::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
     pub use crate::task::run_main;
     pub use crate::writer::{Broken, Desk, Half, Writer};
 }

@@ -88,6 +88,19 @@ pub trait ByteStream: OwnedRead + OwnedWrite + 'static {
     fn shutdown_handle(&self) -> ShutdownHandle;
 }
 
+impl<T: ByteStream> ByteStream for Box<T> {
+    type ReadHalf = T::ReadHalf;
+    type WriteHalf = T::WriteHalf;
+
+    fn into_split(self) -> (T::ReadHalf, T::WriteHalf) {
+        (*self).into_split()
+    }
+
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        (**self).shutdown_handle()
+    }
+}
+
 /// Ends a connection that somebody else is reading from or writing to.
 ///
 /// Cheap to clone. It does not keep the connection open: once the stream and its halves are
@@ -190,7 +203,7 @@ pub trait ShutdownTarget: 'static {
 /// ```
 /// use std::io;
 /// use std::net::SocketAddr;
-/// use owned_io::backend::{Duplex, Endpoint};
+/// use owned_io::backend::{Duplex, Endpoint, TcpEndpoint};
 /// use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, ShutdownHandle};
 /// # use owned_io_sim::SimWriteHalf;
 ///
@@ -212,6 +225,9 @@ pub trait ShutdownTarget: 'static {
 ///     fn shutdown_handle(&self) -> ShutdownHandle {
 ///         self.inner.shutdown_handle()
 ///     }
+/// }
+///
+/// impl TcpEndpoint for Muted {
 ///     fn local_addr(&self) -> io::Result<SocketAddr> {
 ///         self.inner.local_addr()
 ///     }
@@ -224,8 +240,8 @@ pub trait ShutdownTarget: 'static {
 /// use owned_io::{ByteStream, OwnedWriteExt, TcpStream};
 /// let (a, _b) = owned_io_sim::pipe();
 /// let (read, inner) = a.into_split();
-/// let mut stream = Duplex::new(read, Muted { inner, muted: true }); // a `TcpStream`
-/// assert!(stream.peer_addr().is_ok());
+/// let mut stream = Duplex::new(read, Muted { inner, muted: true });
+/// assert!(stream.peer_addr().is_ok()); // `TcpStream`, because of `TcpEndpoint`
 /// stream.write_all("unheard").await.into_result()?;
 /// # Ok::<(), io::Error>(())
 /// # }).unwrap();
@@ -241,14 +257,27 @@ impl<R, W> Duplex<R, W> {
     pub const fn new(read: R, write: W) -> Self {
         Self { read, write }
     }
+
+    /// Its halves. [`into_split`](ByteStream::into_split) gives them away.
+    pub const fn get_ref(&self) -> (&R, &W) {
+        (&self.read, &self.write)
+    }
+
+    /// Its halves. What is read from one, or written to it, the connection does not see.
+    pub const fn get_mut(&mut self) -> (&mut R, &mut W) {
+        (&mut self.read, &mut self.write)
+    }
 }
 
-/// What a [`Duplex`] asks of its write half about the connection. An implementation is shown
+/// What a [`Duplex`] asks of its write half, to be a [`ByteStream`]. An implementation is shown
 /// [there](Duplex).
 pub trait Endpoint {
     /// See [`ByteStream::shutdown_handle`].
     fn shutdown_handle(&self) -> ShutdownHandle;
+}
 
+/// What a [`Duplex`] asks of its write half beyond that, to be a [`TcpStream`].
+pub trait TcpEndpoint: Endpoint {
     /// Our end's address.
     ///
     /// # Errors
@@ -306,7 +335,7 @@ where
 impl<R, W> TcpStream for Duplex<R, W>
 where
     R: OwnedRead + 'static,
-    W: OwnedWrite + Endpoint + 'static,
+    W: OwnedWrite + TcpEndpoint + 'static,
 {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.write.local_addr()

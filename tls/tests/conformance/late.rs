@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
+use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
     BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, Runtime,
     ShutdownHandle,
@@ -204,7 +204,9 @@ impl<S: ByteStream> Endpoint for LateWrite<S> {
         let target: Weak<Handshake<S>> = Rc::downgrade(&self.handshake);
         ShutdownHandle::new(target)
     }
+}
 
+impl<S: ByteStream> TcpEndpoint for LateWrite<S> {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addrs[0])
     }

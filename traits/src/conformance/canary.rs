@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::support::SOON;
 use super::{prove, support};
-use crate::backend::{Duplex, Endpoint};
+use crate::backend::{Duplex, Endpoint, TcpEndpoint};
 use crate::{
     BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, IoBuf, IoBufExt, IoBufMut,
     IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Random,
@@ -395,7 +395,9 @@ impl<R: Runtime, D: Broken> Endpoint for CanaryWrite<R, D> {
         }
         self.handle.clone()
     }
+}
 
+impl<R: Runtime, D: Broken> TcpEndpoint for CanaryWrite<R, D> {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }

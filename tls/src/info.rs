@@ -1,0 +1,95 @@
+//! [`TlsConnection`]: what the handshake of a connection agreed on.
+
+use std::fmt;
+
+use owned_io::backend::Duplex;
+use rustls::pki_types::CertificateDer;
+use rustls::{CommonState, HandshakeKind, ProtocolVersion, SupportedCipherSuite};
+
+use crate::shared::Shared;
+use crate::{TlsReadHalf, TlsWriteHalf};
+
+/// A [`TlsStream`](crate::TlsStream), or a half of one, which can be asked for its TLS session.
+///
+/// ```
+/// use owned_io::ByteStream;
+/// use owned_io_tls::{TlsConnection, TlsStream};
+///
+/// /// Whether the peer of this connection is to be spoken to in HTTP/2.
+/// fn is_http2<S: ByteStream>(stream: &TlsStream<S>) -> bool {
+///     stream.session().alpn_protocol().as_deref() == Some(b"h2")
+/// }
+/// ```
+pub trait TlsConnection {
+    /// What the handshake agreed on.
+    fn session(&self) -> TlsSession<'_>;
+}
+
+/// What the handshake of a connection agreed on. Everything is known once the connection is open.
+///
+/// The name that a client asked for (SNI) is not here: rustls 0.23 tells it to the resolver of the
+/// server's certificates alone, on connections of the kind that is used here.
+#[derive(Clone, Copy)]
+pub struct TlsSession<'a>(&'a Shared);
+
+impl TlsSession<'_> {
+    /// The application protocol that was agreed on (ALPN), if one was.
+    pub fn alpn_protocol(&self) -> Option<Vec<u8>> {
+        self.look(|common| common.alpn_protocol().map(<[u8]>::to_vec))
+    }
+
+    /// The version of TLS.
+    pub fn protocol_version(&self) -> Option<ProtocolVersion> {
+        self.look(|common| common.protocol_version())
+    }
+
+    /// The cipher suite.
+    pub fn cipher_suite(&self) -> Option<SupportedCipherSuite> {
+        self.look(|common| common.negotiated_cipher_suite())
+    }
+
+    /// The peer's certificates, its own first; a server's client has none unless it was asked for one.
+    pub fn peer_certificates(&self) -> Option<Vec<CertificateDer<'static>>> {
+        self.look(|common| {
+            let certificates = common.peer_certificates()?;
+            Some(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect())
+        })
+    }
+
+    /// Whether an earlier session was resumed.
+    pub fn is_resumed(&self) -> bool {
+        self.look(|common| common.handshake_kind()) == Some(HandshakeKind::Resumed)
+    }
+
+    /// Borrows the session for this call alone: the halves need it with each read and write.
+    fn look<T>(&self, look: impl FnOnce(&CommonState) -> T) -> T {
+        look(self.0.session.borrow().connection().common())
+    }
+}
+
+impl fmt::Debug for TlsSession<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSession")
+            .field("protocol_version", &self.protocol_version())
+            .field("is_resumed", &self.is_resumed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<H> TlsConnection for TlsReadHalf<H> {
+    fn session(&self) -> TlsSession<'_> {
+        TlsSession(self.shared())
+    }
+}
+
+impl TlsConnection for TlsWriteHalf {
+    fn session(&self) -> TlsSession<'_> {
+        TlsSession(self.shared())
+    }
+}
+
+impl<H> TlsConnection for Duplex<TlsReadHalf<H>, TlsWriteHalf> {
+    fn session(&self) -> TlsSession<'_> {
+        self.get_ref().1.session()
+    }
+}
