@@ -98,11 +98,12 @@ impl Tcp for Compio {
     type TcpListener = CompioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<CompioListener> {
-        listener::listen(bound)
+        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
     }
 
     async fn connect(options: ConnectOptions) -> io::Result<CompioStream> {
-        stream::connect(options).await
+        let connected = stream::connect(options.clone()).await;
+        connected.map_err(|error| os::connect::failed(&options, error))
     }
 
     os::runtime_functions!(Tcp);

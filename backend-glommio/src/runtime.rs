@@ -118,11 +118,12 @@ impl Tcp for Glommio {
     type TcpListener = GlommioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<GlommioListener> {
-        listener::listen(bound)
+        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
     }
 
     async fn connect(options: ConnectOptions) -> io::Result<GlommioStream> {
-        stream::connect(options).await
+        let connected = stream::connect(options.clone()).await;
+        connected.map_err(|error| os::connect::failed(&options, error))
     }
 
     os::runtime_functions!(Tcp);

@@ -116,11 +116,12 @@ impl Tcp for Monoio {
     type TcpListener = MonoioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<MonoioListener> {
-        listener::listen(bound)
+        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
     }
 
     async fn connect(options: ConnectOptions) -> io::Result<MonoioStream> {
-        stream::connect(options).await
+        let connected = stream::connect(options.clone()).await;
+        connected.map_err(|error| os::connect::failed(&options, error))
     }
 
     os::runtime_functions!(Tcp);

@@ -85,11 +85,12 @@ impl Tcp for TokioUring {
     type TcpListener = TokioUringListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<TokioUringListener> {
-        listener::listen(bound)
+        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
     }
 
     async fn connect(options: ConnectOptions) -> io::Result<TokioUringStream> {
-        stream::connect(options).await
+        let connected = stream::connect(options.clone()).await;
+        connected.map_err(|error| os::connect::failed(&options, error))
     }
 
     os::runtime_functions!(Tcp);

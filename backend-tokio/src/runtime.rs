@@ -66,11 +66,12 @@ impl Tcp for Tokio {
     type TcpListener = TokioListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<TokioListener> {
-        listener::listen(bound)
+        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
     }
 
     async fn connect(options: ConnectOptions) -> io::Result<TokioStream> {
-        stream::connect(options).await
+        let connected = stream::connect(options.clone()).await;
+        connected.map_err(|error| os::connect::failed(&options, error))
     }
 
     os::runtime_functions!(Tcp);

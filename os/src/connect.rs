@@ -44,9 +44,15 @@ pub fn timed_out(options: &ConnectOptions) -> io::Error {
     failed(options, io::ErrorKind::TimedOut.into())
 }
 
-/// What to return when the kernel has said why.
+/// What to return when the kernel, or the runtime, has said why: an error with an [`AddrError`] inside.
+/// One that has it already stays as it is.
 pub fn failed(options: &ConnectOptions, error: io::Error) -> io::Error {
-    AddrError::new("connect to", options.addr, error).into()
+    name_address("connect to", options.addr, error)
+}
+
+pub(crate) fn name_address(action: &'static str, addr: SocketAddr, error: io::Error) -> io::Error {
+    let has_address = error.get_ref().is_some_and(|inner| inner.is::<AddrError>());
+    if has_address { error } else { AddrError::new(action, addr, error).into() }
 }
 
 /// Our end's address.

@@ -110,6 +110,12 @@ pub fn listen(bound: &BoundAddr) -> io::Result<OwnedFd> {
     listen().map_err(|error| AddrError::new("listen on", options.addr, error).into())
 }
 
+/// What to return when the runtime cannot register the socket of [`listen`]: an error with an
+/// [`AddrError`] inside. One that has it already stays as it is.
+pub fn failed(bound: &BoundAddr, error: io::Error) -> io::Error {
+    crate::connect::name_address("listen on", bound.local_addr(), error)
+}
+
 /// Takes the next client from the accept queue; its socket does not block.
 ///
 /// # Errors

@@ -67,9 +67,14 @@ pub trait OwnedRead {
     ///
     /// # Implementer notes
     /// Set the length before you return, and only on success. Ask the kernel for no more than
-    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX): its length fields are 32 bits wide. Where
-    /// the runtime does not ration a task that is always ready (tokio does), yield after some
-    /// hundred operations in a row that did not wait; the same goes for pooled reads and for writes.
+    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX): its length fields are 32 bits wide.
+    ///
+    /// Ration what need not wait by [`coop`](crate::coop), in reads, pooled reads and writes alike: take
+    /// each operation's cost from the budget with [`consume_transfer`](crate::coop::consume_transfer),
+    /// which the transfers of `owned-io-os` do, and begin each operation by yielding while
+    /// [`has_budget`](crate::coop::has_budget) is false. The budget is that of the running poll of a
+    /// task, whichever streams the task uses. Yield in a way that has the runtime poll I/O, and call
+    /// [`handle_yield`](crate::coop::handle_yield).
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B>;
 
     /// Reads into a buffer of `pool`, taken as late as serves the runtime best.

@@ -147,18 +147,23 @@ pub trait Executor: Sized + 'static {
     /// Runs `future` on this thread, with the tasks it spawns, until it is done.
     ///
     /// Tasks that still run then are dropped with what they hold, and their connections closed,
-    /// before this returns; their handles say [`JoinError::Ended`](crate::JoinError::Ended).
+    /// before this returns; their handles say [`JoinError::Ended`](crate::JoinError::Ended). They are
+    /// dropped within the runtime, so what they hold may call it. This returns soon after, even beside
+    /// a task that is always ready.
     ///
     /// # Errors
-    /// When the runtime cannot be set up: then nothing of `future` has run. Where io_uring is not
-    /// to be had, the error names the cause and the way out.
+    /// When the runtime cannot be set up: io_uring is refused, no descriptor is free, too little memory
+    /// may be locked. Then nothing of `future` has run. It is never a panic, not even the first time in
+    /// a process, when a reactor that all threads share is set up. A runtime that needs nothing of what
+    /// is missing runs `future`. Where io_uring is missing, the error names the cause and the way out.
     ///
     /// # Panics
     /// When `future` panics, with its panic; and when called within itself.
     ///
     /// # Implementer notes
     /// The body is [`run_main`](crate::backend::run_main), polled within the runtime, on every
-    /// backend. See to it that a nested call panics, if the runtime does not.
+    /// backend. Its documentation says what comes after it. Make a nested call panic, if the runtime
+    /// does not.
     fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output>;
 
     /// Starts a task on this thread and returns at once. The task goes on when the handle is
@@ -252,7 +257,8 @@ pub trait Tcp: Sized + 'static {
     /// Safe: the attempt is given up and its socket closed.
     ///
     /// # Implementer notes
-    /// The time is the backend's to watch. Put an `AddrError` into every error: `owned-io-os` has
-    /// functions for it.
+    /// The time is the backend's to watch. Every error has an `AddrError` inside, those of the
+    /// runtime's own too, when it registers the socket or waits for it:
+    /// `owned_io_os::connect::failed` and `owned_io_os::listen::failed` put it around what has none.
     async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream>;
 }

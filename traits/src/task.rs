@@ -43,9 +43,12 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// those that wait, with their connections; others resume them in the next `block_on`, or drop them
 /// when waking is no longer possible.
 ///
-/// Call it inside the runtime, as the body of [`Executor::block_on`], and let the runtime have a
-/// turn or two afterwards: each task is woken once more, to find that it is done, and what it left
-/// in the kernel can end. Then resume the panic, if there was one.
+/// Call it inside the runtime, as the body of [`Executor::block_on`]. Where the runtime leaks tasks, or
+/// leaves their operations in the kernel, let it run twice more afterwards: two sleeps of zero do that,
+/// where a sleep of zero polls I/O. In the first, each task is woken once more and finds that it is
+/// done; in the second, the kernel lets go of what the tasks polled. Do not run until no task is ready:
+/// one that was given to [`spawn_detached`](Executor::spawn_detached) directly is not ended here, and may
+/// be ready for ever. Then resume the panic, if there was one.
 ///
 /// # Errors
 /// [`Panicked`] when `future` did.
@@ -57,6 +60,13 @@ pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
         future.as_mut().poll(cx)
     })
     .await
+}
+
+/// Forgets the tasks of this thread's runtime, so that [`run_main`] does not end them: for a canary.
+#[cfg(feature = "conformance")]
+pub(crate) fn forget_tasks() {
+    let tasks = RUNNING.with_borrow_mut(|running| take(&mut running.tasks));
+    drop(tasks); // the runtime has them too
 }
 
 /// Starts `future` as a task of `R` whose panic stays its own.

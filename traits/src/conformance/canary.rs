@@ -15,13 +15,14 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::prove::prove;
+use super::support;
 use super::support::SOON;
-use super::{prove, support};
 use crate::backend::{Duplex, Endpoint, TcpEndpoint};
 use crate::{
     BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, IoBuf, IoBufExt, IoBufMut,
     IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Random,
-    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, coop, forward_runtime,
+    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, coop, forward_runtime, task,
 };
 
 /// Which sentence a canary breaks.
@@ -75,6 +76,10 @@ pub enum Defect {
     HoardsClients,
     /// Tasks are forgotten after they were first polled.
     ForgetsTasks,
+    /// Tasks that still run are dropped after the runtime has ended.
+    EndsTasksLate,
+    /// At its end the runtime goes on until no task is ready.
+    DrainsToTheEnd,
     /// A blocking closure starts when it is first waited for.
     BlocksWhenPolled,
     /// Sleeps end early.
@@ -156,6 +161,12 @@ macro_rules! canaries {
             repeats_random: RepeatsRandom => time::random_bytes_differ,
             names_no_address: NamesNoAddress => net::connect_refused_names_the_address,
         }
+        $crate::__canaries! {
+            functions { $runtime, $config }
+            ends_tasks_late: EndsTasksLate => runtime::block_on_ends_its_tasks_within_the_runtime,
+            drains_to_the_end:
+                DrainsToTheEnd => runtime::block_on_returns_beside_a_task_that_is_always_ready,
+        }
     };
 }
 
@@ -163,6 +174,19 @@ macro_rules! canaries {
 #[macro_export]
 macro_rules! __canaries {
     ({ $runtime:ty, $config:expr } $($test:ident: $defect:ident => $module:ident::$case:ident,)*) => {$(
+        $crate::__canaries!(@ $runtime, $config, $test, $defect, $module, config,
+            canary::run::<Broken, _>(config, $module::$case::<Broken>()),
+            canary::run::<Sound, _>(config, $module::$case::<Sound>()));
+    )*};
+    (functions { $runtime:ty, $config:expr }
+        $($test:ident: $defect:ident => $module:ident::$case:ident,)*
+    ) => {$(
+        $crate::__canaries!(@ $runtime, $config, $test, $defect, $module, config,
+            $module::$case::<Broken>(config), $module::$case::<Sound>(config));
+    )*};
+    (@ $runtime:ty, $config:expr, $test:ident, $defect:ident, $module:ident, $given:ident,
+        $broken:expr, $sound:expr
+    ) => {
         #[test]
         fn $test() {
             use $crate::conformance::{$module, canary};
@@ -174,11 +198,11 @@ macro_rules! __canaries {
             type Sound = canary::Canary<$runtime, canary::Sound>;
             canary::check_canary::<$runtime, This>(
                 &$config,
-                |config| canary::run::<Broken, _>(config, $module::$case::<Broken>()),
-                |config| canary::run::<Sound, _>(config, $module::$case::<Sound>()),
+                |$given| $broken,
+                |$given| $sound,
             );
         }
-    )*};
+    };
 }
 
 /// A type that stands for a [`Defect`].
@@ -230,11 +254,16 @@ pub struct CanaryListener<R: Runtime, D> {
     defect: PhantomData<D>,
 }
 
+type Task = Rc<RefCell<std::pin::Pin<Box<dyn Future<Output = ()>>>>>;
+
 type CanaryStream<R, D> = Duplex<CanaryRead<R, D>, CanaryWrite<R, D>>;
 
 thread_local! {
     /// Dropped with the thread, which is the case's own: after its runtime has ended.
     static LEAKED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+    /// The tasks of a canary that keeps them until its runtime has ended, and how often they were polled.
+    static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) };
+    static POLLS: Cell<u32> = const { Cell::new(0) };
 }
 
 fn stream<R: Runtime, D: Broken>(whole: Whole<R>) -> io::Result<CanaryStream<R, D>> {
@@ -460,7 +489,29 @@ impl<R: Runtime, D: Broken> Random for Canary<R, D> {
 }
 
 impl<R: Runtime, D: Broken> Executor for Canary<R, D> {
-    forward_runtime!(Executor::{NAME, Config, tuned, block_on} => R);
+    forward_runtime!(Executor::{NAME, Config, tuned} => R);
+
+    fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output> {
+        let future = async {
+            let output = future.await;
+            match D::DEFECT {
+                // As a `block_on` without `run_main`, whose runtime drops its tasks when it is dropped.
+                Defect::EndsTasksLate => task::forget_tasks(),
+                Defect::DrainsToTheEnd => {
+                    let mut polls = u32::MAX;
+                    while std::mem::replace(&mut polls, POLLS.get()) != POLLS.get() {
+                        R::sleep(Duration::ZERO).await;
+                        R::sleep(Duration::ZERO).await;
+                    }
+                }
+                _ => {}
+            }
+            output
+        };
+        let output = R::block_on(config, future);
+        drop(TASKS.take());
+        output
+    }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
         if D::DEFECT == Defect::ForgetsTasks {
@@ -469,6 +520,14 @@ impl<R: Runtime, D: Broken> Executor for Canary<R, D> {
                 let _ = std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx)))
                     .await;
             });
+        }
+        if matches!(D::DEFECT, Defect::EndsTasksLate | Defect::DrainsToTheEnd) {
+            let future: Task = Rc::new(RefCell::new(Box::pin(future)));
+            TASKS.with_borrow_mut(|tasks| tasks.push(Rc::clone(&future)));
+            return R::spawn_detached(std::future::poll_fn(move |cx| {
+                POLLS.set(POLLS.get().wrapping_add(1));
+                future.borrow_mut().as_mut().poll(cx)
+            }));
         }
         R::spawn_detached(future);
     }

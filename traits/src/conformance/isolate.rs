@@ -23,6 +23,9 @@ const TEST: &str = "OWNED_IO_TEST";
 /// What a line to the parent begins with, because the harness writes to the same pipe.
 const LINE: &str = "@";
 
+/// What the line begins with that says why a case failed.
+const WHY: &str = "@why: ";
+
 /// More than a case may take: by then its process has ended itself.
 const PROCESS_TAKES_MAX: Duration = Duration::from_secs(180);
 
@@ -63,7 +66,13 @@ pub(super) fn run_elsewhere<R: Runtime>(case: &str, module: &str, config: &R::Co
         thread.join().expect("no panic").unwrap_or_default()
     };
     let (stdout, stderr) = (output(stdout), output(stderr));
-    assert!(status.success(), "{case}: its process ended with {status}\n{stdout}{stderr}");
+    if !status.success() {
+        let why = stdout.lines().find_map(|line| line.split_once(WHY));
+        let why = why.map_or("its process ended without saying why", |(_, why)| why);
+        panic!(
+            "{why}\n{case}: its process ended with {status}, and this output:\n{stdout}{stderr}"
+        );
+    }
     assert!(stdout.contains("1 passed"), "{case}: its process ran no test\n{stdout}{stderr}");
     true
 }
@@ -143,6 +152,11 @@ impl Peer {
         self.tell(command);
         self.hear::<R>(super::CASE_TAKES_MAX / 2).await
     }
+}
+
+/// Says why the case failed, on one line, to the process that started this one.
+pub(super) fn say_why(why: &str) {
+    println!("{WHY}{}", why.lines().map(str::trim).collect::<Vec<_>>().join("; "));
 }
 
 /// Says a line to the process that started this one.

@@ -40,6 +40,9 @@
 //! }
 //! ```
 //!
+//! Where a runtime keeps a sentence most of the time, write `sometimes` before the parenthesis: then the
+//! case may also pass, and what happens instead is asserted when it fails.
+//!
 //! Cases of the module [`os`] are about the operating system: each runs in a process of its own,
 //! with its peers in another, both made by running the test binary again. A backend without kernel
 //! sockets leaves them out with `portable` as the macro's first word.
@@ -62,18 +65,11 @@ pub mod worker;
 
 mod isolate;
 mod peer;
+mod prove;
 mod support;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
-
 use crate::Runtime;
-
-/// How long a case may take, before it counts as hung. Most take milliseconds; the longest moves a
-/// gibibyte in an unoptimised build on a busy machine.
-const CASE_TAKES_MAX: Duration = Duration::from_secs(120);
+use prove::{CASE_TAKES_MAX, prove};
 
 /// One sentence of the contract, to be proved on `R`.
 pub struct Case<R: Runtime> {
@@ -116,6 +112,8 @@ pub struct Deviation<R: Runtime> {
     pub reason: &'static str,
     /// Asserts what happens instead; panics if it does not.
     pub instead: fn(&R::Config),
+    /// Whether the sentence is kept now and then. If not, the case must fail.
+    pub is_intermittent: bool,
 }
 
 /// Proves one case, or that it deviates as declared. What the tests of [`conformance!`] call.
@@ -143,16 +141,29 @@ pub fn check<R: Runtime>(
     match deviations.iter().find(|deviation| deviation.case == case.name) {
         None => {
             if let Err(why) = prove_case() {
-                panic!("{} does not keep {}: {why}", R::NAME, case.name);
+                fail(case.isolated, &format!("{} does not keep {}: {why}", R::NAME, case.name));
             }
         }
-        Some(Deviation { case: name, reason, instead }) => {
-            assert!(prove_case().is_err(), "{name} is kept: remove the deviation ({reason})");
+        Some(Deviation { case: name, reason, instead, is_intermittent }) => {
+            if prove_case().is_ok() {
+                assert!(is_intermittent, "{name} is kept: remove the deviation ({reason})");
+                return;
+            }
             if let Err(why) = prove(config, *instead) {
-                panic!("{name}: {} does not even do what it does instead: {why}", R::NAME);
+                fail(
+                    case.isolated,
+                    &format!("{name}: {} deviates, and not as declared: {why}", R::NAME),
+                );
             }
         }
     }
+}
+
+fn fail(is_isolated: bool, why: &str) -> ! {
+    if is_isolated {
+        isolate::say_why(why);
+    }
+    panic!("{why}");
 }
 
 /// Panics unless each deviation names a case and a reason.
@@ -162,30 +173,6 @@ pub fn check_deviations<R: Runtime>(deviations: &[Deviation<R>]) {
         assert!(cases.iter().any(|known| known.name == *case), "there is no case {case}");
         assert!(!reason.is_empty(), "the deviation of {case} has no reason");
     }
-}
-
-/// Runs `prove` on a thread of its own, so that a hang is a failure too.
-///
-/// # Errors
-/// Why it failed. After a hang the thread is left behind.
-pub(crate) fn prove<C: Clone + Send + 'static>(
-    config: &C,
-    prove: impl FnOnce(&C) + Send + 'static,
-) -> Result<(), String> {
-    let config = config.clone();
-    let (done, outcome) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        let panicked = catch_unwind(AssertUnwindSafe(|| prove(&config)));
-        // Nobody listens any more after a hang.
-        let _ = done
-            .send(panicked.map_err(|payload| crate::Panicked::new(payload).message().to_owned()));
-    });
-    let outcome = outcome.recv_timeout(CASE_TAKES_MAX);
-    let outcome = outcome.unwrap_or_else(|_| Err(format!("not done in {CASE_TAKES_MAX:?}")));
-    if outcome.is_ok() {
-        thread.join().map_err(|_| "the thread panicked after the case was done".to_owned())?;
-    }
-    outcome
 }
 
 /// The suite.
@@ -232,6 +219,7 @@ macro_rules! __conformance_cases {
                 keepalive_is_set_at_both_ends
                 an_aborted_connection_leaves_nothing_behind
                 connect_tells_of_exhaustion
+                connect_and_listen_name_the_address_whatever_fails
                 a_dropped_connect_closes_its_socket
                 connections_leave_no_descriptor_behind
                 block_on_leaves_no_descriptor_behind
@@ -367,6 +355,8 @@ macro_rules! __conformance_cases {
                 block_on_refuses_to_nest
                 block_on_ends_the_tasks_that_still_run
                 block_on_ends_its_own_tasks_only
+                block_on_ends_its_tasks_within_the_runtime
+                block_on_returns_beside_a_task_that_is_always_ready
                 block_on_tells_the_handles_that_it_has_ended
             }
             future time {
@@ -422,13 +412,17 @@ macro_rules! __conformance_table {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {
+    (@ is_intermittent) => { false };
+    (@ is_intermittent sometimes) => { true };
     (
         {
             runtime: $runtime:ty,
             config: $config:expr
             $(, io_uring: $io_uring:expr)?
             $(, dropped_read: $dropped_read:ident)?
-            $(, deviations: { $($case:literal => ($reason:expr, $instead:expr $(,)?)),* $(,)? })?
+            $(, deviations: {
+                $($case:literal => $($often:ident)? ($reason:expr, $instead:expr $(,)?)),* $(,)?
+            })?
             $(,)?
         }
         $($kind:ident $module:ident { $($test:ident $(($given:ident))?)* })*
@@ -446,6 +440,7 @@ macro_rules! __conformance_tests {
                 case: $case,
                 reason: $reason,
                 instead: $instead,
+                is_intermittent: $crate::__conformance_tests!(@ is_intermittent $($often)?),
             }),*)?]
         }
 

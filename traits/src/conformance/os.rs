@@ -24,8 +24,8 @@ use super::support::{
     A_WHILE, SOON, connect, echo, fill, listener, loopback, pair, run, soon, within,
 };
 use crate::{
-    BufResult, ByteStream, ConnectOptions, IoVec, Keepalive, OwnedRead, OwnedWrite, OwnedWriteExt,
-    Pool, PoolConfig, Runtime, TcpListener, TcpStream, WorkersConfig, is_exhaustion,
+    AddrError, BufResult, ByteStream, ConnectOptions, IoVec, Keepalive, OwnedRead, OwnedWrite,
+    OwnedWriteExt, Pool, PoolConfig, Runtime, TcpListener, TcpStream, WorkersConfig, is_exhaustion,
 };
 
 /// Ten thousand connections are open at once, each is served, and together they hold at most
@@ -360,6 +360,28 @@ pub fn connect_tells_of_exhaustion<R: Runtime>(config: &R::Config) {
     });
 }
 
+/// "Every error has an `AddrError` inside, those of the runtime's own too": where the runtime's epoll takes
+/// no more descriptors, if it has one.
+pub fn connect_and_listen_name_the_address_whatever_fails<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (_listener, addr) = listener::<R>(loopback());
+        let bound = R::bind(loopback()).expect("a free port");
+        // Filters are a thread's own, and for good.
+        refuse(libc::SYS_epoll_ctl, libc::ENOSPC, Some((1, libc::EPOLL_CTL_ADD as u64)));
+        let connected = R::connect(ConnectOptions::new(addr)).await.map(drop);
+        let listened = R::listen(&bound).map(drop);
+        for (outcome, addr) in [(connected, addr), (listened, bound.local_addr())] {
+            let Err(error) = outcome else { continue };
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AddrError>());
+            assert_eq!(
+                inner.map(AddrError::addr),
+                Some(addr),
+                "expected an `AddrError` with the address inside of the error; seen: {error:?}"
+            );
+        }
+    });
+}
+
 /// "Safe: the attempt is given up and its socket closed."
 pub fn a_dropped_connect_closes_its_socket<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
@@ -464,6 +486,22 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
         let (config, ran) = (config.clone(), Arc::clone(&ran));
         move || R::block_on(config, async move { ran.store(true, Ordering::SeqCst) })
     };
+    // First, so that a reactor that all threads share is set up without a descriptor, too.
+    limit_descriptors(0);
+    let without_descriptors = std::panic::catch_unwind(std::panic::AssertUnwindSafe(block_on()));
+    raise_descriptor_limit(0);
+    let outcome = without_descriptors.unwrap_or_else(|payload| {
+        let why = crate::Panicked::new(payload);
+        panic!("expected an error of `block_on` where no descriptor is free; seen: it {why}")
+    });
+    let has_run = ran.swap(false, Ordering::SeqCst);
+    assert_eq!(
+        outcome.is_ok(),
+        has_run,
+        "expected an error, or the future to run, where no descriptor is free; seen: {outcome:?}, and \
+         that it ran is {has_run}"
+    );
+
     let without_ring = block_on();
     // Filters are a thread's own, and for good.
     let without_ring = std::thread::spawn(move || {
@@ -471,14 +509,14 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
         without_ring()
     });
     let without_ring = without_ring.join().expect("no panic, whatever the kernel says");
-    assert_eq!(without_ring.is_ok(), ran.swap(false, Ordering::SeqCst));
-    assert_eq!(without_ring.is_ok(), !declared.io_uring);
-
-    limit_descriptors(0);
-    let without_descriptors = block_on()();
-    raise_descriptor_limit(0);
-    assert!(without_descriptors.is_err(), "a runtime without a descriptor");
-    assert!(!ran.load(Ordering::SeqCst));
+    let has_run = ran.load(Ordering::SeqCst);
+    assert_eq!(
+        (without_ring.is_ok(), has_run),
+        (!declared.io_uring, !declared.io_uring),
+        "where io_uring is refused: whether `block_on` succeeded, and whether its future ran; declared \
+         is `io_uring: {}`, seen: {without_ring:?}",
+        declared.io_uring
+    );
 }
 
 /// "Where io_uring is not to be had, the error names the cause and the way out": refused by a
@@ -659,10 +697,24 @@ fn cpu_time() -> Duration {
 
 /// Makes io_uring_setup(2) fail on this thread from now on.
 fn refuse_io_uring(errno: i32) {
-    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+    refuse(libc::SYS_io_uring_setup, errno, None);
+}
+
+/// Makes a system call fail on this thread from now on: always, or if this argument, by its number, has
+/// this value.
+fn refuse(syscall: i64, errno: i32, argument: Option<(u8, u64)>) {
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+        SeccompRule, apply_filter,
+    };
     let refused = SeccompAction::Errno(errno.cast_unsigned());
     let arch = std::env::consts::ARCH.try_into().expect("an architecture that seccomp knows");
-    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let rule = argument.map(|(number, value)| {
+        let is_value =
+            SeccompCondition::new(number, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
+        SeccompRule::new(vec![is_value.expect("an argument")]).expect("a condition")
+    });
+    let rules = [(syscall, rule.into_iter().collect())].into();
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
     let program: BpfProgram = filter.expect("a valid filter").try_into().expect("a small filter");
     apply_filter(&program).expect("seccomp");

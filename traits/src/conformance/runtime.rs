@@ -1,9 +1,11 @@
 //! Cases about starting and ending a runtime.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use super::support::{A_WHILE, pair};
 use crate::{JoinError, OwnedRead, Panicked, Runtime};
@@ -81,6 +83,67 @@ pub fn block_on_ends_its_own_tasks_only<R: Runtime>(config: &R::Config) {
     })
     .unwrap();
     assert_eq!(ended.get(), 3);
+}
+
+/// "They are dropped within the runtime, so what they hold may call it."
+pub fn block_on_ends_its_tasks_within_the_runtime<R: Runtime>(config: &R::Config) {
+    let ended = Rc::new(Cell::new(false));
+    R::block_on(config.clone(), async {
+        let held = on_drop({
+            let ended = Rc::clone(&ended);
+            move || {
+                let now = R::now();
+                drop(R::spawn(async move { R::now() - now }));
+                ended.set(true);
+            }
+        });
+        drop(R::spawn(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        }));
+        R::sleep(A_WHILE).await;
+    })
+    .unwrap();
+    assert!(
+        ended.get(),
+        "expected what a task holds to be dropped where it can spawn; seen: that panicked, or it was \
+         not dropped (is `run_main` the body of `block_on`?)"
+    );
+}
+
+/// "This returns soon after, even beside a task that is always ready."
+pub fn block_on_returns_beside_a_task_that_is_always_ready<R: Runtime>(config: &R::Config) {
+    assert!(
+        block_on_returns_before_a_task_gives_up::<R>(config),
+        "expected `block_on` to return beside a task that is always ready; seen: it waited until the \
+         task gave up (does it run until no task is ready?)"
+    );
+}
+
+/// Whether `block_on` returns before a task gives up that wakes itself whenever it is polled, and that
+/// [`run_main`](crate::backend::run_main) does not know of: for the declaration of a deviation.
+pub fn block_on_returns_before_a_task_gives_up<R: Runtime>(config: &R::Config) -> bool {
+    /// What gives up first: some milliseconds are enough where the end takes a bounded number of polls,
+    /// but for a runtime that preempts by a timer.
+    const POLLS_MAX: u32 = 20_000_000;
+    const LASTS: Duration = Duration::from_secs(2);
+    let has_given_up = Rc::new(Cell::new(false));
+    R::block_on(config.clone(), async {
+        let has_given_up = Rc::clone(&has_given_up);
+        let (mut polls, started) = (0, Instant::now());
+        // The main future is done before this is polled, which may then be all that is polled.
+        R::spawn_detached(poll_fn(move |cx| {
+            polls += 1;
+            if polls == POLLS_MAX || (polls % 1024 == 0 && started.elapsed() >= LASTS) {
+                has_given_up.set(true);
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+    })
+    .unwrap();
+    !has_given_up.get()
 }
 
 fn on_drop(f: impl FnMut()) -> impl Drop {

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::prove::waits_for;
 use crate::{
     BufResult, ByteStream, ConnectOptions, IoBuf, ListenOptions, OwnedRead, OwnedWrite, Runtime,
     TcpListener, beside,
@@ -26,7 +27,13 @@ pub(super) const fn scaled(bytes: usize) -> usize {
 
 /// Runs a case.
 pub(super) fn run<R: Runtime, F: Future>(config: &R::Config, case: F) -> F::Output {
-    R::block_on(config.clone(), case).expect("the runtime starts")
+    waits_for("the case's future");
+    let case = async {
+        let output = case.await;
+        waits_for("the end of `block_on`, whose future is done");
+        output
+    };
+    R::block_on(config.clone(), case).expect("expected the runtime to start")
 }
 
 /// Any free port.
@@ -77,7 +84,10 @@ pub(super) async fn reset_stream<R: Runtime>() -> R::TcpStream {
 
 /// The output of `future`, which must come soon.
 pub(super) async fn soon<R: Runtime, F: Future>(what: &str, future: F) -> F::Output {
-    within::<R, F>(SOON, future).await.unwrap_or_else(|| panic!("{what}: not in {SOON:?}"))
+    waits_for(what);
+    let output = within::<R, F>(SOON, future).await;
+    output
+        .unwrap_or_else(|| panic!("expected {what} within {SOON:?}; seen: it is still waited for"))
 }
 
 /// The output of `future`, if it comes within `limit`. Drops it if not.
