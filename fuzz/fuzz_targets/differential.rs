@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
-use owned_io_websocket::{Config, Decoded, Engine, ProtocolError, Event, Violation};
+use owned_io_websocket::engine::{Decoded, Engine, Event};
+use owned_io_websocket::{Config, ProtocolError, Violation};
 use tungstenite::Message;
 use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
 

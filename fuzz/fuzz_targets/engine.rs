@@ -4,7 +4,8 @@
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
-use owned_io_websocket::{Config, Decoded, Engine, ProtocolError, Event, Kind, Part, State};
+use owned_io_websocket::engine::{Decoded, Engine, Event, State};
+use owned_io_websocket::{Config, ProtocolError, Kind, Part};
 
 #[derive(Debug, PartialEq)]
 enum Got {

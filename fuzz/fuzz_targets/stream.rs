@@ -10,7 +10,8 @@ use owned_io::{Executor, MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Poo
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, Received, WebSocket, accept};
-use owned_io_websocket::{Config, Decoded, Engine, Event, Kind, Part};
+use owned_io_websocket::engine::{Decoded, Engine, Event};
+use owned_io_websocket::{Config, Kind, Part};
 
 /// So small that most messages are put together.
 const BUF_BYTES: usize = 200;

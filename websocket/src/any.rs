@@ -5,8 +5,9 @@ use std::future::Future;
 use bytes::Bytes;
 use owned_io::OwnedRead;
 
+use crate::engine::Piece;
 use crate::stream::{Error, Incoming, Message, Outgoing, Received, Unsent};
-use crate::{CloseFrame, Part, Piece};
+use crate::{CloseFrame, Part};
 
 /// A half that receives, of this crate or of another that speaks the protocol: for services that are written
 /// once for both. Each method does what that of [`Incoming`] does.

@@ -6,7 +6,7 @@ mod close;
 mod config;
 #[cfg(feature = "deflate")]
 pub mod deflate;
-mod engine;
+pub mod engine;
 mod error;
 pub mod frame;
 pub mod handshake;
@@ -17,6 +17,8 @@ mod utf8;
 pub use any::{AnyIncoming, AnyOutgoing, Extent};
 pub use close::{CloseCode, CloseFrame};
 pub use config::{Config, EngineConfig, HandshakeConfig, StreamConfig, compressed_bytes_max};
-pub use engine::{Control, Decoded, Engine, Event, Piece, Receiver, Sender, State};
 pub use error::{Limit, Misuse, ProtocolError, Timeout, Violation};
 pub use message::{Kind, Part};
+pub use stream::{
+    Error, Incoming, Message, Outgoing, Pending, Received, WebSocket, accept, connect,
+};

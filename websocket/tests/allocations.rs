@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use common::{BINARY, CONTINUATION, FIN, KEY, PING, ROLES, Role, TEXT, engine, frame};
 use counting::{allocations, live_bytes, peak_bytes};
-use owned_io_websocket::{Config, Decoded, Engine, Event, Kind, Part};
+use owned_io_websocket::engine::{Decoded, Engine, Event};
+use owned_io_websocket::{Config, Kind, Part};
 
 #[test]
 fn echo_of_every_size_in_both_roles() {

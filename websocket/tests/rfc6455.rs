@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use common::{BINARY, CLOSE, CONTINUATION, FIN, Got, PING, PONG, ROLES, Reader, Role, TEXT};
 use common::{engine, frame, message};
+use owned_io_websocket::engine::{Engine, Event, State};
 use owned_io_websocket::{
-    CloseCode, CloseFrame, Config, Engine, Error, Event, Kind, Limit, Misuse, Part, State, Timeout,
-    Violation, compressed_bytes_max,
+    CloseCode, CloseFrame, Config, Error, Kind, Limit, Misuse, Part, Timeout, Violation,
+    compressed_bytes_max,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@
 //! wire a compressed message is one whose first frame has a bit set ([`Piece::compressed`]); control
 //! frames are never compressed, and any message may go as it is.
 //!
-//! [`Piece::compressed`]: crate::Piece::compressed
+//! [`Piece::compressed`]: crate::engine::Piece::compressed
 //!
 //! # Memory
 //!

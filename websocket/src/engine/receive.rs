@@ -15,7 +15,8 @@ use crate::{
 ///
 /// ```
 /// use std::time::Instant;
-/// use owned_io_websocket::{Config, Engine, Event, Kind, Part};
+/// use owned_io_websocket::engine::{Engine, Event};
+/// use owned_io_websocket::{Config, Kind, Part};
 ///
 /// let now = Instant::now();
 /// let mut client = Engine::client(Config::default(), now, |key| key.fill(7)); // use real randomness

@@ -20,7 +20,8 @@ use crate::{EngineConfig, Kind, Limit, Misuse, Part, ProtocolError};
 ///
 /// ```
 /// use std::time::Instant;
-/// use owned_io_websocket::{Config, Engine, Kind, Part};
+/// use owned_io_websocket::engine::Engine;
+/// use owned_io_websocket::{Config, Kind, Part};
 ///
 /// let now = Instant::now();
 /// let Engine { mut sender, control, .. } = Engine::server(Config::default(), now);

@@ -8,7 +8,8 @@ use std::time::Instant;
 use owned_io::backend::Half;
 
 use super::shared::{Shared, Sleep};
-use crate::{ProtocolError, State};
+use crate::ProtocolError;
+use crate::engine::State;
 
 /// The timer of a half that waits: late, rather than set anew with every message, and not looked at
 /// before it rings.

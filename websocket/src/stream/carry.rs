@@ -4,7 +4,7 @@ use owned_io::{MemoryAccount, Reservation};
 
 use super::Buffers;
 use super::assembly::{NoRoom, out_of_memory, reserve_room};
-use crate::Receiver;
+use crate::engine::Receiver;
 use crate::frame::Header;
 
 /// The bytes that one read ended with in the middle of a frame. The rest of that frame is put to them as

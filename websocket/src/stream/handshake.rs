@@ -18,11 +18,12 @@ use super::inbox::Inbox;
 use super::queue::Queue;
 use super::shared::Shared;
 use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
+use crate::engine::Engine;
 use crate::frame::Header;
 use crate::handshake::{
     HandshakeError, Key, Offer, Origins, Refusal, Request, Response, Upgrade, respond,
 };
-use crate::{Config, Engine, HandshakeConfig};
+use crate::{Config, HandshakeConfig};
 
 /// How much a client may send behind a request that is refused, and still be sure to see the answer: what
 /// comes is thrown away.

@@ -11,7 +11,8 @@ use super::compression::{Inflated, Inflation};
 use super::shared::Shared;
 use super::{Buffers, Message, Received};
 use crate::close::PeerClose;
-use crate::{CloseFrame, Decoded, Event, Kind, Piece, ProtocolError, Receiver};
+use crate::engine::{Decoded, Event, Piece, Receiver};
+use crate::{CloseFrame, Kind, ProtocolError};
 
 /// What was read and is not yet consumed, and the message that is being assembled.
 ///

@@ -8,7 +8,8 @@ use super::inbox::{Found, Inbox, Next, Room};
 use super::link::Link;
 use super::shared::Shared;
 use super::{Error, Message, Received};
-use crate::{CloseFrame, Piece};
+use crate::CloseFrame;
+use crate::engine::Piece;
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///

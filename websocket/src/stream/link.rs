@@ -12,7 +12,7 @@ use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf, coop};
 
 use super::Error;
 use super::shared::Shared;
-use crate::State;
+use crate::engine::State;
 
 /// The read half of a connection, and what has to be done while it waits.
 pub(super) struct Link<H> {

@@ -1,4 +1,4 @@
-//! WebSocket over any connection of [`owned_io`]: the [`Engine`](crate::Engine) joined to a
+//! WebSocket over any connection of [`owned_io`]: the [`Engine`](crate::engine::Engine) joined to a
 //! [`ByteStream`].
 //!
 //! A connection is opened by [`accept`] or [`connect`]. It is two halves, which can be used where they
@@ -8,8 +8,10 @@
 //! ```
 //! use owned_io::{ByteStream, Clock, MemoryBudget, Pool, PoolConfig, Random};
 //! use owned_io_websocket::handshake::Offer;
-//! use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
-//! use owned_io_websocket::{CloseCode, CloseFrame, Config};
+//! use owned_io_websocket::stream::Buffers;
+//! use owned_io_websocket::{
+//!     CloseCode, CloseFrame, Config, Error, Message, WebSocket, accept, connect,
+//! };
 //!
 //! async fn server<R: Clock>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
 //!     let WebSocket { mut incoming, mut outgoing } =

@@ -10,8 +10,9 @@ use owned_io::{IoVec, MemoryAccount, Reservation};
 use super::compression::{AT_ONCE_BYTES_MAX, Deflation, Finished};
 use super::shared::Sleep;
 use super::{Buffers, EncodedFrame, Unsent};
+use crate::engine::{Control, Sender, State};
 use crate::frame::{Header, mask};
-use crate::{Control, Limit, Part, ProtocolError, Sender, State, compressed_bytes_max};
+use crate::{Limit, Part, ProtocolError, compressed_bytes_max};
 
 /// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
 /// that is cheaper than a piece of its own in a vectored write.
@@ -542,7 +543,8 @@ mod tests {
     use owned_io::{MemoryBudget, Pool, PoolConfig};
 
     use super::*;
-    use crate::{Config, Engine, Kind};
+    use crate::engine::Engine;
+    use crate::{Config, Kind};
 
     fn queue(engine: fn(Config, Instant) -> Engine, masks: bool) -> (Queue, Control) {
         let Engine { sender, control, .. } = engine(Config::default(), Instant::now());

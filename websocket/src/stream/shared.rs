@@ -13,7 +13,8 @@ use super::alarm::Alarm;
 use super::assembly::out_of_memory;
 use super::queue::Queue;
 use super::writing::{Done, Job, Writer, write_batches};
-use crate::{CloseFrame, Control, State, Timeout};
+use crate::engine::{Control, State};
+use crate::{CloseFrame, Timeout};
 
 /// What the halves of a connection share.
 #[repr(C)] // what each message looks at lies together, in as few cache lines as it fits

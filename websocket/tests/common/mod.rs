@@ -3,7 +3,8 @@
 
 use std::time::Instant;
 
-use owned_io_websocket::{CloseCode, Config, Decoded, Engine, Event, Kind, ProtocolError};
+use owned_io_websocket::engine::{Decoded, Engine, Event};
+use owned_io_websocket::{CloseCode, Config, Kind, ProtocolError};
 
 /// The opcodes of RFC 6455 section 5.2, and the bit that makes a frame the last of its message.
 pub(crate) const CONTINUATION: u8 = 0x0;

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use owned_io_comparisons_codec::{Connection, Tally, Wire};
-use owned_io_websocket::{Config, Engine, Kind, Part};
+use owned_io_websocket::engine::Engine;
+use owned_io_websocket::{Config, Kind, Part};
 
 pub(crate) fn owned_io(len: usize, messages: usize) -> impl FnMut() -> usize {
     let mut config = Config::default();
