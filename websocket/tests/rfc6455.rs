@@ -8,7 +8,7 @@ use common::{BINARY, CLOSE, CONTINUATION, FIN, Got, PING, PONG, ROLES, Reader, R
 use common::{engine, frame, message};
 use owned_io_websocket::engine::{Engine, Event, State};
 use owned_io_websocket::{
-    CloseCode, CloseFrame, Config, Error, Kind, Limit, Misuse, Part, Timeout, Violation,
+    CloseCode, CloseFrame, Config, Kind, Limit, Misuse, Part, ProtocolError, Timeout, Violation,
     compressed_bytes_max,
 };
 
@@ -81,7 +81,12 @@ fn every_violation_has_its_error_and_its_code() {
     for role in ROLES {
         for (frames, violation, code) in cases {
             let wire = frames.iter().map(|(first, payload)| frame(role, *first, payload));
-            fails_with(role, &wire.collect::<Vec<_>>().concat(), Error::Peer(*violation), *code);
+            fails_with(
+                role,
+                &wire.collect::<Vec<_>>().concat(),
+                ProtocolError::Peer(*violation),
+                *code,
+            );
         }
         let (peer_of_other, violation) = match role {
             Role::Server => (Role::Client, V::NotMasked),
@@ -89,21 +94,21 @@ fn every_violation_has_its_error_and_its_code() {
         };
         for first in [FIN | TEXT, BINARY, FIN | PING, FIN | CLOSE] {
             let wire = frame(peer_of_other, first, b"");
-            fails_with(role, &wire, Error::Peer(violation), PROTOCOL);
+            fails_with(role, &wire, ProtocolError::Peer(violation), PROTOCOL);
         }
         let mask_bit = frame(role, FIN, b"")[1];
         for long in [
             &[FIN | TEXT, mask_bit | 126, 0, 125][..],
             &[FIN | BINARY, mask_bit | 127, 0, 0, 0, 0, 0, 0, 255, 255],
         ] {
-            fails_with(role, long, Error::Peer(V::LengthNotMinimal), PROTOCOL);
+            fails_with(role, long, ProtocolError::Peer(V::LengthNotMinimal), PROTOCOL);
         }
     }
 }
 
 /// Feeds `wire` as a whole and byte by byte: both fail, stay failed, and send the code alone.
 #[track_caller]
-fn fails_with(role: Role, wire: &[u8], error: Error, code: CloseCode) {
+fn fails_with(role: Role, wire: &[u8], error: ProtocolError, code: CloseCode) {
     for size in [wire.len(), 1] {
         let mut reader = Reader::new(role, small());
         let result = wire.chunks(size).try_for_each(|chunk| reader.feed(chunk));
@@ -116,7 +121,7 @@ fn fails_with(role: Role, wire: &[u8], error: Error, code: CloseCode) {
         );
         let refused =
             engine.sender.encode(&engine.control, Part::Whole(Kind::Text), b"", &mut Vec::new());
-        assert_eq!(refused, Err(Error::Misuse(Misuse::SentAfterClose)));
+        assert_eq!(refused, Err(ProtocolError::Misuse(Misuse::SentAfterClose)));
         let sent = sent(&mut engine);
         assert_eq!(sent.last(), Some(&Got::Close(Some(code), String::new())));
         assert_eq!(
@@ -167,7 +172,7 @@ fn limits_hold_before_anything_is_received() {
         header
     };
     for got in [1 << 16, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX] {
-        let error = Error::Limit { limit: Limit::Frame, max: 1000, got };
+        let error = ProtocolError::Limit { limit: Limit::Frame, max: 1000, got };
         fails_with(Role::Server, &announce(got), error, CloseCode::TOO_LARGE);
 
         let mut unlimited = Config::default();
@@ -177,11 +182,11 @@ fn limits_hold_before_anything_is_received() {
         assert_eq!(result.is_err(), got > isize::MAX as u64);
     }
     for role in ROLES {
-        let error = Error::Limit { limit: Limit::Frame, max: 1000, got: 1001 };
+        let error = ProtocolError::Limit { limit: Limit::Frame, max: 1000, got: 1001 };
         fails_with(role, &frame(role, FIN | TEXT, &[b'a'; 1001]), error, CloseCode::TOO_LARGE);
         let fragments =
             [frame(role, TEXT, &[b'a'; 1000]), frame(role, FIN | CONTINUATION, &[b'a'; 501])];
-        let error = Error::Limit { limit: Limit::Message, max: 1500, got: 1501 };
+        let error = ProtocolError::Limit { limit: Limit::Message, max: 1500, got: 1501 };
         fails_with(role, &fragments.concat(), error, CloseCode::TOO_LARGE);
 
         let mut reader = Reader::new(role, small());
@@ -281,7 +286,7 @@ fn we_close() {
 
 #[test]
 fn the_stream_ends_without_a_close_frame() {
-    let ended = Err(Error::Peer(Violation::EndedWithoutClose));
+    let ended = Err(ProtocolError::Peer(Violation::EndedWithoutClose));
     let mut engine = engine(Role::Server, Config::default());
     assert_eq!(engine.control.handle_end(), ended);
     assert_eq!((engine.control.state(), sent(&mut engine)), (State::Closed, vec![]));
@@ -356,7 +361,7 @@ fn a_full_queue_refuses_and_goes_on() {
     let Engine { mut sender, mut receiver, control } = engine(Role::Server, config);
     let (part, mut wire) = (Part::Whole(Kind::Binary), Vec::new());
     sender.encode(&control, part, &[0; 900], &mut wire).unwrap();
-    let full = Err(Error::Limit { limit: Limit::Queue, max: 1000, got: 904 + 100 + 14 });
+    let full = Err(ProtocolError::Limit { limit: Limit::Queue, max: 1000, got: 904 + 100 + 14 });
     assert_eq!(sender.encode(&control, part, &[0; 100], &mut wire), full);
     assert_eq!(wire.len(), 904);
 
@@ -409,12 +414,12 @@ fn a_silent_peer_is_pinged_then_given_up() {
     assert_eq!(engine.control.poll_timeout(), Some(start + 80 * SECOND));
 
     assert_eq!(engine.control.handle_timeout(start + 80 * SECOND), Ok(()));
-    let dead = Err(Error::Timeout(Timeout::Pong));
+    let dead = Err(ProtocolError::Timeout(Timeout::Pong));
     assert_eq!(engine.control.handle_timeout(start + 100 * SECOND), dead);
     assert_eq!(sent(&mut engine), [Got::Close(Some(CloseCode::INTERNAL_ERROR), String::new())]);
     assert_eq!(engine.control.state(), State::Closed);
     assert_eq!(engine.control.poll_timeout(), Some(start + 105 * SECOND));
-    let late = Err(Error::Timeout(Timeout::Close));
+    let late = Err(ProtocolError::Timeout(Timeout::Close));
     assert_eq!(engine.control.handle_timeout(start + 105 * SECOND), late);
     assert_eq!(engine.control.failure(), dead.err()); // the first reason stays
 }
@@ -441,7 +446,10 @@ fn a_connection_without_messages_is_closed() {
     sender.encode(control, Part::Whole(Kind::Text), b"", &mut Vec::new()).unwrap();
     sender.handle_written(control, 2, start + 40 * SECOND); // when it goes is what counts
     assert_eq!(control.poll_timeout(), Some(start + 100 * SECOND));
-    assert_eq!(control.handle_timeout(start + 100 * SECOND), Err(Error::Timeout(Timeout::Idle)));
+    assert_eq!(
+        control.handle_timeout(start + 100 * SECOND),
+        Err(ProtocolError::Timeout(Timeout::Idle))
+    );
     let close = Got::Close(Some(CloseCode::GOING_AWAY), String::new());
     assert_eq!(sent(&mut engine), [Got::Pong(vec![]), close]);
 }
@@ -490,7 +498,7 @@ fn a_message_that_does_not_end_closes_the_connection() {
     control.handle_reading(start + 80 * SECOND);
     assert_eq!(control.poll_timeout(), due(135));
     assert_eq!(control.handle_timeout(start + 134 * SECOND), Ok(()));
-    let late = Err(Error::Timeout(Timeout::Message));
+    let late = Err(ProtocolError::Timeout(Timeout::Message));
     assert_eq!(control.handle_timeout(start + 135 * SECOND), late);
     let close = Got::Close(Some(CloseCode::POLICY), String::new());
     assert_eq!(sent(&mut engine), [Got::Pong(vec![]), close]);
@@ -504,7 +512,7 @@ fn a_peer_that_does_not_answer_a_close_is_given_up() {
     assert_eq!(engine.control.poll_timeout(), Some(start + 8 * SECOND));
     assert_eq!(engine.control.handle_timeout(start + 7 * SECOND), Ok(()));
     assert_eq!(engine.control.state(), State::Closing);
-    let late = Error::Timeout(Timeout::Close);
+    let late = ProtocolError::Timeout(Timeout::Close);
     assert_eq!(engine.control.handle_timeout(start + 8 * SECOND), Err(late));
     assert_eq!((engine.control.state(), engine.control.failure()), (State::Closed, Some(late)));
     assert_eq!(sent(&mut engine), []);
@@ -515,11 +523,11 @@ fn a_peer_that_does_not_answer_a_close_is_given_up() {
 fn a_violation_has_its_time_from_when_it_is_found() {
     let start = Instant::now();
     let Engine { mut receiver, control, .. } = Engine::server(Config::default(), start);
-    let unmasked = Error::Peer(Violation::NotMasked);
+    let unmasked = ProtocolError::Peer(Violation::NotMasked);
     assert_eq!(receiver.decode(&control, &mut [FIN | TEXT, 1, b'a']), Err(unmasked));
     assert_eq!(control.handle_timeout(start + 60 * SECOND), Ok(()));
     assert_eq!(control.poll_timeout(), Some(start + 65 * SECOND));
-    let late = Err(Error::Timeout(Timeout::Close));
+    let late = Err(ProtocolError::Timeout(Timeout::Close));
     assert_eq!(control.handle_timeout(start + 65 * SECOND), late);
 }
 
@@ -597,7 +605,7 @@ fn a_compressed_message_may_be_longer_on_the_wire() {
             let mut wire = frame(role, first, &vec![0; bytes]);
             let decoded = engine.receiver.decode(&engine.control, &mut wire);
             let (limit, max, got) = (Limit::Message, allowed as u64, bytes as u64);
-            let failure = (bytes > allowed).then_some(Error::Limit { limit, max, got });
+            let failure = (bytes > allowed).then_some(ProtocolError::Limit { limit, max, got });
             assert_eq!(decoded.err(), failure);
         }
     }
