@@ -10,7 +10,7 @@
 //! | [`message_timeout`](owned_io_websocket::StreamConfig::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
 //! | messages in pieces | as they come | put together, always: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
-//! | memory for what a frame announces | reserved as it comes, read into directly | reserved at once, in the same [budget](owned_io_websocket::stream::Buffers::new): all of it, as tungstenite takes it. It is given back when both halves are dropped, and an eviction only ends the connection |
+//! | memory for what a frame announces | reserved as it comes, read into directly | reserved at once, in the same [budget](owned_io_websocket::stream#memory): all of it, as tungstenite takes it. It is given back when both halves are dropped, and an eviction only ends the connection |
 //! | memory of an idle connection | none, where a pending read pins none | tungstenite's own buffer, as large as the bridge's is at first and as the longest frame that came afterwards; and another as large as the longest that was queued |
 //! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads from where they are | copies them twice |
 //! | compression | with feature `deflate` | none is offered or agreed to |

@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), a buffer at a time.
 /// What was queued since a flush was done is bounded by
 /// [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max); tungstenite and the bridge may each have a
-/// buffer for as much, which is reserved in the connection's [account](owned_io_websocket::stream::Buffers::new).
+/// buffer for as much, which is reserved in the connection's [account](owned_io_websocket::stream#memory).
 ///
 /// # Cancellation
 ///

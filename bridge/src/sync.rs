@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Write};
 
+use owned_io::Buffers;
 use owned_io::{IoBufMutExt, PoolBuf, Spare};
-use owned_io_websocket::stream::Buffers;
 
 use crate::Strategy;
 

@@ -60,7 +60,7 @@ impl Acceptor {
     /// # Errors
     /// [`TlsError`] inside: the peer was told, and `stream` is closed. [`TimedOut`] if it takes longer
     /// than [`handshake_timeout`](Self::handshake_timeout), [`UnexpectedEof`] if the stream ends
-    /// first, [`QuotaExceeded`] when all buffers of the pool are in use or the [memory](Buffers::new) is, and
+    /// first, [`QuotaExceeded`] when all buffers of the pool are in use or the [memory](crate#memory) is, and
     /// the stream's own.
     ///
     /// # Cancellation

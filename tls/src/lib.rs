@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod alert;
-mod buffers;
 mod error;
 mod handshake;
 mod identity;
@@ -15,7 +14,6 @@ mod shared;
 mod side;
 mod stream;
 
-pub use buffers::Buffers;
 pub use error::TlsError;
 pub use handshake::{Acceptor, Connector};
 pub use identity::{Identity, IdentityError};
@@ -23,5 +21,7 @@ pub use info::{TlsConnection, TlsSession};
 pub use session::WRITE_BYTES_MAX;
 pub use stream::{TlsReadHalf, TlsStream, TlsWriteHalf};
 
+/// What the signatures here mention.
+pub use owned_io::Buffers;
 /// What the signatures here mention.
 pub use rustls;

@@ -6,7 +6,6 @@ use std::io;
 use owned_io::{MemoryAccount, Reservation, Slice, coop};
 use rustls::Error::General;
 
-use crate::buffers::CAPACITY_MIN;
 use crate::incoming::{Incoming, copied, whole_records};
 use crate::outgoing::Outgoing;
 use crate::side::{
@@ -17,6 +16,11 @@ use crate::{Buffers, TlsError};
 /// The most bytes that one write takes: four of the largest records. More would save few system calls,
 /// and fewer bytes than a socket takes at once would cost some.
 pub const WRITE_BYTES_MAX: usize = 4 * RECORD_PAYLOAD_BYTES_MAX;
+
+/// The least that a buffer for a write has, in bytes: smaller ones, of alerts, are not kept.
+const CAPACITY_MIN: usize = 1024;
+/// Nor are larger ones: the records of the longest write fit.
+const CAPACITY_KEPT_MAX: usize = 96 * 1024;
 
 /// What a write takes in any case, if it has as much: it would never end otherwise.
 const WRITE_BYTES_MIN: usize = 4 * 1024;
@@ -153,7 +157,7 @@ impl Session {
 
     /// The records are written, or never will be.
     pub(crate) fn handle_written(&mut self, buf: Vec<u8>) {
-        self.buffers.give(buf);
+        self.give(buf);
         self.written_bytes = 0;
         self.settle();
     }
@@ -298,14 +302,22 @@ impl Session {
 
     /// Has room for the records of a write of `n` bytes, or of fewer: says of how many.
     fn prepare_write(&mut self, n: usize) -> Result<usize, TryReserveError> {
-        let buf = self.buffers.take();
+        let buf = self.buffers.take_initialised();
         let room = encrypted_bytes(n).max(CAPACITY_MIN);
         if self.reserve(room.max(buf.capacity())) {
             self.outgoing.prepare(buf, room)?;
             return Ok(n);
         }
-        self.buffers.give(buf);
+        self.give(buf);
         self.prepare_less(n)
+    }
+
+    /// Has a buffer serve for a later write. It keeps its length, so that its bytes need not be initialised
+    /// once more.
+    fn give(&self, buf: Vec<u8>) {
+        if (CAPACITY_MIN..=CAPACITY_KEPT_MAX).contains(&buf.capacity()) {
+            self.buffers.give(buf);
+        }
     }
 
     #[cold]

@@ -44,7 +44,7 @@ pub struct TlsWriteHalf {
 pub(crate) fn stream<H>(half: H, shared: Shared) -> Duplex<TlsReadHalf<H>, TlsWriteHalf> {
     let shared = Rc::new(shared);
     let write = TlsWriteHalf { shared: Rc::clone(&shared) };
-    Duplex::new(TlsReadHalf::new(half, shared), write)
+    Duplex::new(TlsReadHalf { half, shared, has_lingered: false }, write)
 }
 
 impl<H> TlsReadHalf<H> {

@@ -5,6 +5,7 @@ compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `io
 
 mod beside;
 mod buf;
+mod buffers;
 pub mod coop;
 mod forward;
 mod memory;
@@ -35,6 +36,7 @@ pub mod backend {
 
 pub use beside::{Ready, beside};
 pub use buf::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt};
+pub use buffers::Buffers;
 pub use memory::{
     MemoryAccount, MemoryBudget, MemoryExhausted, MemoryReleased, MemoryWait, Reservation,
 };

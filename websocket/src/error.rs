@@ -72,7 +72,7 @@ pub enum Limit {
     Message,
     /// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
     Queue,
-    /// What a connection can ever hold of its worker's [memory](crate::stream::Buffers::new); or what it
+    /// What a connection can ever hold of its worker's [memory](crate::stream#memory); or what it
     /// holds, because it was evicted; or what there is just now, for a message that is to be sent.
     Memory,
 }

@@ -13,7 +13,7 @@ use common::{BINARY, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, Socket, buffers, read_to_end, simulate};
 use flate2::{Compress, Compression, FlushCompress};
 use owned_io::{
-    Executor, MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Random,
+    Clock, Executor, MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Random,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::{DECOMPRESSOR_BYTES, Deflate};
@@ -200,7 +200,7 @@ fn long_messages_there_and_back_in_all_ways() {
     let ways: Vec<_> = ways().collect();
     let ways = &ways;
     simulate(|| async move {
-        let [server, client] = [(); 2].map(|()| with(ways[chance(ways.len())]));
+        let [server, client] = [(); 2].map(|()| ways[chance(ways.len())]);
         let (server, mut client) = pair(server, client).await;
         let echoing = Sim::spawn(async move {
             let WebSocket { mut incoming, mut outgoing } = server;
@@ -273,7 +273,7 @@ fn others_have_their_turn_while_a_long_message_is_compressed() {
 fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
     simulate(|| async {
         for deflate in [Deflate::default(), takeover()] {
-            let (server, mut client) = pair(with(deflate), with(deflate)).await;
+            let (server, mut client) = pair(deflate, deflate).await;
             let receiving = Sim::spawn(async move {
                 let mut messages = Vec::new();
                 let mut incoming = server.incoming;

@@ -20,7 +20,7 @@
 //! | decompressor | [`DECOMPRESSOR_BYTES`], 48 KiB | one, and one more for each message that comes in several parts and is incomplete | one for each connection that has been sent a compressed message |
 //!
 //! The decompressors of incomplete messages, and the compressors of long ones, are reserved, as the messages
-//! are: see [`Buffers`](crate::stream::Buffers::new).
+//! are: see [`Buffers`](crate::stream#memory).
 //!
 //! # Secrets
 //!

@@ -183,7 +183,7 @@ impl Assembly {
             self.buffers.give(mem::take(&mut self.bytes));
         }
         self.bytes.try_reserve_exact(capacity).map_err(drop)?;
-        self.bytes.resize(self.buffers.padding(&self.bytes), 0);
+        self.bytes.resize(padding(&self.bytes, self.buffers.align()), 0);
         self.start = self.bytes.len();
         Ok(())
     }
@@ -192,12 +192,18 @@ impl Assembly {
     fn reallocate(&mut self, capacity: usize) -> Result<(), ()> {
         let mut larger = Vec::new();
         larger.try_reserve_exact(capacity).map_err(drop)?;
-        larger.resize(self.buffers.padding(&larger), 0);
+        larger.resize(padding(&larger, self.buffers.align()), 0);
         let start = mem::replace(&mut self.start, larger.len());
         larger.extend_from_slice(&self.bytes[start..]);
         self.bytes = larger;
         Ok(())
     }
+}
+
+/// How far from the start of a buffer its first aligned byte is.
+fn padding(buf: &[u8], align: usize) -> usize {
+    let at = buf.as_ptr().addr();
+    at.next_multiple_of(align) - at
 }
 
 /// Reserves room for `needed` bytes, of which so many were `received`, and for some of the `announced` ones

@@ -19,11 +19,14 @@ use super::queue::Queue;
 use super::shared::Shared;
 use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
 use crate::engine::Engine;
-use crate::frame::Header;
+use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header};
 use crate::handshake::{
     HandshakeError, Key, Offer, Origins, Refusal, Request, Response, Upgrade, respond,
 };
 use crate::{Config, HandshakeConfig};
+
+/// The shortest buffers of a pool that connections can be read with, in bytes: a control frame must fit.
+pub const POOL_BUF_BYTES_MIN: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
 
 /// How much a client may send behind a request that is refused, and still be sure to see the answer: what
 /// comes is thrown away.
@@ -38,6 +41,9 @@ const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
 ///
 /// # Cancellation
 /// The connection is dropped.
+///
+/// # Panics
+/// If the pool's buffers are shorter than [`POOL_BUF_BYTES_MIN`].
 pub async fn accept<R: Clock, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
@@ -58,6 +64,9 @@ pub async fn accept<R: Clock, S: ByteStream>(
 ///
 /// # Cancellation
 /// The connection is dropped.
+///
+/// # Panics
+/// If the pool's buffers are shorter than [`POOL_BUF_BYTES_MIN`].
 pub async fn connect<'o, R: Clock + Random, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
@@ -77,6 +86,9 @@ pub async fn connect<'o, R: Clock + Random, S: ByteStream>(
 ///
 /// # Cancellation
 /// The connection is dropped.
+///
+/// # Panics
+/// If the pool's buffers are shorter than [`POOL_BUF_BYTES_MIN`].
 pub async fn upgrade<'o, R: Clock + Random, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
@@ -99,7 +111,7 @@ async fn ask<'o, R: Clock + Random, S: ByteStream>(
     offer.encode(&key, &mut request)?;
 
     let pool = buffers.pool();
-    let head_bytes_max = config.handshake.head_bytes_max.min(pool.buf_bytes());
+    let head_bytes_max = head_bytes_max(&config.handshake, pool);
     let connection = stream.shutdown_handle();
     let exchange = async {
         let ((), request) = stream.write_all(request).await.into_result()?;
@@ -168,9 +180,12 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
     ///
     /// # Cancellation
     /// The connection is dropped.
+    ///
+    /// # Panics
+    /// If the pool's buffers are shorter than [`POOL_BUF_BYTES_MIN`].
     pub async fn read(mut stream: S, buffers: &Buffers, config: Config) -> Result<Self, Error> {
         let pool = buffers.pool();
-        let head_bytes_max = config.handshake.head_bytes_max.min(pool.buf_bytes());
+        let head_bytes_max = head_bytes_max(&config.handshake, pool);
         let connection = stream.shutdown_handle();
         let has_begun = Cell::new(false);
         let reading = read_head(&mut stream, pool, |bytes| {
@@ -337,6 +352,13 @@ impl<R, S> std::fmt::Debug for Pending<R, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pending").finish_non_exhaustive()
     }
+}
+
+/// The longest head that is read.
+fn head_bytes_max(config: &HandshakeConfig, pool: &Pool) -> usize {
+    let buf_bytes = pool.buf_bytes();
+    assert!(buf_bytes >= POOL_BUF_BYTES_MIN, "no control frame fits the pool's buffers");
+    config.head_bytes_max.min(buf_bytes)
 }
 
 /// What `reading` comes to; nothing if it takes longer than `limit`. Then the read side of `connection` is

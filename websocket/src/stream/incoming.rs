@@ -44,7 +44,7 @@ impl<H: OwnedRead> Incoming<H> {
     /// none: the beginning of a frame that has come in part is copied.
     ///
     /// However much there is to decode, other tasks have their turn once this one has used up its
-    /// [budget](owned_io::coop). It reads nothing while the [memory](super::Buffers::new) for what it has is
+    /// [budget](owned_io::coop). It reads nothing while the [memory](super#memory) for what it has is
     /// used up.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl<H: OwnedRead> Incoming<H> {
     ///
     /// That is for messages of more than [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes, unless
     /// the buffer is more than four times as large. Once moved out, a message is no longer reserved in the
-    /// [budget](super::Buffers::new); once queued, it is again, and counts towards
+    /// [budget](super#memory); once queued, it is again, and counts towards
     /// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl<H: OwnedRead> Incoming<H> {
     ///
     /// Nothing is copied or allocated, unless the message is compressed: then a piece is what some of its
     /// bytes decompress to, which may be long, and is reserved in the
-    /// [budget](super::Buffers::new) meanwhile. Of a message that [`try_receive`](Self::try_receive) found
+    /// [budget](super#memory) meanwhile. Of a message that [`try_receive`](Self::try_receive) found
     /// incomplete, the first piece is all that it had put together. Once the [first](Piece::first)
     /// piece of a message was given, this is to be called until the [last](Piece::last) was;
     /// [`receive`](Self::receive) would pass over what is left.

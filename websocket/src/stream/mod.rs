@@ -8,7 +8,7 @@
 //! ```
 //! use owned_io::{ByteStream, Clock, MemoryBudget, Pool, PoolConfig, Random};
 //! use owned_io_websocket::handshake::Offer;
-//! use owned_io_websocket::stream::Buffers;
+//! use owned_io::Buffers;
 //! use owned_io_websocket::{
 //!     CloseCode, CloseFrame, Config, Error, Message, WebSocket, accept, connect,
 //! };
@@ -47,10 +47,21 @@
 //! # Ok::<(), Error>(())
 //! # }).unwrap();
 //! ```
+//!
+//! # Memory
+//!
+//! A connection reads into buffers of the pool of its [`Buffers`]. What it holds beyond those is reserved in
+//! its account: messages that are put together, as their bytes come; the beginnings of frames; output that
+//! is queued; what compresses and decompresses. Messages that do not fit the pool's buffers, or come in
+//! several frames, begin where they are [aligned to](Buffers::aligned_to).
+//!
+//! Where a reservation is refused, the connection stops reading until memory is given back. A message
+//! that could never fit fails its connection with [`Limit::Memory`](crate::Limit::Memory), and so does
+//! holding much while others wait ([`MemoryBudget::relieve`](owned_io::MemoryBudget::relieve)); its peer is
+//! told [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
 
 mod alarm;
 mod assembly;
-mod buffers;
 mod carry;
 #[cfg_attr(not(feature = "deflate"), path = "no_compression.rs")]
 mod compression;
@@ -68,12 +79,12 @@ mod writing;
 use std::fmt;
 
 use bytes::Bytes;
+pub use owned_io::Buffers;
 use owned_io::ByteStream;
 
-pub use buffers::Buffers;
 pub use encoded::EncodedFrame;
 pub use error::{Error, Unsent};
-pub use handshake::{Pending, Upgraded, accept, connect, upgrade};
+pub use handshake::{POOL_BUF_BYTES_MIN, Pending, Upgraded, accept, connect, upgrade};
 pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
 pub use queue::COPIED_BYTES_MAX;

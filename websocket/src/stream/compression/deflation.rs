@@ -9,6 +9,7 @@ use crate::deflate::{
     COMPRESSOR_BYTES_MAX, Compressor, Deflate, Incompressible, OUTPUT_BYTES_MIN, Side,
 };
 use crate::stream::Buffers;
+use crate::stream::compression::Spare;
 use crate::stream::shared::Sleep;
 use crate::{Kind, Part};
 
@@ -93,7 +94,7 @@ impl Deflation {
             self.is_broken = !own.compress(message, out);
             return !self.is_broken;
         }
-        let spare = buffers.compression();
+        let spare = buffers.extension::<Spare>();
         let is_compressed = spare
             .with_compressor(&deflate, window_bits, |compressor| compressor.compress(message, out));
         is_compressed && out.len() < message.len()
@@ -123,7 +124,7 @@ impl Deflation {
             self.own.get_or_insert_with(|| Compressor::new(&deflate, window_bits));
             None
         } else {
-            Some(buffers.compression().take_compressor(&deflate, window_bits))
+            Some(buffers.extension::<Spare>().take_compressor(&deflate, window_bits))
         };
         let long = Long { kind, payload, payload_held, at: 0, compressed, lent, turn: None };
         self.long = Some(Box::new(long));
@@ -195,7 +196,7 @@ impl Deflation {
         let is_compressed = is_whole && (self.takes_over || compressed.len() < payload.len());
         match lent {
             Some(lent) => {
-                buffers.compression().give_compressor(&self.deflate, self.window_bits, lent)
+                buffers.extension::<Spare>().give_compressor(&self.deflate, self.window_bits, lent)
             }
             None if is_whole => {}
             // What it has taken in is not sent, so nothing may refer to it.

@@ -4,6 +4,7 @@ use owned_io::{MemoryAccount, Reservation};
 use crate::deflate::{Corrupt, DECOMPRESSOR_BYTES, Decompressor, Side};
 use crate::stream::Buffers;
 use crate::stream::assembly::{Assembly, NoRoom, out_of_memory};
+use crate::stream::compression::Spare;
 use crate::utf8::Utf8;
 use crate::{Kind, Limit, ProtocolError, Violation};
 
@@ -65,7 +66,7 @@ impl Inflation {
             }
             return Ok(Inflated::Some { consumed: 0, is_out_of_memory: true });
         }
-        let spare = || self.buffers.compression().take_decompressor();
+        let spare = || self.buffers.extension::<Spare>().take_decompressor();
         let mut decompressor = self.decompressor.take().unwrap_or_else(spare);
         let inflated = self.inflate_by(&mut decompressor, kind, piece, assembly);
         let is_done = matches!(inflated, Ok(Inflated::All)) && last;
@@ -75,7 +76,7 @@ impl Inflation {
             self.decompressor = Some(decompressor);
         } else {
             self.reservation.force(0);
-            self.buffers.compression().give_decompressor(decompressor);
+            self.buffers.extension::<Spare>().give_decompressor(decompressor);
         }
         assembly.settle(is_done);
         finished.and(inflated)

@@ -9,7 +9,7 @@ mod spare;
 
 pub(in crate::stream) use deflation::{AT_ONCE_BYTES_MAX, Deflation, Finished};
 pub(in crate::stream) use inflation::{Inflated, Inflation};
-pub(in crate::stream) use spare::Spare;
+use spare::Spare;
 
 use owned_io::MemoryAccount;
 

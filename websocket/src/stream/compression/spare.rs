@@ -5,7 +5,7 @@ use crate::deflate::{Compressor, Decompressor, Deflate};
 /// The compressors and decompressors that are not in use, of the connections of a worker that keep none
 /// of their own.
 #[derive(Debug, Default)]
-pub(in crate::stream) struct Spare {
+pub(super) struct Spare {
     /// One for each level and window that was asked for: at most 63.
     compressors: RefCell<Vec<SpareCompressor>>,
     /// At most [`DECOMPRESSORS_MAX`].
