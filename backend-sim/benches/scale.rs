@@ -1,14 +1,13 @@
-//! How far one core goes: 10,000, 100,000 and a million echo connections that are idle most of the time,
+//! The scale that one core reaches: 10,000, 100,000 and a million echo connections that are idle most of the time,
 //! both ends in one process, over simulated links.
 //!
 //! ```text
-//! cargo bench -p owned-io-sim --bench scale            # all three; the last takes 4 GiB or so
+//! cargo bench -p owned-io-sim --bench scale            # all three; the last takes about 4 GiB
 //! cargo bench -p owned-io-sim --bench scale -- 100000  # one
 //! ```
 //!
-//! Seconds are those that the process had a core. A bench is also a test: each connection checks its
-//! echoes, and all of them are counted. Each size runs in a process of its own, so that its memory is its
-//! own.
+//! Times are seconds of CPU. A bench is also a test: each connection checks its echoes, and all echoes are counted.
+//! Each size runs in its own process, so that memory is measured for each.
 
 use std::cell::Cell;
 use std::env;
@@ -25,21 +24,21 @@ use owned_io_sim::{Config, Host, Sim, World, simulate};
 
 const SIZES: [u32; 3] = [10_000, 100_000, 1_000_000];
 
-/// A run without `--bench`, as `cargo test --benches` makes it: does it work at all?
+/// The size without `--bench`, as `cargo test --benches` runs it: a smoke test.
 const SMOKE_SIZE: u32 = 200;
 
-/// Echoes in all, however many connections they are spread over.
+/// The number of echoes over all connections.
 const ECHOES: u64 = 2_000_000;
 
 const MESSAGE: &[u8; 64] = &[0x5a; 64];
 
-/// Between two messages of a connection there is this long on average, by the virtual clock.
+/// The average virtual time between two messages of a connection.
 const IDLE_MEAN: Duration = Duration::from_secs(30);
 
-/// Connections from one host to the server: fewer than there are ports.
+/// Connections from one client host to the server: fewer than there are ports.
 const PER_HOST: u32 = 25_000;
 
-/// How long opening one connection takes of the server's only core, by the virtual clock, and a reserve.
+/// How long the server's core is busy with one new connection, in virtual time, with a reserve.
 const OPENING: Duration = Duration::from_micros(20);
 
 const PORT: u16 = 7;
@@ -138,7 +137,7 @@ async fn serve() -> io::Result<()> {
     }
 }
 
-/// Echoes now and then, until there have been enough, and stays connected.
+/// Echoes at random times until there were enough echoes, and stays connected.
 async fn client(world: World, server: Host, after: Duration, pool: Pool, shared: Rc<Shared>) {
     Sim::sleep(after).await;
     let connecting = Box::pin(Sim::connect(ConnectOptions::new(server.at(PORT))));
@@ -162,8 +161,8 @@ async fn client(world: World, server: Host, after: Duration, pool: Pool, shared:
     }
 }
 
-/// How long this process has had a core: what else runs on the machine counts little then. Where `/proc`
-/// does not say, the time of day.
+/// The CPU time of this process, so that other processes on the machine matter little. Without `/proc`, the time of
+/// day.
 fn busy() -> Duration {
     let schedstat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanos = schedstat.split(' ').next().and_then(|nanos| nanos.parse().ok());
@@ -173,7 +172,7 @@ fn busy() -> Duration {
     )
 }
 
-/// Of this process, by `/proc`; zero where there is none.
+/// The resident memory of this process, from `/proc`; zero without it.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

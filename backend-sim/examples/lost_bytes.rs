@@ -1,9 +1,9 @@
-//! A service with a bug that works by luck on some runtimes, and how the simulator shows it.
+//! A service with a bug that does no harm on some runtimes, and how the simulator shows it.
 //!
 //! ```text
 //! cargo run -p owned-io-sim --example lost_bytes            # finds it, under some seed
 //! SIM_SEED=0 cargo run -p owned-io-sim --example lost_bytes # the same again, with more of the trace
-//! cargo run -p owned-io-sim --example lost_bytes -- fixed   # the cure stands every seed
+//! cargo run -p owned-io-sim --example lost_bytes -- fixed   # the fix passes under every seed
 //! ```
 
 use std::io;
@@ -16,12 +16,12 @@ use owned_io::{
 };
 use owned_io_sim::{Sim, World};
 
-/// When nothing was asked for so long, the service says that it is still there.
+/// After this long without a question, the service sends a heartbeat.
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// Answers each digit with the same digit, and sends dots meanwhile. With a bug: when the heartbeat comes
-/// first, the read that was pending is dropped, and a new one begins. On a runtime that completes
-/// (tokio-uring, say) the kernel still has the old one, which takes the next digit with it.
+/// Answers each digit with the same digit, and sends dots meanwhile. The bug: when the heartbeat comes first, the
+/// pending read is dropped and a new one begins. On a completion-based runtime (tokio-uring, for example) the kernel
+/// still has the old read, which takes the next digit.
 async fn answer<R: Runtime>(mut stream: R::TcpStream) -> io::Result<()> {
     loop {
         let asked = {
@@ -39,7 +39,7 @@ async fn answer<R: Runtime>(mut stream: R::TcpStream) -> io::Result<()> {
     }
 }
 
-/// The cure: the read outlives the heartbeat, and is waited for again.
+/// The fix: the read outlives the heartbeat, and is awaited again.
 async fn answer_fixed<R: Runtime>(stream: R::TcpStream) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     loop {
@@ -71,7 +71,7 @@ async fn serve<R: Runtime>(is_fixed: bool) -> io::Result<()> {
     }
 }
 
-/// A client asks now and then, and every digit has to come back.
+/// A client sends digits at random times. Every digit must come back.
 pub async fn every_digit_is_answered(world: World, is_fixed: bool) -> io::Result<()> {
     let (server, client) = (world.host("server"), world.host("client"));
     server.start(move || serve::<Sim>(is_fixed));
@@ -80,7 +80,7 @@ pub async fn every_digit_is_answered(world: World, is_fixed: bool) -> io::Result
         for digit in b'0'..=b'9' {
             Sim::sleep(Duration::from_millis(World::current().random(300))).await;
             stream.write_all(vec![digit]).await.into_result()?;
-            // Five dots are half a second: by then the answer has come, or never does.
+            // Five dots take half a second: an answer that is not there by then never comes.
             let mut dots = 0;
             loop {
                 let answer = stream.read_exact(Vec::with_capacity(1), 1).await.into_result()?.1;

@@ -1,4 +1,4 @@
-//! Connecting: an attempt, its SYN, and what comes back.
+//! Connecting: an attempt, its SYN, and the answer.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -16,19 +16,19 @@ use crate::errno::{EADDRNOTAVAIL, ECONNREFUSED, EMFILE, ETIMEDOUT, error};
 use crate::executor::{self, Shared};
 use crate::host::HostId;
 use crate::link::Arrival;
-use crate::listener::Door;
+use crate::listener::SynOutcome;
 use crate::slab::Key;
 use crate::stream::{SimStream, stream};
 use crate::timer::Sleep;
-use crate::trace::What;
+use crate::trace::TraceKind;
 
-/// When a SYN is sent again that had no answer; each time twice as long as before (RFC 6298 2.1 and 5.5).
-const SYN_AGAIN: Duration = Duration::from_secs(1);
+/// How long until a SYN without an answer is sent again. The time doubles with each try (RFC 6298 2.1 and 5.5).
+const SYN_RETRY: Duration = Duration::from_secs(1);
 
-/// How often it is sent again; the attempt fails after 127 s (tcp(7), `tcp_syn_retries`).
+/// How often a SYN is sent again. The attempt fails after 127 s (tcp(7), `tcp_syn_retries`).
 const SYN_RETRIES_MAX: u8 = 6;
 
-/// A connection that is being made.
+/// An attempt to connect.
 pub(crate) struct Attempt {
     pub(crate) from: HostId,
     to: HostId,
@@ -46,7 +46,7 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy)]
 enum State {
     Trying,
-    /// The server has a place for it, but the client does not know.
+    /// The server has a slot for the connection; the client does not know yet.
     Answered(Key),
     Connected(Key),
     Failed(i32),
@@ -56,7 +56,8 @@ pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
     let failed = |code| io::Error::from(AddrError::new("connect to", options.addr, error(code)));
     let world = executor::current();
     let begun = world.with(|core| core.begin_connecting(world.host(), &options));
-    let mut trying = Trying { world: Rc::clone(&world), attempt: Some(begun.map_err(failed)?) };
+    let mut trying =
+        ConnectGuard { world: Rc::clone(&world), attempt: Some(begun.map_err(failed)?) };
     let mut timeout = pin!(Sleep::new(&world, options.timeout));
     let outcome = poll_fn(|cx| {
         let attempt = trying.attempt.expect("until it is taken");
@@ -70,13 +71,13 @@ pub(crate) async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
     Ok(stream(&world, socket))
 }
 
-/// Gives the attempt up when it is dropped.
-struct Trying {
+/// Cancels the attempt when it is dropped.
+struct ConnectGuard {
     world: Rc<Shared>,
     attempt: Option<Key>,
 }
 
-impl Drop for Trying {
+impl Drop for ConnectGuard {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt {
             self.world.with(|core| core.give_attempt_up(attempt));
@@ -98,18 +99,18 @@ impl Core {
             client.set_ip(ip);
         }
         if !has_local_addr {
-            self.record(from, What::Failed, 0, EADDRNOTAVAIL as u32);
+            self.record(from, TraceKind::Failed, 0, EADDRNOTAVAIL as u32);
             return Err(EADDRNOTAVAIL);
         }
         if !host.open_descriptor(now) {
-            self.record(from, What::Failed, 0, EMFILE as u32);
+            self.record(from, TraceKind::Failed, 0, EMFILE as u32);
             return Err(EMFILE);
         }
         let mut lease = None;
         if client.port() == 0 {
-            let Some((port, destination)) = host.ports.take(options.addr, &mut self.dice) else {
+            let Some((port, destination)) = host.ports.take(options.addr, &mut self.rng) else {
                 host.close_descriptor();
-                self.record(from, What::Failed, 0, EADDRNOTAVAIL as u32);
+                self.record(from, TraceKind::Failed, 0, EADDRNOTAVAIL as u32);
                 return Err(EADDRNOTAVAIL);
             };
             client.set_port(port);
@@ -133,7 +134,7 @@ impl Core {
     }
 
     fn poll_attempt(&mut self, key: Key, waker: &Waker) -> Poll<Result<Socket, i32>> {
-        // Its host is down, and with it who waits.
+        // Its host is down, and so is the task that waits.
         let Some(attempt) = self.attempts.get_mut(key) else { return Poll::Pending };
         match attempt.state {
             State::Failed(code) => Poll::Ready(Err(code)),
@@ -161,7 +162,7 @@ impl Core {
                 lease = None; // the connection's
                 self.close(Socket { connection, side: Side::Client });
             }
-            State::Answered(connection) => self.give_place_back(connection),
+            State::Answered(connection) => self.release_reservation(connection),
             State::Trying | State::Failed(_) => {}
         }
         if let Some(destination) = lease {
@@ -175,7 +176,7 @@ impl Core {
         let Some(attempt) = self.attempts.get_mut(key) else { return };
         if attempt.tries > SYN_RETRIES_MAX {
             if let State::Answered(connection) = attempt.state {
-                self.give_place_back(connection);
+                self.release_reservation(connection);
             }
             return self.end_attempt(key, State::Failed(ETIMEDOUT));
         }
@@ -183,7 +184,7 @@ impl Core {
         attempt.sent_at = self.now;
         let (from, to, tries) = (attempt.from, attempt.to, attempt.tries);
         let port = attempt.server.port();
-        self.record(from, What::SynSent, port.into(), tries.into());
+        self.record(from, TraceKind::SynSent, port.into(), tries.into());
         self.send(from, to, Event::Syn(key));
     }
 
@@ -199,26 +200,26 @@ impl Core {
         }
         match state {
             State::Trying => {}
-            State::Answered(connection) if self.has_place(connection) => {
+            State::Answered(connection) if self.has_reservation(connection) => {
                 return self.send(to, from, Event::SynAck(key));
             }
-            // It was down meanwhile, or listens no more: this SYN is the first it knows of.
+            // The server was down meanwhile, or its listener is gone: it knows nothing of earlier SYNs.
             State::Answered(connection) => {
-                self.give_place_back(connection);
+                self.release_reservation(connection);
                 self.set_state(key, State::Trying);
             }
             State::Connected(_) | State::Failed(_) => return,
         }
-        match self.knock((from, client), (to, server), buffers, lease) {
-            Door::Shut => {
-                self.record(to, What::Refused, port, 0);
+        match self.admit_syn((from, client), (to, server), buffers, lease) {
+            SynOutcome::Refused => {
+                self.record(to, TraceKind::Refused, port, 0);
                 self.send(to, from, Event::Refused(key));
             }
-            Door::Full => {
-                self.record(to, What::SynDropped, port, 0);
+            SynOutcome::QueueFull => {
+                self.record(to, TraceKind::SynDropped, port, 0);
                 self.try_again(key);
             }
-            Door::Open(connection) => {
+            SynOutcome::Reserved(connection) => {
                 self.set_state(key, State::Answered(connection));
                 self.send(to, from, Event::SynAck(key));
             }
@@ -236,7 +237,7 @@ impl Core {
         }
         let number = self.connections.get(connection).map_or(0, |made| made.number);
         self.end_attempt(key, State::Connected(connection));
-        self.record(from, What::Connected, number, 0);
+        self.record(from, TraceKind::Connected, number, 0);
         self.send(from, to, Event::Established(connection));
     }
 
@@ -250,11 +251,11 @@ impl Core {
         }
     }
 
-    /// There was no answer: the client notices when its patience is over.
+    /// The SYN had no answer: schedules the next one.
     fn try_again(&mut self, key: Key) {
         let Some(attempt) = self.attempts.get_mut(key) else { return };
-        let at = after(attempt.sent_at, SYN_AGAIN * (1 << (attempt.tries - 1))).max(self.now);
-        self.queue.push(at, Event::SynAgain(key));
+        let at = after(attempt.sent_at, SYN_RETRY * (1 << (attempt.tries - 1))).max(self.now);
+        self.queue.push(at, Event::SynRetry(key));
     }
 
     fn set_state(&mut self, key: Key, state: State) {

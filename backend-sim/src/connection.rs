@@ -1,4 +1,4 @@
-//! [`Connection`]: both ends of a TCP connection, and what its operations do.
+//! [`Connection`]: both ends of a TCP connection, and its operations.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,13 +12,13 @@ use crate::core::{Core, Event, Time, keep_memory};
 use crate::errno::{ECONNRESET, ENOTCONN, EPIPE, error};
 use crate::host::HostId;
 use crate::slab::Key;
-use crate::trace::What;
+use crate::trace::TraceKind;
 
-/// What each end's send buffer and receive buffer hold when no option says otherwise, in bytes: about
-/// what Linux starts with.
+/// The default size of the send buffer and of the receive buffer of each end, in bytes: about what Linux starts
+/// with.
 pub(crate) const BUFFER_BYTES: u32 = 32 * 1024;
 
-/// The most that a read gives on a host whose reads are slow, in bytes.
+/// The most that a read returns on a host whose reads are slow, in bytes.
 const SLOW_READ_BYTES: usize = 16;
 
 /// Which end of a connection.
@@ -36,79 +36,79 @@ impl Not for Side {
     }
 }
 
-/// An end of a connection, as a stream knows it.
+/// Identifies an end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Socket {
     pub(crate) connection: Key,
     pub(crate) side: Side,
 }
 
-/// A million of these have to fit in: a connection that is idle holds no bytes and no memory for them.
+/// There may be a million of these, so an idle connection holds no bytes and no memory for bytes.
 pub(crate) struct Connection {
     /// For the trace.
     pub(crate) number: u32,
     pub(crate) ends: [End; 2],
-    /// The accept queue that the server's end waits in, or is to.
+    /// The accept queue in which the server's end waits, or has a reserved slot.
     pub(crate) queue: Option<Key>,
-    /// The destination by which the client's host knows whose port this is.
+    /// The number of the destination under which the client's host holds the port.
     pub(crate) lease: Option<u32>,
-    /// Who ended first: that end remembers the connection for a while.
+    /// Which end ended first: it keeps its port for a while.
     pub(crate) first_to_end: Option<Side>,
-    /// How often the server said in vain that it has the client.
+    /// How often the server has sent the answer to the SYN again.
     pub(crate) establish_tries: u8,
 }
 
-/// One end, and the direction that comes to it.
+/// One end, and the direction of bytes towards it.
 pub(crate) struct End {
     pub(crate) addr: SocketAddr,
     pub(crate) incoming: Incoming,
     pub(crate) reader: Option<Waker>,
     /// Waits for room in the other end's `incoming`.
     pub(crate) writer: Option<Waker>,
-    /// Told to the next operation, once; 0 is none.
+    /// The error that the next operation returns, once; 0 is none.
     pub(crate) error: i32,
     pub(crate) host: HostId,
-    /// A stream has it, or an accept queue.
+    /// A stream or an accept queue owns it.
     pub(crate) is_open: bool,
     pub(crate) has_descriptor: bool,
-    /// It will see nothing more of the other.
+    /// Nothing more arrives from the other end.
     pub(crate) is_reset: bool,
-    /// It was this end that did it: there is not even an end of the stream to be read.
+    /// This end caused the reset: a read does not even return the end of the stream.
     pub(crate) is_aborted: bool,
     pub(crate) is_read_shut: bool,
     pub(crate) is_write_shut: bool,
 }
 
-/// What comes to an end: first what is there to be read, then what is on its way.
+/// The bytes towards an end: first those that have arrived, then those in flight.
 #[derive(Default)]
 pub(crate) struct Incoming {
     pub(crate) bytes: VecDeque<u8>,
-    /// How many of them are there.
+    /// How many of `bytes` have arrived.
     pub(crate) arrived: u32,
-    /// What the other's send buffer and this end's receive buffer hold together.
+    /// The other end's send buffer and this end's receive buffer together.
     pub(crate) capacity: u32,
-    /// Read, which the other end has not learnt yet.
+    /// Bytes that were read, which the writer does not know yet.
     pub(crate) unreleased: u32,
-    /// The part of it that it is about to learn.
+    /// The part of `unreleased` in the segment that tells the writer.
     pub(crate) releasing: u32,
-    /// Lost, or behind what was lost; sent again when it is time.
-    pub(crate) stuck: u32,
-    /// Sent to an end that keeps nothing any more: it fills the buffers until its sender learns that.
+    /// Bytes that were lost, or are behind lost ones, and will be sent again.
+    pub(crate) lost_bytes: u32,
+    /// Bytes sent to an end that keeps nothing any more. They fill the buffers until the sender learns that.
     pub(crate) abandoned: u32,
-    /// A read that was dropped goes on, and takes so many bytes.
-    pub(crate) unseen_read: u32,
+    /// A dropped read that is still in progress takes up to this many bytes.
+    pub(crate) dropped_read_bytes: u32,
     pub(crate) read_at: Time,
-    /// Nothing that was sent before arrives later than this.
+    /// Nothing that was sent so far arrives later than this.
     pub(crate) arrives_by: Time,
     pub(crate) tries: u8,
     pub(crate) release_tries: u8,
-    pub(crate) is_stuck: bool,
-    pub(crate) is_end_stuck: bool,
+    pub(crate) is_retransmitting: bool,
+    pub(crate) is_end_lost: bool,
     pub(crate) has_ended: bool,
 }
 
 impl Connection {
-    /// The end of `side`, then the other.
+    /// The end of `side`, then the other end.
     pub(crate) const fn ends(&mut self, side: Side) -> (&mut End, &mut End) {
         let [client, server] = &mut self.ends;
         if matches!(side, Side::Client) { (client, server) } else { (server, client) }
@@ -133,7 +133,7 @@ impl End {
         }
     }
 
-    /// The first `n` bytes of `pieces` are on their way to it.
+    /// Puts the first `n` bytes of `pieces` in flight towards this end.
     pub(crate) fn expect<P: Deref<Target = [u8]>>(
         &mut self,
         pieces: &[P],
@@ -158,7 +158,7 @@ impl Incoming {
         (self.capacity as usize).saturating_sub(taken)
     }
 
-    /// What is on its way is not waited for any more.
+    /// Discards the bytes in flight.
     pub(crate) fn abandon(&mut self) {
         let arrived = self.arrived as usize;
         let under_way = self.bytes.len() - arrived;
@@ -168,7 +168,7 @@ impl Incoming {
 }
 
 impl Core {
-    /// Waits until a read need not.
+    /// Ready when a read would not wait.
     pub(crate) fn poll_readable(&mut self, socket: Socket, waker: &Waker) -> Poll<()> {
         let Some(connection) = self.connections.get_mut(socket.connection) else {
             return Poll::Ready(());
@@ -182,7 +182,7 @@ impl Core {
         Poll::Pending
     }
 
-    /// Reads what is there; the end of the stream if nothing is.
+    /// Reads bytes that have arrived; the end of the stream if there are none.
     pub(crate) fn read(&mut self, socket: Socket, buf: &mut impl IoBufMut) -> io::Result<usize> {
         let Some(connection) = self.connections.get_mut(socket.connection) else {
             return Err(error(ECONNRESET));
@@ -192,28 +192,28 @@ impl Core {
         let (host, peer_host) = (end.host, peer.host);
         let incoming = &mut end.incoming;
         if incoming.arrived == 0 {
-            // The error comes after the bytes, and not after the end, as on Linux.
+            // As on Linux, the error comes after the bytes, and does not come after the end.
             let code = if incoming.has_ended { 0 } else { std::mem::take(&mut end.error) };
             let code = if code == 0 && end.is_aborted { ENOTCONN } else { code };
             if code != 0 {
-                self.record(host, What::Failed, number, code as u32);
+                self.record(host, TraceKind::Failed, number, code as u32);
                 return Err(error(code));
             }
             buf.buf_clear();
-            self.record(host, What::ReadEnd, number, 0);
+            self.record(host, TraceKind::ReadEnd, number, 0);
             return Ok(0);
         }
         let (next, _) = incoming.bytes.as_slices();
         let most = next.len().min(incoming.arrived as usize).min(buf.buf_capacity());
         let is_slow = self.hosts.get(host).slow_until > self.now;
         let most = if is_slow { most.min(SLOW_READ_BYTES) } else { most };
-        let n = buf.buf_fill(&next[..self.dice.part_of(most)]);
+        let n = buf.buf_fill(&next[..self.rng.part_of(most)]);
         incoming.bytes.drain(..n);
         incoming.arrived -= n as u32;
         if incoming.bytes.is_empty() {
             keep_memory(&mut incoming.bytes, &mut self.spares);
         }
-        self.record(host, What::Read, number, n as u32);
+        self.record(host, TraceKind::Read, number, n as u32);
         self.has_read(socket, host == peer_host, n as u32);
         Ok(n)
     }
@@ -225,7 +225,7 @@ impl Core {
         })
     }
 
-    /// Writes a part of `pieces`, at least a byte, when there is room.
+    /// Writes a part of `pieces`, at least one byte, when there is room.
     pub(crate) fn write<P: Deref<Target = [u8]>>(
         &mut self,
         socket: Socket,
@@ -243,7 +243,7 @@ impl Core {
             code => code,
         };
         if code != 0 {
-            self.record(host, What::Failed, number, code as u32);
+            self.record(host, TraceKind::Failed, number, code as u32);
             return Poll::Ready(Err(error(code)));
         }
         let incoming = &mut peer.incoming;
@@ -261,9 +261,9 @@ impl Core {
             return Poll::Pending;
         }
         let all = pieces.iter().map(|piece| piece.len()).fold(0, usize::saturating_add);
-        let n = self.dice.part_of(all.min(room));
+        let n = self.rng.part_of(all.min(room));
         peer.expect(pieces, n, &mut self.spares);
-        self.record(host, What::Wrote, number, n as u32);
+        self.record(host, TraceKind::Wrote, number, n as u32);
         self.transmit(Socket { side: !socket.side, ..socket }, n as u32);
         Poll::Ready(Ok(n))
     }
@@ -281,14 +281,15 @@ impl Core {
             end.is_write_shut = true;
             self.woken.extend(end.writer.take());
             let (host, is_reset) = (end.host, end.is_reset);
-            self.record(host, What::ShutDown, number, 0);
+            self.record(host, TraceKind::ShutDown, number, 0);
             if !is_reset {
                 self.end_direction(socket);
             }
         }
     }
 
-    /// Both ends learn that the connection is over, this one at once; nothing is left to be read or sent.
+    /// Resets the connection: this end learns it at once, the other by a segment. Bytes of both directions are
+    /// discarded.
     pub(crate) fn abort(&mut self, socket: Socket) {
         let Some(connection) = self.connections.get_mut(socket.connection) else { return };
         let number = connection.number;
@@ -303,12 +304,12 @@ impl Core {
         end.incoming.bytes.clear();
         end.incoming.arrived = 0;
         keep_memory(&mut end.incoming.bytes, &mut self.spares);
-        self.record(host, What::Aborted, number, 0);
+        self.record(host, TraceKind::Aborted, number, 0);
         self.fail(socket, ECONNRESET);
         self.send_reset(Socket { side: !socket.side, ..socket }, None);
     }
 
-    /// As Linux has it: there is no peer once the connection was reset, or ended from both sides.
+    /// As on Linux: there is no peer once the connection was reset, or ended by both sides.
     pub(crate) fn check_connected(&self, socket: Socket) -> io::Result<()> {
         let connection = self.connections.get(socket.connection);
         let end = connection.map(|connection| &connection.ends[socket.side as usize]);
@@ -327,7 +328,7 @@ impl Core {
         Ok(connection.ends[socket.side as usize].addr)
     }
 
-    /// The stream is gone: its bytes that are under way still arrive; unread ones make it a reset (RFC
+    /// The stream is dropped. Its bytes in flight still arrive. If bytes were unread, the connection is reset (RFC
     /// 2525 2.17).
     pub(crate) fn close(&mut self, socket: Socket) {
         let Some(connection) = self.connections.get_mut(socket.connection) else { return };
@@ -345,7 +346,7 @@ impl Core {
         if has_descriptor {
             self.hosts.get_mut(host).close_descriptor();
         }
-        self.record(host, What::Closed, number, 0);
+        self.record(host, TraceKind::Closed, number, 0);
         if !is_silent {
             if has_unread {
                 self.send_reset(Socket { side: !socket.side, ..socket }, None);
@@ -356,7 +357,7 @@ impl Core {
         self.free_if_closed(socket.connection);
     }
 
-    /// What an end that is closed holds no more.
+    /// Frees the bytes and wakers of an end that is closed.
     pub(crate) fn clear_end(&mut self, socket: Socket) {
         let Some(connection) = self.connections.get_mut(socket.connection) else { return };
         let (end, _) = connection.ends(socket.side);
@@ -369,7 +370,7 @@ impl Core {
         keep_memory(&mut incoming.bytes, &mut self.spares);
     }
 
-    /// What was read is news to the writer; at once, or when it gets there.
+    /// Bytes were read. The writer learns it at once, or by a segment.
     pub(crate) fn has_read(&mut self, socket: Socket, at_once: bool, bytes: u32) {
         let Some(connection) = self.connections.get_mut(socket.connection) else { return };
         let (end, peer) = connection.ends(socket.side);
@@ -384,28 +385,28 @@ impl Core {
         }
     }
 
-    /// The writer `socket` is to learn what was read so far.
+    /// Sends the writer `socket` a segment that says how much was read so far.
     fn plan_release(&mut self, socket: Socket) {
         let Socket { connection: key, side } = socket;
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (end, peer) = connection.ends(side);
         if peer.incoming.releasing == 0 {
             peer.incoming.releasing = peer.incoming.unreleased;
-            let news = Event::Release { connection: key, side };
+            let event = Event::Release { connection: key, side };
             let (from, to) = (peer.host, end.host);
-            self.send(from, to, news);
+            self.send(from, to, event);
         }
     }
 }
 
-/// Keeps `waker` where the one that is to be woken is kept.
-pub(crate) fn wait(place: &mut Option<Waker>, waker: &Waker, dropped: &mut Vec<Waker>) {
-    if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-        dropped.extend(place.replace(waker.clone()));
+/// Stores `waker` in `slot`, unless the waker there wakes the same task.
+pub(crate) fn wait(slot: &mut Option<Waker>, waker: &Waker, dropped: &mut Vec<Waker>) {
+    if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        dropped.extend(slot.replace(waker.clone()));
     }
 }
 
-/// Adds the first `n` bytes of all pieces.
+/// Appends the first `n` bytes of all pieces together.
 fn append<P: Deref<Target = [u8]>>(bytes: &mut VecDeque<u8>, pieces: &[P], n: usize) {
     let mut left = n;
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! [`Core`]: all that a simulation knows but its tasks, and what happens in it.
+//! [`Core`]: the state of a simulation except its tasks, and the events that change it.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -6,38 +6,38 @@ use std::time::Duration;
 
 use crate::connect::Attempt;
 use crate::connection::{Connection, Side};
-use crate::dice::Dice;
 use crate::host::{HostId, Hosts};
 use crate::link::Links;
 use crate::listener::Listeners;
-use crate::plan::Plan;
+use crate::plan::FaultPlan;
 use crate::queue::{Queue, TIME_MAX};
+use crate::rng::Rng;
 use crate::runtime::Config;
 use crate::slab::{Key, Slab};
 use crate::timer::Timers;
-use crate::trace::{Trace, What};
+use crate::trace::{Trace, TraceKind};
 
 /// Nanoseconds of virtual time since the simulation began.
 pub(crate) type Time = u64;
 
-/// The time `duration` after `now`; what does not fit is never.
+/// The time `duration` after `now`. A time that does not fit saturates to [`TIME_MAX`], which never comes.
 pub(crate) fn after(now: Time, duration: Duration) -> Time {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(TIME_MAX);
     now.saturating_add(nanos).min(TIME_MAX)
 }
 
-/// Drained queues of bytes that are kept for others: of up to [`SPARE_BYTES_MAX`] each, 16 MiB at most.
+/// How many drained byte queues are kept for reuse, of up to [`SPARE_BYTES_MAX`] each: 16 MiB at most.
 const SPARES_MAX: usize = 256;
 
-/// What a queue of bytes may hold to be kept, in bytes: the default buffers of a connection.
+/// The largest byte queue that is kept for reuse, in bytes: the default buffers of a connection.
 const SPARE_BYTES_MAX: usize = 64 * 1024;
 
-/// The network, the clock, and what is to happen. No code of a task runs while it is borrowed: what is to
-/// be woken, dropped or started is handed out by [`Shared::with`](crate::executor::Shared::with).
+/// The network, the clock and the scheduled events. No code of a task runs while this is borrowed:
+/// [`Shared::with`](crate::executor::Shared::with) wakes, drops and starts tasks after the borrow has ended.
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) now: Time,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Rng,
     pub(crate) trace: Trace,
     pub(crate) queue: Queue,
     pub(crate) timers: Timers,
@@ -47,67 +47,69 @@ pub(crate) struct Core {
     pub(crate) connections_made: u32,
     pub(crate) attempts: Slab<Attempt>,
     pub(crate) listeners: Listeners,
-    pub(crate) plan: Plan,
-    /// Queues of bytes that hold none, for those that are to.
+    pub(crate) plan: FaultPlan,
+    /// Empty byte queues, for reuse.
     pub(crate) spares: Vec<VecDeque<u8>>,
     pub(crate) woken: Vec<Waker>,
-    /// To be dropped where that may run code of a task.
+    /// Wakers to drop after the borrow: dropping one may run code of a task.
     pub(crate) dropped: Vec<Waker>,
     pub(crate) actions: Vec<Action>,
 }
 
-/// What happens at a time. `side` is the end that it happens to.
+/// Something that happens at a certain time. `side` is the end that it happens to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Timer(Key),
-    /// So many bytes arrive; zero is the end of the stream.
+    /// `bytes` bytes arrive; zero bytes are the end of the stream.
     Arrive {
         connection: Key,
         side: Side,
         bytes: u32,
     },
-    /// What was lost on its way to this end is sent again.
+    /// Bytes that were lost on the way to this end are sent again.
     Retransmit {
         connection: Key,
         side: Side,
     },
-    /// This end learns that the other has read.
+    /// This end learns that the other end has read.
     Release {
         connection: Key,
         side: Side,
     },
-    /// This end learns that there is no other end; if `is_answer`, because it sent so many bytes there,
-    /// or, if they are none, the end of the stream.
+    /// A reset arrives: the other end does not exist. With `is_answer` it answers `bytes` bytes that this
+    /// end sent, or, if that is zero, its end of the stream.
     Reset {
         connection: Key,
         side: Side,
         bytes: u32,
         is_answer: bool,
     },
-    /// Of an attempt to connect: its SYN arrives, or is sent again, or its answer arrives.
+    /// The SYN of an attempt to connect arrives.
     Syn(Key),
-    SynAgain(Key),
+    /// The SYN is sent again.
+    SynRetry(Key),
+    /// The answer to the SYN arrives.
     SynAck(Key),
     Refused(Key),
-    /// The server learns that the client has its answer.
+    /// The last segment of the handshake arrives at the server.
     Established(Key),
     PortFree {
         host: HostId,
         port: u16,
         destination: u32,
     },
-    /// The fault of this place in the plan.
+    /// The fault with this index in the plan.
     Fault(u32),
     Resume(HostId),
     Restart(HostId),
 }
 
-/// What the executor is to do.
+/// Work for the executor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
-    /// The tasks of a host that are paused may go on.
+    /// The paused tasks of a host go on.
     Resume(HostId),
-    /// The tasks of a host are no more.
+    /// The tasks of a host are dropped.
     DropTasks(HostId),
     StartService(HostId),
 }
@@ -117,7 +119,7 @@ impl Core {
         Self {
             config,
             now: 0,
-            dice: Dice::new(config.seed),
+            rng: Rng::new(config.seed),
             trace: Trace::new(config.trace_records),
             queue: Queue::new(),
             timers: Timers::new(),
@@ -127,7 +129,7 @@ impl Core {
             connections_made: 0,
             attempts: Slab::new(),
             listeners: Listeners::new(),
-            plan: Plan::new(),
+            plan: FaultPlan::new(),
             spares: Vec::with_capacity(SPARES_MAX),
             woken: Vec::new(),
             dropped: Vec::new(),
@@ -135,7 +137,7 @@ impl Core {
         }
     }
 
-    /// Lets happen all that is due.
+    /// Handles all events that are due.
     pub(crate) fn fire_due(&mut self) {
         while let Some(event) = self.queue.pop_due(self.now) {
             self.handle(event);
@@ -152,35 +154,35 @@ impl Core {
                 self.reset_arrives(connection, side, is_answer.then_some(bytes));
             }
             Event::Syn(attempt) => self.syn_arrives(attempt),
-            Event::SynAgain(attempt) => self.send_syn(attempt),
+            Event::SynRetry(attempt) => self.send_syn(attempt),
             Event::SynAck(attempt) => self.syn_ack_arrives(attempt),
             Event::Refused(attempt) => self.refusal_arrives(attempt),
             Event::Established(connection) => self.establish(connection),
             Event::PortFree { host, port, destination } => {
                 self.hosts.get_mut(host).ports.free(destination, port);
             }
-            Event::Fault(index) => self.strike(index as usize),
+            Event::Fault(index) => self.apply_fault(index as usize),
             Event::Resume(host) => self.actions.push(Action::Resume(host)),
             Event::Restart(host) => self.restart(host),
         }
     }
 
-    /// Sends what is no data from one host to another; within a host it arrives at once.
+    /// Sends a control segment (no data) from one host to another. Within a host it arrives at once.
     pub(crate) fn send(&mut self, from: HostId, to: HostId, event: Event) {
         if from == to {
             self.handle(event);
         } else {
-            let at = self.links.arrival_of_news(from, to, self.now, &mut self.dice);
+            let at = self.links.arrival_of_control(from, to, self.now, &mut self.rng);
             self.queue.push(at, event);
         }
     }
 
-    pub(crate) fn record(&mut self, host: HostId, what: What, subject: u32, amount: u32) {
-        self.trace.record(self.now, host, what, subject, amount);
+    pub(crate) fn record(&mut self, host: HostId, kind: TraceKind, subject: u32, amount: u32) {
+        self.trace.record(self.now, host, kind, subject, amount);
     }
 }
 
-/// Keeps the memory of a queue of bytes that is empty.
+/// Keeps the memory of an empty byte queue for reuse.
 pub(crate) fn keep_memory(bytes: &mut VecDeque<u8>, spares: &mut Vec<VecDeque<u8>>) {
     if bytes.capacity() == 0 {
         return;

@@ -1,4 +1,4 @@
-//! The numbers of Linux, so that errors look alike on every backend.
+//! The error numbers of Linux, so that errors look alike on every backend.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub(crate) fn error(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-/// For the trace.
+/// The name of an error, for the trace.
 pub(crate) const fn name(code: i32) -> &'static str {
     match code {
         EMFILE => "EMFILE",

@@ -1,4 +1,4 @@
-//! The tasks of a simulation, and the loop that gives them their turns.
+//! The tasks of a simulation, and the loop that polls them.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -18,33 +18,32 @@ use crate::host::HostId;
 use crate::ready::{Ready, Round, TaskWaker};
 use crate::runtime::{Config, Sim};
 use crate::slab::{Key, Slab};
-use crate::trace::What;
+use crate::trace::TraceKind;
 
-/// What one turn of a task takes by the virtual clock, beside the work that it
-/// [consumes](owned_io::coop): a microsecond, in nanoseconds. So timers are reached even while some task
-/// is always ready. All hosts share the one core, but for what
-/// [takes no time](crate::Host::work_takes_no_time).
-const TURN_TAKES: Time = 1_000;
+/// How long one poll of a task takes by the virtual clock, in nanoseconds, besides the work that it
+/// [consumes](owned_io::coop). So timers come even while some task is always ready. All hosts share one core,
+/// except where work [takes no time](crate::Host::work_takes_no_time).
+const POLL_COST: Time = 1_000;
 
-/// How long, by the real clock, a world with nothing left to do waits for a wake from another
-/// thread before it says that it never comes.
+/// How long, by the real clock, a simulation with nothing left to do waits for a wake from another thread before
+/// it reports a deadlock.
 const DEADLOCK_AFTER: Duration = Duration::from_secs(10);
 
-/// The future given to [`run`] is no task: it may borrow.
+/// The key of the future that is given to [`run`]. It is not a task, because it may borrow.
 const MAIN: Key = Key::NONE;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Shared>>> = const { RefCell::new(None) };
 }
 
-/// Runs `future`, and the tasks it spawns, in a world of its own until it is done.
+/// Runs `future` and the tasks that it spawns in the simulation `world`, until `future` is done.
 ///
 /// # Errors
-/// Its panic.
+/// The panic of `future`.
 ///
 /// # Panics
-/// When nothing is left that could ever wake `future`, when there were too many events, and when a
-/// service of a host has failed; and within itself.
+/// When nothing is left that could wake `future`, when there were too many events, when a service of a host has
+/// failed, and when it is called within a simulation.
 pub(crate) fn run<F: Future>(world: &Rc<Shared>, future: F) -> Result<F::Output, Panicked> {
     CURRENT.with_borrow_mut(|current| {
         assert!(current.is_none(), "a simulation runs on this thread already");
@@ -66,7 +65,7 @@ pub(crate) fn is_running() -> bool {
     CURRENT.with_borrow(Option::is_some)
 }
 
-/// Drops the tasks while the world can still be reached, then leaves it; on a panic too.
+/// Drops the tasks while `current` still works, then ends the simulation; on a panic too.
 struct Leave<'a>(&'a Shared);
 
 impl Drop for Leave<'_> {
@@ -80,8 +79,8 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// Ends the trace where the scenario does, or where it fails: what is dropped then is not its doing, and would
-/// stand last in what is shown of it.
+/// Ends the trace when the scenario ends or fails. Otherwise the last lines of a report would be about what is
+/// dropped afterwards.
 struct EndOfTrace<'a>(&'a Shared);
 
 impl Drop for EndOfTrace<'_> {
@@ -90,18 +89,18 @@ impl Drop for EndOfTrace<'_> {
     }
 }
 
-/// A simulation, as its tasks share it.
+/// A simulation: what its tasks share.
 pub(crate) struct Shared {
     pub(crate) core: RefCell<Core>,
     config: Config,
     started: Instant,
-    /// Whose turn it is.
+    /// The host of the task that is being polled.
     host: Cell<HostId>,
     tasks: RefCell<Slab<Task>>,
     tasks_made: Cell<u32>,
     ready: Arc<Ready>,
     round: RefCell<Round>,
-    /// Woken, while their hosts were paused.
+    /// Tasks that were woken while their hosts were paused.
     paused: RefCell<Vec<(HostId, Arc<TaskWaker>)>>,
     services: RefCell<Vec<(HostId, Service)>>,
     /// Why the simulation has failed.
@@ -109,13 +108,13 @@ pub(crate) struct Shared {
 }
 
 struct Task {
-    /// Taken out while it is polled, because it may spawn.
+    /// Taken out while it is polled, because it may spawn tasks.
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     host: HostId,
     number: u32,
 }
 
-/// What a host runs whenever it starts.
+/// A function whose future a host runs whenever it starts.
 pub(crate) type Service = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<()>>>>>;
 
 impl Shared {
@@ -135,7 +134,8 @@ impl Shared {
         })
     }
 
-    /// Does something in the world, and then what follows from it outside: code of tasks may run then.
+    /// Changes the state by `f`. Then wakes, drops and starts what `f` has asked for, outside the borrow, because
+    /// that may run code of tasks.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core.borrow_mut();
         let output = f(&mut core);
@@ -157,7 +157,7 @@ impl Shared {
         for action in actions {
             self.act(action);
         }
-        // Their memory; what they hold by now came while this ran.
+        // Keep the allocations, unless new entries came meanwhile.
         let mut core = self.core.borrow_mut();
         if core.woken.is_empty() {
             core.woken = woken;
@@ -198,8 +198,8 @@ impl Shared {
             if self.round.borrow().is_over() {
                 self.begin_round();
             }
-            let Some(woken) = self.next_turn() else {
-                // Of a round, all may be done or paused, while others were woken.
+            let Some(woken) = self.next_task() else {
+                // All tasks of the round may be done or paused, while others were woken.
                 if self.ready.is_empty() {
                     self.wait_for_event();
                 }
@@ -227,8 +227,8 @@ impl Shared {
         }
     }
 
-    /// Those that are ready have their turns before those for whom something happens now: so a sleep of zero
-    /// gives every ready task its turn.
+    /// Tasks that are ready are polled before tasks that the events of this moment wake. So a sleep of zero lets
+    /// every ready task be polled.
     fn begin_round(&self) {
         self.round.borrow_mut().begin(&self.ready);
         self.with(Core::fire_due);
@@ -238,27 +238,27 @@ impl Shared {
         }
     }
 
-    /// Whose turn it is; any of those in the round that are not paused.
-    fn next_turn(&self) -> Option<Arc<TaskWaker>> {
+    /// A random task of the round that is not paused; records that it is polled.
+    fn next_task(&self) -> Option<Arc<TaskWaker>> {
         let mut core = self.core.borrow_mut();
         let core = &mut *core;
         let mut round = self.round.borrow_mut();
         loop {
-            let woken = round.take(&mut core.dice)?;
+            let woken = round.take(&mut core.rng)?;
             let tasks = self.tasks.borrow();
             let (host, number) = match tasks.get(woken.key) {
                 Some(task) => (task.host, task.number),
                 None if woken.key == MAIN => (HostId::MAIN, 0),
-                None => continue, // it is done
+                None => continue, // the task is done
             };
             if core.hosts.get(host).paused_until > core.now {
                 self.paused.borrow_mut().push((host, woken));
                 continue;
             }
-            woken.has_its_turn();
+            woken.mark_polled();
             self.host.set(host);
-            core.record(host, What::Polled, number, 0);
-            core.now += TURN_TAKES;
+            core.record(host, TraceKind::Polled, number, 0);
+            core.now += POLL_COST;
             let count = core.trace.count();
             assert!(count <= self.config.events_max, "not done after {count} events");
             return Some(woken);
@@ -273,7 +273,7 @@ impl Shared {
             drop((future, done));
             return;
         }
-        // Not there any more if its host went down in this very turn; then dropped, outside the borrow.
+        // The task is gone if its host went down during this poll. Then the future is dropped outside the borrow.
         let mut tasks = self.tasks.borrow_mut();
         if let Some(task) = tasks.get_mut(key) {
             task.future = Some(future);
@@ -283,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is ready: goes to the time of the next event, or else waits for another thread.
+    /// Nothing is ready: advances the clock to the next event, or waits for another thread.
     fn wait_for_event(&self) {
         let mut core = self.core.borrow_mut();
         if let Some(at) = core.queue.next_at() {
@@ -294,7 +294,7 @@ impl Shared {
         let seed = self.config.seed;
         assert!(
             self.config.waits_for_threads,
-            "deadlock: no task is ready, and nothing is to happen any more (seed {seed})"
+            "deadlock: no task is ready, and no event is scheduled (seed {seed})"
         );
         let gave_up = Instant::now() + DEADLOCK_AFTER;
         while self.ready.is_empty() {
@@ -308,7 +308,7 @@ impl Shared {
         }
     }
 
-    /// Starts a task on the present host; on one that is down it is dropped at once.
+    /// Starts a task on the current host. If that host is down, the future is dropped at once.
     pub(crate) fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
         let host = self.host.get();
         if !self.core.borrow().hosts.get(host).is_running {
@@ -321,12 +321,12 @@ impl Shared {
         self.ready.push_new(key);
     }
 
-    /// The host of the task that has its turn.
+    /// The host of the task that is being polled.
     pub(crate) fn host(&self) -> HostId {
         self.host.get()
     }
 
-    /// What `f` does is done on that host.
+    /// Calls `f` with `host` as the current host.
     pub(crate) fn on_host<T>(&self, host: HostId, f: impl FnOnce() -> T) -> T {
         let before = self.host.replace(host);
         let output = f();
@@ -334,7 +334,7 @@ impl Shared {
         output
     }
 
-    /// Runs a service whenever its host starts, and now.
+    /// Runs a service now, and whenever its host starts again.
     pub(crate) fn serve(&self, host: HostId, service: Service) {
         self.services.borrow_mut().push((host, Rc::clone(&service)));
         self.start_service(host, &service);

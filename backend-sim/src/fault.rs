@@ -1,17 +1,17 @@
-//! What a fault does.
+//! The effect of each fault.
 
 use std::time::Duration;
 
 use crate::connection::{Side, Socket};
 use crate::core::{Action, Core, Event, after};
 use crate::host::HostId;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, FaultPlan};
 use crate::slab::Key;
-use crate::trace::What;
+use crate::trace::TraceKind;
 
 impl Core {
-    /// From now on, `plan` is carried out.
-    pub(crate) fn inject(&mut self, plan: Plan) {
+    /// Schedules the faults of `plan`, counted from now.
+    pub(crate) fn inject(&mut self, plan: FaultPlan) {
         for (when, fault) in plan.faults {
             let goes_down =
                 matches!(fault, Fault::Crash { .. } | Fault::Kill { .. } | Fault::Pause { .. });
@@ -25,11 +25,11 @@ impl Core {
         }
     }
 
-    /// Carries out the fault of this place in the plan.
-    pub(crate) fn strike(&mut self, place: usize) {
+    /// Applies the fault with this index in the plan.
+    pub(crate) fn apply_fault(&mut self, place: usize) {
         let fault = self.plan.faults[place].1.clone();
         let now = self.now;
-        self.record(fault.hosts()[0].id, What::Fault, place as u32, 0);
+        self.record(fault.hosts()[0].id, TraceKind::Fault, place as u32, 0);
         match fault {
             Fault::Partition { a, b, lasts } => self.links.cut(a.id, b.id, after(now, lasts)),
             Fault::Stall { from, to, lasts } => self.links.hold(from.id, to.id, after(now, lasts)),
@@ -60,23 +60,23 @@ impl Core {
         }
     }
 
-    /// Its service starts again.
+    /// Brings a host up and starts its services again.
     pub(crate) fn restart(&mut self, host: HostId) {
         let state = self.hosts.get_mut(host);
         state.is_up = true;
         state.is_running = true;
-        self.record(host, What::Started, 0, 0);
+        self.record(host, TraceKind::Started, 0, 0);
         self.actions.push(Action::StartService(host));
     }
 
-    /// The power is gone. One that is down does not go down again.
+    /// A host loses its power. A host that is down already stays as it is.
     fn crash(&mut self, host: HostId, down: Duration) {
         let state = self.hosts.get_mut(host);
         if !std::mem::replace(&mut state.is_running, false) {
             return;
         }
         state.is_up = false;
-        self.record(host, What::Down, 0, 0);
+        self.record(host, TraceKind::Down, 0, 0);
         let open: Vec<_> = self.connections.iter().map(|(key, _)| key).collect();
         for connection in open {
             self.vanish(host, connection);
@@ -96,7 +96,7 @@ impl Core {
         self.queue.push(after(self.now, down), Event::Restart(host));
     }
 
-    /// The ends that `host` has of a connection are no more, and nobody is told.
+    /// Removes the ends of a connection that are on `host`, and tells nobody.
     fn vanish(&mut self, host: HostId, key: Key) {
         for side in [Side::Client, Side::Server] {
             let Some(connection) = self.connections.get_mut(key) else { return };
@@ -112,11 +112,11 @@ impl Core {
         self.free_if_closed(key);
     }
 
-    /// The process is gone, and its kernel cleans up.
+    /// The process of a host is gone; the kernel closes what it had open.
     fn kill(&mut self, host: HostId, down: Duration) {
         let state = self.hosts.get_mut(host);
         if std::mem::replace(&mut state.is_running, false) {
-            self.record(host, What::Down, 0, 0);
+            self.record(host, TraceKind::Down, 0, 0);
             self.actions.push(Action::DropTasks(host));
             self.queue.push(after(self.now, down), Event::Restart(host));
         }

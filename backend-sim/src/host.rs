@@ -1,4 +1,4 @@
-//! [`Host`]: a machine of the simulation, with its address, its limits and its clock.
+//! [`Host`]: a simulated machine, with its address, limits and clock.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,9 +17,9 @@ use crate::executor;
 use crate::ports::Ports;
 use crate::runtime::Sim;
 
-/// A machine of the simulation. Made by [`World::host`](crate::World::host).
+/// A simulated machine. [`World::host`](crate::World::host) makes it.
 ///
-/// What runs on it finds it by itself: [`Sim`]'s functions act on the host of the task that calls them.
+/// The functions of [`Sim`] act on the host of the task that calls them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Host {
     pub(crate) id: HostId,
@@ -38,16 +38,16 @@ impl Host {
         self.ip
     }
 
-    /// Its address with a port: to bind, or to connect to.
+    /// Its address with a port, to bind or to connect to.
     pub const fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, port)
     }
 
-    /// Runs what `service` makes on this host, now and again whenever the host starts after it was
+    /// Runs the future that `service` makes on this host: now, and again whenever the host starts after it was
     /// down.
     ///
-    /// A service that returns an error, or panics, ends the simulation as failed: nothing would start
-    /// it again. One that returns `Ok` is done until the host is down and starts again.
+    /// A service that returns an error, or panics, fails the simulation, because nothing would start it again. A
+    /// service that returns `Ok` is done until the host starts again.
     ///
     /// # Panics
     /// Outside the simulation.
@@ -59,7 +59,7 @@ impl Host {
         executor::current().serve(self.id, Rc::new(move || Box::pin(service())));
     }
 
-    /// Runs `future` on this host, as a task that is gone when the host goes down.
+    /// Runs `future` on this host, as a task that is dropped when the host goes down.
     ///
     /// # Panics
     /// Outside the simulation.
@@ -70,8 +70,8 @@ impl Host {
         executor::current().on_host(self.id, || Sim::spawn(future))
     }
 
-    /// From now on, at most so many sockets are open here; one more fails with `EMFILE`.
-    /// Without this there is no limit.
+    /// From now on, at most `count` sockets are open on this host. Opening one more fails with `EMFILE`.
+    /// Default: no limit.
     ///
     /// # Panics
     /// Outside the simulation.
@@ -79,8 +79,8 @@ impl Host {
         executor::current().with(|core| core.hosts.get_mut(self.id).descriptors_max = count);
     }
 
-    /// From now on, at most so many connections from here have the same destination; one more fails
-    /// with `EADDRNOTAVAIL`. At least 1, at most 28,232: the default, and Linux's.
+    /// From now on, at most `count` connections from this host have the same destination. One more fails with
+    /// `EADDRNOTAVAIL`. `count` is clamped to 1 to 28,232, which is the default, and that of Linux.
     ///
     /// # Panics
     /// Outside the simulation.
@@ -88,8 +88,8 @@ impl Host {
         executor::current().with(|core| core.hosts.get_mut(self.id).ports.limit(count));
     }
 
-    /// From now on, the work that tasks consume here ([`owned_io::coop`]) takes no virtual time: as if each
-    /// of them had a core of its own, where all others share one.
+    /// From now on, the work that tasks of this host consume ([`owned_io::coop`]) takes no virtual time, as if
+    /// each of them had its own core. All other tasks share one.
     ///
     /// # Panics
     /// Outside the simulation.
@@ -97,7 +97,7 @@ impl Host {
         executor::current().with(|core| core.hosts.get_mut(self.id).work_takes_time = false);
     }
 
-    /// How many sockets are open here: listeners, connections, and attempts to connect.
+    /// How many sockets are open on this host: listeners, connections and attempts to connect.
     ///
     /// # Panics
     /// Outside the simulation.
@@ -118,12 +118,12 @@ impl fmt::Display for Host {
     }
 }
 
-/// Which of the hosts.
+/// The index of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HostId(u16);
 
 impl HostId {
-    /// The one that the main future runs on. It has every address that no other host has.
+    /// The host that the main future runs on. It has every address that no other host has.
     pub(crate) const MAIN: Self = Self(0);
 
     pub(crate) const fn index(self) -> usize {
@@ -141,7 +141,7 @@ pub(crate) struct Hosts {
     by_ip: BTreeMap<IpAddr, HostId>,
 }
 
-/// A host, as the simulation knows it.
+/// The state of a host.
 pub(crate) struct HostState {
     name: Rc<str>,
     ip: IpAddr,
@@ -151,13 +151,13 @@ pub(crate) struct HostState {
     pub(crate) descriptors_max: u32,
     pub(crate) exhausted_until: Time,
     pub(crate) paused_until: Time,
-    /// Until when its reads are slow.
+    /// Until when reads on it are slow.
     pub(crate) slow_until: Time,
-    /// How far its time of day is ahead, in nanoseconds.
+    /// How far its time of day is ahead of the simulation's, in nanoseconds.
     pub(crate) clock_ahead: i64,
-    /// Its kernel answers.
+    /// Whether its kernel answers.
     pub(crate) is_up: bool,
-    /// Its service runs, if it has one.
+    /// Whether its services run.
     pub(crate) is_running: bool,
     pub(crate) work_takes_time: bool,
 }
@@ -168,7 +168,7 @@ impl Hosts {
         Self { all: vec![main], by_ip: BTreeMap::new() }
     }
 
-    /// At 10.1.0.1 and so on.
+    /// Adds a host. Their addresses are 10.1.0.1 and so on.
     pub(crate) fn add(&mut self, name: &str) -> Host {
         let number = u16::try_from(self.all.len()).expect("no more hosts than 10.1.0.0/16 has");
         let [high, low] = number.to_be_bytes();
@@ -203,7 +203,7 @@ impl Hosts {
         ip.is_unspecified() || self.resolve(host, ip) == host
     }
 
-    /// Takes an address of `host`.
+    /// Binds an address of `host`.
     pub(crate) fn bind(
         &mut self,
         host: HostId,
@@ -256,7 +256,7 @@ impl HostState {
         self.ip
     }
 
-    /// Counts one more, if there may be one.
+    /// Counts one more descriptor; false if the limit is reached.
     pub(crate) const fn open_descriptor(&mut self, now: Time) -> bool {
         let may = self.descriptors < self.descriptors_max && self.exhausted_until <= now;
         if may {
@@ -269,7 +269,7 @@ impl HostState {
         self.descriptors = self.descriptors.saturating_sub(1);
     }
 
-    /// Whatever was open or taken is not any more.
+    /// Releases all descriptors, ports and addresses.
     pub(crate) fn forget_all(&mut self) {
         self.descriptors = 0;
         self.ports.free_all();
@@ -277,7 +277,7 @@ impl HostState {
     }
 }
 
-/// Takes an address outside of any simulation: a service binds before it runs.
+/// Binds an address outside a simulation: a service binds before it runs.
 pub(crate) fn bind_outside(mut options: ListenOptions) -> io::Result<BoundAddr> {
     BOUND_OUTSIDE.with_borrow_mut(|bound| {
         bound.retain(|_, hold| hold.strong_count() > 0);
@@ -292,7 +292,7 @@ pub(crate) fn bind_outside(mut options: ListenOptions) -> io::Result<BoundAddr> 
     })
 }
 
-/// `addr` if it is free; for port 0, with the first port that is.
+/// `addr` if it is free; for port 0, `addr` with the first free port.
 fn choose(addr: SocketAddr, is_free: impl Fn(&SocketAddr) -> bool) -> Option<SocketAddr> {
     if addr.port() != 0 {
         return is_free(&addr).then_some(addr);
@@ -300,12 +300,11 @@ fn choose(addr: SocketAddr, is_free: impl Fn(&SocketAddr) -> bool) -> Option<Soc
     EPHEMERAL_PORTS.map(|port| SocketAddr::new(addr.ip(), port)).find(|addr| is_free(addr))
 }
 
-/// Whether somebody has `addr`, or has its port at every address, or has its port while `addr` is every
-/// address.
+/// Whether `addr` collides with a bound address: same port, and the same address or one of them unspecified.
 fn is_taken(bound: &BTreeMap<SocketAddr, Weak<()>>, addr: &SocketAddr) -> bool {
     let collides = |other: &SocketAddr| {
-        let is_every = other.ip().is_unspecified() || addr.ip().is_unspecified();
-        other.port() == addr.port() && (other.ip() == addr.ip() || is_every)
+        let is_wildcard = other.ip().is_unspecified() || addr.ip().is_unspecified();
+        other.port() == addr.port() && (other.ip() == addr.ip() || is_wildcard)
     };
     bound.iter().any(|(other, hold)| hold.strong_count() > 0 && collides(other))
 }
@@ -314,11 +313,11 @@ fn is_bound_outside(addr: &SocketAddr) -> bool {
     BOUND_OUTSIDE.with_borrow(|bound| is_taken(bound, addr))
 }
 
-/// The ports that port 0 stands for (RFC 6335 6).
+/// The ports that port 0 chooses from (RFC 6335 6).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 thread_local! {
-    /// Addresses that this thread took outside of a simulation: the main host's.
+    /// Addresses that this thread bound outside a simulation. They belong to the main host.
     static BOUND_OUTSIDE: RefCell<BTreeMap<SocketAddr, Weak<()>>> =
         const { RefCell::new(BTreeMap::new()) };
 }

@@ -1,24 +1,24 @@
-//! [`Link`]: what is between two hosts.
+//! [`Link`]: the connection between two hosts.
 
 use std::time::Duration;
 
 use crate::core::{Core, Time, after};
-use crate::dice::Dice;
 use crate::host::HostId;
+use crate::rng::Rng;
 
-/// What is between two hosts, each way.
+/// The network between two hosts, the same in each direction.
 ///
-/// There is nothing between tasks of one host: what one of them sends is there at once.
+/// Tasks of one host have no link between them: their segments arrive at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// How long everything is under way at least. Default 100 µs: two machines of one data centre.
+    /// The shortest time that a segment takes. Default 100 µs: two machines in one data centre.
     pub latency: Duration,
-    /// How much longer it may be, evenly. What is sent on one connection stays in order. Default 400 µs.
+    /// The largest extra delay, uniformly distributed. Segments of one connection stay in order. Default 400 µs.
     pub jitter: Duration,
-    /// Bytes per second, for all connections together. Default 1.25 billion: 10 Gbit/s.
+    /// Bytes per second, of all connections together. Default 1.25 billion: 10 Gbit/s.
     pub bandwidth: u64,
-    /// How many of a million segments are lost, and sent again after a while. Default 0.
+    /// How many of a million segments are lost and sent again. Default 0.
     pub lost_per_million: u32,
 }
 
@@ -33,26 +33,26 @@ impl Default for Link {
     }
 }
 
-/// What becomes of what a host sends to another.
+/// The fate of a segment when it would arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Now,
-    /// Not before this.
+    /// It arrives at this time or later.
     Held(Time),
     Lost,
 }
 
-/// Those of all pairs of hosts.
+/// The links of all pairs of hosts.
 pub(crate) struct Links {
-    /// By the sender, then by the receiver.
-    rows: Vec<Vec<Directed>>,
+    /// Indexed by the sender, then by the receiver.
+    rows: Vec<Vec<Direction>>,
 }
 
-/// One direction of a link, and the faults that it has at present.
+/// One direction of a link, with its current faults.
 #[derive(Clone, Copy, Default)]
-struct Directed {
+struct Direction {
     link: Link,
-    /// Until when earlier bytes occupy it.
+    /// Until when earlier bytes occupy the bandwidth.
     busy_until: Time,
     cut_until: Time,
     held_until: Time,
@@ -64,15 +64,15 @@ struct Directed {
 
 impl Links {
     pub(crate) fn new() -> Self {
-        Self { rows: vec![vec![Directed::default()]] }
+        Self { rows: vec![vec![Direction::default()]] }
     }
 
-    /// One more host, with a default link to each.
+    /// Adds a host, with a default link to each of the others.
     pub(crate) fn add_host(&mut self) {
         for row in &mut self.rows {
-            row.push(Directed::default());
+            row.push(Direction::default());
         }
-        self.rows.push(vec![Directed::default(); self.rows.len() + 1]);
+        self.rows.push(vec![Direction::default(); self.rows.len() + 1]);
     }
 
     pub(crate) fn set(&mut self, a: HostId, b: HostId, link: Link) {
@@ -80,105 +80,105 @@ impl Links {
         self.between(b, a).link = link;
     }
 
-    /// When something short arrives that is sent now.
-    pub(crate) fn arrival_of_news(
+    /// When a control segment (no data) arrives that is sent now.
+    pub(crate) fn arrival_of_control(
         &self,
         from: HostId,
         to: HostId,
         now: Time,
-        dice: &mut Dice,
+        rng: &mut Rng,
     ) -> Time {
-        now.saturating_add(self.rows[from.index()][to.index()].delay(now, dice))
+        now.saturating_add(self.rows[from.index()][to.index()].delay(now, rng))
     }
 
-    /// When so many bytes arrive that are sent now.
-    pub(crate) fn arrival_of(
+    /// When `bytes` bytes arrive that are sent now.
+    pub(crate) fn arrival_of_data(
         &mut self,
         from: HostId,
         to: HostId,
         bytes: usize,
         now: Time,
-        dice: &mut Dice,
+        rng: &mut Rng,
     ) -> Time {
-        let directed = self.between(from, to);
-        let delay = directed.delay(now, dice);
-        let nanos = bytes as u128 * 1_000_000_000 / u128::from(directed.link.bandwidth.max(1));
+        let direction = self.between(from, to);
+        let delay = direction.delay(now, rng);
+        let nanos = bytes as u128 * 1_000_000_000 / u128::from(direction.link.bandwidth.max(1));
         let nanos = Time::try_from(nanos).unwrap_or(Time::MAX);
-        directed.busy_until = directed.busy_until.max(now).saturating_add(nanos);
-        directed.busy_until.saturating_add(delay)
+        direction.busy_until = direction.busy_until.max(now).saturating_add(nanos);
+        direction.busy_until.saturating_add(delay)
     }
 
-    /// Whether news of `at` from one host can have come to the other.
+    /// Whether a segment that `from` sent at time `at` can have reached `to`.
     pub(crate) fn has_heard_of(&self, at: Time, from: HostId, to: HostId, now: Time) -> bool {
-        let directed = &self.rows[from.index()][to.index()];
-        let is_silent = directed.cut_until > now || directed.held_until > now;
-        !is_silent && at.saturating_add(directed.latency(now)) <= now
+        let direction = &self.rows[from.index()][to.index()];
+        let is_silent = direction.cut_until > now || direction.held_until > now;
+        !is_silent && at.saturating_add(direction.latency(now)) <= now
     }
 
-    /// Whether a segment arrives.
-    fn passes(&self, from: HostId, to: HostId, now: Time, dice: &mut Dice) -> Arrival {
-        let directed = &self.rows[from.index()][to.index()];
-        let mut lost_per_million = directed.link.lost_per_million;
-        if directed.lossy_until > now {
-            lost_per_million = lost_per_million.max(directed.lossy_per_million);
+    /// The fate of a segment that would arrive now.
+    fn passes(&self, from: HostId, to: HostId, now: Time, rng: &mut Rng) -> Arrival {
+        let direction = &self.rows[from.index()][to.index()];
+        let mut lost_per_million = direction.link.lost_per_million;
+        if direction.lossy_until > now {
+            lost_per_million = lost_per_million.max(direction.lossy_per_million);
         }
-        let lost = lost_per_million > 0 && dice.below(1_000_000) < lost_per_million.into();
-        if directed.cut_until > now || lost {
+        let lost = lost_per_million > 0 && rng.below(1_000_000) < lost_per_million.into();
+        if direction.cut_until > now || lost {
             Arrival::Lost
-        } else if directed.held_until > now {
-            Arrival::Held(directed.held_until)
+        } else if direction.held_until > now {
+            Arrival::Held(direction.held_until)
         } else {
             Arrival::Now
         }
     }
 
     pub(crate) fn cut(&mut self, a: HostId, b: HostId, until: Time) {
-        for directed in [(a, b), (b, a)] {
-            let directed = self.between(directed.0, directed.1);
-            directed.cut_until = directed.cut_until.max(until);
+        for direction in [(a, b), (b, a)] {
+            let direction = self.between(direction.0, direction.1);
+            direction.cut_until = direction.cut_until.max(until);
         }
     }
 
     pub(crate) fn hold(&mut self, from: HostId, to: HostId, until: Time) {
-        let directed = self.between(from, to);
-        directed.held_until = directed.held_until.max(until);
+        let direction = self.between(from, to);
+        direction.held_until = direction.held_until.max(until);
     }
 
     pub(crate) fn slow_down(&mut self, a: HostId, b: HostId, by: Time, until: Time) {
-        for directed in [(a, b), (b, a)] {
-            let directed = self.between(directed.0, directed.1);
-            (directed.slow_by, directed.slow_until) = (by, until);
+        for direction in [(a, b), (b, a)] {
+            let direction = self.between(direction.0, direction.1);
+            (direction.slow_by, direction.slow_until) = (by, until);
         }
     }
 
     pub(crate) fn lose(&mut self, a: HostId, b: HostId, per_million: u32, until: Time) {
-        for directed in [(a, b), (b, a)] {
-            let directed = self.between(directed.0, directed.1);
-            (directed.lossy_per_million, directed.lossy_until) = (per_million, until);
+        for direction in [(a, b), (b, a)] {
+            let direction = self.between(direction.0, direction.1);
+            (direction.lossy_per_million, direction.lossy_until) = (per_million, until);
         }
     }
 
-    fn between(&mut self, from: HostId, to: HostId) -> &mut Directed {
+    fn between(&mut self, from: HostId, to: HostId) -> &mut Direction {
         &mut self.rows[from.index()][to.index()]
     }
 }
 
-impl Directed {
-    /// How long everything is under way at least.
+impl Direction {
+    /// The shortest time that a segment takes.
     fn latency(&self, now: Time) -> Time {
         let slow = if self.slow_until > now { self.slow_by } else { 0 };
         after(slow, self.link.latency)
     }
 
-    fn delay(&self, now: Time, dice: &mut Dice) -> Time {
+    fn delay(&self, now: Time, rng: &mut Rng) -> Time {
         let jitter = after(0, self.link.jitter);
-        let longer = if jitter > 0 { dice.below(jitter) } else { 0 };
+        let longer = if jitter > 0 { rng.below(jitter) } else { 0 };
         self.latency(now).saturating_add(longer)
     }
 }
 
 impl Core {
-    /// What becomes of something that comes to `to` now.
+    /// The fate of a segment that would arrive at `to` now.
     pub(crate) fn arrival(&mut self, from: HostId, to: HostId) -> Arrival {
         if from == to {
             return Arrival::Now;
@@ -186,6 +186,6 @@ impl Core {
         if !self.hosts.get(to).is_up {
             return Arrival::Lost;
         }
-        self.links.passes(from, to, self.now, &mut self.dice)
+        self.links.passes(from, to, self.now, &mut self.rng)
     }
 }

@@ -20,38 +20,38 @@ use crate::link::Arrival;
 use crate::slab::{Key, Slab};
 use crate::stream::{SimStream, stream};
 use crate::timer::Sleep;
-use crate::trace::What;
+use crate::trace::TraceKind;
 
-/// When the server says again that it has a client, if it has not heard that the client knows; each time
-/// twice as long as before.
-const ESTABLISH_AGAIN: Duration = Duration::from_secs(1);
+/// How long until the server answers a SYN again, if the handshake is not complete. The time doubles with each
+/// try.
+const SYN_ACK_RETRY: Duration = Duration::from_secs(1);
 
-/// How often it does before it forgets the client (tcp(7), `tcp_synack_retries`).
-const ESTABLISH_RETRIES_MAX: u8 = 5;
+/// How often the server answers again before it forgets the client (tcp(7), `tcp_synack_retries`).
+const SYN_ACK_RETRIES_MAX: u8 = 5;
 
 /// A listener in the simulated network.
 pub struct SimListener {
     world: Weak<Shared>,
     queue: Key,
-    /// A listener holds its address even when nobody else does any more.
+    /// Keeps the address bound as long as the listener exists.
     bound: BoundAddr,
     turn: Turn,
 }
 
-/// Those of all hosts.
+/// The listeners of all hosts.
 pub(crate) struct Listeners {
     pub(crate) by_addr: BTreeMap<(HostId, SocketAddr), Vec<Key>>,
     pub(crate) queues: Slab<AcceptQueue>,
 }
 
-/// Connections that wait to be accepted.
+/// The accept queue of one listener.
 pub(crate) struct AcceptQueue {
     pub(crate) host: HostId,
     pub(crate) addr: SocketAddr,
     pub(crate) waiting: VecDeque<Key>,
-    /// Those to come for which there is a place: their clients have not said yet that they heard.
+    /// How many slots are reserved for connections whose handshake is not complete.
     reserved: usize,
-    /// As Linux counts: one more than the backlog fits in.
+    /// As on Linux, the queue holds one more than this.
     backlog: usize,
     recv_buffer_bytes: u32,
     send_buffer_bytes: u32,
@@ -125,51 +125,54 @@ impl Listeners {
     }
 
     fn add(&mut self, queue: AcceptQueue) -> Key {
-        let place = (queue.host, queue.addr);
+        let addr = (queue.host, queue.addr);
         let key = self.queues.insert(queue);
-        self.by_addr.entry(place).or_default().push(key);
+        self.by_addr.entry(addr).or_default().push(key);
         key
     }
 
-    /// Those at `addr`, then those at its port of every address.
+    /// The listeners at `addr`, then those at the unspecified address with the same port.
     fn at(&self, host: HostId, addr: SocketAddr) -> impl Iterator<Item = Key> {
-        let every: IpAddr = if addr.is_ipv4() {
+        let unspecified: IpAddr = if addr.is_ipv4() {
             Ipv4Addr::UNSPECIFIED.into()
         } else {
             Ipv6Addr::UNSPECIFIED.into()
         };
-        let every = SocketAddr::new(every, addr.port());
-        let there = self.by_addr.get(&(host, addr)).into_iter().flatten();
-        there.chain(self.by_addr.get(&(host, every)).into_iter().flatten()).copied()
+        let wildcard = SocketAddr::new(unspecified, addr.port());
+        let exact = self.by_addr.get(&(host, addr)).into_iter().flatten();
+        exact.chain(self.by_addr.get(&(host, wildcard)).into_iter().flatten()).copied()
     }
 }
 
-/// What a SYN meets.
-pub(crate) enum Door {
-    Shut,
-    Full,
-    /// A connection whose place in the accept queue is reserved.
-    Open(Key),
+/// The outcome of a SYN that arrives at a host.
+pub(crate) enum SynOutcome {
+    /// Nobody listens there.
+    Refused,
+    QueueFull,
+    /// A connection with a reserved slot in the accept queue.
+    Reserved(Key),
 }
 
 impl Core {
-    /// A client comes: to any of the listeners at `server`.
-    pub(crate) fn knock(
+    /// A SYN arrives: reserves a slot at a random listener of those at `server`.
+    pub(crate) fn admit_syn(
         &mut self,
         (client_host, client): (HostId, SocketAddr),
         (host, server): (HostId, SocketAddr),
         (recv_bytes, send_bytes): (u32, u32),
         lease: Option<u32>,
-    ) -> Door {
+    ) -> SynOutcome {
         let count = self.listeners.at(host, server).count();
         if count == 0 {
-            return Door::Shut;
+            return SynOutcome::Refused;
         }
-        let any = if count == 1 { 0 } else { self.dice.index(count) };
-        let Some(key) = self.listeners.at(host, server).nth(any) else { return Door::Shut };
-        let Some(queue) = self.listeners.queues.get_mut(key) else { return Door::Shut };
+        let any = if count == 1 { 0 } else { self.rng.index(count) };
+        let Some(key) = self.listeners.at(host, server).nth(any) else {
+            return SynOutcome::Refused;
+        };
+        let Some(queue) = self.listeners.queues.get_mut(key) else { return SynOutcome::Refused };
         if queue.waiting.len() + queue.reserved > queue.backlog {
-            return Door::Full;
+            return SynOutcome::QueueFull;
         }
         queue.reserved += 1;
         let to_client = recv_bytes.saturating_add(queue.send_buffer_bytes).max(1);
@@ -180,7 +183,7 @@ impl Core {
             made.queue = Some(key);
             made.lease = lease;
         }
-        Door::Open(connection)
+        SynOutcome::Reserved(connection)
     }
 
     pub(crate) fn connect_ends(&mut self, ends: [End; 2]) -> Key {
@@ -196,7 +199,7 @@ impl Core {
         })
     }
 
-    /// The client of a connection knows that it is there, and now the server learns that.
+    /// The last segment of the handshake arrives at the server, or is lost.
     pub(crate) fn establish(&mut self, key: Key) {
         let Some(connection) = self.connections.get(key) else { return };
         let (number, tries) = (connection.number, connection.establish_tries);
@@ -209,33 +212,33 @@ impl Core {
             Arrival::Held(until) => return self.queue.push(until, Event::Established(key)),
         };
         let Some(queue) = self.listeners.queues.get_mut(queue_key) else {
-            return self.turn_away(key, !is_lost);
+            return self.reject(key, !is_lost);
         };
-        if is_lost && tries < ESTABLISH_RETRIES_MAX {
+        if is_lost && tries < SYN_ACK_RETRIES_MAX {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.establish_tries += 1;
             }
-            let at = after(self.now, ESTABLISH_AGAIN * (1 << tries));
+            let at = after(self.now, SYN_ACK_RETRY * (1 << tries));
             return self.queue.push(at, Event::Established(key));
         }
         queue.reserved -= 1;
         if is_lost {
-            return self.turn_away(key, false);
+            return self.reject(key, false);
         }
         let before = queue.waiting.len();
         queue.waiting.push_back(key);
         self.woken.extend(queue.acceptor.take());
-        self.record(to, What::Queued, number, before as u32);
+        self.record(to, TraceKind::Queued, number, before as u32);
     }
 
-    /// Whether the server still knows of a connection that is being made.
-    pub(crate) fn has_place(&self, connection: Key) -> bool {
+    /// Whether the server still has a slot for a connection whose handshake is not complete.
+    pub(crate) fn has_reservation(&self, connection: Key) -> bool {
         let queue = self.connections.get(connection).and_then(|connection| connection.queue);
         queue.is_some_and(|queue| self.listeners.queues.get(queue).is_some())
     }
 
-    /// An attempt was given up before its connection was established.
-    pub(crate) fn give_place_back(&mut self, connection: Key) {
+    /// An attempt was cancelled before its connection was established: frees the slot.
+    pub(crate) fn release_reservation(&mut self, connection: Key) {
         let Some(connection) = self.connections.remove(connection) else { return };
         let queue = connection.queue.and_then(|queue| self.listeners.queues.get_mut(queue));
         if let Some(queue) = queue {
@@ -245,7 +248,7 @@ impl Core {
 
     fn accept(&mut self, key: Key, waker: &Waker) -> Poll<io::Result<(Socket, SocketAddr)>> {
         let Some(queue) = self.listeners.queues.get_mut(key) else {
-            return Poll::Pending; // its host is down, and with it who waits
+            return Poll::Pending; // its host is down, and so is the task that waits
         };
         let host = queue.host;
         let Some(connection) = queue.waiting.front().copied() else {
@@ -253,7 +256,7 @@ impl Core {
             return Poll::Pending;
         };
         if !self.hosts.get_mut(host).open_descriptor(self.now) {
-            self.record(host, What::Failed, 0, EMFILE as u32);
+            self.record(host, TraceKind::Failed, 0, EMFILE as u32);
             return Poll::Ready(Err(error(EMFILE)));
         }
         queue.waiting.pop_front();
@@ -267,37 +270,37 @@ impl Core {
         end.has_descriptor = true;
         let (is_reset, peer) = (end.is_reset, client.addr);
         let socket = Socket { connection, side: Side::Server };
-        // A client that is gone may be told of, or be found gone by the first read (accept(2)).
-        if is_reset && self.dice.one_in(2) {
-            self.record(host, What::Failed, number, ECONNABORTED as u32);
+        // If the client is gone, either accept(2) reports it or the first read does.
+        if is_reset && self.rng.one_in(2) {
+            self.record(host, TraceKind::Failed, number, ECONNABORTED as u32);
             self.close(socket);
             return Poll::Ready(Err(error(ECONNABORTED)));
         }
-        self.record(host, What::Accepted, number, 0);
+        self.record(host, TraceKind::Accepted, number, 0);
         Poll::Ready(Ok((socket, peer)))
     }
 
-    /// A listener is gone; its clients are told, unless its host is down.
+    /// A listener is dropped. Its waiting clients are told, unless its host is down.
     pub(crate) fn end_listening(&mut self, key: Key, are_told: bool) {
         let Some(queue) = self.listeners.queues.remove(key) else { return };
-        let place = (queue.host, queue.addr);
-        if let Some(here) = self.listeners.by_addr.get_mut(&place) {
-            here.retain(|other| *other != key);
-            if here.is_empty() {
-                self.listeners.by_addr.remove(&place);
+        let addr = (queue.host, queue.addr);
+        if let Some(keys) = self.listeners.by_addr.get_mut(&addr) {
+            keys.retain(|other| *other != key);
+            if keys.is_empty() {
+                self.listeners.by_addr.remove(&addr);
             }
         }
         self.dropped.extend(queue.acceptor);
         self.hosts.get_mut(queue.host).close_descriptor();
         if are_told {
             for connection in queue.waiting {
-                self.turn_away(connection, true);
+                self.reject(connection, true);
             }
         }
     }
 
-    /// The server has no place for a client any more, which is told, or finds out when it sends something.
-    fn turn_away(&mut self, key: Key, is_told: bool) {
+    /// The server has no slot for a client any more. The client is told, or notices when it sends something.
+    fn reject(&mut self, key: Key, is_told: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (end, _) = connection.ends(Side::Server);
         end.is_open = false;

@@ -1,4 +1,4 @@
-//! [`Plan`]: what goes wrong, and when.
+//! [`FaultPlan`]: the faults of a simulation and their times.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,35 +6,35 @@ use std::time::Duration;
 use crate::executor;
 use crate::host::{Host, HostId};
 
-/// What goes wrong in a simulation, and when: written by hand, or drawn from the seed.
+/// The faults of a simulation and their times, written by hand or drawn from the seed.
 ///
 /// ```
 /// use std::time::Duration;
-/// use owned_io_sim::{Fault, Plan, Random};
+/// use owned_io_sim::{Fault, FaultPlan, RandomFaults};
 ///
 /// owned_io_sim::run([0], async |world| {
 ///     let (server, client) = (world.host("server"), world.host("client"));
 ///     let lasts = Duration::from_secs(2);
-///     let script = Plan::new()
+///     let script = FaultPlan::new()
 ///         .at(Duration::from_secs(1), Fault::Partition { a: server.clone(), b: client.clone(), lasts })
 ///         .at(Duration::from_secs(5), Fault::Crash { host: server.clone(), down: lasts });
 ///     world.inject(script);
-///     world.inject(Plan::random(&[server, client], Random::default()));
+///     world.inject(FaultPlan::random(&[server, client], RandomFaults::default()));
 ///     Ok(())
 /// });
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
-    /// Each with its time, from when the plan is injected on.
+pub struct FaultPlan {
+    /// Each with its time, counted from the injection of the plan.
     pub(crate) faults: Vec<(Duration, Fault)>,
 }
 
-/// One thing that goes wrong. All but [`Clock`](Self::Clock) pass.
+/// One fault. All except [`Clock`](Self::Clock) end after a while.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing gets through between two hosts. It is sent again and again, at growing intervals, and
-    /// given up after 15 minutes (`ETIMEDOUT`), as by Linux.
+    /// Nothing gets through between two hosts. As on Linux, segments are sent again at growing intervals, and
+    /// the connection fails after 15 minutes (`ETIMEDOUT`).
     Partition {
         /// One host.
         a: Host,
@@ -43,22 +43,22 @@ pub enum Fault {
         /// For how long.
         lasts: Duration,
     },
-    /// What one host sends to another is held back, and arrives all at once when this is over.
+    /// Everything that one host sends to another is held back, and arrives at once when the fault ends.
     Stall {
-        /// Who sends.
+        /// The host that sends.
         from: Host,
-        /// Who does not receive.
+        /// The host that does not receive.
         to: Host,
         /// For how long.
         lasts: Duration,
     },
-    /// All between two hosts is under way for longer.
+    /// Segments between two hosts take longer.
     Latency {
         /// One host.
         a: Host,
         /// The other.
         b: Host,
-        /// By how much.
+        /// How much longer.
         by: Duration,
         /// For how long.
         lasts: Duration,
@@ -69,62 +69,62 @@ pub enum Fault {
         a: Host,
         /// The other.
         b: Host,
-        /// How many of a million.
+        /// How many segments of a million.
         per_million: u32,
         /// For how long.
         lasts: Duration,
     },
-    /// A host loses its power: its tasks are gone, and nobody is told. Peers learn it from their
-    /// timeouts, or from the resets that they get once it is up again.
+    /// A host loses its power. Its tasks are gone, and nobody is told. Peers notice by their timeouts, or by the
+    /// resets that they get once the host is up again.
     Crash {
         /// Which.
         host: Host,
         /// When its service starts again.
         down: Duration,
     },
-    /// The process of a host is killed: its kernel closes the connections, and refuses new ones.
+    /// The process of a host is killed. Its kernel closes the connections and refuses new ones.
     Kill {
         /// Which.
         host: Host,
         /// When its service starts again.
         down: Duration,
     },
-    /// No task of a host has a turn; its kernel goes on to receive.
+    /// No task of a host is polled. Its kernel continues to receive.
     Pause {
         /// Which.
         host: Host,
         /// For how long.
         lasts: Duration,
     },
-    /// Each read on a host takes 10 ms longer, and gives 16 bytes at most.
+    /// Each read on a host takes 10 ms longer and returns at most 16 bytes.
     SlowReader {
         /// Which.
         host: Host,
         /// For how long.
         lasts: Duration,
     },
-    /// A host has no descriptors left: what would open one fails with `EMFILE`.
+    /// A host has no descriptors left: opening one fails with `EMFILE`.
     Descriptors {
         /// Which.
         host: Host,
         /// For how long.
         lasts: Duration,
     },
-    /// The time of day on a host jumps ([`Clock::wall_clock`](owned_io::Clock::wall_clock); the
-    /// clock that timers go by does not).
+    /// The time of day on a host jumps ([`Clock::wall_clock`](owned_io::Clock::wall_clock)). The clock of timers
+    /// does not.
     Clock {
         /// Which.
         host: Host,
-        /// How far, in milliseconds; back, if it is negative.
+        /// How far, in milliseconds. A negative jump goes back.
         ahead_millis: i64,
     },
 }
 
-/// What kind of fault.
+/// A kind of [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "those of `Fault`, by the same names")]
-pub enum Kind {
+#[expect(missing_docs, reason = "the variants of `Fault` have the same names")]
+pub enum FaultKind {
     Partition,
     Stall,
     Latency,
@@ -137,8 +137,8 @@ pub enum Kind {
     Clock,
 }
 
-impl Kind {
-    /// Each.
+impl FaultKind {
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Partition,
         Self::Stall,
@@ -152,8 +152,8 @@ impl Kind {
         Self::Clock,
     ];
 
-    /// Those that no connection is lost by, unless they last for a quarter of an hour. One that is being
-    /// made may fail: for want of a descriptor, or because its time is over.
+    /// The kinds that break no connection unless they last for a quarter of an hour. An attempt to connect may
+    /// still fail, because it has no descriptor or because its time is over.
     pub const HARMLESS: [Self; 8] = [
         Self::Partition,
         Self::Stall,
@@ -166,51 +166,52 @@ impl Kind {
     ];
 }
 
-/// How a random plan is drawn.
+/// How [`FaultPlan::random`] draws faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Random {
-    /// How many faults: so many under most seeds, fewer, but one at least, under the others. Default 5.
+pub struct RandomFaults {
+    /// The largest number of faults. A seed has this many with a probability of one half, else any number from 1
+    /// to this. Default 5.
     pub count_max: u32,
-    /// When the last of them begins. Default 10 s.
+    /// The latest time at which a fault begins. Default 10 s.
     pub within: Duration,
-    /// How long one lasts at most; the most are far shorter. Default 5 s.
+    /// The longest duration of a fault. Most are far shorter. Default 5 s.
     pub lasts_max: Duration,
-    /// Of which kinds. Default [`Kind::ALL`].
-    pub kinds: &'static [Kind],
+    /// The kinds to choose from. Default [`FaultKind::ALL`].
+    pub kinds: &'static [FaultKind],
 }
 
-impl Default for Random {
+impl Default for RandomFaults {
     fn default() -> Self {
         Self {
             count_max: 5,
             within: Duration::from_secs(10),
             lasts_max: Duration::from_secs(5),
-            kinds: &Kind::ALL,
+            kinds: &FaultKind::ALL,
         }
     }
 }
 
-impl Plan {
-    /// Nothing goes wrong.
+impl FaultPlan {
+    /// A plan without faults.
     pub const fn new() -> Self {
         Self { faults: Vec::new() }
     }
 
-    /// And this, then, from when the plan is [injected](crate::World::inject) on.
+    /// Adds a fault at a time, counted from the [injection](crate::World::inject) of the plan.
     #[must_use]
     pub fn at(mut self, when: Duration, fault: Fault) -> Self {
         self.faults.push((when, fault));
         self
     }
 
-    /// What the seed says, on these hosts. The main host may be among them: it does not go down.
+    /// Draws a plan from the seed, for these hosts. The main host may be among them: it does not go down.
     ///
     /// # Panics
-    /// Outside the simulation; if there are no kinds, or not two hosts.
-    pub fn random(hosts: &[Host], random: Random) -> Self {
-        assert!(hosts.len() >= 2, "a random plan needs two hosts at least");
+    /// Outside a simulation, without kinds, and with fewer than two hosts.
+    pub fn random(hosts: &[Host], random: RandomFaults) -> Self {
+        assert!(hosts.len() >= 2, "a random plan needs at least two hosts");
         executor::current().with(|core| {
-            let mut draw = Draw { dice: &mut core.dice, hosts, random };
+            let mut draw = Draw { rng: &mut core.rng, hosts, random };
             let mut faults: Vec<_> = (0..draw.count()).map(|_| draw.fault()).collect();
             faults.sort_by_key(|(when, _)| *when);
             Self { faults }
@@ -260,8 +261,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A line for each fault.
-impl fmt::Display for Plan {
+/// One line for each fault.
+impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (when, fault)) in self.faults.iter().enumerate() {
             writeln!(f, "{:>14.6} s  {number}: {fault}", when.as_secs_f64())?;
@@ -272,46 +273,48 @@ impl fmt::Display for Plan {
 
 /// Draws faults.
 struct Draw<'a> {
-    dice: &'a mut crate::dice::Dice,
+    rng: &'a mut crate::rng::Rng,
     hosts: &'a [Host],
-    random: Random,
+    random: RandomFaults,
 }
 
 impl Draw<'_> {
     fn count(&mut self) -> usize {
-        self.dice.part_of(self.random.count_max as usize)
+        self.rng.part_of(self.random.count_max as usize)
     }
 
     fn fault(&mut self) -> (Duration, Fault) {
         let when = self.millis_up_to(self.random.within);
-        let mut kind = self.random.kinds[self.dice.index(self.random.kinds.len())];
-        let first = self.dice.index(self.hosts.len());
-        let other = (first + 1 + self.dice.index(self.hosts.len() - 1)) % self.hosts.len();
+        let mut kind = self.random.kinds[self.rng.index(self.random.kinds.len())];
+        let first = self.rng.index(self.hosts.len());
+        let other = (first + 1 + self.rng.index(self.hosts.len() - 1)) % self.hosts.len();
         let (host, b) = (self.hosts[first].clone(), self.hosts[other].clone());
-        // The short ones are the most, but a long one finds what a short one does not.
-        let longest = self.random.lasts_max / (1 << self.dice.below(8));
+        // Most faults are short, but a long one finds bugs that a short one does not.
+        let longest = self.random.lasts_max / (1 << self.rng.below(8));
         let lasts = self.millis_up_to(longest);
-        if host.id == HostId::MAIN && matches!(kind, Kind::Crash | Kind::Kill | Kind::Pause) {
-            kind = Kind::Clock;
+        if host.id == HostId::MAIN
+            && matches!(kind, FaultKind::Crash | FaultKind::Kill | FaultKind::Pause)
+        {
+            kind = FaultKind::Clock;
         }
         let fault = match kind {
-            Kind::Partition => Fault::Partition { a: host, b, lasts },
-            Kind::Stall => Fault::Stall { from: host, to: b, lasts },
-            Kind::Latency => {
+            FaultKind::Partition => Fault::Partition { a: host, b, lasts },
+            FaultKind::Stall => Fault::Stall { from: host, to: b, lasts },
+            FaultKind::Latency => {
                 let by = self.millis_up_to(Duration::from_millis(500));
                 Fault::Latency { a: host, b, by, lasts }
             }
-            Kind::Loss => {
-                let per_million = 1 << (10 + self.dice.below(10));
+            FaultKind::Loss => {
+                let per_million = 1 << (10 + self.rng.below(10));
                 Fault::Loss { a: host, b, per_million, lasts }
             }
-            Kind::Crash => Fault::Crash { host, down: lasts },
-            Kind::Kill => Fault::Kill { host, down: lasts },
-            Kind::Pause => Fault::Pause { host, lasts },
-            Kind::SlowReader => Fault::SlowReader { host, lasts },
-            Kind::Descriptors => Fault::Descriptors { host, lasts },
-            Kind::Clock => {
-                let ahead_millis = self.dice.below(7_200_000) as i64 - 3_600_000;
+            FaultKind::Crash => Fault::Crash { host, down: lasts },
+            FaultKind::Kill => Fault::Kill { host, down: lasts },
+            FaultKind::Pause => Fault::Pause { host, lasts },
+            FaultKind::SlowReader => Fault::SlowReader { host, lasts },
+            FaultKind::Descriptors => Fault::Descriptors { host, lasts },
+            FaultKind::Clock => {
+                let ahead_millis = self.rng.below(7_200_000) as i64 - 3_600_000;
                 Fault::Clock { host, ahead_millis }
             }
         };
@@ -320,6 +323,6 @@ impl Draw<'_> {
 
     fn millis_up_to(&mut self, longest: Duration) -> Duration {
         let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        Duration::from_millis(1 + self.dice.below(millis.max(1)))
+        Duration::from_millis(1 + self.rng.below(millis.max(1)))
     }
 }

@@ -1,43 +1,45 @@
-//! [`Ports`]: the ports that a host's connections leave from.
+//! [`Ports`]: the local ports of a host's outgoing connections.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
-/// What Linux chooses from (`net.ipv4.ip_local_port_range`).
+/// The range that Linux chooses from (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// As on Linux, a port serves one connection to each destination: to one address and port there are at
-/// most as many as the range has ports.
+/// As on Linux, a local port serves one connection to each destination. So there are at most as many
+/// connections to one address and port as the range has ports.
 pub(crate) struct Ports {
     range: RangeInclusive<u16>,
-    places: BTreeMap<SocketAddr, u32>,
-    destinations: Vec<Taken>,
+    /// Indices into `destinations`.
+    numbers: BTreeMap<SocketAddr, u32>,
+    destinations: Vec<PortSet>,
 }
 
-/// Of one destination: a bit for each port, from the first of the range on.
-struct Taken {
+/// The ports in use to one destination: one bit for each port, beginning with the first of the range.
+struct PortSet {
     bits: Vec<u64>,
     count: usize,
 }
 
 impl Ports {
     pub(crate) fn new() -> Self {
-        Self { range: EPHEMERAL, places: BTreeMap::new(), destinations: Vec::new() }
+        Self { range: EPHEMERAL, numbers: BTreeMap::new(), destinations: Vec::new() }
     }
 
-    /// From now on; those that are taken stay so.
+    /// Limits the range from now on. Ports that are taken stay taken.
     pub(crate) fn limit(&mut self, count: u16) {
         let first = *EPHEMERAL.start();
         self.range = first..=first.saturating_add(count.max(1) - 1).min(*EPHEMERAL.end());
     }
 
-    /// A port that is free for this destination, and the destination's number; none if all are taken.
-    pub(crate) fn take(&mut self, to: SocketAddr, dice: &mut Dice) -> Option<(u16, u32)> {
-        let number = *self.places.entry(to).or_insert_with(|| {
-            self.destinations.push(Taken { bits: vec![0; EPHEMERAL.len().div_ceil(64)], count: 0 });
+    /// A free port for this destination, and the destination's number; `None` if all ports are taken.
+    pub(crate) fn take(&mut self, to: SocketAddr, rng: &mut Rng) -> Option<(u16, u32)> {
+        let number = *self.numbers.entry(to).or_insert_with(|| {
+            self.destinations
+                .push(PortSet { bits: vec![0; EPHEMERAL.len().div_ceil(64)], count: 0 });
             self.destinations.len() as u32 - 1
         });
         let taken = &mut self.destinations[number as usize];
@@ -45,7 +47,7 @@ impl Ports {
         if taken.count >= count {
             return None;
         }
-        let start = dice.index(count);
+        let start = rng.index(count);
         let free = (start..count).chain(0..start).find(|port| !taken.has(*port))?;
         taken.set(free);
         Some((self.range.start() + free as u16, number))
@@ -55,17 +57,17 @@ impl Ports {
         self.destinations[destination as usize].clear((port - EPHEMERAL.start()) as usize);
     }
 
-    /// A host that was down has no connections.
+    /// Frees every port: a host that was down has no connections.
     pub(crate) fn free_all(&mut self) {
-        // Under new numbers from now on: ports of before may still be about to be freed.
-        self.places.clear();
+        // New connections get new destination numbers, because old ports may still be freed later.
+        self.numbers.clear();
         for taken in &mut self.destinations {
-            *taken = Taken { bits: Vec::new(), count: 0 };
+            *taken = PortSet { bits: Vec::new(), count: 0 };
         }
     }
 }
 
-impl Taken {
+impl PortSet {
     fn has(&self, port: usize) -> bool {
         self.bits.get(port / 64).is_some_and(|bits| bits & 1 << (port % 64) != 0)
     }
@@ -88,21 +90,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_destination_has_all_ports_once() {
-        let (mut ports, mut dice) = (Ports::new(), Dice::new(1));
+    fn each_destination_has_every_port_once() {
+        let (mut ports, mut rng) = (Ports::new(), Rng::new(1));
         ports.limit(100);
         for server in 1..=2 {
             let to = SocketAddr::from(([10, 1, 0, server], 80));
-            let mut taken: Vec<_> = (0..100).map(|_| ports.take(to, &mut dice).unwrap()).collect();
-            assert_eq!(ports.take(to, &mut dice), None);
+            let mut taken: Vec<_> = (0..100).map(|_| ports.take(to, &mut rng).unwrap()).collect();
+            assert_eq!(ports.take(to, &mut rng), None);
             let (port, destination) = taken[50];
             ports.free(destination, port);
-            assert_eq!(ports.take(to, &mut dice), Some((port, destination)));
+            assert_eq!(ports.take(to, &mut rng), Some((port, destination)));
             taken.sort_unstable();
             taken.dedup();
             assert_eq!(taken.len(), 100);
         }
         ports.free_all();
-        assert!(ports.take(([10, 1, 0, 1], 80).into(), &mut dice).is_some());
+        assert!(ports.take(([10, 1, 0, 1], 80).into(), &mut rng).is_some());
     }
 }

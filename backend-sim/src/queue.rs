@@ -1,36 +1,35 @@
-//! [`Queue`]: what happens later, by its time, and at the same time in the order it was planned.
+//! [`Queue`]: scheduled events, ordered by time, and at equal times by the order of scheduling.
 //!
-//! A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990): the simulation's clock never goes back, so an
-//! entry's bucket is the highest bit in which its time differs from the last one taken. When the first
-//! bucket is due, its entries are spread over those below. Each move is an append to an array, in
-//! order: a million timers cost no more cache misses than a thousand, and entries of one time stay in
-//! the order they came in, without a number to tell it.
+//! This is a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990). The clock of a simulation never goes back, so
+//! the bucket of an entry is the highest bit in which its time differs from the time taken last. When the
+//! first bucket is due, its entries are spread over the buckets below it. Each move appends to an array, in
+//! order. So a million timers cost no more cache misses than a thousand, and entries of the same time keep
+//! their order without a sequence number.
 
 use crate::core::{Event, Time};
 
-/// One for each bit in which two times may differ, and one for none.
+/// One bucket for each bit in which two times may differ, and one for equal times.
 const BUCKETS: usize = 64;
 
-/// Entries that each bucket has room for from the start, so that a small simulation never allocates
-/// again.
+/// The initial capacity of each bucket, in entries: a small simulation never allocates again.
 const WARM_ENTRIES: usize = 64;
 
-/// Never, after 292 years: the highest bit has no bucket.
+/// The time that never comes, after 292 years: the highest bit has no bucket.
 pub(crate) const TIME_MAX: Time = Time::MAX >> 1;
 
 pub(crate) struct Queue {
     buckets: Vec<Bucket>,
-    /// A bit for each bucket that is not empty.
+    /// One bit for each bucket, set if it is not empty.
     occupied: u64,
-    /// The time of what was taken last. Invariant: nothing in here is earlier.
+    /// The time of the event taken last. Invariant: no entry is earlier.
     last: Time,
-    /// How many of the first bucket's entries were taken.
+    /// How many entries of the first bucket were taken.
     taken: usize,
 }
 
 struct Bucket {
     entries: Vec<Entry>,
-    /// The earliest of them.
+    /// The earliest time among the entries.
     first: Time,
 }
 
@@ -40,7 +39,7 @@ struct Entry {
     event: Event,
 }
 
-// Of a million timers each takes three words.
+// A million timers take three words each.
 const _: () = assert!(size_of::<Entry>() == 24);
 
 impl Queue {
@@ -50,15 +49,15 @@ impl Queue {
         Self { buckets, occupied: 0, last: 0, taken: 0 }
     }
 
-    /// Plans `event`; `at` is not before what was taken last. What is to happen at [`TIME_MAX`] or later
-    /// never does.
+    /// Schedules `event`. `at` must not be before the event taken last. An event at [`TIME_MAX`] or later
+    /// never happens.
     pub(crate) fn push(&mut self, at: Time, event: Event) {
         if at < TIME_MAX {
             self.put(Entry { at, event });
         }
     }
 
-    /// The time of what comes next.
+    /// The time of the next event.
     pub(crate) fn next_at(&self) -> Option<Time> {
         if self.occupied & 1 != 0 {
             return Some(self.last);
@@ -66,7 +65,7 @@ impl Queue {
         self.buckets.get(self.occupied.trailing_zeros() as usize).map(|bucket| bucket.first)
     }
 
-    /// What comes next, if its time is not after `now`.
+    /// The next event, if its time is not after `now`.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Event> {
         if self.occupied & 1 == 0 {
             self.spread_first(now)?;
@@ -82,7 +81,7 @@ impl Queue {
         Some(event)
     }
 
-    /// Drops what `keep` says false to.
+    /// Drops the events for which `keep` returns false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Event) -> bool) {
         drop(self.buckets[0].entries.drain(..self.taken));
         self.taken = 0;
@@ -104,8 +103,8 @@ impl Queue {
         self.occupied |= 1 << index;
     }
 
-    /// Moves the entries of the first bucket that has any, if one of them is due, to those below it; the
-    /// earliest to the very first.
+    /// If an entry of the first nonempty bucket is due, moves the entries of that bucket to the buckets below
+    /// it. The earliest entries move to the first bucket.
     fn spread_first(&mut self, now: Time) -> Option<()> {
         let index = self.occupied.trailing_zeros() as usize;
         let bucket = self.buckets.get_mut(index).filter(|bucket| bucket.first <= now)?;
@@ -115,7 +114,7 @@ impl Queue {
         for entry in entries.drain(..) {
             self.put(entry);
         }
-        self.buckets[index].entries = entries; // its memory
+        self.buckets[index].entries = entries; // keep the allocation
         Some(())
     }
 }
@@ -125,8 +124,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::dice::Dice;
     use crate::host::HostId;
+    use crate::rng::Rng;
 
     fn event(number: usize) -> Event {
         Event::PortFree { host: HostId::MAIN, port: 0, destination: number as u32 }
@@ -137,9 +136,9 @@ mod tests {
         destination as usize
     }
 
-    /// Not kept either, so that a simulation that waits for nothing else is seen to be stuck.
+    /// Such an event is not kept, so a simulation that waits for nothing else is seen to be deadlocked.
     #[test]
-    fn never_does_not_come() {
+    fn an_event_at_time_max_never_comes() {
         let mut queue = Queue::new();
         queue.push(TIME_MAX, event(1));
         queue.push(Time::MAX, event(2));
@@ -149,24 +148,24 @@ mod tests {
         assert!(queue.pop_due(Time::MAX).is_none());
     }
 
-    /// As a sorted map of time and number has it.
+    /// The model is a map sorted by time and sequence number.
     #[test]
     fn events_come_by_time_and_then_in_order() {
         let (seeds, events) = if cfg!(miri) { (2, 200) } else { (50, 2_000) };
         for seed in 0..seeds {
-            let (mut dice, mut queue) = (Dice::new(seed), Queue::new());
+            let (mut rng, mut queue) = (Rng::new(seed), Queue::new());
             let (mut model, mut now) = (BTreeMap::new(), 0);
             for planned in 0..events {
-                let span = 1 << dice.below(40);
-                let at = now + dice.below(span);
+                let span = 1 << rng.below(40);
+                let at = now + rng.below(span);
                 queue.push(at, event(planned));
                 model.insert((at, planned), ());
                 if planned % (events / 4) == 0 {
                     queue.retain(|event| !number(*event).is_multiple_of(7));
                     model.retain(|(_, planned), ()| !planned.is_multiple_of(7));
                 }
-                if dice.one_in(3) {
-                    now = (now + dice.below(1 << 20)).max(queue.next_at().unwrap_or(now));
+                if rng.one_in(3) {
+                    now = (now + rng.below(1 << 20)).max(queue.next_at().unwrap_or(now));
                     while let Some(event) = queue.pop_due(now) {
                         let ((at, expected), ()) = model.pop_first().expect("as many");
                         assert!(at <= now);

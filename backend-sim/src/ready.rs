@@ -1,16 +1,16 @@
-//! [`Ready`]: the tasks that were woken, and [`Round`]: whose turn it is.
+//! [`Ready`]: the tasks that were woken. [`Round`]: the tasks that are polled next.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 use crate::slab::Key;
 
-/// The tasks that were woken. Shared with wakers, which may live on other threads.
+/// The tasks that were woken. It is shared with wakers, which may live on other threads.
 pub(crate) struct Ready {
-    /// Bounded by the number of tasks: each is in here at most once.
+    /// Bounded by the number of tasks: each is in the list at most once.
     woken: Mutex<Vec<Arc<TaskWaker>>>,
     thread: Thread,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Ready {
 pub(crate) struct TaskWaker {
     pub(crate) key: Key,
     queued: AtomicBool,
-    /// Not kept alive: it holds the wakers of the tasks that were woken, and may end with some.
+    /// Weak, because `Ready` holds the wakers of woken tasks, and some may be left when it is dropped.
     ready: Weak<Ready>,
 }
 
@@ -32,7 +32,7 @@ impl Ready {
         Arc::new(TaskWaker { key, queued, ready: Arc::downgrade(self) }).wake();
     }
 
-    /// Those that were taken, and had no turn.
+    /// Puts back tasks that were taken and not polled.
     pub(crate) fn push_again(&self, tasks: impl Iterator<Item = Arc<TaskWaker>>) {
         self.lock().extend(tasks);
     }
@@ -42,13 +42,13 @@ impl Ready {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<TaskWaker>>> {
-        // No code that can panic runs under the lock.
+        // No code that runs under the lock can panic.
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The tasks that were ready when it began. Each has its turn before any has another, as on every runtime;
-/// within the round they run in no order that code could rely on.
+/// The tasks that were ready when the round began. Each is polled once before any is polled again, as on every
+/// runtime. Within a round the order is random, so that no code can rely on it.
 #[derive(Default)]
 pub(crate) struct Round {
     left: Vec<Arc<TaskWaker>>,
@@ -59,23 +59,23 @@ impl Round {
         self.left.is_empty()
     }
 
-    /// After the last: with those that are ready now.
+    /// Begins the next round with the tasks that are ready now. The last round must be over.
     pub(crate) fn begin(&mut self, ready: &Ready) {
         std::mem::swap(&mut self.left, &mut *ready.lock());
     }
 
-    /// Any of those that are left.
-    pub(crate) fn take(&mut self, dice: &mut Dice) -> Option<Arc<TaskWaker>> {
+    /// Takes a random task of those that are left.
+    pub(crate) fn take(&mut self, rng: &mut Rng) -> Option<Arc<TaskWaker>> {
         match self.left.len() {
             0 | 1 => self.left.pop(),
-            len => Some(self.left.swap_remove(dice.index(len))),
+            len => Some(self.left.swap_remove(rng.index(len))),
         }
     }
 }
 
 impl TaskWaker {
-    /// Woken again from now on, it is to have another.
-    pub(crate) fn has_its_turn(&self) {
+    /// Says that the task is about to be polled: a wake from now on queues it again.
+    pub(crate) fn mark_polled(&self) {
         self.queued.store(false, Ordering::Release);
     }
 }
@@ -91,7 +91,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Without a clone for one that is queued already.
+        // No clone if the task is queued already.
         if !self.queued.load(Ordering::Acquire) {
             Arc::clone(self).wake();
         }

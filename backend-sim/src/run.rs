@@ -1,4 +1,4 @@
-//! [`run`]: a scenario under many seeds, and what is said when it fails under one.
+//! [`run`]: a scenario under many seeds, and the report when it fails.
 
 use std::any::Any;
 use std::env;
@@ -17,59 +17,59 @@ use crate::runtime::Config;
 use crate::trace::RECORDS_KEPT;
 use crate::world::World;
 
-/// Runs this seed alone, and shows more of its trace.
+/// The environment variable that selects a single seed, with a longer trace.
 const SEED: &str = "SIM_SEED";
 
-/// How many seeds to run.
+/// The environment variable that says how many seeds to run.
 const SEEDS: &str = "SIM_SEEDS";
 
-/// How much of the trace is shown when many seeds are run, in lines.
+/// How many lines of the trace are shown when many seeds are run.
 const LINES_SHOWN: usize = 60;
 
-/// How much of it is kept, and shown, when one seed is run again.
+/// How many lines are kept and shown when a single seed is run again.
 const LINES_AGAIN: usize = 20_000;
 
 /// See [`Config::events_max`].
 const EVENTS_MAX: u64 = 20_000_000;
 
-/// Runs `scenario` under each of `seeds`, in a world of its own, and panics under the first where it
-/// fails: where it panics, returns an error, or waits for what never comes.
+/// Runs `scenario` under each of `seeds`, each time in a new simulation. Panics at the first seed under which the
+/// scenario fails: it panics, returns an error, or waits for something that never comes.
 ///
-/// The panic's message has the seed, the faults that were planned, and the last events. With `SIM_SEED`
-/// in the environment that seed alone is run, with a longer trace. The first seed is run twice: if it
-/// does not repeat exactly, something decides that the seed does not (a real clock, the order of a hash
-/// map, another thread), and no failure could be relied on to come again.
+/// The panic message has the seed, the planned faults and the last events. With `SIM_SEED` in the environment
+/// only that seed is run, with a longer trace. The first seed is run twice. If the two runs differ, something
+/// other than the seed decides (a real clock, the order of a hash map, another thread), and failures would not
+/// repeat.
 ///
-/// A scenario runs with [`Config::dropped_may_happen`] and [`Config::events_max`] set.
+/// A scenario runs with [`Config::dropped_operations_may_complete`] and [`Config::events_max`] set.
 ///
 /// # Panics
 /// If the scenario fails, or does not repeat; and within a simulation.
 pub fn run(seeds: impl IntoIterator<Item = u64>, scenario: impl AsyncFn(World) -> io::Result<()>) {
     if let Some(seed) = from_environment(SEED) {
-        let config = Config { trace_records: LINES_AGAIN, ..hard(seed) };
+        let config = Config { trace_records: LINES_AGAIN, ..scenario_config(seed) };
         println!("{:?}", simulate(config, scenario));
         return;
     }
     for (number, seed) in seeds.into_iter().enumerate() {
-        let first = simulate(hard(seed), &scenario);
+        let first = simulate(scenario_config(seed), &scenario);
         if number == 0 {
-            let again = simulate(hard(seed), &scenario);
+            let again = simulate(scenario_config(seed), &scenario);
             assert!(
                 first == again,
-                "seed {seed} does not repeat: something decides that the seed does not.\n\
+                "seed {seed} does not repeat: something other than the seed decides.\n\
                  first: {first:?}\nagain: {again:?}"
             );
         }
     }
 }
 
-/// The first `count` seeds, or as many as `SIM_SEEDS` in the environment says: a few for each change, many
-/// at night.
+/// The first `count` seeds. `SIM_SEEDS` in the environment replaces `count`: a few seeds for each change, many at
+/// night.
 pub fn seeds(count: u64) -> Range<u64> {
     0..from_environment(SEEDS).unwrap_or(count)
 }
 
-/// Runs `scenario` once, in a world of its own, and tells what came of it.
+/// Runs `scenario` once, in a new simulation, and returns a summary.
 ///
 /// # Panics
 /// As [`run`](fn@run) does.
@@ -85,17 +85,17 @@ pub fn simulate(config: Config, scenario: impl AsyncFn(World) -> io::Result<()>)
     panic!("{}", report(&world, config, &why))
 }
 
-/// What came of a simulation. That of the same seed, configuration and scenario is the same.
+/// The outcome of a simulation. It is equal for the same seed, configuration and scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Of the configuration.
+    /// The seed of the configuration.
     pub seed: u64,
     /// How many events there were.
     pub events: u64,
-    /// The number that all of them together make.
+    /// The hash over all events.
     pub trace_hash: u64,
-    /// How long it took by the virtual clock.
+    /// How long the run took by the virtual clock.
     pub elapsed: Duration,
 }
 
@@ -111,10 +111,10 @@ impl Summary {
     }
 }
 
-/// What a scenario has to stand.
-const fn hard(seed: u64) -> Config {
+/// The configuration under which [`run`] runs a scenario.
+const fn scenario_config(seed: u64) -> Config {
     Config {
-        dropped_may_happen: true,
+        dropped_operations_may_complete: true,
         events_max: EVENTS_MAX,
         waits_for_threads: false,
         ..Config::with_seed(seed)
@@ -126,7 +126,7 @@ fn report(world: &Shared, config: Config, why: &str) -> String {
     let seed = config.seed;
     let mut text = format!("the simulation has failed under seed {seed}: {why}\n");
     if !core.plan.faults.is_empty() {
-        let _ = write!(text, "\nwhat was to go wrong:\n{}", core.plan);
+        let _ = write!(text, "\nthe planned faults:\n{}", core.plan);
     }
     let most = if config.trace_records > RECORDS_KEPT { usize::MAX } else { LINES_SHOWN };
     let (count, hash) = (core.trace.count(), core.trace.hash());
@@ -139,8 +139,8 @@ fn report(world: &Shared, config: Config, why: &str) -> String {
 }
 
 /// # Panics
-/// If it is there and no number.
+/// If the variable is set and not a number.
 fn from_environment(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }

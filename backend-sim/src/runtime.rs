@@ -22,31 +22,31 @@ use crate::{connect, host, trace};
 #[derive(Clone, Copy, Debug)]
 pub struct Sim;
 
-/// How to set a simulation up.
+/// The settings of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Decides every choice. Default 0.
+    /// Determines every random choice. Default 0.
     pub seed: u64,
-    /// Whether an operation that is dropped while it is pending may happen nevertheless: a read takes the
-    /// next bytes with it, a write is sent. Default false, and true in [`run`](fn@crate::run).
-    pub dropped_may_happen: bool,
-    /// After so many events the simulation panics: it goes round in circles. Default none, and 20
-    /// million, some ten seconds, in [`run`](fn@crate::run).
+    /// Whether an operation that is dropped while it is pending may complete all the same: a read takes the next
+    /// bytes with it, a write is sent. Default false, and true in [`run`](fn@crate::run).
+    pub dropped_operations_may_complete: bool,
+    /// The simulation panics after this many events, because it probably loops for ever. Default no limit, and 20
+    /// million, which take some ten seconds, in [`run`](fn@crate::run).
     pub events_max: u64,
-    /// How many events are kept, for [`World::trace`](crate::World::trace) and for the report of a failure,
-    /// which shows the last 60 of them, or all if more are kept than by default. Default 1,024.
+    /// How many events are kept, for [`World::trace`](crate::World::trace) and for the report of a failure. The
+    /// report shows the last 60, or all if more are kept than by default. Default 1,024.
     pub trace_records: usize,
-    /// Whether, when nothing is left to happen, another thread may still wake a task.
+    /// Whether another thread may still wake a task when no event is left.
     pub(crate) waits_for_threads: bool,
 }
 
 impl Config {
-    /// The defaults, and this seed.
+    /// The defaults with this seed.
     pub const fn with_seed(seed: u64) -> Self {
         Self {
             seed,
-            dropped_may_happen: false,
+            dropped_operations_may_complete: false,
             events_max: u64::MAX,
             trace_records: trace::RECORDS_KEPT,
             waits_for_threads: true,
@@ -66,7 +66,7 @@ impl Clock for Sim {
     }
 
     fn wall_clock() -> SystemTime {
-        // 2025-01-01T00:00:00Z, so that a run repeats, plus the virtual time that has passed.
+        // 2025-01-01T00:00:00Z, so that a run repeats, plus the elapsed virtual time.
         const START: Duration = Duration::from_secs(1_735_689_600);
         let world = executor::current();
         let ahead = world.with(|core| core.hosts.get(world.host()).clock_ahead);
@@ -82,7 +82,7 @@ impl Clock for Sim {
 
 impl Random for Sim {
     fn fill_random(bytes: &mut [u8]) {
-        executor::current().with(|core| core.dice.fill(bytes));
+        executor::current().with(|core| core.rng.fill(bytes));
     }
 }
 
@@ -102,12 +102,12 @@ impl Executor for Sim {
         executor::current().spawn(Box::pin(future));
     }
 
-    /// On the simulation's own thread, at once; the result is told within a millisecond. See the
-    /// crate's documentation.
+    /// Runs `f` at once, on the simulation's own thread. The result comes within a virtual millisecond. See the
+    /// deviations in the documentation of the crate.
     fn spawn_blocking<T: Send + 'static>(
         f: impl FnOnce() -> T + Send + 'static,
     ) -> impl Future<Output = Result<T, Panicked>> + 'static {
-        let micros = executor::current().with(|core| core.dice.below(1000));
+        let micros = executor::current().with(|core| core.rng.below(1000));
         let output = catch_unwind(AssertUnwindSafe(f)).map_err(Panicked::new);
         async move {
             Self::sleep(Duration::from_micros(micros)).await;
@@ -115,7 +115,7 @@ impl Executor for Sim {
         }
     }
 
-    /// All workers in one simulation, as tasks.
+    /// Runs all workers as tasks of one simulation.
     fn run_workers<F, Fut>(config: WorkersConfig<Self>, service: F) -> io::Result<()>
     where
         F: Fn(Worker) -> Fut + Clone + Send + 'static,
@@ -146,7 +146,7 @@ impl Tcp for Sim {
     }
 }
 
-/// [`Executor::run_workers`] within a simulation: all workers on the present host.
+/// [`Executor::run_workers`] within a simulation: runs all workers on the current host.
 ///
 /// # Errors
 /// Those of [`Executor::run_workers`].

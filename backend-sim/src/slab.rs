@@ -1,6 +1,6 @@
-//! [`Slab`]: values under keys that are never taken for those of a later value.
+//! [`Slab`]: values under keys that never refer to a later value.
 
-/// Where a value is, and which of those that were there it is.
+/// The slot of a value, and how many values the slot had before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     index: u32,
@@ -8,14 +8,14 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// No value's.
+    /// A key that no value has.
     pub(crate) const NONE: Self = Self { index: u32::MAX, generation: u32::MAX };
 }
 
-/// Values that are found by their key, in one piece of memory that is used again.
+/// Values that are found by their key, in one vector whose slots are reused.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
-    /// Last in, first out: the slot used last is the one in the cache.
+    /// Last in, first out: the slot freed last is probably in the cache.
     free: Vec<u32>,
 }
 
@@ -64,7 +64,7 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// By their place.
+    /// In the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let key = Key { index: index as u32, generation: slot.generation };

@@ -1,4 +1,4 @@
-//! [`SimStream`]: an end of a connection, and its operations as a kernel does them.
+//! [`SimStream`]: an end of a connection, and its operations as a kernel performs them.
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
@@ -16,13 +16,13 @@ use crate::connection::{BUFFER_BYTES, End, Side, Socket};
 use crate::core::Core;
 use crate::errno::{ECONNRESET, error};
 use crate::executor::{self, Shared};
-use crate::held::{HeldRead, HeldWrite, Pieces, PooledRead, Single};
+use crate::pending::{PendingPooledRead, PendingRead, PendingWrite, Pieces, Single};
 use crate::timer::Sleep;
 
 /// How long a read takes on a host whose reads are slow.
 const SLOW_READ_TAKES: Duration = Duration::from_millis(10);
 
-/// Two ends of a connection within a host that nobody had to listen for.
+/// Both ends of a connection within a host, without a listener.
 ///
 /// # Panics
 /// Outside a simulation.
@@ -40,16 +40,16 @@ pub fn pipe() -> (SimStream, SimStream) {
     (end(Side::Client), end(Side::Server))
 }
 
-/// What [`pipe`] and [`Sim::connect`](owned_io::Tcp::connect) make.
+/// The stream that [`pipe`] and [`Sim::connect`](owned_io::Tcp::connect) return.
 pub type SimStream = Duplex<SimReadHalf, SimWriteHalf>;
 
-/// The half of a [`SimStream`] that reads.
+/// The read half of a [`SimStream`].
 #[derive(Debug)]
 pub struct SimReadHalf {
     end: Rc<StreamEnd>,
 }
 
-/// The half of a [`SimStream`] that writes.
+/// The write half of a [`SimStream`].
 #[derive(Debug)]
 pub struct SimWriteHalf {
     end: Rc<StreamEnd>,
@@ -65,7 +65,7 @@ impl OwnedRead for SimReadHalf {
         if buf.buf_capacity() == 0 {
             return BufResult(Ok(0), buf);
         }
-        let held = HeldRead::new(&self.end, buf);
+        let held = PendingRead::new(&self.end, buf);
         self.end.begin_reading().await;
         self.end.readable().await;
         let mut buf = held.give_back();
@@ -75,7 +75,7 @@ impl OwnedRead for SimReadHalf {
     }
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        let pending = PooledRead::new(&self.end, pool.buf_bytes());
+        let pending = PendingPooledRead::new(&self.end, pool.buf_bytes());
         self.end.begin_reading().await;
         self.end.readable().await;
         pending.finish();
@@ -135,15 +135,15 @@ impl TcpEndpoint for SimWriteHalf {
     }
 }
 
-/// What the halves share; closes the connection when it is dropped.
+/// What the halves share. It closes the connection when it is dropped.
 pub(crate) struct StreamEnd {
-    /// Not kept alive: a stream may be in a task, which is in the world.
+    /// Weak, because a stream may be in a task, which the simulation owns.
     world: Weak<Shared>,
     socket: Socket,
 }
 
 impl StreamEnd {
-    /// Unless the world is gone.
+    /// Calls `f`, unless the simulation is gone.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Core, Socket) -> T) -> Option<T> {
         let world = self.world.upgrade()?;
         Some(world.with(|core| f(core, self.socket)))
@@ -153,10 +153,10 @@ impl StreamEnd {
         self.with(f).unwrap_or_else(|| Err(error(ECONNRESET)))
     }
 
-    /// One time in four an operation that could be done at once is done a little later; and always
-    /// once the task has used up its budget.
+    /// Yields once with a probability of 1 in 4, so that an operation that could complete at once does so later.
+    /// Also yields when the task has used up its budget.
     async fn begin(&self) {
-        let mut later = self.with(|core, _| core.dice.one_in(4)).unwrap_or(false);
+        let mut later = self.with(|core, _| core.rng.one_in(4)).unwrap_or(false);
         poll_fn(|cx| {
             if std::mem::take(&mut later) || !coop::has_budget() {
                 cx.waker().wake_by_ref();
@@ -170,7 +170,7 @@ impl StreamEnd {
 
     async fn begin_reading(&self) {
         if self.with(|core, socket| core.is_slow(socket)).unwrap_or(false) {
-            // Seldom, so not in every read's future.
+            // Rare, so it is boxed instead of part of every read's future.
             Box::pin(Sleep::new(&executor::current(), SLOW_READ_TAKES)).await;
         }
         self.begin().await;
@@ -185,7 +185,7 @@ impl StreamEnd {
     }
 
     async fn write<P: Pieces>(&self, pieces: P) -> BufResult<usize, P> {
-        let held = HeldWrite::new(self, pieces);
+        let held = PendingWrite::new(self, pieces);
         self.begin().await;
         let poll = |cx: &mut Context<'_>| {
             let write = |core: &mut Core, socket| {

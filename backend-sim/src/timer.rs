@@ -1,4 +1,4 @@
-//! [`Sleep`] and the timers behind it.
+//! [`Sleep`], and the timers that implement it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,20 +11,20 @@ use crate::executor::Shared;
 use crate::queue::TIME_MAX;
 use crate::slab::{Key, Slab};
 
-/// Timers that were given up stay in the queue until their time; when there are more of them than of
-/// the others, by this many, they are swept out. So the queue is at most twice as long as it must be.
-const GIVEN_UP_SPARE: usize = 1024;
+/// Cancelled timers stay in the queue until their time. When they outnumber the live ones by this many, they are
+/// removed. So the queue is at most about twice as long as necessary.
+const CANCELLED_SPARE: usize = 1024;
 
-/// Those that wait for their time.
+/// The timers of a simulation.
 pub(crate) struct Timers {
     waiting: Slab<Waker>,
-    /// In the queue, but not waiting any more.
-    given_up: usize,
+    /// How many timers in the queue were cancelled.
+    cancelled: usize,
 }
 
 impl Timers {
     pub(crate) const fn new() -> Self {
-        Self { waiting: Slab::new(), given_up: 0 }
+        Self { waiting: Slab::new(), cancelled: 0 }
     }
 }
 
@@ -35,34 +35,34 @@ impl Core {
         key
     }
 
-    /// Its time has come.
+    /// Wakes the task of a timer that is due.
     pub(crate) fn fire_timer(&mut self, key: Key) {
         match self.timers.waiting.remove(key) {
             Some(waker) => self.woken.push(waker),
-            None => self.timers.given_up -= 1,
+            None => self.timers.cancelled -= 1,
         }
     }
 
-    fn give_timer_up(&mut self, key: Key) {
+    fn cancel_timer(&mut self, key: Key) {
         let Some(waker) = self.timers.waiting.remove(key) else { return };
         self.dropped.push(waker);
-        self.timers.given_up += 1;
-        if self.timers.given_up > self.timers.waiting.len() + GIVEN_UP_SPARE {
+        self.timers.cancelled += 1;
+        if self.timers.cancelled > self.timers.waiting.len() + CANCELLED_SPARE {
             let waiting = &self.timers.waiting;
             self.queue.retain(|event| match event {
                 Event::Timer(key) => waiting.get(*key).is_some(),
                 _ => true,
             });
-            self.timers.given_up = 0;
+            self.timers.cancelled = 0;
         }
     }
 }
 
-/// Waits for the virtual clock. A sleep of zero still gives every ready task its turn.
+/// Waits for the virtual clock. A sleep of zero still lets every ready task be polled.
 pub(crate) struct Sleep {
-    /// Not kept alive: a sleep may be in a task, which is in the world.
+    /// Weak, because a sleep may be in a task, which the simulation owns.
     world: Weak<Shared>,
-    /// None is never.
+    /// `None` is never.
     when: Option<Time>,
     timer: Option<Key>,
 }
@@ -105,7 +105,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let (Some(key), Some(world)) = (self.timer, self.world.upgrade()) {
-            world.with(|core| core.give_timer_up(key));
+            world.with(|core| core.cancel_timer(key));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Trace`]: what happened, as a number that tells two runs apart, and the last of it to be read.
+//! [`Trace`]: the events of a run, as a hash that tells runs from each other, and the last ones as text.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -8,18 +8,18 @@ use crate::core::Time;
 use crate::errno;
 use crate::host::{HostId, Hosts};
 
-/// Records that are kept to be read, unless the configuration says otherwise: enough for the last few
-/// exchanges of some connections, little enough to stay in the cache.
+/// How many records are kept by default: enough for the last few exchanges of some connections, few enough to
+/// stay in the cache.
 pub(crate) const RECORDS_KEPT: usize = 1024;
 
-/// Texts that are kept to be read.
+/// How many notes are kept.
 const NOTES_KEPT: usize = 256;
 
-/// Every event, hashed as it happens; the last ones, kept.
+/// Hashes every event, and keeps the last ones.
 pub(crate) struct Trace {
     hash: u64,
     count: u64,
-    /// A ring; the next record's place is `count` modulo its length.
+    /// A ring; the index of the next record is `count` modulo its length.
     kept: Vec<Record>,
     kept_max: usize,
     notes: VecDeque<String>,
@@ -33,19 +33,19 @@ struct Record {
     subject: u32,
     amount: u32,
     host: HostId,
-    what: What,
+    kind: TraceKind,
 }
 
-/// What happened to `subject`, the number of a connection unless it says otherwise.
+/// What happened to `subject`: the number of a connection, unless a variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum What {
-    /// A task, by its number.
+pub(crate) enum TraceKind {
+    /// The subject is the number of a task.
     Polled,
     Wrote,
     Read,
     ReadEnd,
-    /// The amount is the error's number; without a subject, there was to be a connection.
+    /// The amount is the error number. Without a subject, no connection could be made.
     Failed,
     Arrived,
     EndArrived,
@@ -65,13 +65,13 @@ pub(crate) enum What {
     /// A handle reset the connection.
     Aborted,
     Closed,
-    /// A dropped operation has happened nevertheless.
-    HappenedUnseen,
-    /// The subject is a place in the plan.
+    /// A dropped operation has completed all the same.
+    DroppedOperation,
+    /// The subject is an index in the plan.
     Fault,
     Down,
     Started,
-    /// The subject is the number of a text.
+    /// The subject is the number of a note.
     Note,
 }
 
@@ -88,17 +88,24 @@ impl Trace {
         }
     }
 
-    pub(crate) fn record(&mut self, at: Time, host: HostId, what: What, subject: u32, amount: u32) {
+    pub(crate) fn record(
+        &mut self,
+        at: Time,
+        host: HostId,
+        kind: TraceKind,
+        subject: u32,
+        amount: u32,
+    ) {
         if self.is_over {
             return;
         }
-        let record = Record { at, subject, amount, host, what };
-        self.hash = mix(mix(mix(self.hash, at), record.kind()), record.numbers());
+        let record = Record { at, subject, amount, host, kind };
+        self.hash = mix(mix(mix(self.hash, at), record.host_and_kind()), record.numbers());
         if self.kept.len() < self.kept_max {
             self.kept.push(record);
         } else if self.kept_max > 0 {
-            let place = (self.count % self.kept_max as u64) as usize;
-            self.kept[place] = record;
+            let index = (self.count % self.kept_max as u64) as usize;
+            self.kept[index] = record;
         }
         self.count += 1;
     }
@@ -114,11 +121,11 @@ impl Trace {
             self.notes.pop_front();
         }
         self.notes.push_back(text);
-        self.record(at, host, What::Note, self.notes_made, 0);
+        self.record(at, host, TraceKind::Note, self.notes_made, 0);
         self.notes_made += 1;
     }
 
-    /// What happens from now on, when tasks and connections are dropped, is no part of it.
+    /// Ends the trace: tasks and connections that are dropped from now on are no part of it.
     pub(crate) const fn end(&mut self) {
         self.is_over = true;
     }
@@ -131,17 +138,18 @@ impl Trace {
         self.count
     }
 
-    /// The last records, at most `most`, a line each; without the turns in which nothing happened.
+    /// The last records, at most `most`, one line each, without polls in which nothing happened.
     pub(crate) fn to_text(&self, hosts: &Hosts, most: usize) -> String {
         let first = self.count - self.kept.len() as u64;
-        let kept = |place| &self.kept[(place % self.kept_max as u64) as usize];
-        let is_turn = |place| kept(place).what == What::Polled;
-        let has_happened = |place| place + 1 == self.count || !is_turn(place + 1);
-        let shown: Vec<_> =
-            (first..self.count).filter(|place| !is_turn(*place) || has_happened(*place)).collect();
+        let kept = |number| &self.kept[(number % self.kept_max as u64) as usize];
+        let is_poll = |number| kept(number).kind == TraceKind::Polled;
+        let is_followed = |number| number + 1 == self.count || !is_poll(number + 1);
+        let shown: Vec<_> = (first..self.count)
+            .filter(|number| !is_poll(*number) || is_followed(*number))
+            .collect();
         let mut text = String::new();
-        for place in &shown[shown.len().saturating_sub(most)..] {
-            let record = kept(*place);
+        for number in &shown[shown.len().saturating_sub(most)..] {
+            let record = kept(*number);
             let Record { at, host, .. } = record;
             let time = Duration::from_nanos(*at).as_secs_f64();
             let name = hosts.get(*host).name();
@@ -153,14 +161,14 @@ impl Trace {
 
     fn note_text(&self, number: u32) -> &str {
         let back = (self.notes_made - number) as usize;
-        let place = self.notes.len().checked_sub(back);
-        place.and_then(|place| self.notes.get(place)).map_or("(forgotten)", String::as_str)
+        let index = self.notes.len().checked_sub(back);
+        index.and_then(|index| self.notes.get(index)).map_or("(forgotten)", String::as_str)
     }
 }
 
 impl Record {
-    fn kind(&self) -> u64 {
-        u64::from(self.host.number()) << 8 | self.what as u64
+    fn host_and_kind(&self) -> u64 {
+        u64::from(self.host.number()) << 8 | self.kind as u64
     }
 
     fn numbers(&self) -> u64 {
@@ -168,12 +176,12 @@ impl Record {
     }
 }
 
-/// A multiplication and a rotation: enough to tell runs apart, cheap enough for each event.
+/// A multiplication and a rotation: enough to tell runs from each other, cheap enough for each event.
 pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A record in words.
+/// A record as text.
 struct Line<'a> {
     record: &'a Record,
     trace: &'a Trace,
@@ -181,37 +189,39 @@ struct Line<'a> {
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Record { subject, amount, what, .. } = *self.record;
-        match what {
-            What::Polled => write!(f, "task {subject} has its turn"),
-            What::Wrote => write!(f, "#{subject} takes {amount} bytes to send"),
-            What::Read => write!(f, "#{subject} reads {amount} bytes"),
-            What::ReadEnd => write!(f, "#{subject} reads the end"),
-            What::Failed if subject == 0 => {
+        let Record { subject, amount, kind, .. } = *self.record;
+        match kind {
+            TraceKind::Polled => write!(f, "task {subject} is polled"),
+            TraceKind::Wrote => write!(f, "#{subject} takes {amount} bytes to send"),
+            TraceKind::Read => write!(f, "#{subject} reads {amount} bytes"),
+            TraceKind::ReadEnd => write!(f, "#{subject} reads the end"),
+            TraceKind::Failed if subject == 0 => {
                 write!(f, "has no more: {}", errno::name(amount as i32))
             }
-            What::Failed => write!(f, "#{subject} fails: {}", errno::name(amount as i32)),
-            What::Arrived => write!(f, "#{subject} receives {amount} bytes"),
-            What::EndArrived => write!(f, "#{subject} receives the end"),
-            What::ResetArrived => write!(f, "#{subject} is reset"),
-            What::Lost => write!(f, "#{subject} would have received {amount} bytes: lost"),
-            What::Retransmitted => write!(f, "#{subject} is sent {amount} bytes again"),
-            What::SynSent => write!(f, "connects to port {subject}, attempt {amount}"),
-            What::SynDropped => write!(f, "port {subject} has a full accept queue: SYN dropped"),
-            What::Refused => write!(f, "port {subject} refuses"),
-            What::Connected => write!(f, "#{subject} is connected"),
-            What::Queued => write!(f, "#{subject} waits to be accepted, behind {amount}"),
-            What::Accepted => write!(f, "#{subject} is accepted"),
-            What::ShutDown => write!(f, "#{subject} ends its writing"),
-            What::Aborted => write!(f, "#{subject} is aborted"),
-            What::Closed => write!(f, "#{subject} is closed"),
-            What::HappenedUnseen => {
+            TraceKind::Failed => write!(f, "#{subject} fails: {}", errno::name(amount as i32)),
+            TraceKind::Arrived => write!(f, "#{subject} receives {amount} bytes"),
+            TraceKind::EndArrived => write!(f, "#{subject} receives the end"),
+            TraceKind::ResetArrived => write!(f, "#{subject} is reset"),
+            TraceKind::Lost => write!(f, "#{subject} would have received {amount} bytes: lost"),
+            TraceKind::Retransmitted => write!(f, "#{subject} is sent {amount} bytes again"),
+            TraceKind::SynSent => write!(f, "connects to port {subject}, attempt {amount}"),
+            TraceKind::SynDropped => {
+                write!(f, "port {subject} has a full accept queue: SYN dropped")
+            }
+            TraceKind::Refused => write!(f, "port {subject} refuses"),
+            TraceKind::Connected => write!(f, "#{subject} is connected"),
+            TraceKind::Queued => write!(f, "#{subject} waits to be accepted, behind {amount}"),
+            TraceKind::Accepted => write!(f, "#{subject} is accepted"),
+            TraceKind::ShutDown => write!(f, "#{subject} ends its writing"),
+            TraceKind::Aborted => write!(f, "#{subject} is aborted"),
+            TraceKind::Closed => write!(f, "#{subject} is closed"),
+            TraceKind::DroppedOperation => {
                 write!(f, "#{subject}: a dropped operation takes {amount} bytes")
             }
-            What::Fault => write!(f, "fault {subject} of the plan"),
-            What::Down => write!(f, "goes down"),
-            What::Started => write!(f, "starts"),
-            What::Note => write!(f, "\"{}\"", self.trace.note_text(subject)),
+            TraceKind::Fault => write!(f, "fault {subject} of the plan"),
+            TraceKind::Down => write!(f, "goes down"),
+            TraceKind::Started => write!(f, "starts"),
+            TraceKind::Note => write!(f, "\"{}\"", self.trace.note_text(subject)),
         }
     }
 }
@@ -227,7 +237,7 @@ mod tests {
             let mut trace = Trace::new(3);
             trace.note(0, HostId::MAIN, "said".into());
             for number in [first, 7, 8, 9] {
-                trace.record(5_000, HostId::MAIN, What::Read, number, 1);
+                trace.record(5_000, HostId::MAIN, TraceKind::Read, number, 1);
             }
             assert_eq!(trace.count(), 5);
             assert!(hashes.insert(trace.hash()), "what is not kept counts too");

@@ -1,4 +1,4 @@
-//! [`World`]: the simulation, as a test sees it.
+//! [`World`]: a test's interface to the simulation.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -7,27 +7,26 @@ use std::time::Duration;
 use crate::executor;
 use crate::host::{Host, HostId};
 use crate::link::Link;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, FaultPlan};
 
-/// The simulation that runs on this thread, as a test sees it: its hosts, what is between them, what goes
-/// wrong.
+/// A test's interface to the simulation that runs on this thread: its hosts, links and faults.
 ///
 /// # Panics
-/// All its functions do outside of a simulation.
+/// All its functions panic outside a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct World {
-    /// It stays on its thread.
+    /// Neither `Send` nor `Sync`.
     thread: PhantomData<*const ()>,
 }
 
 impl World {
-    /// The one that runs on this thread.
+    /// The simulation that runs on this thread.
     pub fn current() -> Self {
         drop(executor::current());
         Self { thread: PhantomData }
     }
 
-    /// One more host, with a default [`Link`] to each other.
+    /// Adds a host, with a default [`Link`] to each of the others.
     pub fn host(&self, name: &str) -> Host {
         executor::current().with(|core| {
             core.links.add_host();
@@ -35,31 +34,31 @@ impl World {
         })
     }
 
-    /// The host that the test itself runs on. It has every address that no other host has.
+    /// The host that the main future runs on. It has every address that no other host has.
     pub fn main_host(&self) -> Host {
         executor::current().with(|core| core.hosts.handle(HostId::MAIN))
     }
 
-    /// Sets what is between two hosts, in both directions.
+    /// Sets the link between two hosts, in both directions.
     pub fn link(&self, a: &Host, b: &Host, link: Link) {
         executor::current().with(|core| core.links.set(a.id, b.id, link));
     }
 
-    /// Has a plan carried out, from now on.
+    /// Schedules the faults of a plan, counted from now.
     ///
     /// # Panics
-    /// If the main host is to go down.
-    pub fn inject(&self, plan: Plan) {
+    /// If a fault takes the main host down or pauses it.
+    pub fn inject(&self, plan: FaultPlan) {
         executor::current().with(|core| core.inject(plan));
     }
 
-    /// Has a fault begin now.
+    /// Applies a fault now.
     ///
     /// # Panics
-    /// If the main host is to go down.
-    pub fn strike(&self, fault: Fault) {
+    /// If the fault takes the main host down or pauses it.
+    pub fn apply(&self, fault: Fault) {
         executor::current().with(|core| {
-            core.inject(Plan::new().at(Duration::ZERO, fault));
+            core.inject(FaultPlan::new().at(Duration::ZERO, fault));
             core.fire_due();
         });
     }
@@ -69,24 +68,24 @@ impl World {
         executor::current().elapsed()
     }
 
-    /// How many events there were: turns of tasks, operations, arrivals, faults.
+    /// How many events there were: polls of tasks, operations, arrivals, faults.
     pub fn events(&self) -> u64 {
         executor::current().core.borrow().trace.count()
     }
 
-    /// A number that all of them together make: the same for the same run.
+    /// A hash over all events: equal for equal runs.
     pub fn trace_hash(&self) -> u64 {
         executor::current().core.borrow().trace.hash()
     }
 
-    /// The last events, a line each.
+    /// The last events, one line each.
     pub fn trace(&self) -> String {
         let world = executor::current();
         let core = world.core.borrow();
         core.trace.to_text(&core.hosts, usize::MAX)
     }
 
-    /// Adds a line of one's own to the trace.
+    /// Adds a line of your own to the trace.
     pub fn note(&self, text: impl Display) {
         let world = executor::current();
         let text = text.to_string();
@@ -99,7 +98,7 @@ impl World {
     /// If `bound` is zero.
     pub fn random(&self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below zero");
-        executor::current().with(|core| core.dice.below(bound))
+        executor::current().with(|core| core.rng.below(bound))
     }
 
     pub(crate) const fn new() -> Self {

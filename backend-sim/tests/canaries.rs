@@ -1,4 +1,4 @@
-//! The suite itself, tested: each broken backend fails the case named for it.
+//! Tests the suite itself: each broken backend fails the case that is named for it.
 
 owned_io::canaries! { runtime: owned_io_sim::Sim, config: owned_io_sim::Config::default() }
 

@@ -1,5 +1,5 @@
-//! Operations as a kernel that completes them does: buffers that are watched, operations that happen though
-//! they were dropped, completions in any order.
+//! Operations as a completion-based kernel performs them: buffers are watched, dropped operations may complete, and
+//! completions come in any order.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 
-use common::{apart, millis};
+use common::{connected_hosts, millis};
 use owned_io::{
     Clock, Executor, IoBuf, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
     OwnedWriteExt, Panicked, Pool, PoolConfig, beside,
@@ -21,8 +21,8 @@ const SEEDS: u64 = 50;
 /// A buffer that breaks the fourth rule of `IoBuf`: others may write to its bytes.
 struct Shared(Rc<RefCell<Vec<u8>>>);
 
-// SAFETY: none, on purpose: the vector can be reached by others, which these tests do between polls
-// only, so that no two have it at once.
+// SAFETY: none, on purpose: others can reach the vector. These tests do so only between polls, so there are never
+// two accesses at once.
 unsafe impl IoBuf for Shared {
     fn buf_ptr(&self) -> *const u8 {
         self.0.borrow().as_ptr()
@@ -41,7 +41,7 @@ unsafe impl IoBufMut for Shared {
         self.0.borrow().capacity()
     }
     unsafe fn set_buf_len(&mut self, len: usize) {
-        // SAFETY: the caller's promises, passed on.
+        // SAFETY: the caller keeps the same promises.
         unsafe { self.0.borrow_mut().set_len(len) }
     }
 }
@@ -58,7 +58,7 @@ impl Inline {
     }
 }
 
-// SAFETY: none, on purpose: the bytes move. The simulator only uses them where they are.
+// SAFETY: none, on purpose: the bytes move. The simulator never uses an old address.
 unsafe impl IoBuf for Inline {
     fn buf_ptr(&self) -> *const u8 {
         self.bytes.as_ptr()
@@ -115,7 +115,7 @@ fn a_buffer_that_changes_while_a_write_has_it_is_found() {
     for is_vectored in [false, true] {
         let message = panic_of(async || {
             let (mut a, mut b) = pipe();
-            a.write_all(vec![0; 64 * 1024]).await.into_result().unwrap(); // as much as fits in
+            a.write_all(vec![0; 64 * 1024]).await.into_result().unwrap(); // fills the buffers
             let bytes = Rc::new(RefCell::new(vec![1; 100]));
             let shared = Shared(Rc::clone(&bytes));
             let mut write = pin!(async {
@@ -137,7 +137,7 @@ fn a_buffer_that_changes_while_a_write_has_it_is_found() {
     }
 }
 
-/// What a read got is all that the buffer has; a read that fails leaves it as it was.
+/// The buffer has the bytes of the read and nothing else. A read that fails leaves it unchanged.
 #[test]
 fn the_poison_is_never_seen() {
     run(seeds(50), async |_| {
@@ -165,15 +165,15 @@ fn failed(result: owned_io::BufResult<usize, Vec<u8>>) -> BufError {
     BufError(result.1)
 }
 
-/// In a run, a read that is dropped while it is pending takes the next bytes with it or does not; without,
-/// it never does, as the runtime's capabilities say.
+/// In a `run`, a read that is dropped while pending takes the next bytes with it under some seeds. Otherwise it never
+/// does, as the runtime's capabilities say.
 #[test]
 fn a_dropped_read_may_take_bytes() {
     let read_after_drop = |config, is_pooled, is_far| {
         let seen = Cell::new(Vec::new());
         simulate(config, async |world| {
             let (mut a, mut b) = if is_far {
-                let (_, _, a, b) = apart(world).await?;
+                let (_, _, a, b) = connected_hosts(world).await?;
                 (a, b)
             } else {
                 pipe()
@@ -203,7 +203,7 @@ fn a_dropped_read_may_take_bytes() {
         for seed in 0..SEEDS {
             let mut config = Config::with_seed(seed);
             assert_eq!(read_after_drop(config, is_pooled, is_far), b"first, then more");
-            config.dropped_may_happen = true;
+            config.dropped_operations_may_complete = true;
             match read_after_drop(config, is_pooled, is_far).len() {
                 16 => whole += 1,
                 _ => parts += 1,
@@ -213,7 +213,7 @@ fn a_dropped_read_may_take_bytes() {
     }
 }
 
-/// The same for a write that waits for room.
+/// In a `run`, a write that is dropped while it waits for room may be sent, in full or in part.
 #[test]
 fn a_dropped_write_may_be_sent() {
     let received_after_drop = |config| {
@@ -240,13 +240,13 @@ fn a_dropped_write_may_be_sent() {
     for seed in 0..SEEDS {
         let mut config = Config::with_seed(seed);
         assert_eq!(received_after_drop(config), 0);
-        config.dropped_may_happen = true;
+        config.dropped_operations_may_complete = true;
         counts.insert(received_after_drop(config));
     }
     assert!(counts.contains(&0) && counts.contains(&100) && counts.len() > 2, "{counts:?}");
 }
 
-/// Every kind of transfer moves all that it could under some seeds, and any part of it under others.
+/// Every kind of transfer moves all bytes under some seeds, and any part of them under others.
 #[test]
 fn transfers_are_short() {
     let mut moved: [BTreeSet<usize>; 4] = Default::default();
@@ -276,7 +276,7 @@ fn transfers_are_short() {
     }
 }
 
-/// What is ready at the same time completes in any order.
+/// Operations that are ready at the same time complete in any order.
 #[test]
 fn completions_come_in_any_order() {
     let mut orders = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The contract, in the simulation.
+//! The conformance suite in the simulation.
 
 use std::thread;
 use std::time::Duration;

@@ -1,22 +1,25 @@
-//! The same seed is the same run: twice in one process, and in two processes.
+//! The same seed gives the same run: twice in one process, and in two processes.
 
 mod common;
 
 use std::collections::BTreeSet;
 use std::io;
 
-use common::{connect, echo, echoed, millis};
-use owned_io::{Clock, Random as _};
-use owned_io_sim::{Config, Plan, Random, Sim, Summary, World, simulate};
+use common::{connect, echo, echo_once, millis};
+use owned_io::{Clock, Random};
+use owned_io_sim::{Config, FaultPlan, RandomFaults, Sim, Summary, World, simulate};
 
 const SEEDS: u64 = 20;
 
-/// Clients of two hosts that have whatever comes, under whatever faults.
+/// Clients on two hosts, under random faults. Any result of a request will do.
 async fn busy(world: World) -> io::Result<()> {
     let server = world.host("server");
     let hosts = [world.host("one"), world.host("other"), server.clone()];
     server.start(echo);
-    world.inject(Plan::random(&hosts, Random { count_max: 10, ..Random::default() }));
+    world.inject(FaultPlan::random(
+        &hosts,
+        RandomFaults { count_max: 10, ..RandomFaults::default() },
+    ));
     let clients: Vec<_> = (0..8).map(|n| hosts[n % 2].spawn(client(server.clone()))).collect();
     for client in clients {
         let _ = client.await; // some of them go down with their hosts
@@ -31,7 +34,7 @@ async fn client(server: owned_io_sim::Host) {
             continue;
         };
         for _ in 0..5 {
-            if echoed(&mut stream, &[5; 3_000]).await.is_err() {
+            if echo_once(&mut stream, &[5; 3_000]).await.is_err() {
                 break;
             }
             let mut byte = [0];
@@ -44,7 +47,7 @@ async fn client(server: owned_io_sim::Host) {
 fn summaries() -> Vec<Summary> {
     let summary = |seed| {
         let mut config = Config::with_seed(seed);
-        config.dropped_may_happen = true;
+        config.dropped_operations_may_complete = true;
         simulate(config, busy)
     };
     (0..SEEDS).map(summary).collect()
@@ -59,7 +62,7 @@ fn the_same_seed_twice_in_one_process() {
     assert!(first.iter().all(|summary| summary.events > 1_000), "{first:?}");
 }
 
-/// This test binary again is the other process: it prints what it has got. Miri starts no processes.
+/// The other process is this test binary again, which prints its summaries. Miri starts no processes.
 #[test]
 #[cfg(not(miri))]
 fn the_same_seed_in_two_processes() {

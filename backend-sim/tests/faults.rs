@@ -1,4 +1,4 @@
-//! Each kind of fault, and plans of them.
+//! Each kind of fault, and plans of faults.
 
 mod common;
 
@@ -8,21 +8,21 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{apart, beside_echo, connect, echoed, millis, timed};
+use common::{connect, connected_hosts, echo_once, millis, timed, with_echo_server};
 use owned_io::{
     BufResult, Clock, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, is_exhaustion,
 };
-use owned_io_sim::{Fault, Kind, Plan, Random, Sim, run, seeds, simulate};
+use owned_io_sim::{Fault, FaultKind, FaultPlan, RandomFaults, Sim, run, seeds, simulate};
 
 #[test]
 fn a_partition_delays_until_it_is_over() {
     run(seeds(20), async |world| {
-        let (client, server, mut a, mut b) = apart(world).await?;
-        world.strike(Fault::Partition { a: client, b: server, lasts: millis(3_000) });
+        let (client, server, mut a, mut b) = connected_hosts(world).await?;
+        world.apply(Fault::Partition { a: client, b: server, lasts: millis(3_000) });
         a.write_all("late").await.into_result()?;
         let (took, read) = timed(b.read_exact(Vec::with_capacity(4), 4)).await;
         assert_eq!(read.into_result()?.1, b"late");
-        // Sent again after 0.2, 0.4, 0.8, 1.6 and 3.2 s, so it may come twice as late as it could.
+        // Sent again after 0.2, 0.4, 0.8, 1.6 and 3.2 s, so it may arrive twice as late as the partition lasts.
         assert!(millis(3_000) <= took && took < millis(7_000), "{took:?}");
         Ok(())
     });
@@ -31,8 +31,8 @@ fn a_partition_delays_until_it_is_over() {
 #[test]
 fn a_stall_holds_one_direction_and_lets_all_go_at_once() {
     run(seeds(20), async |world| {
-        let (client, server, mut a, mut b) = apart(world).await?;
-        world.strike(Fault::Stall { from: client, to: server, lasts: millis(1_000) });
+        let (client, server, mut a, mut b) = connected_hosts(world).await?;
+        world.apply(Fault::Stall { from: client, to: server, lasts: millis(1_000) });
         b.write_all("not this one").await.into_result()?;
         let (took, read) = timed(a.read_exact(Vec::with_capacity(12), 12)).await;
         read.into_result()?;
@@ -51,9 +51,9 @@ fn a_stall_holds_one_direction_and_lets_all_go_at_once() {
 #[test]
 fn a_latency_spike_delays_and_loses_nothing() {
     run(seeds(20), async |world| {
-        let (client, server, mut a, mut b) = apart(world).await?;
+        let (client, server, mut a, mut b) = connected_hosts(world).await?;
         let (by, lasts) = (millis(300), millis(1_000));
-        world.strike(Fault::Latency { a: client, b: server, by, lasts });
+        world.apply(Fault::Latency { a: client, b: server, by, lasts });
         for expected in [310, 10] {
             a.write_all("x").await.into_result()?;
             let (took, read) = timed(b.read_exact(Vec::with_capacity(1), 1)).await;
@@ -69,10 +69,10 @@ fn a_latency_spike_delays_and_loses_nothing() {
 #[test]
 fn what_is_lost_is_sent_again() {
     run(seeds(20), async |world| {
-        let (client, server, mut a, mut b) = apart(world).await?;
+        let (client, server, mut a, mut b) = connected_hosts(world).await?;
         let lasts = Duration::from_secs(3_600);
         let loss = Fault::Loss { a: client.clone(), b: server, per_million: 200_000, lasts };
-        world.strike(loss);
+        world.apply(loss);
         let sent: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         let writing = client.spawn({
             let sent = sent.clone();
@@ -92,7 +92,7 @@ fn what_is_lost_is_sent_again() {
     });
 }
 
-/// A crash: nobody is told, and the service starts again.
+/// A crash drops the tasks of a host and tells nobody. Its service starts again.
 #[test]
 fn a_crash_takes_the_tasks_and_the_service_starts_again() {
     run(seeds(20), async |world| {
@@ -108,21 +108,22 @@ fn a_crash_takes_the_tasks_and_the_service_starts_again() {
                 }
             }
         };
-        beside_echo(world, async move |_, server| {
+        with_echo_server(world, async move |_, server| {
             server.start(counting);
             let down = millis(2_000);
-            world
-                .inject(Plan::new().at(millis(1_000), Fault::Crash { host: server.clone(), down }));
+            world.inject(
+                FaultPlan::new().at(millis(1_000), Fault::Crash { host: server.clone(), down }),
+            );
             let mut stream = connect(&server).await?;
-            assert_eq!(echoed(&mut stream, b"before").await?, b"before");
+            assert_eq!(echo_once(&mut stream, b"before").await?, b"before");
             Sim::sleep(millis(1_500)).await;
             assert!(server.spawn(async {}).await.is_err(), "it is down");
             assert_eq!(server.descriptors(), 0);
-            let (took, error) = timed(echoed(&mut stream, b"meanwhile")).await;
+            let (took, error) = timed(echo_once(&mut stream, b"meanwhile")).await;
             assert_eq!(error.unwrap_err().kind(), ErrorKind::ConnectionReset);
             assert!(took >= millis(1_400), "once it was up: {took:?}");
             let mut stream = connect(&server).await?;
-            assert_eq!(echoed(&mut stream, b"after").await?, b"after");
+            assert_eq!(echo_once(&mut stream, b"after").await?, b"after");
             Ok(())
         })
         .await?;
@@ -131,14 +132,14 @@ fn a_crash_takes_the_tasks_and_the_service_starts_again() {
     });
 }
 
-/// A kill: the kernel tells everybody.
+/// After a kill, the kernel tells every peer.
 #[test]
 fn a_kill_closes_the_connections_at_once() {
     run(seeds(20), async |world| {
-        beside_echo(world, async move |_, server| {
+        with_echo_server(world, async move |_, server| {
             let mut stream = connect(&server).await?;
-            assert_eq!(echoed(&mut stream, b"before").await?, b"before");
-            world.strike(Fault::Kill { host: server.clone(), down: millis(2_000) });
+            assert_eq!(echo_once(&mut stream, b"before").await?, b"before");
+            world.apply(Fault::Kill { host: server.clone(), down: millis(2_000) });
             let (took, BufResult(result, _)) = timed(stream.read(Vec::with_capacity(1))).await;
             assert!(matches!(result, Ok(0) | Err(_)));
             assert!(took < millis(2), "{took:?}");
@@ -146,7 +147,7 @@ fn a_kill_closes_the_connections_at_once() {
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
             Sim::sleep(millis(2_000)).await;
             let mut stream = connect(&server).await?;
-            assert_eq!(echoed(&mut stream, b"after").await?, b"after");
+            assert_eq!(echo_once(&mut stream, b"after").await?, b"after");
             Ok(())
         })
         .await
@@ -156,11 +157,11 @@ fn a_kill_closes_the_connections_at_once() {
 #[test]
 fn a_pause_stops_the_tasks_of_a_host_alone() {
     run(seeds(20), async |world| {
-        beside_echo(world, async move |_, server| {
+        with_echo_server(world, async move |_, server| {
             let mut stream = connect(&server).await?;
-            assert_eq!(echoed(&mut stream, b"before").await?, b"before");
-            world.strike(Fault::Pause { host: server, lasts: millis(700) });
-            let (took, answer) = timed(echoed(&mut stream, b"meanwhile")).await;
+            assert_eq!(echo_once(&mut stream, b"before").await?, b"before");
+            world.apply(Fault::Pause { host: server, lasts: millis(700) });
+            let (took, answer) = timed(echo_once(&mut stream, b"meanwhile")).await;
             assert_eq!(answer?, b"meanwhile");
             assert!(millis(700) <= took && took < millis(710), "{took:?}");
             Ok(())
@@ -172,8 +173,8 @@ fn a_pause_stops_the_tasks_of_a_host_alone() {
 #[test]
 fn a_slow_reader_reads_little_at_a_time() {
     run(seeds(20), async |world| {
-        let (_client, server, mut a, mut b) = apart(world).await?;
-        world.strike(Fault::SlowReader { host: server, lasts: millis(100) });
+        let (_client, server, mut a, mut b) = connected_hosts(world).await?;
+        world.apply(Fault::SlowReader { host: server, lasts: millis(100) });
         a.write_all(vec![1; 10_000]).await.into_result()?;
         let mut reads = Vec::new();
         for _ in 0..5 {
@@ -191,21 +192,21 @@ fn a_slow_reader_reads_little_at_a_time() {
 #[test]
 fn descriptors_are_gone_for_a_while() {
     run(seeds(20), async |world| {
-        beside_echo(world, async move |_, server| {
+        with_echo_server(world, async move |_, server| {
             let mut first = connect(&server).await?;
-            assert_eq!(echoed(&mut first, b"before").await?, b"before");
-            world.strike(Fault::Descriptors { host: server.clone(), lasts: millis(500) });
+            assert_eq!(echo_once(&mut first, b"before").await?, b"before");
+            world.apply(Fault::Descriptors { host: server.clone(), lasts: millis(500) });
             let (took, stream) = timed(connect(&server)).await;
             let mut second = stream?;
             assert!(took < millis(2), "the kernel answers: {took:?}");
-            assert_eq!(echoed(&mut first, b"open").await?, b"open");
-            let (took, answer) = timed(echoed(&mut second, b"waits")).await;
+            assert_eq!(echo_once(&mut first, b"open").await?, b"open");
+            let (took, answer) = timed(echo_once(&mut second, b"waits")).await;
             assert_eq!(answer?, b"waits");
             assert!(millis(490) <= took && took < millis(560), "{took:?}");
             Ok(())
         })
         .await?;
-        world.strike(Fault::Descriptors { host: world.main_host(), lasts: millis(500) });
+        world.apply(Fault::Descriptors { host: world.main_host(), lasts: millis(500) });
         assert!(is_exhaustion(&connect(&world.host("nobody")).await.expect_err("none left")));
         Ok(())
     });
@@ -215,7 +216,7 @@ fn descriptors_are_gone_for_a_while() {
 fn a_clock_jumps_and_timers_do_not() {
     run(seeds(3), async |world| {
         let host = world.host("host");
-        world.strike(Fault::Clock { host: host.clone(), ahead_millis: -60_000 });
+        world.apply(Fault::Clock { host: host.clone(), ahead_millis: -60_000 });
         let there = host.spawn(async { (Sim::wall_clock(), Sim::now()) }).await;
         let (time_of_day, now) = there.expect("no panic");
         let behind = Sim::wall_clock().duration_since(time_of_day).expect("it is behind");
@@ -225,13 +226,13 @@ fn a_clock_jumps_and_timers_do_not() {
     });
 }
 
-/// The echo stands whatever loses no connection.
+/// Faults that break no connection lose no bytes of an echo.
 #[test]
 fn bytes_survive_random_faults() {
     run(seeds(100), async |world| {
-        beside_echo(world, async move |client, server| {
-            let random = Random { kinds: &Kind::HARMLESS, ..Random::default() };
-            world.inject(Plan::random(&[client, server.clone()], random));
+        with_echo_server(world, async move |client, server| {
+            let random = RandomFaults { kinds: &FaultKind::HARMLESS, ..RandomFaults::default() };
+            world.inject(FaultPlan::random(&[client, server.clone()], random));
             let mut stream = loop {
                 match connect(&server).await {
                     Ok(stream) => break stream,
@@ -239,7 +240,7 @@ fn bytes_survive_random_faults() {
                 }
             };
             for _ in 0..50 {
-                assert_eq!(echoed(&mut stream, &[3; 1_000]).await?, [3; 1_000]);
+                assert_eq!(echo_once(&mut stream, &[3; 1_000]).await?, [3; 1_000]);
                 Sim::sleep(millis(200)).await;
             }
             Ok(())
@@ -248,14 +249,14 @@ fn bytes_survive_random_faults() {
     });
 }
 
-/// A plan is drawn from the seed, differs by seed, and all kinds come.
+/// The seed determines the plan. Different seeds give different plans, and all kinds of fault occur.
 #[test]
 fn plans_differ_by_seed() {
     let text = |seed| {
         let text = Rc::new(Cell::new(String::new()));
         simulate(owned_io_sim::Config::with_seed(seed), async |world| {
             let hosts = [world.host("one"), world.host("two"), world.main_host()];
-            text.set(Plan::random(&hosts, Random::default()).to_string());
+            text.set(FaultPlan::random(&hosts, RandomFaults::default()).to_string());
             Ok(())
         });
         text.take()

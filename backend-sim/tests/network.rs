@@ -1,28 +1,31 @@
-//! The network between hosts: how long things take, what fits in, and what is told.
+//! The network between hosts: delays, buffer sizes, and the errors that are reported.
 
 mod common;
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use common::{PORT, apart, beside_echo, connect, echo, echoed, exactly, listen, millis, timed};
+use common::{
+    PORT, connect, connected_hosts, echo, echo_once, fixed_latency, listen, millis, timed,
+    with_echo_server,
+};
 use owned_io::{
     BufResult, ByteStream, Clock, ConnectOptions, Executor, ListenOptions, OwnedRead, OwnedReadExt,
     OwnedWrite, OwnedWriteExt, Tcp, TcpListener, TcpStream, beside, is_exhaustion,
 };
-use owned_io_sim::{Fault, Link, Plan, Sim, run, seeds};
+use owned_io_sim::{Fault, FaultPlan, Link, Sim, run, seeds};
 
 const ETIMEDOUT: i32 = 110;
 
 #[test]
 fn an_exchange_takes_a_round_trip() {
     run(seeds(20), async |world| {
-        let (_client, server, mut a, mut b) = apart(world).await?;
+        let (_client, server, mut a, mut b) = connected_hosts(world).await?;
         let echoing = server.spawn(async move {
             let bytes = b.read_exact(Vec::with_capacity(4), 4).await.into_result()?.1;
             b.write_all(bytes).await.into_result().map(|_| b)
         });
-        let (took, answer) = timed(echoed(&mut a, b"ping")).await;
+        let (took, answer) = timed(echo_once(&mut a, b"ping")).await;
         assert_eq!(answer?, b"ping");
         assert!(millis(20) <= took && took < millis(22), "{took:?}");
         drop(echoing.await.expect("no panic")?);
@@ -33,7 +36,7 @@ fn an_exchange_takes_a_round_trip() {
 #[test]
 fn bytes_leave_at_the_bandwidth() {
     run(seeds(20), async |world| {
-        beside_echo(world, async move |client, server| {
+        with_echo_server(world, async move |client, server| {
             let mut link = Link::default();
             link.bandwidth = 1_000_000;
             world.link(&client, &server, link);
@@ -51,13 +54,13 @@ fn bytes_leave_at_the_bandwidth() {
     });
 }
 
-/// Accept queues overflow as on Linux: a place more than the backlog, and then the SYN is dropped, and
-/// sent again after a second.
+/// Accept queues overflow as on Linux: they hold one more than the backlog. Then the SYN is dropped, and sent again
+/// after a second.
 #[test]
 fn a_full_backlog_drops_the_syn() {
     run(seeds(20), async |world| {
         let (client, server) = (world.host("client"), world.host("server"));
-        world.link(&client, &server, exactly(millis(10)));
+        world.link(&client, &server, fixed_latency(millis(10)));
         drop(server.spawn(async {
             let mut listener = listen(1)?;
             Sim::sleep(millis(500)).await;
@@ -85,7 +88,7 @@ fn a_full_backlog_drops_the_syn() {
 fn a_refusal_takes_a_round_trip_and_silence_takes_the_timeout() {
     run(seeds(20), async |world| {
         let (client, server) = (world.host("client"), world.host("server"));
-        world.link(&client, &server, exactly(millis(10)));
+        world.link(&client, &server, fixed_latency(millis(10)));
         let connecting = client.spawn({
             let server = server.clone();
             async move {
@@ -95,7 +98,7 @@ fn a_refusal_takes_a_round_trip_and_silence_takes_the_timeout() {
             }
         });
         connecting.await.expect("no panic");
-        world.strike(Fault::Crash { host: server.clone(), down: Duration::MAX });
+        world.apply(Fault::Crash { host: server.clone(), down: Duration::MAX });
         let connecting = client.spawn(async move {
             let (took, silence) = timed(connect(&server)).await;
             assert_eq!(silence.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -112,7 +115,7 @@ fn a_refusal_takes_a_round_trip_and_silence_takes_the_timeout() {
 fn descriptors_run_out_and_come_back() {
     run(seeds(20), async |world| {
         let (client, server) = (world.host("client"), world.host("server"));
-        world.link(&client, &server, exactly(millis(1))); // so that they come in order
+        world.link(&client, &server, fixed_latency(millis(1))); // so that connections arrive in order
         server.limit_descriptors(2); // a listener, and one connection
         client.limit_descriptors(2);
         let accepting = server.spawn(async {
@@ -141,11 +144,11 @@ fn descriptors_run_out_and_come_back() {
     });
 }
 
-/// Who ends first keeps its port for a minute.
+/// The end that ends a connection first keeps its port for a minute.
 #[test]
 fn ports_run_out_and_come_back() {
     run(seeds(20), async |world| {
-        beside_echo(world, async move |client, server| {
+        with_echo_server(world, async move |client, server| {
             client.limit_ports(3);
             let mut streams = Vec::new();
             for _ in 0..3 {
@@ -163,7 +166,7 @@ fn ports_run_out_and_come_back() {
     });
 }
 
-/// It is the client that has to keep it: a server that ends first leaves the client's port free.
+/// A server that ends a connection first leaves the client's port free.
 #[test]
 fn a_port_is_free_at_once_when_the_other_end_ended_first() {
     run(seeds(20), async |world| {
@@ -186,12 +189,11 @@ fn a_port_is_free_at_once_when_the_other_end_ended_first() {
     });
 }
 
-/// What the buffers hold can be written, and no more until it is read; the writer learns of that after
-/// the way back.
+/// A writer can fill the buffers, and then waits for a read. It learns of the read after the latency of the link.
 #[test]
 fn a_reader_that_does_not_read_stops_the_writer() {
     run(seeds(20), async |world| {
-        let (client, _server, mut a, mut b) = apart(world).await?;
+        let (client, _server, mut a, mut b) = connected_hosts(world).await?;
         let writing = client.spawn(async move {
             let mut written = 0;
             loop {
@@ -220,7 +222,7 @@ fn a_reader_that_does_not_read_stops_the_writer() {
 #[test]
 fn each_direction_ends_alone() {
     run(seeds(20), async |world| {
-        let (_client, _server, mut a, mut b) = apart(world).await?;
+        let (_client, _server, mut a, mut b) = connected_hosts(world).await?;
         a.write_all("question").await.into_result()?;
         a.shutdown().await?;
         let question = b.read_exact(Vec::with_capacity(8), 8).await.into_result()?.1;
@@ -235,9 +237,9 @@ fn each_direction_ends_alone() {
 }
 
 #[test]
-fn unread_bytes_reset_and_so_does_writing_to_who_is_gone() {
+fn unread_bytes_reset_and_so_does_writing_to_a_closed_end() {
     run(seeds(20), async |world| {
-        let (_client, _server, mut a, b) = apart(world).await?;
+        let (_client, _server, mut a, b) = connected_hosts(world).await?;
         a.write_all("never read").await.into_result()?;
         Sim::sleep(millis(15)).await;
         drop(b);
@@ -259,13 +261,13 @@ fn unread_bytes_reset_and_so_does_writing_to_who_is_gone() {
     });
 }
 
-/// Half a connection that the other end has forgotten is found by writing to it.
+/// Writing on a half-open connection finds out that the other end has forgotten it.
 #[test]
 fn a_peer_that_lost_its_power_answers_with_a_reset_once_it_is_up() {
     run(seeds(20), async |world| {
-        let (_client, server, mut a, b) = apart(world).await?;
-        world.strike(Fault::Crash { host: server, down: millis(5_000) });
-        drop(b); // which nobody hears of
+        let (_client, server, mut a, b) = connected_hosts(world).await?;
+        world.apply(Fault::Crash { host: server, down: millis(5_000) });
+        drop(b); // its host is down, so nobody is told
         a.write_all("anybody?").await.into_result()?;
         let (took, BufResult(result, _)) = timed(a.read(Vec::with_capacity(8))).await;
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -275,11 +277,11 @@ fn a_peer_that_lost_its_power_answers_with_a_reset_once_it_is_up() {
 }
 
 #[test]
-fn what_never_arrives_is_given_up_after_a_quarter_of_an_hour() {
+fn a_connection_fails_when_nothing_arrives_for_a_quarter_of_an_hour() {
     run(seeds(5), async |world| {
-        let (client, server, mut a, b) = apart(world).await?;
+        let (client, server, mut a, b) = connected_hosts(world).await?;
         let lasts = Duration::from_secs(3_600);
-        world.strike(Fault::Partition { a: client, b: server, lasts });
+        world.apply(Fault::Partition { a: client, b: server, lasts });
         a.write_all("anybody?").await.into_result()?;
         let (took, BufResult(result, _)) = timed(a.read(Vec::with_capacity(8))).await;
         assert_eq!(result.unwrap_err().raw_os_error(), Some(ETIMEDOUT));
@@ -289,14 +291,14 @@ fn what_never_arrives_is_given_up_after_a_quarter_of_an_hour() {
     });
 }
 
-/// What nobody acknowledges stays in the writer's buffers, which are as large as ever.
+/// Bytes that nobody acknowledges stay in the writer's buffers, which do not grow.
 #[test]
-fn who_writes_to_a_peer_that_lost_its_power_has_to_wait() {
+fn writing_to_a_peer_that_lost_its_power_waits() {
     run(seeds(5), async |world| {
-        let (client, server, mut a, b) = apart(world).await?;
+        let (client, server, mut a, b) = connected_hosts(world).await?;
         let writing = client.spawn(async move {
             a.write_all(vec![1; 1_000]).await.into_result()?;
-            world.strike(Fault::Crash { host: server, down: Duration::MAX });
+            world.apply(Fault::Crash { host: server, down: Duration::MAX });
             let mut written = 1_000;
             let started = Sim::now();
             loop {
@@ -315,17 +317,17 @@ fn who_writes_to_a_peer_that_lost_its_power_has_to_wait() {
     });
 }
 
-/// A host that is up again knows of no connection, and says so to whatever comes: bytes, or the end. If the
-/// answer is lost, what it answers is sent again, and so is it.
+/// A host that is up again knows of no connection, and answers each segment, bytes or end, with a reset. If the reset
+/// is lost, the segment is sent again, and so is the reset.
 #[test]
 fn an_answer_that_is_lost_comes_again() {
     for is_end in [false, true] {
         run(seeds(20), async |world| {
-            let (client, server, mut a, b) = apart(world).await?;
-            world.strike(Fault::Crash { host: server.clone(), down: millis(1) });
+            let (client, server, mut a, b) = connected_hosts(world).await?;
+            world.apply(Fault::Crash { host: server.clone(), down: millis(1) });
             Sim::sleep(millis(5)).await;
             let cut = Fault::Partition { a: client, b: server, lasts: millis(100) };
-            world.inject(Plan::new().at(millis(15), cut)); // with the answer under way
+            world.inject(FaultPlan::new().at(millis(15), cut)); // while the answer is in flight
             if is_end {
                 a.shutdown().await?;
             } else {
@@ -344,7 +346,7 @@ fn an_answer_that_is_lost_comes_again() {
 fn a_syn_without_answer_is_sent_seven_times() {
     run(seeds(5), async |world| {
         let server = world.host("server");
-        world.strike(Fault::Crash { host: server.clone(), down: Duration::MAX });
+        world.apply(Fault::Crash { host: server.clone(), down: Duration::MAX });
         let mut patient = ConnectOptions::new(server.at(PORT));
         patient.timeout = Duration::MAX;
         let (took, silence) = timed(Sim::connect(patient)).await;
@@ -355,21 +357,21 @@ fn a_syn_without_answer_is_sent_seven_times() {
     });
 }
 
-/// The server's answer to the SYN is lost, and before the next one comes the server has forgotten that it
-/// ever answered: because its host was down, or because it does not listen any more.
+/// The server's answer to the SYN is lost. Before the next SYN arrives the server has forgotten its answer: its host
+/// was down, or its listener is gone.
 #[test]
-fn a_server_that_forgot_a_client_meets_it_anew() {
-    for is_there_again in [true, false] {
+fn a_server_that_forgot_a_client_answers_it_again() {
+    for listens_again in [true, false] {
         run(seeds(20), async |world| {
             let (client, server) = (world.host("client"), world.host("server"));
-            world.link(&client, &server, exactly(millis(10)));
+            world.link(&client, &server, fixed_latency(millis(10)));
             let listening = server.spawn(async {
                 let listener = listen(8);
                 Sim::sleep(millis(100)).await;
                 drop(listener);
             });
             let (a, b, lasts) = (client.clone(), server.clone(), millis(10));
-            let script = Plan::new()
+            let script = FaultPlan::new()
                 .at(millis(15), Fault::Partition { a, b, lasts })
                 .at(millis(200), Fault::Crash { host: server.clone(), down: millis(10) });
             world.inject(script);
@@ -378,13 +380,13 @@ fn a_server_that_forgot_a_client_meets_it_anew() {
                 async move { timed(connect(&server)).await }
             });
             listening.await.expect("no panic");
-            if is_there_again {
+            if listens_again {
                 server.start(echo);
             }
             let (took, stream) = connecting.await.expect("no panic");
             assert!(millis(1_020) <= took && took < millis(1_022), "{took:?}");
-            if is_there_again {
-                assert_eq!(echoed(&mut stream?, b"anew").await?, b"anew");
+            if listens_again {
+                assert_eq!(echo_once(&mut stream?, b"anew").await?, b"anew");
             } else {
                 assert_eq!(stream.unwrap_err().kind(), ErrorKind::ConnectionRefused);
             }
@@ -393,22 +395,21 @@ fn a_server_that_forgot_a_client_meets_it_anew() {
     }
 }
 
-/// A client that knows it is connected, but is not heard of again, keeps its place in the accept queue for
-/// half a minute.
+/// A client that is connected but then vanishes keeps its slot in the accept queue for half a minute.
 #[test]
 fn a_client_that_vanishes_in_the_handshake_is_forgotten() {
     run(seeds(20), async |world| {
         let hosts = ["client", "other", "server"].map(|name| world.host(name));
         let [client, other, server] = hosts.clone();
         for near in [&client, &other] {
-            world.link(near, &server, exactly(millis(10)));
+            world.link(near, &server, fixed_latency(millis(10)));
         }
         let serving = server.spawn(async {
-            let mut listener = listen(0)?; // one place
+            let mut listener = listen(0)?; // one slot
             listener.accept().await.map(|(stream, _)| (listener, stream))
         });
         let (a, b, lasts) = (client.clone(), server.clone(), millis(60_000));
-        world.inject(Plan::new().at(millis(25), Fault::Partition { a, b, lasts }));
+        world.inject(FaultPlan::new().at(millis(25), Fault::Partition { a, b, lasts }));
         let connected = client.spawn(async move { connect(&hosts[2]).await });
         let mut connected = connected.await.expect("no panic")?;
         let mut patient = ConnectOptions::new(server.at(PORT));
@@ -416,7 +417,7 @@ fn a_client_that_vanishes_in_the_handshake_is_forgotten() {
         let connecting = other.spawn(async move { timed(Sim::connect(patient)).await });
         let (took, second) = connecting.await.expect("no panic");
         drop(second?);
-        // Asked for again after 1, 3, 7, 15, 31 and 63 s, and free after 31.
+        // The SYN comes again after 1, 3, 7, 15, 31 and 63 s; the slot is free after 31.
         assert!(millis(31_000) <= took && took < millis(64_000), "{took:?}");
         drop(serving.await.expect("no panic")?);
         Sim::sleep(millis(60_000)).await;
@@ -440,12 +441,12 @@ fn addresses_are_those_of_hosts() {
         foreign.local_addr = Some(other.at(0));
         let foreign = one.spawn(Sim::connect(foreign)).await.expect("no panic");
         assert_eq!(foreign.unwrap_err().kind(), ErrorKind::AddrNotAvailable);
-        // Both may listen on all of their own.
+        // Both may listen on all of their own addresses.
         one.start(echo);
         other.start(echo);
         for host in [one, other] {
             let mut stream = connect(&host).await?;
-            assert_eq!(echoed(&mut stream, b"here").await?, b"here");
+            assert_eq!(echo_once(&mut stream, b"here").await?, b"here");
             assert_eq!(stream.peer_addr()?.ip(), host.ip());
         }
         let every = Sim::bind(ListenOptions::new(([0, 0, 0, 0], PORT).into()))?;

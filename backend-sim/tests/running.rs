@@ -1,4 +1,4 @@
-//! `run`: what it says when a scenario fails, and the example that it shows this with.
+//! `run`: its report when a scenario fails, and the example `lost_bytes`.
 
 #[path = "../examples/lost_bytes.rs"]
 #[expect(dead_code, unreachable_pub, reason = "it is an example, with a main function")]
@@ -11,15 +11,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use owned_io::{Clock, ConnectOptions, Executor, Panicked, Tcp};
-use owned_io_sim::{Config, Fault, Link, Plan, Sim, World, pipe, run, seeds, simulate};
+use owned_io_sim::{Config, Fault, FaultPlan, Link, Sim, World, pipe, run, seeds, simulate};
 
 fn message_of(running: impl FnOnce()) -> String {
     let payload = catch_unwind(AssertUnwindSafe(running)).expect_err("it fails");
     Panicked::new(payload).message().to_owned()
 }
 
-/// The newcomer's way: it finds the bug, prints how, and the seed brings the same again; in a process of its
-/// own, which Miri does not start.
+/// As a newcomer does it: `run` finds the bug and prints a seed, and the seed gives the same failure again. That runs
+/// in its own process, which Miri does not start.
 #[test]
 #[cfg(not(miri))]
 fn the_example_is_found_printed_and_replayed() {
@@ -57,7 +57,7 @@ async fn buggy(world: World) -> io::Result<()> {
 }
 
 #[test]
-fn the_example_fixed_stands_every_seed() {
+fn the_fixed_example_passes_under_every_seed() {
     run(seeds(100), async |world| lost_bytes::every_digit_is_answered(world, true).await);
 }
 
@@ -66,7 +66,7 @@ fn a_failure_tells_seed_faults_and_trace() {
     let scenario = async |world: World| {
         let host = world.host("host");
         let fault = Fault::Pause { host: host.clone(), lasts: Duration::from_secs(2) };
-        world.inject(Plan::new().at(Duration::from_secs(1), fault));
+        world.inject(FaultPlan::new().at(Duration::from_secs(1), fault));
         Sim::sleep(Duration::from_secs(1)).await;
         world.note("so far, so good");
         Err(io::Error::other("on purpose"))
@@ -83,7 +83,7 @@ fn a_failure_tells_seed_faults_and_trace() {
     }
 }
 
-/// What is shown last is what the scenario did last, and not how all was taken apart afterwards.
+/// The last lines of a report are about what the scenario did last, not about what was dropped afterwards.
 #[test]
 fn a_trace_ends_where_the_scenario_does() {
     let opened = |world: World| {
@@ -117,26 +117,26 @@ fn a_trace_ends_where_the_scenario_does() {
     }
 }
 
-/// At once, though a host is to start again, and a partition to be over, when the clock ends.
+/// A deadlock is reported at once, although a host restarts and a partition ends at the end of time.
 #[test]
-fn what_never_comes_is_a_deadlock_at_once() {
+fn waiting_for_an_event_that_never_comes_is_a_deadlock() {
     let message = message_of(|| run([0], async |_| pending().await));
     assert!(message.contains("deadlock: no task is ready"), "{message}");
     let for_ever = async |world: World| {
         let (lasts, down) = (Duration::MAX, Duration::MAX);
         let [a, b, c] = ["a", "b", "c"].map(|name| world.host(name));
-        world.strike(Fault::Partition { a: a.clone(), b: b.clone(), lasts });
-        world.strike(Fault::Stall { from: a.clone(), to: c.clone(), lasts });
-        world.strike(Fault::Latency { a: c.clone(), b: b.clone(), by: Duration::MAX, lasts });
-        world.strike(Fault::Loss { a: c.clone(), b: b.clone(), per_million: 1_000_000, lasts });
-        world.strike(Fault::Pause { host: b.clone(), lasts });
-        world.strike(Fault::SlowReader { host: c.clone(), lasts });
-        world.strike(Fault::Descriptors { host: c.clone(), lasts });
-        world.strike(Fault::Clock { host: a.clone(), ahead_millis: i64::MAX });
+        world.apply(Fault::Partition { a: a.clone(), b: b.clone(), lasts });
+        world.apply(Fault::Stall { from: a.clone(), to: c.clone(), lasts });
+        world.apply(Fault::Latency { a: c.clone(), b: b.clone(), by: Duration::MAX, lasts });
+        world.apply(Fault::Loss { a: c.clone(), b: b.clone(), per_million: 1_000_000, lasts });
+        world.apply(Fault::Pause { host: b.clone(), lasts });
+        world.apply(Fault::SlowReader { host: c.clone(), lasts });
+        world.apply(Fault::Descriptors { host: c.clone(), lasts });
+        world.apply(Fault::Clock { host: a.clone(), ahead_millis: i64::MAX });
         let mut link = Link::default();
         (link.latency, link.jitter, link.bandwidth) = (lasts, lasts, 0);
         world.link(&a, &b, link);
-        world.strike(Fault::Crash { host: c.clone(), down });
+        world.apply(Fault::Crash { host: c.clone(), down });
         for to in [b, c] {
             let connecting = a.spawn(Sim::connect(ConnectOptions::new(to.at(7))));
             let silence = connecting.await.expect("no panic").expect_err("nobody answers");
@@ -149,7 +149,7 @@ fn what_never_comes_is_a_deadlock_at_once() {
 }
 
 #[test]
-fn what_goes_round_in_circles_is_ended() {
+fn an_endless_loop_is_ended() {
     let mut config = Config::with_seed(0);
     config.events_max = 10_000;
     let circles = async |_: World| loop {
@@ -178,7 +178,7 @@ fn a_service_that_ends_fails_the_run() {
 }
 
 #[test]
-fn what_the_seed_does_not_decide_is_noticed() {
+fn a_run_that_does_not_repeat_is_noticed() {
     let runs = Cell::new(0);
     let scenario = async |_: World| {
         runs.set(runs.get() + 1);

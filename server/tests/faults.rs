@@ -24,7 +24,7 @@ use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
 use owned_io_server::places::Places;
 use owned_io_server::service::{echo, http, sink, source};
-use owned_io_sim::{Host, Plan, Random, Sim, SimStream, World, run, seeds};
+use owned_io_sim::{FaultPlan, Host, RandomFaults, Sim, SimStream, World, run, seeds};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{
     Buffers, EncodedFrame, Error, Message, WebSocket, accept, connect,
@@ -173,7 +173,7 @@ fn simulate<Fut>(
             host.start(move || client(world, server.clone(), session, Rc::clone(&satisfied)));
             hosts.push(host);
         }
-        world.inject(Plan::random(&hosts, Random::default()));
+        world.inject(FaultPlan::random(&hosts, RandomFaults::default()));
         while satisfied.get() < CLIENTS {
             Sim::sleep(Duration::from_secs(1)).await;
             let late = ALL_IS_WELL + 10 * PATIENCE;

@@ -1,4 +1,4 @@
-//! What the tests of the simulated world share.
+//! Helpers that the tests of the simulated world share.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io;
@@ -12,8 +12,8 @@ use owned_io_sim::{Host, Link, Sim, SimListener, SimStream, World};
 
 pub(crate) const PORT: u16 = 7;
 
-/// A link on which everything takes exactly this long, each way.
-pub(crate) fn exactly(latency: Duration) -> Link {
+/// A link on which every segment takes exactly this long.
+pub(crate) fn fixed_latency(latency: Duration) -> Link {
     let mut link = Link::default();
     link.latency = latency;
     link.jitter = Duration::ZERO;
@@ -24,7 +24,7 @@ pub(crate) fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A listener on the present host.
+/// A listener on the current host.
 pub(crate) fn listen(backlog: u32) -> io::Result<SimListener> {
     let mut options = ListenOptions::new(([0, 0, 0, 0], PORT).into());
     options.backlog = backlog;
@@ -52,17 +52,19 @@ pub(crate) async fn echo() -> io::Result<()> {
     }
 }
 
-/// Sends `bytes` and reads as many back.
-pub(crate) async fn echoed(stream: &mut SimStream, bytes: &'static [u8]) -> io::Result<Vec<u8>> {
+/// Sends `bytes` and reads the same number of bytes.
+pub(crate) async fn echo_once(stream: &mut SimStream, bytes: &'static [u8]) -> io::Result<Vec<u8>> {
     stream.write_all(bytes).await.into_result()?;
     let answer = stream.read_exact(Vec::with_capacity(bytes.len()), bytes.len()).await;
     Ok(answer.into_result()?.1)
 }
 
-/// A client's end and a server's end, on two hosts that are exactly 10 ms apart.
-pub(crate) async fn apart(world: World) -> io::Result<(Host, Host, SimStream, SimStream)> {
+/// Two hosts, client and server, that are exactly 10 ms apart, and both ends of a connection between them.
+pub(crate) async fn connected_hosts(
+    world: World,
+) -> io::Result<(Host, Host, SimStream, SimStream)> {
     let (client, server) = (world.host("client"), world.host("server"));
-    world.link(&client, &server, exactly(millis(10)));
+    world.link(&client, &server, fixed_latency(millis(10)));
     let accepted = server.spawn(async { listen(1024)?.accept().await });
     let connected = client.spawn({
         let server = server.clone();
@@ -73,8 +75,8 @@ pub(crate) async fn apart(world: World) -> io::Result<(Host, Host, SimStream, Si
     Ok((client, server, a, b))
 }
 
-/// Has what `ask` makes done on a client's host, while the server's echoes; `ask` is given both.
-pub(crate) async fn beside_echo<Fut>(
+/// Runs the future of `ask` on a client host, while a server host echoes. `ask` gets both hosts.
+pub(crate) async fn with_echo_server<Fut>(
     world: World,
     ask: impl FnOnce(Host, Host) -> Fut,
 ) -> io::Result<()>

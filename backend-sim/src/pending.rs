@@ -1,10 +1,10 @@
-//! Buffers while "the kernel" holds them: poisoned, watched, and perhaps used after their operation was
-//! dropped.
+//! Pending operations, whose buffers "the kernel" holds: poisoned, watched, and perhaps used after the operation
+//! was dropped.
 //!
-//! A completion runtime hands the kernel a pointer and moves the buffer elsewhere meanwhile. A buffer
-//! type that breaks the rules of [`IoBuf`] (its bytes move with it, somebody else writes to them) works
-//! by luck until that happens. Here it is found: what a read may fill holds a pattern meanwhile, what a
-//! write sends is remembered, and when the operation ends they must be what they were, where they were.
+//! A completion runtime gives the kernel a pointer and may then move the buffer value. A buffer type that
+//! breaks the rules of [`IoBuf`] (its bytes move with it, or somebody else writes to them) works by luck until
+//! that happens. The simulator finds it: the memory that a read may fill holds a pattern, the bytes of a write
+//! are fingerprinted, and at the end of the operation both must be unchanged and at the same address.
 
 use std::io::IoSlice;
 
@@ -13,24 +13,24 @@ use owned_io::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, Spare};
 use crate::stream::StreamEnd;
 use crate::trace::mix;
 
-/// How much of each buffer is poisoned, or looked at, in bytes: enough to find a rule that is broken,
-/// little enough that a buffer of gigabytes costs nothing.
+/// How much of each buffer is poisoned or checked, in bytes: enough to find a broken rule, and little enough
+/// that a buffer of gigabytes costs nothing.
 const WATCHED_BYTES: usize = 256;
 
-/// What nobody would write.
+/// A pattern that nobody would write.
 const POISON: [u8; WATCHED_BYTES] = [0xdb; WATCHED_BYTES];
 
-/// A read, and its buffer. Dropped, it may happen nevertheless.
-pub(crate) struct HeldRead<'a, B: IoBufMut> {
+/// A read and its buffer. If it is dropped it may complete all the same.
+pub(crate) struct PendingRead<'a, B: IoBufMut> {
     end: &'a StreamEnd,
     capacity: usize,
-    /// What is poisoned lies after the buffer's length, so what that held comes back if the read fails.
+    /// The poison lies behind the length of the buffer, so the contents before it come back if the read fails.
     poisoned: Option<Spare<B>>,
-    /// Where the poison begins.
+    /// The address where the poison begins.
     addr: usize,
 }
 
-impl<'a, B: IoBufMut> HeldRead<'a, B> {
+impl<'a, B: IoBufMut> PendingRead<'a, B> {
     pub(crate) fn new(end: &'a StreamEnd, buf: B) -> Self {
         let capacity = buf.buf_capacity();
         let mut poisoned = buf.spare();
@@ -40,7 +40,7 @@ impl<'a, B: IoBufMut> HeldRead<'a, B> {
     }
 
     /// # Panics
-    /// If somebody wrote to it, or it has moved its bytes.
+    /// If somebody wrote to the buffer, or its bytes have moved.
     pub(crate) fn give_back(mut self) -> B {
         let mut poisoned = self.poisoned.take().expect("there until it is given back");
         let bytes = poisoned.buf_bytes();
@@ -54,7 +54,7 @@ impl<'a, B: IoBufMut> HeldRead<'a, B> {
     }
 }
 
-impl<B: IoBufMut> Drop for HeldRead<'_, B> {
+impl<B: IoBufMut> Drop for PendingRead<'_, B> {
     fn drop(&mut self) {
         if self.poisoned.is_some() {
             self.end.with(|core, socket| core.drop_read(socket, self.capacity));
@@ -62,13 +62,13 @@ impl<B: IoBufMut> Drop for HeldRead<'_, B> {
     }
 }
 
-/// A read that has no buffer yet. Dropped, it may happen nevertheless.
-pub(crate) struct PooledRead<'a> {
+/// A read without a buffer yet. If it is dropped it may complete all the same.
+pub(crate) struct PendingPooledRead<'a> {
     end: &'a StreamEnd,
     capacity: Option<usize>,
 }
 
-impl<'a> PooledRead<'a> {
+impl<'a> PendingPooledRead<'a> {
     pub(crate) const fn new(end: &'a StreamEnd, capacity: usize) -> Self {
         Self { end, capacity: Some(capacity) }
     }
@@ -78,7 +78,7 @@ impl<'a> PooledRead<'a> {
     }
 }
 
-impl Drop for PooledRead<'_> {
+impl Drop for PendingPooledRead<'_> {
     fn drop(&mut self) {
         if let Some(capacity) = self.capacity {
             self.end.with(|core, socket| core.drop_read(socket, capacity));
@@ -86,12 +86,12 @@ impl Drop for PooledRead<'_> {
     }
 }
 
-/// What a write sends.
+/// The buffers of a write.
 pub(crate) trait Pieces {
     fn with<T>(&self, f: impl FnOnce(&[IoSlice<'_>]) -> T) -> T;
 }
 
-/// One buffer.
+/// A write of one buffer.
 pub(crate) struct Single<B>(pub(crate) B);
 
 impl<B: IoBuf> Pieces for Single<B> {
@@ -106,17 +106,17 @@ impl<B: IoBuf> Pieces for IoVec<B> {
     }
 }
 
-/// A write, and what it sends. Dropped, it may happen nevertheless.
-pub(crate) struct HeldWrite<'a, P: Pieces> {
+/// A write and its buffers. If it is dropped it may complete all the same.
+pub(crate) struct PendingWrite<'a, P: Pieces> {
     end: &'a StreamEnd,
     pieces: Option<P>,
-    mark: u64,
+    fingerprint: u64,
 }
 
-impl<'a, P: Pieces> HeldWrite<'a, P> {
+impl<'a, P: Pieces> PendingWrite<'a, P> {
     pub(crate) fn new(end: &'a StreamEnd, pieces: P) -> Self {
-        let mark = mark(&pieces);
-        Self { end, pieces: Some(pieces), mark }
+        let fingerprint = fingerprint(&pieces);
+        Self { end, pieces: Some(pieces), fingerprint }
     }
 
     pub(crate) const fn get(&self) -> &P {
@@ -124,11 +124,11 @@ impl<'a, P: Pieces> HeldWrite<'a, P> {
     }
 
     /// # Panics
-    /// If they are not what they were.
+    /// If the bytes have changed or moved.
     pub(crate) fn give_back(mut self) -> P {
         let pieces = self.pieces.take().expect("there until they are given back");
         assert!(
-            mark(&pieces) == self.mark,
+            fingerprint(&pieces) == self.fingerprint,
             "somebody wrote to a buffer, or moved its bytes, while a write had it (see IoBuf, \
              # Safety, 2 and 4)"
         );
@@ -136,29 +136,29 @@ impl<'a, P: Pieces> HeldWrite<'a, P> {
     }
 }
 
-impl<P: Pieces> Drop for HeldWrite<'_, P> {
+impl<P: Pieces> Drop for PendingWrite<'_, P> {
     fn drop(&mut self) {
         let Some(pieces) = &self.pieces else { return };
         pieces.with(|pieces| {
             let all = pieces.iter().map(|piece| piece.len()).fold(0, usize::saturating_add);
             self.end.with(|core, socket| {
                 if let Some(n) = core.drop_write(socket, all) {
-                    core.write_unseen(socket, pieces, n);
+                    core.complete_dropped_write(socket, pieces, n);
                 }
             });
         });
     }
 }
 
-/// Of each piece's first bytes, and of where they are and how many.
-fn mark(pieces: &impl Pieces) -> u64 {
+/// A hash over the first bytes of each piece, its address and its length.
+fn fingerprint(pieces: &impl Pieces) -> u64 {
     pieces.with(|pieces| {
-        pieces.iter().fold(0, |mark, piece| {
-            let place = mix(mix(mark, piece.as_ptr().addr() as u64), piece.len() as u64);
-            piece[..piece.len().min(WATCHED_BYTES)].chunks(8).fold(place, |mark, chunk| {
+        pieces.iter().fold(0, |hash, piece| {
+            let location = mix(mix(hash, piece.as_ptr().addr() as u64), piece.len() as u64);
+            piece[..piece.len().min(WATCHED_BYTES)].chunks(8).fold(location, |hash, chunk| {
                 let mut word = [0; 8];
                 word[..chunk.len()].copy_from_slice(chunk);
-                mix(mark, u64::from_le_bytes(word))
+                mix(hash, u64::from_le_bytes(word))
             })
         })
     })
