@@ -46,3 +46,7 @@ mod stream;
 pub use listener::TokioListener;
 pub use runtime::{Config, Tokio};
 pub use stream::{TokioReadHalf, TokioStream, TokioWriteHalf};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod the_root_readme_compiles {}

@@ -55,7 +55,3 @@ pub use time::{Fallible, timeout};
 pub use vectored::{IOV_MAX, IoVec};
 pub use worker::{StopSignal, Stopped, Worker, WorkersConfig};
 pub use write::{OwnedWrite, OwnedWriteExt, copy};
-
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-mod the_root_readme_compiles {}
