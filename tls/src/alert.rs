@@ -1,9 +1,9 @@
-//! What a peer is told about a failure that rustls has no alert for.
+//! The alert for a failure for which rustls has queued none.
 
 use rustls::{AlertDescription, Error, PeerMisbehaved};
 
-/// The alert for a failure (RFC 8446 section 6.2); none if the peer itself has ended the connection by
-/// one, which is not answered.
+/// The alert for a failure (RFC 8446 section 6.2). `None` if the peer itself ended the connection by an alert, which
+/// is not answered.
 pub(crate) fn description(failure: &Error) -> Option<AlertDescription> {
     Some(match failure {
         Error::AlertReceived(_) => return None,
@@ -32,9 +32,9 @@ pub(crate) fn description(failure: &Error) -> Option<AlertDescription> {
     })
 }
 
-/// Puts `description` into the record, if it is an alert that is not encrypted: whether it is.
+/// Sets the description of `record`, if that is an alert that is not encrypted. Returns whether it is.
 pub(crate) fn describe(record: &mut [u8], description: AlertDescription) -> bool {
-    // Content type, version, length, level, description (RFC 8446 5.1 and 6). An encrypted one is longer.
+    // Content type, version, length, level, description (RFC 8446 5.1 and 6). An encrypted alert is longer.
     match record {
         [ALERT, _, _, 0, 2, FATAL, code] => {
             *code = description.into();
@@ -47,8 +47,8 @@ pub(crate) fn describe(record: &mut [u8], description: AlertDescription) -> bool
 const ALERT: u8 = 21;
 const FATAL: u8 = 2;
 
-/// What begins no record and no message, wherever it is read from: there is no such content type, and the
-/// length of the message is not what it says.
+/// A byte that begins no record and no message, at any position: there is no such content type, and the length of a
+/// message of such bytes is wrong.
 pub(crate) const NOISE: u8 = 0xFF;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! [`TlsError`]: why a connection failed, where it was not the transport.
+//! [`TlsError`]: why a connection failed, unless its transport did.
 
 use std::error::Error;
 use std::{fmt, io};
 
-/// Why a TLS connection failed: the cause inside an [`io::Error`].
+/// Why a TLS connection failed. It is inside an [`io::Error`].
 ///
 /// ```
 /// use std::io;
 /// use owned_io_tls::TlsError;
 ///
-/// /// Whether somebody may have cut the stream.
+/// /// Whether somebody may have truncated the stream.
 /// fn is_truncated(error: &io::Error) -> bool {
 ///     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
 ///     matches!(inner, Some(TlsError::Truncated))
@@ -19,19 +19,18 @@ use std::{fmt, io};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The peer broke the protocol, or we could not agree with it, and it was told by an alert. Or it is
-    /// the one who said so, by an alert of its own. As [`InvalidData`](io::ErrorKind::InvalidData).
+    /// The peer violated the protocol, or there was no agreement, and we sent an alert. Or the peer sent an alert.
+    /// As [`InvalidData`](io::ErrorKind::InvalidData).
     Protocol(rustls::Error),
-    /// The stream ended without `close_notify`: by the peer, who may have crashed, or by anybody
-    /// between. As [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+    /// The stream ended without `close_notify`. The peer may have crashed, or somebody on the path may have cut the
+    /// stream. As [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     Truncated,
     /// The peer does not speak TLS at all. As [`InvalidData`](io::ErrorKind::InvalidData).
     NotTls,
-    /// Others needed the memory that the connection held: what it had received and could not make use of
-    /// yet, what nobody read, or what its peer did not take. As
-    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded).
+    /// Other connections needed the memory that this one held: incomplete records, plaintext that nobody read, or
+    /// records that the peer did not take. As [`QuotaExceeded`](io::ErrorKind::QuotaExceeded).
     Evicted,
-    /// There was no memory for the connection, for a long time: its budget was used up, or the allocator's.
+    /// There was no memory for the connection for half a minute, in its budget or from the allocator.
     /// As [`QuotaExceeded`](io::ErrorKind::QuotaExceeded).
     OutOfMemory,
 }

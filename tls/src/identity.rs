@@ -16,12 +16,11 @@ use rustls::server::{
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, InconsistentKeys, RootCertStore};
 
-/// Who a server is: a chain of certificates, its own first, and the key of that; read from PEM files,
-/// and read anew whenever that is asked for, while connections go on.
+/// The identity of a server: a chain of certificates, its own first, and the private key, read from PEM files.
+/// [`reload`](Self::reload) reads the files again while connections go on.
 ///
-/// All workers of a process share one, and with it the key of session tickets: a session that began on
-/// one of them is resumed by any other, after certificates were read anew too, until the process ends or
-/// the ticket is older than twelve hours.
+/// All workers of a process share one identity and its key for session tickets. So any worker resumes a session that
+/// began on another, also after a reload, until the process ends or the ticket is older than twelve hours.
 pub struct Identity {
     chain_file: PathBuf,
     key_file: PathBuf,
@@ -34,8 +33,8 @@ impl Identity {
     /// Reads the files.
     ///
     /// # Errors
-    /// When a file cannot be read, or has nothing in it, or the key is not the certificate's, or the
-    /// certificate is not valid at the time `now`.
+    /// If a file cannot be read, if it has no certificate or no key, if the key does not match the certificate, or if
+    /// the certificate is not valid at the time `now`.
     pub fn load(
         chain_file: PathBuf,
         key_file: PathBuf,
@@ -50,10 +49,10 @@ impl Identity {
         Ok(Arc::new(Self { chain_file, key_file, current, provider, tickets }))
     }
 
-    /// Reads the files anew: handshakes that begin from now on have what is in them.
+    /// Reads the files again. Handshakes that begin from now on use the new certificate and key.
     ///
     /// # Errors
-    /// As for [`load`](Self::load): then all stays as it is.
+    /// As for [`load`](Self::load). The identity is unchanged then.
     pub fn reload(&self, now: SystemTime) -> Result<(), IdentityError> {
         let new = read(&self.chain_file, &self.key_file, &self.provider, now)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
@@ -65,8 +64,8 @@ impl Identity {
         self.current().cert[0].clone()
     }
 
-    /// For a server that speaks these application protocols (ALPN), the first one rather than the
-    /// last; with none, whichever.
+    /// A configuration for a server with these application protocols (ALPN), in order of preference. Without any, ALPN
+    /// is not negotiated.
     pub fn server_config(self: &Arc<Self>, protocols: &[&str]) -> ServerConfig {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider));
         let mut config = builder
@@ -100,7 +99,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Why there is no identity in the files: a sentence that names the file.
+/// Why the files have no usable identity. It prints a sentence that names the file.
 #[derive(Debug)]
 pub struct IdentityError {
     file: PathBuf,
@@ -110,15 +109,15 @@ pub struct IdentityError {
 #[derive(Debug)]
 enum Flaw {
     Unreadable(io::Error),
-    /// Lines that are no PEM.
+    /// The file is not PEM.
     Malformed(pem::Error),
     NoCertificate,
     NoKey,
-    /// A certificate that is none within.
+    /// The PEM is fine, the certificate in it is not.
     BadCertificate(rustls::Error),
-    /// A key that is none within, or of a kind that there is no code for.
+    /// The PEM is fine, the key in it is not, or is of a kind that is not supported.
     BadKey(rustls::Error),
-    /// The certificate's file.
+    /// Has the path of the certificate's file.
     NotTheKeyOf(PathBuf),
     Expired(Option<Duration>),
     NotYetValid,
@@ -183,8 +182,7 @@ fn read(
     Ok(Arc::new(key))
 }
 
-/// Whether `own` is valid at the time `now`, as clients would find: they look at that first, and what
-/// else they ask for is theirs to know.
+/// Checks that `own` is valid at the time `now`, as clients do first. What else clients ask for is not checked.
 fn check_validity(
     own: &CertificateDer<'_>,
     issuers: &[CertificateDer<'_>],
@@ -212,7 +210,7 @@ fn check_validity(
         Err(rustls::Error::InvalidCertificate(
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
         )) => Err(Flaw::NotYetValid),
-        // Nobody vouches for it here.
+        // No root is trusted here, so verification fails in some other way.
         _ => Ok(()),
     }
 }

@@ -1,19 +1,18 @@
-//! [`Incoming`]: received bytes that wait for more.
+//! [`Incoming`]: received bytes that are incomplete.
 
 use std::collections::TryReserveError;
 
 /// Content type, version, length (RFC 8446 5.1).
 pub(crate) const HEADER_BYTES: usize = 5;
 
-/// Bytes that were received and cannot be made use of yet: part of a record, perhaps behind records
-/// with part of a message.
+/// Received bytes that cannot be processed yet: part of a record, perhaps behind records with part of a message.
 ///
-/// It has memory only while it has bytes.
+/// Has memory only while it has bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     bytes: Vec<u8>,
-    /// Where the record begins that is not all there. Invariant: at most `bytes.len()`. It is kept,
-    /// because rustls changes what is before it, headers too: messages are put together there.
+    /// Where the incomplete record begins. Invariant: at most `bytes.len()`. It must be stored, because rustls joins
+    /// messages in the bytes before it, and overwrites headers there.
     record_at: usize,
 }
 
@@ -22,7 +21,7 @@ impl Incoming {
         self.bytes.is_empty()
     }
 
-    /// How much memory it has, in bytes.
+    /// The size of its memory, in bytes.
     pub(crate) const fn held_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -31,13 +30,13 @@ impl Incoming {
         self.bytes.len()
     }
 
-    /// How many bytes are missing of the record's header, or of the record: at least one.
+    /// How many bytes of the record's header, or else of the record, are missing: at least one.
     pub(crate) fn missing(&self) -> usize {
         let record = &self.bytes[self.record_at..];
         record_bytes(record).unwrap_or(HEADER_BYTES) - record.len()
     }
 
-    /// Takes more bytes, at most as many as are [missing](Self::missing).
+    /// Appends bytes, at most as many as are [missing](Self::missing).
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), TryReserveError> {
         self.bytes.try_reserve(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
@@ -45,8 +44,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Takes what nothing can be made of, behind nothing else; a record that is not all there begins
-    /// at `record_at`.
+    /// Stores bytes that cannot be processed yet. It must be empty. The incomplete record begins at `record_at`.
     pub(crate) fn start(&mut self, bytes: &[u8], record_at: usize) -> Result<(), TryReserveError> {
         if !bytes.is_empty() {
             (self.bytes, self.record_at) = (copied(bytes)?, record_at);
@@ -54,12 +52,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// All there is, to be given back by [`put`](Self::put).
+    /// Takes all bytes out. [`put`](Self::put) gives them back.
     pub(crate) fn take(&mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.record_at))
     }
 
-    /// Takes back all but the first bytes, which were consumed: whole records.
+    /// Takes the bytes back except the first `consumed`, which are whole records.
     pub(crate) fn put(&mut self, mut bytes: Vec<u8>, record_at: usize, consumed: usize) {
         if consumed < bytes.len() {
             if consumed > 0 {
@@ -71,7 +69,7 @@ impl Incoming {
     }
 }
 
-/// A copy, in no more memory than it needs.
+/// A copy without spare capacity.
 pub(crate) fn copied(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len())?;
@@ -79,7 +77,7 @@ pub(crate) fn copied(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     Ok(copy)
 }
 
-/// How many whole records there are first, at most `records_max`, and how many bytes they have.
+/// Counts the whole records at the beginning, at most `records_max`. Returns their number and length in bytes.
 pub(crate) fn whole_records(bytes: &[u8], records_max: usize) -> (usize, usize) {
     let (mut records, mut at) = (0, 0);
     while records < records_max
@@ -92,7 +90,7 @@ pub(crate) fn whole_records(bytes: &[u8], records_max: usize) -> (usize, usize) 
     (records, at)
 }
 
-/// How long the record is that begins here, if its header is there.
+/// The length of the record that begins here, if its header is complete.
 fn record_bytes(bytes: &[u8]) -> Option<usize> {
     let [_, _, _, high, low] = *bytes.first_chunk()?;
     Some(HEADER_BYTES + usize::from(u16::from_be_bytes([high, low])))
@@ -108,7 +106,7 @@ mod tests {
         let records = [23, 3, 3, 0, 2, 7, 7, 23, 3, 3, 0, 1, 7, 23, 3];
         assert_eq!(whole_records(&records, 9), (2, 13));
         assert_eq!(whole_records(&records, 1), (1, 7));
-        // As when the first record has part of a message, and the rest was not looked at.
+        // As if the first record had part of a message, and the rest was not processed.
         incoming.start(&records, 13).unwrap();
         assert_eq!((incoming.len(), incoming.missing()), (15, 3));
         incoming.push(&[3, 1, 0]).unwrap();

@@ -1,16 +1,16 @@
-//! [`Outgoing`]: records on their way to the transport.
+//! [`Outgoing`]: records that wait to be written to the transport.
 
 use std::collections::TryReserveError;
 
 use owned_io::{IoBufExt, Slice};
 use rustls::unbuffered::{EncodeError, EncryptError, InsufficientSizeError};
 
-/// Records that are to be written, in the order in which they were encrypted.
+/// Records that wait to be written, in the order of their encryption.
 ///
-/// It has memory only while it has bytes, or is about to.
+/// Has memory only while it has bytes, or is about to.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    /// Of which the first `len` are meant.
+    /// The first `len` bytes are records; the rest is room.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -21,8 +21,7 @@ pub(crate) trait AsksForRoom {
 }
 
 impl Outgoing {
-    /// Has room for so many bytes, in a buffer that was used before or is new: when it is empty, and if there
-    /// is memory.
+    /// Provides room for `room` bytes in `buf`, which may be a used buffer or a new one. It must be empty.
     pub(crate) fn prepare(&mut self, mut buf: Vec<u8>, room: usize) -> Result<(), TryReserveError> {
         if buf.capacity() < room {
             buf.try_reserve_exact(room - buf.len())?;
@@ -31,25 +30,25 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Gives back what was [prepared](Self::prepare), unless there is something in it.
+    /// Frees the [prepared](Self::prepare) room if it was not used.
     pub(crate) fn give_up_room(&mut self) {
         if self.is_empty() {
             self.bytes = Vec::new();
         }
     }
 
-    /// How much memory it has, in bytes.
+    /// The size of its memory, in bytes.
     pub(crate) const fn held_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Appends what `write` writes, into as much room as it is given; more if it asks for it.
+    /// Appends what `write` writes into `room` bytes. If `write` asks for more room it is called again.
     pub(crate) fn append<E: AsksForRoom>(
         &mut self,
         mut room: usize,
         mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<(), E> {
-        // Once more, at most: it asks for what it needs.
+        // At most two iterations: `write` asks for all the room that it needs.
         loop {
             let needed = self.len + room;
             if self.bytes.len() < needed {
@@ -76,12 +75,12 @@ impl Outgoing {
         self.len
     }
 
-    /// What was appended since there were `len` bytes.
+    /// The bytes behind the first `len`.
     pub(crate) fn from(&mut self, len: usize) -> &mut [u8] {
         &mut self.bytes[len..self.len]
     }
 
-    /// All there is; none if there is nothing.
+    /// Takes all records; `None` if there are none.
     pub(crate) fn take(&mut self) -> Option<Slice<Vec<u8>>> {
         let len = std::mem::take(&mut self.len);
         (len > 0).then(|| std::mem::take(&mut self.bytes).buf_slice(..len))

@@ -1,4 +1,4 @@
-//! [`Session`]: a connection without its transport.
+//! [`Session`]: a TLS connection without its transport.
 
 use std::collections::TryReserveError;
 use std::io;
@@ -13,66 +13,66 @@ use crate::side::{
 };
 use crate::{Buffers, TlsError};
 
-/// The most bytes that one write takes: four of the largest records. More would save few system calls,
-/// and fewer bytes than a socket takes at once would cost some.
+/// The most bytes that one write takes: four records of the largest size. A larger limit would save few system calls;
+/// a limit below what a socket takes at once would cost some.
 pub const WRITE_BYTES_MAX: usize = 4 * RECORD_PAYLOAD_BYTES_MAX;
 
-/// The least that a buffer for a write has, in bytes: smaller ones, of alerts, are not kept.
+/// The least that a buffer for a write has, in bytes. Smaller ones, of alerts, are not kept.
 const CAPACITY_MIN: usize = 1024;
-/// Nor are larger ones: the records of the longest write fit.
+/// Larger buffers are not kept, in bytes. The records of the longest write fit.
 const CAPACITY_KEPT_MAX: usize = 96 * 1024;
 
-/// What a write takes in any case, if it has as much: it would never end otherwise.
+/// A write takes this many bytes even without a reservation, because otherwise it might never end.
 const WRITE_BYTES_MIN: usize = 4 * 1024;
 
-/// The most bytes that wait for more during a handshake: one of its messages as long as rustls takes it, and
-/// a record. Whoever sends one in very short records can send less of it.
+/// The most incomplete bytes during a handshake: the longest message that rustls takes, and a record. A message in very
+/// short records can be less long.
 const HANDSHAKE_BYTES_MAX: usize = 64 * 1024 + RECORD_BYTES_MAX;
-/// And after that, when there are keys and tickets for messages: a record, and as much before it.
+/// The most incomplete bytes after the handshake, when messages are key updates and tickets: two records.
 const INCOMING_BYTES_MAX: usize = 2 * RECORD_BYTES_MAX;
 
-/// The most records that are decrypted at a time, which takes 50 to 100 µs if they are short (2026-11-22); a
-/// read of 16 KiB may bring 700 of them. Others have their turn in between.
+/// The most records that are decrypted at a time, which takes 50 to 100 µs if they are short (2026-11-22). A read of
+/// 16 KiB may bring 700 of them. Other tasks run in between.
 const RECORDS_MAX: usize = 128;
 
-/// TLS over bytes: received ones in, plaintext out, and the reverse.
+/// TLS over bytes: received bytes in, plaintext out, and the reverse.
 pub(crate) struct Session {
     connection: Connection,
-    /// Invariant: rustls has seen all of it, and can make nothing of it yet.
+    /// Invariant: rustls has seen all of these bytes and cannot process them yet.
     incoming: Incoming,
-    /// What was received behind that and is still to be decrypted. Bounded by what one read of the
-    /// transport brings: it is read only when there is nothing here.
+    /// Received bytes behind `incoming` that are not decrypted yet. Bounded by one read of the transport, which is read
+    /// only when this is empty.
     undecrypted: Vec<u8>,
     pub(crate) outgoing: Outgoing,
-    /// What was decrypted from where on it is still to be read. Bounded by what one read of the
-    /// transport brings: it is read only when there is nothing here.
+    /// Plaintext, to be read from `plain_at` on. Bounded by one read of the transport, which is read only when this is
+    /// empty.
     plain: Vec<u8>,
     plain_at: usize,
     phase: Phase,
-    /// Whether we have ended our side.
+    /// Whether we sent `close_notify`.
     is_closed: bool,
     buffers: Buffers,
-    /// For all that is [held](Self::held_bytes); a write that goes on at once is not reserved if the
-    /// account's share has room for it.
+    /// Reserves everything that is [held](Self::held_bytes), except a write that proceeds at once and fits into the
+    /// account's share.
     reservation: Reservation,
-    /// What the records hold that are being written.
+    /// The memory of the records that are being written.
     written_bytes: usize,
 }
 
 enum Phase {
     Open,
-    /// The peer has ended its side.
+    /// The peer sent `close_notify`.
     Ended,
-    /// The stream has ended without a word. What we have to say may arrive, even so.
+    /// The stream ended without `close_notify`. Our records may still arrive at the peer.
     Truncated,
     Failed(TlsError),
 }
 
-/// What there is to be read without the transport.
+/// What can be read without the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readable {
     Bytes,
-    /// Maybe: there is something to be [decrypted](Session::decrypt).
+    /// Perhaps bytes: there are records to [decrypt](Session::decrypt).
     Undecrypted,
     End,
     Nothing,
@@ -93,7 +93,7 @@ impl Session {
             buffers,
             written_bytes: 0,
         };
-        // A client has something to say first.
+        // A client begins.
         session.advance(&mut [], Task::Nothing, &mut |_| 0);
         session.settle();
         session
@@ -111,7 +111,7 @@ impl Session {
         self.reservation.account()
     }
 
-    /// How much memory it has for bytes, in bytes.
+    /// The size of all its byte buffers, in bytes.
     pub(crate) const fn held_bytes(&self) -> usize {
         self.incoming.held_bytes()
             + self.undecrypted.capacity()
@@ -120,14 +120,15 @@ impl Session {
             + self.written_bytes
     }
 
-    /// Whether so many more bytes may be held until this [settles](Self::settle).
+    /// Whether `bytes` more bytes may be held until the next [`settle`](Self::settle).
     fn reserve(&mut self, bytes: usize) -> bool {
         let needed = self.held_bytes() + bytes;
         needed <= self.reservation.bytes() + self.account().share_bytes_left()
             || self.reservation.resize(needed).is_ok()
     }
 
-    /// Reserves what is held, whether or not there is room: there was, but for what is short.
+    /// Reserves exactly what is held, even without room: [`reserve`](Self::reserve) has found room for all but small
+    /// amounts.
     pub(crate) fn settle(&mut self) {
         let held = self.held_bytes();
         if held != self.reservation.bytes() {
@@ -135,8 +136,8 @@ impl Session {
         }
     }
 
-    /// Whether there is memory for what may remain of these bytes, and of those before them, when `room`
-    /// bytes of plaintext are taken at once. To be asked before they are [received](Self::receive).
+    /// Whether there is memory for what may remain of these bytes, and of those before them, when `room` bytes of
+    /// plaintext are taken at once. Call it before [`receive`](Self::receive).
     pub(crate) fn has_memory_for(&mut self, bytes: &[u8], room: usize) -> bool {
         let remaining = if self.incoming.is_empty() {
             let (_, records_end) = whole_records(bytes, RECORDS_MAX);
@@ -147,7 +148,7 @@ impl Session {
         self.reserve(remaining)
     }
 
-    /// Records that are to be written, which are then [written](Self::handle_written).
+    /// Takes the records to write. [`handle_written`](Self::handle_written) takes their buffer back.
     pub(crate) fn take_records(&mut self) -> Option<Slice<Vec<u8>>> {
         let held = self.outgoing.held_bytes();
         let records = self.outgoing.take()?;
@@ -155,21 +156,20 @@ impl Session {
         Some(records)
     }
 
-    /// The records are written, or never will be.
+    /// The records were written, or never will be.
     pub(crate) fn handle_written(&mut self, buf: Vec<u8>) {
         self.give(buf);
         self.written_bytes = 0;
         self.settle();
     }
 
-    /// Takes what was received, and makes of it what can be made now, of [`RECORDS_MAX`] records; what is
-    /// behind them waits to be [decrypted](Self::decrypt). Plaintext is offered to `sink`, which says how
-    /// much it took; the rest waits, too.
+    /// Processes received bytes, up to [`RECORDS_MAX`] records. Bytes behind them wait for [`decrypt`](Self::decrypt).
+    /// `sink` is offered the plaintext and returns how much it took; the rest waits for [`read`](Self::read).
     pub(crate) fn receive(&mut self, bytes: &mut [u8], sink: &mut dyn FnMut(&[u8]) -> usize) {
         if self.try_receive(bytes, sink).is_err() {
             self.fail(TlsError::OutOfMemory, bytes.len());
         }
-        // Parts of messages take more than was foreseen, in records that are whole.
+        // Parts of messages in whole records take more memory than was reserved.
         let held = self.held_bytes();
         if held != self.reservation.bytes() && self.reservation.resize(held).is_err() {
             self.fail(TlsError::OutOfMemory, bytes.len());
@@ -182,7 +182,7 @@ impl Session {
         sink: &mut dyn FnMut(&[u8]) -> usize,
     ) -> Result<(), TryReserveError> {
         let mut records_left = RECORDS_MAX;
-        // What comes after the end, or after a failure, is of no matter (RFC 8446 6.1).
+        // Bytes after the end, or after a failure, are ignored (RFC 8446 6.1).
         while !bytes.is_empty() && matches!(self.phase, Phase::Open) {
             if records_left == 0 {
                 self.undecrypted = copied(bytes)?;
@@ -191,7 +191,7 @@ impl Session {
             if self.incoming.is_empty() {
                 let (records, record_at) = whole_records(bytes, records_left);
                 records_left -= records;
-                // The first part of the record behind them shows what is wrong with its header.
+                // The incomplete record behind them is included, so that rustls checks its header.
                 let n = if records_left == 0 { record_at } else { bytes.len() };
                 consume(records, n);
                 let (next, rest) = std::mem::take(&mut bytes).split_at_mut(n);
@@ -200,14 +200,14 @@ impl Session {
                 bytes = rest;
                 continue;
             }
-            // The rest of a record is put to what is there of it; what follows need not be moved.
+            // The rest of the record is appended to its first part. Bytes behind it need no copy.
             let n = self.incoming.missing().min(bytes.len());
             consume(1, n);
             let (next, rest) = std::mem::take(&mut bytes).split_at_mut(n);
             self.incoming.push(next)?;
             self.advance_incoming(Task::Nothing, sink);
             bytes = rest;
-            records_left -= 1; // for a header, too
+            records_left -= 1; // also when this completes only a header
         }
         let bytes_max =
             if self.is_handshaking() { HANDSHAKE_BYTES_MAX } else { INCOMING_BYTES_MAX };
@@ -218,16 +218,16 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with what was [received](Self::receive).
+    /// Continues with bytes that were [received](Self::receive) before.
     pub(crate) fn decrypt(&mut self, sink: &mut dyn FnMut(&[u8]) -> usize) {
         let mut bytes = std::mem::take(&mut self.undecrypted);
         self.receive(&mut bytes, sink);
     }
 
-    /// What can be read.
+    /// What can be read now.
     ///
     /// # Errors
-    /// The failure, once all that came before it is read.
+    /// The failure, once all plaintext before it was read.
     pub(crate) fn readable(&self) -> io::Result<Readable> {
         if self.plain_at < self.plain.len() {
             return Ok(Readable::Bytes);
@@ -241,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Reads what is there, as much as `fill` says that it took.
+    /// Offers plaintext to `fill`, and removes as much as it says that it took.
     pub(crate) fn read(&mut self, fill: impl FnOnce(&[u8]) -> usize) -> usize {
         let n = fill(&self.plain[self.plain_at..]);
         self.plain_at += n;
@@ -252,12 +252,12 @@ impl Session {
         n
     }
 
-    /// Encrypts the first of `plain`, as much as there is memory for, and says how many. Nothing may be
-    /// there to be written.
+    /// Encrypts the first bytes of `plain`, as many as there is memory for, and returns how many. All earlier records
+    /// must have been taken.
     ///
     /// # Errors
     /// [`BrokenPipe`](io::ErrorKind::BrokenPipe) once our side has ended. [`TlsError::Evicted`] and
-    /// [`TlsError::OutOfMemory`]: the connection has failed.
+    /// [`TlsError::OutOfMemory`] if the connection has failed by them.
     pub(crate) fn encrypt(&mut self, plain: &[u8]) -> io::Result<usize> {
         match &self.phase {
             Phase::Failed(memory @ (TlsError::Evicted | TlsError::OutOfMemory)) => {
@@ -282,8 +282,8 @@ impl Session {
         }
     }
 
-    /// Encrypts the first `len` bytes of `pieces` or fewer, copied together so that records are as long as
-    /// they can be: as [`encrypt`](Self::encrypt).
+    /// Encrypts the first `len` bytes of `pieces`, or fewer. They are copied together, so that records are as long as
+    /// possible. Otherwise like [`encrypt`](Self::encrypt).
     pub(crate) fn encrypt_together(
         &mut self,
         pieces: &[io::IoSlice<'_>],
@@ -300,7 +300,7 @@ impl Session {
         self.encrypt(&together)
     }
 
-    /// Has room for the records of a write of `n` bytes, or of fewer: says of how many.
+    /// Provides room for the records of a write of `n` bytes, or of fewer, and returns how many.
     fn prepare_write(&mut self, n: usize) -> Result<usize, TryReserveError> {
         let buf = self.buffers.take_initialised();
         let room = encrypted_bytes(n).max(CAPACITY_MIN);
@@ -323,7 +323,7 @@ impl Session {
     #[cold]
     fn prepare_less(&mut self, mut n: usize) -> Result<usize, TryReserveError> {
         let room = |n| encrypted_bytes(n).max(CAPACITY_MIN);
-        // Five turns at most, from 64 KiB to 4 KiB.
+        // At most five iterations, from 64 KiB to 4 KiB.
         while n > WRITE_BYTES_MIN && !self.reserve(room(n)) {
             n = (n / 2).max(WRITE_BYTES_MIN);
         }
@@ -332,8 +332,8 @@ impl Session {
         Ok(n)
     }
 
-    /// Others need the memory that the connection holds: it fails, and has no more of it than an alert
-    /// takes, and what is being written. Whether it held any; if not, nothing has happened.
+    /// Fails the connection because others need its memory. It keeps only an alert and what is being written. Returns
+    /// whether it held any memory; if not, nothing has happened.
     pub(crate) fn evict(&mut self) -> bool {
         let holds_some = self.held_bytes() > 0 || self.reservation.bytes() > 0;
         if holds_some && !self.has_failed() {
@@ -356,14 +356,14 @@ impl Session {
         matches!(self.phase, Phase::Failed(_))
     }
 
-    /// The stream has ended, without a word if there was none before.
+    /// The stream has ended. That is a truncation, unless `close_notify` or a failure came before.
     pub(crate) fn handle_end(&mut self) {
         if matches!(self.phase, Phase::Open) {
             self.phase = Phase::Truncated;
         }
     }
 
-    /// With so many bytes, or fewer, that rustls has seen and may refer to.
+    /// Fails the connection. rustls has seen at most `bytes_seen` unconsumed bytes and may refer to them.
     pub(crate) fn fail(&mut self, failure: TlsError, bytes_seen: usize) {
         if self.has_failed() {
             return;
@@ -390,7 +390,7 @@ impl Session {
         done
     }
 
-    /// How many bytes were consumed, and whether the task was done.
+    /// Returns how many bytes were consumed, and whether the task was done.
     fn advance(
         &mut self,
         bytes: &mut [u8],
@@ -401,10 +401,10 @@ impl Session {
         let (bytes_len, mut is_out_of_memory) = (bytes.len(), false);
         let mut sink = |payload: &[u8]| {
             if payload.is_empty() {
-                return; // a record may have no payload, which is no end of the stream
+                return; // a record without payload is not the end of the stream
             }
             let taken = if plain.is_empty() { sink(payload) } else { 0 };
-            // At once for all that may come of these bytes, so that it grows once.
+            // Reserves for all that these bytes may contain, so that it grows only once.
             let fits = payload.len() - taken <= plain.capacity() - plain.len();
             if !fits && plain.try_reserve_exact(bytes_len).is_err() {
                 is_out_of_memory = true;
@@ -436,5 +436,5 @@ fn consume(records: usize, bytes: usize) {
     coop::consume(coop::cost::tls_records(records, bytes));
 }
 
-/// The number of Linux, as from the transport.
+/// The error number of Linux, which the transport would return.
 pub(crate) const EPIPE: i32 = 32;

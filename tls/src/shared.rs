@@ -1,4 +1,4 @@
-//! [`Shared`]: what the halves of a connection share.
+//! [`Shared`]: the state that both halves of a connection share.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -25,39 +25,39 @@ pub(crate) struct Shared {
     pub(crate) account: MemoryAccount,
     pub(crate) clock: ClockFns,
     writer: RefCell<Writer<Job, Done>>,
-    /// The writer's, for both halves.
+    /// The waker of `writer`, which wakes both halves.
     waker: Waker,
-    /// The transport's.
+    /// The handle of the transport.
     pub(crate) connection: ShutdownHandle,
-    /// Whether it was this end that ended reads, from beside.
+    /// Whether a shutdown handle of this end has ended reads.
     is_read_shut: Cell<bool>,
-    /// Whether what was received is to be answered, which nobody has written yet.
+    /// Whether the read half has records to write, such as an alert.
     is_answering: Cell<bool>,
-    /// Whether it has failed because others needed its memory.
+    /// Whether the connection has failed because others needed its memory.
     is_evicted: Cell<bool>,
-    /// And whether the peer was told, or is being told.
+    /// Whether the alert about that was sent, or is being sent.
     has_told: Cell<bool>,
     /// Why nothing can be written any more.
     broken: Cell<Option<Broken>>,
-    /// How a shutdown of the transport went, until somebody has asked.
+    /// The result of a shutdown of the transport, until somebody has taken it.
     is_shut: Cell<Option<io::Result<()>>>,
 }
 
-/// What is to be done with the transport.
+/// An operation on the transport.
 enum Job {
-    /// Records, in some of a buffer.
+    /// Writes records, which are a part of a buffer.
     Write(Slice<Vec<u8>>),
     Shutdown,
 }
 
-/// How that went.
+/// The result of a [`Job`].
 enum Done {
-    /// And the buffer.
+    /// Has the buffer.
     Written(io::Result<()>, Vec<u8>),
     Shutdown(io::Result<()>),
 }
 
-/// How long a peer may take to be sent the alert of a connection that was evicted: a round trip and some.
+/// How long sending the alert of an evicted connection may take: more than a round trip.
 const TELLING: Duration = Duration::from_secs(1);
 
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
@@ -94,14 +94,14 @@ impl Shared {
         self.is_read_shut.get()
     }
 
-    /// Writes all records that there are.
+    /// Writes all records.
     pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.check_eviction(half, cx)?;
         self.poll_write(half, cx)
     }
 
-    /// Fails if the memory is needed elsewhere that TLS holds here: it is freed. An alert begins to be
-    /// written, unless the peer takes nothing of what it was sent before; then the connection is reset.
+    /// If others need the memory that TLS holds here, frees it and fails. Begins to write an alert, unless an earlier
+    /// write is still pending because the peer takes nothing; then the connection is reset.
     #[inline]
     pub(crate) fn check_eviction(&self, half: Half, cx: &Context<'_>) -> Result<(), TlsError> {
         if self.account.is_evicted() { self.end_evicted(half, cx) } else { Ok(()) }
@@ -119,11 +119,11 @@ impl Shared {
         if self.writer.borrow().is_busy() {
             self.connection.abort();
         }
-        let _ = self.poll_write(half, cx); // the alert; or what has failed by that, whose buffer is free then
+        let _ = self.poll_write(half, cx); // writes the alert, or frees the buffer of the write that was aborted
         Err(TlsError::Evicted)
     }
 
-    /// Fails as [`check_eviction`](Self::check_eviction) does, once the peer was told.
+    /// Fails as [`check_eviction`](Self::check_eviction) does, after the alert was sent.
     #[cold]
     pub(crate) async fn end_if_evicted(&self, half: Half) -> Result<(), TlsError> {
         let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(half, cx))).await;
@@ -140,20 +140,19 @@ impl Shared {
         checked
     }
 
-    /// Has a half woken that waits for something else, when there is something to be written, to be ended
-    /// or to be given up.
+    /// Has `half` woken when the writer makes progress, when reads are shut down, or when the connection is evicted.
     pub(crate) fn register(&self, half: Half, cx: &Context<'_>) {
         self.writer.borrow_mut().register(half, cx);
     }
 
     fn poll_write(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
-        // Each turn but the last does a job; there are two at most, that of the other half first.
+        // Each iteration but the last does one job. There are at most two, that of the other half first.
         loop {
             if writer.is_busy() {
                 let polled = self.poll_job(&mut writer, half, cx);
                 if polled.is_pending() {
-                    self.session.borrow_mut().settle(); // what the peer does not take
+                    self.session.borrow_mut().settle(); // counts records that the peer does not take
                 }
                 ready!(polled);
             } else if let Some(broken) = self.broken.get() {
@@ -166,16 +165,16 @@ impl Shared {
         }
     }
 
-    /// Goes on with what the half that reads has to say: an alert, mostly. It waits for nothing: who
-    /// reads does so meanwhile, and has it polled again by this task.
+    /// Continues to write the records of the read half, mostly alerts. It does not wait: the read goes on meanwhile,
+    /// and its task is woken to poll this again.
     pub(crate) fn answer(&self, cx: &Context<'_>) {
         if self.is_answering.get() && self.poll_flush(Half::Read, cx).is_ready() {
             self.is_answering.set(false);
         }
     }
 
-    /// To be called after something was received: begins to [answer](Self::answer) it, at once, for there
-    /// may be no other read.
+    /// Call it after bytes were received. Begins to [answer](Self::answer) at once, because there may be no other
+    /// read.
     pub(crate) async fn begin_answer(&self) {
         if !self.session.borrow().outgoing.is_empty() {
             self.is_answering.set(true);
@@ -189,8 +188,8 @@ impl Shared {
         }
     }
 
-    /// Waits until what the half that reads has to say was written, or cannot be, and our side of the
-    /// transport is ended: whether the peer may know, then. If reads are ended meanwhile, not.
+    /// Waits until the records of the read half were written, or cannot be, and our side of the transport is ended.
+    /// Returns whether the peer may get them; false if reads are shut down meanwhile.
     pub(crate) fn poll_last_words(&self, cx: &Context<'_>) -> Poll<bool> {
         let ended = match self.poll_flush(Half::Read, cx) {
             Poll::Ready(Ok(())) => self.poll_shut(Half::Read, cx),
@@ -206,7 +205,7 @@ impl Shared {
     /// Ends our side of the transport.
     pub(crate) fn poll_shut(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
-        // As in `poll_flush`. A shutdown that was given up, and went on, will do.
+        // At most two iterations, as in `poll_flush`. The result of an earlier, dropped shutdown counts as well.
         loop {
             if let Some(result) = self.is_shut.take() {
                 return Poll::Ready(result);
@@ -250,7 +249,7 @@ async fn write_records(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infa
     loop {
         desk.finish(match desk.next().await {
             Job::Write(records) => {
-                // As a rule one write does. `write_all` comes at a price, even so.
+                // One write is usually enough, and cheaper than `write_all`.
                 let BufResult(written, records) = half.write(records).await;
                 let BufResult(result, records) = match written {
                     Ok(n) if n == records.buf_len() => BufResult(Ok(()), records),

@@ -1,4 +1,4 @@
-//! [`Connection`]: rustls's state of a connection, of either role, and how it is moved on.
+//! [`Connection`]: rustls's state of a connection, of either role, and the loop that advances it.
 
 use std::ops::Deref;
 
@@ -16,7 +16,7 @@ pub(crate) enum Connection {
     Server(UnbufferedServerConnection),
 }
 
-/// What to do with a connection that application data can be written to.
+/// What to do when application data can be written.
 #[derive(Clone, Copy)]
 pub(crate) enum Task<'a> {
     Nothing,
@@ -24,11 +24,11 @@ pub(crate) enum Task<'a> {
     CloseNotify,
 }
 
-/// What a connection was moved on by.
+/// The result of advancing a connection.
 pub(crate) struct Step {
-    /// How many of the first bytes are done with.
+    /// How many bytes were consumed, from the first on.
     pub(crate) consumed: usize,
-    /// Whether the peer has ended its side.
+    /// Whether the peer sent `close_notify`.
     pub(crate) is_ended: bool,
     pub(crate) result: Result<Done, Error>,
 }
@@ -42,10 +42,10 @@ pub(crate) enum Done {
 }
 
 impl Connection {
-    /// Makes what it can of `bytes`: plaintext goes to `sink`, records to be sent to `outgoing`. Then
-    /// does the task.
+    /// Processes `bytes` as far as possible: plaintext goes to `sink`, records to send go to `outgoing`. Then does the
+    /// task.
     ///
-    /// `bytes` must be all that was received and not consumed.
+    /// `bytes` must be all bytes that were received and not consumed.
     pub(crate) fn advance(
         &mut self,
         bytes: &mut [u8],
@@ -59,7 +59,7 @@ impl Connection {
         }
     }
 
-    /// What rustls knows of it.
+    /// rustls's state that both roles have.
     pub(crate) fn common(&self) -> &CommonState {
         match self {
             Self::Client(client) => client,
@@ -67,17 +67,17 @@ impl Connection {
         }
     }
 
-    /// Has the peer told why the connection failed, with `bytes_seen` or fewer that rustls has seen and
-    /// may refer to.
+    /// Puts an alert about the failure into `outgoing`. rustls has seen at most `bytes_seen` unconsumed bytes and may
+    /// refer to them.
     pub(crate) fn alert(&mut self, failure: &Error, bytes_seen: usize, outgoing: &mut Outgoing) {
         if self.take_alert(outgoing) {
             return;
         }
-        // rustls has queued none, and has no way to be asked for one that is encrypted, if it has to be.
-        // But it has one for bytes that it cannot read: `decode_error`.
+        // rustls has queued no alert, and its interface cannot encrypt one on request. But it makes one,
+        // `decode_error`, when it is given bytes that it cannot decode.
         let Some(description) = alert::description(failure) else { return };
         let mut noise = vec![alert::NOISE; bytes_seen + HEADER_BYTES];
-        // Each turn but the last takes one of the messages that came before, and were not looked at.
+        // Each iteration but the last consumes an earlier message that was not processed.
         for _ in 0..ALERT_TRIES_MAX {
             let at = outgoing.len();
             if self.take_record(&mut noise, outgoing) || self.take_alert(outgoing) {
@@ -87,18 +87,17 @@ impl Connection {
         }
     }
 
-    /// Takes out the alert that an error has left, if it has left one.
+    /// Takes out the alert that rustls has queued for an error, if there is one.
     pub(crate) fn take_alert(&mut self, outgoing: &mut Outgoing) -> bool {
         let mut is_taken = false;
-        // Each turn takes one record. What has failed must not look at its bytes again: it would fail
-        // again.
+        // Each iteration takes one record. No bytes are passed: they would cause the same failure again.
         while self.common().wants_write() && self.take_record(&mut [], outgoing) {
             is_taken = true;
         }
         is_taken
     }
 
-    /// Takes out a record that is there, or that comes of `bytes`.
+    /// Takes out a record that is queued, or that results from `bytes`.
     fn take_record(&mut self, bytes: &mut [u8], outgoing: &mut Outgoing) -> bool {
         match self {
             Self::Client(client) => take_record(client, bytes, outgoing),
@@ -107,7 +106,7 @@ impl Connection {
     }
 }
 
-/// What the two roles have in common: rustls has the function for each, but no name for both.
+/// The function that both roles have. rustls has no trait for it.
 trait Side: Deref<Target: Deref<Target = CommonState>> {
     type Data;
 
@@ -138,7 +137,7 @@ fn advance(
     outgoing: &mut Outgoing,
 ) -> Step {
     let (mut consumed, mut is_ended) = (0, false);
-    // Each turn but the last consumes bytes, or encodes a record that they led to.
+    // Each iteration but the last consumes bytes, or encodes a record that resulted from them.
     let result = loop {
         let UnbufferedStatus { mut discard, state } = side.process(&mut bytes[consumed..]);
         let done = match state {
@@ -159,7 +158,7 @@ fn advance(
                 let encoded = outgoing.append(0, |room| record.encode(room));
                 encoded.is_err().then(|| Err(Error::General("a record without a size".into())))
             }
-            // It is among what leaves next, in order.
+            // The record is in `outgoing` already, in order.
             Ok(ConnectionState::TransmitTlsData(transmit)) => {
                 transmit.done();
                 None
@@ -184,7 +183,7 @@ fn advance(
                 is_ended = true;
                 Some(Ok(Done::No))
             }
-            // Early data is the one other state, and never agreed to.
+            // The only other state is early data, which is never negotiated.
             Ok(_) => Some(Err(Error::General("data before the handshake was over".into()))),
             Err(error) => Some(Err(error)),
         };
@@ -205,25 +204,24 @@ fn take_record(side: &mut impl Side, bytes: &mut [u8], outgoing: &mut Outgoing) 
     }
 }
 
-/// Payload of the largest record (RFC 8446 5.1).
+/// The payload of the largest record, in bytes (RFC 8446 5.1).
 pub(crate) const RECORD_PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 
-/// The largest record that a peer may send, with what encryption may add to it (RFC 5246 6.2.3).
+/// The largest record that a peer may send, in bytes, with the most that encryption may add (RFC 5246 6.2.3).
 pub(crate) const RECORD_BYTES_MAX: usize = HEADER_BYTES + RECORD_PAYLOAD_BYTES_MAX + 2048;
 
-/// What a record of ours adds to its payload, at most: a header of 5 bytes, 8 of a nonce (TLS 1.2), the type of
-/// the content (TLS 1.3), 16 of a tag.
+/// The most that our records add to their payload, in bytes: a header of 5, a nonce of 8 (TLS 1.2), a content type of
+/// 1 (TLS 1.3), a tag of 16.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
-/// How often a connection that has failed is tried to be brought to an alert. A record may have 4,000
-/// messages, each of which takes rustls some µs to get out of the way; one that has more than these is sent
-/// for the work that it makes, and gets no alert.
+/// How often a failed connection is advanced to get an alert. A record may have 4,000 messages, and rustls needs some µs
+/// to consume each. A peer that sends more messages than this in a record wants to cause work, and gets no alert.
 const ALERT_TRIES_MAX: u32 = 64;
 
-/// An alert, with all else that may have to leave before it: an answer to a key update.
+/// Room for an alert, and for an answer to a key update before it, in bytes.
 const ALERT_BYTES: usize = 128;
 
-/// Room for `len` bytes in records, as long as no smaller ones were configured.
+/// Room for `len` bytes in records, unless a smaller record size was configured.
 pub(crate) const fn encrypted_bytes(len: usize) -> usize {
     let records = len.div_ceil(RECORD_PAYLOAD_BYTES_MAX) + 1; // and an answer to a key update
     len + records * RECORD_OVERHEAD_BYTES

@@ -1,5 +1,5 @@
-//! Whatever a peer does that ends the connection, it is told why, and then the connection ends in order
-//! (RFC 8446 section 6.2).
+//! A peer whose failure ends the connection is told why by an alert, and the connection then ends in order (RFC 8446
+//! section 6.2).
 
 mod common;
 
@@ -29,7 +29,7 @@ fn alert(description: AlertDescription) -> [u8; 7] {
     [21, 3, 3, 0, 2, 2, description.into()]
 }
 
-/// A warning, which TLS 1.2 has some of.
+/// A warning; TLS 1.2 has some.
 const USER_CANCELED: [u8; 7] = [21, 3, 3, 0, 2, 1, 90];
 
 fn too_large() -> Error {
@@ -40,7 +40,7 @@ fn hello(versions: &[&'static SupportedProtocolVersion]) -> Vec<u8> {
     Plain::client(owned_io_sim::pipe().0, client_config(versions)).records()
 }
 
-/// The first record of a hello, with `more` behind the message.
+/// The first record of a ClientHello, with `more` behind the message.
 fn with_behind(mut hello: Vec<u8>, more: &[u8]) -> Vec<u8> {
     hello.extend_from_slice(more);
     let len = u16::try_from(hello.len() - 5).unwrap();
@@ -48,7 +48,7 @@ fn with_behind(mut hello: Vec<u8>, more: &[u8]) -> Vec<u8> {
     hello
 }
 
-/// What a server says to `said`, all of it, and why there is no connection.
+/// Returns all bytes that a server answers to `said`, and why there is no connection.
 async fn accept(said: Vec<u8>) -> (Vec<u8>, Error) {
     let (mut client, b) = owned_io_sim::pipe();
     let server = Sim::spawn(async move { acceptor().accept::<Sim, _>(b, &buffers()).await.err() });
@@ -75,14 +75,14 @@ fn what_begins_no_handshake_is_answered_by_an_alert() {
         let unexpected = AlertDescription::UnexpectedMessage;
         let half = [&[22, 3, 1, 0, 100][..], &hello(ALL_VERSIONS)[5..105]].concat();
         for (said, description, failure) in [
-            // A hello that announces 16 MiB; and another message of that length behind a hello.
+            // A ClientHello that announces 16 MiB, and a second message of that length behind a ClientHello.
             (vec![22, 3, 1, 0, 4, 1, 255, 255, 255], decode_error, too_large()),
             (with_behind(hello(ALL_VERSIONS), &[1, 255, 255, 255]), decode_error, too_large()),
             (with_behind(hello(ALL_VERSIONS), &[9; 4096]), decode_error, too_large()),
             (with_behind(hello(&[&TLS12]), &[1, 255, 255, 255]), decode_error, too_large()),
-            // Alerts without end.
+            // Endless alerts.
             (USER_CANCELED.repeat(5), unexpected, warnings.into()),
-            // Something else within a message.
+            // A record of another type within a message.
             ([&half[..], &USER_CANCELED].concat(), unexpected, interleaved.clone().into()),
             ([&half[..], &[20, 3, 3, 0, 1, 1]].concat(), unexpected, interleaved.into()),
         ] {
@@ -91,7 +91,7 @@ fn what_begins_no_handshake_is_answered_by_an_alert() {
     });
 }
 
-/// What the alert says can be chosen as long as it is not encrypted.
+/// rustls's description is replaced as long as the alert is not encrypted.
 #[test]
 fn an_alert_within_the_handshake_is_encrypted_where_it_has_to_be() {
     for (version, expected) in
@@ -150,7 +150,7 @@ fn a_client_answers_what_begins_no_handshake_by_an_alert() {
     });
 }
 
-/// Makes records of a client that has the keys.
+/// Makes encrypted records of a client.
 type Make = dyn Fn(&mut Forger<SimStream>) -> Vec<u8>;
 
 #[test]
@@ -198,7 +198,7 @@ fn a_record_of_padding_alone_is_answered_by_an_alert() {
     });
 }
 
-/// Messages behind the one that was too much are still to be looked at when the alert is made.
+/// Messages behind the offending one are not processed yet when the alert is made.
 #[test]
 fn asking_again_and_again_for_another_handshake_is_answered_by_an_alert() {
     simulate(|| async {
@@ -217,7 +217,7 @@ fn asking_again_and_again_for_another_handshake_is_answered_by_an_alert() {
     });
 }
 
-/// Nor does it take long to say so: with thousands of them there is no alert, and the connection ends.
+/// The failure does not take long either: behind thousands of messages there is no alert, and the connection ends.
 #[test]
 fn thousands_of_messages_in_a_record_are_not_looked_at() {
     owned_io_sim::block_on(async {
@@ -233,8 +233,8 @@ fn thousands_of_messages_in_a_record_are_not_looked_at() {
     });
 }
 
-/// Records with whatever in them, before the handshake and after it: the connection waits for more, or it
-/// fails and says why.
+/// Records with random contents, before and after the handshake: the connection waits for more, or it fails and sends
+/// an alert.
 #[test]
 fn random_records_are_answered_by_an_alert_if_they_are_refused() {
     simulate(|| async {
@@ -296,7 +296,7 @@ fn random(max: u8) -> u8 {
     byte[0] % (max + 1)
 }
 
-/// Of a type that there is; messages of a handshake have lengths that may be right.
+/// Chooses a content type that exists. Handshake messages get lengths that may be right.
 fn random_payload() -> (ContentType, Vec<u8>) {
     let mut payload = vec![0; usize::from(1 + random(60))];
     Sim::fill_random(&mut payload);
@@ -317,7 +317,7 @@ fn random_payload() -> (ContentType, Vec<u8>) {
     (typ, payload)
 }
 
-/// How the server fails by `records`, of which the client is told before the end.
+/// Returns the failure of the server after `records`. Checks that the client gets the alert before the end.
 async fn fails(
     client: &mut Forger<SimStream>,
     server: &mut TlsStream<SimStream>,
@@ -349,7 +349,7 @@ fn new_keys_without_end_are_answered_by_an_alert() {
         assert_eq!(protocol(&error), flood);
         assert_eq!(client.alert().await, told);
 
-        // And to a client.
+        // The same with a client as the receiver.
         let (a, b) = owned_io_sim::pipe();
         let connecting = Sim::spawn(async move {
             let connector = Connector::new(Arc::new(client_config(&[&TLS13])));
@@ -368,8 +368,8 @@ fn new_keys_without_end_are_answered_by_an_alert() {
     });
 }
 
-/// A record that no one can read, with much behind it: a client that goes on sending has its alert, and
-/// then the end, and no reset, though nobody reads again after the error.
+/// A record that cannot be decrypted, with many bytes behind it: a client that keeps sending gets the alert and then
+/// the end, and no reset, although nobody reads after the error.
 #[test]
 fn an_alert_is_not_lost_in_what_the_peer_still_sends() {
     simulate(|| async {
@@ -390,7 +390,7 @@ fn an_alert_is_not_lost_in_what_the_peer_still_sends() {
     });
 }
 
-/// But not for ever: a peer that does not take the alert, or does not end its side, is left.
+/// The wait is bounded: the connection to a peer that does not take the alert, or does not end its side, is closed.
 #[test]
 fn a_failed_connection_ends_at_its_deadline() {
     simulate(|| async {
@@ -400,14 +400,14 @@ fn a_failed_connection_ends_at_its_deadline() {
         let error = server.read(Vec::with_capacity(8)).await.0.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert!(Sim::now() - started <= Duration::from_secs(6));
-        // It is not waited for twice.
+        // A second read does not wait again.
         let started = Sim::now();
         assert_eq!(server.read(vec![0; 8]).await.0.unwrap_err().kind(), ErrorKind::InvalidData);
         assert_eq!(Sim::now(), started);
     });
 }
 
-/// Nor for as many bytes as the peer likes.
+/// The number of bytes that are discarded is bounded too.
 #[test]
 fn a_peer_that_does_not_stop_is_not_listened_to_for_long() {
     owned_io_sim::block_on(async {
@@ -417,7 +417,7 @@ fn a_peer_that_does_not_stop_is_not_listened_to_for_long() {
         });
         client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
         let mut sent = 0;
-        // An error at last: more than that is reset.
+        // An error at last: more bytes than that cause a reset.
         while let BufResult(Ok(n), _) = client.stream.write(pattern(50_000)).await {
             sent += n;
             assert!(sent < 32 << 20, "it goes on and on");
@@ -426,7 +426,7 @@ fn a_peer_that_does_not_stop_is_not_listened_to_for_long() {
     });
 }
 
-/// Nor is it waited for by a program that has reads ended.
+/// A program that shuts reads down does not wait either.
 #[test]
 fn a_failed_connection_is_ended_from_beside() {
     simulate(|| async {

@@ -1,4 +1,4 @@
-//! What a peer does that it must not: each has its answer.
+//! Each violation by a peer has its answer.
 
 mod common;
 
@@ -22,7 +22,7 @@ use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{ALL_VERSIONS, AlertDescription, ContentType, Error};
 use owned_io_tls::{Acceptor, Connector, TlsError, TlsStream};
 
-/// Makes what is sent.
+/// Makes the bytes to send.
 type Make = dyn Fn(&mut Plain<SimStream>) -> Vec<u8>;
 
 #[test]
@@ -82,7 +82,7 @@ fn a_bad_record_is_answered_by_an_alert() {
             assert_eq!((error.kind(), &received[..]), (ErrorKind::InvalidData, before));
             assert!(matches!(tls_error(&error), TlsError::Protocol(_)));
             assert_eq!(client.alert().await, Error::AlertReceived(alert));
-            // It has ended for good, on both sides.
+            // The connection has ended for good, in both directions.
             let again = server.read(Vec::with_capacity(1)).await.0.unwrap_err();
             assert_eq!(again.kind(), ErrorKind::InvalidData);
             let write = server.write("more").await.0.unwrap_err();
@@ -92,7 +92,7 @@ fn a_bad_record_is_answered_by_an_alert() {
     }
 }
 
-/// The half that reads tells the peer, whatever the half that writes is about.
+/// The read half sends the alert, whatever the write half is doing.
 #[test]
 fn an_alert_leaves_behind_a_write_that_waits() {
     simulate(|| async {
@@ -105,7 +105,7 @@ fn an_alert_leaves_behind_a_write_that_waits() {
                 }
             }
         });
-        Sim::sleep(Duration::from_secs(1)).await; // it waits: nobody reads
+        Sim::sleep(Duration::from_secs(1)).await; // the write waits, because nobody reads
         client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
         let reading = Sim::spawn(async move { read.read(vec![0; 10]).await.0.unwrap_err() });
         Sim::sleep(Duration::from_secs(1)).await;
@@ -116,7 +116,7 @@ fn an_alert_leaves_behind_a_write_that_waits() {
     });
 }
 
-/// Writes until it has to wait, since nobody reads.
+/// Writes until a write waits, because nobody reads.
 async fn fill(server: &mut TlsStream<SimStream>) {
     loop {
         let mut writing = pin!(server.write(pattern(50_000)));
@@ -127,7 +127,7 @@ async fn fill(server: &mut TlsStream<SimStream>) {
     }
 }
 
-/// Who reads has what came before a bad record, though the peer takes no alert.
+/// A read returns the bytes before a bad record even if the peer takes no alert.
 #[test]
 fn what_came_before_a_bad_record_waits_for_nobody() {
     simulate(|| async {
@@ -148,7 +148,7 @@ fn what_came_before_a_bad_record_waits_for_nobody() {
     });
 }
 
-/// Nor does who reads wait longer than they mean to, for the alert to be sent.
+/// A read with a time-out does not wait longer than that for the alert to be sent.
 #[test]
 fn a_read_that_waits_for_its_alert_is_ended_from_beside() {
     simulate(|| async {
@@ -186,9 +186,8 @@ fn a_record_with_more_than_16_kib_is_over_the_limit() {
     }
 }
 
-/// Our side has ended; what comes then is bad all the same. rustls 0.23 asserts, where it is built with
-/// assertions, that it never sends an alert after `close_notify`, as it does here: the workspace builds
-/// it without.
+/// A bad record arrives after our side has ended. rustls 0.23 with debug assertions asserts that it never sends an
+/// alert after `close_notify`, as it does here. The workspace builds it without.
 #[test]
 fn a_bad_record_after_our_end_is_an_error() {
     simulate(|| async {
@@ -200,11 +199,10 @@ fn a_bad_record_after_our_end_is_an_error() {
     });
 }
 
-/// Where a record says a version, which is to be ignored, and is not signed (RFC 8446 5.1).
+/// The bytes of a record that name a version: they are ignored and not signed (RFC 8446 5.1).
 const RECORD_VERSION: Range<usize> = 1..3;
 
-/// One byte of what the client says is another: the handshake fails, or is over at its deadline, or what
-/// was said is not what was signed.
+/// One byte from the client is changed: the handshake fails or times out, or the byte is one that is not signed.
 #[test]
 fn a_handshake_that_was_tampered_with_fails() {
     simulate(|| async {
@@ -318,7 +316,7 @@ fn who_speaks_no_protocol_of_the_server_is_told_so() {
     });
 }
 
-/// As where HTTP is spoken, which answers a handshake with 400.
+/// A server for HTTPS answers plain HTTP with 400.
 #[test]
 fn a_server_that_speaks_no_tls_is_told_so() {
     simulate(|| async {
@@ -338,7 +336,7 @@ fn a_server_that_speaks_no_tls_is_told_so() {
     });
 }
 
-/// And cannot be told any more.
+/// The peer cannot be told any more.
 #[test]
 fn who_spoke_no_tls_and_has_gone_is_what_the_error_says() {
     simulate(|| async {

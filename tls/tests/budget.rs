@@ -1,4 +1,4 @@
-//! What connections hold is reserved in a budget: those that hold much give it up, and others go on.
+//! A budget reserves what connections hold. Connections that hold much give it up, and others continue.
 
 mod common;
 #[path = "../../websocket/tests/counting/mod.rs"]
@@ -31,7 +31,7 @@ async fn connection(buffers: &Buffers) -> (Plain<SimStream>, TlsStream<SimStream
     (Plain::connected(a).await, server.await.unwrap())
 }
 
-/// What a server does with one connection until that fails.
+/// The server's task for one connection, until that fails.
 async fn failing(serve: impl Future<Output = io::Result<()>>) -> io::Error {
     serve.await.expect_err("it is never done")
 }
@@ -46,8 +46,8 @@ async fn echo(mut stream: TlsStream<SimStream>) -> io::Result<()> {
     }
 }
 
-/// Has a neighbour echo a message each 100 ms for so long; says what was held meanwhile at most, of the
-/// budget and of all memory.
+/// A neighbour echoes a message each 100 ms for a while. Returns the most that was held meanwhile, of the budget and
+/// of all memory.
 async fn neighbour_goes_on(buffers: &Buffers, seconds: u64) -> (usize, isize) {
     let (mut client, server) = connection(buffers).await;
     let serving = Sim::spawn(echo(server));
@@ -75,7 +75,7 @@ fn count_evicted(errors: &[io::Error]) -> usize {
     errors.iter().filter(is_evicted).count()
 }
 
-/// All that have failed by now; the others are given up.
+/// The connections that have failed by now. The others are dropped.
 async fn failures(serving: Vec<JoinHandle<io::Error>>) -> Vec<io::Error> {
     let mut errors = Vec::new();
     for task in serving {
@@ -141,7 +141,7 @@ fn connections_whose_peers_do_not_read_hold_no_more_than_the_budget() {
     });
 }
 
-/// Has others wait for the memory that the only holder has.
+/// Others wait for memory that a single connection holds.
 async fn evict(budget: &MemoryBudget) {
     for _ in 0..3 {
         Sim::sleep(MemoryBudget::PATIENCE).await;
@@ -197,7 +197,7 @@ fn an_evicted_connection_whose_peer_takes_nothing_is_reset() {
     });
 }
 
-/// Nobody evicts the one that waits: it has nothing to give up.
+/// A waiting connection that holds nothing is not evicted.
 #[test]
 fn a_read_that_waits_for_memory_goes_on_once_there_is_some() {
     owned_io_sim::block_on(async {
@@ -234,7 +234,7 @@ fn a_read_that_waits_for_memory_too_long_fails() {
         let others: Vec<_> = (0..40).map(|_| budget.account().reservation()).collect();
         let mut forced = others;
         for other in &mut forced {
-            other.force(20 * KIB); // evicted, it does not give it up
+            other.force(20 * KIB); // it is evicted but does not release the memory
         }
         let mut record = client.encrypted(&[7; 16_000]);
         record.truncate(15_000);
@@ -248,7 +248,7 @@ fn a_read_that_waits_for_memory_too_long_fails() {
     });
 }
 
-/// Where there is room for little, a write takes little.
+/// A write takes less when there is little room.
 #[test]
 fn a_write_encrypts_what_there_is_memory_for() {
     owned_io_sim::block_on(async {
@@ -271,7 +271,7 @@ fn a_write_encrypts_what_there_is_memory_for() {
     });
 }
 
-/// TLS and what runs over it have one account.
+/// TLS and the protocol over it share one account.
 #[test]
 fn a_connection_may_bring_its_account() {
     owned_io_sim::block_on(async {
@@ -292,7 +292,7 @@ fn a_connection_may_bring_its_account() {
     });
 }
 
-/// rustls allocates for each record; nothing else does.
+/// Only rustls allocates for each record.
 #[test]
 fn a_warm_echo_takes_no_memory_of_its_own() {
     owned_io_sim::block_on(async {
@@ -311,7 +311,7 @@ fn a_warm_echo_takes_no_memory_of_its_own() {
             assert_eq!(budget.common_bytes_held(), 0);
         }
         println!("{counts:?}");
-        // Two of rustls, and the echo's own buffer. Where a read is cut short, part of a record is kept.
+        // Two allocations of rustls, and the echo's own buffer. A read that is cut short leaves part of a record.
         let warm = &counts[20..];
         assert_eq!(warm.iter().min(), Some(&3), "{counts:?}");
         assert!(warm.iter().all(|count| *count <= 6), "{counts:?}");

@@ -1,4 +1,4 @@
-//! Certificates and keys from files: what is wrong with them is said in a sentence.
+//! Certificates and keys from files: errors are sentences that name the file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use owned_io_tls::rustls::pki_types::CertificateDer;
 use owned_io_tls::rustls::pki_types::pem::PemObject;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
-/// A folder of its own for each test. Removed when dropped.
+/// A separate folder for each test, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {

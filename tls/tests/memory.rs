@@ -1,4 +1,4 @@
-//! What a peer can make a connection hold, and for how long.
+//! How much memory a peer can make a connection hold, and for how long.
 
 mod common;
 #[path = "../../websocket/tests/counting/mod.rs"]
@@ -19,7 +19,7 @@ use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{ContentType, Error};
 use owned_io_tls::{Connector, TlsError};
 
-/// A message of a handshake that never ends, of 64 KiB, in records of `piece` bytes.
+/// An endless handshake message of 64 KiB, in records of `piece` bytes.
 fn endless(piece: usize, mut record: impl FnMut(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut message = vec![0; 65_000];
     message[..4].copy_from_slice(&[1, 0, 255, 255]);
@@ -31,7 +31,7 @@ fn in_the_clear(payload: &[u8]) -> Vec<u8> {
     [&[22, 3, 1][..], &len.to_be_bytes(), payload].concat()
 }
 
-/// Before anybody has said who they are: 84 KiB, for which memory may be taken twice as it grows.
+/// Before authentication: 84 KiB, for which twice the memory may be allocated as it grows.
 #[test]
 fn a_hello_without_end_takes_so_much_and_no_more() {
     for piece in [1, 100, 16_384] {
@@ -60,7 +60,7 @@ fn a_hello_without_end_takes_so_much_and_no_more() {
     }
 }
 
-/// A hello that is as long as it may be, in records that are not: it is refused.
+/// A ClientHello of the longest allowed length, in more bytes of records than allowed, is refused.
 #[test]
 fn a_hello_in_records_that_are_too_short_is_refused() {
     owned_io_sim::block_on(async {
@@ -77,7 +77,7 @@ fn a_hello_in_records_that_are_too_short_is_refused() {
     });
 }
 
-/// And with keys, when there is nothing to say any more that takes long: 36 KiB.
+/// After the handshake, when messages are short: 36 KiB.
 #[test]
 fn a_message_without_end_is_refused() {
     for version in [&TLS12, &TLS13] {
@@ -97,7 +97,7 @@ fn a_message_without_end_is_refused() {
     }
 }
 
-/// What is idle has no buffers, whatever went through it before.
+/// An idle connection has no buffers, whatever went through it before.
 #[test]
 fn what_an_idle_connection_takes_does_not_depend_on_what_it_did() {
     owned_io_sim::block_on(async {
@@ -120,7 +120,7 @@ fn what_an_idle_connection_takes_does_not_depend_on_what_it_did() {
             let received = server.read_exact(Vec::with_capacity(expected), expected).await;
             drop(received.into_result().unwrap());
             client = writing.await.unwrap();
-            // New keys, which are answered with the next write.
+            // New keys, which the next write answers.
             client.tls.refresh_traffic_keys().unwrap();
             client.flush().await;
             let waited = Sim::sleep(Duration::from_millis(10));
@@ -128,7 +128,7 @@ fn what_an_idle_connection_takes_does_not_depend_on_what_it_did() {
             assert!(beside(reading.as_mut(), waited).await.pinned.is_none());
             let now = live_bytes();
             if round == 1 {
-                idle = now; // the pipe, and what is shared, are as large as they get
+                idle = now; // the pipe and the shared buffers have reached their largest size
             } else if round > 1 {
                 assert!(now - idle < 8 * 1024, "{} bytes more", now - idle);
             }
@@ -136,7 +136,7 @@ fn what_an_idle_connection_takes_does_not_depend_on_what_it_did() {
     });
 }
 
-/// A server that sends many tickets: a client keeps some.
+/// A server sends many tickets, of which a client keeps some.
 #[test]
 fn many_tickets_take_little_memory() {
     owned_io_sim::block_on(async {

@@ -1,4 +1,4 @@
-//! Records of a byte or so: much work for whoever receives them, and little for whoever sends them.
+//! Records of about one byte: much work for the receiver, little for the sender.
 
 mod common;
 
@@ -13,8 +13,8 @@ use owned_io_tls::TlsStream;
 use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{ALL_VERSIONS, ContentType, SupportedProtocolVersion};
 
-/// Short records, of which a read of the transport brings hundreds, are decrypted some at a time: what one
-/// read does is bounded.
+/// A read of the transport brings hundreds of short records. They are decrypted a few at a time, so that the work of
+/// one read is bounded.
 #[test]
 fn many_short_records_are_decrypted_a_few_at_a_time() {
     for version in [&TLS12, &TLS13] {
@@ -34,7 +34,7 @@ fn many_short_records_are_decrypted_a_few_at_a_time() {
     }
 }
 
-/// And others have their turn in between, though all of it is there.
+/// Other tasks run in between, although all records have arrived.
 #[test]
 fn many_short_records_are_not_decrypted_in_one_go() {
     let turns = Cell::new(0);
@@ -42,7 +42,7 @@ fn many_short_records_are_not_decrypted_in_one_go() {
     simulate(|| async move {
         let sent = pattern(700);
         let (mut server, sending) = with_short_records(&TLS13, &sent).await;
-        Sim::sleep(Duration::from_secs(1)).await; // all of it has come
+        Sim::sleep(Duration::from_secs(1)).await; // everything has arrived
         let mut reading = pin!(server.read_exact(Vec::with_capacity(700), 700));
         let received = loop {
             let ready = beside(reading.as_mut(), Sim::sleep(Duration::ZERO)).await;
@@ -57,7 +57,7 @@ fn many_short_records_are_not_decrypted_in_one_go() {
     assert!(turns.get() >= 30, "{} turns", turns.get());
 }
 
-/// A server that is sent each of these bytes in a record of its own.
+/// A server that receives each of these bytes in a record of its own.
 async fn with_short_records(
     version: &'static SupportedProtocolVersion,
     bytes: &[u8],
@@ -74,7 +74,7 @@ async fn with_short_records(
     (server, sending)
 }
 
-/// A handshake in records of one byte is one all the same.
+/// A handshake in records of one byte succeeds.
 #[test]
 fn a_hello_in_pieces_of_one_byte_is_taken() {
     simulate(|| async {

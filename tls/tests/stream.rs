@@ -1,4 +1,4 @@
-//! Connections in the simulation: both roles, against each other and against rustls by itself.
+//! Connections in the simulation: both roles, against each other and against plain rustls.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn each_role_speaks_with_rustls_in_each_version() {
             let mut client = Plain::client(a, client_config(&[version]));
             client.shake_hands().await;
             let received = {
-                // More than fits on the way, so both directions go on at once.
+                // More bytes than the buffers hold, so both directions proceed at the same time.
                 client.write(&sent).await;
                 client.read_exact(sent.len()).await
             };
@@ -105,7 +105,7 @@ fn protocols_are_agreed_on_and_sessions_resumed() {
     });
 }
 
-/// As long as the client takes its time.
+/// The transport may cut a record anywhere, with a pause behind the cut.
 #[test]
 fn a_record_may_be_cut_anywhere() {
     let case = |at: usize| async move {
@@ -132,7 +132,7 @@ fn a_record_may_be_cut_anywhere() {
     assert!(at > 40, "two records have only {at} bytes");
 }
 
-/// A handshake that does not fit a record, nor a buffer of the pool.
+/// A handshake that fits neither into a record nor into a buffer of the pool.
 #[test]
 fn a_long_chain_of_certificates_is_received() {
     simulate(|| async {
@@ -189,7 +189,7 @@ fn keys_are_updated() {
     simulate(|| async {
         let (mut client, mut server) = with_plain_client().await;
         for round in 0..3 {
-            client.tls.refresh_traffic_keys().unwrap(); // and asks us for the same
+            client.tls.refresh_traffic_keys().unwrap(); // and asks us to do the same
             client.write(b"after it").await;
             let read = server.read_exact(Vec::with_capacity(8), 8).await;
             assert_eq!(read.into_result().unwrap().1, b"after it", "round {round}");
@@ -199,8 +199,8 @@ fn keys_are_updated() {
     });
 }
 
-/// A client of TLS 1.2 that asks for another handshake is told that there is none, by a server that
-/// only reads; and the connection goes on.
+/// A client of TLS 1.2 asks for renegotiation. A server that only reads refuses by a warning, and the connection
+/// continues.
 #[test]
 fn another_handshake_is_declined_at_once() {
     simulate(|| async {
@@ -260,7 +260,7 @@ fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
             }
             assert_eq!(reading.await.into_result().unwrap().1, b"in parts");
         }
-        // More than fits on the way; then who wrote it gives up.
+        // More bytes than the buffers hold; then the writer drops its write.
         let sent = pattern(200_000);
         let mut written = 0;
         loop {

@@ -1,4 +1,4 @@
-//! [`Forger`]: a client that keeps to no protocol.
+//! [`Forger`]: a client that violates the protocol.
 
 use owned_io::{ByteStream, OwnedReadExt};
 use owned_io_tls::rustls::crypto::cipher::{
@@ -12,12 +12,12 @@ use owned_io_tls::rustls::{
 
 use super::{Plain, client_config};
 
-/// A client whose handshake rustls has done, and which then makes records that rustls would not.
+/// A client whose handshake rustls has done. Then it makes records that rustls would not make.
 pub(crate) struct Forger<S> {
     pub(crate) stream: S,
     encrypter: Box<dyn MessageEncrypter>,
     decrypter: Box<dyn MessageDecrypter>,
-    /// Of the next record that is made, and of the next that comes.
+    /// Sequence numbers of the next record to send, and of the next one to receive.
     sequences: [u64; 2],
 }
 
@@ -48,14 +48,14 @@ impl<S: ByteStream> Forger<S> {
     }
 
     pub(crate) fn record(&mut self, typ: ContentType, payload: &[u8]) -> Vec<u8> {
-        let version = ProtocolVersion::TLSv1_2; // as records say in each version
+        let version = ProtocolVersion::TLSv1_2; // the version that records of every TLS version carry
         let payload = OutboundChunks::Single(payload);
         let message = OutboundPlainMessage { typ, version, payload };
         self.sequences[0] += 1;
         self.encrypter.encrypt(message, self.sequences[0] - 1).unwrap().encode()
     }
 
-    /// What is in the next record that comes.
+    /// The type and payload of the next record.
     pub(crate) async fn receive(&mut self) -> (ContentType, Vec<u8>) {
         let header = self.stream.read_exact(Vec::with_capacity(5), 5).await;
         let header = header.into_result().expect("a record").1;

@@ -1,4 +1,4 @@
-//! What the tests share: who the server is, and rustls by itself as the other end.
+//! Helpers for the tests: a server's identity, and plain rustls as the other end.
 
 #![allow(dead_code, unused_imports, reason = "each test uses some of it")]
 
@@ -33,7 +33,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Of a kind whose signatures are all of the same length, so that a simulation repeats.
+    /// Of a kind whose signatures all have the same length, so that a simulation repeats.
     pub(crate) fn new() -> Self {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
@@ -86,7 +86,7 @@ pub(crate) fn buffers() -> Buffers {
     Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 24))
 }
 
-/// rustls by itself, with its own buffers, over any stream.
+/// Plain rustls with its own buffers, over any stream.
 pub(crate) struct Plain<S> {
     pub(crate) tls: Connection,
     pub(crate) stream: S,
@@ -105,7 +105,7 @@ impl<S: ByteStream> Plain<S> {
         Self { tls: server.into(), stream, received: Vec::new() }
     }
 
-    /// A client with its handshake done.
+    /// A client after its handshake.
     pub(crate) async fn connected(stream: S) -> Self {
         let mut plain = Self::client(stream, client_config(ALL_VERSIONS));
         plain.shake_hands().await;
@@ -120,7 +120,7 @@ impl<S: ByteStream> Plain<S> {
         }
     }
 
-    /// The records that rustls wants to send.
+    /// Sends the records that rustls has to send.
     pub(crate) fn records(&mut self) -> Vec<u8> {
         let mut records = Vec::new();
         while self.tls.wants_write() {
@@ -131,11 +131,11 @@ impl<S: ByteStream> Plain<S> {
 
     pub(crate) async fn flush(&mut self) {
         let records = self.records();
-        // Who is gone need not have them.
+        // A peer that is gone does not need them.
         let _ = self.stream.write_all(records).await;
     }
 
-    /// The records that `plain` makes.
+    /// The records of `plain`.
     pub(crate) fn encrypted(&mut self, plain: &[u8]) -> Vec<u8> {
         io::Write::write_all(&mut self.tls.writer(), plain).unwrap();
         self.records()
@@ -163,7 +163,7 @@ impl<S: ByteStream> Plain<S> {
         Ok(n > 0)
     }
 
-    /// Reads until so many bytes of plaintext are there.
+    /// Reads until there are this many bytes of plaintext.
     pub(crate) async fn read_exact(&mut self, len: usize) -> Vec<u8> {
         while self.received.len() < len {
             let so_far = self.received.len();
@@ -172,7 +172,7 @@ impl<S: ByteStream> Plain<S> {
         self.received.drain(..len).collect()
     }
 
-    /// What the other end's alert says, once it has come.
+    /// The description of the other end's alert, once it has arrived.
     pub(crate) async fn alert(&mut self) -> Error {
         loop {
             match self.fill().await {

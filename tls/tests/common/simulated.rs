@@ -10,10 +10,10 @@ use owned_io_tls::{Acceptor, Connector, TlsError, TlsStream};
 
 use super::{Forger, Plain, buffers, client_config, server_config, server_name};
 
-/// Many seeds: each cuts transfers elsewhere.
+/// Many seeds: each cuts transfers at other points.
 pub(crate) fn simulate<F: Future<Output = ()>>(case: impl Fn() -> F) {
     for seed in owned_io_sim::seeds(30) {
-        println!("seed {seed}"); // shown when it fails
+        println!("seed {seed}"); // shown if the test fails
         Sim::block_on(Config::with_seed(seed), case()).unwrap();
     }
 }
@@ -26,7 +26,7 @@ pub(crate) async fn accept(stream: SimStream) -> TlsStream<SimStream> {
     acceptor().accept::<Sim, _>(stream, &buffers()).await.unwrap()
 }
 
-/// A client and the server's end of it, by us both.
+/// A client and a server, both ours, on one connection.
 pub(crate) async fn both() -> (TlsStream<SimStream>, TlsStream<SimStream>) {
     let (a, b) = owned_io_sim::pipe();
     let server = Sim::spawn(accept(b));
@@ -35,14 +35,14 @@ pub(crate) async fn both() -> (TlsStream<SimStream>, TlsStream<SimStream>) {
     (client, server.await.unwrap())
 }
 
-/// rustls by itself as the client, and our server.
+/// Plain rustls as the client, and our server.
 pub(crate) async fn with_plain_client() -> (Plain<SimStream>, TlsStream<SimStream>) {
     let (a, b) = owned_io_sim::pipe();
     let server = Sim::spawn(accept(b));
     (Plain::connected(a).await, server.await.unwrap())
 }
 
-/// A client that makes its records as it likes, and our server.
+/// A client that violates the protocol, and our server.
 pub(crate) async fn with_forger(
     version: &'static SupportedProtocolVersion,
 ) -> (Forger<SimStream>, TlsStream<SimStream>) {

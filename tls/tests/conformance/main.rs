@@ -1,7 +1,7 @@
-//! The contract over TLS: the suite for runtimes, each of whose connections is a TLS one.
+//! The contract over TLS: the suite on runtimes whose connections are TLS connections.
 //!
-//! What a case looks for in a process of its own, with peers of the standard library, is no matter of
-//! TLS: those are left out.
+//! Cases that run in their own process, with peers of the standard library, have nothing to do with TLS and are left
+//! out.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -89,7 +89,7 @@ const WHY_OTHERS_WAIT: &str = "the runtime's own: see its suite";
 const WHY_NOTICED: &str =
     "the dropped read of the transport eats a record, and the next does not fit";
 
-/// What its own suite asserts of the runtime is nothing that TLS has a part in.
+/// Deviations that the runtime's own suite asserts, in which TLS has no part.
 fn still_deviates<R: Runtime>(_config: &R::Config) {}
 
 fn fewer_writes_leave_others_their_turn(config: &owned_io_sim::Config) {
