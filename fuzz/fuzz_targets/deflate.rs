@@ -1,5 +1,5 @@
-//! Compressed messages of any bytes at all: those come that zlib makes of them by itself, up to the first
-//! that is none, whatever they are cut into; it ends, and all memory is given back.
+//! Compressed messages of any bytes, cut into any frames: the stream returns the messages that plain zlib returns, up to
+//! the first invalid one. It ends, and all memory is given back.
 #![no_main]
 
 use flate2::{Decompress, FlushDecompress, Status};
@@ -11,10 +11,10 @@ use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, accept};
 use owned_io_websocket::{Config, Violation};
 
-/// So small that many messages come in pieces.
+/// Small, so that many messages come in pieces.
 const BUF_BYTES: usize = 200;
 const MESSAGE_BYTES_MAX: usize = 10_000;
-/// A stream may end so often within a message.
+/// How often a deflate stream may end within a message.
 const ENDS_MAX: u32 = 1000;
 
 fuzz_target!(|input: &[u8]| {
@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(got, expected(&payloads, takes_over));
 });
 
-/// In two frames, which a client masks with zeroes.
+/// A message in two frames, masked with zeroes.
 fn message(payload: &[u8], cut: u8) -> Vec<u8> {
     let (first, second) = payload.split_at(payload.len().min(cut.into()));
     let mut wire = Vec::new();
@@ -45,7 +45,7 @@ fn message(payload: &[u8], cut: u8) -> Vec<u8> {
     wire
 }
 
-/// The messages before the first that is none, and whether there was one.
+/// The messages before the first invalid one, and whether there was an invalid one.
 type Got = (Vec<Vec<u8>>, bool);
 
 async fn serve(wire: Vec<u8>, takes_over: bool, in_pieces: bool) -> Got {
@@ -111,7 +111,7 @@ fn expected(payloads: &[&[u8]], takes_over: bool) -> Got {
     (messages, false)
 }
 
-/// None if it is no message, or too long a one. What comes behind the end of a stream is another.
+/// `None` if the message is invalid or too long. Bytes behind the end of a deflate stream are another stream.
 fn inflate(decompress: &mut Decompress, payload: &[u8]) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(1 << 20);
     let (mut left, mut ends, mut is_at_end) = (payload, 0, false);
@@ -131,7 +131,7 @@ fn inflate(decompress: &mut Decompress, payload: &[u8]) -> Option<Vec<u8>> {
     let before = message.len();
     if !is_at_end {
         let tail = [0, 0, 0xFF, 0xFF];
-        // Which ends a block, not the stream.
+        // The tail ends a block, not the stream.
         let status = decompress.decompress_vec(&tail, &mut message, FlushDecompress::Sync).ok()?;
         (status == Status::Ok).then_some(())?;
     }

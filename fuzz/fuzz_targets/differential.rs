@@ -1,4 +1,4 @@
-//! The same bytes to the engine and to tungstenite: the same messages, and both fail or neither does.
+//! The engine and tungstenite get the same bytes: they return the same messages, and both fail or neither does.
 #![no_main]
 
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ enum Got {
     Failed,
 }
 
-/// Gives its bytes, then would block; takes what is written.
+/// A transport that returns its bytes and then would block. It takes every write.
 struct Wire<'a>(&'a [u8]);
 
 impl Read for Wire<'_> {
@@ -50,17 +50,17 @@ fuzz_target!(|input: &[u8]| {
     let theirs = theirs(*role, wire);
     match failure {
         None => assert_eq!(ours, theirs),
-        // Which it takes for lengths like others.
+        // tungstenite accepts these lengths.
         Some(ProtocolError::Peer(Violation::LengthNotMinimal | Violation::LongControlFrame)) => {
             assert_eq!(ours, theirs[..ours.len()]);
         }
-        // Which it answers without calling it an error, unless it sees another first.
+        // tungstenite answers this without an error, unless it finds another error first.
         Some(ProtocolError::Peer(Violation::ReservedCloseCode)) => {
             let (last, before) = theirs.split_last().unwrap();
             assert_eq!(before, ours);
             assert!(matches!(last, Got::Close | Got::Failed));
         }
-        // For which it waits until the frame is complete.
+        // tungstenite waits until the frame is complete.
         Some(error) => {
             let fails = theirs.split_last() == Some((&Got::Failed, &ours[..]));
             assert!(fails || theirs == ours, "{error}: {ours:?} {theirs:?}");

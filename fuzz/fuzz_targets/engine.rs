@@ -1,4 +1,4 @@
-//! However the bytes are cut, and whatever the buffer holds, the same messages come and the same error.
+//! The messages and the error do not depend on where the bytes are cut, nor on the buffer size.
 #![no_main]
 
 use std::time::Instant;
@@ -19,8 +19,8 @@ fuzz_target!(|input: &[u8]| {
     let [role, cut, whole, wire @ ..] = input else { return };
     let one = run(*role, wire.len().max(1), 1 << 20, wire);
     let other = run(*role, usize::from(*cut) + 1, usize::from(*whole), wire);
-    // Text that turns bad in a frame that is not complete fails earlier when it is seen earlier, so
-    // what came before an error is the same, and so is whether there is one.
+    // Invalid text in an incomplete frame fails as soon as it is seen. The messages before the error are the same, and
+    // so is whether there is an error.
     assert_eq!(one, other);
 });
 
@@ -36,7 +36,7 @@ fn run(role: u8, size: usize, whole: usize, wire: &[u8]) -> (Vec<Got>, Option<Pr
     engine.receiver.set_whole_frame_bytes_max(whole);
     let (mut buf, mut got, mut assembled, mut out) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    // Once more at the end, because the first bytes that come of a frame are looked at with the next.
+    // An empty chunk at the end, because the first bytes of a frame are processed together with the next ones.
     for chunk in wire.chunks(size).chain([&[][..]]) {
         engine.control.handle_received(now);
         buf.extend_from_slice(chunk);

@@ -1,4 +1,4 @@
-//! What decodes as a header encodes to the same bytes, and no cut of it decodes.
+//! A header that decodes encodes to the same bytes, and no prefix of it decodes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Heads of any kind: nothing panics, more bytes never undo a head, answers can be read.
+//! Requests and responses of any bytes: nothing panics, more bytes do not change a complete head, our answers decode.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

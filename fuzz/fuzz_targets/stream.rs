@@ -1,6 +1,5 @@
-//! The stream, with a peer that sends any bytes, in any portions, and may stop to read or be gone: the
-//! same messages come as from the engine, in whatever way they are asked for, it ends, and all memory is
-//! given back.
+//! The stream, with a peer that sends any bytes in any portions, and may stop reading or vanish. The stream returns the
+//! same messages as the engine, in each way of receiving. It ends, and all memory is given back.
 #![no_main]
 
 use std::time::Instant;
@@ -13,10 +12,10 @@ use owned_io_websocket::stream::{Buffers, Received, WebSocket, accept};
 use owned_io_websocket::engine::{Decoded, Engine, Event};
 use owned_io_websocket::{Config, Kind, Part};
 
-/// So small that most messages are put together.
+/// Small, so that most messages are assembled from pieces.
 const BUF_BYTES: usize = 200;
 const ASSEMBLED_BYTES_MAX: usize = 1 << 20;
-/// Less than can be under way to a peer that does not read while it sends.
+/// Less than the buffers towards a peer that does not read while it sends.
 const WIRE_BYTES_MAX: usize = 1 << 15;
 
 fuzz_target!(|input: &[u8]| {
@@ -25,29 +24,29 @@ fuzz_target!(|input: &[u8]| {
     let simulation = owned_io_sim::Config::with_seed((*seed).into());
     let received = Sim::block_on(simulation, serve(*cut, habits, wire.to_vec())).unwrap();
     let expected = expected(wire);
-    // A write that fails ends it early.
+    // A failed write ends the stream early.
     assert!(expected.starts_with(&received), "{received:x?} of {expected:x?}");
     if !habits.is_gone() {
         assert_eq!(received.len(), expected.len());
     }
 });
 
-/// What the bits of a byte of the input choose.
+/// Choices of the test case, by the bits of one input byte.
 #[derive(Clone, Copy)]
 struct Habits(u8);
 
 impl Habits {
-    /// The peer does not read, and is gone once it has sent all.
+    /// The peer does not read, and vanishes after it has sent everything.
     fn is_gone(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// The peer ends its side; or waits for the other.
+    /// Whether the peer ends its side, or else waits for ours.
     fn ends(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// Of four ways to receive, the one for the next message.
+    /// Which of four ways receives the next message.
     fn way(self, received: usize) -> usize {
         usize::from(self.0 >> 2).wrapping_mul(received + 1) / 3 % 4
     }
@@ -95,12 +94,12 @@ async fn peer(mut raw: SimStream, cut: u8, habits: Habits, wire: Vec<u8>) {
     while let Ok((1.., _)) = raw.read(Vec::with_capacity(4096)).await.into_result() {}
 }
 
-/// Echoes each message, and says what came.
+/// Echoes each message, and returns all messages.
 async fn receive_all(socket: &mut WebSocket<SimStream>, habits: Habits) -> Vec<Got> {
     let WebSocket { incoming, outgoing } = socket;
     let (mut all, mut begun) = (Vec::<Got>::new(), None::<Got>);
     loop {
-        // What was begun in pieces goes on in pieces.
+        // A message that was begun in pieces continues in pieces.
         let way = if begun.is_some() { 3 } else { habits.way(all.len()) };
         match way {
             0 => match incoming.receive().await {
@@ -136,12 +135,12 @@ async fn receive_all(socket: &mut WebSocket<SimStream>, habits: Habits) -> Vec<G
             },
         }
         if way < 2 && outgoing.flush().await.is_err() {
-            continue; // what was received can still be read
+            continue; // messages that were received can still be read
         }
     }
 }
 
-/// What the engine makes of the same bytes.
+/// The messages that the engine returns for the same bytes.
 fn expected(wire: &[u8]) -> Vec<Got> {
     let mut config = Config::default();
     config.engine.message_bytes_max = 1 << 17;
