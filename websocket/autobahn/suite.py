@@ -1,5 +1,5 @@
-"""Runs the Autobahn test suite on a WebSocket engine, as a server and as a client, and compares what
-became of each case with what is expected of it. See README.md."""
+"""Runs the Autobahn test suite on a WebSocket engine, as a server and as a client, and compares the result of each
+case with the expected one. See README.md."""
 
 import argparse
 import json
@@ -24,8 +24,8 @@ RUNTIMES = ["tokio", "tokio-uring", "compio", "monoio", "glommio"]
 COMPRESSION = ["12.*", "13.*"]
 LARGE = ["9.*"]
 
-# What is compared, and what the first two may be, in what is expected too. tungstenite checks text when
-# a frame is complete, which the suite has no objection to, but would rather see sooner.
+# The fields that are compared, and the allowed values of the first two, also in expected results. tungstenite checks
+# text when a frame is complete, which the suite accepts but calls NON-STRICT.
 FIELDS = ["behavior", "behaviorClose", "remoteCloseCode"]
 GOOD = {"native": ["OK", "INFORMATIONAL"], "tungstenite": ["OK", "INFORMATIONAL", "NON-STRICT"]}
 
@@ -33,12 +33,12 @@ RUN_SECONDS_MAX = 1800
 START_SECONDS_MAX = 30
 
 
-# How this exits where it cannot be.
+# The exit status without Python 2.7.
 NO_PYTHON_2_7 = 77
 
 
 class Cases:
-    """Which are run, and which of those are not: each an array of groups."""
+    """The groups of cases to run, and the groups of those to leave out."""
 
     def __init__(self, run, left_out):
         self.run, self.left_out = run, left_out
@@ -48,7 +48,7 @@ class Cases:
 
 
 class Failure(Exception):
-    """What kept the cases from being run."""
+    """Why the cases could not be run."""
 
     status = 1
 
@@ -125,7 +125,7 @@ def build(release):
 
 
 def test_server(runner, profile, runtime, engine, deflate, cases, out):
-    """Our server, and a client that tests it."""
+    """Our server, with the suite as the client."""
     command = [profile / "owned-io-server", "--http", "127.0.0.1:0", "--runtime", runtime]
     command += ["--workers", "1", "--engine", engine, "--deflate", deflate]
     with running(command, out, "server") as server:
@@ -137,7 +137,7 @@ def test_server(runner, profile, runtime, engine, deflate, cases, out):
 
 
 def test_client(runner, profile, runtime, engine, deflate, cases, out):
-    """A server that tests, and our client."""
+    """Our client, with the suite as the server."""
     with runner.server(cases, out) as (server, addr):
         agent = f"owned-io-{runtime}"
         command = [profile / "owned-io-autobahn", runtime, engine, addr, agent, deflate]
@@ -148,7 +148,7 @@ def test_client(runner, profile, runtime, engine, deflate, cases, out):
 
 
 class Kosoku:
-    """The cases of Autobahn, run by other code, which is fast."""
+    """A fast reimplementation of the suite."""
 
     name = "kosoku"
 
@@ -177,7 +177,7 @@ class Kosoku:
 
 
 class Wstest:
-    """The original, which needs Python 2.7."""
+    """The original suite, which needs Python 2.7."""
 
     name = "wstest"
 
@@ -235,7 +235,7 @@ def read_expected(cases, kind):
 
 
 def compare(results, expected, kind):
-    """What is not as expected, by case."""
+    """The differences from the expected results, by case."""
     differences = []
     for case in sorted(results.keys() | expected.keys(), key=by_number):
         if case not in results:
@@ -280,8 +280,8 @@ def by_number(case):
 
 
 def mend(venv):
-    """Where compression was agreed on, kosoku 0.1.0 expects bytes of every message, and has a string of
-    one that comes uncompressed: in which each byte of a binary one is a character."""
+    """With compression, kosoku 0.1.0 expects every message as bytes, but has an uncompressed one as a string, in which
+    each byte of a binary message is a character."""
     script, = venv.glob("lib/python3*/site-packages/kosoku/cases/case12_x_x.py")
     head = "def onMessage(self, msg, binary):\n"
     text = script.read_text()
@@ -293,7 +293,7 @@ def mend(venv):
 
 
 def make_venv(name, make, mend=lambda venv: None):
-    """Its Python, with what requirements-NAME.txt asks for."""
+    """A virtual environment with the packages of requirements-NAME.txt; returns its Python."""
     venv, requirements = WORK / f"venv-{name}", HERE / f"requirements-{name}.txt"
     done = venv / requirements.name
     if not (done.exists() and done.read_text() == requirements.read_text()):
@@ -307,7 +307,7 @@ def make_venv(name, make, mend=lambda venv: None):
 
 
 def find_python_2_7():
-    """$PYTHON27, python2.7, or one of pyenv's: what lies in the path may be a mere stand-in."""
+    """$PYTHON27, python2.7, or a version of pyenv. The one in the path may be a shim that does not work."""
     candidates = [os.environ.get("PYTHON27"), shutil.which("python2.7")]
     candidates += sorted(Path.home().glob(".pyenv/versions/2.7.*/bin/python2.7"))
     for python in filter(None, candidates):
@@ -328,7 +328,7 @@ def is_listening(addr):
 
 @contextmanager
 def running(command, out, name):
-    """A process, which ends with the block. What it says is in files of this name."""
+    """A process that ends with the block. Its output is in files of this name."""
     with open(out / f"{name}.out", "wb") as stdout, open(out / f"{name}.err", "wb") as stderr:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
     process.says = out / f"{name}.err"
@@ -342,7 +342,7 @@ def running(command, out, name):
 
 
 def wait_for(process, attempt):
-    """What `attempt` finds, once it does."""
+    """Calls `attempt` until it returns something, and returns that."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline and process.poll() is None:
         if (result := attempt()) is not None:

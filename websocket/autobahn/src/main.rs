@@ -1,5 +1,5 @@
-//! The client that a fuzzing server of the Autobahn test suite tests: it asks how many cases there
-//! are, echoes in each of them whatever it is sent, and asks for the reports.
+//! The client that a fuzzing server of the Autobahn test suite tests. It asks how many cases there are, echoes every
+//! message in each of them, and asks for the reports.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ mod program {
 
     const USAGE: &str = "usage: owned-io-autobahn RUNTIME ENGINE ADDR AGENT off|shared|takeover";
 
-    /// The longest message of the suite is of 16 MiB, and it is queued with its header.
+    /// The longest message of the suite has 16 MiB, and it is queued with its header.
     const QUEUE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
     pub(super) fn main() -> ExitCode {
@@ -111,8 +111,7 @@ mod program {
             Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(QUEUE_BYTES_MAX));
         for case in 1..=count_cases::<R>(tested, &buffers).await? {
             let path = format!("/runCase?case={case}&agent={agent}");
-            // Many cases are there to make the connection fail: whether it did so as it should is
-            // the server's to judge.
+            // Many cases make the connection fail. The server judges whether it failed correctly.
             let ended = match tested.strategy {
                 None => {
                     let socket = open::<R>(tested, &path, &buffers).await?;
@@ -129,7 +128,7 @@ mod program {
         }
         let path = format!("/updateReports?agent={agent}");
         let mut socket = open::<R>(tested, &path, &buffers).await?;
-        let _ = socket.incoming.receive().await; // it may end itself as soon as they are written
+        let _ = socket.incoming.receive().await; // the server may end as soon as the reports are written
         Ok(())
     }
 
