@@ -1,4 +1,4 @@
-"""Ends a connection to the echo over TLS, and wants to be told of the other end's: not just cut off."""
+"""Ends a connection to the echo over TLS, and checks that the server sends close_notify instead of just closing."""
 
 import socket
 import ssl
