@@ -37,6 +37,18 @@ def told(name, listener, prepare):
     )
 
 
+def drain(server, clients):
+    """Sends SIGTERM, and waits until all clients are told and the server has exited. Returns the exit status,
+    and how many seconds it took."""
+    time.sleep(0.2)
+    begun = time.monotonic()
+    server.signal(signal.SIGTERM)
+    for client in clients:
+        end_of(client)
+    status = server.ended(5)
+    return status, time.monotonic() - begun
+
+
 def end_of(client):
     """Waits until the client is told, and has it go."""
     if isinstance(client, WebSocket):
@@ -110,13 +122,7 @@ def many(ctx):
     with ctx.fresh(*DRAIN, listeners=PLAIN) as server:
         clients = [WebSocket(server.addr()) for _ in range(100)]
         clients += [connect(server.addr(name)) for name in PLAIN for _ in range(50)]
-        time.sleep(0.2)
-        begun = time.monotonic()
-        server.signal(signal.SIGTERM)
-        for client in clients:
-            end_of(client)
-        status = server.ended(5)
-        seconds = time.monotonic() - begun
+        status, seconds = drain(server, clients)
         expect(status == 0, f"an exit with {status}")
         expect(seconds < 3, f"an end after {seconds:.1f} s")
 
@@ -144,13 +150,7 @@ def without_a_place(ctx):
     with ctx.fresh(*DRAIN, "--connections-max", "2") as server:
         clients = [WebSocket(server.addr()) for _ in range(2)]
         clients += [connect(server.addr()) for _ in range(5)]
-        time.sleep(0.2)
-        begun = time.monotonic()
-        server.signal(signal.SIGTERM)
-        for client in clients:
-            end_of(client)
-        status = server.ended(5)
-        seconds = time.monotonic() - begun
+        status, seconds = drain(server, clients)
         expect(status == 0 and seconds < 2, f"an exit with {status} after {seconds:.1f} s")
 
 

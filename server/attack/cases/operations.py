@@ -1,5 +1,6 @@
 """What operators do to a server: options, files, signals, logs that nobody reads, two at once."""
 
+import fcntl
 import os
 import selectors
 import signal
@@ -15,6 +16,7 @@ from registry import add_case, case
 from websocket import WebSocket
 
 HTTP = ("--http", "127.0.0.1:0")
+F_SETPIPE_SZ = 1031
 
 
 def start(ctx, *options, seconds_max=8):
@@ -184,13 +186,16 @@ def hangup(name, spoil):
                 sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
                 expect(sock.recv(100).startswith(b"HTTP/1.1 200 "), "no /health over TLS")
             server.check("after SIGHUP")
-            server.signal(signal.SIGTERM)
-            status = server.ended(4)
-            expect(
-                status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}"
-            )
+            expect_exit(server)
 
     add_case(f"signals: SIGHUP, and {name}", "the certificate stays, and SIGTERM ends it", run)
+
+
+def expect_exit(server):
+    """Fails unless SIGTERM ends the server within 4 s, with 0."""
+    server.signal(signal.SIGTERM)
+    status = server.ended(4)
+    expect(status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}")
 
 
 def as_fifo(path):
@@ -207,12 +212,19 @@ hangup("the certificate is a folder", lambda cert, key: (cert.unlink(), cert.mkd
 hangup("the certificate is 16 MiB of text", lambda cert, key: cert.write_text("nonsense\n" * 1_900_000))
 
 
-def smallest_pipe():
+@contextmanager
+def log_unread(ctx, *options, listeners=("http",)):
+    """A server whose standard error is a pipe of 4 KiB that nobody reads. At the end of the block, SIGTERM must
+    end it."""
     reading, writing = os.pipe()
-    import fcntl
-
-    fcntl.fcntl(writing, 1031, 4096)  # F_SETPIPE_SZ
-    return reading, writing
+    try:
+        fcntl.fcntl(writing, F_SETPIPE_SZ, 4096)
+        with ctx.fresh(*options, listeners=listeners, log=writing) as server:
+            os.close(writing)
+            yield server
+            expect_exit(server)
+    finally:
+        os.close(reading)
 
 
 @case(
@@ -221,23 +233,13 @@ def smallest_pipe():
     "alone",
 )
 def stuck_log(ctx):
-    reading, writing = smallest_pipe()
-    try:
-        with ctx.fresh(listeners=("http", "https"), log=writing) as server:
-            os.close(writing)
-            for _ in range(300):  # of 80 bytes each: many times the pipe
-                server.signal(signal.SIGHUP)
-                time.sleep(0.002)
-            server.health()
-            with WebSocket(server.addr()) as websocket:
-                websocket.echo()
-            server.signal(signal.SIGTERM)
-            status = server.ended(4)
-            expect(
-                status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}"
-            )
-    finally:
-        os.close(reading)
+    with log_unread(ctx, listeners=("http", "https")) as server:
+        for _ in range(300):  # a line of 80 bytes each: many times the pipe
+            server.signal(signal.SIGHUP)
+            time.sleep(0.002)
+        server.health()
+        with WebSocket(server.addr()) as websocket:
+            websocket.echo()
 
 
 @case(
@@ -246,22 +248,12 @@ def stuck_log(ctx):
     "alone",
 )
 def stuck_log_of_workers(ctx):
-    reading, writing = smallest_pipe()
-    try:
-        with ctx.fresh("--log-level", "debug", log=writing) as server:
-            os.close(writing)
-            for _ in range(300):
-                with connect(server.addr()) as sock:
-                    sock.sendall(b"nonsense\r\n\r\n")
-                    sock.recv(1000)
-            server.health()
-            server.signal(signal.SIGTERM)
-            status = server.ended(4)
-            expect(
-                status == 0, "no end within 4 s of SIGTERM" if status is None else f"an exit with {status}"
-            )
-    finally:
-        os.close(reading)
+    with log_unread(ctx, "--log-level", "debug") as server:
+        for _ in range(300):
+            with connect(server.addr()) as sock:
+                sock.sendall(b"nonsense\r\n\r\n")
+                sock.recv(1000)
+        server.health()
 
 
 @case("logs: standard error is closed by its reader", "a server that goes on, and ends with 0", "alone")

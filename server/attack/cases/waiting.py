@@ -1,6 +1,6 @@
 """Clients that say too little, too slowly, or nothing: each is told, or ended, in its time.
 
-These mostly wait: they run beside each other, with servers of their own.
+These cases mostly wait, so they run beside each other, with servers of their own.
 """
 
 import struct
@@ -147,28 +147,35 @@ def slow_hello(ctx):
         server.check()
 
 
+def trickle(sock, piece, until_answered=False):
+    """Sends `piece` every 0.3 s until the server ends the connection, or answers if `until_answered`; for 10 s
+    at most. Returns how many seconds it took."""
+    begun = time.monotonic()
+    sock.settimeout(0.3)
+    try:
+        while time.monotonic() - begun < 10:
+            sock.sendall(piece)
+            try:
+                if not sock.recv(4096) or until_answered:
+                    break
+            except TimeoutError:
+                pass
+    except ConnectionError:
+        pass
+    return time.monotonic() - begun
+
+
 @case(
     "slow: a message of a byte now and then, --message-seconds-max 2",
     "1008, 1002 or an end, in time",
     "waiting",
 )
-def trickle(ctx):
+def trickled_message(ctx):
     with ctx.fresh("--message-seconds-max", "2") as server:
-        with WebSocket(server.addr(), seconds_max=12) as socket:
-            begun = time.monotonic()
+        with WebSocket(server.addr()) as socket:
             socket.send(frame(BINARY, b"", fin=False))
-            socket.sock.settimeout(0.3)
-            while time.monotonic() - begun < 10:
-                socket.send(frame(CONTINUATION, b"a", fin=False))
-                try:
-                    if not socket.sock.recv(4096):
-                        break
-                    break
-                except TimeoutError:
-                    continue
-                except ConnectionError:
-                    break
-            seconds = time.monotonic() - begun
+            # The answer is a close.
+            seconds = trickle(socket.sock, frame(CONTINUATION, b"a", fin=False), until_answered=True)
             expect(seconds < 2 + LATE_SECONDS_MAX, f"still open after {seconds:.1f} s")
         server.check()
 
@@ -177,20 +184,8 @@ def trickled(name, listener, first):
     def run(ctx):
         with ctx.fresh("--message-seconds-max", "2", listeners=PLAIN) as server:
             with connect(server.addr(listener)) as sock:
-                begun = time.monotonic()
-                try:
-                    sock.sendall(first)
-                    sock.settimeout(0.3)
-                    while time.monotonic() - begun < 10:
-                        sock.sendall(b"a")
-                        try:
-                            if not sock.recv(100):
-                                break
-                        except TimeoutError:
-                            pass
-                except ConnectionError:
-                    pass
-                seconds = time.monotonic() - begun
+                sock.sendall(first)
+                seconds = trickle(sock, b"a")
             expect(seconds < 2 + LATE_SECONDS_MAX, f"still open after {seconds:.1f} s")
             server.check()
 
