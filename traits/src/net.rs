@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use crate::ByteStream;
+use crate::{ByteStream, coop};
 
 /// A TCP connection.
 ///
@@ -116,7 +116,8 @@ pub trait TcpListener: 'static {
     /// Waits for a client, and takes it from the accept queue.
     ///
     /// A listener is fair in both directions: it is served however many connections are busy, and
-    /// it lets them be served after at most [`ACCEPT_BATCH_MAX`] clients, or an error.
+    /// it lets them be served after at most [`ACCEPT_BATCH_MAX`] clients, an error, or the
+    /// [budget](crate::coop) of the poll.
     ///
     /// # Errors
     /// None of them ends the listener.
@@ -140,6 +141,10 @@ pub trait TcpListener: 'static {
 /// millisecond.
 pub const ACCEPT_BATCH_MAX: u32 = 64;
 
+/// What an accept costs, in nanoseconds: accept(2), the options of the socket, its registration and the task
+/// that serves it.
+const ACCEPT_NANOS: u64 = 5_000;
+
 /// Whether an accept, or a connect, failed because descriptors or kernel memory are used up (`EMFILE`, `ENFILE`,
 /// `ENOBUFS`, `ENOMEM`; accept(2)), which passes when something is closed.
 pub fn is_exhaustion(error: &io::Error) -> bool {
@@ -153,7 +158,7 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
 }
 
 /// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
-/// and after every error.
+/// after every error, and once the [budget](crate::coop) of the poll is used up.
 ///
 /// Before each accept: if [`is_over`](Self::is_over), yield, in whatever way has the runtime ask for
 /// I/O within a bounded number of such yields. After it: pass what came of it, but not
@@ -165,16 +170,21 @@ pub struct Turn {
 
 impl Turn {
     /// Whether the next accept has to wait a turn first; then a new batch begins.
-    pub const fn is_over(&mut self) -> bool {
-        let over = self.accepted >= ACCEPT_BATCH_MAX;
+    pub fn is_over(&mut self) -> bool {
+        let is_exhausted = !coop::has_budget();
+        if is_exhausted {
+            coop::handle_yield();
+        }
+        let over = is_exhausted || self.accepted >= ACCEPT_BATCH_MAX;
         if over {
             self.accepted = 0;
         }
         over
     }
 
-    /// Counts an accept, and passes its outcome on.
-    pub const fn count<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
+    /// Counts an accept and its work, and passes its outcome on.
+    pub fn count<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
+        coop::consume(ACCEPT_NANOS);
         self.accepted = if outcome.is_ok() { self.accepted + 1 } else { ACCEPT_BATCH_MAX };
         outcome
     }
@@ -409,14 +419,31 @@ mod tests {
         let mut turn = Turn::default();
         for _ in 0..3 {
             for _ in 0..ACCEPT_BATCH_MAX {
+                coop::refill();
                 assert!(!turn.is_over());
                 turn.count(Ok(())).unwrap();
             }
             assert!(turn.is_over());
         }
+        coop::refill();
         turn.count(Ok(())).unwrap();
         turn.count::<()>(Err(io::ErrorKind::ConnectionAborted.into())).unwrap_err();
         assert!(turn.is_over());
         assert!(!turn.is_over(), "a new batch has begun");
+    }
+
+    #[test]
+    fn a_turn_is_over_once_the_budget_of_the_poll_is_used_up() {
+        let mut turn = Turn::default();
+        coop::refill();
+        let accepted = (1..=ACCEPT_BATCH_MAX).take_while(|_| {
+            let is_over = turn.is_over();
+            turn.count(Ok(())).unwrap();
+            !is_over
+        });
+        assert_eq!(accepted.count() as u64, u64::from(coop::POLL_BUDGET_NANOS) / ACCEPT_NANOS);
+        coop::refill();
+        coop::consume(coop::POLL_BUDGET_NANOS.into());
+        assert!(turn.is_over(), "used up by other work");
     }
 }

@@ -46,6 +46,8 @@ pub enum Defect {
     CountsReads,
     /// A write has a whole budget, whatever work was done before it.
     WritesWithoutBudget,
+    /// An accept has a whole budget, whatever work was done before it.
+    AcceptsWithoutBudget,
     /// A write takes all of its buffer, however long that is.
     WritesAll,
     /// A write takes its length for one of 32 bits.
@@ -133,6 +135,8 @@ macro_rules! canaries {
             counts_pooled_reads: CountsReads => coop::pooled_reads_yield_once_the_budget_is_used_up,
             writes_without_budget:
                 WritesWithoutBudget => coop::writes_yield_once_the_budget_is_used_up,
+            accepts_without_budget:
+                AcceptsWithoutBudget => coop::accepts_yield_once_the_budget_is_used_up,
             writes_all: WritesAll => io::one_operation_transfers_a_bounded_number_of_bytes,
             cuts_the_length: CutsTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
             exhausts_early: ExhaustsEarly => pooled::read_waits_though_the_pool_is_exhausted,
@@ -447,6 +451,9 @@ impl<R: Runtime, D: Broken> TcpListener for CanaryListener<R, D> {
             {
                 self.ahead.push_back(client?);
             }
+        }
+        if D::DEFECT == Defect::AcceptsWithoutBudget {
+            coop::refill();
         }
         let (whole, peer) = match self.ahead.pop_front() {
             Some(client) => client,

@@ -5,10 +5,13 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::support::{A_WHILE, SOON, count_turns, echo, echoed, pair, pattern, soon};
+use super::support::{
+    A_WHILE, SOON, connect, count_turns, echo, echoed, listener, loopback, pair, pattern, soon,
+};
 use crate::coop::{self, POLL_BUDGET_NANOS};
 use crate::{
-    ByteStream, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, Runtime, timeout,
+    ACCEPT_BATCH_MAX, ByteStream, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
+    Runtime, TcpListener, timeout,
 };
 
 /// Operations that each case makes, each with [`WORK_NANOS`] of work.
@@ -48,6 +51,22 @@ pub async fn pooled_reads_yield_once_the_budget_is_used_up<R: Runtime>() {
         assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
     }
     assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} reads", turns.get());
+}
+
+/// The same for an accept of a client that is there.
+pub async fn accepts_yield_once_the_budget_is_used_up<R: Runtime>() {
+    const CLIENTS: u32 = ACCEPT_BATCH_MAX - 1; // fewer than end a batch
+    let (mut listener, addr) = listener::<R>(loopback());
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(connect::<R>(addr).await);
+    }
+    let turns = count_turns::<R>();
+    for _ in 0..CLIENTS {
+        coop::consume(WORK_NANOS);
+        soon::<R, _>("a client", listener.accept()).await.unwrap();
+    }
+    assert!(turns.get() >= CLIENTS / 4, "{} turns beside {CLIENTS} accepts", turns.get());
 }
 
 /// The same for a write for which there is room.

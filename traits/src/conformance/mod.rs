@@ -331,6 +331,7 @@ macro_rules! __conformance_cases {
                 pooled_reads_yield_once_the_budget_is_used_up
                 writes_yield_once_the_budget_is_used_up
                 writes_with_a_timeout_yield_too
+                accepts_yield_once_the_budget_is_used_up
                 reads_let_io_go_on_once_the_budget_is_used_up
                 each_poll_begins_with_a_whole_budget
                 yield_if_exhausted_lets_io_go_on
