@@ -1,4 +1,4 @@
-"""How long a victim waits beside neighbours that flood: the server on one core, all clients on the other."""
+"""Measures how long a victim waits beside neighbours that flood. The server has one core, clients the other."""
 
 import os
 import signal
@@ -14,16 +14,16 @@ from neighbours import KINDS
 from websocket import BINARY, NO_MASK, WebSocket, frame
 
 SERVER_CORE, CLIENTS_CORE = 0, 1
-# Neighbours fill the socket buffers first.
+# Neighbours fill the socket buffers in this time.
 SETTLE_SECONDS = 0.4
 DRAIN_SECONDS = 2
-# After so long a victim gives up.
+# A victim gives up after this time.
 VICTIM_SECONDS_MAX = 10
 
 
 @dataclass
 class Wait:
-    """What a victim sees, in seconds, and how the server ends."""
+    """How long a victim waits, in seconds, and how the server ends."""
 
     p50: float
     p99: float
@@ -35,7 +35,7 @@ class Wait:
 
 
 def measure(ctx_or_setup, name, count, seconds):
-    """A victim with one request at a time beside `count` neighbours of a kind, over WebSocket."""
+    """Measures a victim with one request at a time over WebSocket, beside `count` neighbours of a kind."""
     setup = getattr(ctx_or_setup, "setup", ctx_or_setup)
     kind = KINDS[name]
     listeners = (*PLAIN, "https") if kind.listener == "https" else PLAIN
@@ -60,7 +60,7 @@ def measure(ctx_or_setup, name, count, seconds):
 
 
 def echoes(victim, seconds):
-    """How long each of the victim's echoes takes."""
+    """Returns how long each of the victim's echoes takes."""
     request = frame(BINARY, b"sixteen bytes...", mask=NO_MASK)
     time.sleep(SETTLE_SECONDS)
     until, waits = time.monotonic() + seconds, []
@@ -68,7 +68,7 @@ def echoes(victim, seconds):
         victim.send(request)
         expect(victim.message() == b"sixteen bytes...", "another echo")
         waits.append(time.monotonic() - begun)
-        time.sleep(0.001)  # a request at a time, and never the server's only client
+        time.sleep(0.001)  # so that the server has time for the neighbours
     return waits
 
 
@@ -78,7 +78,7 @@ def percentile(waits, percent):
 
 @contextmanager
 def flooded(server, name, count, setup):
-    """Neighbours in a process of their own, until the end of the block."""
+    """Runs neighbours in a process of their own until the end of the block."""
     host, port = server.addr(KINDS[name].listener)
     script = Path(__file__).with_name("neighbours.py")
     command = [sys.executable, "-B", str(script), name, host, str(port), str(count)]
@@ -98,7 +98,8 @@ def flooded(server, name, count, setup):
 
 @contextmanager
 def first_in_line():
-    """Has this thread run before the neighbours, where that is allowed: their core is not what is measured."""
+    """Gives this thread priority over the neighbours, where that is allowed: that they share a core is not what
+    is measured."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -114,7 +115,7 @@ def first_in_line():
 
 
 def raise_priority(pid):
-    """Has what else this machine does count for less, where that is allowed."""
+    """Gives the server priority over everything else on this machine, where that is allowed."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.setpriority(os.PRIO_PROCESS, int(thread), -10)

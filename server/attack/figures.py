@@ -1,4 +1,4 @@
-"""The table of a record: what victims wait beside floods, and what attacks on memory make a worker hold."""
+"""The tables of a record: how long victims wait beside floods, and how much memory attacks make a worker hold."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ SECONDS = 3
 
 
 def print_tables(setup, is_chosen):
-    """Prints both tables for a runtime, as Markdown; of the rows, those whose title is chosen."""
+    """Prints both tables for a runtime as Markdown, with the rows whose title is chosen."""
     print(f"\n### {setup.runtime}\n")
     print("| 50 neighbours | victim p50, ms | p99, ms | /health, ms | drain, s | status |")
     print("|---|---|---|---|---|---|")

@@ -1,7 +1,7 @@
-"""Starts and stops servers, and says how they are: everything a case needs that is not a protocol.
+"""Starts, stops and observes servers: everything that a case needs apart from protocols.
 
-A server is known by its process id, the lines `listening NAME ADDR` of its standard output, its log, and
-what /proc says of it. Nothing here knows its code.
+A server is observed by its process id, the lines `listening NAME ADDR` of its standard output, its log, and /proc.
+Nothing here depends on its code.
 """
 
 import os
@@ -23,27 +23,27 @@ OVER_TLS = ("https", "echo-tls", "sink-tls", "source-tls")
 
 # A server listens within 50 ms; a debug build on a busy machine takes longer.
 START_SECONDS_MAX = 15
-# What a healthy server answers within, on a machine that builds something else meanwhile.
+# A healthy server answers within this time, also on a machine that builds something else meanwhile.
 HEALTH_SECONDS_MAX = 3
 
 MIB = 1 << 20
-# What the process may hold beyond its budget: its code, its stacks, the allocator's own.
+# The process may hold this much beyond its budget: code, stacks, the allocator's overhead.
 SLACK_BYTES = 64 * MIB
 
-# How many times as long as promised an answer may take: 1 on a machine that does nothing else.
+# An answer may take this many times as long as promised. 1 is for a machine that does nothing else.
 SLACK = float(os.environ.get("ATTACK_SLACK", "1"))
 
 
-# What a server exits with when its drain had to cut connections off.
+# The exit status of a server whose drain had to cut connections off.
 CUT_OFF_STATUS = 3
 
 
 class Failed(Exception):
-    """A case saw something else than it expects."""
+    """A case saw something other than it expects."""
 
 
 class Refused(Failed):
-    """The server did not start; holds what it said."""
+    """The server did not start. Holds its exit status, and its standard error."""
 
     def __init__(self, status, said):
         super().__init__(f"the server does not start (status {status}): {first_line(said)}")
@@ -65,7 +65,7 @@ class Server:
     """A server that runs, from `start` to `stop`."""
 
     def __init__(self, setup, options=(), listeners=("http",), core=None, log=None):
-        """Starts it; `log` is a file or a descriptor for its standard error, else a file of its own."""
+        """Starts the server. `log` is a file or a descriptor for its standard error; by default a new file."""
         command = [str(setup.binary), "--runtime", setup.runtime]
         if not any(option == "--workers" for option in options):
             command += ["--workers", "1"]
@@ -119,7 +119,7 @@ class Server:
         return self.addrs[name]
 
     def log(self):
-        """What it has logged so far; nothing where the log goes elsewhere."""
+        """What it has logged so far. Empty if the caller chose where the log goes."""
         if self.log_path is None:
             return ""
         return Path(self.log_path).read_text(errors="replace")
@@ -131,14 +131,14 @@ class Server:
         self.process.send_signal(number)
 
     def ended(self, seconds):
-        """Its exit status if it ends within so many seconds; None if it does not."""
+        """Its exit status if it ends within `seconds`, or None."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self):
-        """Ends it in whatever way works; how it ends is the business of cases about that."""
+        """Ends it in whatever way works. Cases about the end do not use this."""
         if self.is_alive():
             self.signal(signal.SIGTERM)
             if self.ended(0.3) is None:
@@ -172,13 +172,11 @@ class Server:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def limit(self, what, value):
-        """Sets a resource limit of the process that runs."""
+        """Sets a resource limit of the running process."""
         resource.prlimit(self.pid, what, (value, resource.prlimit(self.pid, what)[1]))
 
     def health(self, seconds_max=HEALTH_SECONDS_MAX, listener="http"):
-        """How long /health takes, in seconds.
-
-        Fails unless it is answered with 200 in time."""
+        """Returns how many seconds /health takes. Fails unless it is answered with 200 in time."""
         begun = time.monotonic()
         try:
             with connect(self.addr(listener), seconds_max) as sock:
@@ -190,7 +188,7 @@ class Server:
         return time.monotonic() - begun
 
     def check(self, where="afterwards"):
-        """Fails unless the server lives and is well."""
+        """Fails unless the server runs, is healthy, and has logged no panic."""
         expect(
             self.is_alive(),
             f"the server has ended with {self.process.returncode} {where}: " f"{last_lines(self.log())}",
@@ -206,7 +204,7 @@ def last_lines(text):
 
 @contextmanager
 def running_on(core):
-    """Runs this thread, and what it starts, on one core; anywhere where there is no such core."""
+    """Runs this thread, and the processes that it starts, on one core. Changes nothing if there is only one."""
     before = os.sched_getaffinity(0)
     cores = sorted(before)
     if core is not None and len(cores) > 1:
@@ -218,7 +216,7 @@ def running_on(core):
 
 
 def connect(addr, seconds_max=5, source=None, receive_bytes=None):
-    """A connection, each operation of which fails after so many seconds."""
+    """A connection. Each operation on it fails after `seconds_max`."""
     sock = socket.socket()
     try:
         sock.settimeout(seconds_max)
@@ -235,9 +233,7 @@ def connect(addr, seconds_max=5, source=None, receive_bytes=None):
 
 
 def read_to_end(sock, seconds_max=5, bytes_max=4 * MIB):
-    """All that comes until the end of the stream; a reset is an end too.
-
-    Fails if the end does not come in time."""
+    """Reads until the end of the stream; a reset is an end too. Fails if the end does not come in time."""
     deadline = time.monotonic() + seconds_max
     said = bytearray()
     while len(said) < bytes_max:
@@ -255,7 +251,7 @@ def read_to_end(sock, seconds_max=5, bytes_max=4 * MIB):
 
 
 def seconds_to_end(sock, seconds_max):
-    """How long the stream still takes to end, whatever comes before that."""
+    """Reads until the end of the stream. Returns how many seconds that took."""
     begun = time.monotonic()
     read_to_end(sock, seconds_max, bytes_max=1 << 40)
     return time.monotonic() - begun

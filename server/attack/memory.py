@@ -1,4 +1,4 @@
-"""Attacks on a worker's memory: what the server holds at its peak, against the budget it was given."""
+"""Attacks on a worker's memory. The server's peak is compared with its budget."""
 
 import select
 import ssl
@@ -12,17 +12,17 @@ from harness import MIB, OVER_TLS, PLAIN, SLACK_BYTES, Failed, Server, connect, 
 from websocket import BINARY, CONTINUATION, DEFLATE, NO_MASK, PING, WebSocket, deflated, frame, random_bytes
 
 BUDGET_BYTES = 64 * MIB
-# How long clients push as much as the sockets take, and how long they wait for one to take more.
+# How long clients send as much as the sockets take, and how long they wait for a socket to take more.
 PUSH_SECONDS = 4
 STALL_SECONDS = 0.3
-# How long the server may still work at what it was sent.
+# How long the server may take to process what it was sent.
 SETTLE_SECONDS = 4
 
 
 @dataclass(frozen=True)
 class Attack:
     title: str
-    """Given the server and the setup, does its worst; a generator that yields while the worst goes on."""
+    """Is given the server and the setup. A generator that attacks, yields while the attack lasts, and ends it."""
     attack: Callable
     options: tuple = ()
 
@@ -42,12 +42,12 @@ def attack(name, *options):
 class Peak:
     before: int
     peak: int
-    """What a client that behaves saw meanwhile, where it saw something wrong."""
+    """What went wrong for a well-behaved client meanwhile, or None."""
     neighbour: str | None
 
 
 def measure(setup, name, budget=BUDGET_BYTES, memory_option=True):
-    """The server's resident bytes at their peak, with `--memory-max` where the server has it."""
+    """Measures the server's peak of resident bytes, with `--memory-max` if the server has it."""
     one = ATTACKS[name]
     options = ["--message-seconds-max", "30", *one.options]
     if memory_option:
@@ -66,7 +66,7 @@ def measure(setup, name, budget=BUDGET_BYTES, memory_option=True):
 
 
 def settle(server):
-    """Waits until the server has done what it was sent: it sleeps, or has had time enough."""
+    """Waits until the server sleeps, or has had enough time."""
     until, before = time.monotonic() + SETTLE_SECONDS, server.processor_seconds()
     while time.monotonic() < until:
         time.sleep(0.25)
@@ -77,7 +77,7 @@ def settle(server):
 
 
 def well_behaved(server):
-    """Whether a newcomer gets its echo: of a word, and of 100 KiB in fragments."""
+    """Has a newcomer echo a word, and 100 KiB in fragments. Returns what went wrong, or None."""
     try:
         begun = time.monotonic()
         with WebSocket(server.addr(), seconds_max=5 * SLACK) as socket:
@@ -94,7 +94,7 @@ def well_behaved(server):
 
 
 def push(socks, payloads, bytes_max, seconds=PUSH_SECONDS, stall=STALL_SECONDS):
-    """Sends to all at once, again and again, until nothing is taken any more or the time is over."""
+    """Sends to all sockets at once, again and again, until none takes more or the time is over."""
     left = {}
     poll = select.epoll()
     for sock, payload in zip(socks, payloads):
@@ -179,7 +179,7 @@ def unread_linear_echoes(server, _):
 
 
 def unread_in_turn(server):
-    # Few at a time: so many that announce at once would be refused for that.
+    # Ten at a time: 100 that announce at once would be refused.
     message = frame(BINARY, bytes(15 * MIB), mask=NO_MASK)
     sockets = upgraded(server, 100)
     for n in range(0, 100, 10):
@@ -311,12 +311,12 @@ def bombs(how, window):
         how,
     )
     def attack_by_bombs(server, _):
-        # A block that repeats beyond a window of 9 bits gets long again in the answer.
+        # Repeats of this block are farther apart than a window of 9 bits, so the answer is long again.
         block = b"\0" if window == 15 else random_bytes(2000)
         bomb = frame(BINARY, deflated(block * (15 * MIB // len(block)), 15), rsv=4, mask=NO_MASK)
         sockets = upgraded(server, 100, extensions=f"{DEFLATE}; server_max_window_bits={window}")
         if sockets[0].agreed is None:
-            # Then nothing inflates: as many bytes that are not compressed.
+            # Nothing inflates then. Sends as many bytes without compression.
             bomb = frame(BINARY, bytes(len(bomb)), mask=NO_MASK)
         push([socket.sock for socket in sockets], [bomb] * 100, len(bomb))
         yield

@@ -1,9 +1,9 @@
-"""A process that floods a server from many connections, as fast as one core can: what a victim has beside it.
+"""A process that floods a server from many connections, as fast as one core can. A victim is measured beside it.
 
     python3 neighbours.py KIND HOST PORT CONNECTIONS [CERT]
 
-Says `ready` once all are connected, and ends with its standard input. Its connections are no victims and
-no cheats: each reads what it is sent, and answers a close.
+Prints `ready` once all are connected, and ends with its standard input. Its connections keep the protocol: each
+reads what it is sent, and answers a close.
 """
 
 import select
@@ -27,22 +27,22 @@ from websocket import (
 )
 
 MIB = 1 << 20
-# What is sent at once; a multiple of the frames in it.
+# How much is sent at once: about so much, in whole frames.
 CHUNK_BYTES = 1 << 16
-# All read into one buffer: what comes is thrown away.
+# All connections read into this buffer. What they receive is not used.
 READ_BUFFER = memoryview(bytearray(1 << 20))
 GOING_AWAY = b"\x88\x02\x03\xe9"
 
 
 @dataclass
 class Kind:
-    """What a neighbour says: once, and then again and again."""
+    """What a neighbour sends: `opening` once, and `repeated` again and again."""
 
     title: str
     listener: str
     opening: bytes
     repeated: bytes
-    """What it is answered to its opening, up to which it waits."""
+    """The end of the answer to the opening, for which it waits."""
     answer_ends: bytes = b"\r\n\r\n"
     is_websocket: bool = True
     options: tuple = ()
@@ -114,7 +114,7 @@ class Neighbour:
         self.sock.setblocking(False)
 
     def send(self):
-        """Sends what the socket takes; false once there is nothing to send."""
+        """Sends what the socket takes. False if there is nothing to send."""
         payload = self.kind.payload
         if self.is_closing or not payload:
             return False
@@ -126,15 +126,15 @@ class Neighbour:
         return True
 
     def read(self):
-        """Reads what there is; false at the end."""
+        """Reads what has arrived. False at the end of the stream."""
         try:
             count = self.sock.recv_into(READ_BUFFER)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return True
-        # A close is the last frame that comes.
+        # A close is the last frame of the server.
         if self.kind.is_websocket and GOING_AWAY in bytes(READ_BUFFER[max(count - 64, 0) : count]):
             self.is_closing = True
-            # The frame that it is within has an end first.
+            # Completes the frame that is being sent.
             rest = -self.at % max(len(self.kind.repeated), 1)
             try:
                 self.sock.send(self.kind.payload[self.at : self.at + rest] + close_frame(1001))

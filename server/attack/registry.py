@@ -1,4 +1,4 @@
-"""What a case is, and the table of all of them."""
+"""The table of all cases, and what a case is given."""
 
 import importlib
 from contextlib import contextmanager
@@ -14,11 +14,11 @@ CASES = []
 @dataclass(frozen=True)
 class Case:
     name: str
-    """What is expected, for the line of a case that fails."""
+    """What the case expects, for the line that reports its failure."""
     expects: str
     run: Callable
-    """`quick` ones share a server, one after the other. `waiting` ones mostly wait: all at once, with
-    servers of their own. `alone` ones measure: nothing else runs beside them."""
+    """`quick` cases share a server and run one after the other. `waiting` cases mostly wait: they run all at once,
+    with servers of their own. `alone` cases measure: nothing else runs beside them."""
     kind: str
 
 
@@ -46,7 +46,7 @@ def load():
 
 
 class Context:
-    """What a case is given: where the server's program is, and servers."""
+    """What a case is given: the setup, and servers."""
 
     def __init__(self, setup):
         self.setup = setup
@@ -62,7 +62,7 @@ class Context:
         return self.setup.tls
 
     def server(self, *options, listeners=PLAIN):
-        """A server with these options that other cases use as well."""
+        """A server with these options, shared with other cases."""
         key = (options, listeners)
         known = self.shared.get(key)
         if known is None or not known.is_alive():
@@ -73,7 +73,7 @@ class Context:
 
     @contextmanager
     def fresh(self, *options, listeners=("http",), core=None, log=None):
-        """A server of the case's own."""
+        """A server for this case alone."""
         server = Server(self.setup, options, listeners, core, log)
         try:
             yield server
@@ -81,7 +81,7 @@ class Context:
             server.stop()
 
     def check(self):
-        """Fails unless all shared servers are well; those that are not are not used again."""
+        """Fails unless all shared servers are healthy. An unhealthy server is stopped and not used again."""
         failure = None
         for key, server in list(self.shared.items()):
             try:

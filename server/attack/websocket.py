@@ -1,4 +1,4 @@
-"""WebSocket as a client that need not behave: frames are built as they are asked for, wrong or not."""
+"""A WebSocket client that may misbehave: frames are built as asked for, right or wrong."""
 
 import base64
 import os
@@ -10,13 +10,13 @@ from harness import Failed, connect, expect
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 KEY = base64.b64encode(b"sixteen bytes...").decode()
-NO_MASK = b"\0\0\0\0"  # a mask that changes nothing: long payloads need not be masked by Python
+NO_MASK = b"\0\0\0\0"  # a mask that changes nothing, because masking long payloads in Python is slow
 DEFLATE = "permessage-deflate"
 
 
 def frame(opcode, payload=b"", fin=True, rsv=0, mask=b"\x37\xfa\x21\x3d", length=None, width=None):
-    """A frame of a client. `mask` None leaves it out; `length` is announced in place of the true one, in
-    `width` bytes (0, 2 or 8) in place of the fewest."""
+    """A frame of a client. Without `mask` it is not masked. `length` replaces the true length, and `width` the
+    least number of bytes for it (0, 2 or 8)."""
     length = len(payload) if length is None else length
     if width is None:
         width = 0 if length < 126 else 2 if length < 65536 else 8
@@ -46,15 +46,15 @@ def close_frame(code=None, reason=b""):
 
 
 def deflated(payload, window_bits=15, level=9):
-    """A compressed message, as RFC 7692 section 7.2.1 has it: without the tail of its flush."""
-    # zlib makes 9 bits of 8, whose streams a window of 8 bits may not hold.
+    """A compressed message (RFC 7692 section 7.2.1): without the tail of its flush."""
+    # zlib uses 9 bits where 8 are asked for, and a window of 8 bits may be too small for the result.
     stream = zlib.compressobj(level, zlib.DEFLATED, -max(window_bits, 9))
     whole = stream.compress(payload) + stream.flush(zlib.Z_SYNC_FLUSH)
     return whole[:-4]
 
 
 def upgrade(path="/echo", extensions=None, origin=None, extra=(), version="13", key=KEY, host="attack"):
-    """The head of a request for an upgrade; None leaves a header out."""
+    """The head of a request for an upgrade. None leaves a header out."""
     lines = [f"GET {path} HTTP/1.1"]
     for name, value in [
         ("Host", host),
@@ -83,7 +83,7 @@ class Frame:
 
 
 class Ended(Failed):
-    """The connection has ended where a frame was expected."""
+    """The connection has ended, and a frame was expected."""
 
 
 class WebSocket:
@@ -141,7 +141,7 @@ class WebSocket:
         self.buffered += part
 
     def send(self, *frames):
-        """Sends bytes; that the server has closed meanwhile shows when it is read."""
+        """Sends bytes. If the server has closed, the next read shows it."""
         try:
             self.sock.sendall(b"".join(frames))
         except ConnectionError:
@@ -158,7 +158,7 @@ class WebSocket:
             self._read_more()
 
     def message(self):
-        """The next message, put together and inflated; control frames in between are passed over."""
+        """The next message, assembled and inflated. Skips control frames."""
         first = self.receive()
         while first.opcode in (PING, PONG):
             first = self.receive()
@@ -176,13 +176,14 @@ class WebSocket:
         return payload
 
     def echo(self, payload=b"well"):
-        """Fails unless this message comes back."""
+        """Sends a message. Fails unless it comes back."""
         self.send(frame(BINARY, payload, mask=NO_MASK))
         back = self.message()
         expect(back == payload, f"{len(back)} bytes that are not the echo of {len(payload)}")
 
     def close_code(self):
-        """The code of the close frame that is next but for messages and pongs, and then the stream ends."""
+        """Skips messages and pongs up to the close frame, answers that, and waits for the end of the stream.
+        Returns the code of the close."""
         while (closing := self.receive()).opcode != CLOSE:
             pass
         self.send(close_frame(closing.close_code))
@@ -203,7 +204,7 @@ class WebSocket:
 
 
 def parse(buffered):
-    """The frame of a server at the front, and how long it is; None where more bytes are needed."""
+    """The frame of a server at the front, and its length. None if more bytes are needed."""
     if len(buffered) < 2:
         return None
     expect(not buffered[1] & 0x80, "a masked frame from the server")

@@ -1,4 +1,4 @@
-"""Compressed messages that are corrupt, or larger than they look."""
+"""Compressed messages that are corrupt, or inflate to very much."""
 
 import time
 import zlib
@@ -13,7 +13,7 @@ def server(ctx, how="takeover"):
 
 
 def corrupt(name, payload):
-    """A message that cannot be inflated ends its connection, in both ways of compressing."""
+    """A message that cannot be inflated ends its connection, with both kinds of compression."""
 
     def run(ctx):
         for how in ["takeover", "shared"]:

@@ -1,4 +1,4 @@
-"""The stop signal: every kind of client is told at once, and the deadline holds."""
+"""The drain: every kind of client is told at once, and the deadline holds."""
 
 import signal
 import time
@@ -7,13 +7,13 @@ from harness import CUT_OFF_STATUS, OVER_TLS, PLAIN, connect, expect, read_to_en
 from registry import add_case, case
 from websocket import BINARY, CLOSE, CONTINUATION, WebSocket, close_frame, frame
 
-# "At once": what is told within this was not waited for. The deadline is many times as long.
+# "At once" is within this time. The deadline is many times as long.
 AT_ONCE_SECONDS = 1
 DRAIN = ("--drain-seconds", "6")
 
 
 def told(name, listener, prepare):
-    """A client that is told of the end as soon as the signal comes, after which nothing keeps the server."""
+    """A client that is told of the end as soon as the signal comes. The server exits at once then."""
 
     def run(ctx):
         with ctx.fresh(*DRAIN, listeners=(*PLAIN, *OVER_TLS)) as server:
@@ -50,7 +50,7 @@ def drain(server, clients):
 
 
 def end_of(client):
-    """Waits until the client is told, and has it go."""
+    """Waits until the client is told, and closes it. Returns how it was told."""
     if isinstance(client, WebSocket):
         while (closing := client.receive()).opcode != CLOSE:
             pass

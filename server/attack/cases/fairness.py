@@ -1,4 +1,4 @@
-"""One connection may not own the worker: a victim beside 50 neighbours that flood, of each kind."""
+"""No connection owns the worker: a victim beside 50 neighbours that flood, for each kind of flood."""
 
 from fairness import DRAIN_SECONDS, measure
 from harness import CUT_OFF_STATUS, SLACK, expect
@@ -8,7 +8,7 @@ from registry import add_case
 NEIGHBOURS = 50
 SECONDS = 1.5
 P50_SECONDS_MAX, P99_SECONDS_MAX, HEALTH_SECONDS_MAX = 0.010, 0.040, 0.050
-# What neighbours have sent may take longer than the drain: then they are cut off, which is no failure.
+# The input of the neighbours may take longer than the drain. They are cut off then, which is no failure.
 DRAINED = (0, CUT_OFF_STATUS)
 
 

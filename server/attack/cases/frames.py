@@ -1,4 +1,4 @@
-"""Frames that break RFC 6455, each in its own way; and some that only look as if they did."""
+"""Frames that break RFC 6455, each in its own way; and some that only seem to."""
 
 import struct
 
@@ -21,7 +21,7 @@ from websocket import (
 
 
 def closed_with(name, sent, *codes, extensions=None, path="/echo"):
-    """These bytes end the connection with a close frame of this code."""
+    """Bytes that end the connection with a close frame of one of these codes."""
 
     def run(ctx):
         server = ctx.server("--deflate", "takeover") if extensions else ctx.server()
@@ -34,7 +34,7 @@ def closed_with(name, sent, *codes, extensions=None, path="/echo"):
 
 
 def still_open(name, sent, *messages, extensions=None):
-    """These bytes are answered by these messages, and the connection goes on."""
+    """Bytes that are answered by these messages. The connection goes on."""
 
     def run(ctx):
         server = ctx.server("--deflate", "takeover") if extensions else ctx.server()

@@ -1,4 +1,4 @@
-"""Requests for an upgrade that are not as RFC 6455 section 4.2.1 wants them, and offers to compress."""
+"""Requests for an upgrade that break RFC 6455 section 4.2.1, and offers of compression."""
 
 from harness import connect, expect, read_to_end
 from registry import add_case, case
@@ -6,7 +6,7 @@ from websocket import BINARY, DEFLATE, NO_MASK, WebSocket, deflated, frame, rand
 
 
 def ask(addr, request):
-    """The head of the answer."""
+    """Sends a request. Returns the head of the answer."""
     with connect(addr) as sock:
         sock.sendall(request)
         said = b""
@@ -87,7 +87,7 @@ origin("a page that says both, the good first", PAGE, 400, 403, extra=["Origin: 
 
 
 def not_agreed(name, offer):
-    """An offer that is none: the connection is not compressed, and works."""
+    """A bad offer: the connection works without compression."""
 
     def run(ctx):
         with WebSocket(ctx.server("--deflate", "takeover").addr(), extensions=offer) as socket:
@@ -124,7 +124,7 @@ def window(side, bits):
         with WebSocket(ctx.server("--deflate", "takeover").addr(), extensions=offer) as socket:
             for payload in [b"again and again " * 4096, random_bytes(70_000), b"again and again " * 4096]:
                 if socket.agreed and side == "client" and bits > 8:
-                    # Each message for itself is right with any takeover.
+                    # Messages that are compressed each by itself are valid with any takeover.
                     socket.send(frame(BINARY, deflated(payload, bits), rsv=4, mask=NO_MASK))
                 else:
                     socket.send(frame(BINARY, payload, mask=NO_MASK))

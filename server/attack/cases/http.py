@@ -1,4 +1,4 @@
-"""Requests that are malformed, too large, ambiguous, or mean something else than they seem to."""
+"""Requests that are malformed, too large, ambiguous, or not what they seem."""
 
 from harness import connect, expect, read_to_end, reset
 from registry import add_case, case
@@ -6,14 +6,14 @@ from websocket import BINARY, NO_MASK, frame, parse, upgrade
 
 
 def say(ctx, request, half_close=False):
-    """All that the server answers to these bytes, until it ends the stream."""
+    """Sends bytes. Returns everything that the server answers until it ends the stream."""
     with connect(ctx.server().addr()) as sock:
         try:
             sock.sendall(request)
             if half_close:
                 sock.shutdown(1)
         except ConnectionError:
-            pass  # it has answered and closed before all was sent
+            pass  # the server has answered and closed before everything was sent
         return read_to_end(sock)
 
 
@@ -23,7 +23,7 @@ def status(answer):
 
 
 def answers(name, request, *statuses):
-    """A request that gets exactly one answer, with one of these statuses, and then the stream's end."""
+    """A request that is answered exactly once, with one of these statuses. Then the stream ends."""
     expects = f"{' or '.join(map(str, statuses))}, once"
 
     def run(ctx):

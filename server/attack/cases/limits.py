@@ -1,4 +1,4 @@
-"""More connections than there are places, from one address or many; and descriptors that run out."""
+"""More connections than the limits allow, from one address or many; and descriptors that run out."""
 
 import resource
 import time
@@ -9,7 +9,7 @@ from websocket import Ended, WebSocket
 
 
 def silent(server, count, listener="http"):
-    """Connections that say nothing; those of them that the server does not reset at once."""
+    """Opens connections that send nothing. Returns those that the server does not reset at once."""
     socks = []
     for _ in range(count):
         try:
@@ -102,7 +102,7 @@ def per_address(ctx):
             except (Ended, ConnectionError):
                 refused += 1
             except Failed as failure:
-                # Told by a status, which is better than by nothing.
+                # A status is better than nothing.
                 expect(" 429 " in str(failure) or " 503 " in str(failure), failure)
                 refused += 1
         for socket in sockets:

@@ -1,4 +1,4 @@
-"""A worker holds no more than its budget, whatever its peers do; and a failed allocation ends one of them."""
+"""A worker holds no more than its budget, whatever its peers do. A failed allocation ends one connection."""
 
 import resource
 import time
@@ -9,7 +9,7 @@ from registry import add_case, case
 from websocket import BINARY, NO_MASK, WebSocket, frame
 
 
-# Beside these a newcomer whose message is longer than its share may be told 1013: docs/limits.md.
+# Beside these, a newcomer whose message is longer than its share may be closed with 1013: docs/limits.md.
 NEWCOMERS_MAY_BE_REFUSED = (
     "200 clients with a message in fragments that never ends, --engine tungstenite-exponential",
     "1,000 clients with compression of their own, --deflate takeover",
@@ -17,7 +17,7 @@ NEWCOMERS_MAY_BE_REFUSED = (
 
 
 def bounded(name):
-    # On a machine that does other things nobody knows how long a newcomer has to wait.
+    # On a busy machine a newcomer may have to wait for any time.
     is_served = name not in NEWCOMERS_MAY_BE_REFUSED and SLACK == 1
 
     def run(ctx):

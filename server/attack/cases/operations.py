@@ -1,4 +1,4 @@
-"""What operators do to a server: options, files, signals, logs that nobody reads, two at once."""
+"""What operators do to a server: options, files, signals, logs that nobody reads, several servers on one port."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ F_SETPIPE_SZ = 1031
 
 
 def start(ctx, *options, seconds_max=8):
-    """Has the server end by itself; its status, and what it said to standard error."""
+    """Starts a server that must end by itself. Returns its exit status, standard error and standard output."""
     command = [str(ctx.setup.binary), "--runtime", ctx.runtime, *options]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -36,7 +36,7 @@ def start(ctx, *options, seconds_max=8):
 
 
 def refused(name, *options, names=None):
-    """Options that no server can mean: a sentence, and an exit with a status that is no crash's."""
+    """Absurd options: the server prints a sentence, and exits without a crash."""
 
     def run(ctx):
         status, errors, said = start(ctx, *options)
@@ -129,7 +129,7 @@ bad_file("a table where an option is meant", b"[http]\naddr = 1\n")
 
 
 def absurd_but_fine(name, *options):
-    """Options that are far from any use, and mean something all the same."""
+    """Unusual options that have a meaning."""
 
     def run(ctx):
         with ctx.fresh(*options) as server:
@@ -164,7 +164,7 @@ def hangup_without_tls(ctx):
 
 
 @contextmanager
-def files_of_its_own(ctx):
+def server_with_own_files(ctx):
     with tempfile.TemporaryDirectory(dir=ctx.setup.dir) as directory:
         cert, key = Path(directory, "cert.pem"), Path(directory, "key.pem")
         cert.write_bytes(ctx.setup.cert.read_bytes())
@@ -175,10 +175,10 @@ def files_of_its_own(ctx):
 
 
 def hangup(name, spoil):
-    """SIGHUP with files like these: the certificate stays, and later signals are heard."""
+    """SIGHUP with spoiled files: the certificate stays, and later signals are handled."""
 
     def run(ctx):
-        with files_of_its_own(ctx) as (server, cert, key):
+        with server_with_own_files(ctx) as (server, cert, key):
             spoil(cert, key)
             server.signal(signal.SIGHUP)
             time.sleep(0.5)
@@ -293,7 +293,7 @@ def servers_on_one_port(ctx):
         with socket.socket() as chosen:
             chosen.bind(("127.0.0.1", 0))
             port = chosen.getsockname()[1]
-        # Each stops before it becomes the server, so that all go on at once.
+        # Each shell stops before it becomes the server, so that all can continue at once.
         command = [
             "sh",
             "-c",
@@ -329,7 +329,7 @@ def servers_on_one_port(ctx):
 
 
 def how_many_listen(processes):
-    """Waits until each has said that it listens, or has ended."""
+    """Waits until each process listens or has ended. Returns how many listen."""
     listening = 0
     with selectors.DefaultSelector() as selector:
         for process in processes:

@@ -1,4 +1,4 @@
-"""The services over TCP without a protocol above it, spoken to in ways that they do not mean."""
+"""Echo, sink and source over TCP, with bytes that break their protocols."""
 
 import struct
 import time
@@ -9,7 +9,7 @@ from websocket import random_bytes
 
 
 def ends(name, service, sent, expects="an end of the stream", half_close=False):
-    """These bytes end the connection, without an answer."""
+    """Bytes that end the connection without an answer."""
 
     def run(ctx):
         with connect(ctx.server().addr(service)) as sock:

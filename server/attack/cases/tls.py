@@ -1,4 +1,4 @@
-"""Bytes that are no TLS, or break it: each is told by an alert, and none hangs."""
+"""Bytes that are no TLS, or break it: each is answered by an alert, and none hangs."""
 
 import shutil
 import ssl
@@ -22,7 +22,7 @@ def record(kind, payload, version=b"\3\1", length=None):
 
 
 def client(ctx, **how):
-    """A session of Python's, of which the bytes are taken and given by hand."""
+    """A TLS session of Python, and the two buffers that its bytes pass through."""
     context = ssl.create_default_context(cafile=str(ctx.setup.cert))
     for name, value in how.pop("context", {}).items():
         setattr(context, name, value)
@@ -33,7 +33,7 @@ def client(ctx, **how):
 
 
 def hello(ctx, **how):
-    """The ClientHello of a well-behaved client, a record."""
+    """The ClientHello of a well-behaved client, in a record."""
     session, _, outgoing = client(ctx, **how)
     try:
         session.do_handshake()
@@ -50,14 +50,14 @@ def records(said):
 
 
 def alerts(said):
-    """The descriptions of the alerts among these records; None for one that is sealed, which is known by
-    its length: two bytes, a type and a tag of 16."""
+    """The descriptions of the alerts among these records. None stands for an encrypted alert, which is
+    recognised by its length: two bytes, a type, and a tag of 16."""
     seen = [payload[1] for kind, payload in records(said) if kind == ALERT and len(payload) == 2]
     return seen + [None for kind, payload in records(said) if kind == APPLICATION and len(payload) == 19]
 
 
 def told(name, make, *descriptions, listener="echo-tls"):
-    """Bytes in place of a handshake: answered by an alert, then the end."""
+    """Bytes instead of a handshake. They are answered by an alert, and the stream ends."""
 
     def run(ctx):
         begun = time.monotonic()
@@ -212,7 +212,7 @@ def hellos_and_resets(ctx):
 
 
 class Session:
-    """A TLS connection of which each byte can be had, and others sent."""
+    """A TLS connection whose bytes can be read, and replaced."""
 
     def __init__(self, ctx, listener, version=None):
         context = {"minimum_version": version, "maximum_version": version} if version else {}
@@ -239,7 +239,7 @@ class Session:
         return self.outgoing.read()
 
     def end(self):
-        """How the server ends: the alert that it sends."""
+        """Reads until the server ends. Returns the alert that it sent."""
         try:
             while self.drive(self.tls.read, 65536):
                 pass
@@ -366,7 +366,7 @@ def cut_records(ctx):
 def renegotiation(ctx):
     expect(shutil.which("openssl"), "no openssl")
     host, port = server(ctx).addr("echo-tls")
-    # openssl asks for it when it reads an R at the start of a line.
+    # openssl renegotiates when it reads an R at the start of a line.
     asked = subprocess.Popen(
         ["openssl", "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-servername", "localhost"],
         stdin=subprocess.PIPE,
@@ -380,7 +380,7 @@ def renegotiation(ctx):
         try:
             said, _ = asked.communicate(timeout=4)
         except subprocess.TimeoutExpired:
-            # The warning no_renegotiation leaves the connection open: openssl waits for our word.
+            # The warning no_renegotiation leaves the connection open, and openssl waits.
             raise Failed("a hang")
     finally:
         asked.kill()

@@ -1,4 +1,4 @@
-"""Clients that say too little, too slowly, or nothing: each is told, or ended, in its time.
+"""Clients that send too little, too slowly, or nothing, or that read nothing: each is closed in time.
 
 These cases mostly wait, so they run beside each other, with servers of their own.
 """
@@ -10,7 +10,7 @@ from harness import MIB, OVER_TLS, PLAIN, connect, expect, read_to_end, seconds_
 from registry import add_case, case
 from websocket import BINARY, CONTINUATION, NO_MASK, Ended, WebSocket, frame, upgrade
 
-# The handshake's time by default is 10 s, the closing one's 5 s; and a busy machine adds to both.
+# A handshake may take 10 s by default, a closing handshake 5 s. A busy machine adds to both.
 HANDSHAKE_SECONDS_MAX = 10
 LATE_SECONDS_MAX = 4
 BRIEF = ("--idle-seconds-max", "1", "--message-seconds-max", "1")
@@ -21,7 +21,7 @@ def silent(listener):
         with ctx.fresh(*BRIEF, listeners=("http", listener) if listener != "http" else ("http",)) as server:
             with connect(server.addr(listener)) as sock:
                 seconds = seconds_to_end(sock, HANDSHAKE_SECONDS_MAX + LATE_SECONDS_MAX)
-            # What has a handshake may take its time for it. Idleness is noticed up to a quarter late.
+            # A handshake has a limit of its own. Idleness is noticed up to a quarter late.
             limit = 2 if listener in ("echo", "sink", "source") else HANDSHAKE_SECONDS_MAX
             expect(seconds < limit + LATE_SECONDS_MAX, f"an end after {seconds:.1f} s")
             server.check()
@@ -197,15 +197,15 @@ trickled("a frame of a byte now and then", "http", upgrade() + frame(BINARY, len
 
 
 def unread(name, service, opening, seconds_max=2):
-    """A client that has much to read, and reads nothing: its connection is reset, and nothing of it
-    stays in the kernel."""
+    """A client that has much to read, and reads nothing. Its connection is reset, and nothing of it stays in the
+    kernel."""
 
     def run(ctx):
         with ctx.fresh("--message-seconds-max", str(seconds_max), listeners=PLAIN) as server:
             with connect(server.addr(service), receive_bytes=65536) as sock:
                 port, mine = server.addr(service)[1], sock.getsockname()[1]
                 sock.sendall(opening)
-                # Over WebSocket the closing handshake has its 5 s as well.
+                # Over WebSocket the closing handshake takes up to 5 s more.
                 deadline = time.monotonic() + seconds_max + 5 + LATE_SECONDS_MAX
                 held = None
                 while time.monotonic() < deadline:
