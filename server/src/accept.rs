@@ -10,9 +10,9 @@ use std::time::Duration;
 use owned_io::{ByteStream, Runtime, StopSignal, TcpListener, beside, is_exhaustion};
 use tracing::{debug, warn};
 
+use crate::connection_limit::ConnectionLimit;
 use crate::connections::{ConnectionHandle, Connections};
-use crate::places::Places;
-use crate::repeated::Repeated;
+use crate::log_limit::LogLimit;
 
 /// How long the loop waits after an accept that failed, because descriptors or memory are used up for example.
 /// Short enough that clients are accepted within 200 ms once there are some again; long enough that the
@@ -20,26 +20,26 @@ use crate::repeated::Repeated;
 const BACK_OFF: Duration = Duration::from_millis(50);
 
 /// Accepts connections from `listener` until `stop` is given, and runs `serve` for each in a task of its own.
-/// While it runs, the connection has one of `places` and is registered in `connections`.
+/// While it runs, the connection holds a permit of `limit` and is registered in `connections`.
 ///
 /// A connection that fails, or whose task panics, ends alone. A connection over the limit of its address is
 /// reset at once. No error of accept(2) ends the loop. What clients can cause is logged at most once a second,
 /// with the number of lines that were left out.
 pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
     mut listener: R::TcpListener,
-    places: Places,
+    limit: ConnectionLimit,
     connections: Connections,
     stop: &StopSignal,
     serve: impl AsyncFn(R::TcpStream, ConnectionHandle) -> Result<(), E> + 'static,
 ) {
     let serve = Rc::new(serve);
-    let (mut failing, mut turning_away) = (Repeated::default(), Repeated::default());
+    let (mut failure_log, mut refusal_log) = (LogLimit::default(), LogLimit::default());
     let mut is_failing = false;
     // Checked before each accept: while clients wait, `beside` finds both futures ready.
     while !stop.is_stopped() {
         // An accept that is dropped has accepted nobody.
-        let next = pin!(places.take_for(listener.accept()));
-        let Some((mut place, accepted)) = beside(next, stop.stopped()).await.pinned else {
+        let next = pin!(limit.acquire(listener.accept()));
+        let Some((mut permit, accepted)) = beside(next, stop.stopped()).await.pinned else {
             return;
         };
         match accepted {
@@ -47,9 +47,9 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
                 if std::mem::take(&mut is_failing) {
                     warn!("accepting again");
                 }
-                if !places.give_to(&mut place, peer.ip()) {
+                if !limit.assign(&mut permit, peer.ip()) {
                     stream.shutdown_handle().abort();
-                    if let Some(unsaid) = turning_away.say(R::now()) {
+                    if let Some(unsaid) = refusal_log.admit(R::now()) {
                         warn!(addr = %peer.ip(), unsaid, "over connections-per-address-max: turned away");
                     }
                     continue;
@@ -58,7 +58,7 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
                 let serve = Rc::clone(&serve);
                 // `serve` is called in the task: a future that is moved into a task takes its space twice.
                 drop(R::spawn(async move {
-                    let _place = place; // until the connection has ended, or its task has panicked
+                    let _permit = permit; // until the connection has ended, or its task has panicked
                     if let Err(error) = serve(stream, connection).await {
                         log_end(peer, &*error.into());
                     }
@@ -68,7 +68,7 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 // One client may get in between two failures, again and again.
-                if let Some(unsaid) = failing.say(R::now()) {
+                if let Some(unsaid) = failure_log.admit(R::now()) {
                     let is_exhausted = is_exhaustion(&error);
                     warn!(%error, is_exhausted, unsaid, "cannot accept: clients wait until this is over");
                     is_failing = true;

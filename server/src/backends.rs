@@ -1,4 +1,4 @@
-//! The runtimes that are compiled in. The only place of the server that names any.
+//! The runtimes that are compiled in. Only this file of the server names any.
 
 use std::io;
 
@@ -25,14 +25,14 @@ pub(crate) struct Backend {
     pub(crate) run: fn(&Config, DrainSignal, Listening) -> io::Result<Outcome>,
 }
 
-/// Told of each listener once it accepts.
+/// Called for each listener once all workers listen on it.
 pub(crate) type Listening = fn(&Listener);
 
 const fn backend<R: Runtime>() -> Backend {
     Backend { name: R::NAME, run: server::run::<R> }
 }
 
-/// Those compiled in.
+/// The runtimes that are compiled in.
 pub(crate) const BACKENDS: &[Backend] = &[
     #[cfg(feature = "tokio")]
     backend::<owned_io_tokio::Tokio>(),
@@ -46,13 +46,13 @@ pub(crate) const BACKENDS: &[Backend] = &[
     backend::<owned_io_glommio::Glommio>(),
 ];
 
-/// The names of the runtimes there could be.
+/// The names of all runtimes that can be compiled in.
 const ALL: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
 
-/// The runtime of this name; without one, the only one there is.
+/// The runtime of this name. Without a name, the only runtime that is compiled in.
 ///
 /// # Errors
-/// A sentence that says which there are.
+/// A sentence that lists the runtimes to choose from.
 pub(crate) fn choose(name: Option<&str>) -> Result<&'static Backend, String> {
     let names: Vec<_> = BACKENDS.iter().map(|backend| backend.name).collect();
     let names = names.join(", ");

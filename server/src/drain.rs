@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use owned_io::{Runtime, StopSignal, beside};
 
+use crate::connection_limit::ConnectionLimit;
 use crate::connections::Connections;
-use crate::places::Places;
 
 /// Asks the server to end, in two steps, from any thread. Clones are the same signal.
 ///
@@ -38,11 +38,11 @@ impl From<StopSignal> for DrainSignal {
 /// how many were reset.
 pub(crate) async fn drain<R: Runtime>(
     connections: &Connections,
-    places: &Places,
+    limit: &ConnectionLimit,
     time: Duration,
 ) -> usize {
     connections.close_all();
-    match beside(pin!(places.all_free()), R::sleep(time)).await.pinned {
+    match beside(pin!(limit.all_released()), R::sleep(time)).await.pinned {
         Some(()) => 0,
         None => connections.reset_all(),
     }

@@ -1,53 +1,69 @@
-//! The services of the server, generic over the runtime: this library names none. The binary does,
+//! The services of the server, generic over the runtime. This library names no runtime; the binary does,
 //! behind its cargo features.
 //!
-//! | service | what a connection does |
+//! | service | what a client does |
 //! |---|---|
-//! | [`echo`](service::echo) | gets back what it sends, as it arrives |
+//! | [`echo`](service::echo) | sends bytes, and gets them back as they arrive |
 //! | [`sink`](service::sink) | sends messages, each answered by its length |
-//! | [`source`](service::source) | asks for messages, and is sent them |
-//! | [`http`](service::http) | asks how the server is, or for one of the three over WebSocket |
-//! | [`admin`](service::admin) | asks how the server is, whatever it has to do |
+//! | [`source`](service::source) | asks for messages, and receives them |
+//! | [`http`](service::http) | asks for the server's health, or for one of the three over WebSocket |
+//! | [`admin`](service::admin) | asks for the server's health, however busy the server is |
 //!
-//! Each of them over TLS too, with feature `tls`, but the last.
+//! With feature `tls`, each of them but the last is available over TLS too. On TCP a message is its length
+//! (`u32`, little-endian) and then that many bytes.
 //!
-//! # How it ends
+//! # Where things are
 //!
-//! 1. It is [given notice](drain::DrainSignal::notice): `/health` says 503, and all else goes on for
-//!    `--drain-notice-seconds`, so that load balancers send new clients elsewhere.
-//! 2. It [ends](drain::DrainSignal::stop): nobody is accepted any more. Who has asked for nothing is closed
-//!    at once, a WebSocket is closed as going away, others are answered and closed. Admins are answered
-//!    to the end.
-//! 3. What has not ended after `--drain-seconds` is reset, counted and logged, and the exit code is 3.
+//! | module | subject |
+//! |---|---|
+//! | [`config`] | what the server is told: flags, a TOML file, limits, listeners |
+//! | [`server`], `worker` | what runs: all workers together, and each of them |
+//! | [`accept`] | the accept loop of a listener |
+//! | [`connection_limit`] | how many connections are served at once, in total and for each address |
+//! | [`connections`] | the registry of open connections, and how each is closed |
+//! | [`context`] | what a service is given for a connection |
+//! | [`watch`] | ends connections that are idle, or whose peers take nothing |
+//! | [`drain`] | ends the server without cutting connections off |
+//! | [`memory`] | how a worker's memory is divided |
+//! | [`tls`] | certificates, and the handshake |
+//! | [`log_limit`] | keeps repeated lines of log rare |
+//! | [`service`] | the services |
 //!
-//! # Who may hold what
+//! # How the server ends
 //!
-//! - The workers share [`places`]: `--connections-max` times `--workers`. A client waits in the
-//!   kernel's queue only while all of them are taken; [admins](service::admin) have their own.
-//! - An address has [at most](per_address) `--connections-per-address-max` of them, over all workers. By
-//!   default any number: behind a proxy all clients have its address.
-//! - A connection over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed; one whose peer
-//!   takes nothing for `--message-seconds-max` is reset, and leaves nothing in the kernel. A peer that has
-//!   vanished is noticed after two minutes ([`Keepalive`](owned_io::Keepalive)).
-//! - A request has ten seconds to come, and who has begun one is told that it is late (408).
-//! - A WebSocket is opened by pages of any [origin](origins), unless `--origins` lists some.
-//! - Logs wait for nobody: what is not taken is dropped, and counted. What clients can cause is logged
-//!   [once a second](repeated).
+//! 1. [Notice](drain::DrainSignal::notice): `/health` answers 503 for `--drain-notice-seconds`, so that load
+//!    balancers send new clients elsewhere. Everything else goes on.
+//! 2. [Stop](drain::DrainSignal::stop): the listeners close. A connection that has asked for nothing is closed
+//!    at once, a WebSocket is closed as going away, and other connections are answered and closed. Admins are
+//!    answered until all connections have ended.
+//! 3. Connections that have not ended after `--drain-seconds` are reset, counted and logged. The exit code is
+//!    then 3.
 //!
-//! On TCP a message is its length (`u32`, little-endian) and then that many bytes.
+//! # Limits
+//!
+//! - The workers share the [permits](connection_limit) for connections: `--connections-max` times `--workers`.
+//!   A client waits in the kernel's queue only while no worker has a free permit. [Admins](service::admin) have
+//!   permits of their own.
+//! - An address has at most `--connections-per-address-max` connections, over all workers, and
+//!   [by default](connection_limit::AddressLimit) any number: behind a proxy all clients have its address.
+//! - A connection over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed. One whose peer takes
+//!   nothing for `--message-seconds-max` is reset, and leaves nothing in the kernel. A peer that has vanished is
+//!   noticed after two minutes ([`Keepalive`](owned_io::Keepalive)).
+//! - A request must arrive within ten seconds. A client that has begun one and is late is answered 408.
+//! - Pages of any [origin](config::AllowedOrigins) may open WebSockets, unless `--origins` lists some.
+//! - Writing logs blocks nothing: lines that nobody reads are dropped, and counted. Lines that clients can cause
+//!   are logged [once a second](log_limit).
 
 #![forbid(unsafe_code)]
 
 pub mod accept;
 pub mod config;
+pub mod connection_limit;
 pub mod connections;
 pub mod context;
 pub mod drain;
+pub mod log_limit;
 pub mod memory;
-pub mod origins;
-pub mod per_address;
-pub mod places;
-pub mod repeated;
 pub mod server;
 pub mod service;
 pub mod tls;

@@ -1,4 +1,4 @@
-//! Logs: to stderr, by a thread of their own, so that nobody waits for whoever reads them.
+//! Logs: written to stderr by a thread of its own, so that no worker waits for the reader of stderr.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc;
@@ -9,21 +9,20 @@ use std::time::Duration;
 use owned_io_server::config::{Level, Log};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 
-/// Lines that may wait to be written, of some hundred bytes each: what comes when these are not taken is
-/// dropped, and counted.
+/// How many lines may be queued, of some hundred bytes each. Lines beyond that are dropped, and counted.
 const LINES_MAX: usize = 4096;
 
-/// How long the last lines may take, and the last words: whoever waits for the end need not wait for who
-/// reads stderr.
-const LAST_WORDS_TAKE_MAX: Duration = Duration::from_secs(1);
+/// How long the last lines may take to be written. The process then ends even if nobody reads stderr.
+const LAST_LINES_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Logs that are written; when it is dropped, those that wait have a last chance.
+/// Logging that was started. Dropping it waits for queued lines to be written, but not for long.
 pub(crate) struct Logs(Option<WorkerGuard>);
 
-/// Writes logs from now on.
+/// Starts to write logs.
 pub(crate) fn start(log: Log, level: Level) -> Logs {
     let dropped = Arc::new(OnceLock::new());
-    let stderr = Counting { inner: io::stderr(), log, dropped: Arc::clone(&dropped), said: 0 };
+    let stderr =
+        CountingWriter { inner: io::stderr(), log, dropped: Arc::clone(&dropped), reported: 0 };
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX);
     let (queue, guard) = queue.thread_name("logs").finish(stderr);
     let _ = dropped.set(queue.error_counter());
@@ -31,7 +30,7 @@ pub(crate) fn start(log: Log, level: Level) -> Logs {
         .with_writer(queue)
         .with_ansi(io::stderr().is_terminal())
         .with_max_level(level_of(level))
-        .log_internal_errors(false) // to stderr as well, by a macro that panics when that fails
+        .log_internal_errors(false) // would use `eprintln!`, which panics if stderr fails
         .with_target(false);
     match log {
         Log::Text => logs.init(),
@@ -42,30 +41,30 @@ pub(crate) fn start(log: Log, level: Level) -> Logs {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        // When even the end cannot be queued, the guard says so on stdout, which nobody may read either.
+        // If the queue is full, the guard prints that to stdout, which may block as well.
         let guard = self.0.take();
-        in_time(move || drop(guard));
+        run_in_time(move || drop(guard));
     }
 }
 
-/// Says why the server ends, or does not begin.
+/// Writes to stderr why the server ends, or does not start.
 pub(crate) fn last_words(why: &str) {
     let line = format!("owned-io-server: {why}\n");
-    in_time(move || {
-        // Whoever started the server may not read it; `eprintln!` would panic of that.
+    run_in_time(move || {
+        // `eprintln!` would panic if nobody reads stderr.
         let _ = io::stderr().write_all(line.as_bytes());
     });
 }
 
-/// Does what may never end, and waits for it, but not for long.
-fn in_time(f: impl FnOnce() + Send + 'static) {
+/// Runs `f`, which may block for ever, on a thread, and waits for it for [`LAST_LINES_TIME_MAX`] at most.
+fn run_in_time(f: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let doing = thread::Builder::new().spawn(move || {
         f();
         let _ = done.send(());
     });
     if doing.is_ok() {
-        let _ = is_done.recv_timeout(LAST_WORDS_TAKE_MAX);
+        let _ = is_done.recv_timeout(LAST_LINES_TIME_MAX);
     }
 }
 
@@ -79,22 +78,23 @@ const fn level_of(level: Level) -> tracing::Level {
     }
 }
 
-/// Says behind a line how many before it were dropped.
-struct Counting<W> {
+/// Writes lines. Behind a line it reports how many lines before it were dropped.
+struct CountingWriter<W> {
     inner: W,
     log: Log,
     dropped: Arc<OnceLock<ErrorCounter>>,
-    said: usize,
+    /// How many of the dropped lines were reported.
+    reported: usize,
 }
 
-impl<W: Write> Write for Counting<W> {
-    /// Called with a line each time.
+impl<W: Write> Write for CountingWriter<W> {
+    /// `line` is a whole line: the queue passes one at a time.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.inner.write_all(line)?;
         let dropped = self.dropped.get().map_or(0, ErrorCounter::dropped_lines);
-        if dropped > self.said {
-            let lines = dropped - self.said;
-            self.said = dropped;
+        if dropped > self.reported {
+            let lines = dropped - self.reported;
+            self.reported = dropped;
             match self.log {
                 Log::Text => {
                     writeln!(self.inner, "WARN lines of the log were dropped lines={lines}")

@@ -1,7 +1,7 @@
 //! The server's program: options, logs, signals, and the one line that picks the runtime.
 //!
-//! Its exit code is 0 when it has ended as it was asked to, 1 when something was wrong, and
-//! [`CUT_OFF`] when connections had to be cut off for it.
+//! The exit code is 0 if the server ended as it was asked to, 1 if something was wrong, and [`CUT_OFF`] if
+//! connections had to be cut off.
 
 mod backends;
 mod logs;
@@ -16,16 +16,16 @@ use owned_io_server::drain::DrainSignal;
 use owned_io_server::server::Outcome;
 use tracing::{info, warn};
 
-/// Descriptors besides connections: listeners, rings, standard streams, a few for each worker.
+/// Descriptors that are no connections: listeners, rings, standard streams, a few for each worker.
 const DESCRIPTORS_SPARE: usize = 256;
 
-/// The exit code when all was drained but connections that had not ended in time.
+/// The exit code if the drain had to cut off connections that had not ended in time.
 const CUT_OFF: u8 = 3;
 
 fn main() -> ExitCode {
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
-        // Help, or the version: what was asked for.
+        // The user asked for the help or the version.
         Err(usage) if !usage.use_stderr() => {
             let _ = usage.print();
             return ExitCode::SUCCESS;
@@ -44,7 +44,7 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The first line of what clap says, which names the culprit; the rest is in the help.
+/// The first line of clap's message, which names the culprit. The rest is in the help.
 fn in_one_sentence(usage: &clap::Error) -> String {
     let said = usage.to_string();
     let first = said.lines().next().unwrap_or_default();
@@ -53,10 +53,10 @@ fn in_one_sentence(usage: &clap::Error) -> String {
 
 fn run(config: &Config) -> Result<Outcome, String> {
     let backend = backends::choose(config.runtime.as_deref())?;
-    // Before there are threads: afterwards each of them would wait for it.
+    // Before threads are started: afterwards each of them would have to wait for this.
     owned_io_os::reserve_descriptors(config.connections_max().saturating_add(DESCRIPTORS_SPARE))
         .map_err(|error| format!("cannot make room for descriptors: {error}"))?;
-    let _logs = logs::start(config.log, config.log_level); // until the last words
+    let _logs = logs::start(config.log, config.log_level); // dropped last, so that all lines are written
     let drain = DrainSignal::default();
     signals::handle(drain.clone(), config.drain_notice, config.tls.clone())
         .map_err(|error| format!("cannot handle signals: {error}"))?;
@@ -70,6 +70,6 @@ fn run(config: &Config) -> Result<Outcome, String> {
 }
 
 fn say_listening(listener: &Listener) {
-    // Whoever started the server may not read it.
+    // An error means that nobody reads standard output.
     let _ = writeln!(io::stdout(), "listening {listener}");
 }

@@ -10,9 +10,8 @@ use std::time::Duration;
 use owned_io::{BoundAddr, ListenOptions, Runtime, WorkersConfig};
 
 use crate::config::{Config, Limits, Listener, Ring};
+use crate::connection_limit::{AddressLimit, SharedConnectionLimit};
 use crate::drain::DrainSignal;
-use crate::per_address::PerAddress;
-use crate::places::SharedPlaces;
 use crate::worker;
 
 /// How a server ended that was asked to end.
@@ -41,10 +40,10 @@ pub fn run<R: Runtime>(
     workers.drain = config.drain + DRAIN_MARGIN;
     workers.stop = drain.stop.clone();
     let addresses = config.connections_per_address_max.map(NonZeroUsize::get);
-    let addresses = addresses.map_or_else(PerAddress::default, PerAddress::at_most);
+    let addresses = addresses.map_or_else(AddressLimit::default, AddressLimit::new);
     let server = Arc::new(Server {
         listeners: bind::<R>(config)?,
-        places: SharedPlaces::new(config.connections_max(), addresses),
+        limit: SharedConnectionLimit::new(config.connections_max(), addresses),
         config: config.clone(),
         drain,
         workers_starting: config.workers.get().into(),
@@ -67,7 +66,7 @@ const DRAIN_MARGIN: Duration = Duration::from_secs(1);
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) listeners: Vec<(Listener, BoundAddr)>,
-    pub(crate) places: SharedPlaces,
+    pub(crate) limit: SharedConnectionLimit,
     pub(crate) drain: DrainSignal,
     /// As in [`Outcome`].
     pub(crate) cut_off: AtomicUsize,

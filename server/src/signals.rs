@@ -1,4 +1,4 @@
-//! What the program does at signals, none of which waits for anything.
+//! What the program does at signals. Handling a signal never blocks, so later signals are always handled.
 
 use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
-/// The first SIGTERM or SIGINT gives notice, and drains when that is over; the second ends at once. SIGHUP
-/// has the certificates read anew, where there are any.
+/// Handles signals on a thread of its own. The first SIGTERM or SIGINT gives notice, and starts the drain after
+/// `notice`; the second ends the process at once. SIGHUP reads the certificates again, if there are any.
 pub(crate) fn handle(drain: DrainSignal, notice: Duration, tls: Option<Tls>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let certificates = tls.map(reloader).transpose()?;
@@ -19,7 +19,7 @@ pub(crate) fn handle(drain: DrainSignal, notice: Duration, tls: Option<Tls>) -> 
         for signal in signals.forever() {
             match (signal, &certificates) {
                 (SIGHUP, Some(certificates)) => {
-                    // One that waits will read what is there by then.
+                    // If a request is queued already, it will read the files as they are by then.
                     if certificates.try_send(()).is_err() {
                         warn!("certificates are being read already");
                     }
@@ -49,12 +49,12 @@ fn begin_drain(drain: &DrainSignal, notice: Duration) {
     }
 }
 
-/// Reads the certificates anew whenever it is sent something, on a thread of its own: a file may be one
-/// that has to be waited for, on a disk that is gone, say.
+/// Starts a thread that reads the certificates again for each message it is sent. It has a thread of its own,
+/// because a read may block for ever: the file may be a FIFO, or on a disk that is gone.
 fn reloader(tls: Tls) -> io::Result<SyncSender<()>> {
-    let (sender, asked) = mpsc::sync_channel(1);
+    let (sender, requests) = mpsc::sync_channel(1);
     thread::Builder::new().name("certificates".to_owned()).spawn(move || {
-        for () in asked {
+        for () in requests {
             match tls.reload() {
                 Ok(()) => info!("certificates are read anew"),
                 Err(why) => warn!(why, "certificates stay as they are"),

@@ -1,4 +1,4 @@
-//! TLS, with feature `tls`: who the server is, and how a connection begins.
+//! TLS, with feature `tls`: the server's certificates, and the handshake of a connection.
 
 #[cfg(not(feature = "tls"))]
 pub use absent::{Tls, WorkerTls};
@@ -18,7 +18,7 @@ mod present {
     use crate::config::Service;
     use crate::connections::{CloseMethod, ConnectionHandle};
 
-    /// Who the server is; shared by all workers, and with it the sessions that can be resumed.
+    /// The server's certificates and key. All workers share them, and the sessions that can be resumed.
     #[derive(Clone, Debug)]
     pub struct Tls {
         identity: Arc<Identity>,
@@ -26,16 +26,16 @@ mod present {
         other: Acceptor,
     }
 
-    /// What a client is told who speaks HTTP where HTTPS is served: `curl http://` shows it.
+    /// The answer to a client that speaks HTTP to an HTTPS listener. `curl http://` shows it.
     const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
         Content-Type: text/plain\r\nContent-Length: 35\r\nConnection: close\r\n\r\n\
         this port speaks TLS: use https://\n";
 
     impl Tls {
-        /// Reads a chain of certificates and the key of the first.
+        /// Reads a chain of certificates, and the key of the first certificate.
         ///
         /// # Errors
-        /// A sentence that names the file and what is wrong.
+        /// A sentence that names the file and the cause.
         pub fn load(chain: PathBuf, key: PathBuf) -> Result<Self, String> {
             let identity = Identity::load(chain, key, SystemTime::now());
             let identity = identity.map_err(|error| error.to_string())?;
@@ -45,10 +45,10 @@ mod present {
             Ok(Self { identity, https, other })
         }
 
-        /// Reads the files anew, for the connections that begin from now on.
+        /// Reads the files again. Connections that begin from now on use them.
         ///
         /// # Errors
-        /// As for [`load`](Self::load): then nothing has changed.
+        /// As for [`load`](Self::load). Nothing has changed then.
         pub fn reload(&self) -> Result<(), String> {
             self.identity.reload(SystemTime::now()).map_err(|error| error.to_string())
         }
@@ -68,10 +68,11 @@ mod present {
             Self { tls, buffers: Buffers::new(pool, budget) }
         }
 
-        /// Does the handshake of a connection to `service`, which then ends as TLS does.
+        /// Performs the handshake of a connection to `service`. From then on the connection is closed as TLS
+        /// asks for, with a close_notify.
         ///
         /// # Errors
-        /// The handshake's.
+        /// The error of the handshake.
         pub async fn accept<R: Runtime, S: ByteStream>(
             &self,
             stream: S,
@@ -80,7 +81,7 @@ mod present {
         ) -> io::Result<TlsStream<S>> {
             let Some(tls) = &self.tls else { return Err(io::ErrorKind::Unsupported.into()) };
             let acceptor = if service == Service::Http { &tls.https } else { &tls.other };
-            // Boxed, because it is needed once and large.
+            // Boxed because it is large, and needed only once.
             let buffers = self.buffers.in_account(connection.account());
             let stream = Box::pin(acceptor.accept::<R, S>(stream, &buffers)).await?;
             connection.set_close_method(CloseMethod::ShutdownRead(stream.shutdown_handle()));
@@ -99,13 +100,13 @@ mod absent {
     use crate::config::Service;
     use crate::connections::ConnectionHandle;
 
-    /// There is none.
+    /// TLS is not compiled in, so there is no value of this.
     #[derive(Clone, Debug)]
     pub enum Tls {}
 
     impl Tls {
         /// # Errors
-        /// Always: a sentence that says what to build with.
+        /// Always. The sentence says what to build with.
         pub fn load(_chain: PathBuf, _key: PathBuf) -> Result<Self, String> {
             Err("TLS is not compiled in: build with --features tls".to_owned())
         }
@@ -119,17 +120,17 @@ mod absent {
         }
     }
 
-    /// There is none.
+    /// TLS is not compiled in: no listener is over TLS.
     #[derive(Clone, Debug)]
     pub struct WorkerTls;
 
     impl WorkerTls {
-        /// None.
+        /// Nothing.
         pub fn new(_tls: Option<Tls>, _pool: Pool, _budget: MemoryBudget) -> Self {
             Self
         }
 
-        /// Never called: no service is over TLS.
+        /// Never called: no listener is over TLS.
         ///
         /// # Errors
         /// Always.

@@ -1,7 +1,7 @@
-//! Connections on which nothing moves are ended.
+//! [`watch`]: ends connections that are idle, or whose peers take nothing.
 //!
-//! A timer for each wait would cost each message as much as its bytes do. Here a connection notes that
-//! something has moved, which costs a store, and [`watch`] looks at all of them now and then.
+//! A timer for each wait would cost as much as the bytes of a message. Instead a connection records its progress,
+//! which costs a store, and the watch checks all connections now and then.
 
 use std::cell::Cell;
 use std::io;
@@ -12,39 +12,40 @@ use owned_io::{Runtime, ShutdownHandle};
 use crate::config::Limits;
 use crate::connections::{CloseMethod, Connections};
 
-/// How often within a limit everybody is looked at: a connection ends by a quarter of the limit too late.
+/// How often each connection is checked within its limit. So it ends up to a quarter of the limit late.
 const LOOKS: u32 = 4;
 
-/// How many are looked at before others have their turn: some ten microseconds.
+/// How many connections are checked before other tasks run: some ten microseconds of work.
 const LOOKED_AT_MAX: usize = 512;
 
-/// What a connection does, for [`watch`].
+/// The progress of a connection, for the [`watch`].
 #[derive(Debug, Default)]
 pub struct Activity {
     is_writing: Cell<bool>,
     has_moved: Cell<bool>,
-    /// Looks in a row that saw nothing move.
+    /// Checks in a row that found no progress.
     quiet: Cell<u32>,
     was_ended: Cell<bool>,
 }
 
 impl Activity {
-    /// Bytes have come, and the answer is written: its peer has a [time](Limits::message_time_max) to take
-    /// some of it.
+    /// Records that an answer is about to be written. The peer must take some of it within
+    /// [`message_time_max`](Limits::message_time_max).
     #[inline]
     pub fn write(&self) {
         self.is_writing.set(true);
         self.has_moved.set(true);
     }
 
-    /// It was taken, and the peer has a [time](Limits::idle_time_max) to send something.
+    /// Records that the service reads again. The peer must send something within
+    /// [`idle_time_max`](Limits::idle_time_max).
     #[inline]
     pub fn read(&self) {
         self.is_writing.set(false);
         self.has_moved.set(true);
     }
 
-    /// How the connection ended: [`TimedOut`](io::ErrorKind::TimedOut) where it was [`watch`] that ended it.
+    /// The outcome of the connection: [`TimedOut`](io::ErrorKind::TimedOut) if the [`watch`] ended it.
     pub(crate) fn outcome<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
         if self.was_ended.get() { Err(io::ErrorKind::TimedOut.into()) } else { outcome }
     }
@@ -62,9 +63,9 @@ impl Activity {
         }
         let was_asked = self.was_ended.replace(true);
         match looks_at {
-            // The service says the end, which a peer may not take either.
+            // The service ends the stream in order. If the peer does not take that, the next time is a reset.
             LookAt::Idle if !was_asked => close_method.close(),
-            // What the peer has not taken would stay in the kernel.
+            // Otherwise what the peer has not taken would stay in the kernel.
             _ => handle.abort(),
         }
     }
@@ -76,8 +77,8 @@ enum LookAt {
     Writing,
 }
 
-/// Asks the watched of `connections` to end that were idle for too long, and resets those that do not, or
-/// whose peers take nothing. For ever.
+/// Closes the watched `connections` that are idle for too long, and resets those that do not end then, and those
+/// whose peers take nothing. Never ends.
 pub async fn watch<R: Runtime>(connections: Connections, limits: Limits) {
     let writing = watch_one::<R>(&connections, limits.message_time_max, LookAt::Writing);
     let Some(idle) = limits.idle_time_max else { return writing.await };
@@ -89,7 +90,7 @@ async fn watch_one<R: Runtime>(connections: &Connections, limit: Duration, looks
     loop {
         R::sleep(limit / LOOKS).await;
         let mut after = None;
-        // As often as there are connections for.
+        // Each iteration checks some of the connections; the last one ends the list.
         loop {
             after = connections.look(after, LOOKED_AT_MAX, |activity, close_method, handle| {
                 activity.look(close_method, handle, looks_at);

@@ -11,10 +11,10 @@ use tracing::{info, warn};
 
 use crate::accept::accept_loop;
 use crate::config::Service;
+use crate::connection_limit::ConnectionLimit;
 use crate::connections::{ConnectionHandle, Connections};
 use crate::context::{Context, Resources};
 use crate::drain::drain;
-use crate::places::Places;
 use crate::server::Server;
 use crate::service::{admin, echo, http, sink, source};
 use crate::watch::watch;
@@ -51,7 +51,7 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
     }
     info!(worker = worker.id, "draining");
     let deadline = R::now() + config.drain;
-    let cut_off = drain::<R>(&clients.connections, &clients.places, config.drain).await;
+    let cut_off = drain::<R>(&clients.connections, &clients.limit, config.drain).await;
     if cut_off > 0 {
         server.cut_off.fetch_add(cut_off, Ordering::AcqRel);
         warn!(worker = worker.id, cut_off, "reset what had not ended in time");
@@ -59,7 +59,7 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
     if !accepting_admins.is_empty() {
         // The kernel sends some admins to this worker, even if only another worker still drains.
         let left = deadline.saturating_duration_since(R::now());
-        let _ = beside(pin!(server.places.all_free()), R::sleep(left)).await;
+        let _ = beside(pin!(server.limit.all_released()), R::sleep(left)).await;
     }
     admins.stop.stop();
     for task in accepting_admins {
@@ -71,7 +71,7 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
 /// What an accept loop works with. Cloning gives another handle to the same.
 #[derive(Clone)]
 struct Acceptor {
-    places: Places,
+    limit: ConnectionLimit,
     connections: Connections,
     resources: Rc<Resources>,
     stop: StopSignal,
@@ -83,15 +83,15 @@ impl Acceptor {
         let (tls, sockets) = (config.tls.clone(), config.sockets.clone());
         let resources = Resources::new(config.memory, tls, sockets, config.limits);
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
-        let places = server.places.of_worker();
-        Self { places, connections, resources: Rc::new(resources), stop }
+        let limit = server.limit.for_worker();
+        Self { limit, connections, resources: Rc::new(resources), stop }
     }
 
-    /// With places and buffers of their own, and a stop signal that is given after the drain.
+    /// With a limit and buffers of their own, and a stop signal that is given after the drain.
     fn for_admins(server: &Server, clients: &Resources) -> Self {
         let websocket_buffers = admin::buffers();
         Self {
-            places: Places::new(admin::PLACES),
+            limit: ConnectionLimit::new(admin::CONNECTIONS_MAX),
             connections: Connections::new(server.drain.clone(), MemoryBudget::new(0)),
             resources: Rc::new(Resources { websocket_buffers, ..clients.clone() }),
             stop: StopSignal::new(),
@@ -121,13 +121,13 @@ impl Acceptor {
         open: impl AsyncFn(R::TcpStream, &Context) -> io::Result<S> + 'static,
         serve: impl AsyncFn(S, &Context) -> Result<(), E> + 'static,
     ) {
-        let Self { places, connections, resources, stop } = self;
+        let Self { limit, connections, resources, stop } = self;
         let serve = async move |stream, connection: ConnectionHandle| {
             let ctx = Context { connection, worker: Rc::clone(&resources) };
             let stream = open(stream, &ctx).await?;
             serve(stream, &ctx).await.map_err(Into::into)
         };
-        accept_loop::<R, Box<dyn Error>>(tcp, places, connections, &stop, serve).await;
+        accept_loop::<R, Box<dyn Error>>(tcp, limit, connections, &stop, serve).await;
     }
 }
 

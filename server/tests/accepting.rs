@@ -1,5 +1,4 @@
-//! The accept loop in the simulation: its places, its end, and what becomes of the others when one
-//! panics.
+//! The accept loop in the simulation: its connection limit, its end, and a loop that panics.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -15,9 +14,9 @@ use owned_io::{
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::Flags;
+use owned_io_server::connection_limit::ConnectionLimit;
 use owned_io_server::connections::Connections;
 use owned_io_server::drain::DrainSignal;
-use owned_io_server::places::Places;
 use owned_io_server::server;
 use owned_io_sim::{Config, Sim, SimListener, SimStream};
 
@@ -38,16 +37,16 @@ async fn connect(bound: &BoundAddr) -> io::Result<SimStream> {
     Sim::connect(ConnectOptions::new(bound.local_addr())).await
 }
 
-/// A listener that nobody connects to takes no place from the others, and together they serve no
-/// more than there are places.
+/// A listener without clients withholds no permit from the others, and together the listeners serve no more than
+/// the limit.
 #[test]
-fn listeners_share_the_places() {
+fn listeners_share_the_limit() {
     simulate(async || {
-        let places = Places::new(1);
+        let limit = ConnectionLimit::new(1);
         let bound = [bind(7)?, bind(8)?];
         let served = Rc::new(Cell::new(0));
         for bound in &bound {
-            let (listener, places) = (Sim::listen(bound)?, places.clone());
+            let (listener, limit) = (Sim::listen(bound)?, limit.clone());
             let served = Rc::clone(&served);
             drop(Sim::spawn(async move {
                 let serve = move |mut stream: SimStream, _| {
@@ -63,10 +62,10 @@ fn listeners_share_the_places() {
                 };
                 let connections = Connections::new(DrainSignal::default(), MemoryBudget::new(0));
                 let stop = StopSignal::new();
-                accept_loop::<Sim, _>(listener, places, connections, &stop, serve).await;
+                accept_loop::<Sim, _>(listener, limit, connections, &stop, serve).await;
             }));
         }
-        // All wait for the one place, half of them at each listener.
+        // All wait for the one permit, half of them at each listener.
         let mut clients = Vec::new();
         for client in 0..6 {
             clients.push(connect(&bound[client % 2]).await?);
@@ -85,9 +84,9 @@ fn listeners_share_the_places() {
     });
 }
 
-/// However many clients there are to accept.
+/// Even if clients wait to be accepted.
 #[test]
-fn it_ends_at_the_stop_signal() {
+fn the_accept_loop_ends_at_the_stop_signal() {
     simulate(async || {
         let bound = bind(7)?;
         let listener = Sim::listen(&bound)?;
@@ -95,20 +94,20 @@ fn it_ends_at_the_stop_signal() {
         for _ in 0..100 {
             clients.push(connect(&bound).await?);
         }
-        let (stop, places) = (StopSignal::new(), Places::new(1000));
+        let (stop, limit) = (StopSignal::new(), ConnectionLimit::new(1000));
         stop.stop();
         let connections = Connections::new(DrainSignal::default(), MemoryBudget::new(0));
         let serve = |_stream, _| pending::<io::Result<()>>();
-        accept_loop::<Sim, _>(listener, places.clone(), connections, &stop, serve).await;
-        assert_eq!(places.taken(), 0);
+        accept_loop::<Sim, _>(listener, limit.clone(), connections, &stop, serve).await;
+        assert_eq!(limit.in_use(), 0);
         Ok(())
     });
 }
 
-/// The simulator, except that accepting at [`BROKEN`] panics.
+/// The simulator, except that an accept at port [`BROKEN`] panics.
 struct Broken;
 
-/// A port.
+/// The port of the listener that panics.
 const BROKEN: u16 = 8;
 
 struct BrokenListener(SimListener);
@@ -147,7 +146,7 @@ impl Tcp for Broken {
     forward_runtime!(Tcp::{TcpStream, bind, connect} => Sim);
 }
 
-/// Whichever listener it is; nobody has to give the stop signal.
+/// Whichever listener it is, and without a stop signal.
 #[test]
 fn a_panic_of_the_accept_loop_ends_the_server_and_says_so() {
     for (echo, sink) in [(BROKEN, 7), (7, BROKEN)] {

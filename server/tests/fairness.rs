@@ -1,8 +1,8 @@
-//! Fairness in the simulation: a client that asks now and then is answered soon, whatever fifty neighbours
+//! Fairness in the simulation: a client with one request at a time is answered soon, whatever fifty neighbours
 //! make the server do.
 //!
-//! Time is virtual: it passes by the work that each poll consumes ([`owned_io::coop`]), so an answer is late
-//! only if too much work was done before it, on a busy machine too. So many seeds as `SIM_SEEDS` says.
+//! Time is virtual. It advances by the work that each poll consumes ([`owned_io::coop`]), so an answer is late
+//! only if too much work was done before it, also when this machine is busy. `SIM_SEEDS` sets the number of seeds.
 
 use std::error::Error;
 use std::future::Future;
@@ -16,46 +16,46 @@ use owned_io::{
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::{Deflate, Limits, WebSockets};
+use owned_io_server::connection_limit::ConnectionLimit;
 use owned_io_server::connections::{ConnectionHandle, Connections};
 use owned_io_server::context::{Context, Resources};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
-use owned_io_server::places::Places;
 use owned_io_server::service::{http, sink, source};
 use owned_io_sim::{Config, Host, Sim, SimStream, World, seeds};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Message, connect};
 
-/// How many, unless `SIM_SEEDS` says so.
+/// The number of seeds without `SIM_SEEDS`.
 const SEEDS: u64 = 1;
 
 const NEIGHBOURS: usize = 50;
 
-/// Of the client, and as many of `/health`.
+/// Echoes of the client; and as many requests of `/health`.
 const REQUESTS: usize = 5;
 
-/// From an answer to the next request. A second would find the server just as busy, and the test would take
-/// much longer.
+/// From an answer to the next request. A longer pause would find the server just as busy, and make the test
+/// longer.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// When all neighbours are at work.
+/// After this time all neighbours are at work.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// What half of the answers may take at most. A round of fifty turns is some 3 to 5 ms, and in the simulator a request
-/// waits for some six: the request and the answer each for the end of the round in which they arrive, and for
-/// the round in which their task has its turn; and one operation in four is put off for a round more.
+/// The most that the median answer may take. A round of fifty polls takes some 3 to 5 ms. In the simulator a request
+/// waits for some six rounds: the request and the answer each wait for the end of the round in which they arrive,
+/// and for the round in which their task is polled; and one operation in four is delayed by one more round.
 const MEDIAN_MAX: Duration = Duration::from_millis(40);
 
-/// What any answer may take at most.
+/// The most that any answer may take.
 const ANSWER_MAX: Duration = Duration::from_millis(60);
 
-/// What any answer of `/health` may take at most, from the connect on, which takes some rounds too.
+/// The most that any answer of `/health` may take, with the connect, which takes some rounds too.
 const HEALTH_MAX: Duration = Duration::from_millis(90);
 
-/// As the kernel's grow to on a fast link, and each long enough for many turns of work.
+/// Socket buffers as long as the kernel's become on a fast link. Each holds the work of many polls.
 const BUFFER_BYTES: u32 = 256 * 1024;
 
-/// With so many, the server's receive buffers are as long as they can be.
+/// With this number the server's receive buffers have their greatest length.
 const CONNECTIONS_MAX: usize = 1_000;
 
 const HTTP: u16 = 80;
@@ -126,21 +126,21 @@ fn requests_over_tcp_leave_others_their_turn() {
     beside_neighbours(SOURCE, move |stream| send(stream, None, requests.clone(), usize::MAX));
 }
 
-/// What 79 bytes of DEFLATE make of a message: 64 KiB of zeros.
+/// A message of 79 bytes that inflates to 64 KiB of zeros.
 fn inflating_frame() -> Vec<u8> {
     let mut payload = vec![0; 79];
     payload[..14].copy_from_slice(b"\xec\xc1\x01\x01\0\0\0\x80\x90\xfe\xaf\xee\x08\x0a");
     payload[77] = 0x6a;
-    // One frame, binary and compressed; masked by zeros, which leave it as it is.
+    // One frame, binary and compressed. A mask of zeros changes nothing.
     [&[0xc2, 0x80 | payload.len() as u8, 0, 0, 0, 0][..], &payload].concat()
 }
 
-/// As many frames as a client writes at once.
+/// The frames that a client writes at once.
 fn repeated(frame: &[u8]) -> Vec<u8> {
     frame.repeat(64 * 1024 / frame.len())
 }
 
-/// Asserts that a client, and `/health`, are answered in time beside neighbours that each do this.
+/// Asserts that a client and `/health` are answered in time beside neighbours that each run `neighbour`.
 fn beside_neighbours<Fut>(port: u16, neighbour: impl Fn(SimStream) -> Fut)
 where
     Fut: Future<Output = io::Result<()>> + 'static,
@@ -156,7 +156,7 @@ where
     Fut: Future<Output = io::Result<()>> + 'static,
 {
     let world = World::current();
-    world.main_host().work_takes_no_time(); // each client has a core of its own
+    world.main_host().work_takes_no_time(); // as if each client had a core of its own
     let server = world.host("server");
     server.start(serve_all);
     Sim::sleep(Duration::from_millis(1)).await;
@@ -186,7 +186,7 @@ fn check(what: &str, mut took: Vec<Duration>, median_max: Duration, max: Duratio
     assert!(last <= max, "{what}: one took {last:?}");
 }
 
-/// How long each echo took.
+/// Echoes one request after the other. Returns how long each took.
 async fn echo_now_and_then(server: &Host) -> io::Result<Vec<Duration>> {
     let stream = Sim::connect(ConnectOptions::new(server.at(HTTP))).await?;
     let offer = Offer { host: "server", path: "/echo", ..Offer::default() };
@@ -205,7 +205,7 @@ async fn echo_now_and_then(server: &Host) -> io::Result<Vec<Duration>> {
     Ok(took)
 }
 
-/// How long each answer took, from the connect on.
+/// Asks for `/health` again and again. Returns how long each answer took, with its connect.
 async fn ask_for_health(server: Host) -> io::Result<Vec<Duration>> {
     let mut took = Vec::new();
     for _ in 0..REQUESTS {
@@ -220,7 +220,7 @@ async fn ask_for_health(server: Host) -> io::Result<Vec<Duration>> {
     Ok(took)
 }
 
-/// Sends `bytes` so often, after an upgrade to `path` if one is named, and reads whatever comes meanwhile.
+/// Upgrades to `path` if there is one, sends `bytes` `times` times, and reads whatever arrives.
 async fn send(
     stream: SimStream,
     path: Option<&'static str>,
@@ -230,7 +230,7 @@ async fn send(
     send_first(stream, path, Vec::new(), bytes, times).await
 }
 
-/// The same, and before it `first`.
+/// As [`send`], but sends `first` before the others.
 async fn send_first(
     mut stream: SimStream,
     path: Option<&'static str>,
@@ -266,7 +266,7 @@ async fn send_first(
     reading.await?
 }
 
-/// Reads up to the end of a response's head, and whatever comes with it.
+/// Reads until the head of a response is complete. The bytes may contain more than the head.
 async fn read_head(stream: &mut SimStream) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -279,7 +279,7 @@ async fn read_head(stream: &mut SimStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// The server's own accept loops.
+/// Runs the server's accept loops.
 async fn serve_all() -> io::Result<()> {
     let memory = Memory::divide(1 << 30, CONNECTIONS_MAX).expect("enough memory");
     let sockets = WebSockets { deflate: Deflate::Shared, ..WebSockets::default() };
@@ -298,16 +298,16 @@ async fn serve<E: Error + 'static>(
     options.recv_buffer_bytes = Some(BUFFER_BYTES);
     options.send_buffer_bytes = Some(BUFFER_BYTES);
     let listener = Sim::listen(&Sim::bind(options)?)?;
-    let (places, stop) = (Places::new(CONNECTIONS_MAX), StopSignal::new());
+    let (limit, stop) = (ConnectionLimit::new(CONNECTIONS_MAX), StopSignal::new());
     let connections = Connections::new(DrainSignal::default(), worker.budget.clone());
     let serve = async move |stream, connection: ConnectionHandle| {
         service(stream, &Context { connection, worker: Rc::clone(&worker) }).await
     };
-    accept_loop::<Sim, _>(listener, places, connections, &stop, serve).await;
+    accept_loop::<Sim, _>(listener, limit, connections, &stop, serve).await;
     Ok(())
 }
 
-/// Of the client, as long as the server's own.
+/// The buffers of the client, as long as the server's.
 fn buffers() -> Buffers {
     let mut config = PoolConfig::default();
     config.buf_bytes = 64 * 1024;

@@ -1,7 +1,7 @@
-//! The services on simulated hosts, while links and hosts fail: what a client is answered is right as far as
-//! it goes, and once all is well again it is served as ever.
+//! The services on simulated hosts, while links and hosts fail. Whatever a client receives is right, and once the
+//! faults are over every client is served again.
 //!
-//! So many seeds as `SIM_SEEDS` says; a failure prints its own, its faults and its trace.
+//! `SIM_SEEDS` sets the number of seeds. A failure prints its seed, its faults and its trace.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error as StdError;
@@ -18,11 +18,11 @@ use owned_io::{
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::{Limits, WebSockets};
+use owned_io_server::connection_limit::ConnectionLimit;
 use owned_io_server::connections::{ConnectionHandle, Connections};
 use owned_io_server::context::{Context, Resources};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
-use owned_io_server::places::Places;
 use owned_io_server::service::{echo, http, sink, source};
 use owned_io_sim::{FaultPlan, Host, RandomFaults, Sim, SimStream, World, run, seeds};
 use owned_io_websocket::handshake::Offer;
@@ -33,16 +33,16 @@ use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Part};
 
 const PORT: u16 = 7;
 
-/// When the last fault is over, whatever the plan: they begin within 10 s and last 5 s.
+/// When the last fault of any plan is over: faults begin within 10 s and last 5 s.
 const ALL_IS_WELL: Duration = Duration::from_secs(16);
 
-/// How long a session may take while all is well.
+/// How long a session may take without faults.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const CLIENTS: usize = 3;
 
-/// Fewer than clients may come back with: those that went down without a word keep their places.
-const PLACES: usize = 10_000;
+/// The connection limit. It has to be large, because a client whose host goes down keeps its permit.
+const CONNECTIONS_MAX: usize = 10_000;
 
 type Outcome = Result<(), Box<dyn StdError>>;
 
@@ -125,7 +125,7 @@ fn upgraded_connections_echo_each_message() {
     );
 }
 
-/// Each subscriber gets every event in order, from some event on; none is missing or comes twice.
+/// From its first event on, each subscriber receives every event once and in order.
 #[test]
 fn fan_out_reaches_every_subscriber_in_order() {
     simulate(
@@ -154,8 +154,8 @@ fn fan_out_reaches_every_subscriber_in_order() {
     );
 }
 
-/// Starts what `service` makes on a host, and clients on others that have one session after the other,
-/// whatever becomes of it, until all is well; then each has one that has to succeed.
+/// Starts `service` on a host and clients on others. Each client runs one session after the other, which may fail,
+/// until the faults are over; then one session must succeed.
 fn simulate<Fut>(
     service: impl Fn() -> Fut + Copy + 'static,
     session: impl AsyncFn(SimStream, World) -> Outcome + Copy + 'static,
@@ -211,18 +211,18 @@ async fn one_session(
     let handle = stream.shutdown_handle();
     let session = async {
         let outcome = session(stream, world).await;
-        // Any error at all, as one that a deadline can be made of.
+        // As an `io::Error`, which `timeout` needs.
         outcome.map_err(|error| io::Error::other(error.to_string()))
     };
     Ok(timeout::<Sim, io::Result<()>>(PATIENCE, &handle, session).await?)
 }
 
-/// The server's own accept loop, until its host goes down.
+/// Runs the server's accept loop until its host goes down.
 async fn serve<E: StdError + 'static>(
     service: impl AsyncFn(SimStream, &Context) -> Result<(), E> + 'static,
 ) -> io::Result<()> {
     let bound = Sim::bind(ListenOptions::new(([0, 0, 0, 0], PORT).into()))?;
-    // A host may have no descriptors at the very time it starts again.
+    // A host may have no descriptors when it starts again.
     let listener = loop {
         match Sim::listen(&bound) {
             Ok(listener) => break listener,
@@ -232,19 +232,19 @@ async fn serve<E: StdError + 'static>(
             Err(error) => return Err(error),
         }
     };
-    let (places, stop) = (Places::new(PLACES), StopSignal::new());
-    let memory = Memory::divide(1 << 30, PLACES).expect("enough memory");
+    let (limit, stop) = (ConnectionLimit::new(CONNECTIONS_MAX), StopSignal::new());
+    let memory = Memory::divide(1 << 30, CONNECTIONS_MAX).expect("enough memory");
     let resources = Resources::new(memory, None, WebSockets::default(), Limits::default());
     let worker = Rc::new(resources);
     let connections = Connections::new(DrainSignal::default(), worker.budget.clone());
     let serve = async move |stream, connection: ConnectionHandle| {
         service(stream, &Context { connection, worker: Rc::clone(&worker) }).await
     };
-    accept_loop::<Sim, _>(listener, places, connections, &stop, serve).await;
+    accept_loop::<Sim, _>(listener, limit, connections, &stop, serve).await;
     Ok(())
 }
 
-/// What a server has published; subscribers wait for more.
+/// The events that a server has published, and the subscribers that wait for more.
 #[derive(Default)]
 struct Events {
     frames: RefCell<Vec<EncodedFrame>>,

@@ -1,5 +1,5 @@
-//! A task that panics loses its connection and nothing else: on each runtime that is compiled in, and
-//! in the simulation.
+//! A task that panics loses its connection and nothing else: in the simulation, and on each runtime that is
+//! compiled in.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -10,17 +10,17 @@ use owned_io::{
     OwnedWriteExt, Runtime, Worker, WorkersConfig, timeout,
 };
 use owned_io_server::accept::accept_loop;
+use owned_io_server::connection_limit::ConnectionLimit;
 use owned_io_server::connections::{ConnectionHandle, Connections};
 use owned_io_server::drain::DrainSignal;
-use owned_io_server::places::Places;
 use owned_io_sim::Sim;
 
 /// The byte that makes the service of this test panic.
 const PANIC: u8 = b'!';
 
-/// One for the neighbour, one for those that panic one after the other: without its place given
-/// back, the second of them would not be served.
-const PLACES: usize = 2;
+/// One for the neighbour, and one for the clients that make their tasks panic, one after the other. The second of
+/// them would not be served if the first had not released its permit.
+const CONNECTIONS_MAX: usize = 2;
 
 const ROUNDS: usize = 5;
 
@@ -68,7 +68,7 @@ fn default_case<R: Runtime>() {
     case::<R>(R::Config::default());
 }
 
-/// One worker, whose clients are in the same runtime.
+/// Runs one worker, with its clients in the same runtime.
 fn case<R: Runtime>(runtime: R::Config) {
     let mut workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
     workers.runtime = runtime;
@@ -79,13 +79,13 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     let bound = R::bind(ListenOptions::new(([127, 0, 0, 1], 0).into()))?;
     let addr = bound.local_addr();
     let listener = R::listen(&bound)?;
-    let places = Places::new(PLACES);
+    let limit = ConnectionLimit::new(CONNECTIONS_MAX);
     let connections = Connections::new(DrainSignal::default(), MemoryBudget::new(0));
     let accepting = R::spawn({
-        let (places, connections) = (places.clone(), connections.clone());
+        let (limit, connections) = (limit.clone(), connections.clone());
         let stop = worker.stop.clone();
         async move {
-            accept_loop::<R, _>(listener, places, connections, &stop, echo_or_panic).await;
+            accept_loop::<R, _>(listener, limit, connections, &stop, echo_or_panic).await;
         }
     });
 
@@ -103,7 +103,7 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     accepting.await.expect("no panic");
     echoed::<R>(&mut neighbour, b"to the end").await;
     connections.close_all();
-    places.all_free().await;
+    limit.all_released().await;
     assert_ended::<R>(&mut neighbour).await;
     Ok(())
 }
@@ -132,7 +132,7 @@ async fn echoed<R: Runtime>(client: &mut R::TcpStream, bytes: &'static [u8]) {
     assert_eq!(answer.expect("an answer"), bytes);
 }
 
-/// Ended by the server, cleanly or by a reset, with nothing more to read.
+/// Asserts that the server has ended the connection, cleanly or by a reset, with nothing more to read.
 async fn assert_ended<R: Runtime>(client: &mut R::TcpStream) {
     let handle = client.shutdown_handle();
     let end = async {

@@ -1,4 +1,4 @@
-//! The services in the simulation, where every read and write may be short: many seeds, one answer.
+//! The services in the simulation, where any read or write may be short. The answers are the same for every seed.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use owned_io_websocket::handshake::{Key, Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
 use owned_io_websocket::{CloseCode, CloseFrame, Kind, Part, ProtocolError as Protocol, Timeout};
 
-/// How many, unless `SIM_SEEDS` says so.
+/// The number of seeds without `SIM_SEEDS`.
 const SEEDS: u64 = 100;
 
 fn simulate(case: impl AsyncFn()) {
@@ -32,8 +32,8 @@ fn simulate(case: impl AsyncFn()) {
     }
 }
 
-/// The same with each engine for WebSockets, and with messages compressed in each way that it knows, and
-/// not; fewer seeds for engines that are not ours.
+/// As [`simulate`], with each engine and each way to compress that it has. The engines that are not ours run fewer
+/// seeds.
 fn simulate_each_engine(case: impl AsyncFn(Engine, Deflate)) {
     for &engine in Engine::ALL {
         let (step, ways) = match engine {
@@ -76,7 +76,7 @@ fn echo_gives_back_what_it_gets() {
 }
 
 #[test]
-fn sink_answers_each_message_and_gives_up_what_does_not_come() {
+fn sink_answers_each_message_and_times_out_half_of_one() {
     simulate(async || {
         let limits = Limits { message_bytes_max: 5_000, ..Limits::default() };
         let (mut client, server) = pipe();
@@ -89,7 +89,7 @@ fn sink_answers_each_message_and_gives_up_what_does_not_come() {
             let answer = client.read_exact(Vec::with_capacity(8), 8).await.into_result().unwrap().1;
             assert_eq!(answer, u64::from(len).to_le_bytes());
         }
-        // Half a message, and then nothing: it is given up.
+        // Half a message times out.
         client.write_all(vec![200, 0, 0, 0, 1, 2, 3]).await.into_result().unwrap();
         let BufResult(result, _) = client.read_exact(Vec::with_capacity(1), 1).await;
         assert!(result.is_err());
@@ -220,7 +220,7 @@ fn a_request_for_messages_that_is_none_closes_the_websocket() {
     });
 }
 
-/// As long as what does not shrink may be: compressed, it is longer.
+/// A message of the greatest length that does not shrink: compressed, it is longer.
 #[test]
 fn the_longest_message_is_given_back_compressed_too() {
     simulate_each_engine(async |engine, deflate| {
@@ -249,7 +249,7 @@ fn a_websocket_source_without_end_ends_when_the_peer_closes() {
     });
 }
 
-/// However short the longest message may be.
+/// With a small limit on the length of messages.
 #[test]
 fn many_short_messages_are_answered() {
     simulate_each_engine(async |engine, deflate| {
@@ -290,10 +290,10 @@ fn a_message_that_does_not_end_ends_the_connection() {
     });
 }
 
-/// Whenever the drain begins: who is upgraded is told that the server goes away; who is not gets 503, or
-/// no answer if the request had not come.
+/// Whenever the drain begins: a client that was upgraded receives a close of going away. Any other client receives
+/// 503, or nothing if its request had not arrived.
 #[test]
-fn who_opens_a_websocket_while_the_server_drains_is_told() {
+fn a_websocket_that_opens_while_the_server_drains_is_closed_or_refused() {
     const GOING_AWAY: &[u8] = b"\x88\x02\x03\xE9";
     let mut request = Vec::new();
     let offer = Offer { host: "localhost", path: "/echo", ..Offer::default() };
@@ -306,7 +306,7 @@ fn who_opens_a_websocket_while_the_server_drains_is_told() {
                 Sim::sleep(Duration::from_millis(millis)).await;
                 connections.close_all();
             }));
-            let _ = client.write_all(request.clone()).await; // it may be gone already
+            let _ = client.write_all(request.clone()).await; // fails if the server has closed already
             let mut answer = Vec::new();
             while !answer.ends_with(GOING_AWAY) {
                 let read = client.read(Vec::with_capacity(1024)).await.into_result();
@@ -327,9 +327,9 @@ fn who_opens_a_websocket_while_the_server_drains_is_told() {
     assert!(answers.into_inner().iter().eq(expected));
 }
 
-/// A request for an upgrade that is none is answered, and waits for nothing once the server drains.
+/// A bad request for an upgrade is answered, and the drain ends its connection at once.
 #[test]
-fn who_is_refused_an_upgrade_does_not_hold_up_the_drain() {
+fn a_refused_upgrade_does_not_delay_the_drain() {
     simulate_each_engine(async |engine, deflate| {
         let (mut client, connections, serving) = serve(engine, deflate);
         client.write_all("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
@@ -344,7 +344,7 @@ fn who_is_refused_an_upgrade_does_not_hold_up_the_drain() {
     });
 }
 
-/// A client that has yet to ask for anything, what ends its connection from beside, and the service.
+/// A client that has sent nothing yet, the registry of its connection, and its service.
 fn serve(
     engine: Engine,
     deflate: Deflate,
@@ -356,7 +356,7 @@ fn serve(
     (client, connections, serving)
 }
 
-/// A client that is connected to `path`, and the service, on this engine.
+/// A client that was upgraded to `path`, and its service, on this engine.
 async fn upgrade(
     path: &str,
     engine: Engine,

@@ -1,4 +1,4 @@
-//! Connections on which nothing moves, in the simulation.
+//! The watch, in the simulation: connections that are idle, or whose peers take nothing.
 
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
@@ -31,7 +31,7 @@ fn simulate(case: impl AsyncFn()) {
     }
 }
 
-/// A client of an echo that is watched, and how that ends.
+/// A client of a watched echo, and the task of the echo.
 fn echoing(limits: Limits) -> (SimStream, JoinHandle<io::Result<()>>) {
     let (client, server) = pipe();
     let memory = Memory::divide(64 << 20, 100).unwrap();
@@ -45,7 +45,7 @@ fn echoing(limits: Limits) -> (SimStream, JoinHandle<io::Result<()>>) {
 }
 
 #[test]
-fn who_is_idle_for_too_long_is_ended_and_nobody_before() {
+fn idle_connections_are_closed_after_their_limit_and_not_before() {
     simulate(async || {
         let (mut client, serving) = echoing(LIMITS());
         for _ in 0..5 {
@@ -65,7 +65,7 @@ fn who_is_idle_for_too_long_is_ended_and_nobody_before() {
 }
 
 #[test]
-fn who_takes_nothing_for_too_long_is_reset_and_nobody_before() {
+fn connections_whose_peers_take_nothing_are_reset_after_their_limit_and_not_before() {
     simulate(async || {
         let (client, serving) = echoing(LIMITS());
         let (mut read, mut write) = client.into_split();
@@ -78,7 +78,7 @@ fn who_takes_nothing_for_too_long_is_reset_and_nobody_before() {
             }
         });
         for _ in 0..5 {
-            // A little now and then is enough, where it makes room.
+            // A small read now and then is enough, if it makes room.
             Sim::sleep(Duration::from_millis(3_900)).await;
             read.read_exact(Vec::with_capacity(100_000), 100_000).await.into_result().unwrap();
         }
@@ -89,13 +89,13 @@ fn who_takes_nothing_for_too_long_is_reset_and_nobody_before() {
         assert!(took < 5.2, "{took}");
         let told = writing.await.unwrap();
         assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&told), "{told}");
-        // What has arrived is there, and then the reset, unless the writer was told.
+        // Reads what has arrived, up to the reset, unless the writer has received that.
         while read.read(vec![0; 64 * 1024]).await.into_result().is_ok_and(|(n, _)| n > 0) {}
     });
 }
 
 #[test]
-fn nobody_is_idle_for_too_long_where_there_is_no_limit() {
+fn without_a_limit_no_connection_is_closed() {
     simulate(async || {
         let (mut client, _serving) = echoing(Limits { idle_time_max: None, ..LIMITS() });
         Sim::sleep(Duration::from_secs(1_000)).await;

@@ -9,10 +9,10 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ring {
-    /// The runtime's own.
+    /// The defaults of the runtime.
     #[default]
     Default,
-    /// Those that serve a loaded server best.
+    /// The best for a server under load.
     Tuned,
 }
 
@@ -62,13 +62,13 @@ impl Engine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Deflate {
-    /// Not at all: it takes more of the processor than all the rest, and can give secrets away, so it is
-    /// for whoever runs the server to choose.
+    /// Not at all. Compression takes more processor time than everything else, and can give secrets away, so
+    /// the operator has to ask for it.
     #[default]
     Off,
-    /// Each message for itself, by what all connections of a worker share.
+    /// Each message by itself, with a compressor that all connections of a worker share.
     Shared,
-    /// With context takeover, where the client allows or asks for it: each connection has its own.
+    /// With context takeover, where the client allows or asks for it. Each connection has its own compressor.
     Takeover,
 }
 
@@ -83,19 +83,19 @@ pub enum Log {
     Json,
 }
 
-/// What to log: this, and what is worse.
+/// The least severe level that is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Why the server ended that should not have.
+    /// Why the server ended though nobody asked it to.
     Error,
-    /// What clients suffer from.
+    /// What clients notice.
     Warn,
-    /// How the server begins and ends.
+    /// The start and the end of the server.
     #[default]
     Info,
     /// Each connection that fails, and why.
     Debug,
-    /// All there is.
+    /// Everything.
     Trace,
 }

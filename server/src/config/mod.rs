@@ -1,9 +1,10 @@
-//! What the server is told: by flags, by a TOML file, or by both, flags first.
+//! The configuration: from flags, from a TOML file, or from both, where flags win.
 
 mod choices;
 mod limits;
 mod listener;
 mod options;
+mod origins;
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -12,57 +13,57 @@ pub use choices::{Deflate, Engine, Level, Log, Ring};
 pub use limits::Limits;
 pub use listener::{Listener, Service};
 pub use options::{Flags, Options};
+pub use origins::AllowedOrigins;
 
 use crate::memory::Memory;
-use crate::origins::AllowedOrigins;
 use crate::tls::Tls;
 
-/// What the server does: [`Options`] with nothing left open.
+/// The configuration of a server: [`Options`], checked, with every default filled in.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Name of the runtime, if one was chosen.
+    /// The name of the runtime, if one was chosen.
     pub runtime: Option<String>,
-    /// How many workers.
+    /// The number of workers.
     pub workers: NonZeroUsize,
-    /// What clients can make each of them hold.
+    /// The memory of each worker that clients can make it hold.
     pub memory: Memory,
-    /// Which ring settings.
+    /// The settings of io_uring.
     pub ring: Ring,
-    /// Where to serve what; at least one.
+    /// What is served where. At least one listener.
     pub listeners: Vec<Listener>,
-    /// Who the server is, where a service is over TLS.
+    /// The certificates, if a listener is over TLS.
     pub tls: Option<Tls>,
-    /// What WebSockets are like.
+    /// The options of WebSockets.
     pub sockets: WebSockets,
-    /// What connections may use.
+    /// What a connection may use.
     pub limits: Limits,
-    /// How many connections an address may have; none: any number.
+    /// How many connections an address may have. None: any number.
     pub connections_per_address_max: Option<NonZeroUsize>,
-    /// How long the server goes on as ever, but for `/health`, once it was asked to end.
+    /// How long the server goes on after it was asked to end, with `/health` answering 503.
     pub drain_notice: Duration,
-    /// How long connections have to finish after that.
+    /// How long connections may take to end after that.
     pub drain: Duration,
-    /// How to write logs.
+    /// The format of logs.
     pub log: Log,
-    /// What to log.
+    /// The least severe level that is logged.
     pub log_level: Level,
 }
 
 impl Config {
-    /// The connections that are served at once, by all workers.
+    /// How many connections all workers together serve at once.
     pub const fn connections_max(&self) -> usize {
         self.workers.get().saturating_mul(self.limits.connections_max)
     }
 }
 
-/// What WebSockets are like.
+/// The options of WebSockets.
 #[derive(Clone, Debug, Default)]
 pub struct WebSockets {
-    /// What speaks their protocol.
+    /// Which implementation of the protocol.
     pub engine: Engine,
-    /// How it compresses their messages: not at all, unless it is the native one.
+    /// How messages are compressed. Only the native engine can.
     pub deflate: Deflate,
-    /// Whose pages may open one.
+    /// Which pages may open a WebSocket.
     pub origins: AllowedOrigins,
 }

@@ -1,4 +1,4 @@
-//! [`Flags`] and [`Options`]: what may be said, and what is made of it.
+//! [`Flags`] and [`Options`]: how the configuration is written, read and checked.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,13 +9,15 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use serde::Deserialize;
 
-use super::{Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service, WebSockets};
+use super::{
+    AllowedOrigins, Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service,
+    WebSockets,
+};
 use crate::memory::Memory;
-use crate::origins::AllowedOrigins;
 use crate::tls::Tls;
 
 const AFTER_HELP: &str = "\
-Signals: SIGTERM and SIGINT drain, a second one ends at once; SIGHUP has the certificates read anew.
+Signals: SIGTERM and SIGINT drain, a second one ends at once; SIGHUP reads the certificates again.
 Exit codes: 0: ended as asked; 1: something was wrong, which is said on stderr; 3: ended as asked, but
 connections that had not ended in time were reset.";
 
@@ -27,12 +29,12 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// The options that may stand in the file too.
+    /// The options that the file may have too.
     #[command(flatten)]
     pub options: Options,
 }
 
-/// Every option, in the form in which it may be left out.
+/// All options, each of which may be left out.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -64,8 +66,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
-    /// Serve /health to those who run the server, with places of its own: it answers though all others
-    /// are taken. For an address that clients cannot reach
+    /// Serve /health to operators, with a connection limit of its own: it answers even if all other
+    /// connections are taken. For an address that clients cannot reach
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
 
@@ -85,11 +87,11 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub https: Option<SocketAddr>,
 
-    /// PEM file with the certificates for TLS, the server's own first; read anew on SIGHUP
+    /// PEM file with the certificates for TLS, the server's own first; read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
-    /// PEM file with the key of the server's certificate; read anew on SIGHUP
+    /// PEM file with the key of the server's certificate; read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
@@ -98,71 +100,71 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
 
-    /// How to compress WebSocket messages, for clients that can: not at all, each for itself, or with
-    /// what a connection has sent before, which takes 0.4 MB for each connection; by the native engine
-    /// alone [default: off]
+    /// How to compress WebSocket messages, for clients that can: not at all, each message by itself, or with
+    /// what the connection has sent before, which takes 0.4 MB for each connection. Only the native engine
+    /// compresses [default: off]
     #[arg(long, value_name = "HOW")]
     pub deflate: Option<Deflate>,
 
-    /// Pages whose scripts may open WebSockets, by their origins: a scheme, a host, and a port where it is
-    /// not the scheme's, with commas between them; others are refused with 403. A browser lets any page
-    /// connect anywhere, with its user's cookies, so without this a page from elsewhere can act in their
-    /// name. Clients that are no browsers send no origin, and are let in [default: any]
+    /// Origins whose pages may open WebSockets, separated by commas: a scheme, a host, and a port if it is not
+    /// the scheme's default. Others are refused with 403. A browser lets any page connect anywhere, with its
+    /// user's cookies, so without this a foreign page can act in the user's name. Clients that are no
+    /// browsers send no origin, and are admitted [default: any]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub origins: Option<Vec<String>>,
 
-    /// Connections for each worker that are served at once; the workers share the places, and more
-    /// connections wait to be accepted [default: 16000, or as many as --memory-max has room for]
+    /// Connections that are served at once, for each worker; the workers share the sum. Further connections
+    /// wait to be accepted [default: 16000, or as many as --memory-max has room for]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<NonZeroUsize>,
 
-    /// Connections that one address may have, over all workers, or one network of 64 bits with IPv6; one
-    /// more is reset. 0: any number, as is right behind a proxy, whose address all clients have
+    /// Connections that one address may have, over all workers; with IPv6, one network of 64 bits. Further
+    /// connections are reset. 0: any number, as is right behind a proxy, whose address all clients have
     /// [default: 0]
     #[arg(long, value_name = "N")]
     pub connections_per_address_max: Option<usize>,
 
-    /// Bytes of the largest message taken or made [default: 16777216]
+    /// Bytes of the largest message that is received or sent [default: 16777216]
     #[arg(long, value_name = "BYTES")]
     pub message_bytes_max: Option<NonZeroU32>,
 
-    /// Bytes that clients can make a worker hold: messages that have come in part, answers that are not
-    /// taken. What the worker itself needs comes on top [default: half of the memory of this machine, or of
-    /// its cgroup, divided by the workers]
+    /// Bytes that clients can make a worker hold: messages received in part, answers that clients do not read.
+    /// What the worker itself needs is extra [default: half of the memory of this machine, or of its cgroup,
+    /// divided by the workers]
     #[arg(long, value_name = "BYTES")]
     pub memory_max: Option<NonZeroUsize>,
 
-    /// Seconds a message may take to arrive once it is announced, or to be taken by its receiver
+    /// Seconds that a message may take to arrive once it is announced, or to be read by its receiver
     /// [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
-    /// Seconds that a connection over TCP or TLS, but no WebSocket, may be without a message; it ends up to
-    /// a quarter later. 0: for ever [default: 300]
+    /// Seconds that a connection over TCP or TLS may be without a message, unless it is a WebSocket; it is
+    /// closed up to a quarter later. 0: for ever [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub idle_seconds_max: Option<u32>,
 
-    /// Seconds that all goes on after SIGTERM or SIGINT, but /health says 503, so that load balancers send
-    /// new clients elsewhere [default: 0]
+    /// Seconds that the server goes on after SIGTERM or SIGINT, with /health answering 503, so that load
+    /// balancers send new clients elsewhere [default: 0]
     #[arg(long, value_name = "SECONDS")]
     pub drain_notice_seconds: Option<u32>,
 
-    /// Seconds that connections have to finish after that, before they are reset; a second signal ends
-    /// the server at once [default: 10]
+    /// Seconds that connections may take to end after that, before they are reset; a second signal ends the
+    /// server at once [default: 10]
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<u32>,
 
-    /// How to write logs [default: text]
+    /// Format of logs [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log: Option<Log>,
 
-    /// What to log: this, and what is worse [default: info]
+    /// Least severe level that is logged [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<Level>,
 }
 
 impl Flags {
-    /// Reads the file, if one is named, and puts the flags on top.
+    /// Reads the file, if one is named. Flags override its options.
     ///
     /// # Errors
     /// A sentence that names the file, or the option, and the cause.
@@ -286,7 +288,7 @@ impl Options {
         })
     }
 
-    /// All but the admin's.
+    /// The listeners of clients: all but the admin's.
     fn listeners(&self) -> Vec<Listener> {
         let plain = [
             (Service::Echo, self.echo),
@@ -309,7 +311,7 @@ impl Options {
         listeners
     }
 
-    /// Numbers that nobody means, with which threads, descriptors or clocks would run out.
+    /// Refuses numbers that must be mistakes, with which threads, descriptors or clocks would run out.
     fn check_sizes(&self) -> Result<(), String> {
         for (option, given, max) in [
             ("workers", self.workers.map(NonZeroUsize::get), WORKERS_MAX),
@@ -335,21 +337,21 @@ impl Options {
     }
 }
 
-/// More than any machine has cores for: each worker is a thread, with a ring and buffers of its own.
+/// Each worker is a thread with a ring and buffers of its own; more than this exceeds the cores of any machine.
 const WORKERS_MAX: usize = 1024;
 
-/// More than the kernel gives a process descriptors for (`fs.nr_open`, a million by default), with room.
+/// Well above the descriptors that the kernel gives a process (`fs.nr_open`, a million by default).
 const CONNECTIONS_MAX: usize = 1 << 24;
 
-/// A year: what is longer is a mistake, and some timers of runtimes do not reach much further.
+/// A year. A longer time must be a mistake, and the timers of some runtimes do not reach much further.
 const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
 
 const fn as_usize(number: NonZeroU32) -> usize {
     number.get() as usize
 }
 
-/// How many connections there may be for each worker, and how a worker divides its memory: half of what the
-/// machine has, unless something else was given; and 16,000 connections, or as many as that has room for.
+/// The connections for each worker, and the division of a worker's memory. By default the workers share half of
+/// the machine's memory, and there are 16,000 connections for each worker, or as many as its memory has room for.
 fn divide_memory(
     memory_max: Option<NonZeroUsize>,
     workers: NonZeroUsize,
@@ -377,7 +379,7 @@ fn divide_memory(
     Ok((connections_max, memory))
 }
 
-/// What a machine is taken to have that does not say: 1 GiB.
+/// The memory that is assumed if the machine does not tell: 1 GiB.
 const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
 fn cores() -> NonZeroUsize {
@@ -389,7 +391,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Options, String> {
-        // One for each test, which is a thread.
+        // A file for each test: each runs on a thread of its own.
         let (process, thread) = (std::process::id(), std::thread::current().id());
         let file = std::env::temp_dir().join(format!("owned-io-config-{process}-{thread:?}"));
         std::fs::write(&file, text).unwrap();
@@ -415,7 +417,7 @@ mod tests {
 
         assert_eq!(config.sockets.engine, Engine::Native);
 
-        // What is wrong is named, with its line.
+        // An error names the culprit and its line.
         let error = parse("workers = 3\n\nworker = 4").unwrap_err();
         assert!(error.contains("line 3") && error.contains("unknown field `worker`"), "{error}");
         let error = parse("workers = 0").unwrap_err();
@@ -431,7 +433,7 @@ mod tests {
         assert_eq!(flags.options.engine, Some(Engine::TungsteniteFixed));
     }
 
-    /// Whichever of the two says what, and where neither says anything that matters it is no mistake.
+    /// Whether the flag or the file sets either of them. Setting a default is no mistake.
     #[cfg(feature = "tungstenite")]
     #[test]
     fn compression_needs_the_native_engine() {
@@ -455,9 +457,9 @@ mod tests {
         );
     }
 
-    /// Whichever way it is said.
+    /// From the flags and from the file.
     #[test]
-    fn numbers_that_nobody_means_are_refused() {
+    fn absurd_numbers_are_refused() {
         for (option, number) in [
             ("workers", "18446744073709551615"),
             ("workers", "1025"),

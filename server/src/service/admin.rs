@@ -1,12 +1,12 @@
-//! Admin: how the server is, for those who run it.
+//! Admin: the health of the server, for its operators.
 //!
 //! | path | |
 //! |---|---|
 //! | `/health` | `ok`; 503 once the server is about to end |
 //!
-//! It has places of its own, [`PLACES`], so that it answers however many clients there are; and it answers
-//! until the last of their connections has ended. Whoever can reach it can take those places: it belongs on
-//! an address that clients cannot reach.
+//! It has a connection limit of its own, [`CONNECTIONS_MAX`], so it answers however many clients there are. It
+//! answers until the last of their connections has ended. Whoever can reach it can use that limit up: bind it
+//! to an address that clients cannot reach.
 
 use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
 use owned_io_websocket::Config;
@@ -15,20 +15,20 @@ use owned_io_websocket::stream::{Buffers, Error, Pending};
 use super::http::health;
 use crate::context::Context;
 
-/// How many are served at once by each worker: a load balancer or two, each with a few connections.
-pub const PLACES: usize = 64;
+/// How many each worker serves at once: a load balancer or two, each with a few connections.
+pub const CONNECTIONS_MAX: usize = 64;
 
-/// Buffers for as many.
+/// Buffers for [`CONNECTIONS_MAX`] connections.
 pub fn buffers() -> Buffers {
     let mut pool = PoolConfig::default();
-    pool.leased_max = PLACES;
+    pool.leased_max = CONNECTIONS_MAX;
     Buffers::new(Pool::new(pool), MemoryBudget::new(0))
 }
 
-/// Serves one connection: one request.
+/// Serves one connection, which has one request.
 ///
 /// # Errors
-/// The connection's, and those of a bad request.
+/// Those of the connection, and of a bad request.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
     let buffers = ctx.websocket_buffers();
     let pending = Pending::<R, _>::read(stream, &buffers, Config::default()).await?;

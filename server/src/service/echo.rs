@@ -1,4 +1,4 @@
-//! Echo: what arrives goes back, as it arrives.
+//! Echo: bytes are sent back as they arrive.
 
 use std::io;
 
@@ -9,22 +9,22 @@ use crate::watch::Activity;
 
 /// Serves one connection until its peer ends it.
 ///
-/// Cut-through: one read, one write, through a buffer of the pool that is held only meanwhile.
+/// Each read is followed by a write of the same buffer, which goes back to its pool afterwards.
 ///
 /// # Errors
-/// The connection's; [`TimedOut`](io::ErrorKind::TimedOut) when the [watch](crate::watch) ended it.
+/// Those of the connection. [`TimedOut`](io::ErrorKind::TimedOut) if the [watch](crate::watch) ended it.
 pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
     let (mut read, mut write) = stream.into_split();
     let echoed = echo(&mut read, &mut write, &ctx.worker.echo_pool, &activity).await;
     if echoed.is_ok() {
-        // Over TLS an end has to be said. Who is gone need not hear it.
+        // Over TLS the end needs a close_notify. An error means that the peer has gone.
         let _ = write.shutdown().await;
     }
     activity.outcome(echoed)
 }
 
-/// As [`copy`](owned_io::copy), but tells of each turn.
+/// As [`copy`](owned_io::copy), but reports its progress to `activity`.
 async fn echo(
     read: &mut impl OwnedRead,
     write: &mut impl OwnedWrite,
@@ -39,7 +39,7 @@ async fn echo(
         }
         activity.write();
         let (n, buf) = write.write(buf).await.into_result()?;
-        // Rarely: a `write_all` of each would take 50 instructions more an echo, of 1,200 on tokio.
+        // A short write is rare. `write_all` every time would cost 50 of some 1,200 instructions an echo on tokio.
         if n < len {
             write.write_all(buf.buf_slice(n..)).await.into_result()?;
         }

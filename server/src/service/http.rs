@@ -1,4 +1,4 @@
-//! HTTP: whether the server is well, and upgrades to WebSocket.
+//! HTTP: the health of the server, and upgrades to WebSocket.
 //!
 //! | path | |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
 //! | `/source` | a WebSocket: see [`websocket::fetch`] |
 //!
-//! All others are answered with 404; `/health` with 503 once the server is
-//! [about to end](crate::drain::DrainSignal::notice), and all with 503 once it ends. One request for each
-//! connection: what is no upgrade is answered, and the connection closed.
+//! Other paths are answered 404. `/health` is answered 503 once [notice](crate::drain::DrainSignal::notice) was
+//! given, and every path once the server drains. A connection has one request: unless it is an upgrade, it is
+//! answered and the connection is closed.
 //!
-//! A page of any origin may ask for an upgrade unless [`AllowedOrigins`](crate::origins::AllowedOrigins) says otherwise, which explains why it
-//! should where users are known by cookies.
+//! A page of any origin may ask for an upgrade, unless the [allowed origins](crate::config::AllowedOrigins) are
+//! limited. They must be where users are identified by cookies.
 
 use std::borrow::Cow;
 
@@ -30,22 +30,21 @@ use crate::config::{Deflate, Limits};
 use crate::connections::{CloseMethod, ConnectionHandle};
 use crate::context::{Context, Resources};
 
-/// What the queue of a connection may hold beyond a message: what the source gathers for a write, or
-/// the answers to what came in one read (the sink's to the shortest messages are 5/3 as long as those);
-/// and pongs that wait.
+/// What the queue of a connection may hold beyond a message, in bytes: what the source gathers for a write, or the
+/// answers to one read (the sink's answers to the shortest messages are 5/3 as long as these); and pongs.
 const QUEUE_BYTES_SPARE: usize = WRITE_BYTES_MAX + 16 * 1024;
 
-/// The same over tungstenite, of which one read may bring 1 MiB.
+/// The same over tungstenite, where one read may receive 1 MiB.
 #[cfg(feature = "tungstenite")]
 const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 
 /// Serves one connection until either side ends it.
 ///
 /// # Errors
-/// The handshake's, and the service's.
+/// Those of the handshake and of the service.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
     let Resources { pattern, sockets, limits, .. } = &*ctx.worker;
-    // Boxed is what few connections need, or only at first: otherwise each would be that much larger.
+    // What few connections need, or need only at first, is boxed, so that each connection is smaller.
     #[cfg(feature = "tungstenite")]
     if let Some(strategy) = sockets.engine.strategy() {
         return Box::pin(serve_bridged::<R>(stream, ctx, strategy)).await;
@@ -93,7 +92,7 @@ async fn serve_bridged<R: Runtime>(
     }
 }
 
-/// The connection if it was upgraded, and what for.
+/// The connection if it was upgraded, and the service that it was upgraded to.
 async fn open<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
@@ -108,7 +107,7 @@ async fn open<R: Runtime, S: ByteStream>(
     Ok(Some((socket, service)))
 }
 
-/// A request for an upgrade, and what to; others are answered.
+/// A request for an upgrade, and the service that it asks for. Any other request is answered.
 async fn admit<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
@@ -125,7 +124,7 @@ async fn admit<R: Runtime, S: ByteStream>(
         Route::Upgrade(service) => {
             if sockets.origins.with(|origins| request.upgrade(origins).is_ok()) {
                 ctx.connection.set_close_method(CloseMethod::Upgrading);
-            } // and otherwise it is refused, for which the client may still be asked to end
+            } // Otherwise `accept` refuses it, and the connection can still be closed meanwhile.
             Ok(Some((pending, service)))
         }
         Route::Answer(status, body) => {
@@ -142,12 +141,12 @@ async fn admit<R: Runtime, S: ByteStream>(
 
 /// What a request leads to.
 enum Route {
-    /// This status, and this body.
+    /// An answer with this status and this body.
     Answer(u16, Cow<'static, str>),
     Upgrade(Service),
 }
 
-/// What a WebSocket is for.
+/// The service of a WebSocket.
 enum Service {
     Echo,
     Sink,
@@ -186,7 +185,7 @@ impl Route {
     }
 }
 
-/// The status of `/health`, and what it says.
+/// The status and the body of `/health`.
 pub(super) fn health(connection: &ConnectionHandle) -> (u16, &'static str) {
     if connection.is_draining() { (503, ABOUT_TO_END) } else { (200, "ok\n") }
 }

@@ -1,12 +1,12 @@
-//! Messages on TCP: a length, and that many bytes.
+//! What sink and source share: messages on TCP, which are a length and that many bytes.
 
 use std::io;
 
 use owned_io::{BufResult, ShutdownHandle};
 
-/// What was written in time. What was not is thrown away, also by the kernel: it would keep it for a peer that
-/// takes nothing.
-pub(super) fn or_abort<T, B>(
+/// Resets the connection if `written` has timed out. Otherwise the kernel would keep what was written for a peer
+/// that takes nothing.
+pub(super) fn reset_if_late<T, B>(
     written: BufResult<T, B>,
     connection: &ShutdownHandle,
 ) -> io::Result<(T, B)> {

@@ -1,4 +1,4 @@
-//! What a connection is served: one function for each service, over any stream of the contract.
+//! The services: a function `serve` for each, over any [`ByteStream`](owned_io::ByteStream).
 
 pub mod admin;
 pub mod echo;

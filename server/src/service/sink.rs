@@ -5,20 +5,20 @@ use std::time::Instant;
 
 use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, coop, timeout};
 
-use super::message::{or_abort, too_long};
+use super::message::{reset_if_late, too_long};
 use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
 /// Serves one connection until its peer ends it.
 ///
-/// What is in one read is answered by one write. The bytes of a message are counted as they arrive,
-/// and kept no longer than the read that brought them: nothing is allocated for what is announced.
+/// The messages of one read are answered by one write. The bytes of a message are counted as they arrive, and
+/// dropped with the buffer of their read: nothing is allocated for the announced length.
 ///
 /// # Errors
-/// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit;
-/// [`TimedOut`](io::ErrorKind::TimedOut) when it does not arrive in time, or its answer is not taken, or the
-/// [watch](crate::watch) ended the connection;
-/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the stream ends within it.
+/// Those of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit.
+/// [`TimedOut`](io::ErrorKind::TimedOut) if a message does not arrive in time, its answer is not taken in time,
+/// or the [watch](crate::watch) ended the connection. [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the
+/// stream ends within a message.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
     let served = answer_each::<R>(stream, &ctx.worker, &activity).await;
@@ -32,7 +32,7 @@ async fn answer_each<R: Runtime>(
 ) -> io::Result<()> {
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
-    let mut receiver = Receiver::new(limits.message_bytes_max);
+    let mut decoder = Decoder::new(limits.message_bytes_max);
     let mut answers = Vec::new();
     let mut deadline: Option<Instant> = None;
     loop {
@@ -44,19 +44,19 @@ async fn answer_each<R: Runtime>(
             }
         };
         if buf.is_empty() {
-            if receiver.is_within_message() {
+            if decoder.is_within_message() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let _ = write.shutdown().await; // as after an echo
+            let _ = write.shutdown().await; // as in echo
             return Ok(());
         }
         activity.read();
         let mut left = &buf[..];
-        // Each round but the last fills the answers, or takes what a turn may take.
+        // Each iteration but the last fills `answers`, or uses up the budget of the poll.
         while !left.is_empty() {
             coop::yield_if_exhausted::<R>().await;
-            let done = receiver.receive(&mut left, &mut answers)?;
-            if !receiver.is_within_message() {
+            let done = decoder.decode(&mut left, &mut answers)?;
+            if !decoder.is_within_message() {
                 deadline = None;
             } else if done || deadline.is_none() {
                 deadline = Some(R::now() + limits.message_time_max);
@@ -64,27 +64,27 @@ async fn answer_each<R: Runtime>(
             if !answers.is_empty() {
                 let written = write.write_all(answers);
                 let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), answers) = or_abort(written, &connection)?;
+                ((), answers) = reset_if_late(written, &connection)?;
                 answers.clear();
             }
         }
     }
 }
 
-/// The most bytes of answers that one write takes, and that a peer can leave unread here.
+/// The most bytes of answers in one write. A peer that reads nothing can leave as many here.
 const ANSWERS_BYTES_MAX: usize = 8 * 1024;
 
-/// Finds the messages in what arrives.
-struct Receiver {
+/// Decodes the messages in the bytes that arrive.
+struct Decoder {
     bytes_max: usize,
-    /// The length's bytes that are there.
+    /// The bytes of the length that have arrived.
     header: [u8; 4],
     header_len: usize,
-    /// Of the message whose length is there: its length, and what is missing of it.
+    /// The length of the message whose length has arrived, and how many of its bytes are missing.
     message: Option<(usize, usize)>,
 }
 
-impl Receiver {
+impl Decoder {
     const fn new(bytes_max: usize) -> Self {
         Self { bytes_max, header: [0; 4], header_len: 0, message: None }
     }
@@ -93,10 +93,10 @@ impl Receiver {
         self.header_len > 0 || self.message.is_some()
     }
 
-    /// Takes the first of `bytes`, adds an answer for each message that they complete, and says whether
-    /// there was one. It takes all of them, unless there are [`ANSWERS_BYTES_MAX`] of answers or the turn is
-    /// over.
-    fn receive(&mut self, bytes: &mut &[u8], answers: &mut Vec<u8>) -> io::Result<bool> {
+    /// Decodes the front of `bytes`, and adds an answer for each message that it completes. Returns whether there
+    /// was one. Decodes all of `bytes`, unless there are [`ANSWERS_BYTES_MAX`] of answers or the budget of the
+    /// poll is used up.
+    fn decode(&mut self, bytes: &mut &[u8], answers: &mut Vec<u8>) -> io::Result<bool> {
         let before = answers.len();
         loop {
             let Some((len, missing)) = self.message else {
@@ -104,7 +104,7 @@ impl Receiver {
                     break;
                 }
                 coop::consume(coop::cost::sink_message());
-                *bytes = self.receive_header(bytes)?;
+                *bytes = self.decode_len(bytes)?;
                 continue;
             };
             let n = missing.min(bytes.len());
@@ -119,7 +119,7 @@ impl Receiver {
         Ok(answers.len() > before)
     }
 
-    fn receive_header<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
+    fn decode_len<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
         let n = bytes.len().min(4 - self.header_len);
         self.header[self.header_len..][..n].copy_from_slice(&bytes[..n]);
         self.header_len += n;
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_found_wherever_they_are_cut() {
+    fn messages_are_decoded_wherever_they_are_cut() {
         let mut stream = Vec::new();
         let lens = [0_u32, 1, 5, 0, 300, 4];
         for len in lens {
@@ -149,28 +149,28 @@ mod tests {
         }
         let expected: Vec<u8> = lens.iter().flat_map(|len| u64::from(*len).to_le_bytes()).collect();
         for cut in 1..stream.len() {
-            let mut receiver = Receiver::new(300);
+            let mut decoder = Decoder::new(300);
             let mut answers = Vec::new();
             for mut part in stream.chunks(cut) {
                 while !part.is_empty() {
                     coop::refill();
-                    receiver.receive(&mut part, &mut answers).unwrap();
+                    decoder.decode(&mut part, &mut answers).unwrap();
                 }
             }
-            assert!(!receiver.is_within_message());
+            assert!(!decoder.is_within_message());
             assert_eq!(answers, expected, "cut every {cut} bytes");
         }
     }
 
     #[test]
-    fn what_is_too_long_is_refused_and_answers_are_bounded() {
+    fn too_long_messages_are_refused_and_answers_are_bounded() {
         let mut answers = Vec::new();
-        let error = Receiver::new(80).receive(&mut &[81, 0, 0, 0][..], &mut answers).unwrap_err();
+        let error = Decoder::new(80).decode(&mut &[81, 0, 0, 0][..], &mut answers).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         coop::refill();
         let empty = vec![0; 64 * 1024];
         let mut left = &empty[..];
-        Receiver::new(80).receive(&mut left, &mut answers).unwrap();
+        Decoder::new(80).decode(&mut left, &mut answers).unwrap();
         assert_eq!((answers.len(), left.len()), (ANSWERS_BYTES_MAX, (64 - 4) * 1024));
     }
 }

@@ -1,8 +1,8 @@
-//! Source: sends as many messages as it is asked for.
+//! Source: sends the messages that a client asks for.
 //!
 //! A request is three `u32`, little-endian: how many messages, of how many bytes, how many to a
-//! batch. Byte `i` of message `n` is `n + i`, modulo 256. Requests follow each other on a
-//! connection.
+//! batch. Byte `i` of message `n` is `n + i`, modulo 256. A connection may send many requests, one after the
+//! other.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,24 +15,24 @@ use owned_io::{
     Spare, coop, timeout,
 };
 
-use super::message::{or_abort, too_long};
+use super::message::{reset_if_late, too_long};
 use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
-/// Messages up to this length, in bytes, are copied together, which is cheaper than a piece of its own
-/// in a vectored write; longer ones leave from where they are.
+/// Messages up to this length, in bytes, are copied into one buffer: that is cheaper than a piece for each in a
+/// vectored write. Longer messages are written in place.
 const COPIED_BYTES_MAX: usize = 1024;
 
-/// When a write has so many bytes it is full, so that a batch of any size needs no more memory: what a
-/// socket takes without waiting is of this order.
+/// A write is full with this many bytes, about as many as a socket takes without waiting. So a batch of any size
+/// needs no more memory.
 pub(super) const WRITE_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves one connection until its peer ends it.
 ///
 /// # Errors
-/// The connection's; [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, or a
-/// batch of none; [`TimedOut`](io::ErrorKind::TimedOut) when the peer does not take them, or does not
-/// end a request that it has begun, or the [watch](crate::watch) ended the connection.
+/// Those of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, and for
+/// batches of no messages. [`TimedOut`](io::ErrorKind::TimedOut) if the peer does not take the messages in time,
+/// does not complete a request in time, or the [watch](crate::watch) ended the connection.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
     let served = answer_each::<R>(stream, &ctx.worker, &activity).await;
@@ -56,7 +56,7 @@ async fn answer_each<R: Runtime>(
         let n;
         (n, request_bytes) = begun.map_buf(Spare::into_inner).into_result()?;
         if n == 0 {
-            let _ = write.shutdown().await; // as after an echo
+            let _ = write.shutdown().await; // as in echo
             return Ok(());
         }
         let rest = read.read_exact(request_bytes.spare(), Request::BYTES - n);
@@ -69,7 +69,7 @@ async fn answer_each<R: Runtime>(
                 activity.write();
                 let written = write.write_all(copied);
                 let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), copied) = or_abort(written, &connection)?;
+                ((), copied) = reset_if_late(written, &connection)?;
                 copied.clear();
             }
         } else {
@@ -77,26 +77,26 @@ async fn answer_each<R: Runtime>(
                 activity.write();
                 let written = write.write_all_vectored(pieces);
                 let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), pieces) = or_abort(written, &connection)?;
+                ((), pieces) = reset_if_late(written, &connection)?;
                 pieces.clear();
             }
         }
     }
 }
 
-/// Bytes that count up from zero, modulo 256: every message is a part of them. The connections of a
-/// worker share them; there are at most twice as many as the longest message needs that was asked for.
+/// Bytes that count up from zero, modulo 256. Every message is a part of them. The connections of a worker share
+/// them. There are at most twice as many as the longest message needs that was asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Pattern {
     bytes: Rc<RefCell<Bytes>>,
 }
 
 impl Pattern {
-    /// Of what messages up to `len` bytes are parts.
+    /// Bytes that contain every message of up to `len` bytes.
     pub(super) fn of(&self, len: usize) -> Bytes {
         let mut bytes = self.bytes.borrow_mut();
         if bytes.len() < 255 + len {
-            // Of few lengths: connections keep the one they began with, and might ask for ever more.
+            // Powers of two, so that there are few patterns: a connection keeps the pattern it began with.
             let len = len.next_power_of_two();
             *bytes = (0..255 + len).map(|i| i as u8).collect();
         }
@@ -104,12 +104,12 @@ impl Pattern {
     }
 }
 
-/// Where in the [`Pattern`] message `n` begins.
+/// Where message `n` begins in the [`Pattern`].
 pub(super) const fn start(n: u64) -> usize {
     (n % 256) as usize
 }
 
-/// What is asked for.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) messages: u32,
@@ -137,10 +137,10 @@ impl Request {
     }
 }
 
-/// What is left of the answer to a request.
+/// The rest of the answer to a request.
 struct Answer {
     request: Request,
-    /// The message that is next.
+    /// The number of the next message.
     next: u32,
     len_prefix: Bytes,
     pattern: Bytes,
@@ -156,13 +156,13 @@ impl Answer {
         }
     }
 
-    /// Whether its messages are short enough to be copied.
+    /// Whether the messages are short enough to be copied.
     const fn is_copied(&self) -> bool {
         self.request.bytes as usize <= COPIED_BYTES_MAX
     }
 
-    /// Fills `out`, which is empty, up to the end of the batch, or as far as one write or one turn may go;
-    /// false when there is nothing left.
+    /// Fills `out`, which must be empty, up to the end of the batch, a full write, or the end of the poll's budget.
+    /// False if nothing is left.
     fn copy(&mut self, out: &mut Vec<u8>) -> bool {
         let end = self.batch_end();
         while self.next < end && out.len() < WRITE_BYTES_MAX {
@@ -171,13 +171,13 @@ impl Answer {
             self.next += 1;
             coop::consume(coop::cost::source_message(self.request.bytes as usize));
             if !coop::has_budget() {
-                break; // and the write lets others have their turn
+                break; // the write that follows yields
             }
         }
         !out.is_empty()
     }
 
-    /// The same, for messages that are not copied.
+    /// As [`copy`](Self::copy), for messages that are not copied.
     fn refer(&mut self, out: &mut IoVec<Bytes>) -> bool {
         let end = self.batch_end();
         while self.next < end && out.bytes_left() < WRITE_BYTES_MAX {
@@ -194,7 +194,7 @@ impl Answer {
         if end < messages { end } else { messages }
     }
 
-    /// The next message, in the pattern.
+    /// Where the next message is in the pattern.
     const fn message(&self) -> Range<usize> {
         let start = start(self.next as u64);
         start..start + self.request.bytes as usize
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_for_a_write_leaves_in_several() {
+    fn a_long_batch_is_sent_in_several_writes() {
         let (all, writes) = answer(Request { messages: 100_000, bytes: 10, batch: u32::MAX });
         assert_eq!(all.len(), 1_400_000);
         assert!((22..=30).contains(&writes), "{writes}: by length, or by the work of a turn");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_for_nothing_and_nonsense_is_refused() {
+    fn no_messages_are_no_writes_and_bad_requests_are_refused() {
         assert_eq!(answer(Request { messages: 0, bytes: 3, batch: 1 }).1, 0);
         let nonsense = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
         assert!(Request::parse(&nonsense, 10).is_err());

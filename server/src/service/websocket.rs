@@ -1,4 +1,5 @@
-//! Echo, sink, and source in two ways, over WebSocket, on either engine.
+//! Echo, sink and source over WebSocket, on either engine. Source has two forms: one request in the URL
+//! ([`source`]), or a request in each message ([`fetch`]).
 
 use std::pin::pin;
 
@@ -10,8 +11,8 @@ use owned_io_websocket::{
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, start};
 
-/// Queues a message, after others have left if there is no room. No function: its future would be part of
-/// every poll.
+/// Queues a message, and waits for room if there is none. It is a macro because the future of a function would be
+/// part of every poll.
 macro_rules! give_back {
     ($outgoing:ident, $message:ident) => {
         let mut refused = try_give_back($outgoing, $message);
@@ -22,12 +23,11 @@ macro_rules! give_back {
     };
 }
 
-/// Each message goes back, the same kind and the same bytes. What came in one read is answered by one
+/// Sends each message back, as the same kind and the same bytes. The messages of one read are answered by one
 /// write.
 ///
 /// # Errors
-/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
-/// answer.
+/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no answer.
 pub async fn echo(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
@@ -46,12 +46,11 @@ pub async fn echo(
     until_closed(incoming, echoed).await
 }
 
-/// Each message is answered by its length: a message of eight bytes, little-endian. What came in one
-/// read is answered by one write; no message is kept.
+/// Answers each message by its length: a message of eight bytes, little-endian. The messages of one read are
+/// answered by one write. No message is kept.
 ///
 /// # Errors
-/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
-/// answer.
+/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no answer.
 pub async fn sink(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
@@ -83,18 +82,17 @@ pub async fn sink(
     until_closed(incoming, answered).await
 }
 
-/// Sends messages, and closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
+/// Sends messages, then closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
 ///
 /// # Errors
-/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
-/// message.
+/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no message.
 pub async fn source(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
     messages: Messages,
     pattern: &Pattern,
 ) -> Result<(), Error> {
-    // Pings are answered meanwhile, and the peer may close whenever it likes.
+    // Receives meanwhile, so that pings are answered and the peer may close at any time.
     let mut closing = pin!(drain(incoming));
     let sending = async {
         send(outgoing, messages, pattern).await?;
@@ -108,13 +106,12 @@ pub async fn source(
     }
 }
 
-/// Each message asks for messages, as [over TCP](super::source): three `u32`, little-endian, in a
-/// message of their own. A message that is no such request is not answered: the connection is closed.
-/// While messages are sent nothing is received: pings wait, and so does a close.
+/// Answers each message as a request for messages, as [over TCP](super::source): three `u32`, little-endian, in a
+/// message of their own. A message that is no such request closes the connection. Nothing is received while
+/// messages are sent, so pings and a close wait.
 ///
 /// # Errors
-/// The connection's; [`Timeout::Write`](owned_io_websocket::Timeout::Write) when the peer takes no
-/// message.
+/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no message.
 pub async fn fetch(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
@@ -138,23 +135,23 @@ pub async fn fetch(
     until_closed(incoming, answered).await
 }
 
-/// What a request for [`source`] asks for.
+/// The messages that a request for [`source`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Messages {
-    /// How many; none: until the peer closes.
+    /// How many. None: until the peer closes.
     pub count: Option<u64>,
-    /// How long each is.
+    /// The length of each, in bytes.
     pub bytes: usize,
     /// How many are queued before they are flushed.
     pub batch: u64,
 }
 
 impl Messages {
-    /// Reads the query of a request: `messages=N&bytes=S&batch=B`. Without `messages` there is no end
-    /// to them, and a batch is one message where nothing else is said.
+    /// Parses the query of a request: `messages=N&bytes=S&batch=B`. Without `messages` there is no end to them.
+    /// Without `batch` a batch is one message.
     ///
     /// # Errors
-    /// A sentence that names the culprit, for the peer.
+    /// A sentence for the peer that names the culprit.
     pub fn parse(query: &str, bytes_max: usize) -> Result<Self, String> {
         let (mut messages, mut bytes, mut batch) = (None, None, None);
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -218,8 +215,7 @@ async fn send(
     outgoing.flush().await
 }
 
-/// Queues a message. A long one leaves from where it was put together; one that is refused comes back,
-/// with the reason.
+/// Queues a message. A long message is not copied. A message that is refused is returned with the reason.
 #[inline]
 fn try_give_back<'m>(
     outgoing: &mut impl AnyOutgoing,
@@ -238,8 +234,8 @@ fn try_give_back<'m>(
     }
 }
 
-/// What becomes of a connection that ends like this. One that is closed from our side while it has
-/// something to send waits for its peer to agree; messages that still come are thrown away.
+/// The outcome of a service that has `ended`. If it ended because our side closes the connection, this first waits
+/// for the peer's close, and drops messages that still arrive.
 async fn until_closed(
     incoming: &mut impl AnyIncoming,
     ended: Result<(), Error>,
@@ -255,7 +251,7 @@ async fn drain(incoming: &mut impl AnyIncoming) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether it says that nothing can be sent because the connection is being closed, by either side.
+/// Whether the error is that nothing can be sent because either side closes the connection.
 const fn is_closing(error: &Error) -> bool {
     matches!(
         error,
@@ -268,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_says_what_is_wanted_or_what_is_wrong_with_it() {
+    fn a_query_is_parsed_or_its_culprit_is_named() {
         let parse = |query| Messages::parse(query, 1_000);
         let all = Messages { count: Some(5), bytes: 10, batch: 3 };
         assert_eq!(parse("messages=5&bytes=10&batch=3"), Ok(all));

@@ -1,4 +1,4 @@
-//! How the server ends: at once for who has nothing to say, in an orderly way for the others, in time.
+//! The drain: idle clients are closed at once, the others in order, and all by the deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tungstenite::Message;
 use super::each_engine;
 use super::server::{RUNTIMES, Server, assert_closed, echoed};
 
-/// The exit code when connections had not ended in time.
+/// The exit code if the drain had to cut connections off.
 const CUT_OFF: i32 = 3;
 
 #[test]
@@ -52,14 +52,14 @@ fn draining_tells_websockets_that_the_server_goes_away() {
     }
 }
 
-/// What has not ended by the deadline is reset, for it has not come to its end; and the exit code says so.
+/// Connections that have not ended by the deadline are reset, so that their peers know, and the exit code says so.
 #[test]
 fn draining_ends_at_its_deadline() {
     for runtime in RUNTIMES {
         let options = ["--source", "127.0.0.1:0", "--drain-seconds", "1", "--ring", "tuned"];
         let server = Server::start(runtime, &options);
         let mut greedy = server.connect(0);
-        // A gigabyte, of which nothing is read.
+        // Asks for a gigabyte, and reads none of it.
         for number in [1_000_u32, 1_000_000, 1] {
             greedy.write_all(&number.to_le_bytes()).unwrap();
         }
@@ -74,7 +74,7 @@ fn draining_ends_at_its_deadline() {
     }
 }
 
-/// Who has asked for nothing yet waits for nothing: the end comes at once, not when the time to drain is over.
+/// A client that has sent nothing is closed at once, not at the deadline of the drain.
 #[test]
 fn a_signal_reaches_who_has_said_nothing() {
     for runtime in RUNTIMES {
@@ -84,7 +84,7 @@ fn a_signal_reaches_who_has_said_nothing() {
         let mut clients: Vec<_> = (0..3).map(|service| server.connect(service)).collect();
         let mut begun = server.connect(2);
         begun.write_all(b"GET /heal").unwrap();
-        assert_eq!(server.health(2), "200"); // so those before were accepted
+        assert_eq!(server.health(2), "200"); // the clients before this one were accepted
         let signalled = Instant::now();
         server.signal("-TERM");
         clients.push(begun);
@@ -95,7 +95,7 @@ fn a_signal_reaches_who_has_said_nothing() {
     }
 }
 
-/// Load balancers hear of the end before clients are refused.
+/// `/health` answers 503 before clients are refused.
 #[test]
 fn a_signal_gives_notice_first() {
     for runtime in RUNTIMES {
@@ -121,9 +121,9 @@ fn a_signal_gives_notice_first() {
     }
 }
 
-/// As long as there is somebody to be drained.
+/// As long as any connection is being drained.
 #[test]
-fn admins_are_told_to_the_end() {
+fn admins_are_answered_until_the_drain_is_over() {
     for runtime in RUNTIMES {
         let services = ["--source", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let server = Server::start(runtime, &[&services[..], &["--drain-seconds", "2"]].concat());
@@ -145,7 +145,7 @@ fn admins_are_told_to_the_end() {
     }
 }
 
-/// There is nothing to be read anew, and nothing to end for.
+/// Without TLS there are no certificates to read again.
 #[test]
 fn a_hangup_ends_nothing() {
     let server = Server::start(RUNTIMES[0], &["--echo", "127.0.0.1:0"]);

@@ -1,4 +1,4 @@
-//! What HTTP is answered, and who may open a WebSocket.
+//! Answers to HTTP requests, and which pages may open a WebSocket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::server::{ENGINES, RUNTIMES, Server};
 
 #[test]
-fn http_says_how_it_is_and_what_is_wrong() {
+fn http_answers_health_and_names_errors() {
     for runtime in RUNTIMES {
         let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
         let ask = |request: &str| {
@@ -31,7 +31,7 @@ fn http_says_how_it_is_and_what_is_wrong() {
 
 /// RFC 9110 section 9.3.2, RFC 9112 sections 3.2 to 3.2.4.
 #[test]
-fn http_is_as_its_rfcs_want_it() {
+fn http_follows_its_rfcs() {
     for runtime in RUNTIMES {
         let server = Server::start(runtime, &["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         for service in [0, 1] {
@@ -67,9 +67,9 @@ fn http_is_as_its_rfcs_want_it() {
     }
 }
 
-/// RFC 9110 section 15.5.9: on each runtime at once, because it takes ten seconds.
+/// RFC 9110 section 15.5.9. All runtimes run at once, because it takes ten seconds.
 #[test]
-fn who_takes_too_long_to_ask_is_told() {
+fn a_late_request_is_answered_408() {
     thread::scope(|scope| {
         for runtime in RUNTIMES {
             scope.spawn(move || {
@@ -90,14 +90,14 @@ fn who_takes_too_long_to_ask_is_told() {
                     took >= Duration::from_secs(9) && took < Duration::from_secs(15),
                     "{took:?}"
                 );
-                // A browser opens connections that it may never use, and takes no answer there.
+                // A browser opens connections that it may never use, and expects no answer on those.
                 assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0, "{runtime}");
             });
         }
     });
 }
 
-/// A page from elsewhere cannot open a WebSocket in its reader's name.
+/// A foreign page cannot open a WebSocket in the name of its user.
 #[test]
 fn pages_of_other_origins_are_refused() {
     for &engine in ENGINES {

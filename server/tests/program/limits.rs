@@ -1,4 +1,4 @@
-//! Places, and the times that a connection has.
+//! The limits on connections, and on the time that a connection may be idle or blocked.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::server::{PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
 
 #[test]
-fn connections_over_the_limit_wait_until_there_is_a_place() {
+fn connections_over_the_limit_wait_for_a_permit() {
     for runtime in RUNTIMES {
-        // One worker, so that it is known which one has the places.
+        // One worker, so that it accepts all three.
         let one_worker = ["--runtime", runtime, "--workers", "1", "--connections-max", "2"];
         let server = Server::start_with(&[&one_worker[..], &["--echo", "127.0.0.1:0"]].concat());
         let (mut first, mut second, mut third) =
@@ -29,12 +29,12 @@ fn connections_over_the_limit_wait_until_there_is_a_place() {
     }
 }
 
-/// However the kernel spreads the clients over the workers: by chance, both come to one of them.
+/// However the kernel spreads the clients over the workers. By chance, both get to the same worker.
 #[test]
-fn workers_share_their_places() {
+fn workers_share_the_connection_limit() {
     for runtime in RUNTIMES {
-        let places = ["--echo", "127.0.0.1:0", "--connections-max", "1"];
-        let server = Server::start(runtime, &places);
+        let options = ["--echo", "127.0.0.1:0", "--connections-max", "1"];
+        let server = Server::start(runtime, &options);
         for _ in 0..12 {
             let (mut first, mut second) = (server.connect(0), server.connect(0));
             echoed(&mut first, b"1");
@@ -51,10 +51,10 @@ fn workers_share_their_places() {
 }
 
 #[test]
-fn admins_are_served_though_all_places_are_taken() {
+fn admins_are_served_beside_as_many_clients_as_there_may_be() {
     for runtime in RUNTIMES {
-        let places = ["--echo", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--connections-max", "1"];
-        let server = Server::start(runtime, &places);
+        let options = ["--echo", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--connections-max", "1"];
+        let server = Server::start(runtime, &options);
         let mut clients = [server.connect(0), server.connect(0)];
         clients.iter_mut().for_each(|client| echoed(client, b"taken"));
         let _waiting: Vec<_> = (0..50).map(|_| server.connect(0)).collect();
@@ -76,22 +76,22 @@ fn an_address_has_so_many_connections() {
             assert_closed(&mut server.connect(0));
         }
         drop(clients.pop());
-        // It is free once the server has noticed.
+        // A permit is free once the server has noticed the end.
         let until = Instant::now() + PATIENCE;
         loop {
             let mut again = server.connect(0);
             if again.write_all(b"?").and_then(|()| again.read_exact(&mut [0])).is_ok() {
                 break;
             }
-            assert!(Instant::now() < until, "{runtime}: no place came free");
+            assert!(Instant::now() < until, "{runtime}: no permit was released");
         }
         clients.iter_mut().for_each(|client| echoed(client, b"as ever"));
     }
 }
 
-/// Over TCP nothing asks a silent client whether it is there.
+/// Over TCP there are no pings for silent clients.
 #[test]
-fn who_is_silent_for_too_long_is_ended() {
+fn silent_clients_are_closed() {
     thread::scope(|scope| {
         for runtime in RUNTIMES {
             scope.spawn(move || {
@@ -127,9 +127,9 @@ fn who_is_silent_for_too_long_is_ended() {
     });
 }
 
-/// And the kernel keeps nothing for who takes nothing.
+/// The kernel keeps nothing for a client that reads nothing.
 #[test]
-fn who_takes_nothing_is_reset() {
+fn clients_that_read_nothing_are_reset() {
     thread::scope(|scope| {
         for runtime in RUNTIMES {
             scope.spawn(move || {
@@ -146,7 +146,7 @@ fn who_takes_nothing_is_reset() {
                 }
                 let socket = server.upgrade(2, "/source?bytes=1000000");
                 let clients = [(0, echo), (1, source), (2, socket.get_ref().try_clone().unwrap())];
-                // Everything is sent by then, and nothing taken.
+                // By then the limit is over.
                 thread::sleep(Duration::from_secs(4));
                 for (service, mut client) in clients {
                     let local = client.local_addr().unwrap();
@@ -175,9 +175,9 @@ fn state(local: SocketAddr, remote: SocketAddr) -> Option<String> {
     line.map(|(_, rest)| rest[..2].to_owned())
 }
 
-/// The connection is there in that way as long as it is open; so the test before can fail.
+/// The kernel lists a connection that is open, so the test before this one can fail.
 #[test]
-fn what_the_kernel_knows_is_seen() {
+fn the_state_of_an_open_connection_is_found() {
     let server = Server::start(RUNTIMES[0], &["--echo", "127.0.0.1:0"]);
     let mut client: TcpStream = server.connect(0);
     echoed(&mut client, b"here");

@@ -1,4 +1,4 @@
-//! Logs that nobody reads, and logs that nobody wants.
+//! Logs that nobody reads, logs that would repeat, and levels.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::server::{RUNTIMES, Server, announce, assert_closed, echoed, program};
 
-/// More than wait to be written; each leaves a line at level debug.
+/// More than the lines that are queued. Each failure is a line at level debug.
 const FAILURES: usize = 4096 + 1000;
 
-/// Whoever has started the server and does not read its pipe holds no worker up, and no signal; and learns
-/// later how much was lost.
+/// If nobody reads the pipe of the logs, workers and signals go on. A later reader learns how many lines were
+/// dropped.
 #[test]
-fn logs_that_nobody_reads_hold_nobody_up() {
+fn logs_that_nobody_reads_block_nothing() {
     let services = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0", "--log-level", "debug"];
     let options = [&["--runtime", RUNTIMES[0], "--workers", "2"], &services[..]].concat();
     for is_read_later in [false, true] {
@@ -35,7 +35,7 @@ fn logs_that_nobody_reads_hold_nobody_up() {
         if is_read_later {
             let reading = thread::spawn(move || io::read_to_string(&mut log).unwrap());
             thread::sleep(Duration::from_millis(500));
-            // What is said now comes through.
+            // Lines that are logged from now on are written.
             server.signal("-TERM");
             assert_eq!(server.wait(), 0);
             let said = reading.join().unwrap();
@@ -51,10 +51,10 @@ fn logs_that_nobody_reads_hold_nobody_up() {
     }
 }
 
-/// A client that keeps the server at the limit of its descriptors fills no disk: forty lines a second, it
-/// once were.
+/// A client that keeps the server at the limit of its descriptors cannot fill a disk. It once caused forty lines a
+/// second.
 #[test]
-fn what_clients_cause_is_said_now_and_then() {
+fn lines_that_clients_cause_are_rare() {
     let options = ["--echo", "127.0.0.1:0", "--workers", "1", "--runtime", RUNTIMES[0]];
     let mut few = Command::new("sh");
     few.args(["-c", "ulimit -n 60 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_owned-io-server")]);
@@ -83,7 +83,7 @@ fn what_clients_cause_is_said_now_and_then() {
 }
 
 #[test]
-fn only_what_is_wanted_is_logged() {
+fn only_lines_of_the_level_are_logged() {
     for (level, is_said) in [("warn", false), ("info", true)] {
         let options = ["--echo", "127.0.0.1:0", "--log-level", level, "--runtime", RUNTIMES[0]];
         let mut server = Server::start_logging_to(Stdio::piped(), program(&options), &options);

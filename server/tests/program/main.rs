@@ -1,5 +1,5 @@
-//! The program, on each runtime that is compiled in: its services, its limits, its end, and why
-//! it may refuse to start.
+//! The program, on each runtime that is compiled in: its services, its limits, its end, and its refusals to
+//! start.
 
 #![cfg(target_os = "linux")]
 
@@ -109,28 +109,28 @@ fn bad_clients_lose_their_connection_and_nobody_elses() {
         assert_closed(&mut half_a_request);
 
         let mut nonsense = server.connect(2);
-        nonsense.write_all(&[0; 12]).unwrap(); // batches of none
+        nonsense.write_all(&[0; 12]).unwrap(); // asks for batches of no messages
         assert_closed(&mut nonsense);
 
         echoed(&mut neighbour, b"after");
     }
 }
 
-/// Otherwise accepting stops for milliseconds whenever the table of descriptors has to grow.
+/// Without room, accepting stops for milliseconds whenever the table of descriptors grows.
 #[test]
 fn there_is_room_for_all_connections_from_the_start() {
-    let places = ["--workers", "2", "--connections-max", "900", "--echo", "127.0.0.1:0"];
-    let server = Server::start_with(&[&["--runtime", RUNTIMES[0]], &places[..]].concat());
+    let options = ["--workers", "2", "--connections-max", "900", "--echo", "127.0.0.1:0"];
+    let server = Server::start_with(&[&["--runtime", RUNTIMES[0]], &options[..]].concat());
     let size: usize = server.status("FDSize:").parse().unwrap();
     assert!(size >= 1800, "{size}");
 }
 
 #[test]
-fn a_listener_without_clients_takes_no_place() {
+fn a_listener_without_clients_holds_no_permit() {
     for runtime in RUNTIMES {
-        let one_place = ["--runtime", runtime, "--workers", "1", "--connections-max", "1"];
+        let one_connection = ["--runtime", runtime, "--workers", "1", "--connections-max", "1"];
         let services = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0"];
-        let server = Server::start_with(&[&one_place[..], &services[..]].concat());
+        let server = Server::start_with(&[&one_connection[..], &services[..]].concat());
         for _ in 0..2 {
             echoed(&mut server.connect(0), b"one");
             let mut sink = server.connect(1);
@@ -140,10 +140,10 @@ fn a_listener_without_clients_takes_no_place() {
     }
 }
 
-/// What is announced is not held: neither over TCP nor over WebSocket does it take memory, or keep others
-/// waiting, before it comes.
+/// An announced length reserves nothing: until the bytes arrive, over TCP or WebSocket, it takes no memory and
+/// makes nobody wait.
 #[test]
-fn what_is_announced_takes_no_memory() {
+fn announced_lengths_take_no_memory() {
     const CONNECTIONS: usize = 1_000;
     const MESSAGE_BYTES: u64 = 16 << 20;
     allow_descriptors(2 * CONNECTIONS as u64 + 100);
@@ -164,7 +164,7 @@ fn what_is_announced_takes_no_memory() {
         for sink in &mut sinks {
             announce(sink, MESSAGE_BYTES as u32, b"x");
         }
-        // Those that come later are answered, so the worker has had time for all of them.
+        // Later clients are answered, so the worker has read from all of those before.
         for _ in 0..10 {
             let mut later = server.upgrade(1, "/echo");
             later.send(Message::text("later")).unwrap();
@@ -179,7 +179,7 @@ fn what_is_announced_takes_no_memory() {
     }
 }
 
-/// Lets this process, and those that it starts, have so many open files.
+/// Allows this process, and processes that it starts, `count` open files.
 fn allow_descriptors(count: u64) {
     let limit = getrlimit(Resource::Nofile);
     let allowed = limit.maximum.is_none_or(|most| most >= count);

@@ -13,16 +13,16 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
 use super::server::{RUNTIMES, Server, echoed, ended, program};
 
-/// The user that may do the least; by convention the same number everywhere.
+/// The user without privileges. By convention it has this number everywhere.
 const NOBODY: u32 = 65_534;
 
-/// Those that there could be.
+/// All runtimes that can be compiled in.
 const ALL_RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_owned-io-server");
 
 #[test]
-fn what_cannot_start_says_why_in_one_sentence() {
+fn a_refusal_to_start_is_one_sentence() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let file = std::env::temp_dir().join(format!("owned-io-server-{}.toml", std::process::id()));
@@ -56,7 +56,7 @@ fn what_cannot_start_says_why_in_one_sentence() {
     }
     fs::remove_file(file).unwrap();
 
-    // With all features there is none; with the default ones there are four.
+    // With all features no runtime is absent; with the default features four are.
     for absent in ALL_RUNTIMES.iter().filter(|name| !RUNTIMES.contains(name)) {
         let said = sentence(program(&["--runtime", absent, "--echo", "127.0.0.1:0"]));
         assert!(said.contains(&format!("build with --features {absent}")), "{absent}: {said}");
@@ -71,9 +71,9 @@ fn tls_that_is_not_compiled_in() {
     assert!(said.contains("build with --features tls"), "{said}");
 }
 
-/// A full disk, or a reader of the log that has gone: no reason to panic.
+/// No panic if stderr cannot be written, because a disk is full for example.
 #[test]
-fn nobody_to_hear_it() {
+fn stderr_that_cannot_be_written() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     let mut refused = program(&["--frob"]);
     assert_eq!(refused.stderr(full()).status().unwrap().code(), Some(1));
@@ -85,12 +85,12 @@ fn nobody_to_hear_it() {
     assert_eq!(server.wait(), 0);
 }
 
-/// As containers do it, by a policy that forbids the call, or says that there is none.
+/// As in containers whose policy forbids the system call, or pretends that there is none.
 #[test]
 fn io_uring_that_is_refused() {
     for runtime in RUNTIMES {
         for errno in [libc::EPERM, libc::ENOSYS] {
-            // Filters are a thread's own and its children's, and for good.
+            // A filter applies to its thread and its children, and cannot be removed.
             let thread = thread::spawn(move || {
                 refuse_io_uring(errno);
                 if *runtime == "tokio" {
@@ -138,7 +138,7 @@ fn a_port_that_is_not_permitted() {
     }
 }
 
-/// What it says instead of starting.
+/// What the program writes instead of starting.
 fn refusal(mut command: Command) -> String {
     let command = command.env("RUST_BACKTRACE", "1").stdout(Stdio::null()).stderr(Stdio::piped());
     let (code, stderr) = ended(command.spawn().unwrap());
@@ -149,7 +149,7 @@ fn refusal(mut command: Command) -> String {
     stderr
 }
 
-/// The same, where that is one line besides the logs.
+/// As [`refusal`], which must be one line besides the logs.
 fn sentence(command: Command) -> String {
     let stderr = refusal(command);
     let mut lines = stderr.lines().filter(|line| !line.contains(" INFO "));
@@ -168,8 +168,8 @@ fn refuse_io_uring(errno: i32) {
     apply_filter(&program).unwrap();
 }
 
-/// A copy of the program that everybody may run, because it may be in a folder that not everybody
-/// can enter. Removed when dropped.
+/// A copy of the program that every user may run: the program itself may be in a folder that not every user can
+/// enter. Removed when dropped.
 struct Program(PathBuf);
 
 impl Program {
@@ -178,7 +178,7 @@ impl Program {
         let number = COPIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("owned-io-server-{}-{number}", std::process::id());
         let copy = Self(std::env::temp_dir().join(name));
-        // By another process: what this one starts meanwhile would have the copy open for writing.
+        // Copied by another process: a child that this one starts meanwhile would inherit the copy open for writing.
         assert!(Command::new("cp").arg(PROGRAM).arg(&copy.0).status().unwrap().success());
         copy
     }

@@ -1,4 +1,4 @@
-//! The program as a process, and what its clients do.
+//! The program as a process, and helpers for its clients.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::{fs, io, thread};
 
 use tungstenite::WebSocket;
 
-/// Those that this test was built with.
+/// The runtimes that this test was built with.
 pub(super) const RUNTIMES: &[&str] = &[
     #[cfg(feature = "tokio")]
     "tokio",
@@ -34,7 +34,7 @@ const SERVICES: [&str; 9] = [
     "--admin",
 ];
 
-/// What chooses each engine for WebSockets that is compiled in; nothing for the default one.
+/// The options that choose each compiled-in WebSocket engine; none for the default.
 pub(super) const ENGINES: &[&[&str]] = &[
     &[],
     #[cfg(feature = "tungstenite")]
@@ -61,7 +61,7 @@ impl Server {
         Self::start_as(program(options), options)
     }
 
-    /// By a command that has these options.
+    /// Starts `command`, which has these options.
     pub(super) fn start_as(command: Command, options: &[&str]) -> Self {
         Self::start_logging_to(Stdio::null(), command, options)
     }
@@ -88,7 +88,7 @@ impl Server {
         stream
     }
 
-    /// What is answered to a request, all of it, until the server ends the connection.
+    /// The whole answer to a request, until the server ends the connection.
     pub(super) fn ask(&self, service: usize, request: &str) -> String {
         let mut stream = self.connect(service);
         stream.write_all(request.as_bytes()).unwrap();
@@ -107,7 +107,7 @@ impl Server {
         self.addrs[service]
     }
 
-    /// What it writes its logs to, if that is a pipe.
+    /// The pipe of its logs, if they are piped.
     pub(super) fn stderr(&mut self) -> ChildStderr {
         self.process.stderr.take().unwrap()
     }
@@ -123,7 +123,7 @@ impl Server {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Its memory in bytes: what is resident, and what is allocated, touched or not.
+    /// Its memory in bytes: resident, and allocated.
     pub(super) fn memory(&self) -> (u64, u64) {
         let bytes = |name: &str| {
             let kib: u64 = self.status(name).strip_suffix(" kB").unwrap().parse().unwrap();
@@ -132,14 +132,14 @@ impl Server {
         (bytes("VmRSS:"), bytes("VmData:"))
     }
 
-    /// A line of what the kernel says of its process (proc_pid_status(5)), without its name.
+    /// A field of the status of its process (proc_pid_status(5)).
     pub(super) fn status(&self, name: &str) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().to_owned()
     }
 
-    /// The exit code, once it has ended by itself.
+    /// Waits until it ends by itself. Returns the exit code.
     pub(super) fn wait(mut self) -> i32 {
         wait(&mut self.process).unwrap_or(-1)
     }
@@ -152,7 +152,7 @@ impl Drop for Server {
     }
 }
 
-/// The exit code of a process that ends by itself, if it has one, and what it wrote to stderr.
+/// Waits until a process ends by itself. Returns the exit code, if it has one, and what it wrote to stderr.
 pub(super) fn ended(process: Child) -> (Option<i32>, String) {
     let mut server = Server { process, addrs: Vec::new() };
     let code = wait(&mut server.process);
@@ -184,17 +184,18 @@ pub(super) fn echoed(stream: &mut TcpStream, bytes: &[u8]) {
     assert_eq!(answer, bytes);
 }
 
-/// In one write: the second of two would wait until the first is acknowledged.
+/// Sends a message with the length `len` in one write. A second write would wait for the acknowledgement of the
+/// first.
 pub(super) fn announce(stream: &mut TcpStream, len: u32, bytes: &[u8]) {
     stream.write_all(&[&len.to_le_bytes(), bytes].concat()).unwrap();
 }
 
-/// Closed by the server, cleanly or by a reset, with nothing more to read.
+/// Asserts that the server has closed the connection, cleanly or by a reset, with nothing more to read.
 pub(super) fn assert_closed(stream: &mut TcpStream) {
     match stream.read(&mut [0; 16]) {
         Ok(0) => {}
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-        // A read with a timeout is not begun again after a signal (signal(7)).
+        // The kernel does not restart a read with a timeout after a signal (signal(7)).
         Err(error) if error.kind() == ErrorKind::Interrupted => assert_closed(stream),
         other => panic!("expected the end, got {other:?}"),
     }

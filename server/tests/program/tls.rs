@@ -1,4 +1,4 @@
-//! Over TLS: the services, their certificates, and what comes of speaking the wrong protocol.
+//! TLS: the services over it, certificates, and clients that speak the wrong protocol.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -39,7 +39,7 @@ impl Files {
         (files, certificate)
     }
 
-    /// A new certificate, valid until that year.
+    /// Writes a new certificate, valid until the year `until`.
     fn write(&self, until: i32) -> CertificateDer<'static> {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
@@ -61,7 +61,7 @@ impl Drop for Files {
     }
 }
 
-/// Who trusts that certificate alone.
+/// A client that trusts this certificate only.
 fn trusting(
     certificate: &CertificateDer<'static>,
     versions: &[&'static SupportedProtocolVersion],
@@ -91,7 +91,7 @@ fn echoed(client: &mut Client, bytes: &[u8]) {
     assert_eq!(answer, bytes);
 }
 
-/// Ends our side; the server says then that it ends its own: an end that is not said is an error here.
+/// Ends our side, and expects the server's close_notify. An end without it would be an error here.
 fn end(mut client: Client) {
     client.conn.send_close_notify();
     client.flush().unwrap();
@@ -161,7 +161,7 @@ fn services_answer() {
     }
 }
 
-/// The buffers last for as many connections as there may be.
+/// There are buffers for as many connections as there may be.
 #[test]
 fn the_only_connection_is_served() {
     let (files, certificate) = Files::new("only");
@@ -177,7 +177,7 @@ fn the_only_connection_is_served() {
     }
 }
 
-/// By whichever worker.
+/// By any worker.
 #[test]
 fn sessions_are_resumed() {
     let (files, certificate) = Files::new("sessions");
@@ -214,7 +214,7 @@ fn the_wrong_protocol_has_an_answer() {
         assert!(response.ends_with("\r\n\r\nthis port speaks TLS: use https://\n"), "{response}");
 
         let mut over_tls = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
-        // What it gets is an answer in HTTP, 400, which is no TLS.
+        // The answer is HTTP (400), which is no TLS.
         let error = over_tls.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{runtime}: {error}");
         let mut raw = server.connect(0);
@@ -238,7 +238,7 @@ fn the_wrong_protocol_has_an_answer() {
 }
 
 #[test]
-fn certificates_are_read_anew_on_sighup() {
+fn certificates_are_read_again_on_sighup() {
     let (files, old) = Files::new("anew");
     for runtime in RUNTIMES {
         let log = files.folder.join(format!("{runtime}.log"));
@@ -280,9 +280,9 @@ fn certificates_are_read_anew_on_sighup() {
     }
 }
 
-/// A file that has to be waited for, which a disk that is gone may come to be, holds up no signal.
+/// A file whose read blocks, as on a disk that is gone, does not block later signals.
 #[test]
-fn certificates_that_do_not_come_hold_nobody_up() {
+fn certificates_that_cannot_be_read_block_nothing() {
     let (files, certificate) = Files::new("fifo");
     let options = [&files.options()[..], &["--echo-tls", "127.0.0.1:0"]].concat();
     let server = Server::start(RUNTIMES[0], &options);
@@ -304,9 +304,9 @@ fn certificates_that_do_not_come_hold_nobody_up() {
     assert!(signalled.elapsed() < Duration::from_secs(5));
 }
 
-/// And it is told so, as an end has to be said over TLS.
+/// With a close_notify.
 #[test]
-fn who_is_silent_for_too_long_is_ended() {
+fn silent_clients_are_closed() {
     let (files, certificate) = Files::new("idle");
     for runtime in RUNTIMES {
         let options = ["--echo-tls", "127.0.0.1:0", "--idle-seconds-max", "1"];
@@ -331,7 +331,7 @@ fn draining_ends_connections_cleanly() {
         );
         let mut idle = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
         echoed(&mut idle, b"before");
-        // Within their handshakes, of which one has begun; and before a request.
+        // Two have sent nothing, one is within its handshake, and one has made no request.
         let silent = [server.connect(0), server.connect(1)];
         let mut begun = server.connect(1);
         begun.write_all(&[22, 3, 1, 2]).unwrap();
@@ -348,7 +348,7 @@ fn draining_ends_connections_cleanly() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
+fn bad_certificates_are_refused_at_the_start() {
     let (files, _) = Files::new("refused");
     let (other, _) = Files::new("refused-other");
     let options = |chain, key| {

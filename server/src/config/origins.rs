@@ -1,4 +1,4 @@
-//! [`AllowedOrigins`]: whose pages may open WebSockets.
+//! [`AllowedOrigins`]: which pages may open WebSockets.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use owned_io_websocket::handshake::Origins;
 
 /// The origins whose pages may open WebSockets.
 ///
-/// A browser lets any page open a WebSocket to any server, and sends the user's cookies along: a page that
-/// the user only happens to visit could speak to the server in their name (cross-site WebSocket hijacking).
-/// What it cannot do is lie about where it is from, so a server that knows its users by cookies, or by where
-/// they are in a network, has to look at `Origin`. Clients that are no browsers send none, and are let in.
+/// A browser lets any page open a WebSocket to any server, and sends the user's cookies along. A page that a
+/// user happens to visit could so act in their name (cross-site WebSocket hijacking). The page cannot choose the
+/// `Origin` that the browser sends. A server that identifies users by cookies, or by their network, must
+/// therefore check it. Clients that are no browsers send no origin, and are admitted.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedOrigins {
     /// None: any.
@@ -17,10 +17,11 @@ pub struct AllowedOrigins {
 }
 
 impl AllowedOrigins {
-    /// These alone: a scheme, a host, and a port where it is not the scheme's, `https://example.com` say.
+    /// Only these. An origin is a scheme, a host, and a port if it is not the scheme's default, for example
+    /// `https://example.com`.
     ///
     /// # Errors
-    /// A sentence that says which of them is no origin.
+    /// A sentence that names the first that is no origin.
     pub fn only(origins: Vec<String>) -> Result<Self, String> {
         let wrong = |origin: &&String| {
             let host = origin.split_once("://").map(|(_, host)| host);
@@ -34,19 +35,19 @@ impl AllowedOrigins {
         }
     }
 
-    /// Passes them to `ask`.
-    pub(crate) fn with<T>(&self, ask: impl FnOnce(Origins<'_>) -> T) -> T {
+    /// Calls `f` with the origins, in the form that the handshake takes.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(Origins<'_>) -> T) -> T {
         match &self.only {
-            None => ask(Origins::Any),
-            Some(only) => ask(Origins::Only(&borrowed(only))),
+            None => f(Origins::Any),
+            Some(only) => f(Origins::Only(&borrowed(only))),
         }
     }
 
-    /// The same for what waits.
-    pub(crate) async fn with_async<T>(&self, ask: impl AsyncFnOnce(Origins<'_>) -> T) -> T {
+    /// As [`with`](Self::with), for a function that waits.
+    pub(crate) async fn with_async<T>(&self, f: impl AsyncFnOnce(Origins<'_>) -> T) -> T {
         match &self.only {
-            None => ask(Origins::Any).await,
-            Some(only) => ask(Origins::Only(&borrowed(only))).await,
+            None => f(Origins::Any).await,
+            Some(only) => f(Origins::Only(&borrowed(only))).await,
         }
     }
 }

@@ -1,0 +1,217 @@
+//! [`ConnectionLimit`]: how many connections may be served at once, in total and for each address.
+
+mod per_address;
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+pub use per_address::{AddressLimit, AddressPermit};
+
+/// The limit on the connections that all workers together serve at once.
+///
+/// Any worker may use any permit. The kernel spreads clients over the listeners of the workers by chance, and
+/// a client cannot change queues: with permits of its own, a worker that has none left would keep clients
+/// waiting while another worker has some.
+#[derive(Clone, Debug)]
+pub struct SharedConnectionLimit {
+    shared: Arc<Shared>,
+    addresses: AddressLimit,
+}
+
+/// The limit as one worker uses it, over all its listeners. Clones are the same limit.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimit {
+    limit: SharedConnectionLimit,
+    local: Rc<Local>,
+}
+
+/// Permission to serve one connection. Dropping it releases it.
+#[derive(Debug)]
+pub struct Permit {
+    shared: Arc<Shared>,
+    local: Rc<Local>,
+    /// Set once the client's address is known.
+    address: Option<AddressPermit>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    free: AtomicUsize,
+    all: usize,
+    /// Tasks that wait for a permit, or for the release of all permits. At most one for each listener of each
+    /// worker.
+    waiting: Mutex<Vec<Waker>>,
+}
+
+/// The permits of this worker.
+#[derive(Debug, Default)]
+struct Local {
+    in_use: Cell<usize>,
+    /// Tasks that wait until none is in use: the worker's own.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl SharedConnectionLimit {
+    /// At most `count` connections, of which one address may have as many as `addresses` allows.
+    pub fn new(count: usize, addresses: AddressLimit) -> Self {
+        let shared =
+            Shared { free: AtomicUsize::new(count), all: count, waiting: Mutex::default() };
+        Self { shared: Arc::new(shared), addresses }
+    }
+
+    /// Waits until no worker has a permit in use.
+    pub async fn all_released(&self) {
+        poll_fn(|cx| {
+            // Registered first: the last permit may be released between the check and the registration.
+            register(&mut self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner), cx);
+            if self.shared.free.load(Ordering::Acquire) == self.shared.all {
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The limit for one worker.
+    pub fn for_worker(&self) -> ConnectionLimit {
+        ConnectionLimit { limit: self.clone(), local: Rc::default() }
+    }
+}
+
+impl ConnectionLimit {
+    /// At most `count` connections, from any address. No other worker shares this limit.
+    pub fn new(count: usize) -> Self {
+        SharedConnectionLimit::new(count, AddressLimit::default()).for_worker()
+    }
+
+    /// Waits for a client by polling `accept`, but only while a permit is free. Returns the permit together
+    /// with the client.
+    ///
+    /// The permit is not held in the meantime, so a listener without clients withholds none from the others.
+    pub async fn acquire<F: Future>(&self, accept: F) -> (Permit, F::Output) {
+        let mut accept = pin!(accept);
+        poll_fn(|cx| {
+            // Taken before the poll, because another worker may want the last permit too. Dropped, and so
+            // released, if no client is there.
+            let permit = ready!(self.poll_permit(cx));
+            let output = ready!(accept.as_mut().poll(cx));
+            Poll::Ready((permit, output))
+        })
+        .await
+    }
+
+    /// Counts the permit for the client's address. False if that address has as many as it may.
+    pub fn assign(&self, permit: &mut Permit, client: IpAddr) -> bool {
+        permit.address = self.limit.addresses.acquire(client);
+        permit.address.is_some()
+    }
+
+    /// How many permits this worker uses.
+    pub fn in_use(&self) -> usize {
+        self.local.in_use.get()
+    }
+
+    /// Waits until this worker uses no permit.
+    pub async fn all_released(&self) {
+        poll_fn(|cx| {
+            if self.local.in_use.get() == 0 {
+                return Poll::Ready(());
+            }
+            register(&mut self.local.waiting.borrow_mut(), cx);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn poll_permit(&self, cx: &Context<'_>) -> Poll<Permit> {
+        let shared = &self.limit.shared;
+        if !shared.try_take() {
+            register(&mut shared.waiting.lock().unwrap_or_else(PoisonError::into_inner), cx);
+            // A permit may have been released before the task was registered.
+            if !shared.try_take() {
+                return Poll::Pending;
+            }
+        }
+        self.local.in_use.set(self.local.in_use.get() + 1);
+        let (shared, local) = (Arc::clone(shared), Rc::clone(&self.local));
+        Poll::Ready(Permit { shared, local, address: None })
+    }
+}
+
+impl Shared {
+    fn try_take(&self) -> bool {
+        let one_less = |free: usize| free.checked_sub(1);
+        self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
+    }
+}
+
+/// Adds the task's waker, unless it is there already.
+fn register(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
+    if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+        waiting.push(cx.waker().clone());
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.shared.free.fetch_add(1, Ordering::AcqRel);
+        let waiting = std::mem::take(
+            &mut *self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        waiting.into_iter().for_each(Waker::wake);
+        self.local.in_use.set(self.local.in_use.get() - 1);
+        if self.local.in_use.get() == 0 {
+            self.local.waiting.take().into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::AtomicBool;
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// A client of one worker is served even if only another worker has released permits.
+    #[test]
+    fn any_worker_may_use_any_permit() {
+        let shared = SharedConnectionLimit::new(2, AddressLimit::default());
+        let (first, second) = (shared.for_worker(), shared.for_worker());
+        let cx = &mut Context::from_waker(Waker::noop());
+        let acquire =
+            |limit: &ConnectionLimit, cx: &mut Context<'_>| match pin!(limit.acquire(async {}))
+                .poll(cx)
+            {
+                Poll::Ready((permit, ())) => Some(permit),
+                Poll::Pending => None,
+            };
+        let permits = [acquire(&first, cx).unwrap(), acquire(&first, cx).unwrap()];
+        assert_eq!((first.in_use(), second.in_use()), (2, 0));
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(acquire(&second, &mut Context::from_waker(&waker)).is_none());
+        drop(permits);
+        assert!(woken.0.load(Ordering::SeqCst), "a released permit wakes any worker");
+        let _permit = acquire(&second, cx).unwrap();
+        assert_eq!((first.in_use(), second.in_use()), (0, 1));
+        // Waiting for a client holds no permit.
+        assert!(pin!(first.acquire(pending::<()>())).poll(cx).is_pending());
+        assert!(acquire(&second, cx).is_some());
+    }
+}
