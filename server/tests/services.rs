@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use owned_io::{
     BufResult, ByteStream, Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt,
-    OwnedWriteExt, Pool, PoolConfig, Random,
+    OwnedWriteExt, Pool, PoolConfig, Random, beside,
 };
 use owned_io_server::config::{Deflate, Engine, Limits, WebSockets};
 use owned_io_server::connections::Connections;
@@ -35,13 +35,18 @@ fn simulate(case: impl AsyncFn()) {
 /// As [`simulate`], with each engine and each way to compress that it has. The engines that are not ours run fewer
 /// seeds.
 fn simulate_each_engine(case: impl AsyncFn(Engine, Deflate)) {
+    simulate_each_engine_by(1, case);
+}
+
+/// The same with one seed in `step_of_seeds`, for cases that move many bytes.
+fn simulate_each_engine_by(step_of_seeds: usize, case: impl AsyncFn(Engine, Deflate)) {
     for &engine in Engine::ALL {
         let (step, ways) = match engine {
             Engine::Native => (1, &[Deflate::Off, Deflate::Shared, Deflate::Takeover][..]),
             #[cfg(feature = "tungstenite")]
             _ => (4, &[Deflate::Off][..]),
         };
-        for seed in seeds(SEEDS).step_by(step) {
+        for seed in seeds(SEEDS).step_by(step * step_of_seeds) {
             for &deflate in ways {
                 println!("{engine:?}, {deflate:?}, seed {seed}"); // shown when it fails
                 Sim::block_on(Config::with_seed(seed), case(engine, deflate)).unwrap();
@@ -236,6 +241,41 @@ fn the_longest_message_is_given_back_compressed_too() {
     });
 }
 
+/// A client that sends without waiting, and reads everything, gets every echo, also when the echoes are longer than
+/// the queue: each message is a block of 1,000 random bytes again and again, which a window of 9 bits cannot
+/// compress.
+#[test]
+fn pipelined_messages_all_come_back() {
+    const MESSAGES: usize = 20;
+    simulate_each_engine_by(20, async |engine, deflate| {
+        let limits = Limits { message_bytes_max: 20_000, ..Limits::default() };
+        let mut small_window = owned_io_websocket::deflate::Deflate::default();
+        (small_window.send_takeover, small_window.receive_window_bits) = (true, 9);
+        let small_window = (deflate != Deflate::Off).then_some(small_window);
+        let (socket, serving) = upgrade_with(small_window, "/echo", engine, deflate, limits).await;
+        let WebSocket { mut incoming, mut outgoing } = socket;
+        let mut block = vec![0; 1_000];
+        Sim::fill_random(&mut block);
+        let message = block.repeat(20);
+        let mut receiving = Box::pin(async {
+            for _ in 0..MESSAGES {
+                assert!(incoming.receive().await.unwrap() == Some(Message::Binary(&message)));
+            }
+        });
+        let sending = async {
+            for _ in 0..MESSAGES {
+                outgoing.send(Message::Binary(&message)).await.unwrap();
+            }
+        };
+        if beside(receiving.as_mut(), sending).await.pinned.is_none() {
+            receiving.as_mut().await;
+        }
+        drop(receiving);
+        drop((incoming, outgoing));
+        let _ = serving.await.unwrap(); // the client goes without a close
+    });
+}
+
 #[test]
 fn a_websocket_source_without_end_ends_when_the_peer_closes() {
     simulate_each_engine(async |engine, deflate| {
@@ -363,17 +403,26 @@ async fn upgrade(
     deflate: Deflate,
     limits: Limits,
 ) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
+    let mut takeover = owned_io_websocket::deflate::Deflate::default();
+    (takeover.send_takeover, takeover.receive_takeover) = (true, true);
+    let client = (deflate != Deflate::Off).then_some(takeover);
+    upgrade_with(client, path, engine, deflate, limits).await
+}
+
+/// The same for a client that offers this compression.
+async fn upgrade_with(
+    offered: Option<owned_io_websocket::deflate::Deflate>,
+    path: &str,
+    engine: Engine,
+    deflate: Deflate,
+    limits: Limits,
+) -> (WebSocket<impl ByteStream>, JoinHandle<Result<(), Error>>) {
     let (client, server) = pipe();
     let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 28));
     let sockets = WebSockets { engine, deflate, ..WebSockets::default() };
     let ctx = context(&server, resources(sockets, limits)).0;
     let serving = Sim::spawn(async move { http::serve::<Sim>(server, &ctx).await });
-    let mut offer = Offer { host: "localhost", path, ..Offer::default() };
-    if deflate != Deflate::Off {
-        let mut deflate = owned_io_websocket::deflate::Deflate::default();
-        (deflate.send_takeover, deflate.receive_takeover) = (true, true);
-        offer.deflate = Some(deflate);
-    }
+    let offer = Offer { host: "localhost", path, deflate: offered, ..Offer::default() };
     let config = owned_io_websocket::Config::default();
     let (socket, _) = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap();
     (socket, serving)
