@@ -145,8 +145,8 @@ def cut_off(ctx):
         expect("not ended in time" in server.log(), server.log().splitlines()[-1:])
 
 
-@case("drain: clients that wait for a place", "each is told at once, and an exit with 0", "waiting")
-def without_a_place(ctx):
+@case("drain: clients that wait to be accepted", "each is told at once, and an exit with 0", "waiting")
+def not_accepted(ctx):
     with ctx.fresh(*DRAIN, "--connections-max", "2") as server:
         clients = [WebSocket(server.addr()) for _ in range(2)]
         clients += [connect(server.addr()) for _ in range(5)]

@@ -24,7 +24,7 @@ def close(socks):
         sock.close()
 
 
-@case("places: all taken by silent clients", "/health by --admin within 0.5 s", "alone")
+@case("connections: all taken by silent clients", "/health by --admin within 0.5 s", "alone")
 def admin(ctx):
     with ctx.fresh("--connections-max", "10", listeners=("http", "admin")) as server:
         socks = silent(server, 60)
@@ -36,8 +36,8 @@ def admin(ctx):
 
 
 @case(
-    "places: all taken by WebSockets",
-    "/health by --admin within 0.5 s, and a place once one is free",
+    "connections: all taken by WebSockets",
+    "/health by --admin within 0.5 s, and another client once one has gone",
     "alone",
 )
 def admin_beside_websockets(ctx):
@@ -53,7 +53,7 @@ def admin_beside_websockets(ctx):
         server.check()
 
 
-@case("places: a flood of the admin listener itself", "the other listeners serve", "alone")
+@case("connections: a flood of the admin listener itself", "the other listeners serve", "alone")
 def admin_flood(ctx):
     with ctx.fresh("--connections-max", "10", listeners=("http", "admin")) as server:
         socks = silent(server, 60, "admin")
@@ -61,7 +61,7 @@ def admin_flood(ctx):
         close(socks)
 
 
-@case("places: 3,000 connections at once that go at once", "/health afterwards", "alone")
+@case("connections: 3,000 connections at once that go at once", "/health afterwards", "alone")
 def flood(ctx):
     with ctx.fresh() as server:
         for _ in range(3):
@@ -69,8 +69,8 @@ def flood(ctx):
         server.check()
 
 
-@case("places: two workers with four each, and eight clients", "an echo for each within 3 s", "alone")
-def shared_places(ctx):
+@case("connections: two workers with four each, and eight clients", "an echo for each within 3 s", "alone")
+def shared_by_workers(ctx):
     with ctx.fresh("--workers", "2", "--connections-max", "4") as server:
         for attempt in range(5):
             sockets = []
@@ -127,7 +127,7 @@ def flood_of_one_address(ctx):
         close(socks)
 
 
-@case("addresses: places that are free again", "200 connections, one after the other", "alone")
+@case("addresses: connections that have ended count no more", "200 connections, one after the other", "alone")
 def per_address_given_back(ctx):
     with ctx.fresh("--connections-per-address-max", "2") as server:
         for n in range(200):
