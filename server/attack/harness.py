@@ -45,9 +45,9 @@ class Failed(Exception):
 class Refused(Failed):
     """The server did not start. Holds its exit status, and its standard error."""
 
-    def __init__(self, status, said):
-        super().__init__(f"the server does not start (status {status}): {first_line(said)}")
-        self.status, self.said = status, said
+    def __init__(self, status, output):
+        super().__init__(f"the server does not start (status {status}): {first_line(output)}")
+        self.status, self.output = status, output
 
 
 def expect(condition, saw):
@@ -95,12 +95,12 @@ class Server:
             raise
 
     def _read_addrs(self, count):
-        out, said = self.process.stdout, b""
+        out, output = self.process.stdout, b""
         os.set_blocking(out.fileno(), False)
         deadline = time.monotonic() + START_SECONDS_MAX
         with selectors.DefaultSelector() as selector:
             selector.register(out, selectors.EVENT_READ)
-            while said.count(b"\n") < count:
+            while output.count(b"\n") < count:
                 if time.monotonic() > deadline:
                     raise Failed("the server does not listen in time")
                 if not selector.select(0.2):
@@ -109,8 +109,8 @@ class Server:
                 if part == b"":
                     status = self.process.wait(START_SECONDS_MAX)
                     raise Refused(status, self.log())
-                said += part or b""
-        for line in said.decode().splitlines():
+                output += part or b""
+        for line in output.decode().splitlines():
             name, addr = re.fullmatch(r"listening (\S+) (\S+)", line).groups()
             host, port = addr.rsplit(":", 1)
             self.addrs[name] = (host.strip("[]"), int(port))
@@ -235,19 +235,19 @@ def connect(addr, seconds_max=5, source=None, receive_bytes=None):
 def read_to_end(sock, seconds_max=5, bytes_max=4 * MIB):
     """Reads until the end of the stream; a reset is an end too. Fails if the end does not come in time."""
     deadline = time.monotonic() + seconds_max
-    said = bytearray()
-    while len(said) < bytes_max:
+    received = bytearray()
+    while len(received) < bytes_max:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             part = sock.recv(65536)
         except TimeoutError:
-            raise Failed(f"no end of the stream within {seconds_max} s; until then {bytes(said[:60])!r}")
+            raise Failed(f"no end of the stream within {seconds_max} s; until then {bytes(received[:60])!r}")
         except ConnectionError:
             break
         if not part:
             break
-        said += part
-    return bytes(said)
+        received += part
+    return bytes(received)
 
 
 def seconds_to_end(sock, seconds_max):

@@ -105,12 +105,12 @@ class Neighbour:
         if tls and kind.listener == "https":
             self.sock = tls.wrap_socket(self.sock, server_hostname="localhost")
         self.sock.sendall(kind.opening)
-        said = b""
-        while kind.answer_ends and kind.answer_ends not in said:
+        answer = b""
+        while kind.answer_ends and kind.answer_ends not in answer:
             part = self.sock.recv(4096)
             if not part:
-                raise SystemExit(f"no answer to {kind.title}: {said!r}")
-            said += part
+                raise SystemExit(f"no answer to {kind.title}: {answer!r}")
+            answer += part
         self.sock.setblocking(False)
 
     def send(self):

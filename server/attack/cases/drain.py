@@ -200,8 +200,8 @@ def notice(ctx):
             time.sleep(0.5)
             with connect(server.addr()) as sock:
                 sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
-                said = read_to_end(sock)
-            expect(said.startswith(b"HTTP/1.1 503 "), f"/health: {said[:40]!r}")
+                answer = read_to_end(sock)
+            expect(answer.startswith(b"HTTP/1.1 503 "), f"/health: {answer[:40]!r}")
             socket.echo()
             with WebSocket(server.addr(), seconds_max=8) as late:
                 late.echo()
@@ -221,5 +221,5 @@ def admin(ctx):
             time.sleep(0.5)
             with connect(server.addr("admin")) as sock:
                 sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
-                said = read_to_end(sock)
-            expect(said.startswith(b"HTTP/1.1 503 "), f"/health: {said[:40]!r}")
+                answer = read_to_end(sock)
+            expect(answer.startswith(b"HTTP/1.1 503 "), f"/health: {answer[:40]!r}")

@@ -9,13 +9,13 @@ def ask(addr, request):
     """Sends a request. Returns the head of the answer."""
     with connect(addr) as sock:
         sock.sendall(request)
-        said = b""
-        while b"\r\n\r\n" not in said:
+        answer = b""
+        while b"\r\n\r\n" not in answer:
             part = sock.recv(65536)
             if not part:
                 break
-            said += part
-    return said.partition(b"\r\n\r\n")[0].decode("latin-1")
+            answer += part
+    return answer.partition(b"\r\n\r\n")[0].decode("latin-1")
 
 
 def status(head):
@@ -168,5 +168,5 @@ def many_offers(ctx):
 def refused_and_sending(ctx):
     with connect(ctx.server().addr()) as sock:
         sock.sendall(upgrade(key=None) + frame(BINARY, bytes(60_000), mask=NO_MASK))
-        said = read_to_end(sock)
-    expect(said.startswith(b"HTTP/1.1 400 ") and b"\r\n\r\n" in said, said[:80])
+        answer = read_to_end(sock)
+    expect(answer.startswith(b"HTTP/1.1 400 ") and b"\r\n\r\n" in answer, answer[:80])

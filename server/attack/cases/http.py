@@ -27,9 +27,9 @@ def answers(name, request, *statuses):
     expects = f"{' or '.join(map(str, statuses))}, once"
 
     def run(ctx):
-        said = say(ctx, request)
-        expect(status(said) in statuses, said[:80])
-        expect(said.count(b"HTTP/1.") == 1, f"several answers: {said[:300]!r}")
+        answer = say(ctx, request)
+        expect(status(answer) in statuses, answer[:80])
+        expect(answer.count(b"HTTP/1.") == 1, f"several answers: {answer[:300]!r}")
 
     add_case(f"http: {name}", expects, run)
 
@@ -152,17 +152,17 @@ for query in [
 
 @case("http: HEAD", "the head of the answer to GET, with its length, and no body")
 def head(ctx):
-    said = say(ctx, get(method="HEAD"))
-    top, _, body = said.partition(b"\r\n\r\n")
-    expect(status(said) == 200, said[:80])
+    answer = say(ctx, get(method="HEAD"))
+    top, _, body = answer.partition(b"\r\n\r\n")
+    expect(status(answer) == 200, answer[:80])
     expect(body == b"", f"a body: {body!r}")
     expect(b"content-length: 3" in top.lower(), top)
 
 
 @case("http: HEAD of a path that is not there", "404 and no body")
 def head_of_nothing(ctx):
-    said = say(ctx, get("/nowhere", method="HEAD"))
-    expect(status(said) == 404 and said.endswith(b"\r\n\r\n"), said[-80:])
+    answer = say(ctx, get("/nowhere", method="HEAD"))
+    expect(status(answer) == 404 and answer.endswith(b"\r\n\r\n"), answer[-80:])
 
 
 @case("http: a head that comes byte by byte", "200")
@@ -170,8 +170,8 @@ def byte_by_byte(ctx):
     with connect(ctx.server().addr()) as sock:
         for byte in get():
             sock.sendall(bytes([byte]))
-        said = read_to_end(sock)
-    expect(status(said) == 200, said[:80])
+        answer = read_to_end(sock)
+    expect(status(answer) == 200, answer[:80])
 
 
 @case("http: a connection without a byte that is ended", "an end, and nothing said")
@@ -183,8 +183,8 @@ def nothing(ctx):
 def cut_off(ctx):
     head = upgrade()
     for cut in range(1, len(head), 3):
-        said = say(ctx, head[:cut], half_close=True)
-        expect(status(said) in (None, 400), f"{said[:60]!r} when cut at {cut}")
+        answer = say(ctx, head[:cut], half_close=True)
+        expect(status(answer) in (None, 400), f"{answer[:60]!r} when cut at {cut}")
 
 
 @case("http: 500 connections that are reset within the head", "a server that is well")
@@ -207,8 +207,8 @@ def answers_unread(ctx):
 def frames_behind_an_upgrade(ctx):
     with connect(ctx.server().addr()) as sock:
         sock.sendall(upgrade() + frame(BINARY, b"early") + frame(8, b"\x03\xe8"))
-        said = read_to_end(sock)
-    head, _, frames = said.partition(b"\r\n\r\n")
+        answer = read_to_end(sock)
+    head, _, frames = answer.partition(b"\r\n\r\n")
     expect(status(head) == 101, head[:60])
     first, used = parse(frames) or (None, 0)
     expect(first and first.payload == b"early", frames)
@@ -217,9 +217,9 @@ def frames_behind_an_upgrade(ctx):
 
 @case("http: a request behind an upgrade", "101, and it is taken for a frame that is wrong: 1002")
 def request_behind_an_upgrade(ctx):
-    said = say(ctx, upgrade() + BEHIND)
-    head, _, frames = said.partition(b"\r\n\r\n")
-    expect(status(head) == 101 and said.count(b"HTTP/1.") == 1, said[:200])
+    answer = say(ctx, upgrade() + BEHIND)
+    head, _, frames = answer.partition(b"\r\n\r\n")
+    expect(status(head) == 101 and answer.count(b"HTTP/1.") == 1, answer[:200])
     closing = parse(frames)
     expect(closing and closing[0].close_code == 1002, frames)
 
@@ -227,11 +227,11 @@ def request_behind_an_upgrade(ctx):
 @case("http: an upgrade with a body that hides frames", "400: nothing would separate them")
 def upgrade_with_a_body(ctx):
     hidden = frame(BINARY, b"hidden", mask=NO_MASK)
-    said = say(ctx, upgrade(extra=[f"Content-Length: {len(hidden)}"]) + hidden)
-    expect(status(said) == 400, said[:80])
+    answer = say(ctx, upgrade(extra=[f"Content-Length: {len(hidden)}"]) + hidden)
+    expect(status(answer) == 400, answer[:80])
 
 
 @case("http: an upgrade with chunks", "400")
 def upgrade_with_chunks(ctx):
-    said = say(ctx, upgrade(extra=["Transfer-Encoding: chunked"]) + b"0\r\n\r\n")
-    expect(status(said) == 400, said[:80])
+    answer = say(ctx, upgrade(extra=["Transfer-Encoding: chunked"]) + b"0\r\n\r\n")
+    expect(status(answer) == 400, answer[:80])

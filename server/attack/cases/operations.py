@@ -26,25 +26,25 @@ def start(ctx, *options, seconds_max=8):
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        said, errors = process.communicate(timeout=seconds_max)
+        output, errors = process.communicate(timeout=seconds_max)
     except subprocess.TimeoutExpired as error:
         raise Failed("it runs") from error
     finally:
         process.kill()
         process.wait()
-    return process.returncode, errors.decode(errors="replace"), said.decode()
+    return process.returncode, errors.decode(errors="replace"), output.decode()
 
 
 def refused(name, *options, names=None):
     """Absurd options: the server prints a sentence, and exits without a crash."""
 
     def run(ctx):
-        status, errors, said = start(ctx, *options)
+        status, errors, output = start(ctx, *options)
         expect(status in (1, 2), f"an exit with {status}: {first_line(errors)}")
         expect("panicked" not in errors, errors.strip().splitlines()[:2])
         is_known = "unexpected argument" not in errors or names == "unexpected argument"
         expect(is_known, first_line(errors))
-        expect("listening" not in said, f"it listened: {said!r}")
+        expect("listening" not in output, f"it listened: {output!r}")
         expect(errors.strip(), "no word why")
         expect(names is None or names in errors, first_line(errors))
 

@@ -16,8 +16,8 @@ def ends(name, service, sent, expects="an end of the stream", half_close=False):
             sock.sendall(sent)
             if half_close:
                 sock.shutdown(1)
-            said = read_to_end(sock)
-        expect(said == b"", f"an answer: {said[:40]!r}")
+            answer = read_to_end(sock)
+        expect(answer == b"", f"an answer: {answer[:40]!r}")
 
     add_case(f"{service}: {name}", expects, run)
 
@@ -41,8 +41,8 @@ def empty_messages(ctx):
     with connect(ctx.server().addr("sink")) as sock:
         sock.sendall(bytes(4 * 20_000))
         sock.shutdown(1)
-        said = read_to_end(sock)
-    expect(said == bytes(8 * 20_000), f"{len(said)} bytes")
+        answer = read_to_end(sock)
+    expect(answer == bytes(8 * 20_000), f"{len(answer)} bytes")
 
 
 @case("sink: lengths that are cut everywhere", "an answer for each message")
@@ -53,8 +53,8 @@ def cut_lengths(ctx):
                 sock.sendall(part)
                 time.sleep(0.001)
         sock.shutdown(1)
-        said = read_to_end(sock)
-    expect(said == struct.pack("<Q", 3) * 20, f"{len(said)} bytes")
+        answer = read_to_end(sock)
+    expect(answer == struct.pack("<Q", 3) * 20, f"{len(answer)} bytes")
 
 
 @case("echo: 8 MiB that are read only when all is sent to the kernel", "the same bytes")
@@ -118,5 +118,5 @@ def pipelined_requests(ctx):
     with connect(ctx.server().addr("source")) as sock:
         sock.sendall(struct.pack("<III", 2, 3, 1) * 1000)
         sock.shutdown(1)
-        said = read_to_end(sock)
-    expect(said == b"\3\0\0\0\0\1\2\3\0\0\0\1\2\3" * 1000, f"{len(said)} bytes")
+        answer = read_to_end(sock)
+    expect(answer == b"\3\0\0\0\0\1\2\3\0\0\0\1\2\3" * 1000, f"{len(answer)} bytes")

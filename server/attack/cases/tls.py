@@ -42,18 +42,18 @@ def hello(ctx, **how):
     return outgoing.read()
 
 
-def records(said):
-    while len(said) >= 5:
-        length = struct.unpack(">H", said[3:5])[0]
-        yield said[0], said[5 : 5 + length]
-        said = said[5 + length :]
+def records(received):
+    while len(received) >= 5:
+        length = struct.unpack(">H", received[3:5])[0]
+        yield received[0], received[5 : 5 + length]
+        received = received[5 + length :]
 
 
-def alerts(said):
+def alerts(received):
     """The descriptions of the alerts among these records. None stands for an encrypted alert, which is
     recognised by its length: two bytes, a type, and a tag of 16."""
-    seen = [payload[1] for kind, payload in records(said) if kind == ALERT and len(payload) == 2]
-    return seen + [None for kind, payload in records(said) if kind == APPLICATION and len(payload) == 19]
+    seen = [payload[1] for kind, payload in records(received) if kind == ALERT and len(payload) == 2]
+    return seen + [None for kind, payload in records(received) if kind == APPLICATION and len(payload) == 19]
 
 
 def told(name, make, *descriptions, listener="echo-tls"):
@@ -66,9 +66,9 @@ def told(name, make, *descriptions, listener="echo-tls"):
                 sock.sendall(make(ctx))
             except ConnectionError:
                 pass
-            said = read_to_end(sock, 4)
-        seen = alerts(said)
-        expect(len(seen) == 1, f"alerts {seen} in {said[:40]!r} after {time.monotonic() - begun:.1f} s")
+            answer = read_to_end(sock, 4)
+        seen = alerts(answer)
+        expect(len(seen) == 1, f"alerts {seen} in {answer[:40]!r} after {time.monotonic() - begun:.1f} s")
         expect(not descriptions or seen[0] in (None, *descriptions), f"alert {seen[0]}")
 
     expects = f"alert {' or '.join(map(str, descriptions))}" if descriptions else "an alert"
@@ -176,16 +176,16 @@ def fatal_alert(ctx):
 def plain_http(ctx):
     with connect(server(ctx).addr("https")) as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
-        said = read_to_end(sock)
-    expect(said.startswith(b"HTTP/1.1 400 ") and b"TLS" in said, said[:80])
+        answer = read_to_end(sock)
+    expect(answer.startswith(b"HTTP/1.1 400 ") and b"TLS" in answer, answer[:80])
 
 
 @case("tls: a hello in single bytes, each in a record", "a ServerHello")
 def hello_in_bytes(ctx):
     with connect(server(ctx).addr("echo-tls")) as sock:
         sock.sendall(b"".join(record(HANDSHAKE, bytes([byte])) for byte in hello(ctx)[5:]))
-        said = sock.recv(65536)
-    expect(said[:1] == b"\x16", f"{said[:20]!r}")
+        answer = sock.recv(65536)
+    expect(answer[:1] == b"\x16", f"{answer[:20]!r}")
 
 
 @case(
@@ -198,8 +198,8 @@ def cut_off(ctx):
         with connect(server(ctx).addr("https")) as sock:
             sock.sendall(whole[:cut])
             sock.shutdown(1)
-            said = read_to_end(sock, 3)
-        expect(said == b"" or alerts(said), f"{said[:20]!r} when cut at {cut}")
+            answer = read_to_end(sock, 3)
+        expect(answer == b"" or alerts(answer), f"{answer[:20]!r} when cut at {cut}")
 
 
 @case("tls: 300 hellos whose clients reset", "a server that is well")
@@ -338,8 +338,8 @@ def close_notify(ctx):
             except ssl.SSLError:
                 pass
             session.sock.sendall(session.outgoing.read())
-            said = read_to_end(session.sock, 3)
-        expect(said[:1] in (b"\x15", b"\x17"), f"{said[:20]!r}, TLS {shown}")
+            answer = read_to_end(session.sock, 3)
+        expect(answer[:1] in (b"\x15", b"\x17"), f"{answer[:20]!r}, TLS {shown}")
 
 
 @case("tls: the client's stream ends without a close_notify", "an end of the stream")
@@ -378,14 +378,14 @@ def renegotiation(ctx):
         asked.stdin.write(b"R\n")
         asked.stdin.flush()
         try:
-            said, _ = asked.communicate(timeout=4)
+            answer, _ = asked.communicate(timeout=4)
         except subprocess.TimeoutExpired:
             # The warning no_renegotiation leaves the connection open, and openssl waits.
             raise Failed("a hang")
     finally:
         asked.kill()
         asked.wait()
-    expect(b"RENEGOTIATING" in said, "openssl did not ask")
+    expect(b"RENEGOTIATING" in answer, "openssl did not ask")
 
 
 @case("tls: 2,000 records of one byte at once", "their echo")

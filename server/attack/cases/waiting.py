@@ -75,9 +75,9 @@ def slow_head(name, parts, pause):
                             pass
                 except ConnectionError:
                     pass
-                said = read_to_end(sock, HANDSHAKE_SECONDS_MAX + LATE_SECONDS_MAX)
+                answer = read_to_end(sock, HANDSHAKE_SECONDS_MAX + LATE_SECONDS_MAX)
                 seconds = time.monotonic() - begun
-            expect(said.startswith(b"HTTP/1.1 408 "), f"{said[:60]!r} after {seconds:.1f} s")
+            expect(answer.startswith(b"HTTP/1.1 408 "), f"{answer[:60]!r} after {seconds:.1f} s")
             expect(seconds < HANDSHAKE_SECONDS_MAX + LATE_SECONDS_MAX, f"408 after {seconds:.1f} s")
             server.check()
 
