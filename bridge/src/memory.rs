@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use owned_io::{MemoryAccount, MemoryWait, Reservation};
+use owned_io::{MemoryAccount, MemoryReleased, MemoryWait, Reservation};
 use owned_io_websocket::{EngineConfig, Limit, ProtocolError};
 
 use crate::progress::Progress;
@@ -90,7 +90,7 @@ impl Memory {
         &self,
         now: Instant,
         sleep: fn(Duration) -> Sleep,
-    ) -> Option<impl Future<Output = ()> + use<>> {
+    ) -> Option<MemoryReleased<Sleep>> {
         self.waited.begin(self.account(), now, sleep)
     }
 

@@ -5,7 +5,6 @@ mod common;
 mod ends;
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -212,7 +211,7 @@ fn long_messages_there_and_back_in_all_ways() {
             }
         });
         let len = [16 * 1024, 16 * 1024 + 1, 100_000][chance(3)];
-        for payload in [json(32 * 1024), noise(32 * 1024 + 1), json(len * 2), noise(len)] {
+        for payload in [noise(32 * 1024 + 1), json(len * 2)] {
             let message = Message::Binary(&payload);
             client.outgoing.send(message).await.unwrap();
             assert!(client.incoming.receive().await.unwrap() == Some(message));
@@ -241,7 +240,9 @@ fn others_have_their_turn_while_a_long_message_is_compressed() {
         Sim::block_on(config, async move {
             let budget =
                 || Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
-            let (mut server, mut raw, _) = raw_client(with(takeover), budget(), OFFER).await;
+            let mut config = with(takeover);
+            config.engine.queue_bytes_max = 32 << 20;
+            let (mut server, mut raw, _) = raw_client(config, budget(), OFFER).await;
             let neighbour = Sim::spawn(async {
                 let (mut wait_max, mut waits) = (Duration::ZERO, 0);
                 while waits < 20 {
@@ -252,6 +253,7 @@ fn others_have_their_turn_while_a_long_message_is_compressed() {
                 }
                 wait_max
             });
+            let reading = Sim::spawn(async move { read_to_end(&mut raw).await });
             let message = vec![7; 16 << 20];
             let began = Sim::now();
             server.outgoing.write_bytes(Part::Whole(Kind::Binary), message.into()).unwrap();
@@ -261,8 +263,7 @@ fn others_have_their_turn_while_a_long_message_is_compressed() {
             let wait_max = neighbour.await.unwrap();
             assert!(wait_max < Duration::from_micros(200), "{wait_max:?}");
             drop(server);
-            let sent = read_to_end(&mut raw).await;
-            assert_eq!(sent[0], FIN | COMPRESSED | BINARY);
+            assert_eq!(reading.await.unwrap()[0], FIN | COMPRESSED | BINARY);
         })
         .unwrap();
     }
@@ -287,13 +288,14 @@ fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
                 client.outgoing.write(Message::Binary(&long)).unwrap();
                 // Of ten pieces, some.
                 let polls = chance(5);
-                let mut flushing = pin!(client.outgoing.flush());
+                let mut flushing = Box::pin(client.outgoing.flush());
                 for _ in 0..polls {
                     let done =
                         poll_fn(|cx| Poll::Ready(flushing.as_mut().poll(cx).is_ready())).await;
                     assert!(!done);
                     Sim::sleep(Duration::from_micros(100)).await;
                 }
+                drop(flushing);
                 match chance(3) {
                     0 => client.outgoing.flush().await.unwrap(),
                     1 => client.outgoing.write(Message::Binary(&short)).unwrap(),

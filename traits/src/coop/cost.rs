@@ -14,9 +14,9 @@
 //! | [`sink_message`]: a message over TCP is counted | 8 | – |
 //! | [`source_message`]: a message over TCP is made; for each byte that is copied | 12 | 1/8 |
 //!
-//! Rounded, on a 3 GHz core of 2021 with AES in hardware (November 2026): what one connection that does nothing
-//! else takes of the processor, divided by the work. A machine that is half as fast has turns that take twice as
-//! long; nothing else depends on the figures. System calls vary most, by the kernel's mitigations.
+//! Measured on a 3 GHz core of 2021, in November 2026, and rounded. On a machine that is half as fast a turn takes
+//! twice as long; nothing else depends on the figures. To measure one again, have a server on one core do that work
+//! alone, and divide its processor time by how often it was done.
 
 /// A read or a write of so many bytes.
 #[inline]

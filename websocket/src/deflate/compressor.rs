@@ -68,7 +68,7 @@ impl Compressor {
         Ok(is_all)
     }
 
-    /// The next message refers to none before it.
+    /// The next message refers to none before it. Not within a message.
     pub(crate) fn forget(&mut self) {
         self.compress.reset();
     }

@@ -435,6 +435,7 @@ impl Queue {
             mask(&mut own, key);
             payload = own.freeze();
         }
+        self.seal();
         if self.copied.capacity() == 0 {
             self.copied = self.buffers.take();
         }

@@ -184,7 +184,7 @@ impl Deflation {
     /// Gives up the message that was begun, which is not sent then.
     pub(in crate::stream) fn give_up(&mut self) {
         if self.long.take().is_some() {
-            self.own.as_mut().map(Compressor::forget);
+            self.own = None;
             self.release();
         }
     }
@@ -194,13 +194,12 @@ impl Deflation {
         let is_whole = matches!(outcome, Outcome::Whole);
         // With takeover, what comes next may refer to it, however long it came out.
         let is_compressed = is_whole && (self.takes_over || compressed.len() < payload.len());
-        match lent {
-            Some(lent) => {
-                buffers.extension::<Spare>().give_compressor(&self.deflate, self.window_bits, lent)
-            }
-            None if is_whole => {}
-            // What it has taken in is not sent, so nothing may refer to it.
-            None => self.own.as_mut().map_or((), Compressor::forget),
+        if !is_whole {
+            // What it has taken in is not sent, so nothing may refer to it. It cannot forget within a message:
+            // zlib-rs goes on within the block that was open (0.6.8).
+            self.own = None;
+        } else if let Some(lent) = lent {
+            buffers.extension::<Spare>().give_compressor(&self.deflate, self.window_bits, lent);
         }
         self.is_broken = self.takes_over && matches!(outcome, Outcome::Broken);
         self.release();
