@@ -1,0 +1,388 @@
+//! Memory in the simulation: a worker holds no more than docs/limits.md says, whatever its clients do, and
+//! serves those that behave.
+//!
+//! What it holds is what its budget and its pools have counted. So many seeds as `SIM_SEEDS` says.
+#![cfg(all(feature = "tls", target_os = "linux"))]
+
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use owned_io::{ByteStream, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, Runtime, copy, timeout};
+use owned_io_server::memory::Memory;
+use owned_io_server::service::source::Pattern;
+use owned_io_server::service::websocket::{Messages, echo, source};
+use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
+use owned_io_tls::rustls::crypto::ring;
+use owned_io_tls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use owned_io_tls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use owned_io_tls::{Acceptor, Connector};
+use owned_io_websocket::deflate::Deflate;
+use owned_io_websocket::handshake::{Key, Offer};
+use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
+use owned_io_websocket::{CloseCode, CloseFrame};
+use rcgen::{CertificateParams, KeyPair};
+
+const KIB: usize = 1024;
+
+/// How many, unless `SIM_SEEDS` says so.
+const SEEDS: u64 = 3;
+
+/// Over TLS a connection has an account for its records, and one for what is in them.
+const ACCOUNTS_EACH: usize = 2;
+
+/// How long a newcomer may wait for the echo of a message that fits its share.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a client does; each of them for as long as it is let.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Says nothing over TCP.
+    Idle,
+    /// Says nothing over WebSocket.
+    IdleWebSocket,
+    /// Has sent a part of a message, in fragments and in a frame that is not whole.
+    MidMessage,
+    /// Sends messages, and reads none of the echoes.
+    UnreadEcho,
+    /// Has messages sent to it, and reads none.
+    UnreadSource,
+    /// Has a context of its own each way, and a part of a compressed message.
+    Deflate,
+    /// Sends some messages that inflate, and reads none of the echoes.
+    Bomb,
+    /// Says nothing over TLS.
+    IdleTls,
+    /// Sends over TLS, and reads none of the echoes.
+    UnreadTls,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Idle,
+    Kind::IdleWebSocket,
+    Kind::MidMessage,
+    Kind::UnreadEcho,
+    Kind::UnreadSource,
+    Kind::Deflate,
+    Kind::Bomb,
+    Kind::IdleTls,
+    Kind::UnreadTls,
+];
+
+/// "What a worker can hold at most", with as many connections as the default of `--connections-max`.
+#[test]
+fn sixteen_thousand_connections_of_every_kind_hold_no_more_than_the_formula_says() {
+    const CONNECTIONS: usize = 16_000;
+    Sim::block_on(Config::with_seed(1), async {
+        let worker = Worker::new(Memory::least(CONNECTIONS), CONNECTIONS);
+        for n in 0..CONNECTIONS {
+            worker.open(KINDS[n % KINDS.len()]);
+            if n % 1_000 == 0 {
+                Sim::sleep(Duration::from_millis(10)).await;
+                worker.check();
+            }
+        }
+        let mut common_max = 0;
+        for _ in 0..40 {
+            Sim::sleep(Duration::from_millis(50)).await;
+            common_max = common_max.max(worker.check());
+        }
+        println!("{common_max} of the common bytes, {:?}", worker.budget);
+        assert!(common_max > worker.memory.bytes_max / 8, "{common_max}: nothing to bound");
+    })
+    .unwrap();
+}
+
+/// The same in many ways, with few connections; and a newcomer is served beside them.
+#[test]
+fn no_more_is_held_than_the_formula_says_whatever_clients_do() {
+    const CONNECTIONS: usize = 60;
+    for seed in seeds(SEEDS) {
+        println!("seed {seed}"); // shown when it fails
+        Sim::block_on(Config::with_seed(seed), async {
+            let worker = Worker::new(2 * Memory::least(CONNECTIONS + 1), CONNECTIONS + 1);
+            let only = KINDS[chance(KINDS.len())];
+            for _ in 0..CONNECTIONS {
+                let is_other = chance(4) == 0;
+                worker.open(if is_other { KINDS[chance(KINDS.len())] } else { only });
+                Sim::sleep(Duration::from_millis(chance(20) as u64)).await;
+            }
+            for _ in 0..60 {
+                Sim::sleep(Duration::from_millis(50)).await;
+                worker.check();
+            }
+            worker.serves_a_newcomer().await;
+            worker.check();
+        })
+        .unwrap();
+    }
+}
+
+/// What the connections of a worker share.
+struct Worker {
+    memory: Memory,
+    budget: MemoryBudget,
+    echo: Pool,
+    buffers: Buffers,
+    tls: owned_io_tls::Buffers,
+    pattern: Pattern,
+    config: owned_io_websocket::Config,
+}
+
+impl Worker {
+    fn new(bytes_max: usize, connections: usize) -> Self {
+        let memory = Memory::divide(bytes_max, connections).unwrap();
+        let (budget, frames) = (memory.budget(ACCOUNTS_EACH), memory.frames());
+        let mut config = owned_io_websocket::Config::default();
+        let mut deflate = Deflate::default();
+        (deflate.send_takeover, deflate.receive_takeover) = (true, true);
+        config.deflate = Some(deflate);
+        Self {
+            memory,
+            tls: owned_io_tls::Buffers::new(frames.clone(), budget.clone()),
+            buffers: Buffers::new(frames, budget.clone()),
+            budget,
+            echo: memory.echo(),
+            pattern: Pattern::default(),
+            config,
+        }
+    }
+
+    /// Asserts that no more is held than there is; says how much is held beyond the shares.
+    fn check(&self) -> usize {
+        let Self { memory, budget, echo, buffers, .. } = self;
+        let held_by = |pool: &Pool| pool.leased() * pool.buf_bytes();
+        let shares = budget.share_bytes() * ACCOUNTS_EACH * memory.connections_max;
+        let common = budget.bytes_max() - shares;
+        assert!(budget.common_bytes_held() <= common, "{budget:?}: {common} bytes are in common");
+        let held = held_by(echo) + held_by(buffers.pool()) + shares + budget.common_bytes_held();
+        assert!(held <= memory.bytes_max, "{held} of {} bytes: {budget:?}", memory.bytes_max);
+        budget.common_bytes_held()
+    }
+
+    /// A connection, and a client of this kind.
+    fn open(&self, kind: Kind) {
+        let (server, client) = pipe();
+        match kind {
+            Kind::Idle => {
+                let (mut read, mut write) = server.into_split();
+                let pool = self.echo.clone();
+                spawn(async move { copy(&mut read, &mut write, &pool).await.map(drop) });
+            }
+            Kind::IdleTls | Kind::UnreadTls => {
+                let (pool, buffers) = (self.echo.clone(), self.tls.clone());
+                spawn(async move {
+                    let stream = identity().acceptor().accept::<Sim, _>(server, &buffers).await?;
+                    let (mut read, mut write) = stream.into_split();
+                    copy(&mut read, &mut write, &pool).await.map(drop)
+                });
+            }
+            Kind::UnreadSource => {
+                let (buffers, pattern, config) =
+                    (self.buffers.clone(), self.pattern.clone(), self.config);
+                spawn(async move {
+                    let messages = Messages { count: None, bytes: 50 * KIB, batch: 1_000 };
+                    let WebSocket { mut incoming, mut outgoing } =
+                        accept::<Sim, _>(server, &buffers, config).await?;
+                    source(&mut incoming, &mut outgoing, messages, &pattern).await
+                });
+            }
+            _ => self.serve_echo(server),
+        }
+        spawn(behave(kind, client));
+    }
+
+    fn serve_echo(&self, server: SimStream) {
+        let (buffers, config) = (self.buffers.clone(), self.config);
+        spawn(async move {
+            let WebSocket { mut incoming, mut outgoing } =
+                accept::<Sim, _>(server, &buffers, config).await?;
+            echo(&mut incoming, &mut outgoing).await
+        });
+    }
+
+    /// "Each connection is guaranteed S of the budget": what fits is echoed beside whatever others do.
+    async fn serves_a_newcomer(&self) {
+        let (server, client) = pipe();
+        self.serve_echo(server);
+        let handle = client.shutdown_handle();
+        let own = Memory::divide(64 << 20, 1).unwrap();
+        let buffers = Buffers::new(own.frames(), own.budget(1));
+        let session = async {
+            let config = owned_io_websocket::Config::default();
+            let (mut socket, _) =
+                connect::<Sim, _>(client, &buffers, config, &Offer::default()).await?;
+            let payload = vec![7; self.budget.share_bytes() / 2];
+            for payload in [&b"a word"[..], &payload] {
+                socket.outgoing.send(Message::Binary(payload)).await?;
+                let echo = socket.incoming.receive().await?;
+                assert!(echo == Some(Message::Binary(payload)), "{echo:?}");
+            }
+            socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
+        };
+        let session = async { session.await.map_err(|error| io::Error::other(error.to_string())) };
+        let served = timeout::<Sim, io::Result<()>>(PATIENCE, &handle, session).await;
+        served.unwrap_or_else(|error| panic!("a newcomer: {error}; {:?}", self.budget));
+    }
+}
+
+/// What fails, fails alone: one that hoards is evicted, say.
+fn spawn<E>(future: impl Future<Output = Result<(), E>> + 'static) {
+    Sim::spawn_detached(async { drop(future.await) });
+}
+
+async fn behave(kind: Kind, client: SimStream) -> Result<(), Error> {
+    let _held = match kind {
+        Kind::Idle => client,
+        Kind::IdleWebSocket | Kind::UnreadSource => upgraded(client, "").await?,
+        Kind::MidMessage => {
+            let mut client = upgraded(client, "").await?;
+            let bytes = chance(300 * KIB);
+            let fragment = frame(0x02, &vec![7; bytes]);
+            let cut = frame(0x80, &[7; 70 * KIB])[..60 * KIB].to_vec();
+            client.write_all([fragment, cut].concat()).await.into_result()?;
+            client
+        }
+        Kind::UnreadEcho => {
+            let client = upgraded(client, "").await?;
+            send_for_ever(client, frame(0x82, &vec![7; chance(100 * KIB)])).await?
+        }
+        Kind::Deflate => {
+            let mut client = upgraded(client, DEFLATE).await?;
+            // A message and its echo, and the beginning of the next.
+            let inflating = inflating();
+            let bytes = [frame(0xC2, &inflating), frame(0x42, &inflating[..20])].concat();
+            client.write_all(bytes).await.into_result()?;
+            client.read(Vec::with_capacity(KIB)).await.into_result()?;
+            client
+        }
+        Kind::Bomb => {
+            let mut client = upgraded(client, DEFLATE).await?;
+            // The echoes are short again: without an end, they would take all the time that there is.
+            let bombs = frame(0xC2, &inflating()).repeat(1 + chance(5));
+            client.write_all(bombs).await.into_result()?;
+            client
+        }
+        Kind::IdleTls | Kind::UnreadTls => {
+            let own = Memory::divide(16 << 20, 1).unwrap();
+            let buffers = owned_io_tls::Buffers::new(own.frames(), own.budget(1));
+            let name = ServerName::try_from("localhost").expect("a name");
+            let mut client =
+                identity().connector().connect::<Sim, _>(client, name, &buffers).await?;
+            if matches!(kind, Kind::UnreadTls) {
+                loop {
+                    client.write_all(vec![7; 50 * KIB]).await.into_result()?;
+                }
+            }
+            Sim::sleep(FOR_EVER).await;
+            return Ok(());
+        }
+    };
+    Sim::sleep(FOR_EVER).await;
+    Ok(())
+}
+
+/// As long as any test takes.
+const FOR_EVER: Duration = Duration::from_secs(3_600);
+
+const DEFLATE: &str = "permessage-deflate";
+
+async fn send_for_ever(mut client: SimStream, bytes: Vec<u8>) -> io::Result<SimStream> {
+    let bytes = Rc::<[u8]>::from(bytes);
+    loop {
+        client.write_all(bytes.to_vec()).await.into_result()?;
+    }
+}
+
+/// A connection whose upgrade is answered.
+async fn upgraded(mut client: SimStream, extensions: &str) -> io::Result<SimStream> {
+    let headers = [("Sec-WebSocket-Extensions", extensions)];
+    let headers = if extensions.is_empty() { &[][..] } else { &headers[..] };
+    let mut request = Vec::new();
+    let offer = Offer { host: "server", headers, ..Offer::default() };
+    offer.encode(&Key::new([7; 16]), &mut request).expect("a request");
+    client.write_all(request).await.into_result()?;
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let (n, read) = client.read(Vec::with_capacity(KIB)).await.into_result()?;
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&read);
+    }
+    Ok(client)
+}
+
+/// A frame of a client, masked by zeros, which leave it as it is.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = match payload.len() {
+        len @ 0..126 => vec![first, 0x80 | len as u8],
+        len @ 126..0x1_0000 => [&[first, 0xFE][..], &(len as u16).to_be_bytes()].concat(),
+        len => [&[first, 0xFF][..], &(len as u64).to_be_bytes()].concat(),
+    };
+    frame.extend_from_slice(&[0; 4]);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// What 79 bytes of DEFLATE make of a message: 64 KiB of zeros.
+fn inflating() -> Vec<u8> {
+    let mut payload = vec![0; 79];
+    payload[..14].copy_from_slice(b"\xec\xc1\x01\x01\0\0\0\x80\x90\xfe\xaf\xee\x08\x0a");
+    payload[77] = 0x6a;
+    payload
+}
+
+/// A number below this, another with each seed.
+fn chance(below: usize) -> usize {
+    let mut random = [0; 8];
+    Sim::fill_random(&mut random);
+    (u64::from_le_bytes(random) % below as u64) as usize
+}
+
+/// Who the server is.
+struct Identity {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+fn identity() -> &'static Identity {
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    IDENTITY.get_or_init(Identity::new)
+}
+
+impl Identity {
+    fn new() -> Self {
+        // Signatures of this kind are all of the same length, so that a simulation repeats.
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        let certificate: CertificateDer<'static> = params.self_signed(&key).unwrap().der().clone();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        server.send_tls13_tickets = 0;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self { server: Arc::new(server), client: Arc::new(client) }
+    }
+
+    fn acceptor(&self) -> Acceptor {
+        Acceptor::new(Arc::clone(&self.server))
+    }
+
+    fn connector(&self) -> Connector {
+        Connector::new(Arc::clone(&self.client))
+    }
+}
