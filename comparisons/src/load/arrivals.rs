@@ -6,11 +6,13 @@ use std::time::Duration;
 use clap::Args;
 use mio::Interest;
 use mio::unix::SourceFd;
+use serde::{Deserialize, Serialize};
 
+use super::bounds::{Bounded, ConnectionRate, NonZeroSeconds, Payload, Seconds};
 use super::dial::Dialer;
 use super::exchange::Echo;
 use super::histogram::Histogram;
-use super::options::{self, Common};
+use super::options::{self, Target, WARM_UP};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::{Arrivals, Messages};
 use super::session::{OTHER, Opening, Ready, Session, Turn};
@@ -27,28 +29,29 @@ const EXPIRY: Duration = Duration::from_millis(50);
 const NEWCOMERS_MAX: u64 = 10_000_000;
 
 /// What it is told.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    #[command(flatten)]
-    common: Common,
     /// How many connections are busy: each sends again as soon as it is answered.
-    #[arg(long, value_name = "N", value_parser = options::connections_or_none)]
-    busy: usize,
+    #[arg(long, value_name = "N")]
+    pub(crate) busy: Bounded<0, 1_000_000>,
     /// The length of a message.
-    #[arg(long, value_name = "BYTES", value_parser = options::payload)]
-    payload: u32,
+    #[arg(long, value_name = "BYTES")]
+    payload: Payload,
     /// How many new connections come in a second.
-    #[arg(long, value_name = "CONN_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    rate: u64,
+    #[arg(long, value_name = "CONN_PER_S")]
+    pub(crate) rate: ConnectionRate,
     /// For how long they come.
-    #[arg(long, value_name = "S", value_parser = options::seconds)]
-    seconds: Duration,
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: NonZeroSeconds,
     /// How long the others are busy before that.
-    #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
-    warm_up: Duration,
+    #[arg(long, value_name = "S", default_value_t = WARM_UP)]
+    #[serde(default = "options::warm_up")]
+    pub(crate) warm_up: Seconds,
     /// How long a first echo may take.
-    #[arg(long, value_name = "S", default_value = "30", value_parser = options::seconds)]
-    patience: Duration,
+    #[arg(long, value_name = "S", default_value_t = FIRST_ECHO)]
+    #[serde(default = "first_echo")]
+    patience: NonZeroSeconds,
 }
 
 impl Options {
@@ -56,37 +59,44 @@ impl Options {
     ///
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
-    pub fn run(&self) -> Result<Report, Failure> {
-        let newcomers = self.newcomers(self.seconds);
+    pub fn run(&self, target: &Target) -> Result<Report, Failure> {
+        let newcomers = self.newcomers(self.seconds.get());
         if newcomers > NEWCOMERS_MAX {
             return Err(Failure::new(format!(
                 "{newcomers} connections would come; {NEWCOMERS_MAX} is the most"
             )));
         }
-        let at_once = newcomers.min(self.newcomers(self.patience));
-        self.common.prepare(self.busy + at_once as usize)?;
+        let at_once = newcomers.min(self.newcomers(self.patience.get()));
+        let (busy, patience) = (self.busy.count(), self.patience.get());
+        target.prepare(busy + at_once as usize)?;
         let newcomers = newcomers as usize;
 
         let clock = Clock::new();
-        let echo = || Echo::new(self.common.wire(), self.payload as usize);
-        let mut dialer = Dialer::new(&self.common, self.busy + newcomers)?;
-        let mut busy = Session::new(echo(), clock, self.busy, 1, 0)?;
-        busy.open_all(&mut dialer, self.patience, Duration::ZERO, Opening::Answer)?;
-        if self.busy > 0 {
-            busy.tally.require_opened()?;
+        let echo = || Echo::new(target.wire(), self.payload.count());
+        let mut dialer = Dialer::new(target, busy + newcomers)?;
+        let mut connections = Session::new(echo(), clock, busy, 1, 0)?;
+        connections.open_all(&mut dialer, patience, Duration::ZERO, Opening::Answer)?;
+        if busy > 0 {
+            connections.tally.require_opened()?;
         }
-        let first_id = self.busy as u32;
-        let newcomers = Session::new(echo(), clock, newcomers, 1, first_id)?;
-        let mut run = Run::new(self, busy, newcomers, dialer)
+        let newcomers = Session::new(echo(), clock, newcomers, 1, busy as u32)?;
+        let mut run = Run::new(self, target, connections, newcomers, dialer)
             .map_err(|error| Failure::new(format!("cannot wait for two things: {error}")))?;
         run.drive()?;
-        run.into_report(self).finish(&self.common)
+        run.into_report(self).finish(target)
     }
 
     /// How many come in so much time.
     fn newcomers(&self, time: Duration) -> u64 {
-        (time.as_secs_f64() * self.rate as f64).ceil() as u64
+        (time.as_secs_f64() * self.rate.get() as f64).ceil() as u64
     }
+}
+
+/// How long a first echo may take where nothing says so.
+const FIRST_ECHO: NonZeroSeconds = NonZeroSeconds::of::<30>();
+
+const fn first_echo() -> NonZeroSeconds {
+    FIRST_ECHO
 }
 
 struct Run {
@@ -112,13 +122,14 @@ struct Run {
 impl Run {
     fn new(
         options: &Options,
+        target: &Target,
         busy: Session<Echo>,
         newcomers: Session<Echo>,
         dialer: Dialer,
     ) -> std::io::Result<Self> {
         let clock = busy.clock;
-        let start = clock.now() + ns(options.warm_up);
-        let end = start + ns(options.seconds);
+        let start = clock.now() + ns(options.warm_up.get());
+        let end = start + ns(options.seconds.get());
         let timer = Timer::new(busy.registry(), OTHER)?;
         // Newcomers have an epoll of their own, so as not to queue behind the busy.
         let epoll: RawFd = newcomers.epoll();
@@ -128,10 +139,10 @@ impl Run {
             busy,
             newcomers,
             dialer,
-            window: Window::new(start, end, &options.common),
-            schedule: Schedule::new(start, end, options.rate),
+            window: Window::new(start, end, target),
+            schedule: Schedule::new(start, end, options.rate.get()),
             timer,
-            patience: ns(options.patience),
+            patience: ns(options.patience.get()),
             latency: Histogram::new(),
             first_echo: Histogram::new(),
             lateness: Histogram::new(),
@@ -245,17 +256,17 @@ impl Run {
 
     fn into_report(mut self, options: &Options) -> Report {
         let seen = self.window.finish(self.clock, &self.busy.tally);
-        let patience = options.patience.as_secs_f64();
+        let patience = options.patience.get().as_secs_f64();
         self.busy.close_all(&format!("not answered within {patience} s"));
         let newcomers = self.newcomers.tally;
         let over_1_s = self.first_echo.over_1_s();
-        let mut report = Report::new(seen.seconds, options.busy as u64, &self.busy.tally);
+        let mut report = Report::new(seen.seconds, options.busy.get(), &self.busy.tally);
         report.add_wrong(&newcomers);
         // The client's CPU is that of newcomers, too: it says nothing of how many messages it could do.
         let messages = seen.messages(&self.busy, None);
         report.messages = Some(Messages { ceiling_per_s: None, ..messages });
         report.arrivals = Some(Arrivals {
-            offered_per_s: options.rate,
+            offered_per_s: options.rate.get(),
             came: self.came as u64,
             within_1_s: self.first_echo.len() - over_1_s,
             over_1_s,

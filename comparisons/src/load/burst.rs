@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
+use super::bounds::{Connections, NonZeroSeconds, Payload};
 use super::dial::Dialer;
 use super::exchange::Echo;
 use super::histogram::Histogram;
-use super::options::{self, Common};
+use super::options::Target;
 use super::pace::{Clock, ns};
 use super::report::Burst;
 use super::session::Session;
@@ -15,19 +17,20 @@ use super::window::Window;
 use super::{Failure, Report};
 
 /// What it is told.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    #[command(flatten)]
-    common: Common,
     /// How many connections.
-    #[arg(long, value_name = "N", value_parser = options::connections)]
-    connections: usize,
+    #[arg(long, value_name = "N")]
+    connections: Connections,
     /// The length of the message that each sends.
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = options::payload)]
-    payload: u32,
+    #[arg(long, value_name = "BYTES", default_value_t = SMALL)]
+    #[serde(default = "small")]
+    payload: Payload,
     /// How long a first echo may take.
-    #[arg(long, value_name = "S", default_value = "30", value_parser = options::seconds)]
-    patience: Duration,
+    #[arg(long, value_name = "S", default_value_t = FIRST_ECHO)]
+    #[serde(default = "first_echo")]
+    patience: NonZeroSeconds,
 }
 
 impl Options {
@@ -35,26 +38,27 @@ impl Options {
     ///
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
-    pub fn run(&self) -> Result<Report, Failure> {
-        self.common.prepare(self.connections)?;
+    pub fn run(&self, target: &Target) -> Result<Report, Failure> {
+        let connections = self.connections.count();
+        target.prepare(connections)?;
         let clock = Clock::new();
-        let echo = Echo::new(self.common.wire(), self.payload as usize);
-        let mut session = Session::new(echo, clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(&self.common, self.connections)?;
+        let echo = Echo::new(target.wire(), self.payload.count());
+        let mut session = Session::new(echo, clock, connections, 1, 0)?;
+        let mut dialer = Dialer::new(target, connections)?;
         let mut ready = Vec::new();
         let (mut connect, mut first_echo) = (Histogram::new(), Histogram::new());
 
         let mut start = clock.now();
-        let mut window = Window::new(start, u64::MAX, &self.common);
+        let mut window = Window::new(start, u64::MAX, target);
         window.look(clock, start, &session.tally)?;
         start = clock.now();
-        for index in 0..self.connections {
+        for index in 0..connections {
             if session.open(index, &mut dialer) {
                 session.release(index, start);
             }
         }
         let issued = clock.now() - start;
-        let last = start.saturating_add(ns(self.patience));
+        let last = start.saturating_add(ns(self.patience.get()));
         while session.outstanding > 0 && clock.now() < last {
             session.wait(&mut ready, Duration::from_nanos(last.saturating_sub(clock.now())))?;
             for event in &ready {
@@ -71,14 +75,14 @@ impl Options {
         }
         // Each owes one echo for as long as it is not over.
         let never = session.outstanding;
-        let failed = self.connections as u64 - first_echo.len() - never;
+        let failed = self.connections.get() - first_echo.len() - never;
         let seen = window.finish(clock, &session.tally);
         if connect.len() == 0 {
             session.close_all("no echo");
             session.tally.require_opened()?;
         }
 
-        let mut report = Report::new(seen.seconds, self.connections as u64, &session.tally);
+        let mut report = Report::new(seen.seconds, self.connections.get(), &session.tally);
         report.burst = Some(Burst {
             issued_us: issued as f64 / 1e3,
             connected: connect.len(),
@@ -92,6 +96,20 @@ impl Options {
         });
         report.client = seen.client;
         report.server = seen.server;
-        report.finish(&self.common)
+        report.finish(target)
     }
+}
+
+/// How long a first echo may take where nothing says so.
+const FIRST_ECHO: NonZeroSeconds = NonZeroSeconds::of::<30>();
+
+const fn first_echo() -> NonZeroSeconds {
+    FIRST_ECHO
+}
+
+/// The length of a message where nothing says so.
+const SMALL: Payload = Payload::of::<64>();
+
+const fn small() -> Payload {
+    SMALL
 }

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
+use super::bounds::{ConnectionRate, Connections, NonZeroSeconds, Payload, Seconds};
 use super::dial::Dialer;
 use super::exchange::Echo;
 use super::histogram::Histogram;
-use super::options::{self, Common};
+use super::options::{self, PATIENCE, Target, WARM_UP};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::Churn;
 use super::session::{OTHER, Ready, Session};
@@ -19,30 +21,32 @@ use super::{Failure, Report};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What it is told.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    #[command(flatten)]
-    common: Common,
     /// The most connections at a time. Without --rate as many as that: another comes as soon as one has
     /// gone.
-    #[arg(long, value_name = "N", value_parser = options::connections)]
-    connections: usize,
+    #[arg(long, value_name = "N")]
+    connections: Connections,
     /// The length of the message that each sends.
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = options::payload)]
-    payload: u32,
+    #[arg(long, value_name = "BYTES", default_value_t = SMALL)]
+    #[serde(default = "small")]
+    payload: Payload,
     /// Open loop: so many come in a second; those for whom there is no room wait, also when the window is
     /// over.
-    #[arg(long, value_name = "CONN_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    rate: Option<u64>,
+    #[arg(long, value_name = "CONN_PER_S")]
+    pub(crate) rate: Option<ConnectionRate>,
     /// The measured window.
-    #[arg(long, value_name = "S", value_parser = options::seconds)]
-    seconds: Duration,
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: NonZeroSeconds,
     /// The time before it.
-    #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
-    warm_up: Duration,
+    #[arg(long, value_name = "S", default_value_t = WARM_UP)]
+    #[serde(default = "options::warm_up")]
+    pub(crate) warm_up: Seconds,
     /// How long one may take; and how long after the window those that wait may begin.
-    #[arg(long, value_name = "S", default_value = "10", value_parser = options::seconds)]
-    patience: Duration,
+    #[arg(long, value_name = "S", default_value_t = PATIENCE)]
+    #[serde(default = "options::patience")]
+    patience: NonZeroSeconds,
 }
 
 impl Options {
@@ -50,19 +54,27 @@ impl Options {
     ///
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
-    pub fn run(&self) -> Result<Report, Failure> {
-        self.common.prepare(self.connections)?;
-        let echo = Echo::new(self.common.wire(), self.payload as usize);
-        let session = Session::new(echo, Clock::new(), self.connections, 1, 0)?;
+    pub fn run(&self, target: &Target) -> Result<Report, Failure> {
+        let connections = self.connections.count();
+        target.prepare(connections)?;
+        let echo = Echo::new(target.wire(), self.payload.count());
+        let session = Session::new(echo, Clock::new(), connections, 1, 0)?;
         // From one address: how many will come is not known, and what a port rests after a connection
         // within one machine is a second (tcp_tw_reuse, ip-sysctl).
-        let dialer = Dialer::new(&self.common, 0)?;
-        let mut run = Run::new(self, session, dialer)
+        let dialer = Dialer::new(target, 0)?;
+        let mut run = Run::new(self, target, session, dialer)
             .map_err(|error| Failure::new(format!("cannot set a timer: {error}")))?;
         run.drive()?;
         run.session.tally.require_opened()?;
-        run.into_report(self).finish(&self.common)
+        run.into_report(self, target).finish(target)
     }
+}
+
+/// The length of a message where nothing says so.
+const SMALL: Payload = Payload::of::<64>();
+
+const fn small() -> Payload {
+    SMALL
 }
 
 struct Run {
@@ -95,19 +107,24 @@ struct Run {
 }
 
 impl Run {
-    fn new(options: &Options, session: Session<Echo>, dialer: Dialer) -> std::io::Result<Self> {
+    fn new(
+        options: &Options,
+        target: &Target,
+        session: Session<Echo>,
+        dialer: Dialer,
+    ) -> std::io::Result<Self> {
         let clock = session.clock;
         let now = clock.now();
-        let start = now + ns(options.warm_up);
-        let end = start + ns(options.seconds);
+        let start = now + ns(options.warm_up.get());
+        let end = start + ns(options.seconds.get());
         Ok(Self {
             clock,
             dialer,
-            window: Window::new(start, end, &options.common),
-            schedule: options.rate.map(|rate| Schedule::new(now, end, rate)),
+            window: Window::new(start, end, target),
+            schedule: options.rate.map(|rate| Schedule::new(now, end, rate.get())),
             timer: Timer::new(session.registry(), OTHER)?,
-            patience: ns(options.patience),
-            free: (0..options.connections).rev().collect(),
+            patience: ns(options.patience.get()),
+            free: (0..options.connections.count()).rev().collect(),
             failed: Vec::new(),
             full_until: 0,
             look: now + ns(LOOK),
@@ -244,26 +261,25 @@ impl Run {
         }
     }
 
-    fn into_report(mut self, options: &Options) -> Report {
+    fn into_report(mut self, options: &Options, target: &Target) -> Report {
         // Those that have their echo may still owe their close.
         self.give_up_before(u64::MAX);
         let never_begun = self.waiting();
         if never_begun > 0 {
-            let patience = options.patience.as_secs_f64();
+            let patience = options.patience.get().as_secs_f64();
             let kind = format!("not begun within {patience} s after the window: no place was free");
             self.session.tally.errors.insert(kind, never_begun);
         }
         let seen = self.window.finish(self.clock, &self.session.tally);
         let mut report = Report::new(seen.seconds, self.came + never_begun, &self.session.tally);
-        let mut messages = seen.messages(&self.session, options.rate);
+        let mut messages = seen.messages(&self.session, options.rate.map(ConnectionRate::get));
         messages.unsent += never_begun;
         messages.held_back = options.rate.map(|_| self.held_back);
         report.messages = Some(messages);
         report.churn = Some(Churn {
             done: self.done,
             done_per_s: seen.per_s(self.done),
-            resumed_percent: options
-                .common
+            resumed_percent: target
                 .tls
                 .as_ref()
                 .map(|_| self.resumed as f64 * 100.0 / self.first_echo.len().max(1) as f64),

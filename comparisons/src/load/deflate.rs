@@ -9,17 +9,16 @@ use rustls::StreamOwned;
 use super::exchange::Exchange;
 use super::frames::{self, Frames, Head, Piece};
 use super::upgrade::{self, Upgrade};
-use super::{Failure, Report, Steady, steady, transport};
+use super::{Failure, Report, Steady, Target, steady, transport};
 
 /// Runs it and prints the report.
 ///
 /// # Errors
 /// When there was no run; what happens to connections in a run is in the report.
-pub fn run(options: &Steady) -> Result<Report, Failure> {
-    let mut options = options.clone();
-    options.common.compressed = true;
-    let exchange = Deflated::ask(&options, &json(options.payload as usize))?;
-    steady::run(&options, exchange)
+pub fn run(options: &Steady, target: &Target) -> Result<Report, Failure> {
+    let target = Target { compressed: true, ..target.clone() };
+    let exchange = Deflated::ask(options, &target, &json(options.payload.count()))?;
+    steady::run(options, &target, exchange)
 }
 
 /// The same message each time, each compressed for itself; so the answers are the same too, however the
@@ -31,7 +30,7 @@ struct Deflated {
 }
 
 impl Deflated {
-    fn ask(options: &Steady, message: &[u8]) -> Result<Self, Failure> {
+    fn ask(options: &Steady, target: &Target, message: &[u8]) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::new(format!("cannot have a first message answered: {error}"))
         };
@@ -40,7 +39,7 @@ impl Deflated {
         let begin = request.len();
         request.extend_from_slice(&compressed);
         frames::mask(&mut request[begin..]);
-        let answer = first_answer(options, &request).map_err(|error| failed(&error))?;
+        let answer = first_answer(options, target, &request).map_err(|error| failed(&error))?;
         if decompress(&answer, message.len() + 1).as_deref() != Some(message) {
             return Err(failed(&"it does not come back"));
         }
@@ -71,14 +70,18 @@ impl Exchange for Deflated {
 }
 
 /// The payload of the answer to `request`, compressed as it came, over a connection of its own.
-fn first_answer(options: &Steady, request: &[u8]) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    let Steady { common, patience, .. } = options;
-    let upgrade = common.upgrade().ok_or("over WebSocket alone: say --websocket PATH")?;
-    let mut stream = TcpStream::connect(common.addr)?;
+fn first_answer(
+    options: &Steady,
+    target: &Target,
+    request: &[u8],
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let patience = options.patience.get();
+    let upgrade = target.upgrade().ok_or("over WebSocket alone: say --websocket PATH")?;
+    let mut stream = TcpStream::connect(target.addr)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(*patience))?;
-    stream.set_write_timeout(Some(*patience))?;
-    let Some(config) = common.tls()? else { return ask(&mut stream, &upgrade, request) };
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let Some(config) = target.tls()? else { return ask(&mut stream, &upgrade, request) };
     ask(&mut StreamOwned::new(transport::client(&config)?, stream), &upgrade, request)
 }
 

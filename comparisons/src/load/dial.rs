@@ -10,7 +10,7 @@ use rustls::ClientConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Failure;
-use super::options::Common;
+use super::options::Target;
 use super::transport::Transport;
 use super::upgrade::Upgrade;
 
@@ -41,14 +41,13 @@ impl Dialer {
     ///
     /// # Errors
     /// When there is no certificate to trust where one was named.
-    pub(crate) fn new(common: &Common, connections: usize) -> Result<Self, Failure> {
-        let target = common.addr;
-        let upgrade = common.upgrade();
-        let loopback = matches!(target.ip(), IpAddr::V4(ip) if ip.is_loopback());
+    pub(crate) fn new(target: &Target, connections: usize) -> Result<Self, Failure> {
+        let upgrade = target.upgrade();
+        let loopback = matches!(target.addr.ip(), IpAddr::V4(ip) if ip.is_loopback());
         let wanted = connections.div_ceil(PER_SOURCE);
         let sources = if loopback && wanted > 1 { wanted.min(SOURCES_MAX) } else { 0 };
-        let tls = common.tls()?;
-        Ok(Self { target, upgrade, tls, sources, next: 0 })
+        let tls = target.tls()?;
+        Ok(Self { target: target.addr, upgrade, tls, sources, next: 0 })
     }
 
     /// Begins to connect.
@@ -105,9 +104,9 @@ mod tests {
         let addr = target.parse().expect("an address");
         let (websocket, tls, core, json, server_pid) = (None, None, None, None, None);
         let (tls_resume, perf, compressed) = (false, None, false);
-        let common =
-            Common { addr, websocket, tls, tls_resume, core, json, server_pid, perf, compressed };
-        Dialer::new(&common, connections).expect("no certificate is needed")
+        let target =
+            Target { addr, websocket, tls, tls_resume, core, json, server_pid, perf, compressed };
+        Dialer::new(&target, connections).expect("no certificate is needed")
     }
 
     fn sources(target: &str, connections: usize) -> usize {

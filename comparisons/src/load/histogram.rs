@@ -3,7 +3,7 @@
 use std::fmt;
 
 use hdrhistogram::Histogram as Counts;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The longest time that is told apart, an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -18,7 +18,8 @@ pub(crate) struct Histogram {
 }
 
 /// Times in microseconds.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Percentiles {
     pub(crate) count: u64,
     pub(crate) mean: f64,

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
+use super::bounds::{Connections, NonZeroSeconds, Seconds};
 use super::dial::Dialer;
 use super::exchange::{Echo, Exchange};
-use super::options::{self, Common};
+use super::options::{self, NO_TIME, PATIENCE, Target};
 use super::pace::{Clock, ns};
 use super::report::Hold;
 use super::server::Usage;
@@ -15,22 +17,23 @@ use super::window::Window;
 use super::{Failure, Report};
 
 /// What it is told.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    #[command(flatten)]
-    common: Common,
     /// How many connections.
-    #[arg(long, value_name = "N", value_parser = options::connections)]
-    connections: usize,
+    #[arg(long, value_name = "N")]
+    connections: Connections,
     /// How long they stay.
-    #[arg(long, value_name = "S", value_parser = options::seconds)]
-    seconds: Duration,
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: NonZeroSeconds,
     /// Opens them evenly over so long.
-    #[arg(long, value_name = "S", default_value = "0", value_parser = options::seconds_or_none)]
-    ramp: Duration,
+    #[arg(long, value_name = "S", default_value_t = NO_TIME)]
+    #[serde(default = "options::no_time")]
+    ramp: Seconds,
     /// How long a connect may take.
-    #[arg(long, value_name = "S", default_value = "10", value_parser = options::seconds)]
-    patience: Duration,
+    #[arg(long, value_name = "S", default_value_t = PATIENCE)]
+    #[serde(default = "options::patience")]
+    patience: NonZeroSeconds,
 }
 
 impl Options {
@@ -38,26 +41,26 @@ impl Options {
     ///
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
-    pub fn run(&self) -> Result<Report, Failure> {
-        self.common.prepare(self.connections)?;
-        let before = self.common.server_pid.map(Usage::of).transpose()?;
+    pub fn run(&self, target: &Target) -> Result<Report, Failure> {
+        let connections = self.connections.count();
+        target.prepare(connections)?;
+        let before = target.server_pid.map(Usage::of).transpose()?;
         let clock = Clock::new();
-        let mut session =
-            Session::new(Echo::new(self.common.wire(), 1), clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(&self.common, self.connections)?;
-        session.open_all(&mut dialer, self.patience, self.ramp, Opening::Connect)?;
+        let mut session = Session::new(Echo::new(target.wire(), 1), clock, connections, 1, 0)?;
+        let mut dialer = Dialer::new(target, connections)?;
+        session.open_all(&mut dialer, self.patience.get(), self.ramp.get(), Opening::Connect)?;
         session.tally.require_opened()?;
 
         let opening = clock.now();
-        let mut window = Window::new(opening, opening + ns(self.seconds), &self.common);
+        let mut window = Window::new(opening, opening + ns(self.seconds.get()), target);
         stay(&mut session, &mut window)?;
         let still_open = session.open as u64;
         let seen = window.finish(clock, &session.tally);
 
-        let mut report = Report::new(seen.seconds, self.connections as u64, &session.tally);
+        let mut report = Report::new(seen.seconds, self.connections.get(), &session.tally);
         let grown = before
             .zip(seen.server.as_ref())
-            .map(|(before, after)| (after.used.rss_kib * 1024).saturating_sub(before.rss_bytes()));
+            .map(|(before, after)| (after.rss_kib * 1024).saturating_sub(before.rss_bytes()));
         report.hold = Some(Hold {
             opening_us: opening as f64 / 1e3,
             still_open,
@@ -65,7 +68,7 @@ impl Options {
         });
         report.client = seen.client;
         report.server = seen.server;
-        report.finish(&self.common)
+        report.finish(target)
     }
 }
 

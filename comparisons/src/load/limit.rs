@@ -5,11 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
+use super::bounds::{Connections, NonZeroSeconds, Payload, Seconds};
 use super::dial::Dialer;
 use super::exchange::Echo;
 use super::histogram::Histogram;
-use super::options::{self, Common};
+use super::options::{self, PATIENCE, Target, WARM_UP};
 use super::pace::{Clock, ns};
 use super::report::{Limit, Speed};
 use super::session::{Opening, Session, Tally};
@@ -21,34 +23,38 @@ use super::{Failure, Report, hold, steady};
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// What it is told.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    #[command(flatten)]
-    common: Common,
     /// How many connections: more than the server can take, and fewer than that and its backlog.
-    #[arg(long, value_name = "N", value_parser = options::connections)]
-    connections: usize,
+    #[arg(long, value_name = "N")]
+    connections: Connections,
     /// How many of those that are served are used for the speed, before the limit and at it.
-    #[arg(long, value_name = "K", default_value = "50", value_parser = options::connections)]
-    busy: usize,
+    #[arg(long, value_name = "K", default_value_t = BUSY)]
+    #[serde(default = "busy")]
+    busy: Connections,
     /// The length of a message.
-    #[arg(long, value_name = "BYTES", value_parser = options::payload)]
-    payload: u32,
+    #[arg(long, value_name = "BYTES")]
+    payload: Payload,
     /// How long all of them are idle at the limit.
-    #[arg(long, value_name = "S", value_parser = options::seconds)]
-    seconds: Duration,
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: NonZeroSeconds,
     /// How long each of the two speeds is measured.
-    #[arg(long, value_name = "S", default_value = "2", value_parser = options::seconds)]
-    speed_seconds: Duration,
+    #[arg(long, value_name = "S", default_value_t = SPEED_SECONDS)]
+    #[serde(default = "speed_seconds")]
+    speed_seconds: NonZeroSeconds,
     /// How long the busy are busy before each of the two.
-    #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
-    warm_up: Duration,
+    #[arg(long, value_name = "S", default_value_t = WARM_UP)]
+    #[serde(default = "options::warm_up")]
+    pub(crate) warm_up: Seconds,
     /// How many of those that are served are closed at the end, to make room.
-    #[arg(long, value_name = "M", default_value = "20", value_parser = options::connections)]
-    release: usize,
+    #[arg(long, value_name = "M", default_value_t = RELEASE)]
+    #[serde(default = "release")]
+    release: Connections,
     /// How long a connect and an answer may take.
-    #[arg(long, value_name = "S", default_value = "10", value_parser = options::seconds)]
-    patience: Duration,
+    #[arg(long, value_name = "S", default_value_t = PATIENCE)]
+    #[serde(default = "options::patience")]
+    patience: NonZeroSeconds,
 }
 
 impl Options {
@@ -57,12 +63,10 @@ impl Options {
     /// # Errors
     /// When there was no run, or the server never came to its limit; what happens to connections in
     /// a run is in the report.
-    pub fn run(&self) -> Result<Report, Failure> {
-        if self.busy >= self.connections {
-            return Err(Failure::new("--busy must be less than --connections"));
-        }
-        self.common.prepare(self.connections)?;
-        let mut run = Run::new(self)?;
+    pub fn run(&self, target: &Target) -> Result<Report, Failure> {
+        self.check().map_err(Failure::new)?;
+        target.prepare(self.connections.count())?;
+        let mut run = Run::new(self, target)?;
         let before = run.speed()?;
         run.reach_the_limit()?;
         let (served, waiting) = (run.served(), run.waiting());
@@ -76,13 +80,14 @@ impl Options {
         let (released, resumed) = run.release()?;
 
         let tally = run.end()?;
-        let mut report = Report::new(idle.seconds, self.connections as u64, &tally);
+        let mut report = Report::new(idle.seconds, self.connections.get(), &tally);
         report.limit = Some(Limit {
             served: served as u64,
             waiting: waiting as u64,
             lost: lost as u64,
-            idle_cpu_percent: idle.server.as_ref().map(|server| server.used.cpu_percent),
-            speed_ratio: at_limit.received_per_s / before.received_per_s,
+            idle_cpu_percent: idle.server.as_ref().map(|server| server.cpu_percent),
+            speed_ratio: (before.received > 0)
+                .then(|| at_limit.received_per_s / before.received_per_s),
             before,
             at_limit,
             released: released as u64,
@@ -92,12 +97,39 @@ impl Options {
         });
         report.client = idle.client;
         report.server = idle.server;
-        report.finish(&self.common)
+        report.finish(target)
     }
+
+    /// Whether the options fit together.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.busy.get() < self.connections.get() {
+            Ok(())
+        } else {
+            Err("--busy must be less than --connections".to_owned())
+        }
+    }
+}
+
+/// Where nothing says how many, or how long.
+const BUSY: Connections = Connections::of::<50>();
+const RELEASE: Connections = Connections::of::<20>();
+const SPEED_SECONDS: NonZeroSeconds = NonZeroSeconds::of::<2>();
+
+const fn busy() -> Connections {
+    BUSY
+}
+
+const fn release() -> Connections {
+    RELEASE
+}
+
+const fn speed_seconds() -> NonZeroSeconds {
+    SPEED_SECONDS
 }
 
 struct Run<'a> {
     options: &'a Options,
+    target: &'a Target,
     clock: Clock,
     dialer: Dialer,
     /// Those that are used for the speed.
@@ -108,21 +140,23 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// The busy are open, the others are not yet.
-    fn new(options: &'a Options) -> Result<Self, Failure> {
+    fn new(options: &'a Options, target: &'a Target) -> Result<Self, Failure> {
+        let (connections, busy) = (options.connections.count(), options.busy.count());
+        let patience = options.patience.get();
         let clock = Clock::new();
-        let echo = || Echo::new(options.common.wire(), options.payload as usize);
-        let (count, first_id) = (options.connections - options.busy, options.busy as u32);
+        let echo = || Echo::new(target.wire(), options.payload.count());
         let mut run = Self {
             options,
+            target,
             clock,
-            dialer: Dialer::new(&options.common, options.connections)?,
-            busy: Session::new(echo(), clock, options.busy, 1, 0)?,
-            others: Session::new(echo(), clock, count, 1, first_id)?,
+            dialer: Dialer::new(target, connections)?,
+            busy: Session::new(echo(), clock, busy, 1, 0)?,
+            others: Session::new(echo(), clock, connections - busy, 1, busy as u32)?,
         };
-        run.busy.open_all(&mut run.dialer, options.patience, Duration::ZERO, Opening::Answer)?;
+        run.busy.open_all(&mut run.dialer, patience, Duration::ZERO, Opening::Answer)?;
         run.busy.tally.require_opened()?;
-        if run.busy.tally.opened < options.busy as u64 && !run.has_wrong_answer() {
-            let (opened, busy) = (run.busy.tally.opened, options.busy);
+        if run.busy.tally.opened < busy as u64 && !run.has_wrong_answer() {
+            let opened = run.busy.tally.opened;
             return Err(Failure::new(format!(
                 "the server took {opened} of the {busy} that are to be busy: ask for fewer (--busy)"
             )));
@@ -133,8 +167,8 @@ impl<'a> Run<'a> {
     /// As fast as the busy are answered, one message in flight on each.
     fn speed(&mut self) -> Result<Speed, Failure> {
         let Options { warm_up, speed_seconds, patience, .. } = self.options;
-        let window = self.window(*warm_up, *speed_seconds);
-        let (seen, latency) = steady::closed_loop(&mut self.busy, window, *patience)?;
+        let window = self.window(warm_up.get(), speed_seconds.get());
+        let (seen, latency) = steady::closed_loop(&mut self.busy, window, patience.get())?;
         Ok(Speed {
             received: seen.received,
             received_per_s: seen.per_s(seen.received),
@@ -147,9 +181,10 @@ impl<'a> Run<'a> {
     /// Opens the others, and waits until nobody is answered any more.
     fn reach_the_limit(&mut self) -> Result<(), Failure> {
         let Self { others, clock, .. } = self;
-        others.open_all(&mut self.dialer, self.options.patience, Duration::ZERO, Opening::Send)?;
+        let patience = self.options.patience.get();
+        others.open_all(&mut self.dialer, patience, Duration::ZERO, Opening::Send)?;
         let mut heard = clock.now();
-        let last = heard.saturating_add(ns(self.options.patience));
+        let last = heard.saturating_add(ns(patience));
         let mut ready = Vec::new();
         loop {
             let until = last.min(heard + ns(SETTLED));
@@ -166,7 +201,7 @@ impl<'a> Run<'a> {
         if self.waiting() > 0 || self.has_wrong_answer() {
             return Ok(());
         }
-        let (served, all) = (self.served(), self.options.connections);
+        let (served, all) = (self.served(), self.options.connections.count());
         Err(Failure::new(format!(
             "the server never came to its limit: of {all} connections it served {served}, {} failed \
              and none waited; give it fewer descriptors (ulimit -n) or ask for more connections",
@@ -176,7 +211,7 @@ impl<'a> Run<'a> {
 
     /// Nobody does anything.
     fn idle(&mut self) -> Result<Seen, Failure> {
-        let mut window = self.window(Duration::ZERO, self.options.seconds);
+        let mut window = self.window(Duration::ZERO, self.options.seconds.get());
         hold::stay(&mut self.others, &mut window)?;
         let seen = window.finish(self.clock, &self.others.tally);
         self.busy.catch_up()?;
@@ -186,7 +221,7 @@ impl<'a> Run<'a> {
     /// Closes some that are served, at most as many as wait, and gives their descriptors to those:
     /// how many were closed, and how long after that the answers came.
     fn release(&mut self) -> Result<(usize, Histogram), Failure> {
-        let count = self.options.release.min(self.waiting());
+        let count = self.options.release.count().min(self.waiting());
         let Self { others, clock, .. } = self;
         let served: Vec<usize> = others.answered().take(count).collect();
         let released = served.len();
@@ -196,7 +231,7 @@ impl<'a> Run<'a> {
         for index in served {
             others.close(index);
         }
-        let last = start.saturating_add(ns(self.options.patience));
+        let last = start.saturating_add(ns(self.options.patience.get()));
         while resumed.len() < released as u64 && clock.now() < last {
             others.wait(&mut ready, Duration::from_nanos(last.saturating_sub(clock.now())))?;
             for event in &ready {
@@ -214,7 +249,7 @@ impl<'a> Run<'a> {
     fn end(mut self) -> Result<Tally, Failure> {
         self.busy.linger()?;
         self.others.linger()?;
-        let patience = self.options.patience.as_secs_f64();
+        let patience = self.options.patience.get().as_secs_f64();
         self.busy.close_all(&format!("not answered within {patience} s"));
         let mut tally = self.busy.tally;
         tally.add(self.others.tally);
@@ -223,7 +258,7 @@ impl<'a> Run<'a> {
 
     fn window(&self, warm_up: Duration, seconds: Duration) -> Window {
         let start = self.clock.now() + ns(warm_up);
-        Window::new(start, start + ns(seconds), &self.options.common)
+        Window::new(start, start + ns(seconds), self.target)
     }
 
     fn open(&self) -> usize {

@@ -4,6 +4,8 @@
 //! keeps what it saw in a [`Report`]. What is sent and what is expected back is an exchange; when it
 //! is sent is a schedule. Nothing is allocated per message.
 
+mod bounds;
+mod command;
 mod connection;
 mod dial;
 mod exchange;
@@ -12,7 +14,7 @@ mod histogram;
 mod options;
 mod pace;
 mod perf;
-mod report;
+pub(crate) mod report;
 mod series;
 mod server;
 mod session;
@@ -32,7 +34,21 @@ pub mod limit;
 pub mod sink;
 pub mod source;
 
-pub use options::{Common, Steady};
+pub use bounds::{
+    Bounded, ConnectionRate, Connections, InFlight, MessageRate, NonZeroSeconds, Payload, Seconds,
+};
+pub use command::{CommandLine, Load};
+pub use options::{Steady, Target};
 pub use report::Report;
+
+pub(crate) use histogram::Percentiles;
+pub(crate) use series::Series;
+#[cfg(test)]
+pub(crate) use series::Stalls;
+pub(crate) use server::PerMessage;
+#[cfg(test)]
+pub(crate) use server::Used;
+#[cfg(test)]
+pub(crate) use session::Tally;
 
 use crate::Failure;

@@ -3,20 +3,22 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustls::ClientConfig;
+use serde::{Deserialize, Serialize};
 
+use super::bounds::{Connections, InFlight, MessageRate, NonZeroSeconds, Payload, Seconds};
 use super::exchange::Wire;
 use super::perf::Perf;
 use super::upgrade::Upgrade;
 use super::{Failure, dial, transport};
 
-/// The options of every command.
+/// Where the server is, how it is spoken to, and where `load` runs: the options of every command, which a
+/// plan does not say.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub struct Target {
     /// The server's address, host:port.
     #[arg(value_parser = address)]
     pub addr: SocketAddr,
@@ -46,7 +48,7 @@ pub struct Common {
     pub(crate) compressed: bool,
 }
 
-impl Common {
+impl Target {
     /// The request for a WebSocket, if that is what is spoken.
     pub(crate) fn upgrade(&self) -> Option<Upgrade> {
         let path = self.websocket.as_ref()?;
@@ -78,34 +80,55 @@ impl Common {
 }
 
 /// The options of a steady load: `echo`, `deflate`, `fetch` and `sink`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Steady {
-    #[command(flatten)]
-    pub(crate) common: Common,
     /// The length of a message (of `fetch`, of the answer), before it is framed or compressed.
-    #[arg(long, value_name = "BYTES", value_parser = payload)]
-    pub payload: u32,
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) payload: Payload,
     /// How many connections.
-    #[arg(long, value_name = "N", value_parser = connections)]
-    pub connections: usize,
+    #[arg(long, value_name = "N")]
+    pub(crate) connections: Connections,
     /// The most messages that a connection has sent and not been answered.
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub in_flight: u32,
+    #[arg(long, value_name = "K", default_value_t = InFlight::of::<1>())]
+    #[serde(default = "InFlight::of::<1>")]
+    pub(crate) in_flight: InFlight,
     /// Opens the connections evenly over so long, before the warm-up.
-    #[arg(long, value_name = "S", default_value = "0", value_parser = seconds_or_none)]
-    pub ramp: Duration,
+    #[arg(long, value_name = "S", default_value_t = NO_TIME)]
+    #[serde(default = "no_time")]
+    pub(crate) ramp: Seconds,
     /// The measured window.
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    pub seconds: Duration,
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: NonZeroSeconds,
     /// The time before it.
-    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds_or_none)]
-    pub warm_up: Duration,
+    #[arg(long, value_name = "S", default_value_t = WARM_UP)]
+    #[serde(default = "warm_up")]
+    pub(crate) warm_up: Seconds,
     /// Open loop: so many messages a second over all connections, come what may.
-    #[arg(long, value_name = "MSG_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub rate: Option<u64>,
+    #[arg(long, value_name = "MSG_PER_S")]
+    pub(crate) rate: Option<MessageRate>,
     /// How long to wait for what is missing.
-    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
-    pub patience: Duration,
+    #[arg(long, value_name = "S", default_value_t = PATIENCE)]
+    #[serde(default = "patience")]
+    pub(crate) patience: NonZeroSeconds,
+}
+
+/// Where nothing says how long.
+pub(crate) const NO_TIME: Seconds = Seconds::of(0);
+pub(crate) const WARM_UP: Seconds = Seconds::of(1);
+pub(crate) const PATIENCE: NonZeroSeconds = NonZeroSeconds::of::<10>();
+
+/// The same, as serde asks for it.
+pub(crate) const fn no_time() -> Seconds {
+    NO_TIME
+}
+
+pub(crate) const fn warm_up() -> Seconds {
+    WARM_UP
+}
+
+pub(crate) const fn patience() -> NonZeroSeconds {
+    PATIENCE
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -118,55 +141,5 @@ fn path(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err("expected a path such as /echo, of visible ASCII".to_owned())
-    }
-}
-
-/// How many connections one run may ask for.
-pub(crate) fn connections(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count @ 1..=1_000_000) => Ok(count),
-        _ => Err("expected a number from 1 to 1000000".to_owned()),
-    }
-}
-
-/// The same, or none.
-pub(crate) fn connections_or_none(text: &str) -> Result<usize, String> {
-    if text == "0" { Ok(0) } else { connections(text) }
-}
-
-/// The length of a message, at most a gigabyte: it is held in memory.
-pub(crate) fn payload(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(bytes @ 1..=0x4000_0000) => Ok(bytes),
-        _ => Err("expected a number of bytes from 1 to 1073741824".to_owned()),
-    }
-}
-
-/// A length of time, at most a week.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    match seconds_or_none(text) {
-        Ok(Duration::ZERO) => Err("expected more than 0".to_owned()),
-        result => result,
-    }
-}
-
-pub(crate) fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=604_800.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected seconds, such as 2 or 0.5".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds_are_finite_and_not_negative() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "NaN", "inf", "1e9", "", "1s"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
-        assert_eq!(seconds_or_none("0"), Ok(Duration::ZERO));
     }
 }

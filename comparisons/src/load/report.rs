@@ -5,11 +5,11 @@ use std::fmt::{self, Display};
 use std::fs;
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use super::histogram::Percentiles;
-use super::options::Common;
+use super::options::Target;
 use super::series::{Series, Stalls};
 use super::server::{PerMessage, Used};
 use super::session::Tally;
@@ -18,7 +18,11 @@ use super::session::Tally;
 const CLIENT_CPU_PERCENT_MAX: f64 = 90.0;
 
 /// What a run saw. The fields that are none have no meaning for the command.
-#[derive(Debug, Serialize)]
+///
+/// `load` writes it and the matrix reads it: as one type, in which no field may be unknown, so that a report
+/// of another shape is no report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Report {
     command: Vec<String>,
     pub(crate) seconds: f64,
@@ -37,15 +41,16 @@ pub struct Report {
     /// How late the client was.
     pub(crate) lateness_us: Option<Percentiles>,
     pub(crate) client: Used,
-    pub(crate) server: Option<ServerUse>,
+    pub(crate) server: Option<Used>,
     wrong: u64,
     wrong_answer: Option<String>,
-    warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The connections that were opened before the window: in arrivals the busy ones alone. In a burst and
 /// in churn, all.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Connections {
     pub(crate) wanted: u64,
     pub(crate) opened: u64,
@@ -53,7 +58,8 @@ pub(crate) struct Connections {
 }
 
 /// Sent and received within the window.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Messages {
     pub(crate) offered_per_s: Option<u64>,
     pub(crate) sent: u64,
@@ -73,7 +79,8 @@ pub(crate) struct Messages {
 }
 
 /// Connections that came while others were busy; none of them stands in [`Connections`].
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Arrivals {
     pub(crate) offered_per_s: u64,
     pub(crate) came: u64,
@@ -87,7 +94,8 @@ pub(crate) struct Arrivals {
 }
 
 /// Connections that came all at once.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Burst {
     pub(crate) issued_us: f64,
     pub(crate) connected: u64,
@@ -103,7 +111,8 @@ pub(crate) struct Burst {
 }
 
 /// Connections that came, had an echo, and went.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Churn {
     /// That went in the window.
     pub(crate) done: u64,
@@ -117,7 +126,8 @@ pub(crate) struct Churn {
 }
 
 /// Connections that did nothing.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Hold {
     pub(crate) opening_us: f64,
     /// After the window.
@@ -127,7 +137,8 @@ pub(crate) struct Hold {
 }
 
 /// More connections than the server had descriptors for.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Limit {
     /// Their first message was answered.
     pub(crate) served: u64,
@@ -139,8 +150,8 @@ pub(crate) struct Limit {
     pub(crate) idle_cpu_percent: Option<f64>,
     pub(crate) before: Speed,
     pub(crate) at_limit: Speed,
-    /// Messages a second at the limit, over those before.
-    pub(crate) speed_ratio: f64,
+    /// Messages a second at the limit, over those before; none if there were none before.
+    pub(crate) speed_ratio: Option<f64>,
     /// Closed at the end, to make room.
     pub(crate) released: u64,
     /// Those that had waited and were answered then.
@@ -152,7 +163,8 @@ pub(crate) struct Limit {
 }
 
 /// A closed loop over some of the connections, in a window of its own.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Speed {
     pub(crate) received: u64,
     pub(crate) received_per_s: f64,
@@ -160,21 +172,6 @@ pub(crate) struct Speed {
     pub(crate) cpu_ns: Option<f64>,
     pub(crate) latency_us: Option<Percentiles>,
     pub(crate) client_cpu_percent: f64,
-}
-
-/// What the server used within the window.
-#[derive(Debug, Serialize)]
-pub(crate) struct ServerUse {
-    #[serde(flatten)]
-    pub(crate) used: Used,
-    pub(crate) per_message: Option<PerMessage>,
-}
-
-impl ServerUse {
-    pub(crate) fn new(used: Used, messages: u64) -> Self {
-        let per_message = used.per_message(messages);
-        Self { used, per_message }
-    }
 }
 
 impl Report {
@@ -217,11 +214,11 @@ impl Report {
     }
 
     /// Prints it, and writes it where `--json` says.
-    pub(crate) fn finish(mut self, common: &Common) -> Result<Self, Failure> {
-        self.warn(common);
+    pub(crate) fn finish(mut self, target: &Target) -> Result<Self, Failure> {
+        self.warn(target);
         // Whoever started this may not read it.
         let _ = write!(io::stdout(), "{self}");
-        if let Some(file) = &common.json {
+        if let Some(file) = &target.json {
             let json = serde_json::to_vec_pretty(&self).map_err(io::Error::from);
             json.and_then(|json| fs::write(file, json)).map_err(|error| {
                 Failure::new(format!("cannot write {}: {error}", file.display()))
@@ -230,7 +227,7 @@ impl Report {
         Ok(self)
     }
 
-    fn warn(&mut self, common: &Common) {
+    fn warn(&mut self, target: &Target) {
         // An open loop looks at the clock until the next moment, which is no sign of being late.
         let open_loop = self.messages.as_ref().is_some_and(|m| m.offered_per_s.is_some());
         let speeds = self.limit.iter().flat_map(|limit| [&limit.before, &limit.at_limit]);
@@ -251,15 +248,15 @@ impl Report {
         {
             self.warnings.push("the client was late: see lateness against latency".to_owned());
         }
-        if common.server_pid.is_some() && self.server.is_none() {
+        if target.server_pid.is_some() && self.server.is_none() {
             self.warnings.push("the server's process ended during the run".to_owned());
         }
         if let Some(server) = &self.server
-            && server.used.threads_ended > 0
+            && server.threads_ended > 0
         {
             self.warnings.push(format!(
                 "{} of the server's threads ended during the run: its CPU time is in whole ticks",
-                server.used.threads_ended
+                server.threads_ended
             ));
         }
     }
@@ -284,7 +281,7 @@ impl Display for Report {
         self.limit.iter().try_for_each(|limit| limit.fmt(f))?;
         percentiles(f, "lateness", &self.lateness_us)?;
         used(f, "client", &self.client)?;
-        self.server.iter().try_for_each(|server| server.fmt(f))?;
+        self.server.iter().try_for_each(|server| server_use(f, server))?;
         if let Some(sentence) = self.wrong_answer() {
             row(f, "WRONG", sentence)?;
         }
@@ -378,7 +375,8 @@ impl Display for Limit {
         row(f, "speed before", &self.before)?;
         percentiles(f, "  latency", &self.before.latency_us)?;
         row(f, "speed at limit", &self.at_limit)?;
-        row(f, "  to before", format_args!("{:.3}", self.speed_ratio))?;
+        let ratio = self.speed_ratio;
+        ratio.iter().try_for_each(|ratio| row(f, "  to before", format_args!("{ratio:.3}")))?;
         percentiles(f, "  latency", &self.at_limit.latency_us)?;
         let split = format_args!("{released}; {resumed} answered then, {never} never");
         row(f, "released", split)?;
@@ -394,20 +392,18 @@ impl Display for Speed {
     }
 }
 
-impl Display for ServerUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        used(f, "server", &self.used)?;
-        let Used { rss_kib, rss_peak_kib, threads, .. } = &self.used;
-        let memory = format_args!("{rss_kib} KiB, peak {rss_peak_kib} KiB, {threads} threads");
-        row(f, "  memory", memory)?;
-        let Some(each) = &self.per_message else { return Ok(()) };
-        let PerMessage { cpu_ns, user_ns, system_ns, tick_ns, switches } = each;
-        let cpu = format_args!(
-            "{cpu_ns:.0} ns CPU; user {user_ns:.0}, system {system_ns:.0} (in steps of {tick_ns:.1})"
-        );
-        row(f, "  per message", cpu)?;
-        row(f, "  per message", format_args!("{switches:.4} context switches"))
-    }
+fn server_use(f: &mut fmt::Formatter<'_>, server: &Used) -> fmt::Result {
+    used(f, "server", server)?;
+    let Used { rss_kib, rss_peak_kib, threads, .. } = server;
+    let memory = format_args!("{rss_kib} KiB, peak {rss_peak_kib} KiB, {threads} threads");
+    row(f, "  memory", memory)?;
+    let Some(each) = &server.per_message else { return Ok(()) };
+    let PerMessage { cpu_ns, user_ns, system_ns, tick_ns, switches } = each;
+    let cpu = format_args!(
+        "{cpu_ns:.0} ns CPU; user {user_ns:.0}, system {system_ns:.0} (in steps of {tick_ns:.1})"
+    );
+    row(f, "  per message", cpu)?;
+    row(f, "  per message", format_args!("{switches:.4} context switches"))
 }
 
 fn used(f: &mut fmt::Formatter<'_>, whose: &str, used: &Used) -> fmt::Result {
@@ -450,7 +446,7 @@ mod tests {
     #[test]
     fn a_report_is_json_and_text() {
         let mut report = Report::new(2.0, 3, &Tally::default());
-        report.server = Some(ServerUse::new(Used::default(), 10));
+        report.server = Some(Used::default().over_messages(10));
         let json = serde_json::to_value(&report).expect("JSON");
         assert_eq!(json["connections"]["wanted"], 3);
         assert_eq!(json["server"]["per_message"]["cpu_ns"], 0.0);

@@ -1,6 +1,6 @@
 //! What happened when, within the window: in so few numbers that every run can keep them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// More would not be told apart in a plot.
 const SLOTS_MAX: u64 = 100;
@@ -34,7 +34,8 @@ struct Slot {
 }
 
 /// What came in each slot.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Series {
     pub(crate) slot_ms: f64,
     /// Answers.
@@ -44,7 +45,8 @@ pub(crate) struct Series {
 }
 
 /// Times when nothing came though something was owed, each at least 25 ms.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Stalls {
     pub(crate) count: u64,
     pub(crate) total_ms: f64,

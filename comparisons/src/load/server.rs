@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::{fs, io};
 
 use rustix::param::clock_ticks_per_second;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Failure;
 
@@ -30,7 +30,8 @@ struct Task {
 }
 
 /// What a process used between two moments.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Used {
     /// User time; in whole ticks.
     pub(crate) user_ns: u64,
@@ -51,10 +52,13 @@ pub(crate) struct Used {
     pub(crate) rss_kib_before: u64,
     pub(crate) rss_kib: u64,
     pub(crate) rss_peak_kib: u64,
+    /// Of the server, for each message of the window; none if there were none.
+    pub(crate) per_message: Option<PerMessage>,
 }
 
 /// The same, for each message.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct PerMessage {
     pub(crate) cpu_ns: f64,
     pub(crate) user_ns: f64,
@@ -138,6 +142,7 @@ impl Usage {
             rss_kib_before: before.rss_kib,
             rss_kib: self.rss_kib,
             rss_peak_kib: self.rss_peak_kib,
+            per_message: None,
         }
     }
 }
@@ -148,16 +153,17 @@ impl Used {
         self.on_cpu_ns.unwrap_or(self.user_ns + self.system_ns)
     }
 
-    /// For each of so many messages; none for none.
-    pub(crate) fn per_message(&self, messages: u64) -> Option<PerMessage> {
+    /// With what that is for each of so many messages.
+    pub(crate) fn over_messages(self, messages: u64) -> Self {
         let each = |total: u64| total as f64 / messages as f64;
-        (messages > 0).then(|| PerMessage {
+        let per_message = (messages > 0).then(|| PerMessage {
             cpu_ns: each(self.cpu_ns()),
             user_ns: each(self.user_ns),
             system_ns: each(self.system_ns),
             tick_ns: each(self.tick_ns),
             switches: each(self.switches_voluntary + self.switches_involuntary),
-        })
+        });
+        Self { per_message, ..self }
     }
 }
 
@@ -214,10 +220,10 @@ mod tests {
         let after = usage(3, &[("1", 905, 14), ("2", 100, 4)]);
         let used = after.since(&before, 2_000);
         assert_eq!(used.cpu_percent, 50.0);
-        let each = used.per_message(4).expect("some");
+        let each = used.clone().over_messages(4).per_message.expect("some");
         assert_eq!((each.cpu_ns, each.switches), (250.0, 2.0));
         assert_eq!(each.user_ns, 3.0 * each.tick_ns);
-        assert!(used.per_message(0).is_none());
+        assert!(used.over_messages(0).per_message.is_none());
     }
 
     #[test]
@@ -226,8 +232,9 @@ mod tests {
         let after = usage(3, &[("1", 905, 14)]);
         let used = after.since(&before, 1_000_000_000);
         assert_eq!((used.on_cpu_ns, used.threads_ended), (None, 1));
-        assert_eq!(used.per_message(1).expect("some").cpu_ns, (3 * used.tick_ns) as f64);
         assert_eq!(used.switches_voluntary, 4);
+        let cpu_ns = (3 * used.tick_ns) as f64;
+        assert_eq!(used.over_messages(1).per_message.expect("some").cpu_ns, cpu_ns);
     }
 
     fn usage(user_ticks: u64, tasks: &[(&str, u64, u64)]) -> Usage {

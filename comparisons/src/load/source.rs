@@ -3,46 +3,60 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
+use serde::{Deserialize, Serialize};
 
 use super::Failure;
+use super::bounds::{Bounded, Connections, NonZeroSeconds, Payload, Seconds};
 use super::dial::Dialer;
 use super::exchange::{Source, Wire};
-use super::options::{self, Common};
+use super::options::{self, PATIENCE, Target, WARM_UP};
 use super::pace::{Clock, ns};
 use super::report::{Messages, Report};
 use super::session::{Opening, Session};
 use super::window::Window;
 
 /// What is asked for when time is to end it: more than can come in any window.
-const MESSAGES_MAX: u32 = u32::MAX;
+const MESSAGES_MAX: u64 = u32::MAX as u64;
+
+/// How many messages; on the wire a `u32`.
+type Count = Bounded<1, MESSAGES_MAX>;
+
+/// How many connections where nothing says so.
+const ONE: Connections = Connections::of::<1>();
+
+const fn one() -> Connections {
+    ONE
+}
 
 /// What it is told.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[command(group(ArgGroup::new("end").required(true)))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    #[command(flatten)]
-    common: Common,
     /// How many messages each connection asks for: all of them are measured, from the first connect.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), group = "end")]
-    messages: Option<u32>,
+    #[arg(long, value_name = "N", group = "end")]
+    pub(crate) messages: Option<Count>,
     /// Asks for 4,294,967,295 and measures for so long.
-    #[arg(long, value_name = "S", value_parser = options::seconds, group = "end")]
-    seconds: Option<Duration>,
+    #[arg(long, value_name = "S", group = "end")]
+    pub(crate) seconds: Option<NonZeroSeconds>,
     /// The time before that.
-    #[arg(long, value_name = "S", default_value = "1", value_parser = options::seconds_or_none)]
-    warm_up: Duration,
+    #[arg(long, value_name = "S", default_value_t = WARM_UP)]
+    #[serde(default = "options::warm_up")]
+    pub(crate) warm_up: Seconds,
     /// The length of a message, nothing counted that is before it.
-    #[arg(long, value_name = "S", value_parser = options::payload)]
-    bytes: u32,
+    #[arg(long, value_name = "S")]
+    bytes: Payload,
     /// How many messages the server is to send at once.
-    #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..))]
-    batch: u32,
+    #[arg(long, value_name = "B")]
+    batch: Count,
     /// How many connections ask.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = options::connections)]
-    connections: usize,
+    #[arg(long, value_name = "N", default_value_t = ONE)]
+    #[serde(default = "one")]
+    connections: Connections,
     /// How long to wait while nothing comes.
-    #[arg(long, value_name = "S", default_value = "10", value_parser = options::seconds)]
-    patience: Duration,
+    #[arg(long, value_name = "S", default_value_t = PATIENCE)]
+    #[serde(default = "options::patience")]
+    patience: NonZeroSeconds,
 }
 
 impl Options {
@@ -50,59 +64,78 @@ impl Options {
     ///
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
-    pub fn run(&self) -> Result<Report, Failure> {
-        let mut common = self.common.clone();
-        if let Some(path) = &mut common.websocket {
+    pub fn run(&self, target: &Target) -> Result<Report, Failure> {
+        let mut target = target.clone();
+        if let Some(path) = &mut target.websocket {
             *path += &self.query();
         }
-        common.prepare(self.connections)?;
+        let connections = self.connections.count();
+        target.prepare(connections)?;
         let clock = Clock::new();
-        let messages = self.messages.unwrap_or(MESSAGES_MAX);
-        let source = Source::new(common.wire(), messages, self.bytes, self.batch);
-        let mut session = Session::new(source, clock, self.connections, 1, 0)?;
-        let mut dialer = Dialer::new(&common, self.connections)?;
+        let [bytes, batch] = [self.bytes.get(), self.batch.get()].map(|it| it as u32);
+        let source = Source::new(target.wire(), self.asked() as u32, bytes, batch);
+        let mut session = Session::new(source, clock, connections, 1, 0)?;
+        let mut dialer = Dialer::new(&target, connections)?;
 
-        let mut window = Window::new(clock.now(), u64::MAX, &common);
+        let mut window = Window::new(clock.now(), u64::MAX, &target);
         if self.seconds.is_none() {
             window.look(clock, clock.now(), &session.tally)?;
         }
-        session.open_all(&mut dialer, self.patience, Duration::ZERO, Opening::Send)?;
+        let patience = self.patience.get();
+        session.open_all(&mut dialer, patience, Duration::ZERO, Opening::Send)?;
         session.tally.require_opened()?;
         if let Some(seconds) = self.seconds {
-            let start = clock.now() + ns(self.warm_up);
-            window = Window::new(start, start + ns(seconds), &common);
+            let start = clock.now() + ns(self.warm_up.get());
+            window = Window::new(start, start + ns(seconds.get()), &target);
         }
-        let in_time = self.receive(&mut session, &mut window)?;
+        let in_time = self.receive(&mut session, &mut window, target.wire())?;
         let seen = window.finish(clock, &session.tally);
         self.end(&mut session, in_time)?;
 
-        let asked = self.messages.map_or(0, u64::from) * self.connections as u64;
-        let mut report = Report::new(seen.seconds, self.connections as u64, &session.tally);
+        let asked = self.messages.map_or(0, Count::get) * self.connections.get();
+        let mut report = Report::new(seen.seconds, self.connections.get(), &session.tally);
         let messages = seen.messages(&session, None);
         let unanswered = asked.saturating_sub(seen.received);
         report.messages = Some(Messages { unanswered, ..messages });
         report.client = seen.client;
         report.server = seen.server;
-        report.finish(&common)
+        report.finish(&target)
     }
 
     fn query(&self) -> String {
-        let messages = self.messages.unwrap_or(MESSAGES_MAX);
-        format!("?messages={messages}&bytes={}&batch={}", self.bytes, self.batch)
+        format!("?messages={}&bytes={}&batch={}", self.asked(), self.bytes, self.batch)
+    }
+
+    /// How many messages each connection asks for.
+    fn asked(&self) -> u64 {
+        self.messages.map_or(MESSAGES_MAX, Count::get)
+    }
+
+    /// Whether the options fit together.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.messages.is_some() == self.seconds.is_some() {
+            return Err("a source ends after --messages or after --seconds: say one".to_owned());
+        }
+        Ok(())
     }
 
     /// Until the window is over or all have all, which includes the end of a WebSocket; false when
     /// nothing comes. Who had no message in the window is given up: that others had some does not make
     /// up for it.
-    fn receive(&self, session: &mut Session<Source>, window: &mut Window) -> Result<bool, Failure> {
+    fn receive(
+        &self,
+        session: &mut Session<Source>,
+        window: &mut Window,
+        wire: Wire,
+    ) -> Result<bool, Failure> {
         let mut ready = Vec::new();
         let mut heard = session.clock.now();
         // For each connection, when its last message came.
-        let mut answered = vec![0; self.connections];
+        let mut answered = vec![0; self.connections.count()];
         loop {
             let now = session.clock.now();
             window.look(session.clock, now, &session.tally)?;
-            let over = match self.common.wire() {
+            let over = match wire {
                 Wire::Tcp => session.outstanding == 0,
                 Wire::WebSocket => session.open == 0,
             };
@@ -117,7 +150,7 @@ impl Options {
                 }
                 return Ok(true);
             }
-            let deadline = heard.saturating_add(ns(self.patience));
+            let deadline = heard.saturating_add(ns(self.patience.get()));
             if now >= deadline {
                 return Ok(false);
             }
@@ -140,11 +173,11 @@ impl Options {
         if in_time && self.seconds.is_none() {
             session.linger()?;
         }
-        for index in 0..self.connections {
+        for index in 0..self.connections.count() {
             if in_time {
                 session.close(index);
             } else if session.is_open(index) {
-                let patience = self.patience.as_secs_f64();
+                let patience = self.patience.get().as_secs_f64();
                 session.give_up(index, &format!("nothing came for {patience} s"));
             }
         }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::Failure;
+use super::bounds::MessageRate;
 use super::dial::Dialer;
 use super::exchange::Exchange;
 use super::histogram::Histogram;
-use super::options::Steady;
+use super::options::{Steady, Target};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::Report;
 use super::series::Recorder;
@@ -14,24 +15,30 @@ use super::session::{OTHER, Opening, Ready, Session, Turn};
 use super::window::{Seen, Window};
 
 /// Runs it and prints the report.
-pub(crate) fn run<E: Exchange>(options: &Steady, exchange: E) -> Result<Report, Failure> {
-    let common = &options.common;
-    common.prepare(options.connections)?;
+pub(crate) fn run<E: Exchange>(
+    options: &Steady,
+    target: &Target,
+    exchange: E,
+) -> Result<Report, Failure> {
+    let Steady { patience, ramp, .. } = options;
+    let (connections, patience) = (options.connections.count(), patience.get());
+    target.prepare(connections)?;
     let clock = Clock::new();
-    let mut session = Session::new(exchange, clock, options.connections, options.in_flight, 0)?;
-    let mut dialer = Dialer::new(common, options.connections)?;
-    session.open_all(&mut dialer, options.patience, options.ramp, Opening::Answer)?;
+    let mut session =
+        Session::new(exchange, clock, connections, options.in_flight.get() as u32, 0)?;
+    let mut dialer = Dialer::new(target, connections)?;
+    session.open_all(&mut dialer, patience, ramp.get(), Opening::Answer)?;
     session.tally.require_opened()?;
     let now = clock.now();
-    let start = now + ns(options.warm_up);
-    let window = Window::new(start, start + ns(options.seconds), common);
+    let start = now + ns(options.warm_up.get());
+    let window = Window::new(start, start + ns(options.seconds.get()), target);
     let open_loop = match options.rate {
-        Some(rate) => Some(OpenLoop::new(&session, Schedule::new(now, window.end, rate))?),
+        Some(rate) => Some(OpenLoop::new(&session, Schedule::new(now, window.end, rate.get()))?),
         None => None,
     };
     let mut load = Load::new(&mut session, window, open_loop);
-    load.drive(ns(options.patience))?;
-    load.into_report(options)?.finish(common)
+    load.drive(ns(patience))?;
+    load.into_report(options)?.finish(target)
 }
 
 /// Has every connection send again as soon as it is answered, until the window is over and
@@ -146,14 +153,14 @@ impl<'a, E: Exchange> Load<'a, E> {
 
     fn into_report(self, options: &Steady) -> Result<Report, Failure> {
         let clock = self.session.clock;
-        let patience = options.patience.as_secs_f64();
+        let patience = options.patience.get().as_secs_f64();
         let seen = self.window.finish(clock, &self.session.tally);
         self.session.linger()?;
         let held = self.open_loop.as_ref().map_or(0, OpenLoop::held);
         self.session.close_all(&format!("not answered within {patience} s"));
         let lost = self.open_loop.as_ref().map_or(0, |open_loop| open_loop.lost);
-        let mut report = Report::new(seen.seconds, options.connections as u64, &self.session.tally);
-        let mut messages = seen.messages(self.session, options.rate);
+        let mut report = Report::new(seen.seconds, options.connections.get(), &self.session.tally);
+        let mut messages = seen.messages(self.session, options.rate.map(MessageRate::get));
         messages.unsent += held + lost;
         messages.held_back = self.open_loop.as_ref().map(|open_loop| open_loop.held_back);
         report.messages = Some(messages);

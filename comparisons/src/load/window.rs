@@ -2,10 +2,10 @@
 
 use super::Failure;
 use super::exchange::Exchange;
-use super::options::Common;
+use super::options::Target;
 use super::pace::Clock;
 use super::perf::Perf;
-use super::report::{Messages, ServerUse};
+use super::report::Messages;
 use super::server::{Usage, Used};
 use super::session::{Session, Tally};
 
@@ -30,7 +30,7 @@ pub(crate) struct Seen {
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
     pub(crate) client: Used,
-    pub(crate) server: Option<ServerUse>,
+    pub(crate) server: Option<Used>,
 }
 
 #[derive(Clone, Debug)]
@@ -74,8 +74,8 @@ impl Seen {
 }
 
 impl Window {
-    pub(crate) fn new(start: u64, end: u64, common: &Common) -> Self {
-        let (server_pid, perf) = (common.server_pid, common.perf.clone());
+    pub(crate) fn new(start: u64, end: u64, target: &Target) -> Self {
+        let (server_pid, perf) = (target.server_pid, target.perf.clone());
         Self { start, end, server_pid, perf, began: None, ended: None }
     }
 
@@ -121,7 +121,7 @@ impl Window {
             server: ended
                 .server
                 .zip(began.server)
-                .map(|(ended, began)| ServerUse::new(ended.since(&began, window_ns), received)),
+                .map(|(ended, began)| ended.since(&began, window_ns).over_messages(received)),
         }
     }
 }

@@ -1,0 +1,328 @@
+//! A load as data: what a plan says, what a report shows, and the command line that runs it.
+
+use clap::{Args, Parser, Subcommand};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::bounds::{Bounded, NonZeroSeconds, Seconds};
+use super::options::{Steady, Target};
+use super::{
+    Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, sink, source,
+};
+
+/// A command of `load` with its options, but for the server and where `load` runs.
+///
+/// In a plan: `load = { command = "echo", connections = 64, payload = 200, seconds = 1 }`, with the options as
+/// they are named on the command line. What is left out has the same default as there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+pub enum Load {
+    /// Sends messages and expects each of them back.
+    Echo(Steady),
+    /// Opens connections at a rate while others are busy: how long until the first echo.
+    Arrivals(arrivals::Options),
+    /// Opens connections all at once: how long until each is connected, and until its first echo.
+    Burst(burst::Options),
+    /// Opens connections, each of which closes after an echo: how fast they come and go.
+    Churn(churn::Options),
+    /// Sends a compressed message over WebSocket and expects it back, compressed.
+    Deflate(Steady),
+    /// Asks for messages, one at a time, and checks what comes.
+    Fetch(Steady),
+    /// Opens connections and leaves them idle: what they cost the server.
+    Hold(hold::Options),
+    /// Opens more connections than the server has descriptors for: what it does then.
+    Limit(limit::Options),
+    /// Sends messages and expects the length of each.
+    Sink(Steady),
+    /// Asks for messages and checks what comes.
+    Source(source::Options),
+}
+
+/// A load generator on one thread: it drives a server, checks every byte that comes back, and says
+/// how long it took. It exits with 2 when an answer was wrong, with 1 when there was no run.
+#[derive(Debug, Parser)]
+#[command(name = "load", version)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// [`Load`], each with its target.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Sends messages and expects each of them back.
+    Echo(At<Steady>),
+    /// Opens connections at a rate while others are busy: how long until the first echo.
+    Arrivals(At<arrivals::Options>),
+    /// Opens connections all at once: how long until each is connected, and until its first echo.
+    Burst(At<burst::Options>),
+    /// Opens connections, each of which closes after an echo: how fast they come and go.
+    Churn(At<churn::Options>),
+    /// Sends a compressed message over WebSocket and expects it back, compressed.
+    Deflate(At<Steady>),
+    /// Asks for messages, one at a time, and checks what comes.
+    Fetch(At<Steady>),
+    /// Opens connections and leaves them idle: what they cost the server.
+    Hold(At<hold::Options>),
+    /// Opens more connections than the server has descriptors for: what it does then.
+    Limit(At<limit::Options>),
+    /// Sends messages and expects the length of each.
+    Sink(At<Steady>),
+    /// Asks for messages and checks what comes.
+    Source(At<source::Options>),
+}
+
+/// Options, and the target they are for.
+#[derive(Args, Debug)]
+struct At<T: Args> {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    options: T,
+}
+
+impl CommandLine {
+    /// Runs the load and prints the report.
+    ///
+    /// # Errors
+    /// When there was no run; what happens to connections in a run is in the report.
+    pub fn run(self) -> Result<Report, Failure> {
+        let (load, target) = self.parts();
+        load.run(&target)
+    }
+
+    fn parts(self) -> (Load, Target) {
+        match self.command {
+            Command::Echo(at) => (Load::Echo(at.options), at.target),
+            Command::Arrivals(at) => (Load::Arrivals(at.options), at.target),
+            Command::Burst(at) => (Load::Burst(at.options), at.target),
+            Command::Churn(at) => (Load::Churn(at.options), at.target),
+            Command::Deflate(at) => (Load::Deflate(at.options), at.target),
+            Command::Fetch(at) => (Load::Fetch(at.options), at.target),
+            Command::Hold(at) => (Load::Hold(at.options), at.target),
+            Command::Limit(at) => (Load::Limit(at.options), at.target),
+            Command::Sink(at) => (Load::Sink(at.options), at.target),
+            Command::Source(at) => (Load::Source(at.options), at.target),
+        }
+    }
+}
+
+impl Load {
+    /// Runs it and prints the report.
+    ///
+    /// # Errors
+    /// When there was no run; what happens to connections in a run is in the report.
+    fn run(&self, target: &Target) -> Result<Report, Failure> {
+        match self {
+            Self::Echo(options) => echo::run(options, target),
+            Self::Arrivals(options) => options.run(target),
+            Self::Burst(options) => options.run(target),
+            Self::Churn(options) => options.run(target),
+            Self::Deflate(options) => deflate::run(options, target),
+            Self::Fetch(options) => fetch::run(options, target),
+            Self::Hold(options) => options.run(target),
+            Self::Limit(options) => options.run(target),
+            Self::Sink(options) => sink::run(options, target),
+            Self::Source(options) => options.run(target),
+        }
+    }
+
+    /// The command's name.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Echo(_) => "echo",
+            Self::Arrivals(_) => "arrivals",
+            Self::Burst(_) => "burst",
+            Self::Churn(_) => "churn",
+            Self::Deflate(_) => "deflate",
+            Self::Fetch(_) => "fetch",
+            Self::Hold(_) => "hold",
+            Self::Limit(_) => "limit",
+            Self::Sink(_) => "sink",
+            Self::Source(_) => "source",
+        }
+    }
+
+    /// Its options as the command line has them; the address comes before them, after the name.
+    pub(crate) fn args(&self) -> Vec<String> {
+        let Ok(Value::Object(options)) = serde_json::to_value(self) else { return Vec::new() };
+        let options = options.into_iter().filter(|(name, _)| name != "command");
+        let words = options.flat_map(|(name, value)| match value {
+            Value::Null | Value::Bool(false) => Vec::new(),
+            Value::Bool(true) => vec![format!("--{name}")],
+            // Seconds: 2 rather than 2.0.
+            Value::Number(number) if number.is_f64() => {
+                vec![format!("--{name}"), number.as_f64().unwrap_or_default().to_string()]
+            }
+            Value::String(text) => vec![format!("--{name}"), text],
+            value => vec![format!("--{name}"), value.to_string()],
+        });
+        words.collect()
+    }
+
+    /// Whether the options fit together; each by itself is within its bounds.
+    ///
+    /// # Errors
+    /// What does not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Limit(options) => options.check(),
+            Self::Source(options) => options.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The measured window, if time ends it.
+    pub(crate) const fn seconds_mut(&mut self) -> Option<&mut NonZeroSeconds> {
+        match self {
+            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
+                Some(&mut it.seconds)
+            }
+            Self::Arrivals(it) => Some(&mut it.seconds),
+            Self::Churn(it) => Some(&mut it.seconds),
+            Self::Hold(it) => Some(&mut it.seconds),
+            Self::Limit(it) => Some(&mut it.seconds),
+            Self::Source(it) => it.seconds.as_mut(),
+            Self::Burst(_) => None,
+        }
+    }
+
+    /// How long one run takes, about: its window, its warm-up, and what comes before and after.
+    pub(crate) fn run_seconds(&self) -> f64 {
+        let (seconds, warm_up, rest) = match self {
+            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
+                (Some(it.seconds), it.warm_up, 0.3)
+            }
+            Self::Churn(it) => (Some(it.seconds), it.warm_up, 0.3),
+            Self::Source(it) => (it.seconds, it.warm_up, 0.3),
+            Self::Arrivals(it) => (Some(it.seconds), it.warm_up, 1.0),
+            Self::Hold(it) => (Some(it.seconds), Seconds::of(0), 1.0),
+            Self::Burst(_) => (None, Seconds::of(0), 1.0),
+            // It echoes before and after its window.
+            Self::Limit(it) => (Some(it.seconds), it.warm_up, 6.5),
+        };
+        seconds.map_or(0.0, f64::from) + f64::from(warm_up) + rest
+    }
+
+    /// The same at another rate.
+    ///
+    /// # Errors
+    /// When the command has no rate, or not that one.
+    pub(crate) fn at_rate(&self, per_s: u64) -> Result<Self, String> {
+        fn rate<const MIN: u64, const MAX: u64>(per_s: u64) -> Result<Bounded<MIN, MAX>, String> {
+            per_s.try_into().map_err(|why| format!("a rate of {per_s}: {why}"))
+        }
+        let mut load = self.clone();
+        match &mut load {
+            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
+                it.rate = Some(rate(per_s)?);
+            }
+            Self::Arrivals(it) => it.rate = rate(per_s)?,
+            Self::Churn(it) => it.rate = Some(rate(per_s)?),
+            Self::Burst(_) | Self::Hold(_) | Self::Limit(_) | Self::Source(_) => {
+                return Err(format!("`load {}` has no rate", self.name()));
+            }
+        }
+        Ok(load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOADS: [&str; 10] = [
+        "echo --connections 64 --payload 200 --in-flight 4 --rate 10000 --ramp 1 --seconds 0.5",
+        "arrivals --busy 0 --payload 200 --rate 50 --seconds 4 --warm-up 0.5",
+        "burst --connections 3000",
+        "churn --connections 8 --payload 64 --seconds 1 --rate 1000",
+        "deflate --connections 1 --payload 1024 --seconds 2",
+        "fetch --connections 1 --payload 1000000 --seconds 1",
+        "hold --connections 10000 --seconds 2",
+        "limit --connections 900 --payload 200 --seconds 600 --release 3",
+        "sink --connections 4 --payload 1000000 --seconds 1 --patience 3.25",
+        "source --bytes 16 --batch 1000 --messages 4294967295",
+    ];
+
+    fn parse(words: &[&str]) -> Load {
+        CommandLine::try_parse_from(words).unwrap().parts().0
+    }
+
+    /// Of a command line without its address.
+    fn load(text: &str) -> Load {
+        let (name, options) = text.split_once(' ').unwrap();
+        let words = ["load", name, "127.0.0.1:7"].into_iter().chain(options.split(' '));
+        parse(&words.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_load_is_the_same_as_data_and_as_a_command_line() {
+        for text in LOADS {
+            let load = load(text);
+            assert_eq!(load.name(), text.split(' ').next().unwrap());
+            let args = load.args();
+            let words = ["load", load.name(), "127.0.0.1:7"];
+            let words: Vec<_> = words.into_iter().chain(args.iter().map(String::as_str)).collect();
+            assert_eq!(parse(&words), load);
+            let data = toml::to_string(&load).unwrap();
+            assert_eq!(toml::from_str::<Load>(&data).unwrap(), load, "{data}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_the_same_in_a_plan() {
+        for text in [
+            "echo --connections 64 --payload 200 --seconds 1",
+            "arrivals --busy 1 --payload 200 --rate 50 --seconds 4",
+            "burst --connections 3000",
+            "churn --connections 8 --seconds 1",
+            "hold --connections 10000 --seconds 2",
+            "limit --connections 900 --payload 200 --seconds 600",
+            "source --bytes 16 --batch 1000 --seconds 1",
+        ] {
+            let options: Vec<_> = text.split(' ').collect();
+            let mut data = format!("command = \"{}\"\n", options[0]);
+            for option in options[1..].chunks(2) {
+                data += &format!("{} = {}\n", option[0].trim_start_matches("--"), option[1]);
+            }
+            assert_eq!(toml::from_str::<Load>(&data).unwrap(), load(text), "{data}");
+        }
+    }
+
+    #[test]
+    fn what_a_plan_may_not_say() {
+        let echo = "command = \"echo\"\nconnections = 1\npayload = 1\nseconds = 1\n";
+        assert!(toml::from_str::<Load>(echo).is_ok());
+        for (text, why) in [
+            (echo.replace("echo", "ecco"), "unknown variant `ecco`, expected one of `echo`"),
+            (echo.replace("payload", "paylode"), "unknown field `paylode`, expected one of"),
+            (echo.replace("connections = 1", "connections = 0"), "from 1 to 1000000"),
+            (echo.replace("seconds = 1", "seconds = 0"), "more than 0"),
+            (echo.replace("seconds = 1", ""), "missing field `seconds`"),
+        ] {
+            let error = toml::from_str::<Load>(&text).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        let source = "command = \"source\"\nbytes = 1\nbatch = 1\n";
+        let source: Load = toml::from_str(source).unwrap();
+        assert!(source.check().unwrap_err().contains("--messages"));
+    }
+
+    #[test]
+    fn a_rate_is_of_loads_that_have_one() {
+        let at = |text| load(text).at_rate(500);
+        assert!(at(LOADS[0]).unwrap().args().windows(2).any(|it| it == ["--rate", "500"]));
+        assert_eq!(at(LOADS[2]).unwrap_err(), "`load burst` has no rate");
+        assert!(load(LOADS[3]).at_rate(2_000_000).unwrap_err().contains("a rate of 2000000"));
+    }
+
+    #[test]
+    fn a_run_takes_its_window_and_what_is_about_it() {
+        assert_eq!(load(LOADS[0]).run_seconds(), 1.8);
+        assert_eq!(load(LOADS[2]).run_seconds(), 1.0);
+        let mut hold = load(LOADS[6]);
+        *hold.seconds_mut().unwrap() = NonZeroSeconds::of::<5>();
+        assert_eq!(hold.run_seconds(), 6.0);
+    }
+}
