@@ -9,44 +9,77 @@ use std::{env, fs, process};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde_json::{Value, json};
 
-/// Two rows with one round each, of as many as are asked for.
-fn results(rounds: u32) -> String {
-    format!(
-        r#"{{
-            "command": "cargo matrix plan.toml",
-            "host": {{
-                "processor": "an abacus", "cores": 2, "kernel": "Linux", "compiler": "rustc",
-                "commit": "abc", "date": "today"
-            }},
-            "server_core": 0, "load_core": 1, "no_calls": "not permitted",
-            "workloads": [{{
-                "workload": {{
-                    "name": "small", "load": "echo --seconds 1", "against": "tokio",
-                    "servers": ["tokio", "compio"], "figures": [["cost", "/cost"]]
-                }},
-                "rounds": {rounds},
-                "rows": [
-                    {{ "server": "tokio", "rounds": [{{ "Ok": {{ "cost": 2 }} }}] }},
-                    {{ "server": "compio", "rounds": [{{ "Ok": {{ "cost": 3 }} }}] }}
-                ]
-            }}]
-        }}"#
-    )
+/// A round in which each message took the server so long.
+fn round(cpu_ns: u32) -> Value {
+    let used = json!({
+        "user_ns": 0, "system_ns": 0, "tick_ns": 0, "on_cpu_ns": null, "cpu_percent": 0.0,
+        "switches_voluntary": 0, "switches_involuntary": 0, "threads": 1, "threads_ended": 0,
+        "rss_kib_before": 0, "rss_kib": 0, "rss_peak_kib": 0,
+    });
+    let mut server = used.clone();
+    server["per_message"] = json!({
+        "cpu_ns": cpu_ns, "user_ns": 0.0, "system_ns": 0.0, "tick_ns": 0.0, "switches": 0.0,
+    });
+    json!({ "Ok": {
+        "report": {
+            "command": ["load"], "seconds": 1.0, "wrong": 0, "warnings": [],
+            "connections": { "wanted": 1, "opened": 1, "errors": {} },
+            "client": used, "server": server,
+        },
+        "startup_ms": 1.0, "program_bytes": null,
+    } })
+}
+
+/// Two rows with these rounds, of as many as are asked for.
+fn results(rounds: u32, tokio: &[u32], compio: &[u32]) -> Value {
+    let server = |name: &str| {
+        json!({
+            "name": name, "runtime": name, "protocol": "tcp", "build": ["true"],
+            "optional": false, "run": ["true"], "versions": [],
+        })
+    };
+    let rows = [("tokio", None, tokio), ("compio", Some("tokio"), compio)];
+    let planned =
+        rows.map(|(name, baseline, _)| json!({ "server": server(name), "baseline": baseline }));
+    let measured = rows.map(|(name, baseline, costs)| {
+        let rounds: Vec<_> = costs.iter().copied().map(round).collect();
+        json!({ "server": server(name), "baseline": baseline, "rounds": rounds })
+    });
+    json!({
+        "format": 2,
+        "command": "cargo matrix plan.toml",
+        "host": {
+            "processor": "an abacus", "cores": 2, "kernel": "Linux", "compiler": "rustc",
+            "commit": "abc", "date": "today", "versions": [],
+        },
+        "server_core": 0, "load_core": 1, "no_calls": "not permitted",
+        "workloads": [{
+            "workload": {
+                "name": "small", "baseline": "tokio", "rows": planned, "rounds": rounds,
+                "load": { "command": "echo", "connections": 1, "payload": 1, "seconds": 1.0 },
+                "tls_resume": false, "figures": ["cpu-per-message"],
+                "titles": { "cpu-per-message": "cost" }, "open_files": null, "sweep": null,
+            },
+            "rounds": rounds,
+            "rows": measured,
+        }],
+    })
 }
 
 /// What `matrix` does with them, and the folder it does it in.
-fn resume(name: &str, results: &str) -> (Output, PathBuf) {
+fn resume(name: &str, results: &Value) -> (Output, PathBuf) {
     let folder = env::temp_dir().join(format!("matrix-{name}-{}", process::id()));
     fs::create_dir(&folder).unwrap();
-    fs::write(folder.join("results.json"), results).unwrap();
+    fs::write(folder.join("results.json"), results.to_string()).unwrap();
     let mut matrix = Command::new(env!("CARGO_BIN_EXE_matrix"));
     (matrix.arg("--resume").arg(&folder).output().unwrap(), folder)
 }
 
 #[test]
 fn a_run_of_which_nothing_is_missing_is_reported_again() {
-    let (output, folder) = resume("whole", &results(1));
+    let (output, folder) = resume("whole", &results(1, &[2], &[3]));
     assert!(output.status.success(), "{output:?}");
     let markdown = fs::read_to_string(folder.join("report.md")).unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), markdown);
@@ -59,12 +92,12 @@ fn a_run_of_which_nothing_is_missing_is_reported_again() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-fn compare(first: &str, second: &str) -> Output {
+fn compare(first: &Value, second: &Value) -> Output {
     let folder = env::temp_dir().join(format!("matrix-compare-{}", process::id()));
     let files = [folder.join("a.json"), folder.join("b.json")];
     let _ = fs::create_dir(&folder);
-    fs::write(&files[0], first).unwrap();
-    fs::write(&files[1], second).unwrap();
+    fs::write(&files[0], first.to_string()).unwrap();
+    fs::write(&files[1], second.to_string()).unwrap();
     let mut matrix = Command::new(env!("CARGO_BIN_EXE_matrix"));
     let output = matrix.arg("compare").args(&files).output().unwrap();
     fs::remove_dir_all(folder).unwrap();
@@ -73,23 +106,17 @@ fn compare(first: &str, second: &str) -> Output {
 
 #[test]
 fn two_runs_are_compared() {
-    let rounds = |costs: [u32; 5]| {
-        let rounds = costs.map(|cost| format!(r#"{{ "Ok": {{ "cost": {cost} }} }}"#));
-        results(5).replace(r#"{ "Ok": { "cost": 3 } }"#, &rounds.join(","))
-    };
-    let five = |text: String| {
-        let two = r#"{ "Ok": { "cost": 2 } }"#;
-        text.replace(two, &[two; 5].join(","))
-    };
-    let (a, b) = (five(rounds([3, 4, 3, 4, 3])), five(rounds([6, 7, 6, 7, 6])));
+    let five = |costs: [u32; 5]| results(5, &[2; 5], &costs);
+    let (a, b) = (five([3, 4, 3, 4, 3]), five([6, 7, 6, 7, 6]));
     let said = String::from_utf8(compare(&a, &a).stdout).unwrap();
     assert!(
         said.contains("\n1 of 1 ratios have confidence intervals that overlap (100.0 %). Of all")
     );
     assert!(said.contains("Of all that there are, A has 1 and B has 1."), "{said}");
-    let other = compare(&a, &a.replace("echo --seconds 1", "echo --seconds 2"));
-    let said = String::from_utf8(other.stdout).unwrap();
-    assert!(said.contains("B: `load echo --seconds 2`") && !said.contains("overlap"), "{said}");
+    let mut longer = a.clone();
+    longer["workloads"][0]["workload"]["load"]["seconds"] = 2.0.into();
+    let said = String::from_utf8(compare(&a, &longer).stdout).unwrap();
+    assert!(said.contains("--seconds 2 ") && !said.contains("overlap"), "{said}");
     let said = String::from_utf8(compare(&a, &b).stdout).unwrap();
     let line =
         "| compio | cost | 3 | 6 | 2.000 | 1.500 (1.500–2.000) | 3.000 (3.000–3.500) | **apart** |";
@@ -98,24 +125,27 @@ fn two_runs_are_compared() {
     // One of them compressed.
     let file = env::temp_dir().join(format!("matrix-plain-{}.json.gz", process::id()));
     let mut gz = GzEncoder::new(fs::File::create(&file).unwrap(), Compression::fast());
-    gz.write_all(a.as_bytes()).unwrap();
+    gz.write_all(a.to_string().as_bytes()).unwrap();
     gz.finish().unwrap();
     let mut matrix = Command::new(env!("CARGO_BIN_EXE_matrix"));
     let same = matrix.arg("compare").args([&file, &file]).output().unwrap();
     fs::remove_file(file).unwrap();
     assert!(String::from_utf8(same.stdout).unwrap().contains("\n1 of 1 ratios"));
     // Too few rounds for an interval, and nothing in common.
-    let said = String::from_utf8(compare(&results(1), &results(1)).stdout).unwrap();
+    let few = results(1, &[2], &[3]);
+    let said = String::from_utf8(compare(&few, &few).stdout).unwrap();
     assert!(said.contains("| 1.500 (1.500–1.500) | 1.500 (1.500–1.500) | |"), "{said}");
     assert!(!said.contains("overlap"), "{said}");
-    let output = compare(&a, &a.replace("\"small\"", "\"large\""));
+    let mut large = a.clone();
+    large["workloads"][0]["workload"]["name"] = "large".into();
+    let output = compare(&a, &large);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("no row of one is in the other"));
 }
 
 #[test]
 fn a_run_does_not_go_on_elsewhere() {
-    let (output, folder) = resume("elsewhere", &results(2));
+    let (output, folder) = resume("elsewhere", &results(2, &[2], &[3]));
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
@@ -124,4 +154,40 @@ fn a_run_does_not_go_on_elsewhere() {
     );
     assert!(!folder.join("report.md").exists());
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// What `matrix` says of a plan that it refuses.
+fn refused(name: &str, plan: &str) -> String {
+    let file = env::temp_dir().join(format!("matrix-{name}-{}.toml", process::id()));
+    fs::write(&file, plan).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_matrix")).arg(&file).output().unwrap();
+    fs::remove_file(file).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_plan_is_refused_before_anything_is_built_or_measured() {
+    let plan = r#"
+        [[workload]]
+        name = "small"
+        load = { command = "echo", connections = 1, payload = 1, seconds = 1 }
+        servers = ["tokio"]
+        baseline = "tokio"
+        figures = ["cpu-per-message"]
+    "#;
+    for (name, right, wrong, why) in [
+        ("figure", "cpu-per-message", "cpu-per-masage", "no figure \"cpu-per-masage\": it has"),
+        ("server", "\"tokio\"", "\"tokoi\"", "no server \"tokoi\": there are tokio, "),
+        ("option", "\"tokio\"", "\"tokio/tls2\"", "no option \"tls2\": it has tls, "),
+        ("load", "payload", "paylode", "unknown field `paylode`, expected one of `payload`"),
+    ] {
+        let error = refused(name, &plan.replace(right, wrong));
+        let file = format!("matrix-{name}-");
+        assert!(
+            error.contains(why) && error.contains(&file) && error.contains("\"small\""),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
 }

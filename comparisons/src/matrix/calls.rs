@@ -18,6 +18,7 @@ const IO_URING_ENTER: &str = "syscalls:sys_enter_io_uring_enter";
 
 /// How many a server made for each message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Calls {
     pub(crate) all: f64,
     pub(crate) io_uring_enter: f64,

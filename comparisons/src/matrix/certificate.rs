@@ -1,6 +1,5 @@
 //! Who servers are over TLS: made for a run, and gone with it.
 
-use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,14 +30,14 @@ impl Certificate {
         Ok(certificate)
     }
 
-    /// What a server is told.
-    pub(crate) fn for_server(&self) -> [&OsStr; 4] {
-        ["--tls-cert".as_ref(), self.chain.as_ref(), "--tls-key".as_ref(), self.key.as_ref()]
+    /// The file of the certificate, PEM.
+    pub(crate) fn chain(&self) -> &Path {
+        &self.chain
     }
 
-    /// What `load` is told.
-    pub(crate) fn for_load(&self) -> [&OsStr; 2] {
-        ["--tls".as_ref(), self.chain.as_ref()]
+    /// The file of its key, PEM.
+    pub(crate) fn key(&self) -> &Path {
+        &self.key
     }
 }
 

@@ -7,6 +7,7 @@ use super::Failure;
 use super::results::{Measured, Results};
 use super::statistics::{ROUNDS_MIN, Summary};
 use super::table::{self, Cell, amount};
+use super::workload::Workload;
 
 /// Tables of what both measured, and how many of the ratios agree.
 ///
@@ -52,25 +53,30 @@ fn write(text: &mut String, first: &Results, second: &Results) -> Result<Agreed,
         let same = |b: &&Measured| b.workload.name == a.workload.name;
         let Some(b) = second.workloads.iter().find(same) else { continue };
         writeln!(text, "\n### {}\n", a.workload.name)?;
-        let [of_a, of_b] = [a, b].map(|it| (&it.workload.load, it.workload.against.name()));
+        let [of_a, of_b] = [a, b].map(|it| (&it.workload.load, &it.workload.baseline));
         let is_same = of_a == of_b;
         if !is_same {
-            for (run, (load, against)) in [("A", of_a), ("B", of_b)] {
-                writeln!(text, "{run}: `load {load}`, against {against}\n")?;
+            for (run, Workload { baseline, .. }, load) in
+                [("A", &a.workload), ("B", &b.workload)].map(|(run, it)| (run, it, it.load_line()))
+            {
+                writeln!(text, "{run}: `load {load}`, against {}\n", baseline.name())?;
             }
         }
         writeln!(text, "| server | figure | A | B | B/A | ratio in A | ratio in B | |")?;
         writeln!(text, "|---|---|---|---|---|---|---|---|")?;
         let (lines_a, lines_b) = (table::lines(a), table::lines(b));
         for line in &lines_a {
-            let Some(other) = lines_b.iter().find(|it| it.row.server == line.row.server) else {
+            let Some(other) = lines_b.iter().find(|it| it.row.server.name == line.row.server.name)
+            else {
                 continue;
             };
-            for (index, (name, pointer)) in a.workload.figures.iter().enumerate() {
-                let same = |figure: &(String, String)| figure.1 == *pointer;
-                let Some(there) = b.workload.figures.iter().position(same) else { continue };
+            for (index, shown) in a.workload.figures.iter().enumerate() {
+                let name = a.workload.title(*shown);
+                let Some(there) = b.workload.figures.iter().position(|it| it == shown) else {
+                    continue;
+                };
                 let (cell, other) = (&line.cells[index], &other.cells[there]);
-                write!(text, "| {} | {name} |", line.row.server.name())?;
+                write!(text, "| {} | {name} |", line.row.server.name)?;
                 figure(text, cell, other, is_same, &mut agreed)?;
             }
         }

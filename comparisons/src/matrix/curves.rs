@@ -1,13 +1,12 @@
 //! What the small plots of the page show: latency by percentile, throughput against latency, and what
 //! happened when.
 
-use serde_json::Value;
-
 use super::axis::grouped;
 use super::plots::{Across, Curve};
 use super::results::{Measured, Row};
 use super::statistics::Summary;
 use super::table::{self, Line};
+use crate::load::{Percentiles, Report, Series};
 
 /// What is at one end of the axis of percentiles is the longest of all.
 const ALL: f64 = 1.0;
@@ -30,10 +29,8 @@ pub(crate) fn percentiles<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'
 }
 
 fn percentile_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
-    let rounds: Vec<Vec<[f64; 2]>> = sound(line.row)
-        .filter_map(|report| serde_json::from_value(report.get("curve")?.clone()).ok())
-        .collect();
-    let shortest = rounds.iter().map(Vec::len).min()?;
+    let rounds: Vec<_> = sound(line.row).filter_map(|report| report.curve.as_deref()).collect();
+    let shortest = rounds.iter().map(|curve| curve.len()).min()?;
     let median = |point: usize| {
         let figures: Vec<_> = rounds.iter().map(|curve| curve[point][1]).collect();
         Some((rounds[0][point][0], Summary::range(&figures)?.median))
@@ -55,7 +52,7 @@ fn percentile_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
     );
     let points = points.iter().map(|(share, us)| (across(*share), *us)).collect();
     Some(Curve {
-        name: line.row.server.name(),
+        name: &line.row.server.name,
         is_baseline: line.is_baseline,
         points,
         marks: Vec::new(),
@@ -71,22 +68,22 @@ pub(crate) fn series<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'a>>)>
 }
 
 fn series_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
+    let rounds = sound(line.row).filter_map(|report| Some((report.series.as_ref()?, report)));
     let longest =
-        |report: &&Value| numbers(report, "/series/longest_us").into_iter().fold(0.0, f64::max);
-    let worst = sound(line.row).max_by(|a, b| longest(a).total_cmp(&longest(b)))?;
-    let slot_s = worst.pointer("/series/slot_ms")?.as_f64()? / 1e3;
-    let slots = numbers(worst, "/series/longest_us");
+        |(series, _): &(&Series, &Report)| series.longest_us.iter().copied().fold(0.0, f64::max);
+    let worst = rounds.max_by(|a, b| longest(a).total_cmp(&longest(b)))?;
+    let (Series { slot_ms, longest_us: slots, .. }, report) = worst;
+    let slot_s = slot_ms / 1e3;
     // A slot without an answer has no longest one: the line goes over it.
-    let points = (0..).zip(&slots).filter(|(_, us)| **us > 0.0);
+    let points = (0..).zip(slots).filter(|(_, us)| **us > 0.0);
     let points: Vec<_> = points.map(|(slot, us)| (slot_s * (f64::from(slot) + 0.5), *us)).collect();
-    let begun = numbers(worst, "/stalls/at_ms").into_iter();
-    let stalls = begun.zip(numbers(worst, "/stalls/lasted_ms"));
+    let stalls = report.stalls.iter().flat_map(|it| it.at_ms.iter().zip(&it.lasted_ms));
     let end = slot_s * slots.len() as f64;
     let marks: Vec<_> =
         stalls.map(|(at, lasted)| (at / 1e3, ((at + lasted) / 1e3).min(end))).collect();
     let said = format!("longest {} us, stalls: {}", grouped(longest(&worst)), marks.len());
     (!points.is_empty()).then(|| Curve {
-        name: line.row.server.name(),
+        name: &line.row.server.name,
         is_baseline: line.is_baseline,
         points,
         marks,
@@ -94,27 +91,27 @@ fn series_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
     })
 }
 
-/// Of workloads that are rates of one: what each row achieved, and the latency at `pointer` then.
+/// Of workloads that are rates of one: what each row achieved, and `latency` then.
 pub(crate) fn rates<'a>(
     measured: &'a [&'a Measured],
-    pointer: &str,
+    latency: fn(&Percentiles) -> f64,
 ) -> Option<(Across, Vec<Curve<'a>>)> {
     let first = table::lines(measured.first()?);
     let curves: Vec<_> = first
         .iter()
         .filter_map(|line| {
-            let name = line.row.server.name();
+            let name = &*line.row.server.name;
             let rows = measured.iter().filter_map(|measured| {
-                measured.rows.iter().find(|row| row.server == line.row.server)
+                measured.rows.iter().find(|row| row.server.name == line.row.server.name)
             });
             let points: Vec<_> = rows
                 .filter_map(|row| {
-                    let median = |pointer: &str| {
-                        let figures: Vec<_> =
-                            sound(row).filter_map(|it| it.pointer(pointer)?.as_f64()).collect();
+                    let median = |of: &dyn Fn(&Report) -> Option<f64>| {
+                        let figures: Vec<_> = sound(row).filter_map(of).collect();
                         Summary::range(&figures).map(|range| range.median)
                     };
-                    Some((median("/messages/received_per_s")?, median(pointer)?))
+                    let achieved = median(&|it| Some(it.messages.as_ref()?.received_per_s));
+                    Some((achieved?, median(&|it| it.latency_us.as_ref().map(latency))?))
                 })
                 .collect();
             let most = points.iter().map(|point| point.0).fold(0.0, f64::max);
@@ -134,11 +131,6 @@ pub(crate) fn rates<'a>(
 }
 
 /// What the rounds reported that are not void.
-fn sound(row: &Row) -> impl Iterator<Item = &Value> {
-    row.rounds.iter().filter_map(|round| round.as_ref().ok())
-}
-
-fn numbers(report: &Value, pointer: &str) -> Vec<f64> {
-    let array = report.pointer(pointer).and_then(Value::as_array);
-    array.into_iter().flatten().filter_map(Value::as_f64).collect()
+fn sound(row: &Row) -> impl Iterator<Item = &Report> {
+    row.rounds.iter().flatten().map(|sample| &sample.report)
 }

@@ -7,23 +7,25 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 
+use super::servers::Server;
 use super::versions;
 
 /// The machine, the kernel, the compiler, the code and what it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Host {
     processor: String,
     cores: usize,
     kernel: String,
     compiler: String,
     commit: String,
-    #[serde(default)]
     versions: Vec<String>,
     pub(crate) date: String,
 }
 
 impl Host {
-    pub(crate) fn here() -> Self {
+    /// This machine, and what is measured on it.
+    pub(crate) fn of(servers: &[&Server]) -> Self {
         let unknown = || "unknown".to_owned();
         let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = processors.lines().find_map(|line| line.strip_prefix("model name"));
@@ -34,7 +36,7 @@ impl Host {
             kernel: said("uname", &["-sr"]),
             compiler: said("rustc", &["--version"]),
             commit: commit(),
-            versions: versions::here(),
+            versions: versions::of(servers),
             date: said("date", &["-u", "+%Y-%m-%dT%H-%M-%SZ"]),
         }
     }

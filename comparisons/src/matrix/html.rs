@@ -7,6 +7,7 @@ use super::results::{Measured, Results};
 use super::statistics::Summary;
 use super::table::{self, COSTS, COSTS_PER_MESSAGE, Cell, Line, Verdict, zeros};
 use super::{curves, plots};
+use crate::load::Percentiles;
 
 const STYLE: &str = include_str!("report.css");
 
@@ -78,8 +79,9 @@ fn rates(text: &mut String, results: &Results, sweep: Option<&str>, index: usize
     let workloads: Vec<_> = results.workloads.iter().filter(of_it).collect();
     writeln!(text, "<section>\n<h2>{}</h2>", Text(name))?;
     writeln!(text, "<p>Latency against what was achieved, as more and more is asked for.</p>")?;
-    for (which, pointer) in [("p50", "/latency_us/p50"), ("p99", "/latency_us/p99")] {
-        if let Some((across, curves)) = curves::rates(&workloads, pointer) {
+    let p50: fn(&Percentiles) -> f64 = |latency| latency.p50;
+    for (which, latency) in [("p50", p50), ("p99", |latency| latency.p99)] {
+        if let Some((across, curves)) = curves::rates(&workloads, latency) {
             let title = format!("latency {which}, us, by messages a second");
             plots::multiples(text, &format!("rates-{index}-{which}"), &title, &across, &curves)?;
         }
@@ -95,9 +97,8 @@ fn workload(
     number: usize,
 ) -> fmt::Result {
     let workload = &measured.workload;
-    write!(text, "<p><code>load {}</code>", Text(&workload.load))?;
-    if measured.rows.iter().any(|row| row.server.speaks_websocket()) {
-        let path = workload.service.path();
+    write!(text, "<p><code>load {}</code>", Text(&workload.load_line()))?;
+    if let Some(path) = table::websocket_path(measured) {
         write!(text, ", with <code>--websocket {path}</code> in rows that speak WebSocket")?;
     }
     if let Some(files) = workload.open_files {
@@ -105,9 +106,9 @@ fn workload(
     }
     let (done, planned) = (measured.rounds_done(), measured.rounds);
     let rounds = if done < planned { format!("{done} of {planned}") } else { planned.to_string() };
-    writeln!(text, ". Rounds: {rounds}. Compared with {}.</p>", Text(workload.against.name()))?;
-    for (index, (name, _)) in workload.figures.iter().enumerate() {
-        figure(text, name, lines, index)?;
+    writeln!(text, ". Rounds: {rounds}. Compared with {}.</p>", Text(workload.baseline.name()))?;
+    for (index, shown) in workload.figures.iter().enumerate() {
+        figure(text, workload.title(*shown), lines, index)?;
     }
     costs(text, measured)?;
     if let Some((across, curves)) = curves::percentiles(lines) {
@@ -127,7 +128,7 @@ fn workload(
     }
     writeln!(text, "<p>Void:</p>\n<ul>")?;
     for (server, round, why) in voids {
-        writeln!(text, "<li>{}, round {round}: {}</li>", Text(server.name()), Text(why))?;
+        writeln!(text, "<li>{}, round {round}: {}</li>", Text(&server.name), Text(why))?;
     }
     writeln!(text, "</ul>")
 }
@@ -152,7 +153,7 @@ fn costs(text: &mut String, measured: &Measured) -> fmt::Result {
     }
     writeln!(text, "</tr></thead>\n<tbody>")?;
     for row in &measured.rows {
-        write!(text, "<tr><th scope=\"row\">{}</th>", Text(row.server.name()))?;
+        write!(text, "<tr><th scope=\"row\">{}</th>", Text(&row.server.name))?;
         for (_, (_, cost)) in &columns {
             write!(text, "<td>{}</td>", cost.of(row).map_or_else(|| "–".to_owned(), grouped))?;
         }
@@ -181,7 +182,7 @@ fn figure(text: &mut String, name: &str, lines: &[Line<'_>], index: usize) -> fm
     writeln!(text, "<th scope=\"col\" class=\"ratio\">ratio</th></tr></thead>\n<tbody>")?;
     for line in lines {
         let class = if line.is_baseline { " class=\"baseline\"" } else { "" };
-        let server = Text(line.row.server.name());
+        let server = Text(&line.row.server.name);
         write!(text, "<tr{class}><th scope=\"row\" title=\"{server}\">{server}</th>")?;
         write!(text, "<td class=\"plot\">")?;
         let cell = &line.cells[index];
@@ -274,39 +275,41 @@ impl Display for Text<'_> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::calls::Calls;
-    use super::super::results::Row;
+    use super::super::host::Host;
+    use super::super::plan::Plan;
+    use super::super::results::{Row, Sample, tests};
     use super::*;
+    use crate::load::report::{Arrivals, Messages};
+    use crate::load::{Series, Stalls, Used};
+
+    /// A round in which a message took the server so long.
+    fn round(cpu_ns: u64) -> Result<Sample, String> {
+        let mut sample = tests::sample();
+        let report = &mut sample.report;
+        report.server = report
+            .server
+            .take()
+            .map(|server| Used { user_ns: cpu_ns, system_ns: 0, ..server }.over_messages(1));
+        report.arrivals = Some(Arrivals::default());
+        Ok(sample)
+    }
 
     fn results() -> Results {
-        let round = |cpu: f64| json!({ "Ok": { "server": { "cpu_ns": cpu }, "never": 0 } });
-        let rounds: Vec<_> = [1000.0, 1010.0, 1020.0, 1030.0, 1040.0].map(round).into();
-        let mut twice: Vec<_> = [2000.0, 2020.0, 2040.0, 2060.0].map(round).into();
-        twice.push(json!({ "Err": "load: 1 < 2 & \"3\"" }));
-        serde_json::from_value(json!({
-            "command": "cargo matrix plan.toml",
-            "host": {
-                "processor": "one", "cores": 2, "kernel": "Linux", "compiler": "rustc",
-                "commit": "abc", "date": "today",
-            },
-            "server_core": 0,
-            "load_core": 1,
-            "workloads": [{
-                "workload": {
-                    "name": "a <workload>", "load": "echo --seconds 1", "against": "tokio",
-                    "servers": ["tokio", "compio"],
-                    "figures": [["CPU, ns", "/server/cpu_ns"], ["never", "/never"]],
-                },
-                "rounds": 5,
-                "rows": [
-                    { "server": "tokio", "rounds": rounds },
-                    { "server": "compio", "rounds": twice },
-                ],
-            }],
-        }))
-        .unwrap()
+        let plan = r#"
+            name = "a <workload>"
+            load = { command = "arrivals", busy = 1, payload = 1, rate = 50, seconds = 1 }
+            servers = ["tokio", "compio"]
+            baseline = "tokio"
+            figures = ["cpu-per-message", "arrivals-never"]
+            titles = { cpu-per-message = "CPU, ns" }
+        "#;
+        let mut measured = Measured::of(Plan::of_one(plan).unwrap(), 5);
+        measured.rows[0].rounds = [1000, 1010, 1020, 1030, 1040].map(round).into();
+        measured.rows[1].rounds = [2000, 2020, 2040, 2060].map(round).into();
+        measured.rows[1].rounds.push(Err("load: 1 < 2 & \"3\"".to_owned()));
+        let command = "cargo matrix plan.toml".to_owned();
+        Results::of(command, Host::of(&[]), [0, 1], None, vec![measured])
     }
 
     /// Elements that are never closed, and what the others leave open.
@@ -338,15 +341,20 @@ mod tests {
     fn with_plots() -> Results {
         let mut results = results();
         let round = |rate: f64, longest: f64| {
-            Ok(json!({
-                "messages": { "received_per_s": rate },
-                "latency_us": { "p50": 50.0, "p99": 99.0 },
-                "curve": [[0.0, 10.0], [0.9, 90.0], [0.99, 99.0], [1.0, longest]],
-                "series": { "slot_ms": 10.0, "received": [5, 0, 5], "longest_us": [90.0, 0.0, longest] },
-                "warnings": [format!("the client used {rate} % of a core")],
-                "stalls": { "total_ms": 0.0, "at_ms": [10.0], "lasted_ms": [15.0] },
-                "server": { "rss_peak_kib": 2048, "per_message": { "user_ns": 300.0 } },
-            }))
+            let mut sample = round(300).unwrap();
+            let report = &mut sample.report;
+            report.messages = Some(Messages { received_per_s: rate, ..Messages::default() });
+            report.latency_us =
+                Some(Percentiles { p50: 50.0, p99: 99.0, ..Percentiles::default() });
+            report.curve = Some(vec![[0.0, 10.0], [0.9, 90.0], [0.99, 99.0], [1.0, longest]]);
+            let longest_us = vec![90.0, 0.0, longest];
+            report.series = Some(Series { slot_ms: 10.0, received: vec![5, 0, 5], longest_us });
+            let (at_ms, lasted_ms) = (vec![10.0], vec![15.0]);
+            report.stalls = Some(Stalls { at_ms, lasted_ms, ..Stalls::default() });
+            report.warnings = vec![format!("the client used {rate} % of a core")];
+            let server = report.server.as_mut().unwrap();
+            server.rss_peak_kib = 2048;
+            Ok(sample)
         };
         let measured = &mut results.workloads[0];
         measured.workload.sweep = Some("sweep".to_owned());
@@ -354,9 +362,10 @@ mod tests {
         measured.rows[0].calls = Some(Ok(Calls { all: 2.5, io_uring_enter: 0.5 }));
         measured.rows[1].rounds = vec![round(500.0, 250.0)];
         measured.rows[1].calls = Some(Err("may <not>".to_owned()));
-        let mut faster = serde_json::to_value(&results.workloads[0]).unwrap();
-        faster["rows"][0]["rounds"] = json!([round(3000.0, 500.0)]);
-        results.workloads.push(serde_json::from_value(faster).unwrap());
+        let mut faster = Measured::of(measured.workload.clone(), 5);
+        faster.rows[0].rounds = vec![round(3000.0, 500.0)];
+        faster.rows[1].rounds = vec![round(500.0, 250.0)];
+        results.workloads.push(faster);
         results
     }
 
@@ -381,17 +390,28 @@ mod tests {
     #[test]
     fn what_a_row_took_is_shown_as_far_as_it_is_known() {
         let page = page(&with_plots());
-        let head = "<th scope=\"col\">CPU user, ns each</th><th scope=\"col\">system calls each</th>\
-                    <th scope=\"col\">io_uring_enter each</th>\
-                    <th scope=\"col\">messages/s</th><th scope=\"col\">peak memory, MiB</th><th scope=\"col\">stalls, ms</th>";
-        assert!(page.contains(head), "{page}");
-        assert!(
-            page.contains(
-                "<td>300</td><td>2.50</td><td>0.50</td><td>1,000</td><td>2</td><td>0</td>"
-            ),
-            "{page}"
-        );
-        assert!(page.contains("<td>300</td><td>–</td><td>–</td><td>500</td><td>2</td>"), "{page}");
+        let columns = [
+            "CPU user, ns each",
+            "CPU system, ns each",
+            "switches each",
+            "system calls each",
+            "io_uring_enter each",
+            "messages/s",
+            "CPU, %",
+            "peak memory, MiB",
+            "program, MiB",
+            "client CPU, %",
+            "stalls, ms",
+        ];
+        let head = columns.map(|name| format!("<th scope=\"col\">{name}</th>")).concat();
+        assert!(page.contains(&head), "{head}");
+        for costs in [
+            ["300", "0", "0", "2.50", "0.50", "1,000", "0", "2", "0.0010", "0", "0"],
+            ["300", "0", "0", "–", "–", "500", "0", "2", "0.0010", "0", "0"],
+        ] {
+            let costs = costs.map(|cost| format!("<td>{cost}</td>")).concat();
+            assert!(page.contains(&costs), "{costs}");
+        }
         assert!(page.contains("System calls not counted: may &lt;not&gt;"));
         assert!(page.contains("Warned, the client used … % of a core: tokio, compio.</p>"));
     }
@@ -403,10 +423,11 @@ mod tests {
                     void in some rounds: compio (1 of 5).";
         assert!(page(&results).contains(four));
         let Row { rounds, .. } = &mut results.workloads[0].rows[1];
-        rounds[4] = Ok(json!({ "server": { "cpu_ns": 2080.0 }, "never": 0 }));
+        rounds[4] = round(2080);
         assert!(page(&results).contains("CPU, ns, against tokio: more: compio (2.000)."));
         let Row { rounds, .. } = &mut results.workloads[0].rows[0];
-        rounds[0] = Ok(json!({ "server": { "cpu_ns": 1000.0 }, "never": 1 }));
+        let never = |sample: &mut Sample| sample.report.arrivals.as_mut().unwrap().never = 1;
+        rounds[0].iter_mut().for_each(never);
         assert!(page(&results).contains("; some were not served: tokio."));
     }
 

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use super::Failure;
 use super::calls::{Calls, Counting};
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::program::{self, Place, Running, SERVER_SAID, Server};
+use super::program::{self, Place, Running, SERVER_SAID};
 use super::progress::{self, Progress};
-use super::results::{Measured, Results};
+use super::results::{Measured, Results, Sample};
+use super::servers::{Protocol, Server};
 use super::workload::Workload;
+use crate::load::{Load, Report};
 
 /// What a crash may cost. In a run of hours all that was measured is tens of megabytes, which to write
 /// after each measurement would take as long as that.
@@ -36,16 +36,18 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
             progress.show(results, index, next);
             let Measured { workload, rows, .. } = &results.workloads[index];
             let server = &rows[next.row].server;
-            let one = One { workload, server, results, certificate: &certificate, folder };
-            let one = one.measure(&interrupt);
+            let load = &workload.load;
+            let certificate = &certificate;
+            let measurement = Measurement { workload, load, server, results, certificate, folder };
+            let sample = measurement.take(&interrupt);
             if interrupt.came().map_err(no_signals)? {
                 return Err(interrupted(folder));
             }
-            if let Err(why) = &one {
+            if let Err(why) = &sample {
                 progress::void(&why.to_string());
             }
             let row = &mut results.workloads[index].rows[next.row];
-            row.rounds.push(one.map_err(|why| why.to_string()));
+            row.rounds.push(sample.map_err(|why| why.to_string()));
             if saved.elapsed() >= SAVE_EVERY {
                 results.save(folder)?;
                 saved = Instant::now();
@@ -68,14 +70,15 @@ fn count_calls(
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     let is_counted = results.no_calls.is_none();
-    let shorter = results.workloads[index].workload.for_counting().filter(|_| is_counted);
-    let Some(shorter) = shorter else { return Ok(()) };
+    let load = results.workloads[index].workload.load_for_counting().filter(|_| is_counted);
+    let Some(load) = load else { return Ok(()) };
     for row in results.workloads[index].uncounted() {
         let Measured { workload, rows, .. } = &results.workloads[index];
         let server = &rows[row].server;
-        progress::calls(&workload.name, server.name());
-        let one = One { workload: &shorter, server, results, certificate, folder };
-        let counted = one.count(interrupt);
+        progress::calls(&workload.name, &server.name);
+        let load = &load;
+        let measurement = Measurement { workload, load, server, results, certificate, folder };
+        let counted = measurement.count(interrupt);
         if interrupt.came().map_err(no_signals)? {
             return Err(interrupted(folder));
         }
@@ -112,33 +115,37 @@ enum Uncounted {
     Row(Failure),
 }
 
-/// One server, one load.
-struct One<'a> {
+/// One load on one server.
+struct Measurement<'a> {
     workload: &'a Workload,
+    /// The workload's, or for another time.
+    load: &'a Load,
     server: &'a Server,
     results: &'a Results,
     certificate: &'a Certificate,
     folder: &'a Path,
 }
 
-impl One<'_> {
-    /// What `load` reports, with `startup_ms` and `program_bytes` added.
-    fn measure(&self, interrupt: &Interrupt) -> Result<Value, Failure> {
+impl Measurement<'_> {
+    fn take(&self, interrupt: &Interrupt) -> Result<Sample, Failure> {
         let running = self.start(interrupt)?;
-        let mut value = self.load(&running, interrupt, None)?;
-        value["startup_ms"] = (running.startup.as_secs_f64() * 1e3).into();
-        value["program_bytes"] = self.server.program_bytes().into();
-        Ok(value)
+        let sample = Sample {
+            report: self.load(&running, interrupt, None)?,
+            startup_ms: running.startup.as_secs_f64() * 1e3,
+            program_bytes: self.server.program_bytes(),
+        };
+        sample.check(&self.workload.figures).map_err(Failure::new)?;
+        Ok(sample)
     }
 
     fn count(&self, interrupt: &Interrupt) -> Result<Calls, Uncounted> {
         let running = self.start(interrupt).map_err(Uncounted::Row)?;
         let counting = Counting::start(running.pid(), self.folder).map_err(Uncounted::Perf)?;
         let loaded = self.load(&running, interrupt, Some(&counting));
-        let messages =
-            loaded.as_ref().ok().and_then(|value| value["messages"]["received"].as_f64());
+        let messages = loaded.as_ref().ok().and_then(|report| report.messages.as_ref());
+        let messages = messages.map_or(f64::NAN, |messages| messages.received as f64);
         // What perf says comes first: without it `load` fails for want of an answer.
-        let calls = counting.finish(messages.unwrap_or(f64::NAN));
+        let calls = counting.finish(messages);
         match (calls, loaded) {
             (Err(why), _) => Err(Uncounted::Perf(why)),
             (Ok(_), Err(why)) => Err(Uncounted::Row(why)),
@@ -147,10 +154,9 @@ impl One<'_> {
     }
 
     fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
-        let Self { workload, server, results, certificate, folder } = *self;
-        let Workload { service, open_files, .. } = *workload;
+        let Self { workload, server, results, certificate, folder, .. } = *self;
         let place = Place { core: results.server_core, folder };
-        Running::start(server, service, certificate, place, open_files, interrupt)
+        Running::start(server, certificate, place, workload.open_files, interrupt)
     }
 
     fn load(
@@ -158,16 +164,17 @@ impl One<'_> {
         running: &Running,
         interrupt: &Interrupt,
         counting: Option<&Counting>,
-    ) -> Result<Value, Failure> {
-        let Self { workload, server, results, certificate, folder } = *self;
+    ) -> Result<Report, Failure> {
+        let Self { workload, load, server, results, certificate, folder } = *self;
         let json = folder.join("load.json");
-        let words = workload.load_for(server);
         let cannot = |error: io::Error| Failure::new(format!("cannot run load: {error}"));
-        let mut load = Command::new(program::programs()?.join("load"))
-            .args(words.first())
-            .arg(running.addr.to_string())
-            .args(words.iter().skip(1))
-            .args(server.speaks_tls().then(|| certificate.for_load()).iter().flatten())
+        let mut command = Command::new(program::programs()?.join("load"));
+        command.arg(load.name()).arg(running.addr.to_string()).args(load.args());
+        command.args(workload.args_for(server));
+        if server.protocol == Protocol::Tls {
+            command.arg("--tls").arg(certificate.chain());
+        }
+        let mut load = command
             .args(["--core", &results.load_core.to_string()])
             .args(["--server-pid", &running.pid().to_string()])
             .args(counting.map(|counting| format!("--perf={}", counting.fifos())))
@@ -192,20 +199,6 @@ impl One<'_> {
         let unreadable = |error: io::Error| Failure::new(format!("no report of load: {error}"));
         let text = fs::read(&json).map_err(unreadable)?;
         let _ = fs::remove_file(&json);
-        let value: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.into()))?;
-        // In a burst it is a result how many are not served; elsewhere all have to be. Of arrivals these are
-        // the busy ones: what becomes of those that arrive is told apart.
-        if value["burst"].is_null() {
-            let errors = &value["connections"]["errors"];
-            if errors.as_object().is_some_and(|errors| !errors.is_empty()) {
-                return Err(Failure::new(format!("connections failed: {errors}")));
-            }
-        }
-        for (name, pointer) in &workload.figures {
-            if !value.pointer(pointer).is_some_and(Value::is_number) {
-                return Err(Failure::new(format!("nothing was measured that gives {name:?}")));
-            }
-        }
-        Ok(value)
+        serde_json::from_slice(&text).map_err(|error| unreadable(error.into()))
     }
 }

@@ -1,6 +1,8 @@
 //! What is measured: a TOML file.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,8 +10,11 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::Failure;
-use super::program::Server;
-use super::workload::{Against, Workload};
+use super::axis::grouped;
+use super::figures::Figure;
+use super::servers::{Baseline, Server, Servers, list};
+use super::workload::{PlannedRow, Workload, service};
+use crate::load::Load;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -40,40 +45,77 @@ struct File {
     common: Table,
 }
 
+/// A workload as it is written, with what holds for all.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Entry {
+    name: String,
+    load: Load,
+    /// Whether TLS sessions are resumed.
+    #[serde(default)]
+    tls_resume: bool,
+    /// Names of rows.
+    servers: Vec<String>,
+    /// What each row is compared with: `peer`, `tcp`, `native` or one of the rows.
+    baseline: Baseline,
+    /// Names of figures; reports begin with the first.
+    figures: Vec<String>,
+    /// Of some figures, by their names, what a report calls them here.
+    #[serde(default)]
+    titles: BTreeMap<String, String>,
+    /// The servers' limit of open files, if it is to be other than that of this process.
+    open_files: Option<u32>,
+    /// How often each row is measured.
+    #[serde(default = "once")]
+    rounds: NonZeroUsize,
+    /// Measured at each of these rates, a second, instead: as many workloads.
+    #[serde(default)]
+    rates: Vec<NonZeroU64>,
+}
+
 impl Plan {
     /// Reads files as one plan. With several of them the name of each workload begins with its file's.
     ///
     /// # Errors
-    /// A sentence that names the file and what is wrong with it.
+    /// A sentence that names the file, the workload and what is wrong with it.
     pub fn read(files: &[PathBuf]) -> Result<Self, Failure> {
+        let servers = Servers::read()?;
         let mut workloads = Vec::new();
         for file in files {
             let named = |why: String| Failure::new(format!("cannot use {}: {why}", file.display()));
             let text = fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
-            let mut plan = Self::parse(&text).map_err(named)?;
+            let mut plan = Self::parse(&text, &servers).map_err(named)?;
             if let Some(name) = file.file_stem().filter(|_| files.len() > 1) {
                 let name = name.to_string_lossy();
-                plan.workloads.iter_mut().for_each(|workload| workload.be_of(&name));
+                plan.workloads.iter_mut().for_each(|workload| be_of(workload, &name));
             }
             workloads.append(&mut plan.workloads);
         }
         Ok(Self { workloads })
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str, servers: &Servers) -> Result<Self, String> {
         let File { workload, common } = toml::from_str(text).map_err(|error| error.to_string())?;
         let mut workloads = Vec::new();
-        for said in workload {
-            let name = said.get("name").map_or_else(|| "a workload".to_owned(), Value::to_string);
+        for own in workload {
+            let name = own.get("name").map_or_else(|| "a workload".to_owned(), Value::to_string);
+            let named = |why: String| format!("{name}: {}", why.trim_end().replace('\n', ", "));
             // Of two with the same key the last is kept.
-            let all: Table = common.clone().into_iter().chain(said).collect();
-            let workload: Result<Workload, _> = all.try_into();
-            let workload = workload.map_err(|error| error.to_string());
-            let workload = workload.and_then(|it| it.check().map(|()| it));
-            let workload = workload.map_err(|why| format!("{name}: {}", why.trim_end()))?;
-            workloads.append(&mut workload.at_its_rates());
+            let all: Table = common.clone().into_iter().chain(own).collect();
+            let entry: Result<Entry, _> = all.try_into();
+            let entry = entry.map_err(|error| named(error.to_string()))?;
+            for (entry, sweep) in entry.at_each_rate().map_err(named)? {
+                workloads.push(entry.resolve(servers, sweep).map_err(named)?);
+            }
         }
         Ok(Self { workloads })
+    }
+
+    /// A workload by itself.
+    #[cfg(test)]
+    pub(crate) fn of_one(text: &str) -> Result<Workload, String> {
+        let mut plan = Self::parse(&format!("[[workload]]\n{text}"), &Servers::read().unwrap())?;
+        Ok(plan.workloads.remove(0))
     }
 
     /// Leaves only the workloads and rows that `part` names, and what those rows are compared with.
@@ -81,45 +123,148 @@ impl Plan {
     /// # Errors
     /// What of it names none.
     pub(crate) fn narrow(&mut self, part: &Part) -> Result<(), Failure> {
-        let all = self.workloads.iter();
-        let rows = || all.clone().flat_map(|workload| &workload.servers);
-        let unknown = [
-            (
-                "workload",
-                part.workload.iter().find(|it| all.clone().all(|w| !w.name.contains(*it))),
-            ),
-            ("runtime", part.runtime.iter().find(|it| rows().all(|row| row.runtime() != **it))),
-            ("row", part.only.iter().find(|it| rows().all(|row| !row.name().contains(*it)))),
-        ];
-        for (what, name) in unknown {
-            if let Some(name) = name {
-                return Err(Failure::new(format!("the plan has no {what} {name:?}")));
-            }
-        }
+        part.check(&self.workloads).map_err(Failure::new)?;
         self.workloads.retain(|workload| part.has_workload(&workload.name));
         for workload in &mut self.workloads {
-            let against = workload.against.clone();
-            let is_baseline =
-                |server: &Server| against == Against::Server(server.name().to_owned());
-            workload.servers.retain(|server| part.has_row(server) || is_baseline(server));
-            if workload.servers.iter().all(|server| is_baseline(server) && !part.has_row(server)) {
-                workload.servers.clear();
-            }
+            let named: Vec<_> =
+                workload.rows.iter().filter(|row| part.has_row(&row.server)).cloned().collect();
+            workload.rows.retain(|row| {
+                let is_baseline = |it: &PlannedRow| it.baseline.as_ref() == Some(&row.server.name);
+                named.contains(row) || named.iter().any(is_baseline)
+            });
         }
-        self.workloads.retain(|workload| !workload.servers.is_empty());
+        self.workloads.retain(|workload| !workload.rows.is_empty());
         Ok(())
     }
 }
 
+impl Entry {
+    /// One for each of its rates, if it has some; each with the name of the whole.
+    fn at_each_rate(self) -> Result<Vec<(Self, Option<String>)>, String> {
+        if self.rates.is_empty() {
+            return Ok(vec![(self, None)]);
+        }
+        let at = |rate: &NonZeroU64| {
+            let name = format!("{}, {} messages a second", self.name, grouped(rate.get() as f64));
+            let load = self.load.at_rate(rate.get())?;
+            Ok((Self { name, load, ..self.clone() }, Some(self.name.clone())))
+        };
+        self.rates.iter().map(at).collect()
+    }
+
+    /// With servers and figures in place of their names.
+    fn resolve(self, servers: &Servers, sweep: Option<String>) -> Result<Workload, String> {
+        self.load.check()?;
+        let figures: Result<Vec<_>, _> =
+            self.figures.iter().map(|name| Figure::named(name, &self.load)).collect();
+        if let Some(name) = self.titles.keys().find(|name| !self.figures.contains(name)) {
+            return Err(format!("titles: {name:?} is none of its figures"));
+        }
+        Ok(Workload {
+            figures: figures?,
+            rows: self.rows(servers)?,
+            name: self.name,
+            load: self.load,
+            tls_resume: self.tls_resume,
+            baseline: self.baseline,
+            titles: self.titles,
+            open_files: self.open_files,
+            rounds: self.rounds.get(),
+            sweep,
+        })
+    }
+
+    /// The rows, each followed by what it is compared with if that is no row by itself.
+    fn rows(&self, servers: &Servers) -> Result<Vec<PlannedRow>, String> {
+        if let Baseline::Row(name) = &self.baseline
+            && !self.servers.contains(name)
+        {
+            return Err(format!(
+                "it has no row {name:?} to compare with: it has {}",
+                list(&self.servers)
+            ));
+        }
+        let service = service(&self.load);
+        let mut rows: Vec<PlannedRow> = Vec::new();
+        for name in &self.servers {
+            let server = servers.resolve(name, service)?;
+            let baseline = servers.baseline(name, &self.baseline)?;
+            let twin = baseline.clone().filter(|it| !self.servers.contains(it));
+            if rows.iter().all(|row| row.server != server) {
+                rows.push(PlannedRow { server, baseline });
+            }
+            if let Some(twin) = twin {
+                let server = servers.resolve(&twin, service)?;
+                if rows.iter().all(|row| row.server != server) {
+                    rows.push(PlannedRow { server, baseline: None });
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
 impl Part {
+    /// Whether all that it names is there.
+    fn check(&self, workloads: &[Workload]) -> Result<(), String> {
+        let rows = || workloads.iter().flat_map(|workload| &workload.rows).map(|row| &row.server);
+        let unknown = [
+            (
+                "workload",
+                self.workload.iter().find(|it| workloads.iter().all(|w| !w.name.contains(*it))),
+                names(workloads.iter().map(|workload| &*workload.name)),
+            ),
+            (
+                "runtime",
+                self.runtime.iter().find(|it| rows().all(|row| row.runtime != **it)),
+                names(rows().map(|row| &*row.runtime)),
+            ),
+            (
+                "row",
+                self.only.iter().find(|it| rows().all(|row| !row.name.contains(*it))),
+                names(rows().map(|row| &*row.name)),
+            ),
+        ];
+        for (what, name, known) in unknown {
+            if let Some(name) = name {
+                return Err(format!("the plan has no {what} {name:?}: it has {known}"));
+            }
+        }
+        Ok(())
+    }
+
     fn has_workload(&self, name: &str) -> bool {
         self.workload.is_empty() || self.workload.iter().any(|part| name.contains(part))
     }
 
     fn has_row(&self, server: &Server) -> bool {
-        (self.runtime.is_empty() || self.runtime.iter().any(|it| it == server.runtime()))
-            && (self.only.is_empty() || self.only.iter().any(|part| server.name().contains(part)))
+        (self.runtime.is_empty() || self.runtime.contains(&server.runtime))
+            && (self.only.is_empty() || self.only.iter().any(|part| server.name.contains(part)))
     }
+}
+
+/// Each once, in their order.
+fn names(all: impl Iterator<Item = impl AsRef<str>>) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for name in all {
+        let name = name.as_ref().to_owned();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
+
+/// Tells a workload from that of another plan.
+fn be_of(workload: &mut Workload, plan: &str) {
+    for name in [Some(&mut workload.name), workload.sweep.as_mut()].into_iter().flatten() {
+        *name = format!("{plan}: {name}");
+    }
+}
+
+/// Where nothing says how often.
+const fn once() -> NonZeroUsize {
+    NonZeroUsize::MIN
 }
 
 #[cfg(test)]
@@ -132,28 +277,33 @@ mod tests {
         rounds = 3
         [[workload]]
         name = "small"
-        load = "echo --connections 1 --payload 1"
+        load = { command = "echo", connections = 1, payload = 1, seconds = 1 }
         servers = ["tokio", "traits-tokio", "compio/tuned"]
-        against = "peer"
-        figures = [["CPU", "/server/per_message/cpu_ns"]]
+        baseline = "peer"
+        figures = ["cpu-per-message"]
     "#;
 
-    fn names(workload: &Workload) -> Vec<String> {
-        workload.rows().iter().map(|row| row.name().to_owned()).collect()
+    fn parse(text: &str) -> Result<Plan, String> {
+        Plan::parse(text, &Servers::read().unwrap())
+    }
+
+    fn names(workload: &Workload) -> Vec<&str> {
+        workload.rows.iter().map(|row| &*row.server.name).collect()
     }
 
     #[test]
     fn some_of_it_can_be_left() {
         let text = PLAN.to_owned() + &PLAN.replace("rounds = 3", "").replace("small", "large");
         let left = |workload: &[&str], runtime: &[&str]| {
-            let mut plan = Plan::parse(&text).unwrap();
+            let mut plan = parse(&text).unwrap();
             plan.narrow(&part(workload, runtime)).map(|()| plan.workloads)
         };
         assert_eq!(left(&[], &[]).unwrap().len(), 2);
         let small = left(&["mal"], &["compio"]).unwrap();
         assert_eq!(small.len(), 1);
         assert_eq!(names(&small[0]), ["compio/tuned", "echo-compio/tuned"]);
-        assert!(left(&["middle"], &[]).unwrap_err().to_string().contains("no workload \"middle\""));
+        let error = left(&["middle"], &[]).unwrap_err().to_string();
+        assert!(error.contains("no workload \"middle\": it has small, large"), "{error}");
     }
 
     fn part(workload: &[&str], runtime: &[&str]) -> Part {
@@ -168,16 +318,33 @@ mod tests {
             [[workload]]
             name = "large"
             rounds = 1
-            load = "echo --connections 1 --payload 1000000"
-            against = "tokio"
+            load = { command = "echo", connections = 1, payload = 1_000_000, seconds = 1 }
+            baseline = "tokio"
         "#;
-        let error = Plan::parse(&text).unwrap_err();
+        let error = parse(&text).unwrap_err();
         assert!(error.contains("\"large\": ") && error.contains("servers"), "{error}");
         let common = "servers = [\"tokio\", \"compio\"]\nfigures = []\n";
-        let plan = Plan::parse(&format!("{common}{text}")).unwrap();
+        let plan = parse(&format!("{common}{text}")).unwrap();
         assert_eq!(names(&plan.workloads[1]), ["tokio", "compio"]);
-        assert_eq!(plan.workloads.iter().map(|it| it.rounds.get()).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(plan.workloads.iter().map(|it| it.rounds).collect::<Vec<_>>(), [3, 1]);
         assert_eq!(plan.workloads[0].figures.len(), 1);
+    }
+
+    #[test]
+    fn rows_are_measured_beside_what_they_are_compared_with() {
+        let small = parse(PLAN).unwrap().workloads.remove(0);
+        let rows = ["tokio", "echo-tokio", "traits-tokio", "compio/tuned", "echo-compio/tuned"];
+        assert_eq!(names(&small), rows);
+        let baselines: Vec<_> = small.rows.iter().map(|row| row.baseline.as_deref()).collect();
+        let peer = Some("echo-tokio");
+        assert_eq!(baselines, [peer, None, peer, Some("echo-compio/tuned"), None]);
+        let websocket = PLAN.replace("\"tokio\", \"traits-tokio\"", "\"tokio/websocket\"");
+        let websocket = websocket.replace("compio/tuned", "compio/tuned/tls");
+        let websocket = parse(&websocket.replace("\"peer\"", "\"tcp\"")).unwrap();
+        let small = &websocket.workloads[0];
+        assert_eq!(names(small), ["tokio/websocket", "tokio", "compio/tuned/tls", "compio/tuned"]);
+        let args = small.rows.iter().map(|row| small.args_for(&row.server));
+        assert!(args.eq([vec!["--websocket", "/echo"], vec![], vec![], vec![]]));
     }
 
     #[test]
@@ -187,13 +354,14 @@ mod tests {
         let files = ["one.toml", "two.toml"].map(|name| folder.join(name));
         fs::write(&files[0], PLAN).unwrap();
         let rates =
-            PLAN.replace("rounds = 3", "rounds = 4").replace("against", "rates = [5]\nagainst");
+            PLAN.replace("rounds = 3", "rounds = 4").replace("baseline", "rates = [5]\nbaseline");
         fs::write(&files[1], rates).unwrap();
         let plan = Plan::read(&files).unwrap();
         fs::remove_dir_all(&folder).unwrap();
-        let said = plan.workloads.iter().map(|it| (it.name.as_str(), it.rounds.get()));
-        assert!(said.eq([("one: small", 3), ("two: small, 5 messages a second", 4)]));
+        let workloads = plan.workloads.iter().map(|it| (it.name.as_str(), it.rounds));
+        assert!(workloads.eq([("one: small", 3), ("two: small, 5 messages a second", 4)]));
         assert_eq!(plan.workloads[1].sweep.as_deref(), Some("two: small"));
+        assert!(plan.workloads[1].load_line().contains("--rate 5"));
     }
 
     #[test]
@@ -209,19 +377,30 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (right, wrong, why) in [
-            ("\"peer\"", "\"glommio\"", "no row \"glommio\""),
-            ("\"tokio\"", "\"turbo\"", "there is no server turbo"),
-            ("\"tokio\"", "\"echo-epoll\"", "echo-epoll has no peer"),
-            ("\"tokio\"", "\"tokio/websocket\"", "tokio/websocket has no peer"),
-            ("\"peer\"", "\"tcp\"", "tokio has no twin"),
-            ("\"peer\"", "\"native\"", "tokio has no twin on our engine"),
-            ("\"tokio\"", "\"tokio/tls\"", "tokio/tls has no peer"),
-            ("\"tokio\"", "\"echo-tokio/websocket\"", "echo-tokio has no /websocket"),
-            ("\"tokio\"", "\"tokio/tungstenite\"", "there is no server tokio/tungstenite"),
+            ("\"peer\"", "\"glommio\"", "no row \"glommio\" to compare with: it has tokio, traits"),
+            ("\"tokio\"", "\"turbo\"", "there is no server \"turbo\": there are tokio, "),
+            ("\"tokio\"", "\"echo-epoll\"", "\"echo-epoll\" has no peer"),
+            ("\"tokio\"", "\"tokio/websocket\"", "\"tokio/websocket\" has no peer"),
+            ("\"peer\"", "\"tcp\"", "\"tokio\" has no twin over TCP"),
+            ("\"peer\"", "\"native\"", "\"tokio\" has no twin on our engine"),
+            ("\"tokio\"", "\"echo-tokio/websocket\"", "\"echo-tokio\" has no option \"websocket\""),
+            ("\"tokio\"", "\"tokio/tungstenite\"", "no option \"tungstenite\": it has tls, "),
             ("rounds = 3", "rounds = 0", "nonzero"),
-            ("rounds = 3", "round = 3", "unknown field `round`"),
+            ("rounds = 3", "round = 3", "unknown field `round`, expected one of `name`, `load`"),
+            ("payload", "paylod", "unknown field `paylod`, expected one of `payload`"),
+            ("payload = 1", "payload = 0", "expected a whole number from 1 to"),
+            ("\"echo\"", "\"ehco\"", "unknown variant `ehco`, expected one of `echo`"),
+            ("\"echo\"", "\"sink\"", "\"echo-tokio\" does not serve sink: it serves echo"),
+            (
+                "per-message",
+                "per-masage",
+                "`load echo` has no figure \"cpu-per-masage\": it has cpu",
+            ),
+            ("cpu-per-message", "still-open", "`load echo` has no figure \"still-open\""),
+            ("rounds = 3", "titles.it = \"x\"", "titles: \"it\" is none of its figures"),
         ] {
             let file = std::env::temp_dir().join(format!("plan-{}.toml", std::process::id()));
+            assert!(PLAN.contains(right), "{right}");
             fs::write(&file, PLAN.replace(right, wrong)).unwrap();
             let error = Plan::read(slice::from_ref(&file)).unwrap_err().to_string();
             fs::remove_file(&file).unwrap();

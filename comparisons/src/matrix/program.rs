@@ -1,5 +1,6 @@
 //! The programs that are measured: how to build them, start them and end them.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,50 +10,17 @@ use std::{env, fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::workload::Service;
+use super::servers::{FOLDER, Server};
 
-const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
+/// The load generator, which is built like the servers.
+const LOAD: [&str; 6] = ["cargo", "build", "--release", "--quiet", "-p", "owned-io-comparisons"];
 
-/// The program of our server.
-const OURS: &str = "owned-io-server";
-
-/// Servers written by hand that are not on one of these.
-const OTHER_PEERS: [&str; 5] =
-    ["echo-tokio-multi", TLS_PEER, "echo-epoll", "echo-uring", "ws-faulty"];
-
-/// The one that speaks TLS.
-const TLS_PEER: &str = "echo-tokio-rustls";
-
-/// WebSocket on other people's libraries: in Rust, a workspace of its own; and those with a script.
-const LIBRARIES: [&str; 7] = [
-    "ws-tokio-tungstenite",
-    "ws-fastwebsockets",
-    "ws-tokio-websockets",
-    "ws-sockudo",
-    "ws-sockudo-compio",
-    "ws-compio",
-    "ws-monoio-tungstenite",
-];
-const SCRIPTED: [&str; 4] = ["ws-uwebsockets", "ws-gws", "ws-babl", "ws-vertx"];
-
-/// Where the peers are.
-const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
-
-/// How the names of peers begin that speak WebSocket.
-const WS: &str = "ws-";
-
-/// What may follow a name.
-const TUNED: &str = "/tuned";
-const FAULTS: [&str; 2] = ["/slow", "/corrupt"];
-const WEBSOCKET: &str = "/websocket";
-const TLS: &str = "/tls";
-const BRIDGES: [&str; 3] =
-    ["/tungstenite-fixed", "/tungstenite-linear", "/tungstenite-exponential"];
+/// Where a server listens: any port, which it says itself.
+const ADDR: &str = "127.0.0.1:0";
 
 /// What the server that ran last said on stderr, in the folder of a run.
 pub(crate) const SERVER_SAID: &str = "server-said";
@@ -66,158 +34,24 @@ const LINE_BYTES_MAX: u64 = 1024;
 /// How long a server may take to end once it is told to; it is killed then.
 const END: Duration = Duration::from_secs(5);
 
-/// A server: a runtime's name for ours, that of its program for a peer (`echo-tokio`), `traits-` and
-/// the runtime's name for the peer that is written on the traits; followed by `/tuned` for the tuned
-/// ring settings, and then, for ours, by `/websocket` or `/tls` for what it serves over that instead of
-/// TCP, or by the name of another engine that speaks WebSocket (`/tungstenite-linear`).
-/// `ws-faulty` may be followed by what is wrong with it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub(crate) struct Server {
-    name: String,
-}
-
-impl TryFrom<String> for Server {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        let server = Self { name };
-        let runtime = server.runtime();
-        if let Some(protocol) = server.protocol()
-            && server.program() != OURS
-        {
-            return Err(format!("{} has no {protocol}: that is ours", server.without_settings()));
-        }
-        let others = [&OTHER_PEERS[..], &LIBRARIES, &SCRIPTED].concat();
-        if RUNTIMES.contains(&runtime) || others.contains(&server.program()) {
-            Ok(server)
-        } else {
-            Err(format!(
-                "there is no server {runtime}: choose one of {}, their peers (echo-…), or {}",
-                RUNTIMES.join(", "),
-                others.join(", ")
-            ))
-        }
-    }
-}
-
-impl From<Server> for String {
-    fn from(server: Server) -> Self {
-        server.name
-    }
-}
-
 impl Server {
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn runtime(&self) -> &str {
-        let name = self.without_settings();
-        ["echo-", "traits-"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name)
-    }
-
-    /// The hand-written one on the same runtime.
-    pub(crate) fn peer(&self) -> Self {
-        Self { name: format!("echo-{}", self.name.strip_prefix("traits-").unwrap_or(&self.name)) }
-    }
-
-    pub(crate) fn is_peer(&self) -> bool {
-        self.name.starts_with("echo-") || self.name.starts_with(WS)
-    }
-
-    /// The same over TCP.
-    pub(crate) fn over_tcp(&self) -> Self {
-        Self { name: self.without_protocol().to_owned() }
-    }
-
-    /// The same over WebSocket, on our own engine.
-    pub(crate) fn on_native_engine(&self) -> Self {
-        Self { name: format!("{}{WEBSOCKET}", self.without_protocol()) }
-    }
-
-    /// What speaks WebSocket, if that is not our own engine.
-    pub(crate) fn bridge(&self) -> Option<&'static str> {
-        BRIDGES.into_iter().find(|bridge| self.name.ends_with(bridge))?.strip_prefix('/')
-    }
-
-    pub(crate) fn speaks_websocket(&self) -> bool {
-        self.protocol().is_some_and(|protocol| protocol != TLS) || self.name.starts_with(WS)
-    }
-
-    pub(crate) fn speaks_tls(&self) -> bool {
-        self.protocol() == Some(TLS) || self.program() == TLS_PEER
-    }
-
-    fn program(&self) -> &str {
-        if self.is_peer() {
-            self.without_settings()
-        } else if self.is_on_traits() {
-            "echo-through-traits"
-        } else {
-            OURS
-        }
-    }
-
-    fn without_settings(&self) -> &str {
-        let name = self.without_protocol();
-        let settings = [TUNED].into_iter().chain(FAULTS);
-        settings.into_iter().find_map(|it| name.strip_suffix(it)).unwrap_or(name)
-    }
-
-    /// What it does wrong on purpose.
-    fn fault(&self) -> Option<&'static str> {
-        let fault = FAULTS.into_iter().find(|fault| self.name.ends_with(fault))?;
-        fault.strip_prefix('/')
-    }
-
-    fn without_protocol(&self) -> &str {
-        let protocol = self.protocol().unwrap_or_default();
-        self.name.strip_suffix(protocol).unwrap_or(&self.name)
-    }
-
-    /// None: TCP, or all that the program speaks.
-    pub(crate) fn protocol(&self) -> Option<&'static str> {
-        [WEBSOCKET, TLS].into_iter().chain(BRIDGES).find(|protocol| self.name.ends_with(protocol))
-    }
-
-    fn is_on_traits(&self) -> bool {
-        self.name.starts_with("traits-")
-    }
-
     /// What of its program is loaded when it starts; none where that is a script, or none.
     pub(crate) fn program_bytes(&self) -> Option<u64> {
-        loaded_bytes(&fs::read(programs().ok()?.join(self.program())).ok()?)
+        loaded_bytes(&fs::read(self.program().ok()?).ok()?)
     }
 
-    fn args(&self, service: Service) -> Vec<&str> {
-        let any_port = "127.0.0.1:0";
-        let mut args = if self.is_peer() {
-            vec![any_port]
-        } else if self.is_on_traits() {
-            vec![any_port, "--runtime", self.runtime()]
-        } else {
-            let flag = match self.protocol() {
-                None => service.flag(),
-                Some(TLS) => service.tls_flag(),
-                Some(_) => "--http",
-            };
-            vec!["--runtime", self.runtime(), "--workers", "1", flag, any_port]
-        };
-        if self.without_protocol().ends_with(TUNED) {
-            args.extend(["--ring", "tuned"]);
-        }
-        if let Some(bridge) = self.bridge() {
-            args.extend(["--engine", bridge]);
-        }
-        if let Some(fault) = self.fault() {
-            args.extend(["--fault", fault]);
-        }
-        if service == Service::Deflate {
-            args.push("--deflate");
-            args.extend((!self.is_peer()).then_some("shared"));
-        }
-        args
+    fn program(&self) -> Result<PathBuf, Failure> {
+        Ok(programs()?.join(&self.run[0]))
+    }
+
+    /// The arguments of its program.
+    fn args(&self, certificate: &Certificate) -> impl Iterator<Item = OsString> {
+        self.run[1..].iter().map(|word| match &**word {
+            "{addr}" => ADDR.into(),
+            "{cert}" => certificate.chain().into(),
+            "{key}" => certificate.key().into(),
+            word => word.into(),
+        })
     }
 }
 
@@ -244,48 +78,56 @@ pub(crate) fn programs() -> Result<PathBuf, Failure> {
     own.parent().map(Into::into).ok_or_else(|| Failure::new("the program is in no folder"))
 }
 
-/// Builds what `servers` need, one package at a time: cargo joins the features of what is built
-/// together, and then a peer is not what its own manifest says.
+/// Builds what `servers` need and `load`, one command at a time: cargo joins the features of what is built
+/// together, and then a program is not what its own manifest says.
 ///
 /// # Errors
-/// What cargo cannot build. A peer whose script fails, as it does where its language is not installed,
-/// is said to and leaves no program, which makes its rounds void.
-pub(crate) fn build(servers: &[Server]) -> Result<(), Failure> {
-    let mut packages: Vec<_> = servers.iter().map(Server::program).collect();
-    packages.push("owned-io-comparisons");
-    packages.sort_unstable();
-    packages.dedup();
-    let programs = programs()?;
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    for package in packages {
-        let scripted = SCRIPTED.contains(&package);
-        let mut command;
-        if scripted {
-            command = Command::new(format!("{PEERS}/{package}/build"));
-            command.arg(programs.join(package));
-        } else {
-            command = Command::new(&cargo);
-            command.args(["build", "--release", "--quiet", "-p", package]);
-        }
-        if LIBRARIES.contains(&package) {
-            command.args(["--manifest-path", &format!("{PEERS}/websocket/Cargo.toml")]);
-            command.arg("--target-dir").args(programs.parent());
-        }
-        if package == OURS {
-            command.arg("--all-features");
-        }
-        forget_package(&mut command);
-        if command.status().is_ok_and(|status| status.success()) {
+/// What cannot be built. Where that is optional, as it is where a language may not be installed, it is said and
+/// leaves no program, which makes its rounds void.
+pub(crate) fn build(servers: &[&Server]) -> Result<(), Failure> {
+    let load = LOAD.map(str::to_owned);
+    build_one(&load).map_err(|why| Failure::new(format!("cannot build load: {why}")))?;
+    let mut built: Vec<&[String]> = Vec::new();
+    for server in servers {
+        if built.contains(&&*server.build) {
             continue;
         }
-        if !scripted {
-            return Err(Failure::new(format!("cannot build {package}")));
+        built.push(&server.build);
+        let Err(why) = build_one(&server.build) else { continue };
+        if !server.optional {
+            return Err(Failure::new(format!("cannot build {}: {why}", server.name)));
         }
-        eprintln!("cannot build {package}: its rounds will be void");
+        eprintln!("cannot build {}: {why}: its rounds will be void", server.name);
         // None may be left from before, as it is mostly not.
-        let _ = fs::remove_file(programs.join(package));
+        let _ = fs::remove_file(server.program()?);
     }
     Ok(())
+}
+
+/// Runs one command, in the folder that `servers.toml` is in.
+fn build_one(words: &[String]) -> Result<(), String> {
+    let programs = programs().map_err(|failure| failure.to_string())?;
+    let target = programs.parent().unwrap_or(&programs);
+    let folders = [("{programs}", programs.display()), ("{target}", target.display())];
+    let words = words.iter().map(|word| {
+        folders.iter().fold(word.clone(), |word, (name, folder)| {
+            if word.contains(name) { word.replace(name, &folder.to_string()) } else { word }
+        })
+    });
+    let words: Vec<_> = words.collect();
+    let mut command = match &*words[0] {
+        "cargo" => Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())),
+        // A path is from that folder, whatever the platform makes of one in `Command`.
+        script if script.contains('/') => Command::new(Path::new(FOLDER).join(script)),
+        program => Command::new(program),
+    };
+    command.args(&words[1..]).current_dir(FOLDER);
+    forget_package(&mut command);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{}`: {status}", words.join(" "))),
+        Err(error) => Err(format!("`{}`: {error}", words.join(" "))),
+    }
 }
 
 /// Leaves out what `cargo run` says of this package. Some build scripts (ring's) would take it for a change
@@ -315,21 +157,20 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a server, with at most `open_files` of them if that is given. Over TLS it is who the
-    /// certificate says.
+    /// Starts a server, which may open at most `open_files` files if that is given. Over TLS it has the
+    /// certificate.
     ///
     /// # Errors
     /// When it does not say in time where it listens, with what it says of that.
     pub(crate) fn start(
         server: &Server,
-        service: Service,
         certificate: &Certificate,
         Place { core, folder }: Place<'_>,
         open_files: Option<u32>,
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
-        let program = programs()?.join(server.program());
-        let cannot = |why: String| Failure::new(format!("cannot start {}: {why}", server.name()));
+        let program = server.program()?;
+        let cannot = |why: String| Failure::new(format!("cannot start {}: {why}", server.name));
         let mut command = match open_files {
             None => Command::new(&program),
             Some(files) => {
@@ -342,10 +183,7 @@ impl Running {
         let said = folder.join(SERVER_SAID);
         let stderr = fs::File::create(&said)
             .map_err(|error| cannot(format!("{}: {error}", said.display())))?;
-        command.args(server.args(service)).stdout(Stdio::piped()).stderr(stderr);
-        if server.speaks_tls() {
-            command.args(certificate.for_server());
-        }
+        command.args(server.args(certificate)).stdout(Stdio::piped()).stderr(stderr);
         let began = Instant::now();
         let mut process = on_core(core, || command.spawn())
             .map_err(|error| cannot(format!("{}: {error}", program.display())))?;

@@ -19,7 +19,7 @@ impl Progress {
     /// Says what is measured now.
     pub(crate) fn show(&self, results: &Results, workload: usize, next: Next) {
         let measured = &results.workloads[workload];
-        let row = measured.rows[next.row].server.name();
+        let row = &measured.rows[next.row].server.name;
         let left = self.left(self.began.elapsed().as_secs_f64(), seconds_left(results));
         let (round, rounds) = (next.round + 1, measured.rounds);
         let name = &measured.workload.name;
@@ -71,8 +71,8 @@ fn seconds_left(results: &Results) -> f64 {
             Some(_) => measured.rows.len(),
             None => measured.uncounted().len(),
         };
-        let shorter = measured.workload.for_counting().filter(|_| results.no_calls.is_none());
-        shorter.map_or(0.0, |shorter| left as f64 * shorter.seconds())
+        let load = measured.workload.load_for_counting().filter(|_| results.no_calls.is_none());
+        load.map_or(0.0, |load| left as f64 * load.run_seconds())
     };
     results.workloads.iter().map(|it| it.seconds_left() + counting(it)).sum()
 }

@@ -26,9 +26,8 @@ pub(crate) fn markdown(results: &Results) -> String {
 
 fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     let workload = &measured.workload;
-    writeln!(text, "\n### {}\n\n`load {}`", workload.name, workload.load)?;
-    if measured.rows.iter().any(|row| row.server.speaks_websocket()) {
-        let path = workload.service.path();
+    writeln!(text, "\n### {}\n\n`load {}`", workload.name, workload.load_line())?;
+    if let Some(path) = table::websocket_path(measured) {
         writeln!(text, "Rows that speak WebSocket add `--websocket {path}`.")?;
     }
     if let Some(files) = workload.open_files {
@@ -37,14 +36,14 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     let lines = table::lines(measured);
     writeln!(text, "\n{}", table::sentence(measured, &lines))?;
     write!(text, "\n| server | rounds |")?;
-    for (name, _) in &workload.figures {
-        write!(text, " {name} | ratio |")?;
+    for figure in &workload.figures {
+        write!(text, " {} | ratio |", workload.title(*figure))?;
     }
     write!(text, "\n|---|---|")?;
     writeln!(text, "{}", "---|---|".repeat(workload.figures.len()))?;
     for Line { row, cells, .. } in &lines {
         let sound = row.rounds.iter().filter(|round| round.is_ok()).count();
-        write!(text, "| {} | {sound} of {} |", row.server.name(), row.rounds.len())?;
+        write!(text, "| {} | {sound} of {} |", row.server.name, row.rounds.len())?;
         for Cell { rounds, range, ratio, .. } in cells {
             let zeros = zeros(rounds).map_or_else(String::new, |zeros| format!(", 0 in {zeros}"));
             write!(text, " {}{zeros} |", shown(*range, amount))?;
@@ -57,7 +56,7 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
         writeln!(text, "\nWarned, {warning}: {}.", rows.join(", "))?;
     }
     for (server, round, why) in measured.voids() {
-        writeln!(text, "\nVoid: {}, round {round}: {why}", server.name())?;
+        writeln!(text, "\nVoid: {}, round {round}: {why}", server.name)?;
     }
     Ok(())
 }
@@ -73,7 +72,7 @@ fn costs(text: &mut String, measured: &Measured) -> std::fmt::Result {
     writeln!(text, "\n{PER_MESSAGE}\n\n| server | {} |", names.join(" | "))?;
     writeln!(text, "|---|{}", "---|".repeat(columns.len()))?;
     for row in &measured.rows {
-        write!(text, "| {} |", row.server.name())?;
+        write!(text, "| {} |", row.server.name)?;
         for (_, cost) in &columns {
             write!(text, " {} |", cost.of(row).map_or_else(|| "–".to_owned(), amount))?;
         }

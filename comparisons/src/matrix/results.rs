@@ -6,20 +6,27 @@ use std::path::Path;
 
 use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use super::Failure;
 use super::calls::Calls;
+use super::figures::Figure;
 use super::host::Host;
-use super::program::Server;
+use super::servers::{Server, list};
 use super::workload::Workload;
-use super::{Failure, html, report};
+use crate::load::{PerMessage, Report};
+
+/// What of a file is read first: another format has other fields.
+const FORMAT: u32 = 2;
 
 /// The most that is read of a compressed file: a run of a day has a tenth of that.
 const PLAIN_BYTES_MAX: u64 = 1 << 30;
 
 /// All that was measured, and what is still to be.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Results {
+    /// [`FORMAT`].
+    format: u32,
     /// How it was asked for.
     pub(crate) command: String,
     pub(crate) host: Host,
@@ -33,6 +40,7 @@ pub(crate) struct Results {
 
 /// One workload.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Measured {
     pub(crate) workload: Workload,
     /// How often each row is to be measured.
@@ -40,14 +48,28 @@ pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
 }
 
-/// One server: for each round what `load` reported, or why that is void.
+/// One server: for each round what was measured, or why that is void.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Row {
     pub(crate) server: Server,
-    pub(crate) rounds: Vec<Result<Value, String>>,
+    /// The row that it is compared with; none if that is itself.
+    pub(crate) baseline: Option<String>,
+    pub(crate) rounds: Vec<Result<Sample, String>>,
     /// Its system calls, or why they are not known; none if nobody has looked.
     #[serde(default)]
     pub(crate) calls: Option<Result<Calls, String>>,
+}
+
+/// What one run of `load` against one server measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sample {
+    pub(crate) report: Report,
+    /// From the server's start to its start-up line.
+    pub(crate) startup_ms: f64,
+    /// What of its program is loaded when it starts; none where that is a script.
+    pub(crate) program_bytes: Option<u64>,
 }
 
 /// What of a workload is to be measured: where it stands, all from zero.
@@ -57,11 +79,41 @@ pub(crate) struct Next {
     pub(crate) row: usize,
 }
 
+impl Sample {
+    /// What the server used for each message.
+    pub(crate) fn per_message(&self) -> Option<&PerMessage> {
+        self.report.server.as_ref()?.per_message.as_ref()
+    }
+
+    /// Whether it counts.
+    ///
+    /// # Errors
+    /// Why it is void: answers were wrong, connections failed, or one of `figures` was not measured.
+    pub(crate) fn check(&self, figures: &[Figure]) -> Result<(), String> {
+        let Report { connections, burst, .. } = &self.report;
+        if let Some(sentence) = self.report.wrong_answer() {
+            return Err(sentence);
+        }
+        // In a burst it is a result how many are not served; elsewhere all have to be. Of arrivals these are
+        // the busy ones: what becomes of those that arrive is told apart.
+        if burst.is_none() && !connections.errors.is_empty() {
+            let errors = connections.errors.iter();
+            let kinds = errors.map(|(kind, count)| format!("{count} x {kind}"));
+            return Err(format!("connections failed: {}", list(kinds)));
+        }
+        match figures.iter().find(|figure| figure.of(self).is_none()) {
+            Some(figure) => Err(format!("nothing was measured that gives {:?}", figure.name())),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Measured {
     /// Nothing yet.
     pub(crate) fn of(workload: Workload, rounds: usize) -> Self {
-        let rows = workload.rows().into_iter().map(|server| Row {
-            server,
+        let rows = workload.rows.iter().map(|row| Row {
+            server: row.server.clone(),
+            baseline: row.baseline.clone(),
             rounds: Vec::new(),
             calls: None,
         });
@@ -99,7 +151,7 @@ impl Measured {
         let rows = self.rows.iter().enumerate();
         let uncounted = rows.filter(|(_, row)| row.calls.is_none() && is_sound(row));
         uncounted
-            .filter(|_| self.workload.for_counting().is_some())
+            .filter(|_| self.workload.load_for_counting().is_some())
             .map(|(index, _)| index)
             .collect()
     }
@@ -107,11 +159,22 @@ impl Measured {
     /// How long what is not there yet will take, about, in seconds.
     pub(crate) fn seconds_left(&self) -> f64 {
         let left = |row: &Row| self.rounds.saturating_sub(row.rounds.len());
-        self.rows.iter().map(left).sum::<usize>() as f64 * self.workload.seconds()
+        self.rows.iter().map(left).sum::<usize>() as f64 * self.workload.load.run_seconds()
     }
 }
 
 impl Results {
+    /// Of a run that begins now.
+    pub(crate) fn of(
+        command: String,
+        host: Host,
+        [server_core, load_core]: [usize; 2],
+        no_calls: Option<String>,
+        workloads: Vec<Measured>,
+    ) -> Self {
+        Self { format: FORMAT, command, host, server_core, load_core, no_calls, workloads }
+    }
+
     /// Those that [`save`](Self::save) left.
     ///
     /// # Errors
@@ -129,6 +192,11 @@ impl Results {
             let read = GzDecoder::new(&*text).take(PLAIN_BYTES_MAX).read_to_end(&mut plain);
             read.map_err(|error| named(error.to_string()))?;
             text = plain;
+        }
+        let Header { format } =
+            serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
+        if format != FORMAT {
+            return Err(named(format!("it is of format {format}, this matrix reads {FORMAT}")));
         }
         serde_json::from_slice(&text).map_err(|error| named(error.to_string()))
     }
@@ -156,41 +224,112 @@ impl Results {
         fs::rename(&new, &file)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
     }
-
-    /// Writes `report.md` and `report.html`.
-    pub(crate) fn report(&self, folder: &Path) -> Result<(), Failure> {
-        write(&folder.join("report.md"), report::markdown(self).as_bytes())?;
-        write(&folder.join("report.html"), html::page(self).as_bytes())
-    }
 }
 
-fn write(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+/// Where nothing is said it is the first.
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default = "first")]
+    format: u32,
+}
+
+const fn first() -> u32 {
+    1
+}
+
+pub(crate) fn write(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
     fs::write(file, bytes)
         .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
+pub(crate) mod tests {
+    use serde_json::Value;
 
+    use super::super::plan::Plan;
     use super::*;
+    use crate::load::{Tally, Used};
+
+    fn workload(name: &str) -> Workload {
+        let plan = format!(
+            r#"name = "{name}"
+            load = {{ command = "echo", connections = 1, payload = 1, seconds = 1, warm-up = 0.7 }}
+            servers = ["tokio", "compio"]
+            baseline = "tokio"
+            figures = ["cpu-per-message"]"#
+        );
+        Plan::of_one(&plan).unwrap()
+    }
 
     fn results() -> Results {
-        let workload = |name: &str| {
-            let workload = json!({
-                "name": name, "load": "echo --seconds 1 --warm-up 0.7", "against": "tokio",
-                "servers": ["tokio", "compio"], "figures": [],
-            });
-            Measured::of(serde_json::from_value(workload).unwrap(), 2)
+        let workloads = ["first", "second"].map(|name| Measured::of(workload(name), 2)).into();
+        let no_calls = None;
+        Results::of("cargo matrix plan.toml".to_owned(), Host::of(&[]), [0, 1], no_calls, workloads)
+    }
+
+    /// What `load` writes after a run in which all went well.
+    pub(crate) fn sample() -> Sample {
+        let mut report = Report::new(1.0, 1, &Tally { opened: 1, ..Tally::default() });
+        report.server = Some(Used { user_ns: 5000, ..Used::default() }.over_messages(10));
+        Sample { report, startup_ms: 2.5, program_bytes: Some(1024) }
+    }
+
+    #[test]
+    fn a_void_sample_says_why() {
+        let cpu = [Figure::named("cpu-per-message", &workload("it").load).unwrap()];
+        assert_eq!(sample().check(&cpu), Ok(()));
+        let mut failed = sample();
+        failed.report.connections.errors.insert("connect: refused".to_owned(), 3);
+        assert_eq!(failed.check(&cpu).unwrap_err(), "connections failed: 3 x connect: refused");
+        let mut wrong = sample();
+        let wrong_answer = Some("the answer to message 7".to_owned());
+        wrong.report.add_wrong(&Tally { wrong: 1, wrong_answer, ..Tally::default() });
+        assert!(wrong.check(&cpu).unwrap_err().contains("message 7"));
+        let mut unmeasured = sample();
+        unmeasured.report.server = None;
+        let why = "nothing was measured that gives \"cpu-per-message\"";
+        assert_eq!(unmeasured.check(&cpu).unwrap_err(), why);
+    }
+
+    /// All paths of keys in `value`, but for those of errors, which are named by what happened.
+    fn keys(value: &Value, path: &str) -> Vec<String> {
+        let Value::Object(fields) = value else { return Vec::new() };
+        let fields = fields.iter().filter(|_| !path.ends_with("/errors"));
+        let of = |(key, value): (&String, &Value)| {
+            let path = format!("{path}/{key}");
+            let inner = keys(value, &path);
+            [path].into_iter().chain(inner).collect::<Vec<_>>()
         };
-        Results {
-            command: "cargo matrix plan.toml".to_owned(),
-            host: Host::here(),
-            server_core: 0,
-            load_core: 1,
-            no_calls: None,
-            workloads: vec![workload("first"), workload("second")],
+        fields.flat_map(of).collect()
+    }
+
+    #[test]
+    fn a_report_with_a_field_renamed_or_missing_is_no_report() {
+        let mut failed = sample();
+        failed.report.connections.errors.insert("connect: refused".to_owned(), 3);
+        let json = serde_json::to_value(&failed).unwrap();
+        assert_eq!(serde_json::from_value::<Sample>(json.clone()).unwrap(), failed);
+        let keys = keys(&json, "");
+        assert!(keys.iter().any(|key| key == "/report/connections/errors"), "{keys:?}");
+        assert!(keys.iter().any(|key| key == "/report/server/per_message/cpu_ns"), "{keys:?}");
+        for path in keys {
+            let (parent, key) = path.rsplit_once('/').unwrap();
+            let mut renamed = json.clone();
+            let fields = renamed.pointer_mut(parent).and_then(Value::as_object_mut).unwrap();
+            let value = fields.remove(key).unwrap();
+            fields.insert(format!("{key}_renamed"), value);
+            let error = serde_json::from_value::<Sample>(renamed);
+            assert!(error.is_err(), "{path} can be renamed");
         }
+    }
+
+    #[test]
+    fn results_of_another_format_are_refused() {
+        let file = std::env::temp_dir().join(format!("results-{}.json", std::process::id()));
+        fs::write(&file, r#"{ "command": "cargo matrix", "workloads": [] }"#).unwrap();
+        let error = Results::read_file(&file).unwrap_err().to_string();
+        fs::remove_file(&file).unwrap();
+        assert!(error.contains("it is of format 1, this matrix reads 2"), "{error}");
     }
 
     #[test]
@@ -202,7 +341,7 @@ mod tests {
         let mut order = Vec::new();
         while let Some(next @ Next { round, row }) = results.workloads[0].next() {
             let rounds = &mut results.workloads[0].rows[row].rounds;
-            rounds.push(if row == 0 { Ok(json!({})) } else { Err("void".to_owned()) });
+            rounds.push(if row == 0 { Ok(sample()) } else { Err("void".to_owned()) });
             order.push((round, row));
             results.save(&folder).unwrap();
             results = Results::read(&folder).unwrap();
@@ -222,7 +361,7 @@ mod tests {
         results.no_calls = None;
         results.workloads[0].rows[0].calls = Some(Err("void".to_owned()));
         assert!(results.is_complete());
-        fs::write(folder.join("results.json"), "{}").unwrap();
+        fs::write(folder.join("results.json"), r#"{ "format": 2 }"#).unwrap();
         let error = Results::read(&folder).unwrap_err().to_string();
         assert!(error.contains("results.json: missing field"), "{error}");
         fs::remove_dir_all(&folder).unwrap();

@@ -1,7 +1,7 @@
 //! A run, from what it is told to its report.
 
 use std::io::{self, Write};
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -9,14 +9,19 @@ use clap::Args;
 
 use super::host::Host;
 use super::plan::{Part, Plan};
-use super::results::{Measured, Results};
+use super::results::{self, Measured, Results};
+use super::servers::Server;
 use super::workload::Workload;
-use super::{Failure, compare, measure, program, report};
+use super::{Failure, compare, html, measure, program, report};
+use crate::load::NonZeroSeconds;
 
 const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
 
 /// How long `--quick` may take, in seconds: five minutes, but for what the estimate may be off by.
 const QUICK_SECONDS: f64 = 280.0;
+
+/// How long `--quick` measures at a time, at most.
+const QUICK_WINDOW: NonZeroSeconds = NonZeroSeconds::of::<1>();
 
 /// From this many rounds on a ratio has a confidence interval; a first answer needs no more.
 const QUICK_ROUNDS: usize = 5;
@@ -38,7 +43,7 @@ pub struct Options {
     rounds: Option<NonZeroUsize>,
     /// How many seconds to measure each time, instead of what the plan says.
     #[arg(long, value_name = "S")]
-    seconds: Option<NonZeroU32>,
+    seconds: Option<NonZeroSeconds>,
     /// A first answer: measure for a second each time, and as many rounds, up to five, as are done
     /// within five minutes.
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
@@ -65,9 +70,11 @@ impl Options {
         };
         let whole = measure::rounds(&mut results, &folder);
         results.save(&folder)?;
-        results.report(&folder)?;
+        let markdown = report::markdown(&results);
+        results::write(&folder.join("report.md"), markdown.as_bytes())?;
+        results::write(&folder.join("report.html"), html::page(&results).as_bytes())?;
         // Whoever started this may not read it.
-        let _ = write!(io::stdout(), "{}", report::markdown(&results));
+        let _ = write!(io::stdout(), "{markdown}");
         whole.map(|()| folder)
     }
 
@@ -75,16 +82,18 @@ impl Options {
     fn chosen(&self, mut plan: Plan) -> Result<Vec<Measured>, Failure> {
         plan.narrow(&self.part)?;
         for workload in &mut plan.workloads {
-            let told = self.seconds.map(|seconds| f64::from(seconds.get()));
-            let at_most = if self.quick { 1.0 } else { f64::INFINITY };
-            workload.change_seconds(|planned| told.unwrap_or(planned).min(at_most));
+            let at_most = self.quick.then_some(QUICK_WINDOW);
+            workload.change_seconds(|planned| {
+                let asked = self.seconds.unwrap_or(planned);
+                at_most.filter(|at_most| at_most.get() < asked.get()).unwrap_or(asked)
+            });
         }
-        let once = |workload: &Workload| workload.rows().len() as f64 * workload.seconds();
+        let once = |workload: &Workload| workload.rows.len() as f64 * workload.load.run_seconds();
         let once: f64 = plan.workloads.iter().map(once).sum();
         let fitting = ((QUICK_SECONDS / once) as usize).clamp(1, QUICK_ROUNDS);
         let at_most = if self.quick { fitting } else { usize::MAX };
         let measured = plan.workloads.into_iter().map(|workload| {
-            let rounds = self.rounds.unwrap_or(workload.rounds).get().min(at_most);
+            let rounds = self.rounds.map_or(workload.rounds, NonZeroUsize::get).min(at_most);
             Measured::of(workload, rounds)
         });
         Ok(measured.collect())
@@ -97,14 +106,13 @@ impl Options {
             return Err(Failure::new("nothing of the plan is left to be measured"));
         }
         build(&workloads)?;
-        let results = Results {
-            command: command(env::args().skip(1)),
-            host: Host::here(),
-            server_core: self.server_core,
-            load_core: self.load_core,
-            no_calls: self.quick.then(|| "--quick leaves them out".to_owned()),
+        let results = Results::of(
+            command(env::args().skip(1)),
+            Host::of(&servers(&workloads)),
+            [self.server_core, self.load_core],
+            self.quick.then(|| "--quick leaves them out".to_owned()),
             workloads,
-        };
+        );
         let folder = program::programs()?.with_file_name("matrix").join(&results.host.date);
         create(&folder)?;
         results.save(&folder)?;
@@ -140,7 +148,7 @@ impl Compare {
 fn resumed(folder: &Path) -> Result<Results, Failure> {
     let results = Results::read(folder)?;
     if !results.is_complete() {
-        let here = Host::here();
+        let here = Host::of(&servers(&results.workloads));
         if !results.host.is_same(&here) {
             let (there, here) = (results.host.sentence(), here.sentence());
             let why = "one run is of one commit on one machine";
@@ -152,8 +160,11 @@ fn resumed(folder: &Path) -> Result<Results, Failure> {
 }
 
 fn build(workloads: &[Measured]) -> Result<(), Failure> {
-    let rows = workloads.iter().flat_map(|measured| measured.workload.rows());
-    program::build(&rows.collect::<Vec<_>>())
+    program::build(&servers(workloads))
+}
+
+fn servers(workloads: &[Measured]) -> Vec<&Server> {
+    workloads.iter().flat_map(|measured| &measured.rows).map(|row| &row.server).collect()
 }
 
 /// What this was told, as a shell takes it if there are no quotes in it.
@@ -196,7 +207,8 @@ mod tests {
         assert!(seconds <= QUICK_SECONDS, "{seconds}");
         for measured in quick {
             assert_eq!(measured.rounds, QUICK_ROUNDS);
-            assert!(measured.workload.load.contains("--seconds 1"), "{}", measured.workload.load);
+            let load = measured.workload.load_line() + " ";
+            assert!(load.contains("--seconds 1 "), "{load}");
         }
     }
 
@@ -207,14 +219,13 @@ mod tests {
         let some = some.unwrap();
         assert_eq!(some.len(), 3);
         for measured in some {
-            let rows = measured.rows.iter().map(|row| row.server.name());
+            let rows = measured.rows.iter().map(|row| &row.server.name);
             assert!(rows.eq(["tokio/websocket", "compio/websocket", "monoio/websocket"]));
-            assert!(measured.workload.load.contains("--seconds 7"));
+            assert!(measured.workload.load_line().contains("--seconds 7"));
             assert_eq!(measured.rounds, 10);
         }
         let one = chosen("--only uring/web").unwrap();
-        let rows =
-            one.iter().flat_map(|measured| measured.rows.iter().map(|row| row.server.name()));
+        let rows = one.iter().flat_map(|measured| measured.rows.iter().map(|row| &row.server.name));
         assert!(rows.eq(["tokio/websocket", "tokio-uring/websocket"].repeat(one.len())));
         for (unknown, named) in [
             ("--runtime tokoi", "runtime \"tokoi\""),

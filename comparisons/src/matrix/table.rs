@@ -1,10 +1,11 @@
 //! What the reports show: the figures of each row, and how they compare.
 
-use serde_json::Value;
-
 use super::calls::Calls;
-use super::results::{Measured, Row};
+use super::figures::Figure;
+use super::results::{Measured, Row, Sample};
+use super::servers::Protocol;
 use super::statistics::{ROUNDS_MIN, Summary};
+use super::workload::service;
 
 /// A row of the tables of a workload.
 pub(crate) struct Line<'a> {
@@ -41,28 +42,25 @@ pub(crate) enum Verdict {
 /// A line for each row.
 pub(crate) fn lines(measured: &Measured) -> Vec<Line<'_>> {
     let rows = &measured.rows;
-    let baselines: Vec<_> = rows.iter().map(|row| baseline(measured, row)).collect();
+    let baseline =
+        |row: &Row| rows.iter().find(|other| Some(&other.server.name) == row.baseline.as_ref());
+    let baselines: Vec<_> = rows.iter().map(baseline).collect();
     let lines = rows.iter().zip(&baselines).map(|(row, baseline)| {
         let figures = measured.workload.figures.iter();
         Line {
             row,
             is_baseline: baselines.iter().flatten().any(|other| other.server == row.server),
-            cells: figures.map(|(_, pointer)| Cell::new(row, *baseline, pointer)).collect(),
+            cells: figures.map(|figure| Cell::new(row, *baseline, *figure)).collect(),
         }
     });
     lines.collect()
 }
 
-/// What a row is compared with.
-fn baseline<'a>(measured: &'a Measured, row: &Row) -> Option<&'a Row> {
-    let name = measured.workload.baseline(&row.server)?;
-    measured.rows.iter().find(|other| other.server.name() == name)
-}
-
 impl Cell {
-    fn new(row: &Row, baseline: Option<&Row>, pointer: &str) -> Self {
-        let rounds = rounds(row, pointer);
-        let below = baseline.map(|baseline| self::rounds(baseline, pointer)).unwrap_or_default();
+    fn new(row: &Row, baseline: Option<&Row>, figure: Figure) -> Self {
+        let of = |sample: &Sample| figure.of(sample);
+        let rounds = rounds(row, of);
+        let below = baseline.map(|baseline| self::rounds(baseline, of)).unwrap_or_default();
         Self {
             range: range(&rounds),
             ratio: Summary::confidence(&ratios(&rounds, &below)),
@@ -88,30 +86,30 @@ impl Cell {
 
 /// What a row took besides its figures: the medians of its rounds.
 pub(crate) const COSTS: [(&str, Cost); 12] = [
-    ("CPU user, ns", Cost::Pointer("/server/per_message/user_ns", 1.0)),
-    ("CPU system, ns", Cost::Pointer("/server/per_message/system_ns", 1.0)),
-    ("switches", Cost::Pointer("/server/per_message/switches", 1.0)),
+    ("CPU user, ns", Cost::Sample(|it| Some(it.per_message()?.user_ns))),
+    ("CPU system, ns", Cost::Sample(|it| Some(it.per_message()?.system_ns))),
+    ("switches", Cost::Sample(|it| Some(it.per_message()?.switches))),
     ("system calls", Cost::Calls(|calls| calls.all)),
     ("io_uring_enter", Cost::Calls(|calls| calls.io_uring_enter)),
-    ("messages/s", Cost::Pointer("/messages/received_per_s", 1.0)),
-    ("CPU, %", Cost::Pointer("/server/cpu_percent", 1.0)),
-    ("peak memory, MiB", Cost::Pointer("/server/rss_peak_kib", 1.0 / 1024.0)),
-    ("program, MiB", Cost::Pointer("/program_bytes", 1.0 / 1_048_576.0)),
-    ("client CPU, %", Cost::Pointer("/client/cpu_percent", 1.0)),
-    ("client late p99, us", Cost::Pointer("/lateness_us/p99", 1.0)),
-    ("stalls, ms", Cost::Pointer("/stalls/total_ms", 1.0)),
+    ("messages/s", Cost::Sample(|it| Some(it.report.messages.as_ref()?.received_per_s))),
+    ("CPU, %", Cost::Sample(|it| Some(it.report.server.as_ref()?.cpu_percent))),
+    (
+        "peak memory, MiB",
+        Cost::Sample(|it| Some(it.report.server.as_ref()?.rss_peak_kib as f64 / 1024.0)),
+    ),
+    ("program, MiB", Cost::Sample(|it| Some(it.program_bytes? as f64 / 1_048_576.0))),
+    ("client CPU, %", Cost::Sample(|it| Some(it.report.client.cpu_percent))),
+    ("client late p99, us", Cost::Sample(|it| Some(it.report.lateness_us.as_ref()?.p99))),
+    ("stalls, ms", Cost::Sample(|it| Some(it.report.stalls.as_ref()?.total_ms))),
 ];
-
-/// How the pointers of figures end that count what was not served.
-const UNSERVED: [&str; 2] = ["/never", "/failed"];
 
 /// How many of [`COSTS`], the first, are of one message.
 pub(crate) const COSTS_PER_MESSAGE: usize = 5;
 
 /// Where a cost is.
 pub(crate) enum Cost {
-    /// In the report of `load`, in another unit.
-    Pointer(&'static str, f64),
+    /// In each sample.
+    Sample(fn(&Sample) -> Option<f64>),
     /// Counted in a pass of its own.
     Calls(fn(&Calls) -> f64),
 }
@@ -119,12 +117,17 @@ pub(crate) enum Cost {
 impl Cost {
     pub(crate) fn of(&self, row: &Row) -> Option<f64> {
         match self {
-            Self::Pointer(pointer, unit) => {
-                range(&rounds(row, pointer)).map(|range| range.median * unit)
-            }
+            Self::Sample(figure) => range(&rounds(row, figure)).map(|range| range.median),
             Self::Calls(figure) => row.calls.as_ref()?.as_ref().ok().map(figure),
         }
     }
+}
+
+/// The path that rows which speak WebSocket are asked for; none if there are none.
+pub(crate) fn websocket_path(measured: &Measured) -> Option<&'static str> {
+    let mut rows = measured.rows.iter();
+    let speaks_it = rows.any(|row| row.server.protocol == Protocol::WebSocket);
+    speaks_it.then(|| service(&measured.workload.load).path())
 }
 
 /// Why the system calls of some rows are not known, each reason once.
@@ -141,15 +144,15 @@ pub(crate) fn uncounted(measured: &Measured) -> Vec<&str> {
 pub(crate) fn warnings(measured: &Measured) -> Vec<(String, Vec<&str>)> {
     let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &measured.rows {
-        let rounds = row.rounds.iter().flatten().filter_map(|report| report["warnings"].as_array());
-        for said in rounds.flatten().filter_map(Value::as_str) {
-            let words = said.split_whitespace();
+        let samples = row.rounds.iter().flatten();
+        for warning in samples.flat_map(|sample| &sample.report.warnings) {
+            let words = warning.split_whitespace();
             let words = words.map(|word| if word.parse::<f64>().is_ok() { "…" } else { word });
-            let said = words.collect::<Vec<_>>().join(" ");
-            match warnings.iter_mut().find(|(other, _)| *other == said) {
-                None => warnings.push((said, vec![row.server.name()])),
-                Some((_, rows)) if rows.last() == Some(&row.server.name()) => {}
-                Some((_, rows)) => rows.push(row.server.name()),
+            let warning = words.collect::<Vec<_>>().join(" ");
+            match warnings.iter_mut().find(|(other, _)| *other == warning) {
+                None => warnings.push((warning, vec![&row.server.name])),
+                Some((_, rows)) if rows.last() == Some(&&*row.server.name) => {}
+                Some((_, rows)) => rows.push(&row.server.name),
             }
         }
     }
@@ -161,7 +164,7 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     let which = |verdict: Verdict| {
         let rows = lines.iter().filter_map(|line| {
             let cell = line.cells.first().filter(|cell| cell.verdict() == Some(verdict))?;
-            Some(format!("{} ({:.3})", line.row.server.name(), cell.ratio?.median))
+            Some(format!("{} ({:.3})", line.row.server.name, cell.ratio?.median))
         });
         rows.collect::<Vec<_>>().join(", ")
     };
@@ -177,7 +180,7 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     let is_void = |row: &&Row| !row.rounds.is_empty() && row.rounds.iter().all(Result::is_err);
     let voids: Vec<_> = lines.iter().map(|line| line.row).filter(is_void).collect();
     if !voids.is_empty() {
-        let names: Vec<_> = voids.iter().map(|row| row.server.name()).collect();
+        let names: Vec<_> = voids.iter().map(|row| &*row.server.name).collect();
         said.push(format!("void in every round: {}", names.join(", ")));
     }
     let some_void = |row: &&Row| row.rounds.iter().any(Result::is_err) && !is_void(row);
@@ -185,7 +188,7 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     if !some.is_empty() {
         let voids = |row: &&Row| row.rounds.iter().filter(|round| round.is_err()).count();
         let named =
-            |row: &&Row| format!("{} ({} of {})", row.server.name(), voids(row), row.rounds.len());
+            |row: &&Row| format!("{} ({} of {})", row.server.name, voids(row), row.rounds.len());
         said.push(format!(
             "void in some rounds: {}",
             some.iter().map(named).collect::<Vec<_>>().join(", ")
@@ -193,25 +196,24 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     }
     let unserved: Vec<_> = lines.iter().filter(|line| has_unserved(measured, line)).collect();
     if !unserved.is_empty() {
-        let names: Vec<_> = unserved.iter().map(|line| line.row.server.name()).collect();
+        let names: Vec<_> = unserved.iter().map(|line| &*line.row.server.name).collect();
         said.push(format!("some were not served: {}", names.join(", ")));
     }
     let said = if said.is_empty() { "nothing to say".to_owned() } else { said.join("; ") };
-    let figure = measured.workload.figures.first().map_or("", |(name, _)| name.as_str());
-    format!("{figure}, against {}: {said}.", measured.workload.against.name())
+    let workload = &measured.workload;
+    let figure = workload.figures.first().map_or("", |figure| workload.title(*figure));
+    format!("{figure}, against {}: {said}.", workload.baseline.name())
 }
 
 /// Whether a row has connections that failed or were never served, by the figures that count them.
 fn has_unserved(measured: &Measured, line: &Line<'_>) -> bool {
     let figures = measured.workload.figures.iter().zip(&line.cells);
-    let mut counts =
-        figures.filter(|((_, pointer), _)| UNSERVED.iter().any(|count| pointer.ends_with(count)));
+    let mut counts = figures.filter(|(figure, _)| figure.is_unserved());
     counts.any(|(_, cell)| cell.rounds.iter().any(|(_, count)| *count > 0.0))
 }
 
 /// The figures of the rounds that are not void.
-fn rounds(row: &Row, pointer: &str) -> Vec<(usize, f64)> {
-    let figure = |report: &Value| report.pointer(pointer)?.as_f64();
+fn rounds(row: &Row, figure: impl Fn(&Sample) -> Option<f64>) -> Vec<(usize, f64)> {
     let rounds = (1..).zip(&row.rounds);
     rounds.filter_map(|(round, it)| Some((round, figure(it.as_ref().ok()?)?))).collect()
 }

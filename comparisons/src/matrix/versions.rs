@@ -1,63 +1,80 @@
 //! Which versions of what is compared were measured.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-/// What our server and the peers beside it are built of: a lock file, and of what is in it.
-const LOCKED: [(&str, &[&str]); 2] = [
-    (
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock"),
-        &[
-            "tokio",
-            "tokio-uring",
-            "compio-runtime",
-            "monoio",
-            "glommio",
-            "tungstenite",
-            "rustls",
-            "zlib-rs",
-        ],
-    ),
-    (
-        concat!(env!("CARGO_MANIFEST_DIR"), "/peers/websocket/Cargo.lock"),
-        &[
-            "tokio-tungstenite",
-            "fastwebsockets",
-            "tokio-websockets",
-            "sockudo-ws",
-            "compio-ws",
-            "monoio-tungstenite",
-        ],
-    ),
-];
+use serde::{Deserialize, Serialize};
 
-/// What other peers are built with, where it is installed. Those pin their libraries themselves.
-const TOOLS: [(&str, &str); 3] = [("g++", "--version"), ("go", "version"), ("java", "--version")];
+use super::servers::{FOLDER, Server};
 
-/// Each as its name and its version, or as it says itself.
-pub(crate) fn here() -> Vec<String> {
-    let locked = LOCKED.iter().flat_map(|(file, names)| {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let versions = names.iter().filter_map(|name| locked(&text, name));
-        versions.collect::<Vec<_>>()
-    });
-    let tools = TOOLS.iter().filter_map(|(tool, argument)| {
-        let output = Command::new(tool).arg(argument).output().ok()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        said.lines().next().filter(|_| output.status.success()).map(str::to_owned)
-    });
-    locked.chain(tools).collect()
+/// Where versions stand; files are named from the folder of `servers.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) enum Version {
+    /// Of packages, in a lock file of cargo's.
+    Lock { file: String, packages: Vec<String> },
+    /// The first line that a command prints, where it is installed.
+    Command(Vec<String>),
+    /// Of `name`: what follows `after` in a file, up to a space, a quotation mark or a tag.
+    Text { name: String, file: String, after: String },
+}
+
+/// Each once, as a name and its version, or as a command says it.
+pub(crate) fn of(servers: &[&Server]) -> Vec<String> {
+    let mut sources: Vec<&Version> = Vec::new();
+    for source in servers.iter().flat_map(|server| &server.versions) {
+        if !sources.contains(&source) {
+            sources.push(source);
+        }
+    }
+    let mut versions: Vec<String> = Vec::new();
+    for version in sources.into_iter().flat_map(Version::find) {
+        if !versions.contains(&version) {
+            versions.push(version);
+        }
+    }
+    versions
+}
+
+impl Version {
+    fn find(&self) -> Vec<String> {
+        let read =
+            |file: &str| fs::read_to_string(Path::new(FOLDER).join(file)).unwrap_or_default();
+        match self {
+            Self::Lock { file, packages } => {
+                let text = read(file);
+                packages.iter().filter_map(|name| locked(&text, name)).collect()
+            }
+            Self::Command(words) => printed(words).into_iter().collect(),
+            Self::Text { name, file, after } => {
+                following(&read(file), after).map(|it| format!("{name} {it}")).into_iter().collect()
+            }
+        }
+    }
 }
 
 /// A package of a lock file; the newest, which is the last, of several.
 fn locked(text: &str, name: &str) -> Option<String> {
-    let (_, after) = text.rsplit_once(&format!("name = \"{name}\"\nversion = \""))?;
-    let (version, _) = after.split_once('"')?;
+    let version = following(text, &format!("name = \"{name}\"\nversion = \""))?;
     Some(format!("{name} {version}"))
+}
+
+fn following<'a>(text: &'a str, after: &str) -> Option<&'a str> {
+    let (_, version) = text.rsplit_once(after)?;
+    version.split(|it: char| it.is_whitespace() || matches!(it, '"' | '<')).next()
+}
+
+fn printed(words: &[String]) -> Option<String> {
+    let (program, args) = words.split_first()?;
+    let output = Command::new(program).args(args).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().filter(|_| output.status.success()).map(str::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::servers::{Servers, Service};
     use super::*;
 
     #[test]
@@ -66,9 +83,25 @@ mod tests {
                     name = \"a\"\nversion = \"2.0.0\"\n";
         assert_eq!(locked(text, "a").as_deref(), Some("a 2.0.0"));
         assert_eq!(locked(text, "b"), None);
-        let here = here();
-        for name in LOCKED.iter().flat_map(|(_, names)| *names) {
-            assert!(here.iter().any(|it| it.starts_with(&format!("{name} "))), "{name}: {here:?}");
+    }
+
+    #[test]
+    fn versions_are_found_where_the_servers_say() {
+        let servers = Servers::read().unwrap();
+        for (row, names) in [
+            ("tokio", &["tokio ", "tokio-uring ", "compio-runtime ", "monoio ", "zlib-rs "][..]),
+            ("ws-sockudo", &["sockudo-ws "]),
+            ("ws-uwebsockets", &["libuwebsockets-sys 0."]),
+            ("ws-gws", &["gws 1."]),
+            ("ws-babl", &["babl 0."]),
+            ("ws-vertx", &["vertx-core 5."]),
+        ] {
+            let server = servers.resolve(row, Service::Echo).unwrap();
+            let found = of(&[&server, &server]);
+            for name in names {
+                let count = found.iter().filter(|it| it.starts_with(name)).count();
+                assert_eq!(count, 1, "{row}: {found:?}");
+            }
         }
     }
 }
