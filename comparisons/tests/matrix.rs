@@ -108,20 +108,20 @@ fn compare(first: &Value, second: &Value) -> Output {
 fn two_runs_are_compared() {
     let five = |costs: [u32; 5]| results(5, &[2; 5], &costs);
     let (a, b) = (five([3, 4, 3, 4, 3]), five([6, 7, 6, 7, 6]));
-    let said = String::from_utf8(compare(&a, &a).stdout).unwrap();
+    let text = String::from_utf8(compare(&a, &a).stdout).unwrap();
     assert!(
-        said.contains("\n1 of 1 ratios have confidence intervals that overlap (100.0 %). Of all")
+        text.contains("\n1 of 1 ratios have confidence intervals that overlap (100.0 %). Of all")
     );
-    assert!(said.contains("Of all that there are, A has 1 and B has 1."), "{said}");
+    assert!(text.contains("Of all that there are, A has 1 and B has 1."), "{text}");
     let mut longer = a.clone();
     longer["workloads"][0]["workload"]["load"]["seconds"] = 2.0.into();
-    let said = String::from_utf8(compare(&a, &longer).stdout).unwrap();
-    assert!(said.contains("--seconds 2 ") && !said.contains("overlap"), "{said}");
-    let said = String::from_utf8(compare(&a, &b).stdout).unwrap();
+    let text = String::from_utf8(compare(&a, &longer).stdout).unwrap();
+    assert!(text.contains("--seconds 2 ") && !text.contains("overlap"), "{text}");
+    let text = String::from_utf8(compare(&a, &b).stdout).unwrap();
     let line =
         "| compio | cost | 3 | 6 | 2.000 | 1.500 (1.500–2.000) | 3.000 (3.000–3.500) | **apart** |";
-    assert!(said.contains(line), "{said}");
-    assert!(said.contains("\n0 of 1 ratios"), "{said}");
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("\n0 of 1 ratios"), "{text}");
     // One of them compressed.
     let file = env::temp_dir().join(format!("matrix-plain-{}.json.gz", process::id()));
     let mut gz = GzEncoder::new(fs::File::create(&file).unwrap(), Compression::fast());
@@ -133,9 +133,9 @@ fn two_runs_are_compared() {
     assert!(String::from_utf8(same.stdout).unwrap().contains("\n1 of 1 ratios"));
     // Too few rounds for an interval, and nothing in common.
     let few = results(1, &[2], &[3]);
-    let said = String::from_utf8(compare(&few, &few).stdout).unwrap();
-    assert!(said.contains("| 1.500 (1.500–1.500) | 1.500 (1.500–1.500) | |"), "{said}");
-    assert!(!said.contains("overlap"), "{said}");
+    let text = String::from_utf8(compare(&few, &few).stdout).unwrap();
+    assert!(text.contains("| 1.500 (1.500–1.500) | 1.500 (1.500–1.500) | |"), "{text}");
+    assert!(!text.contains("overlap"), "{text}");
     let mut large = a.clone();
     large["workloads"][0]["workload"]["name"] = "large".into();
     let output = compare(&a, &large);

@@ -15,7 +15,7 @@ use super::histogram::Histogram;
 use super::options::{self, Target, WARM_UP};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::{Arrivals, Messages};
-use super::session::{OTHER, Opening, Ready, Session, Turn};
+use super::session::{EventOutcome, OTHER, Opening, ReadyEvent, Session};
 use super::window::Window;
 use super::{Failure, Report};
 
@@ -116,7 +116,7 @@ struct Run {
     /// Those before this one are over.
     oldest: usize,
     never: u64,
-    ready_newcomers: Vec<Ready>,
+    ready_newcomers: Vec<ReadyEvent>,
 }
 
 impl Run {
@@ -160,12 +160,12 @@ impl Run {
             self.busy.release(index, self.clock.now());
             self.busy.flush(index);
         }
-        let mut ready: Vec<Ready> = Vec::new();
+        let mut ready: Vec<ReadyEvent> = Vec::new();
         let mut last = None;
         loop {
             let now = self.clock.now();
-            self.window.look(self.clock, now, &self.busy.tally)?;
-            self.attend()?;
+            self.window.observe(self.clock, now, &self.busy.tally)?;
+            self.handle_newcomers()?;
             let over = now >= self.window.end && self.oldest == self.came;
             if over {
                 let last = *last.get_or_insert(now + self.patience);
@@ -177,10 +177,10 @@ impl Run {
             self.busy.wait(&mut ready, timeout)?;
             for events in ready.chunks(BUSY_EVENTS_MAX) {
                 for event in events {
-                    let turn = self.busy.turn(*event);
-                    self.answered(event.index, &turn, !over);
+                    let outcome = self.busy.handle_event(*event);
+                    self.answered(event.index, &outcome, !over);
                 }
-                self.attend()?;
+                self.handle_newcomers()?;
             }
         }
     }
@@ -192,21 +192,21 @@ impl Run {
         self.timer.until_next(&self.schedule, now, longest)
     }
 
-    fn answered(&mut self, index: usize, turn: &Turn, again: bool) {
-        for message in turn.answered.clone() {
+    fn answered(&mut self, index: usize, outcome: &EventOutcome, again: bool) {
+        for message in outcome.answered.clone() {
             let started = self.busy.started(index, message);
             if self.window.contains(started) {
-                self.latency.record(turn.now - started);
+                self.latency.record(outcome.now - started);
             }
             if again {
-                self.busy.release(index, turn.now);
+                self.busy.release(index, outcome.now);
             }
         }
         self.busy.flush(index);
     }
 
     /// Lets those come whose time it is, and does what newcomers are ready for.
-    fn attend(&mut self) -> Result<(), Failure> {
+    fn handle_newcomers(&mut self) -> Result<(), Failure> {
         while let Some((_, intended)) = self.schedule.take_due(self.clock.now()) {
             self.lateness.record(self.clock.now() - intended);
             if self.newcomers.open(self.came, &mut self.dialer) {
@@ -222,7 +222,7 @@ impl Run {
                 break;
             }
             for event in &ready {
-                self.attend_one(*event);
+                self.handle_newcomer(*event);
             }
         }
         self.ready_newcomers = ready;
@@ -230,12 +230,12 @@ impl Run {
         Ok(())
     }
 
-    fn attend_one(&mut self, event: Ready) {
-        let turn = self.newcomers.turn(event);
-        if turn.answered.is_empty() {
+    fn handle_newcomer(&mut self, event: ReadyEvent) {
+        let outcome = self.newcomers.handle_event(event);
+        if outcome.answered.is_empty() {
             self.newcomers.flush(event.index);
-        } else if !turn.over {
-            self.first_echo.record(turn.now - self.newcomers.started(event.index, 0));
+        } else if !outcome.over {
+            self.first_echo.record(outcome.now - self.newcomers.started(event.index, 0));
             self.newcomers.close(event.index);
         }
     }
@@ -255,15 +255,15 @@ impl Run {
     }
 
     fn into_report(mut self, options: &Options) -> Report {
-        let seen = self.window.finish(self.clock, &self.busy.tally);
+        let stats = self.window.finish(self.clock, &self.busy.tally);
         let patience = options.patience.get().as_secs_f64();
         self.busy.close_all(&format!("not answered within {patience} s"));
         let newcomers = self.newcomers.tally;
         let over_1_s = self.first_echo.over_1_s();
-        let mut report = Report::new(seen.seconds, options.busy.get(), &self.busy.tally);
+        let mut report = Report::new(stats.seconds, options.busy.get(), &self.busy.tally);
         report.add_wrong(&newcomers);
         // The client's CPU is that of newcomers, too: it says nothing of how many messages it could do.
-        let messages = seen.messages(&self.busy, None);
+        let messages = stats.messages(&self.busy, None);
         report.messages = Some(Messages { ceiling_per_s: None, ..messages });
         report.arrivals = Some(Arrivals {
             offered_per_s: options.rate.get(),
@@ -277,8 +277,8 @@ impl Run {
         });
         report.latency_us = self.latency.percentiles();
         report.lateness_us = self.lateness.percentiles();
-        report.client = seen.client;
-        report.server = seen.server;
+        report.client = stats.client;
+        report.server = stats.server;
         report
     }
 }

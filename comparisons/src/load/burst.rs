@@ -50,7 +50,7 @@ impl Options {
 
         let mut start = clock.now();
         let mut window = Window::new(start, u64::MAX, target);
-        window.look(clock, start, &session.tally)?;
+        window.observe(clock, start, &session.tally)?;
         start = clock.now();
         for index in 0..connections {
             if session.open(index, &mut dialer) {
@@ -62,12 +62,12 @@ impl Options {
         while session.outstanding > 0 && clock.now() < last {
             session.wait(&mut ready, Duration::from_nanos(last.saturating_sub(clock.now())))?;
             for event in &ready {
-                let turn = session.turn(*event);
-                if turn.connected {
-                    connect.record(turn.now - start);
+                let outcome = session.handle_event(*event);
+                if outcome.connected {
+                    connect.record(outcome.now - start);
                 }
-                if !turn.answered.is_empty() {
-                    first_echo.record(turn.now - start);
+                if !outcome.answered.is_empty() {
+                    first_echo.record(outcome.now - start);
                     session.tally.opened += 1;
                 }
                 session.flush(event.index);
@@ -76,13 +76,13 @@ impl Options {
         // Each owes one echo for as long as it is not over.
         let never = session.outstanding;
         let failed = self.connections.get() - first_echo.len() - never;
-        let seen = window.finish(clock, &session.tally);
+        let stats = window.finish(clock, &session.tally);
         if connect.len() == 0 {
             session.close_all("no echo");
             session.tally.require_opened()?;
         }
 
-        let mut report = Report::new(seen.seconds, self.connections.get(), &session.tally);
+        let mut report = Report::new(stats.seconds, self.connections.get(), &session.tally);
         report.burst = Some(Burst {
             issued_us: issued as f64 / 1e3,
             connected: connect.len(),
@@ -94,8 +94,8 @@ impl Options {
             connect_us: connect.percentiles(),
             first_echo_us: first_echo.percentiles(),
         });
-        report.client = seen.client;
-        report.server = seen.server;
+        report.client = stats.client;
+        report.server = stats.server;
         report.finish(target)
     }
 }

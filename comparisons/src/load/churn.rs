@@ -13,12 +13,12 @@ use super::histogram::Histogram;
 use super::options::{self, PATIENCE, Target, WARM_UP};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::Churn;
-use super::session::{OTHER, Ready, Session};
+use super::session::{OTHER, ReadyEvent, Session};
 use super::window::Window;
 use super::{Failure, Report};
 
 /// How often connections without an end are looked for, and failed ones tried again.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// What it is told.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,20 +86,20 @@ struct Run {
     timer: Timer,
     patience: u64,
     /// Places for connections.
-    free: Vec<usize>,
+    free_slots: Vec<usize>,
     /// Those whose connection could not even be begun, until the next look.
     failed: Vec<usize>,
-    /// Until when there was no place.
+    /// Until when there was no slot.
     full_until: u64,
     /// The next look.
-    look: u64,
+    next_check: u64,
     /// Connections that came, all in all.
     came: u64,
     /// That came and went in the window.
     done: u64,
     /// That resumed a TLS session, and had their echo.
     resumed: u64,
-    /// That waited for a place.
+    /// That waited for a slot.
     held_back: u64,
     first_echo: Histogram,
     whole: Histogram,
@@ -124,10 +124,10 @@ impl Run {
             schedule: options.rate.map(|rate| Schedule::new(now, end, rate.get())),
             timer: Timer::new(session.registry(), OTHER)?,
             patience: ns(options.patience.get()),
-            free: (0..options.connections.count()).rev().collect(),
+            free_slots: (0..options.connections.count()).rev().collect(),
             failed: Vec::new(),
             full_until: 0,
-            look: now + ns(LOOK),
+            next_check: now + ns(CHECK_EVERY),
             came: 0,
             done: 0,
             resumed: 0,
@@ -142,12 +142,12 @@ impl Run {
     /// Until the window is over and all that were to come in it have come and gone, or patience is.
     fn drive(&mut self) -> Result<(), Failure> {
         let last = self.window.end + self.patience;
-        let mut ready: Vec<Ready> = Vec::new();
+        let mut ready: Vec<ReadyEvent> = Vec::new();
         loop {
             let now = self.clock.now();
-            self.window.look(self.clock, now, &self.session.tally)?;
-            if now >= self.look {
-                self.look_around(now);
+            self.window.observe(self.clock, now, &self.session.tally)?;
+            if now >= self.next_check {
+                self.check_timeouts(now);
             }
             if now >= last
                 || now >= self.window.end && self.session.open == 0 && self.waiting() == 0
@@ -158,7 +158,7 @@ impl Run {
             let timeout = self.timeout()?;
             self.session.wait(&mut ready, timeout)?;
             for event in &ready {
-                self.attend(*event);
+                self.handle_ready(*event);
             }
         }
     }
@@ -170,16 +170,16 @@ impl Run {
 
     fn timeout(&self) -> Result<Duration, Failure> {
         let now = self.clock.now();
-        let boundary = self.window.next_after(now, self.look).min(self.look);
+        let boundary = self.window.next_after(now, self.next_check).min(self.next_check);
         let longest = Duration::from_nanos(boundary.saturating_sub(now));
-        let schedule = self.schedule.as_ref().filter(|_| !self.free.is_empty());
+        let schedule = self.schedule.as_ref().filter(|_| !self.free_slots.is_empty());
         schedule.map_or(Ok(longest), |schedule| self.timer.until_next(schedule, now, longest))
     }
 
     /// Lets those come whose time it is and for whom there is room. A schedule ends with the window; who
     /// waits from before its end comes after it.
     fn begin(&mut self, now: u64) {
-        while let Some(place) = self.free.last().copied() {
+        while let Some(slot) = self.free_slots.last().copied() {
             let mut intended = now;
             if self.schedule.is_none() && now >= self.window.end {
                 return;
@@ -193,59 +193,59 @@ impl Run {
                     self.lateness.record(now - due);
                 }
             }
-            self.free.pop();
+            self.free_slots.pop();
             self.came += 1;
-            if self.session.open(place, &mut self.dialer) {
-                self.session.release(place, intended);
+            if self.session.open(slot, &mut self.dialer) {
+                self.session.release(slot, intended);
             } else {
-                self.failed.push(place);
+                self.failed.push(slot);
             }
         }
     }
 
-    fn attend(&mut self, event: Ready) {
-        let place = event.index;
-        if !self.session.is_open(place) {
+    fn handle_ready(&mut self, event: ReadyEvent) {
+        let slot = event.index;
+        if !self.session.is_open(slot) {
             return;
         }
-        let turn = self.session.turn(event);
-        let intended = self.session.started(place, 0);
+        let outcome = self.session.handle_event(event);
+        let intended = self.session.started(slot, 0);
         let measured = self.window.contains(intended);
-        let mut gone = turn.ended;
-        if !turn.answered.is_empty() && !turn.over {
+        let mut gone = outcome.ended;
+        if !outcome.answered.is_empty() && !outcome.over {
             self.session.tally.opened += 1;
             if measured {
-                self.first_echo.record(turn.now - intended);
-                self.resumed += u64::from(self.session.is_resumed(place));
+                self.first_echo.record(outcome.now - intended);
+                self.resumed += u64::from(self.session.is_resumed(slot));
             }
-            if !self.session.say_goodbye(place) {
-                self.session.close(place);
+            if !self.session.start_close(slot) {
+                self.session.close(slot);
                 gone = true;
             }
         }
         if gone {
-            self.done += u64::from(self.window.contains(turn.now));
+            self.done += u64::from(self.window.contains(outcome.now));
             if measured {
                 self.whole.record(self.clock.now() - intended);
             }
         }
-        if gone || turn.over || !self.session.flush(place) {
-            self.make_room(place);
+        if gone || outcome.over || !self.session.flush(slot) {
+            self.free_slot(slot);
         }
     }
 
-    fn make_room(&mut self, place: usize) {
-        if self.free.is_empty() {
+    fn free_slot(&mut self, slot: usize) {
+        if self.free_slots.is_empty() {
             self.full_until = self.clock.now();
         }
-        self.free.push(place);
+        self.free_slots.push(slot);
     }
 
     /// Gives up those that take too long, and those that failed their place back.
-    fn look_around(&mut self, now: u64) {
-        self.look = now + ns(LOOK);
-        while let Some(place) = self.failed.pop() {
-            self.make_room(place);
+    fn check_timeouts(&mut self, now: u64) {
+        self.next_check = now + ns(CHECK_EVERY);
+        while let Some(slot) = self.failed.pop() {
+            self.free_slot(slot);
         }
         self.give_up_before(now.saturating_sub(self.patience));
     }
@@ -253,10 +253,10 @@ impl Run {
     /// Gives up those that were to come before then and have not gone.
     fn give_up_before(&mut self, then: u64) {
         let kind = format!("not gone within {} s", self.patience as f64 / 1e9);
-        for place in 0..self.session.connections() {
-            if self.session.is_open(place) && self.session.started(place, 0) < then {
-                self.session.give_up(place, &kind);
-                self.make_room(place);
+        for slot in 0..self.session.connections() {
+            if self.session.is_open(slot) && self.session.started(slot, 0) < then {
+                self.session.give_up(slot, &kind);
+                self.free_slot(slot);
             }
         }
     }
@@ -270,15 +270,15 @@ impl Run {
             let kind = format!("not begun within {patience} s after the window: no place was free");
             self.session.tally.errors.insert(kind, never_begun);
         }
-        let seen = self.window.finish(self.clock, &self.session.tally);
-        let mut report = Report::new(seen.seconds, self.came + never_begun, &self.session.tally);
-        let mut messages = seen.messages(&self.session, options.rate.map(ConnectionRate::get));
+        let stats = self.window.finish(self.clock, &self.session.tally);
+        let mut report = Report::new(stats.seconds, self.came + never_begun, &self.session.tally);
+        let mut messages = stats.messages(&self.session, options.rate.map(ConnectionRate::get));
         messages.unsent += never_begun;
         messages.held_back = options.rate.map(|_| self.held_back);
         report.messages = Some(messages);
         report.churn = Some(Churn {
             done: self.done,
-            done_per_s: seen.per_s(self.done),
+            done_per_s: stats.per_s(self.done),
             resumed_percent: target
                 .tls
                 .as_ref()
@@ -287,8 +287,8 @@ impl Run {
             whole_us: self.whole.percentiles(),
         });
         report.lateness_us = self.lateness.percentiles();
-        report.client = seen.client;
-        report.server = seen.server;
+        report.client = stats.client;
+        report.server = stats.server;
         report
     }
 }

@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::Range;
 
 use super::exchange::Exchange;
-use super::frames::{self, Frames, Piece};
+use super::frames::{self, FrameEvent, Frames};
 use super::transport::Transport;
 use super::upgrade::{self, Refusal, Upgrade};
 
@@ -17,15 +17,15 @@ const NORMAL: u16 = 1000;
 
 /// A place in a stream of messages of equal length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct StreamPosition {
     pub(crate) message: u64,
     pub(crate) offset: u64,
 }
 
-impl Place {
+impl StreamPosition {
     /// Calls `each` with every part of a message in the next `buf.len()` bytes, and is then behind
     /// them; or at the first part that `each` refuses.
-    fn advance<B: Parts>(
+    fn advance<B: Splittable>(
         &mut self,
         mut buf: B,
         message_bytes: u64,
@@ -59,12 +59,12 @@ impl Place {
 }
 
 /// A slice, to read or to write, that can be cut in two.
-trait Parts: Sized {
+trait Splittable: Sized {
     fn len(&self) -> usize;
     fn cut(self, at: usize) -> (Self, Self);
 }
 
-impl Parts for &[u8] {
+impl Splittable for &[u8] {
     fn len(&self) -> usize {
         <[u8]>::len(self)
     }
@@ -74,7 +74,7 @@ impl Parts for &[u8] {
     }
 }
 
-impl Parts for &mut [u8] {
+impl Splittable for &mut [u8] {
     fn len(&self) -> usize {
         <[u8]>::len(self)
     }
@@ -102,11 +102,11 @@ pub(crate) enum Fault {
     /// Writing failed.
     Write(io::Error),
     /// Something else came than was expected; where.
-    Wrong(Place),
+    Wrong(StreamPosition),
     /// The peer did what it may not in a WebSocket; in place of which message.
-    Unlawful(&'static str, u64),
+    Violation(&'static str, u64),
     /// More came than was asked for.
-    Unasked(Place),
+    Unsolicited(StreamPosition),
 }
 
 /// What one turn of reading brought.
@@ -140,8 +140,8 @@ pub(crate) struct Connection {
     released: u64,
     /// So many answers are to come then.
     due: u64,
-    sent: Place,
-    answered: Place,
+    sent: StreamPosition,
+    answered: StreamPosition,
 }
 
 #[derive(Debug)]
@@ -173,8 +173,8 @@ impl Connection {
             pong: Vec::new(),
             released: 0,
             due: 0,
-            sent: Place::default(),
-            answered: Place::default(),
+            sent: StreamPosition::default(),
+            answered: StreamPosition::default(),
         }
     }
 
@@ -199,12 +199,12 @@ impl Connection {
 
     /// Ends what is sent; whether the peer has to answer that, which it has over WebSocket (RFC 6455
     /// 7.1.2) and over TLS (RFC 8446 6.1).
-    pub(crate) fn say_goodbye(&mut self) -> bool {
+    pub(crate) fn start_close(&mut self) -> bool {
         if matches!(self.wire, Wire::WebSocket(_)) {
             self.ahead.extend(frames::close(Some(NORMAL)));
             self.closing = true;
         } else {
-            self.closing = self.stream.say_goodbye();
+            self.closing = self.stream.start_close();
         }
         self.closing
     }
@@ -267,8 +267,8 @@ impl Connection {
             let left = messages * message_bytes - self.sent.offset;
             let len = left.min(scratch.len() as u64) as usize;
             let mut filled = self.sent;
-            filled.advance(&mut scratch[..len], message_bytes, |place, part| {
-                exchange.fill(self.id, place.message, place.offset, part);
+            filled.advance(&mut scratch[..len], message_bytes, |position, part| {
+                exchange.fill(self.id, position.message, position.offset, part);
                 true
             });
             match self.stream.write(&scratch[..len]) {
@@ -356,19 +356,19 @@ impl Connection {
             Wire::WebSocket(_) => self.check_frames(exchange, got),
             _ => Ok(self.check_bytes(exchange, got)),
         };
-        let asked = Place { message: self.sent.message * exchange.answers(), ..self.sent };
+        let asked = StreamPosition { message: self.sent.message * exchange.answers(), ..self.sent };
         if self.answered > asked || matches!(right, Ok(false)) && self.answered == asked {
             // What nobody asked for is no answer, though it may look like the next.
             self.answered = self.answered.min(asked);
-            return Err(Fault::Unasked(self.sent));
+            return Err(Fault::Unsolicited(self.sent));
         }
         if right? { Ok(()) } else { Err(Fault::Wrong(self.answered)) }
     }
 
     fn check_bytes<E: Exchange>(&mut self, exchange: &E, got: &[u8]) -> bool {
         let id = self.id;
-        self.answered.advance(got, exchange.answer_bytes(), |place, part| {
-            exchange.matches(id, place.message, place.offset, part)
+        self.answered.advance(got, exchange.answer_bytes(), |position, part| {
+            exchange.matches(id, position.message, position.offset, part)
         })
     }
 
@@ -381,10 +381,10 @@ impl Connection {
             {
                 return Ok(false);
             }
-            let unlawful = |what| Fault::Unlawful(what, answered.message);
-            match frames.next(&mut got).map_err(unlawful)? {
+            let violation = |what| Fault::Violation(what, answered.message);
+            match frames.next(&mut got).map_err(violation)? {
                 None => return Ok(true),
-                Some(Piece::Payload(part, last)) => {
+                Some(FrameEvent::Payload(part, last)) => {
                     let end = answered.offset + part.len() as u64;
                     if end > answer_bytes
                         || last && end < answer_bytes
@@ -394,16 +394,16 @@ impl Connection {
                     }
                     answered.offset = end;
                     if last {
-                        *answered = Place { message: answered.message + 1, offset: 0 };
+                        *answered = StreamPosition { message: answered.message + 1, offset: 0 };
                     }
                 }
                 // Only the last ping has to be answered (RFC 6455 5.5.3).
-                Some(Piece::Ping(payload)) => self.pong = frames::pong(&payload),
-                Some(Piece::Pong) => {}
-                Some(Piece::Close(Some(NORMAL) | None)) if self.closing => {
+                Some(FrameEvent::Ping(payload)) => self.pong = frames::pong(&payload),
+                Some(FrameEvent::Pong) => {}
+                Some(FrameEvent::Close(Some(NORMAL) | None)) if self.closing => {
                     return Err(Fault::Ended);
                 }
-                Some(Piece::Close(code)) => {
+                Some(FrameEvent::Close(code)) => {
                     if self.sent.offset == 0 && self.ahead.is_empty() {
                         // The peer has said why it ends, and ends with or without an answer.
                         let _ = self.stream.write(&frames::close(code));
@@ -420,14 +420,19 @@ impl Fault {
     fn refused(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Refused(status) => Self::Refused(status),
-            Refusal::Wrong(what) => Self::Unlawful(what, 0),
+            Refusal::Wrong(what) => Self::Violation(what, 0),
         }
     }
 }
 
 /// Takes answers off `got` that are there in full, each in one frame, as they mostly are; at the
 /// first that is wrong it is false.
-fn whole_frames<E: Exchange>(exchange: &E, id: u32, answered: &mut Place, got: &mut &[u8]) -> bool {
+fn whole_frames<E: Exchange>(
+    exchange: &E,
+    id: u32,
+    answered: &mut StreamPosition,
+    got: &mut &[u8],
+) -> bool {
     let head = exchange.answer_head();
     let head = head.as_slice();
     let frame_bytes = head.len() + exchange.answer_bytes() as usize;
@@ -449,26 +454,26 @@ mod tests {
 
     #[test]
     fn a_place_moves_over_messages_and_their_ends() {
-        let mut place = Place { message: 2, offset: 3 };
+        let mut position = StreamPosition { message: 2, offset: 3 };
         let mut parts = Vec::new();
-        assert!(place.advance(&[0; 12][..], 5, |at, part| {
+        assert!(position.advance(&[0; 12][..], 5, |at, part| {
             parts.push((at.message, at.offset, part.len()));
             true
         }));
         assert_eq!(parts, [(2, 3, 2), (3, 0, 5), (4, 0, 5)]);
-        assert_eq!(place, Place { message: 5, offset: 0 });
+        assert_eq!(position, StreamPosition { message: 5, offset: 0 });
     }
 
     #[test]
     fn a_place_stays_at_the_part_that_is_refused() {
-        let mut place = Place::default();
-        assert!(!place.advance(&[0; 12][..], 5, |at, _| at.message < 1));
-        assert_eq!(place, Place { message: 1, offset: 0 });
+        let mut position = StreamPosition::default();
+        assert!(!position.advance(&[0; 12][..], 5, |at, _| at.message < 1));
+        assert_eq!(position, StreamPosition { message: 1, offset: 0 });
     }
 
     #[test]
     fn a_place_within_a_long_answer_is_not_after_the_request() {
-        let answered = Place { message: 0, offset: 1 << 40 };
-        assert!(answered < Place { message: 1, offset: 0 });
+        let answered = StreamPosition { message: 0, offset: 1 << 40 };
+        assert!(answered < StreamPosition { message: 1, offset: 0 });
     }
 }

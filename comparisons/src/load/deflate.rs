@@ -7,7 +7,7 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use rustls::StreamOwned;
 
 use super::exchange::Exchange;
-use super::frames::{self, Frames, Head, Piece};
+use super::frames::{self, FrameEvent, FrameHeader, Frames};
 use super::upgrade::{self, Upgrade};
 use super::{Failure, Report, Steady, Target, steady, transport};
 
@@ -17,25 +17,26 @@ use super::{Failure, Report, Steady, Target, steady, transport};
 /// When there was no run; what happens to connections in a run is in the report.
 pub fn run(options: &Steady, target: &Target) -> Result<Report, Failure> {
     let target = Target { compressed: true, ..target.clone() };
-    let exchange = Deflated::ask(options, &target, &json(options.payload.count()))?;
+    let exchange = CompressedEcho::ask(options, &target, &json(options.payload.count()))?;
     steady::run(options, &target, exchange)
 }
 
 /// The same message each time, each compressed for itself; so the answers are the same too, however the
 /// server compresses. Before the run the first is decompressed, and is the message.
 #[derive(Debug)]
-struct Deflated {
+struct CompressedEcho {
     request: Vec<u8>,
     answer: Vec<u8>,
 }
 
-impl Deflated {
+impl CompressedEcho {
     fn ask(options: &Steady, target: &Target, message: &[u8]) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::new(format!("cannot have a first message answered: {error}"))
         };
         let compressed = compress(message).ok_or_else(|| failed(&"it cannot be compressed"))?;
-        let mut request = Head::of_client_compressed(compressed.len() as u64).as_slice().to_vec();
+        let mut request =
+            FrameHeader::of_client_compressed(compressed.len() as u64).as_slice().to_vec();
         let begin = request.len();
         request.extend_from_slice(&compressed);
         frames::mask(&mut request[begin..]);
@@ -47,7 +48,7 @@ impl Deflated {
     }
 }
 
-impl Exchange for Deflated {
+impl Exchange for CompressedEcho {
     fn request_bytes(&self) -> u64 {
         self.request.len() as u64
     }
@@ -56,8 +57,8 @@ impl Exchange for Deflated {
         self.answer.len() as u64
     }
 
-    fn answer_head(&self) -> Head {
-        Head::of_server_compressed(self.answer_bytes())
+    fn answer_head(&self) -> FrameHeader {
+        FrameHeader::of_server_compressed(self.answer_bytes())
     }
 
     fn fill(&self, _connection: u32, _message: u64, offset: u64, out: &mut [u8]) {
@@ -106,7 +107,7 @@ fn ask(
             }
         }
         while is_open && let Some(piece) = frames.next(&mut got)? {
-            let Piece::Payload(part, last) = piece else { continue };
+            let FrameEvent::Payload(part, last) = piece else { continue };
             answer.extend_from_slice(part);
             if last {
                 return Ok(answer);

@@ -3,7 +3,7 @@
 //! Both are functions of connection, message and offset, so a write that was cut short is resumed,
 //! and an answer that comes in pieces is checked, without a buffer per connection.
 
-use super::frames::{self, Head, KEY};
+use super::frames::{self, FrameHeader, KEY};
 
 /// Of how many places in its block a message may begin at one. They are four bytes apart, so that the
 /// same mask fits all.
@@ -46,8 +46,8 @@ pub(crate) trait Exchange {
     fn answer_bytes(&self) -> u64;
 
     /// What is before each, in a WebSocket, if it comes in one frame.
-    fn answer_head(&self) -> Head {
-        Head::of_server(self.answer_bytes())
+    fn answer_head(&self) -> FrameHeader {
+        FrameHeader::of_server(self.answer_bytes())
     }
 
     /// Whether the server ends the connection after so many answers.
@@ -66,7 +66,7 @@ pub(crate) trait Exchange {
 #[derive(Debug)]
 pub(crate) struct Echo {
     payload: usize,
-    head: Head,
+    head: FrameHeader,
     /// The payload of a request is a part of this, with its number over the beginning.
     requests: Block,
     /// That of an answer, of this. It is the same without the mask; TCP has two as well, so that it
@@ -95,8 +95,8 @@ impl Echo {
         wire.mask(&mut masked);
         wire.mask(&mut mask);
         let head = match wire {
-            Wire::Tcp => Head::default(),
-            Wire::WebSocket => Head::of_client(payload as u64),
+            Wire::Tcp => FrameHeader::default(),
+            Wire::WebSocket => FrameHeader::of_client(payload as u64),
         };
         Self {
             payload,
@@ -163,7 +163,7 @@ impl Sink {
     pub(crate) fn new(wire: Wire, payload: u32) -> Self {
         let mut request = match wire {
             Wire::Tcp => payload.to_le_bytes().to_vec(),
-            Wire::WebSocket => Head::of_client(payload.into()).as_slice().to_vec(),
+            Wire::WebSocket => FrameHeader::of_client(payload.into()).as_slice().to_vec(),
         };
         let begin = request.len();
         request.extend((0..payload).map(|i| i as u8));
@@ -267,8 +267,8 @@ impl Fetch {
         let mut fields = fields.as_flattened().to_vec();
         wire.mask(&mut fields);
         let (head, prefix) = match wire {
-            Wire::Tcp => (Head::default(), bytes.to_le_bytes().to_vec()),
-            Wire::WebSocket => (Head::of_client(fields.len() as u64), Vec::new()),
+            Wire::Tcp => (FrameHeader::default(), bytes.to_le_bytes().to_vec()),
+            Wire::WebSocket => (FrameHeader::of_client(fields.len() as u64), Vec::new()),
         };
         let request = [head.as_slice(), &fields].concat();
         Self { request, prefix, message: (0..bytes).map(|i| i as u8).collect() }
@@ -330,7 +330,7 @@ mod tests {
         }
         let key = request.windows(4).position(|bytes| bytes == KEY).expect("a key");
         let mut payload = request[key + 4..].to_vec();
-        assert_eq!(*Head::of_client(payload.len() as u64).as_slice(), request[..key + 4]);
+        assert_eq!(*FrameHeader::of_client(payload.len() as u64).as_slice(), request[..key + 4]);
         frames::mask(&mut payload);
         payload
     }

@@ -26,12 +26,12 @@ const PONG: u8 = 0xa;
 
 /// The first bytes of a frame: at most 2, a length of 8, and a key of 4.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Head {
+pub(crate) struct FrameHeader {
     bytes: [u8; 14],
     len: usize,
 }
 
-impl Head {
+impl FrameHeader {
     /// Of a server's binary message in one frame.
     pub(crate) fn of_server(payload: u64) -> Self {
         Self::new(BINARY, payload)
@@ -113,7 +113,7 @@ pub(crate) fn close(code: Option<u16>) -> Vec<u8> {
 }
 
 fn control(opcode: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Head::new(opcode, payload.len() as u64).masked().as_slice().to_vec();
+    let mut frame = FrameHeader::new(opcode, payload.len() as u64).masked().as_slice().to_vec();
     let begin = frame.len();
     frame.extend_from_slice(payload);
     mask(&mut frame[begin..]);
@@ -122,7 +122,7 @@ fn control(opcode: u8, payload: &[u8]) -> Vec<u8> {
 
 /// What a server sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum FrameEvent<'a> {
     /// A part of a message, and whether that ends with it.
     Payload(&'a [u8], bool),
     /// With its payload.
@@ -137,7 +137,7 @@ pub(crate) enum Piece<'a> {
 pub(crate) struct Frames {
     /// Whether messages are text and compressed, not binary.
     compressed: bool,
-    head: Head,
+    head: FrameHeader,
     /// The frame whose head is complete.
     frame: Option<Frame>,
     /// A message has begun and not ended.
@@ -171,7 +171,7 @@ impl Frames {
     pub(crate) fn next<'a>(
         &mut self,
         got: &mut &'a [u8],
-    ) -> Result<Option<Piece<'a>>, &'static str> {
+    ) -> Result<Option<FrameEvent<'a>>, &'static str> {
         let mut frame = match self.frame {
             Some(frame) => frame,
             None => match self.next_frame(got)? {
@@ -191,7 +191,7 @@ impl Frames {
         let ends = frame.left == 0;
         if frame.opcode & CONTROL == 0 {
             self.in_message = !(ends && frame.last);
-            return Ok(Some(Piece::Payload(part, !self.in_message)));
+            return Ok(Some(FrameEvent::Payload(part, !self.in_message)));
         }
         self.control.extend_from_slice(part);
         if !ends {
@@ -199,9 +199,9 @@ impl Frames {
         }
         let payload = std::mem::take(&mut self.control);
         Ok(Some(match frame.opcode {
-            PING => Piece::Ping(payload),
-            PONG => Piece::Pong,
-            _ => Piece::Close(close_code(&payload)?),
+            PING => FrameEvent::Ping(payload),
+            PONG => FrameEvent::Pong,
+            _ => FrameEvent::Close(close_code(&payload)?),
         }))
     }
 
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-        let mut frame = Head::of_server(payload.len() as u64).as_slice().to_vec();
+        let mut frame = FrameHeader::of_server(payload.len() as u64).as_slice().to_vec();
         frame[0] = first;
         frame.extend_from_slice(payload);
         frame
@@ -296,7 +296,7 @@ mod tests {
             loop {
                 match frames.next(&mut got)? {
                     None => break,
-                    Some(Piece::Payload(part, last)) => {
+                    Some(FrameEvent::Payload(part, last)) => {
                         message.extend_from_slice(part);
                         if last {
                             seen.push(String::from_utf8(std::mem::take(&mut message)).unwrap());
@@ -319,8 +319,8 @@ mod tests {
             (0xffff, &[0x82, 126, 0xff, 0xff]),
             (0x1_0000, &[0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
         ] {
-            assert_eq!(Head::of_server(payload).as_slice(), head);
-            let client = Head::of_client(payload);
+            assert_eq!(FrameHeader::of_server(payload).as_slice(), head);
+            let client = FrameHeader::of_client(payload);
             let (begin, key) = client.as_slice().split_at(head.len());
             assert_eq!((begin[0], begin[1], &begin[2..]), (0x82, head[1] | 0x80, &head[2..]));
             assert_eq!(key, KEY);
@@ -346,7 +346,7 @@ mod tests {
             frame(0x88, &[3, 232, b'b', b'y', b'e']),
         ]
         .concat();
-        let ping = format!("{:?}", Piece::Ping(b"ping".to_vec()));
+        let ping = format!("{:?}", FrameEvent::Ping(b"ping".to_vec()));
         let long = "x".repeat(300);
         let seen = ["one", &ping, "two", "Pong", "", &long, "Close(Some(1000))"];
         for cut in 0..=stream.len() {
@@ -383,11 +383,11 @@ mod tests {
     fn compressed_messages_and_no_others() {
         let first = |bytes: &[u8]| {
             let mut frames = Frames::new(true);
-            let message = Piece::Payload(b"a", true);
+            let message = FrameEvent::Payload(b"a", true);
             frames.next(&mut &*bytes).map(|piece| piece == Some(message))
         };
         assert_eq!(first(&[0xc1, 1, b'a']), Ok(true));
-        assert_eq!(Head::of_server_compressed(1).as_slice(), [0xc1, 1]);
+        assert_eq!(FrameHeader::of_server_compressed(1).as_slice(), [0xc1, 1]);
         assert_eq!(first(&[0x81, 1, b'a']), Err("a message that is not compressed"));
         assert_eq!(first(&[0xc2, 1, b'a']), Err("a binary message"));
         assert_eq!(first(&[0xe1, 1, b'a']), Err("a message that is not compressed"));

@@ -11,7 +11,7 @@ use super::exchange::{Echo, Exchange};
 use super::options::{self, NO_TIME, PATIENCE, Target};
 use super::pace::{Clock, ns};
 use super::report::Hold;
-use super::server::Usage;
+use super::server::UsageSnapshot;
 use super::session::{Opening, Session};
 use super::window::Window;
 use super::{Failure, Report};
@@ -44,7 +44,7 @@ impl Options {
     pub fn run(&self, target: &Target) -> Result<Report, Failure> {
         let connections = self.connections.count();
         target.prepare(connections)?;
-        let before = target.server_pid.map(Usage::of).transpose()?;
+        let before = target.server_pid.map(UsageSnapshot::of).transpose()?;
         let clock = Clock::new();
         let mut session = Session::new(Echo::new(target.wire(), 1), clock, connections, 1, 0)?;
         let mut dialer = Dialer::new(target, connections)?;
@@ -53,27 +53,27 @@ impl Options {
 
         let opening = clock.now();
         let mut window = Window::new(opening, opening + ns(self.seconds.get()), target);
-        stay(&mut session, &mut window)?;
+        idle_until_end(&mut session, &mut window)?;
         let still_open = session.open as u64;
-        let seen = window.finish(clock, &session.tally);
+        let stats = window.finish(clock, &session.tally);
 
-        let mut report = Report::new(seen.seconds, self.connections.get(), &session.tally);
+        let mut report = Report::new(stats.seconds, self.connections.get(), &session.tally);
         let grown = before
-            .zip(seen.server.as_ref())
+            .zip(stats.server.as_ref())
             .map(|(before, after)| (after.rss_kib * 1024).saturating_sub(before.rss_bytes()));
         report.hold = Some(Hold {
             opening_us: opening as f64 / 1e3,
             still_open,
             server_rss_bytes_each: grown.map(|bytes| bytes as f64 / still_open.max(1) as f64),
         });
-        report.client = seen.client;
-        report.server = seen.server;
+        report.client = stats.client;
+        report.server = stats.server;
         report.finish(target)
     }
 }
 
 /// Lets connections do nothing until the window is over.
-pub(crate) fn stay<E: Exchange>(
+pub(crate) fn idle_until_end<E: Exchange>(
     session: &mut Session<E>,
     window: &mut Window,
 ) -> Result<(), Failure> {
@@ -81,14 +81,14 @@ pub(crate) fn stay<E: Exchange>(
     let mut ready = Vec::new();
     loop {
         let now = clock.now();
-        window.look(clock, now, &session.tally)?;
+        window.observe(clock, now, &session.tally)?;
         if now >= window.end {
             return Ok(());
         }
         session.wait(&mut ready, Duration::from_nanos(window.next_after(now, now) - now))?;
         for event in &ready {
             // Nothing is to come but the end of a connection, which goes to the tally, or a ping.
-            session.turn(*event);
+            session.handle_event(*event);
             session.flush(event.index);
         }
     }

@@ -13,9 +13,9 @@ use super::exchange::Echo;
 use super::histogram::Histogram;
 use super::options::{self, PATIENCE, Target, WARM_UP};
 use super::pace::{Clock, ns};
-use super::report::{Limit, Speed};
+use super::report::{Limit, Throughput};
 use super::session::{Opening, Session, Tally};
-use super::window::{Seen, Window};
+use super::window::{Window, WindowStats};
 use super::{Failure, Report, hold, steady};
 
 /// When no answer has come for so long, those that have none are taken to wait for a descriptor.
@@ -73,7 +73,7 @@ impl Options {
         let open = run.open();
         let idle = run.idle()?;
         let at_limit = run.speed()?;
-        thread::sleep(by_chance(SETTLED));
+        thread::sleep(random_up_to(SETTLED));
         run.busy.catch_up()?;
         run.others.catch_up()?;
         let lost = open - run.open();
@@ -165,16 +165,16 @@ impl<'a> Run<'a> {
     }
 
     /// As fast as the busy are answered, one message in flight on each.
-    fn speed(&mut self) -> Result<Speed, Failure> {
+    fn speed(&mut self) -> Result<Throughput, Failure> {
         let Options { warm_up, speed_seconds, patience, .. } = self.options;
         let window = self.window(warm_up.get(), speed_seconds.get());
-        let (seen, latency) = steady::closed_loop(&mut self.busy, window, patience.get())?;
-        Ok(Speed {
-            received: seen.received,
-            received_per_s: seen.per_s(seen.received),
-            cpu_ns: seen.server.and_then(|server| server.per_message).map(|each| each.cpu_ns),
+        let (stats, latency) = steady::closed_loop(&mut self.busy, window, patience.get())?;
+        Ok(Throughput {
+            received: stats.received,
+            received_per_s: stats.per_s(stats.received),
+            cpu_ns: stats.server.and_then(|server| server.per_message).map(|each| each.cpu_ns),
             latency_us: latency.percentiles(),
-            client_cpu_percent: seen.client.cpu_percent,
+            client_cpu_percent: stats.client.cpu_percent,
         })
     }
 
@@ -183,18 +183,18 @@ impl<'a> Run<'a> {
         let Self { others, clock, .. } = self;
         let patience = self.options.patience.get();
         others.open_all(&mut self.dialer, patience, Duration::ZERO, Opening::Send)?;
-        let mut heard = clock.now();
-        let last = heard.saturating_add(ns(patience));
+        let mut last_received = clock.now();
+        let last = last_received.saturating_add(ns(patience));
         let mut ready = Vec::new();
         loop {
-            let until = last.min(heard + ns(SETTLED));
+            let until = last.min(last_received + ns(SETTLED));
             let Some(left) = until.checked_sub(clock.now()).filter(|left| *left > 0) else { break };
             others.wait(&mut ready, Duration::from_nanos(left))?;
             for event in &ready {
-                let turn = others.turn(*event);
+                let outcome = others.handle_event(*event);
                 others.flush(event.index);
-                if !turn.answered.is_empty() {
-                    heard = turn.now;
+                if !outcome.answered.is_empty() {
+                    last_received = outcome.now;
                 }
             }
         }
@@ -210,12 +210,12 @@ impl<'a> Run<'a> {
     }
 
     /// Nobody does anything.
-    fn idle(&mut self) -> Result<Seen, Failure> {
+    fn idle(&mut self) -> Result<WindowStats, Failure> {
         let mut window = self.window(Duration::ZERO, self.options.seconds.get());
-        hold::stay(&mut self.others, &mut window)?;
-        let seen = window.finish(self.clock, &self.others.tally);
+        hold::idle_until_end(&mut self.others, &mut window)?;
+        let stats = window.finish(self.clock, &self.others.tally);
         self.busy.catch_up()?;
-        Ok(seen)
+        Ok(stats)
     }
 
     /// Closes some that are served, at most as many as wait, and gives their descriptors to those:
@@ -235,10 +235,10 @@ impl<'a> Run<'a> {
         while resumed.len() < released as u64 && clock.now() < last {
             others.wait(&mut ready, Duration::from_nanos(last.saturating_sub(clock.now())))?;
             for event in &ready {
-                let turn = others.turn(*event);
+                let outcome = others.handle_event(*event);
                 others.flush(event.index);
-                if !turn.answered.is_empty() {
-                    resumed.record(turn.now - start);
+                if !outcome.answered.is_empty() {
+                    resumed.record(outcome.now - start);
                 }
             }
         }
@@ -282,7 +282,7 @@ impl<'a> Run<'a> {
 
 /// Up to `most`. All else takes so long as it is told: a server that looks for descriptors at
 /// intervals would be met at the same moment of its interval in every run.
-fn by_chance(most: Duration) -> Duration {
+fn random_up_to(most: Duration) -> Duration {
     let chance = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
     most.mul_f64(chance)
 }

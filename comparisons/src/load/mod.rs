@@ -47,7 +47,7 @@ pub(crate) use series::Series;
 pub(crate) use series::Stalls;
 pub(crate) use server::PerMessage;
 #[cfg(test)]
-pub(crate) use server::Used;
+pub(crate) use server::ResourceUsage;
 #[cfg(test)]
 pub(crate) use session::Tally;
 

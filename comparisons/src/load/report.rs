@@ -11,7 +11,7 @@ use super::Failure;
 use super::histogram::Percentiles;
 use super::options::Target;
 use super::series::{Series, Stalls};
-use super::server::{PerMessage, Used};
+use super::server::{PerMessage, ResourceUsage};
 use super::session::Tally;
 
 /// What the client uses of its core when it may well be what was measured.
@@ -40,8 +40,8 @@ pub struct Report {
     pub(crate) stalls: Option<Stalls>,
     /// How late the client was.
     pub(crate) lateness_us: Option<Percentiles>,
-    pub(crate) client: Used,
-    pub(crate) server: Option<Used>,
+    pub(crate) client: ResourceUsage,
+    pub(crate) server: Option<ResourceUsage>,
     wrong: u64,
     wrong_answer: Option<String>,
     pub(crate) warnings: Vec<String>,
@@ -148,8 +148,8 @@ pub(crate) struct Limit {
     pub(crate) lost: u64,
     /// What the server used of a core while all were idle.
     pub(crate) idle_cpu_percent: Option<f64>,
-    pub(crate) before: Speed,
-    pub(crate) at_limit: Speed,
+    pub(crate) before: Throughput,
+    pub(crate) at_limit: Throughput,
     /// Messages a second at the limit, over those before; none if there were none before.
     pub(crate) speed_ratio: Option<f64>,
     /// Closed at the end, to make room.
@@ -165,7 +165,7 @@ pub(crate) struct Limit {
 /// A closed loop over some of the connections, in a window of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Speed {
+pub(crate) struct Throughput {
     pub(crate) received: u64,
     pub(crate) received_per_s: f64,
     /// What the server used for each message.
@@ -191,7 +191,7 @@ impl Report {
             series: None,
             stalls: None,
             lateness_us: None,
-            client: Used::default(),
+            client: ResourceUsage::default(),
             server: None,
             wrong: tally.wrong,
             wrong_answer: tally.wrong_answer.clone(),
@@ -306,10 +306,10 @@ impl Display for Messages {
 impl Display for Stalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, total_ms, longest_ms, .. } = self;
-        let said = format_args!(
+        let summary = format_args!(
             "{count} of 25 ms or more; {total_ms:.0} ms in all, longest {longest_ms:.0}"
         );
-        row(f, "stalls", said)
+        row(f, "stalls", summary)
     }
 }
 
@@ -384,7 +384,7 @@ impl Display for Limit {
     }
 }
 
-impl Display for Speed {
+impl Display for Throughput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.0} msg/s", self.received_per_s)?;
         self.cpu_ns.iter().try_for_each(|ns| write!(f, ", {ns:.0} ns CPU each"))?;
@@ -392,9 +392,9 @@ impl Display for Speed {
     }
 }
 
-fn server_use(f: &mut fmt::Formatter<'_>, server: &Used) -> fmt::Result {
+fn server_use(f: &mut fmt::Formatter<'_>, server: &ResourceUsage) -> fmt::Result {
     used(f, "server", server)?;
-    let Used { rss_kib, rss_peak_kib, threads, .. } = server;
+    let ResourceUsage { rss_kib, rss_peak_kib, threads, .. } = server;
     let memory = format_args!("{rss_kib} KiB, peak {rss_peak_kib} KiB, {threads} threads");
     row(f, "  memory", memory)?;
     let Some(each) = &server.per_message else { return Ok(()) };
@@ -406,9 +406,9 @@ fn server_use(f: &mut fmt::Formatter<'_>, server: &Used) -> fmt::Result {
     row(f, "  per message", format_args!("{switches:.4} context switches"))
 }
 
-fn used(f: &mut fmt::Formatter<'_>, whose: &str, used: &Used) -> fmt::Result {
+fn used(f: &mut fmt::Formatter<'_>, whose: &str, used: &ResourceUsage) -> fmt::Result {
     let ms = |ns: u64| ns / 1_000_000;
-    let Used { cpu_percent, switches_voluntary, switches_involuntary, .. } = used;
+    let ResourceUsage { cpu_percent, switches_voluntary, switches_involuntary, .. } = used;
     let (user, system) = (ms(used.user_ns), ms(used.system_ns));
     let cpu = format_args!("{cpu_percent:.1} % of a core; user {user} ms, system {system} ms");
     row(f, whose, cpu)?;
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn a_report_is_json_and_text() {
         let mut report = Report::new(2.0, 3, &Tally::default());
-        report.server = Some(Used::default().over_messages(10));
+        report.server = Some(ResourceUsage::default().over_messages(10));
         let json = serde_json::to_value(&report).expect("JSON");
         assert_eq!(json["connections"]["wanted"], 3);
         assert_eq!(json["server"]["per_message"]["cpu_ns"], 0.0);

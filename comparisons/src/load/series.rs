@@ -23,7 +23,7 @@ pub(crate) struct Recorder {
     slot_ns: u64,
     slots: Vec<Slot>,
     /// When the last answer came.
-    heard: u64,
+    last_received: u64,
     stalls: Stalls,
 }
 
@@ -61,19 +61,19 @@ impl Recorder {
         let window = end.saturating_sub(start).max(1);
         let slot_ns = window.div_ceil(SLOTS_MAX).max(SLOT_NS_MIN);
         let slots = vec![Slot::default(); window.div_ceil(slot_ns) as usize];
-        Self { start, slot_ns, slots, heard: start, stalls: Stalls::default() }
+        Self { start, slot_ns, slots, last_received: start, stalls: Stalls::default() }
     }
 
     /// At `now` so many answers came, the longest of which took so long.
     pub(crate) fn record(&mut self, now: u64, answers: u64, longest_ns: u64) {
         // What was owed for that long was owed during the silence before, or the end of it.
-        let since = self.heard.max(now.saturating_sub(longest_ns)).max(self.start);
+        let since = self.last_received.max(now.saturating_sub(longest_ns)).max(self.start);
         let end = self.start + self.slot_ns * self.slots.len() as u64;
         if since < end && now.saturating_sub(since) >= STALL_NS {
             self.stalls
                 .add((since - self.start) as f64 / NS_PER_MS, (now - since) as f64 / NS_PER_MS);
         }
-        self.heard = now;
+        self.last_received = now;
         let slot = now.checked_sub(self.start).map(|at| (at / self.slot_ns) as usize);
         if let Some(slot) = slot.and_then(|slot| self.slots.get_mut(slot)) {
             slot.received += answers;

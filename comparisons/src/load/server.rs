@@ -11,7 +11,7 @@ use super::Failure;
 
 /// What a process had used at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Usage {
+pub(crate) struct UsageSnapshot {
     user_ticks: u64,
     system_ticks: u64,
     /// By thread: those that have ended are not here, unlike in the ticks.
@@ -32,7 +32,7 @@ struct Task {
 /// What a process used between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Used {
+pub(crate) struct ResourceUsage {
     /// User time; in whole ticks.
     pub(crate) user_ns: u64,
     /// System time; in whole ticks.
@@ -68,7 +68,7 @@ pub(crate) struct PerMessage {
     pub(crate) switches: f64,
 }
 
-impl Usage {
+impl UsageSnapshot {
     /// Of another process.
     pub(crate) fn of(pid: u32) -> Result<Self, Failure> {
         Self::read(&format!("/proc/{pid}")).map_err(|error| {
@@ -112,7 +112,7 @@ impl Usage {
     }
 
     /// What was used since `before`, in `window_ns`.
-    pub(crate) fn since(&self, before: &Self, window_ns: u64) -> Used {
+    pub(crate) fn since(&self, before: &Self, window_ns: u64) -> ResourceUsage {
         let tick_ns = 1_000_000_000 / clock_ticks_per_second();
         let user_ns = self.user_ticks.saturating_sub(before.user_ticks) * tick_ns;
         let system_ns = self.system_ticks.saturating_sub(before.system_ticks) * tick_ns;
@@ -129,7 +129,7 @@ impl Usage {
         }
         let on_cpu_ns = sum.on_cpu_ns.filter(|_| !self.tasks.is_empty());
         let cpu_ns = on_cpu_ns.unwrap_or(user_ns + system_ns);
-        Used {
+        ResourceUsage {
             user_ns,
             system_ns,
             tick_ns,
@@ -147,7 +147,7 @@ impl Usage {
     }
 }
 
-impl Used {
+impl ResourceUsage {
     /// All of it.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.on_cpu_ns.unwrap_or(self.user_ns + self.system_ns)
@@ -202,16 +202,16 @@ mod tests {
 
     #[test]
     fn a_process_uses_something() {
-        let before = Usage::own();
+        let before = UsageSnapshot::own();
         let mut sum = 1_u64;
         for i in 0..50_000_000_u64 {
             sum = std::hint::black_box(sum.wrapping_mul(i | 1));
         }
-        let after = Usage::own();
+        let after = UsageSnapshot::own();
         assert!(after.rss_kib > 0 && !after.tasks.is_empty());
         let used = after.since(&before, 1_000_000_000);
         assert!(used.on_cpu_ns.unwrap_or(used.user_ns) > 0);
-        assert!(Usage::of(u32::MAX).is_err());
+        assert!(UsageSnapshot::of(u32::MAX).is_err());
     }
 
     #[test]
@@ -237,11 +237,11 @@ mod tests {
         assert_eq!(used.over_messages(1).per_message.expect("some").cpu_ns, cpu_ns);
     }
 
-    fn usage(user_ticks: u64, tasks: &[(&str, u64, u64)]) -> Usage {
+    fn usage(user_ticks: u64, tasks: &[(&str, u64, u64)]) -> UsageSnapshot {
         let tasks = tasks.iter().map(|&(name, on_cpu_ns, voluntary)| {
             let task = Task { on_cpu_ns: Some(on_cpu_ns), voluntary, involuntary: 0 };
             (OsString::from(name), task)
         });
-        Usage { user_ticks, tasks: tasks.collect(), ..Usage::default() }
+        UsageSnapshot { user_ticks, tasks: tasks.collect(), ..UsageSnapshot::default() }
     }
 }

@@ -26,7 +26,7 @@ const EVENTS_MAX: usize = 1024;
 const OPENING_MAX: usize = 64;
 
 /// How often those that are not open yet are looked at.
-const OPENING_LOOK: Duration = Duration::from_millis(10);
+const OPENING_CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// What comes unasked comes right behind what was asked for.
 const LINGER: Duration = Duration::from_millis(10);
@@ -73,10 +73,10 @@ impl Tally {
                 "connection {index}: the answer to message {} is wrong, at byte {} or after",
                 at.message, at.offset
             ),
-            Fault::Unlawful(what, message) => {
+            Fault::Violation(what, message) => {
                 format!("connection {index}: {what}, in place of the answer to message {message}")
             }
-            Fault::Unasked(at) => format!(
+            Fault::Unsolicited(at) => format!(
                 "connection {index}: more came than {} messages and {} bytes, which were sent",
                 at.message, at.offset
             ),
@@ -124,7 +124,7 @@ pub(crate) enum Opening {
 
 /// What epoll said about a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ReadyEvent {
     pub(crate) index: usize,
     readable: bool,
     writable: bool,
@@ -133,7 +133,7 @@ pub(crate) struct Ready {
 
 /// What a connection did about it.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct EventOutcome {
     /// It has just become connected, and a WebSocket if it is to be one.
     pub(crate) connected: bool,
     /// These answers have just come.
@@ -216,7 +216,7 @@ impl<E: Exchange> Session<E> {
     /// Waits for events; replaces `ready` by them. Events of [`OTHER`] only end the wait.
     pub(crate) fn wait(
         &mut self,
-        ready: &mut Vec<Ready>,
+        ready: &mut Vec<ReadyEvent>,
         timeout: Duration,
     ) -> Result<(), Failure> {
         ready.clear();
@@ -228,14 +228,14 @@ impl<E: Exchange> Session<E> {
         }
         ready.extend(self.events.iter().filter(|event| event.token() != OTHER).map(|event| {
             let Token(index) = event.token();
-            Ready {
+            ReadyEvent {
                 index,
                 readable: event.is_readable(),
                 writable: event.is_writable() || event.is_error(),
                 closed: event.is_read_closed() || event.is_error(),
             }
         }));
-        ready.extend(self.unfinished.drain(..).map(|index| Ready {
+        ready.extend(self.unfinished.drain(..).map(|index| ReadyEvent {
             index,
             readable: true,
             writable: false,
@@ -291,13 +291,13 @@ impl<E: Exchange> Session<E> {
                 now = self.clock.now();
             }
             let soon = if next < count { due(next).saturating_sub(now) } else { u64::MAX };
-            self.wait(&mut ready, OPENING_LOOK.min(Duration::from_nanos(soon)))?;
+            self.wait(&mut ready, OPENING_CHECK_EVERY.min(Duration::from_nanos(soon)))?;
             for event in &ready {
-                let turn = self.turn(*event);
-                let alive = !turn.over && self.flush(event.index);
+                let outcome = self.handle_event(*event);
+                let alive = !outcome.over && self.flush(event.index);
                 let through = match opens {
-                    Opening::Connect | Opening::Send => turn.connected,
-                    Opening::Answer => !turn.answered.is_empty(),
+                    Opening::Connect | Opening::Send => outcome.connected,
+                    Opening::Answer => !outcome.answered.is_empty(),
                 };
                 if opening[event.index] && (through || !alive) {
                     opening[event.index] = false;
@@ -381,12 +381,18 @@ impl<E: Exchange> Session<E> {
     }
 
     /// Does what epoll said can be done, except for sending.
-    pub(crate) fn turn(&mut self, ready: Ready) -> Turn {
+    pub(crate) fn handle_event(&mut self, ready: ReadyEvent) -> EventOutcome {
         let index = ready.index;
         let now = self.clock.now();
-        let mut turn =
-            Turn { connected: false, answered: 0..0, bytes: 0, over: false, ended: false, now };
-        let Some(connection) = &mut self.connections[index] else { return turn };
+        let mut outcome = EventOutcome {
+            connected: false,
+            answered: 0..0,
+            bytes: 0,
+            over: false,
+            ended: false,
+            now,
+        };
+        let Some(connection) = &mut self.connections[index] else { return outcome };
         connection.ready(ready.writable, ready.closed);
         let was_open = connection.is_open();
         let mut fault = None;
@@ -406,20 +412,20 @@ impl<E: Exchange> Session<E> {
             self.tally.received += answers;
             self.tally.received_bytes += received.bytes;
             self.outstanding -= answers;
-            turn.answered = received.answered;
-            turn.bytes = received.bytes;
+            outcome.answered = received.answered;
+            outcome.bytes = received.bytes;
             if received.unfinished && fault.is_none() {
                 self.unfinished.push(index);
             }
         }
-        turn.connected = !was_open && connection.is_open();
+        outcome.connected = !was_open && connection.is_open();
         if let Some(fault) = fault {
             self.tally.fault(index, &fault);
             self.close(index);
-            turn.over = true;
-            turn.ended = matches!(fault, Fault::Ended);
+            outcome.over = true;
+            outcome.ended = matches!(fault, Fault::Ended);
         }
-        turn
+        outcome
     }
 
     /// Does what connections are ready for by now: they may have ended while nobody looked.
@@ -431,7 +437,7 @@ impl<E: Exchange> Session<E> {
                 return Ok(());
             }
             for event in &ready {
-                self.turn(*event);
+                self.handle_event(*event);
                 self.flush(event.index);
             }
         }
@@ -442,14 +448,14 @@ impl<E: Exchange> Session<E> {
         let mut ready = Vec::new();
         self.wait(&mut ready, LINGER)?;
         for event in &ready {
-            self.turn(*event);
+            self.handle_event(*event);
         }
         Ok(())
     }
 
     /// Ends what a connection sends; whether its peer has to answer that.
-    pub(crate) fn say_goodbye(&mut self, index: usize) -> bool {
-        self.connections[index].as_mut().is_some_and(Connection::say_goodbye)
+    pub(crate) fn start_close(&mut self, index: usize) -> bool {
+        self.connections[index].as_mut().is_some_and(Connection::start_close)
     }
 
     /// Ends a connection that did not do what was expected in time.

@@ -79,7 +79,7 @@ impl Options {
 
         let mut window = Window::new(clock.now(), u64::MAX, &target);
         if self.seconds.is_none() {
-            window.look(clock, clock.now(), &session.tally)?;
+            window.observe(clock, clock.now(), &session.tally)?;
         }
         let patience = self.patience.get();
         session.open_all(&mut dialer, patience, Duration::ZERO, Opening::Send)?;
@@ -89,16 +89,16 @@ impl Options {
             window = Window::new(start, start + ns(seconds.get()), &target);
         }
         let in_time = self.receive(&mut session, &mut window, target.wire())?;
-        let seen = window.finish(clock, &session.tally);
+        let stats = window.finish(clock, &session.tally);
         self.end(&mut session, in_time)?;
 
         let asked = self.messages.map_or(0, Count::get) * self.connections.get();
-        let mut report = Report::new(seen.seconds, self.connections.get(), &session.tally);
-        let messages = seen.messages(&session, None);
-        let unanswered = asked.saturating_sub(seen.received);
+        let mut report = Report::new(stats.seconds, self.connections.get(), &session.tally);
+        let messages = stats.messages(&session, None);
+        let unanswered = asked.saturating_sub(stats.received);
         report.messages = Some(Messages { unanswered, ..messages });
-        report.client = seen.client;
-        report.server = seen.server;
+        report.client = stats.client;
+        report.server = stats.server;
         report.finish(&target)
     }
 
@@ -129,12 +129,12 @@ impl Options {
         wire: Wire,
     ) -> Result<bool, Failure> {
         let mut ready = Vec::new();
-        let mut heard = session.clock.now();
+        let mut last_received = session.clock.now();
         // For each connection, when its last message came.
         let mut answered = vec![0; self.connections.count()];
         loop {
             let now = session.clock.now();
-            window.look(session.clock, now, &session.tally)?;
+            window.observe(session.clock, now, &session.tally)?;
             let over = match wire {
                 Wire::Tcp => session.outstanding == 0,
                 Wire::WebSocket => session.open == 0,
@@ -150,19 +150,19 @@ impl Options {
                 }
                 return Ok(true);
             }
-            let deadline = heard.saturating_add(ns(self.patience.get()));
+            let deadline = last_received.saturating_add(ns(self.patience.get()));
             if now >= deadline {
                 return Ok(false);
             }
             let next = window.next_after(now, deadline).min(deadline);
             session.wait(&mut ready, Duration::from_nanos(next - now))?;
             for event in &ready {
-                let turn = session.turn(*event);
-                if turn.bytes > 0 || turn.over {
-                    heard = turn.now;
+                let outcome = session.handle_event(*event);
+                if outcome.bytes > 0 || outcome.over {
+                    last_received = outcome.now;
                 }
-                if !turn.answered.is_empty() {
-                    answered[event.index] = turn.now;
+                if !outcome.answered.is_empty() {
+                    answered[event.index] = outcome.now;
                 }
                 session.flush(event.index);
             }

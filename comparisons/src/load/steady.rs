@@ -11,8 +11,8 @@ use super::options::{Steady, Target};
 use super::pace::{Clock, Schedule, Timer, ns};
 use super::report::Report;
 use super::series::Recorder;
-use super::session::{OTHER, Opening, Ready, Session, Turn};
-use super::window::{Seen, Window};
+use super::session::{EventOutcome, OTHER, Opening, ReadyEvent, Session};
+use super::window::{Window, WindowStats};
 
 /// Runs it and prints the report.
 pub(crate) fn run<E: Exchange>(
@@ -47,7 +47,7 @@ pub(crate) fn closed_loop<E: Exchange>(
     session: &mut Session<E>,
     window: Window,
     patience: Duration,
-) -> Result<(Seen, Histogram), Failure> {
+) -> Result<(WindowStats, Histogram), Failure> {
     let mut load = Load::new(session, window, None);
     load.drive(ns(patience))?;
     let Load { session, window, latency, .. } = load;
@@ -72,11 +72,11 @@ impl<'a, E: Exchange> Load<'a, E> {
     fn drive(&mut self, patience: u64) -> Result<(), Failure> {
         let clock = self.session.clock;
         let last = self.window.end + patience;
-        let mut ready: Vec<Ready> = Vec::new();
+        let mut ready: Vec<ReadyEvent> = Vec::new();
         self.start_closed_loop();
         loop {
             let now = clock.now();
-            self.window.look(clock, now, &self.session.tally)?;
+            self.window.observe(clock, now, &self.session.tally)?;
             self.send_due(now);
             if self.session.open == 0 || now >= last || now >= self.window.end && !self.owes() {
                 return Ok(());
@@ -84,11 +84,11 @@ impl<'a, E: Exchange> Load<'a, E> {
             let timeout = self.timeout(clock.now(), last)?;
             self.session.wait(&mut ready, timeout)?;
             for event in &ready {
-                let turn = self.session.turn(*event);
-                self.answered(event.index, &turn);
-                if turn.now < self.window.end {
+                let outcome = self.session.handle_event(*event);
+                self.answered(event.index, &outcome);
+                if outcome.now < self.window.end {
                     // A long list of events must not make the next message late.
-                    self.send_due(turn.now);
+                    self.send_due(outcome.now);
                 }
             }
         }
@@ -113,26 +113,26 @@ impl<'a, E: Exchange> Load<'a, E> {
     }
 
     /// Records what was answered, then sends what there is room for.
-    fn answered(&mut self, index: usize, turn: &Turn) {
+    fn answered(&mut self, index: usize, outcome: &EventOutcome) {
         let mut longest = 0;
-        for message in turn.answered.clone() {
+        for message in outcome.answered.clone() {
             let started = self.session.started(index, message);
-            longest = longest.max(turn.now - started);
+            longest = longest.max(outcome.now - started);
             if self.window.contains(started) {
-                self.latency.record(turn.now - started);
+                self.latency.record(outcome.now - started);
             }
         }
-        if !turn.answered.is_empty() {
-            let answers = turn.answered.end - turn.answered.start;
-            self.recorder.record(turn.now, answers, longest);
+        if !outcome.answered.is_empty() {
+            let answers = outcome.answered.end - outcome.answered.start;
+            self.recorder.record(outcome.now, answers, longest);
         }
         if let Some(open_loop) = &mut self.open_loop {
             open_loop.release_and_flush(self.session, index);
             return;
         }
-        if turn.now < self.window.end {
-            for _ in turn.answered.clone() {
-                self.session.release(index, turn.now);
+        if outcome.now < self.window.end {
+            for _ in outcome.answered.clone() {
+                self.session.release(index, outcome.now);
             }
         }
         self.session.flush(index);
@@ -154,13 +154,13 @@ impl<'a, E: Exchange> Load<'a, E> {
     fn into_report(self, options: &Steady) -> Result<Report, Failure> {
         let clock = self.session.clock;
         let patience = options.patience.get().as_secs_f64();
-        let seen = self.window.finish(clock, &self.session.tally);
+        let stats = self.window.finish(clock, &self.session.tally);
         self.session.linger()?;
         let held = self.open_loop.as_ref().map_or(0, OpenLoop::held);
         self.session.close_all(&format!("not answered within {patience} s"));
         let lost = self.open_loop.as_ref().map_or(0, |open_loop| open_loop.lost);
-        let mut report = Report::new(seen.seconds, options.connections.get(), &self.session.tally);
-        let mut messages = seen.messages(self.session, options.rate.map(MessageRate::get));
+        let mut report = Report::new(stats.seconds, options.connections.get(), &self.session.tally);
+        let mut messages = stats.messages(self.session, options.rate.map(MessageRate::get));
         messages.unsent += held + lost;
         messages.held_back = self.open_loop.as_ref().map(|open_loop| open_loop.held_back);
         report.messages = Some(messages);
@@ -171,8 +171,8 @@ impl<'a, E: Exchange> Load<'a, E> {
         report.stalls = Some(stalls);
         report.lateness_us =
             self.open_loop.as_ref().and_then(|open_loop| open_loop.lateness.percentiles());
-        report.client = seen.client;
-        report.server = seen.server;
+        report.client = stats.client;
+        report.server = stats.server;
         Ok(report)
     }
 }
@@ -185,7 +185,7 @@ struct OpenLoop {
     /// belongs to lane `k % lanes`.
     lanes: Vec<usize>,
     /// For each connection.
-    paced: Vec<Paced>,
+    paced: Vec<LaneState>,
     /// Lanes with something new to send.
     touched: Vec<usize>,
     /// How late messages were handed out.
@@ -198,7 +198,7 @@ struct OpenLoop {
 
 /// How many messages of a connection have become due, and were released.
 #[derive(Clone, Copy, Default)]
-struct Paced {
+struct LaneState {
     lane: u64,
     due: u64,
     released: u64,
@@ -211,7 +211,7 @@ impl OpenLoop {
             .map_err(|error| Failure::new(format!("no timer: {error}")))?;
         let lanes: Vec<usize> =
             (0..session.connections()).filter(|index| session.is_open(*index)).collect();
-        let mut paced = vec![Paced::default(); session.connections()];
+        let mut paced = vec![LaneState::default(); session.connections()];
         for (lane, index) in lanes.iter().enumerate() {
             paced[*index].lane = lane as u64;
         }

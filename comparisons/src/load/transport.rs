@@ -87,7 +87,7 @@ impl Transport {
     }
 
     /// Ends what is sent, as TLS does, with the next push; false without TLS.
-    pub(crate) fn say_goodbye(&mut self) -> bool {
+    pub(crate) fn start_close(&mut self) -> bool {
         self.tls.iter_mut().for_each(|tls| tls.send_close_notify());
         self.tls.is_some()
     }

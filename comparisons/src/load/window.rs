@@ -6,7 +6,7 @@ use super::options::Target;
 use super::pace::Clock;
 use super::perf::Perf;
 use super::report::Messages;
-use super::server::{Usage, Used};
+use super::server::{ResourceUsage, UsageSnapshot};
 use super::session::{Session, Tally};
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -24,26 +24,26 @@ pub(crate) struct Window {
 
 /// What the window saw.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct WindowStats {
     pub(crate) seconds: f64,
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
-    pub(crate) client: Used,
-    pub(crate) server: Option<Used>,
+    pub(crate) client: ResourceUsage,
+    pub(crate) server: Option<ResourceUsage>,
 }
 
 #[derive(Clone, Debug)]
 struct Snapshot {
     at: u64,
-    client: Usage,
-    server: Option<Usage>,
+    client: UsageSnapshot,
+    server: Option<UsageSnapshot>,
     sent: u64,
     received: u64,
     received_bytes: u64,
 }
 
-impl Seen {
+impl WindowStats {
     pub(crate) fn per_s(&self, count: u64) -> f64 {
         count as f64 / self.seconds.max(1e-9)
     }
@@ -83,19 +83,19 @@ impl Window {
         (self.start..self.end).contains(&at)
     }
 
-    /// The next end that [`look`](Self::look) waits for, or `last`.
+    /// The next end that [`observe`](Self::observe) waits for, or `last`.
     pub(crate) fn next_after(&self, now: u64, last: u64) -> u64 {
         [self.start, self.end].into_iter().find(|at| *at > now).unwrap_or(last)
     }
 
     /// Notes what it needs if one of its ends has come.
-    pub(crate) fn look(&mut self, clock: Clock, now: u64, tally: &Tally) -> Result<(), Failure> {
+    pub(crate) fn observe(&mut self, clock: Clock, now: u64, tally: &Tally) -> Result<(), Failure> {
         if self.began.is_none() && now >= self.start {
             self.perf.iter().try_for_each(Perf::begin)?;
             let snapshot = Snapshot::take(clock, tally, self.server_pid);
             // There at the beginning or not at all; at the end it may have died of the load.
             if let (None, Some(pid)) = (&snapshot.server, self.server_pid) {
-                Usage::of(pid)?;
+                UsageSnapshot::of(pid)?;
             }
             self.began = Some(snapshot);
         }
@@ -107,12 +107,12 @@ impl Window {
     }
 
     /// What it saw; up to now if its end has not come.
-    pub(crate) fn finish(self, clock: Clock, tally: &Tally) -> Seen {
+    pub(crate) fn finish(self, clock: Clock, tally: &Tally) -> WindowStats {
         let ended = self.ended.unwrap_or_else(|| Snapshot::take(clock, tally, self.server_pid));
         let began = self.began.unwrap_or_else(|| ended.clone());
         let window_ns = ended.at - began.at;
         let received = ended.received - began.received;
-        Seen {
+        WindowStats {
             seconds: window_ns as f64 / 1e9,
             sent: ended.sent - began.sent,
             received,
@@ -129,8 +129,8 @@ impl Window {
 impl Snapshot {
     fn take(clock: Clock, tally: &Tally, server_pid: Option<u32>) -> Self {
         Self {
-            server: server_pid.and_then(|pid| Usage::of(pid).ok()),
-            client: Usage::own(),
+            server: server_pid.and_then(|pid| UsageSnapshot::of(pid).ok()),
+            client: UsageSnapshot::own(),
             sent: tally.sent,
             received: tally.received,
             received_bytes: tally.received_bytes,

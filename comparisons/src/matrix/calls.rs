@@ -19,20 +19,20 @@ const IO_URING_ENTER: &str = "syscalls:sys_enter_io_uring_enter";
 /// How many a server made for each message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Calls {
+pub(crate) struct SystemCalls {
     pub(crate) all: f64,
     pub(crate) io_uring_enter: f64,
 }
 
 /// A `perf stat` that waits to be told by `load` when to count.
-pub(crate) struct Counting {
+pub(crate) struct PerfStat {
     perf: Child,
     control: PathBuf,
     ack: PathBuf,
     out: PathBuf,
 }
 
-impl Counting {
+impl PerfStat {
     /// Attaches to all threads of a process; what is needed for that is put into `folder`.
     pub(crate) fn start(pid: u32, folder: &Path) -> Result<Self, Failure> {
         let [control, ack, out] =
@@ -67,7 +67,7 @@ impl Counting {
     ///
     /// # Errors
     /// What perf says, such as that it may not.
-    pub(crate) fn finish(mut self, messages: f64) -> Result<Calls, Failure> {
+    pub(crate) fn finish(mut self, messages: f64) -> Result<SystemCalls, Failure> {
         let pid = Pid::from_raw(self.perf.id().cast_signed());
         // It may have ended by itself, for want of permission.
         let _ = pid.map(|pid| kill_process(pid, Signal::INT));
@@ -76,21 +76,21 @@ impl Counting {
             let _ = stderr.take(64 << 10).read_to_string(&mut complaint);
         }
         let _ = self.perf.wait();
-        let said = fs::read_to_string(&self.out).unwrap_or_default();
+        let output = fs::read_to_string(&self.out).unwrap_or_default();
         for file in [&self.control, &self.ack, &self.out] {
             let _ = fs::remove_file(file);
         }
-        let counts = count(&said, ALL).zip(count(&said, IO_URING_ENTER));
+        let counts = count(&output, ALL).zip(count(&output, IO_URING_ENTER));
         let Some((all, io_uring_enter)) = counts else {
             return Err(Failure::new(format!("perf: {}", refusal(&complaint))));
         };
-        Ok(Calls { all: all / messages, io_uring_enter: io_uring_enter / messages })
+        Ok(SystemCalls { all: all / messages, io_uring_enter: io_uring_enter / messages })
     }
 }
 
 /// Of a line `COUNT,,EVENT,…`; none where it says that it did not count.
-fn count(said: &str, event: &str) -> Option<f64> {
-    let line = said.lines().find(|line| line.split(',').nth(2) == Some(event))?;
+fn count(output: &str, event: &str) -> Option<f64> {
+    let line = output.lines().find(|line| line.split(',').nth(2) == Some(event))?;
     line.split(',').next()?.parse().ok()
 }
 
@@ -109,18 +109,18 @@ mod tests {
 
     #[test]
     fn why_it_does_not_count_is_one_line() {
-        let said = "event syntax error: 'raw_syscalls:sys_enter'\n  \\___ can't access trace events\n\n\
+        let output = "event syntax error: 'raw_syscalls:sys_enter'\n  \\___ can't access trace events\n\n\
                     Error:\tNo permissions to read /sys/kernel/tracing\nHint:\tTry\n";
-        assert_eq!(refusal(said), "No permissions to read /sys/kernel/tracing");
+        assert_eq!(refusal(output), "No permissions to read /sys/kernel/tracing");
         assert_eq!(refusal("Events disabled\n\n  no such process\n"), "no such process");
         assert_eq!(refusal("Events disabled\n"), "it counts nothing");
     }
 
     #[test]
     fn counts_are_found_by_their_event() {
-        let said = "# started on Sat\n\n1234,,raw_syscalls:sys_enter,99,100.00,,\n\
+        let output = "# started on Sat\n\n1234,,raw_syscalls:sys_enter,99,100.00,,\n\
                     <not counted>,,syscalls:sys_enter_io_uring_enter,0,0.00,,\n";
-        assert_eq!(count(said, ALL), Some(1234.0));
-        assert_eq!(count(said, IO_URING_ENTER), None);
+        assert_eq!(count(output, ALL), Some(1234.0));
+        assert_eq!(count(output, IO_URING_ENTER), None);
     }
 }

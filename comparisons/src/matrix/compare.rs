@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use super::Failure;
-use super::results::{Measured, Results};
+use super::results::{MeasuredWorkload, Results};
 use super::statistics::{ROUNDS_MIN, Summary};
 use super::table::{self, Cell, amount};
 use super::workload::Workload;
@@ -16,23 +16,23 @@ use super::workload::Workload;
 pub(crate) fn compare(first: &Path, second: &Path) -> Result<String, Failure> {
     let (first, second) = (Results::read_file(first)?, Results::read_file(second)?);
     let mut text = String::new();
-    let agreed = write(&mut text, &first, &second).expect("a string takes everything");
-    match agreed {
-        Agreed { figures: 0, .. } => Err(Failure::new("no row of one is in the other")),
-        Agreed { compared: 0, .. } => Ok(text),
-        Agreed { compared, overlapping, .. } => {
+    let agreement = write(&mut text, &first, &second).expect("a string takes everything");
+    match agreement {
+        Agreement { figures: 0, .. } => Err(Failure::new("no row of one is in the other")),
+        Agreement { compared: 0, .. } => Ok(text),
+        Agreement { compared, overlapping, .. } => {
             let percent = overlapping as f64 * 100.0 / compared as f64;
-            let said = "ratios have confidence intervals that overlap";
+            let claim = "ratios have confidence intervals that overlap";
             let [a, b] = [&first, &second].map(ratios);
             let all = format!("Of all that there are, A has {a} and B has {b}.");
-            Ok(text + &format!("\n{overlapping} of {compared} {said} ({percent:.1} %). {all}\n"))
+            Ok(text + &format!("\n{overlapping} of {compared} {claim} ({percent:.1} %). {all}\n"))
         }
     }
 }
 
 /// How many a run has, with a confidence interval or not.
 fn ratios(results: &Results) -> usize {
-    let lines = results.workloads.iter().flat_map(table::lines);
+    let lines = results.workloads.iter().flat_map(table::rows);
     let ratios = lines.map(|line| line.cells.iter().filter(|cell| cell.ratio.is_some()).count());
     ratios.sum()
 }
@@ -40,17 +40,21 @@ fn ratios(results: &Results) -> usize {
 /// How many figures are in both, how many of them have a confidence interval in both and are of the same
 /// load, and of how many these overlap.
 #[derive(Default)]
-struct Agreed {
+struct Agreement {
     figures: usize,
     compared: usize,
     overlapping: usize,
 }
 
-fn write(text: &mut String, first: &Results, second: &Results) -> Result<Agreed, std::fmt::Error> {
+fn write(
+    text: &mut String,
+    first: &Results,
+    second: &Results,
+) -> Result<Agreement, std::fmt::Error> {
     writeln!(text, "A: {}\n\nB: {}", first.host.sentence(), second.host.sentence())?;
-    let mut agreed = Agreed::default();
+    let mut agreement = Agreement::default();
     for a in &first.workloads {
-        let same = |b: &&Measured| b.workload.name == a.workload.name;
+        let same = |b: &&MeasuredWorkload| b.workload.name == a.workload.name;
         let Some(b) = second.workloads.iter().find(same) else { continue };
         writeln!(text, "\n### {}\n", a.workload.name)?;
         let [of_a, of_b] = [a, b].map(|it| (&it.workload.load, &it.workload.baseline));
@@ -64,7 +68,7 @@ fn write(text: &mut String, first: &Results, second: &Results) -> Result<Agreed,
         }
         writeln!(text, "| server | figure | A | B | B/A | ratio in A | ratio in B | |")?;
         writeln!(text, "|---|---|---|---|---|---|---|---|")?;
-        let (lines_a, lines_b) = (table::lines(a), table::lines(b));
+        let (lines_a, lines_b) = (table::rows(a), table::rows(b));
         for line in &lines_a {
             let Some(other) = lines_b.iter().find(|it| it.row.server.name == line.row.server.name)
             else {
@@ -77,11 +81,11 @@ fn write(text: &mut String, first: &Results, second: &Results) -> Result<Agreed,
                 };
                 let (cell, other) = (&line.cells[index], &other.cells[there]);
                 write!(text, "| {} | {name} |", line.row.server.name)?;
-                figure(text, cell, other, is_same, &mut agreed)?;
+                figure(text, cell, other, is_same, &mut agreement)?;
             }
         }
     }
-    Ok(agreed)
+    Ok(agreement)
 }
 
 fn figure(
@@ -89,9 +93,9 @@ fn figure(
     a: &Cell,
     b: &Cell,
     is_same: bool,
-    agreed: &mut Agreed,
+    agreement: &mut Agreement,
 ) -> std::fmt::Result {
-    agreed.figures += 1;
+    agreement.figures += 1;
     let median = |cell: &Cell| cell.range.map(|range| range.median);
     let shown = |figure: Option<f64>| figure.map_or_else(|| "–".to_owned(), amount);
     write!(text, " {} | {} |", shown(median(a)), shown(median(b)))?;
@@ -104,9 +108,9 @@ fn figure(
     }
     let enough = |cell: &Cell| cell.ratio.filter(|ratio| is_same && ratio.rounds >= ROUNDS_MIN);
     let Some((a, b)) = enough(a).zip(enough(b)) else { return writeln!(text, " |") };
-    agreed.compared += 1;
+    agreement.compared += 1;
     if a.low <= b.high && b.low <= a.high {
-        agreed.overlapping += 1;
+        agreement.overlapping += 1;
         writeln!(text, " overlap |")
     } else {
         writeln!(text, " **apart** |")

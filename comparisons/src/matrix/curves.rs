@@ -2,17 +2,17 @@
 //! happened when.
 
 use super::axis::grouped;
-use super::plots::{Across, Curve};
-use super::results::{Measured, Row};
+use super::plots::{Curve, XAxis};
+use super::results::{MeasuredWorkload, Row};
 use super::statistics::Summary;
-use super::table::{self, Line};
+use super::table::{self, ReportRow};
 use crate::load::{Percentiles, Report, Series};
 
 /// What is at one end of the axis of percentiles is the longest of all.
 const ALL: f64 = 1.0;
 
 /// Latency by percentile: the medians of the rounds. None where nothing of the kind was measured.
-pub(crate) fn percentiles<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'a>>)> {
+pub(crate) fn percentiles<'a>(lines: &[ReportRow<'a>]) -> Option<(XAxis, Vec<Curve<'a>>)> {
     let curves: Vec<_> = lines.iter().filter_map(percentile_curve).collect();
     let nines =
         curves.iter().flat_map(|curve| &curve.points).map(|point| point.0).fold(0.0, f64::max);
@@ -25,10 +25,10 @@ pub(crate) fn percentiles<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'
     // More would not fit.
     let every = (nines.floor() / 3.0).ceil().max(1.0) as usize;
     let ticks = (0..=nines.floor() as u32).step_by(every).map(tick).collect();
-    (!curves.is_empty()).then(|| (Across { low: 0.0, high: nines.max(1.0), ticks }, curves))
+    (!curves.is_empty()).then(|| (XAxis { low: 0.0, high: nines.max(1.0), ticks }, curves))
 }
 
-fn percentile_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
+fn percentile_curve<'a>(line: &ReportRow<'a>) -> Option<Curve<'a>> {
     let rounds: Vec<_> = sound(line.row).filter_map(|report| report.curve.as_deref()).collect();
     let shortest = rounds.iter().map(|curve| curve.len()).min()?;
     let median = |point: usize| {
@@ -44,7 +44,7 @@ fn percentile_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
     let last = points.len().checked_sub(2).map_or(0.0, |before| nines(points[before].0));
     let across = |share: f64| if share < ALL { nines(share) } else { last + 0.125 };
     let at = |wanted: f64| points.iter().find(|(share, _)| *share >= wanted - 1e-9).map(|it| it.1);
-    let said = format!(
+    let description = format!(
         "half within {} us, 99 % within {} us, all within {} us",
         grouped(at(0.5)?),
         grouped(at(0.99)?),
@@ -56,18 +56,18 @@ fn percentile_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
         is_baseline: line.is_baseline,
         points,
         marks: Vec::new(),
-        said,
+        description,
     })
 }
 
 /// The longest answer of each moment of the round in which one took longest, with its stalls.
-pub(crate) fn series<'a>(lines: &[Line<'a>]) -> Option<(Across, Vec<Curve<'a>>)> {
+pub(crate) fn series<'a>(lines: &[ReportRow<'a>]) -> Option<(XAxis, Vec<Curve<'a>>)> {
     let curves: Vec<_> = lines.iter().filter_map(series_curve).collect();
-    let across = Across::linear(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
+    let across = XAxis::linear(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
     (!curves.is_empty()).then_some((across, curves))
 }
 
-fn series_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
+fn series_curve<'a>(line: &ReportRow<'a>) -> Option<Curve<'a>> {
     let rounds = sound(line.row).filter_map(|report| Some((report.series.as_ref()?, report)));
     let longest =
         |(series, _): &(&Series, &Report)| series.longest_us.iter().copied().fold(0.0, f64::max);
@@ -81,22 +81,22 @@ fn series_curve<'a>(line: &Line<'a>) -> Option<Curve<'a>> {
     let end = slot_s * slots.len() as f64;
     let marks: Vec<_> =
         stalls.map(|(at, lasted)| (at / 1e3, ((at + lasted) / 1e3).min(end))).collect();
-    let said = format!("longest {} us, stalls: {}", grouped(longest(&worst)), marks.len());
+    let description = format!("longest {} us, stalls: {}", grouped(longest(&worst)), marks.len());
     (!points.is_empty()).then(|| Curve {
         name: &line.row.server.name,
         is_baseline: line.is_baseline,
         points,
         marks,
-        said,
+        description,
     })
 }
 
 /// Of workloads that are rates of one: what each row achieved, and `latency` then.
 pub(crate) fn rates<'a>(
-    measured: &'a [&'a Measured],
+    measured: &'a [&'a MeasuredWorkload],
     latency: fn(&Percentiles) -> f64,
-) -> Option<(Across, Vec<Curve<'a>>)> {
-    let first = table::lines(measured.first()?);
+) -> Option<(XAxis, Vec<Curve<'a>>)> {
+    let first = table::rows(measured.first()?);
     let curves: Vec<_> = first
         .iter()
         .filter_map(|line| {
@@ -115,18 +115,18 @@ pub(crate) fn rates<'a>(
                 })
                 .collect();
             let most = points.iter().map(|point| point.0).fold(0.0, f64::max);
-            let said = format!("at most {} messages a second", grouped(most.round()));
+            let description = format!("at most {} messages a second", grouped(most.round()));
             let is_baseline = line.is_baseline;
             (!points.is_empty()).then_some(Curve {
                 name,
                 is_baseline,
                 points,
                 marks: Vec::new(),
-                said,
+                description,
             })
         })
         .collect();
-    let across = Across::linear(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
+    let across = XAxis::linear(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
     (!curves.is_empty()).then_some((across, curves))
 }
 

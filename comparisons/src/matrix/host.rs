@@ -33,11 +33,11 @@ impl Host {
             processor: processor
                 .map_or_else(unknown, |name| name.trim_start_matches([':', ' ', '\t']).to_owned()),
             cores: thread::available_parallelism().map_or(0, usize::from),
-            kernel: said("uname", &["-sr"]),
-            compiler: said("rustc", &["--version"]),
+            kernel: output_of("uname", &["-sr"]),
+            compiler: output_of("rustc", &["--version"]),
             commit: commit(),
             versions: versions::of(servers),
-            date: said("date", &["-u", "+%Y-%m-%dT%H-%M-%SZ"]),
+            date: output_of("date", &["-u", "+%Y-%m-%dT%H-%M-%SZ"]),
         }
     }
 
@@ -59,7 +59,7 @@ impl Host {
     /// Each fact by its name.
     pub(crate) fn facts(&self) -> [(&'static str, String); 7] {
         [
-            ("Measured", self.date.clone()),
+            ("MeasuredWorkload", self.date.clone()),
             ("Commit", self.commit.clone()),
             ("Compiler", self.compiler.clone()),
             ("Kernel", self.kernel.clone()),
@@ -72,20 +72,20 @@ impl Host {
 
 /// The commit, and which changes there are to it: runs with others are not of the same code.
 fn commit() -> String {
-    let described = said("git", &["describe", "--always", "--dirty"]);
+    let described = output_of("git", &["describe", "--always", "--dirty"]);
     if !described.ends_with("-dirty") {
         return described;
     }
     let mut changes = DefaultHasher::new();
-    said("git", &["diff", "HEAD"]).hash(&mut changes);
+    output_of("git", &["diff", "HEAD"]).hash(&mut changes);
     format!("{described}-{:08x}", changes.finish() as u32)
 }
 
 /// What a program says.
-fn said(program: &str, args: &[&str]) -> String {
+fn output_of(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
-    let said = output.ok().filter(|output| output.status.success());
-    said.map_or_else(
+    let output = output.ok().filter(|output| output.status.success());
+    output.map_or_else(
         || "unknown".to_owned(),
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     )

@@ -3,9 +3,9 @@
 use std::fmt::{self, Display, Formatter, Write};
 
 use super::axis::{Axis, grouped};
-use super::results::{Measured, Results};
+use super::results::{MeasuredWorkload, Results};
 use super::statistics::Summary;
-use super::table::{self, COSTS, COSTS_PER_MESSAGE, Cell, Line, Verdict, zeros};
+use super::table::{self, COSTS, COSTS_PER_MESSAGE, Cell, ReportRow, Verdict, zeros};
 use super::{curves, plots};
 use crate::load::Percentiles;
 
@@ -34,26 +34,26 @@ fn write_page(text: &mut String, results: &Results) -> fmt::Result {
     let title = "Runtimes compared";
     writeln!(text, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
     writeln!(text, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
-    writeln!(text, "<title>{title}, {}</title>", Text(&results.host.date))?;
+    writeln!(text, "<title>{title}, {}</title>", Escaped(&results.host.date))?;
     writeln!(text, "<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<dl>")?;
     for (name, fact) in results.host.facts() {
-        writeln!(text, "<dt>{name}</dt><dd>{}</dd>", Text(&fact))?;
+        writeln!(text, "<dt>{name}</dt><dd>{}</dd>", Escaped(&fact))?;
     }
-    writeln!(text, "<dt>Command</dt><dd><code>{}</code></dd>", Text(&results.command))?;
+    writeln!(text, "<dt>Command</dt><dd><code>{}</code></dd>", Escaped(&results.command))?;
     let Results { server_core, load_core, .. } = results;
     writeln!(
         text,
         "<dt>Ran on</dt><dd>servers on core {server_core}, load on core {load_core}</dd>"
     )?;
     if let Some(why) = &results.no_calls {
-        writeln!(text, "<dt>System calls</dt><dd>not counted: {}</dd>", Text(why))?;
+        writeln!(text, "<dt>System calls</dt><dd>not counted: {}</dd>", Escaped(why))?;
     }
     writeln!(text, "</dl>\n<ul>")?;
-    let tables: Vec<_> = results.workloads.iter().map(table::lines).collect();
+    let tables: Vec<_> = results.workloads.iter().map(table::rows).collect();
     for (index, (measured, lines)) in results.workloads.iter().zip(&tables).enumerate() {
-        let name = Text(&measured.workload.name);
+        let name = Escaped(&measured.workload.name);
         let sentence = table::sentence(measured, lines);
-        let sentence = Text(&sentence);
+        let sentence = Escaped(&sentence);
         writeln!(text, "<li><a href=\"#workload-{index}\">{name}</a><br>{sentence}</li>")?;
     }
     writeln!(text, "</ul>\n{LEGEND}")?;
@@ -63,7 +63,7 @@ fn write_page(text: &mut String, results: &Results) -> fmt::Result {
             sweep = measured.workload.sweep.as_deref();
             rates(text, results, sweep, index)?;
         }
-        let name = Text(&measured.workload.name);
+        let name = Escaped(&measured.workload.name);
         writeln!(text, "<section aria-labelledby=\"workload-{index}\">")?;
         writeln!(text, "<h2 id=\"workload-{index}\">{name}</h2>")?;
         workload(text, measured, lines, index)?;
@@ -75,9 +75,9 @@ fn write_page(text: &mut String, results: &Results) -> fmt::Result {
 /// Throughput against latency of the workloads that are rates of one.
 fn rates(text: &mut String, results: &Results, sweep: Option<&str>, index: usize) -> fmt::Result {
     let Some(name) = sweep else { return Ok(()) };
-    let of_it = |measured: &&Measured| measured.workload.sweep.as_deref() == sweep;
+    let of_it = |measured: &&MeasuredWorkload| measured.workload.sweep.as_deref() == sweep;
     let workloads: Vec<_> = results.workloads.iter().filter(of_it).collect();
-    writeln!(text, "<section>\n<h2>{}</h2>", Text(name))?;
+    writeln!(text, "<section>\n<h2>{}</h2>", Escaped(name))?;
     writeln!(text, "<p>Latency against what was achieved, as more and more is asked for.</p>")?;
     let p50: fn(&Percentiles) -> f64 = |latency| latency.p50;
     for (which, latency) in [("p50", p50), ("p99", |latency| latency.p99)] {
@@ -92,12 +92,12 @@ fn rates(text: &mut String, results: &Results, sweep: Option<&str>, index: usize
 /// `number` is of this workload alone.
 fn workload(
     text: &mut String,
-    measured: &Measured,
-    lines: &[Line<'_>],
+    measured: &MeasuredWorkload,
+    lines: &[ReportRow<'_>],
     number: usize,
 ) -> fmt::Result {
     let workload = &measured.workload;
-    write!(text, "<p><code>load {}</code>", Text(&workload.load_line()))?;
+    write!(text, "<p><code>load {}</code>", Escaped(&workload.load_line()))?;
     if let Some(path) = table::websocket_path(measured) {
         write!(text, ", with <code>--websocket {path}</code> in rows that speak WebSocket")?;
     }
@@ -106,7 +106,7 @@ fn workload(
     }
     let (done, planned) = (measured.rounds_done(), measured.rounds);
     let rounds = if done < planned { format!("{done} of {planned}") } else { planned.to_string() };
-    writeln!(text, ". Rounds: {rounds}. Compared with {}.</p>", Text(workload.baseline.name()))?;
+    writeln!(text, ". Rounds: {rounds}. Compared with {}.</p>", Escaped(workload.baseline.name()))?;
     for (index, shown) in workload.figures.iter().enumerate() {
         figure(text, workload.title(*shown), lines, index)?;
     }
@@ -120,7 +120,7 @@ fn workload(
         plots::multiples(text, &id, "longest answer, us, by seconds", &across, &curves)?;
     }
     for (warning, rows) in table::warnings(measured) {
-        writeln!(text, "<p>Warned, {}: {}.</p>", Text(&warning), rows.join(", "))?;
+        writeln!(text, "<p>Warned, {}: {}.</p>", Escaped(&warning), rows.join(", "))?;
     }
     let voids: Vec<_> = measured.voids().collect();
     if voids.is_empty() {
@@ -128,13 +128,13 @@ fn workload(
     }
     writeln!(text, "<p>Void:</p>\n<ul>")?;
     for (server, round, why) in voids {
-        writeln!(text, "<li>{}, round {round}: {}</li>", Text(&server.name), Text(why))?;
+        writeln!(text, "<li>{}, round {round}: {}</li>", Escaped(&server.name), Escaped(why))?;
     }
     writeln!(text, "</ul>")
 }
 
 /// What each row took, as far as any of it is known.
-fn costs(text: &mut String, measured: &Measured) -> fmt::Result {
+fn costs(text: &mut String, measured: &MeasuredWorkload) -> fmt::Result {
     let columns: Vec<_> = (0..)
         .zip(&COSTS)
         .filter(|(_, (_, cost))| measured.rows.iter().any(|row| cost.of(row).is_some()))
@@ -153,7 +153,7 @@ fn costs(text: &mut String, measured: &Measured) -> fmt::Result {
     }
     writeln!(text, "</tr></thead>\n<tbody>")?;
     for row in &measured.rows {
-        write!(text, "<tr><th scope=\"row\">{}</th>", Text(&row.server.name))?;
+        write!(text, "<tr><th scope=\"row\">{}</th>", Escaped(&row.server.name))?;
         for (_, (_, cost)) in &columns {
             write!(text, "<td>{}</td>", cost.of(row).map_or_else(|| "–".to_owned(), grouped))?;
         }
@@ -161,16 +161,16 @@ fn costs(text: &mut String, measured: &Measured) -> fmt::Result {
     }
     writeln!(text, "</tbody>\n</table>\n</div>")?;
     for reason in table::uncounted(measured) {
-        writeln!(text, "<p>System calls not counted: {}</p>", Text(reason))?;
+        writeln!(text, "<p>System calls not counted: {}</p>", Escaped(reason))?;
     }
     Ok(())
 }
 
 /// The table of the figure at `index`.
-fn figure(text: &mut String, name: &str, lines: &[Line<'_>], index: usize) -> fmt::Result {
+fn figure(text: &mut String, name: &str, lines: &[ReportRow<'_>], index: usize) -> fmt::Result {
     let axis = Axis::of(lines.iter().flat_map(|line| &line.cells[index].rounds).map(|it| it.1));
     let scale = if axis.logarithmic { " <span class=\"muted\">(logarithmic)</span>" } else { "" };
-    writeln!(text, "<table>\n<caption>{}{scale}</caption>", Text(name))?;
+    writeln!(text, "<table>\n<caption>{}{scale}</caption>", Escaped(name))?;
     write!(text, "<thead><tr><th scope=\"col\">server</th><th scope=\"col\" class=\"plot\"")?;
     write!(text, " aria-label=\"plot\"><svg height=\"18\" aria-hidden=\"true\">")?;
     for (tick, label) in axis.labels() {
@@ -182,11 +182,11 @@ fn figure(text: &mut String, name: &str, lines: &[Line<'_>], index: usize) -> fm
     writeln!(text, "<th scope=\"col\" class=\"ratio\">ratio</th></tr></thead>\n<tbody>")?;
     for line in lines {
         let class = if line.is_baseline { " class=\"baseline\"" } else { "" };
-        let server = Text(&line.row.server.name);
+        let server = Escaped(&line.row.server.name);
         write!(text, "<tr{class}><th scope=\"row\" title=\"{server}\">{server}</th>")?;
         write!(text, "<td class=\"plot\">")?;
         let cell = &line.cells[index];
-        strip(text, &axis, cell, &format!("{server}, {}", Text(name)))?;
+        strip(text, &axis, cell, &format!("{server}, {}", Escaped(name)))?;
         let (median, range) = cell.range.map_or_else(
             || ("–".to_owned(), "–".to_owned()),
             |Summary { median, low, high, .. }| {
@@ -199,7 +199,7 @@ fn figure(text: &mut String, name: &str, lines: &[Line<'_>], index: usize) -> fm
     writeln!(text, "</tbody>\n</table>")
 }
 
-fn ratio(line: &Line<'_>, cell: &Cell) -> String {
+fn ratio(line: &ReportRow<'_>, cell: &Cell) -> String {
     match cell.ratio {
         None if line.is_baseline => "<span class=\"muted\">baseline</span>".to_owned(),
         None => "–".to_owned(),
@@ -256,9 +256,9 @@ fn strip(text: &mut String, axis: &Axis, cell: &Cell, name: &str) -> fmt::Result
 }
 
 /// What is shown as it is.
-struct Text<'a>(&'a str);
+struct Escaped<'a>(&'a str);
 
-impl Display for Text<'_> {
+impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for letter in self.0.chars() {
             match letter {
@@ -275,22 +275,21 @@ impl Display for Text<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::calls::Calls;
+    use super::super::calls::SystemCalls;
     use super::super::host::Host;
     use super::super::plan::Plan;
     use super::super::results::{Row, Sample, tests};
     use super::*;
     use crate::load::report::{Arrivals, Messages};
-    use crate::load::{Series, Stalls, Used};
+    use crate::load::{ResourceUsage, Series, Stalls};
 
     /// A round in which a message took the server so long.
     fn round(cpu_ns: u64) -> Result<Sample, String> {
         let mut sample = tests::sample();
         let report = &mut sample.report;
-        report.server = report
-            .server
-            .take()
-            .map(|server| Used { user_ns: cpu_ns, system_ns: 0, ..server }.over_messages(1));
+        report.server = report.server.take().map(|server| {
+            ResourceUsage { user_ns: cpu_ns, system_ns: 0, ..server }.over_messages(1)
+        });
         report.arrivals = Some(Arrivals::default());
         Ok(sample)
     }
@@ -304,7 +303,7 @@ mod tests {
             figures = ["cpu-per-message", "arrivals-never"]
             titles = { cpu-per-message = "CPU, ns" }
         "#;
-        let mut measured = Measured::of(Plan::of_one(plan).unwrap(), 5);
+        let mut measured = MeasuredWorkload::of(Plan::of_one(plan).unwrap(), 5);
         measured.rows[0].rounds = [1000, 1010, 1020, 1030, 1040].map(round).into();
         measured.rows[1].rounds = [2000, 2020, 2040, 2060].map(round).into();
         measured.rows[1].rounds.push(Err("load: 1 < 2 & \"3\"".to_owned()));
@@ -359,10 +358,10 @@ mod tests {
         let measured = &mut results.workloads[0];
         measured.workload.sweep = Some("sweep".to_owned());
         measured.rows[0].rounds = vec![round(900.0, 200.0), round(1100.0, 400.0)];
-        measured.rows[0].calls = Some(Ok(Calls { all: 2.5, io_uring_enter: 0.5 }));
+        measured.rows[0].calls = Some(Ok(SystemCalls { all: 2.5, io_uring_enter: 0.5 }));
         measured.rows[1].rounds = vec![round(500.0, 250.0)];
         measured.rows[1].calls = Some(Err("may <not>".to_owned()));
-        let mut faster = Measured::of(measured.workload.clone(), 5);
+        let mut faster = MeasuredWorkload::of(measured.workload.clone(), 5);
         faster.rows[0].rounds = vec![round(3000.0, 500.0)];
         faster.rows[1].rounds = vec![round(500.0, 250.0)];
         results.workloads.push(faster);

@@ -28,20 +28,20 @@ impl Interrupt {
         Ok(Self { signalled })
     }
 
-    pub(crate) fn came(&self) -> io::Result<bool> {
+    pub(crate) fn is_pending(&self) -> io::Result<bool> {
         let mut signalled = [PollFd::new(&self.signalled, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        again(|| poll(&mut signalled, Some(&at_once)))?;
+        retry_on_eintr(|| poll(&mut signalled, Some(&at_once)))?;
         Ok(!signalled[0].revents().is_empty())
     }
 
     /// Waits until there is something to read, or its end; false when that takes longer than `time`, or a
     /// signal comes.
-    pub(crate) fn wait_to_read(&self, from: &impl AsFd, time: Duration) -> io::Result<bool> {
+    pub(crate) fn wait_readable(&self, from: &impl AsFd, time: Duration) -> io::Result<bool> {
         let mut either =
             [PollFd::new(from, PollFlags::IN), PollFd::new(&self.signalled, PollFlags::IN)];
         let time = Timespec::try_from(time).map_err(io::Error::other)?;
-        again(|| poll(&mut either, Some(&time)))?;
+        retry_on_eintr(|| poll(&mut either, Some(&time)))?;
         Ok(either[1].revents().is_empty() && !either[0].revents().is_empty())
     }
 
@@ -51,8 +51,8 @@ impl Interrupt {
         let ended = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
         let mut either =
             [PollFd::new(&ended, PollFlags::IN), PollFd::new(&self.signalled, PollFlags::IN)];
-        again(|| poll(&mut either, None))?;
-        if self.came()? {
+        retry_on_eintr(|| poll(&mut either, None))?;
+        if self.is_pending()? {
             process.kill()?;
         }
         process.wait()
@@ -60,7 +60,7 @@ impl Interrupt {
 }
 
 /// Until no signal interrupts it.
-fn again(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+fn retry_on_eintr(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
@@ -83,7 +83,7 @@ mod tests {
     fn what_runs_is_ended_by_a_signal_and_only_then() {
         let interrupt = Interrupt::listen().unwrap();
         let ended = interrupt.wait(&mut Command::new("true").spawn().unwrap()).unwrap();
-        assert!(ended.success() && !interrupt.came().unwrap());
+        assert!(ended.success() && !interrupt.is_pending().unwrap());
         let began = Instant::now();
         let signal = thread::spawn(|| {
             thread::sleep(Duration::from_millis(50));
@@ -91,7 +91,7 @@ mod tests {
         });
         let ended = interrupt.wait(Command::new("sleep").arg("60").spawn().as_mut().unwrap());
         signal.join().unwrap();
-        assert!(!ended.unwrap().success() && interrupt.came().unwrap());
+        assert!(!ended.unwrap().success() && interrupt.is_pending().unwrap());
         assert!(began.elapsed() < Duration::from_secs(10));
     }
 }

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Failure;
-use super::calls::{Calls, Counting};
+use super::calls::{PerfStat, SystemCalls};
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::program::{self, Place, Running, SERVER_SAID};
+use super::program::{self, Placement, Running, SERVER_STDERR};
 use super::progress::{self, Progress};
-use super::results::{Measured, Results, Sample};
+use super::results::{MeasuredWorkload, Results, Sample};
 use super::servers::{Protocol, Server};
 use super::workload::Workload;
 use crate::load::{Load, Report};
@@ -34,13 +34,13 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
     for index in 0..results.workloads.len() {
         while let Some(next) = results.workloads[index].next() {
             progress.show(results, index, next);
-            let Measured { workload, rows, .. } = &results.workloads[index];
+            let MeasuredWorkload { workload, rows, .. } = &results.workloads[index];
             let server = &rows[next.row].server;
             let load = &workload.load;
             let certificate = &certificate;
             let measurement = Measurement { workload, load, server, results, certificate, folder };
             let sample = measurement.take(&interrupt);
-            if interrupt.came().map_err(no_signals)? {
+            if interrupt.is_pending().map_err(no_signals)? {
                 return Err(interrupted(folder));
             }
             if let Err(why) = &sample {
@@ -56,7 +56,7 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
         count_calls(results, index, &certificate, folder, &interrupt)?;
     }
     progress::end();
-    let _ = fs::remove_file(folder.join(SERVER_SAID));
+    let _ = fs::remove_file(folder.join(SERVER_STDERR));
     Ok(())
 }
 
@@ -73,13 +73,13 @@ fn count_calls(
     let load = results.workloads[index].workload.load_for_counting().filter(|_| is_counted);
     let Some(load) = load else { return Ok(()) };
     for row in results.workloads[index].uncounted() {
-        let Measured { workload, rows, .. } = &results.workloads[index];
+        let MeasuredWorkload { workload, rows, .. } = &results.workloads[index];
         let server = &rows[row].server;
         progress::calls(&workload.name, &server.name);
         let load = &load;
         let measurement = Measurement { workload, load, server, results, certificate, folder };
         let counted = measurement.count(interrupt);
-        if interrupt.came().map_err(no_signals)? {
+        if interrupt.is_pending().map_err(no_signals)? {
             return Err(interrupted(folder));
         }
         let counted = match counted {
@@ -138,14 +138,14 @@ impl Measurement<'_> {
         Ok(sample)
     }
 
-    fn count(&self, interrupt: &Interrupt) -> Result<Calls, Uncounted> {
+    fn count(&self, interrupt: &Interrupt) -> Result<SystemCalls, Uncounted> {
         let running = self.start(interrupt).map_err(Uncounted::Row)?;
-        let counting = Counting::start(running.pid(), self.folder).map_err(Uncounted::Perf)?;
-        let loaded = self.load(&running, interrupt, Some(&counting));
+        let perf_stat = PerfStat::start(running.pid(), self.folder).map_err(Uncounted::Perf)?;
+        let loaded = self.load(&running, interrupt, Some(&perf_stat));
         let messages = loaded.as_ref().ok().and_then(|report| report.messages.as_ref());
         let messages = messages.map_or(f64::NAN, |messages| messages.received as f64);
         // What perf says comes first: without it `load` fails for want of an answer.
-        let calls = counting.finish(messages);
+        let calls = perf_stat.finish(messages);
         match (calls, loaded) {
             (Err(why), _) => Err(Uncounted::Perf(why)),
             (Ok(_), Err(why)) => Err(Uncounted::Row(why)),
@@ -155,7 +155,7 @@ impl Measurement<'_> {
 
     fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
         let Self { workload, server, results, certificate, folder, .. } = *self;
-        let place = Place { core: results.server_core, folder };
+        let place = Placement { core: results.server_core, folder };
         Running::start(server, certificate, place, workload.open_files, interrupt)
     }
 
@@ -163,7 +163,7 @@ impl Measurement<'_> {
         &self,
         running: &Running,
         interrupt: &Interrupt,
-        counting: Option<&Counting>,
+        perf_stat: Option<&PerfStat>,
     ) -> Result<Report, Failure> {
         let Self { workload, load, server, results, certificate, folder } = *self;
         let json = folder.join("load.json");
@@ -177,7 +177,7 @@ impl Measurement<'_> {
         let mut load = command
             .args(["--core", &results.load_core.to_string()])
             .args(["--server-pid", &running.pid().to_string()])
-            .args(counting.map(|counting| format!("--perf={}", counting.fifos())))
+            .args(perf_stat.map(|perf_stat| format!("--perf={}", perf_stat.fifos())))
             .arg("--json")
             .arg(&json)
             .stdin(Stdio::null())

@@ -24,7 +24,7 @@ pub struct Plan {
 
 /// Which part of a plan is measured; all where nothing is said.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct Filter {
     /// Only workloads with this in their name; can be given several times.
     #[arg(long, value_name = "TEXT")]
     pub(crate) workload: Vec<String>,
@@ -87,7 +87,7 @@ impl Plan {
             let mut plan = Self::parse(&text, &servers).map_err(named)?;
             if let Some(name) = file.file_stem().filter(|_| files.len() > 1) {
                 let name = name.to_string_lossy();
-                plan.workloads.iter_mut().for_each(|workload| be_of(workload, &name));
+                plan.workloads.iter_mut().for_each(|workload| prefix_names(workload, &name));
             }
             workloads.append(&mut plan.workloads);
         }
@@ -118,16 +118,16 @@ impl Plan {
         Ok(plan.workloads.remove(0))
     }
 
-    /// Leaves only the workloads and rows that `part` names, and what those rows are compared with.
+    /// Leaves only the workloads and rows that `filter` names, and what those rows are compared with.
     ///
     /// # Errors
     /// What of it names none.
-    pub(crate) fn narrow(&mut self, part: &Part) -> Result<(), Failure> {
-        part.check(&self.workloads).map_err(Failure::new)?;
-        self.workloads.retain(|workload| part.has_workload(&workload.name));
+    pub(crate) fn narrow(&mut self, filter: &Filter) -> Result<(), Failure> {
+        filter.check(&self.workloads).map_err(Failure::new)?;
+        self.workloads.retain(|workload| filter.has_workload(&workload.name));
         for workload in &mut self.workloads {
             let named: Vec<_> =
-                workload.rows.iter().filter(|row| part.has_row(&row.server)).cloned().collect();
+                workload.rows.iter().filter(|row| filter.has_row(&row.server)).cloned().collect();
             workload.rows.retain(|row| {
                 let is_baseline = |it: &PlannedRow| it.baseline.as_ref() == Some(&row.server.name);
                 named.contains(row) || named.iter().any(is_baseline)
@@ -204,7 +204,7 @@ impl Entry {
     }
 }
 
-impl Part {
+impl Filter {
     /// Whether all that it names is there.
     fn check(&self, workloads: &[Workload]) -> Result<(), String> {
         let rows = || workloads.iter().flat_map(|workload| &workload.rows).map(|row| &row.server);
@@ -234,12 +234,12 @@ impl Part {
     }
 
     fn has_workload(&self, name: &str) -> bool {
-        self.workload.is_empty() || self.workload.iter().any(|part| name.contains(part))
+        self.workload.is_empty() || self.workload.iter().any(|filter| name.contains(filter))
     }
 
     fn has_row(&self, server: &Server) -> bool {
         (self.runtime.is_empty() || self.runtime.contains(&server.runtime))
-            && (self.only.is_empty() || self.only.iter().any(|part| server.name.contains(part)))
+            && (self.only.is_empty() || self.only.iter().any(|filter| server.name.contains(filter)))
     }
 }
 
@@ -256,7 +256,7 @@ fn names(all: impl Iterator<Item = impl AsRef<str>>) -> String {
 }
 
 /// Tells a workload from that of another plan.
-fn be_of(workload: &mut Workload, plan: &str) {
+fn prefix_names(workload: &mut Workload, plan: &str) {
     for name in [Some(&mut workload.name), workload.sweep.as_mut()].into_iter().flatten() {
         *name = format!("{plan}: {name}");
     }
@@ -296,7 +296,7 @@ mod tests {
         let text = PLAN.to_owned() + &PLAN.replace("rounds = 3", "").replace("small", "large");
         let left = |workload: &[&str], runtime: &[&str]| {
             let mut plan = parse(&text).unwrap();
-            plan.narrow(&part(workload, runtime)).map(|()| plan.workloads)
+            plan.narrow(&filter(workload, runtime)).map(|()| plan.workloads)
         };
         assert_eq!(left(&[], &[]).unwrap().len(), 2);
         let small = left(&["mal"], &["compio"]).unwrap();
@@ -306,9 +306,9 @@ mod tests {
         assert!(error.contains("no workload \"middle\": it has small, large"), "{error}");
     }
 
-    fn part(workload: &[&str], runtime: &[&str]) -> Part {
+    fn filter(workload: &[&str], runtime: &[&str]) -> Filter {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Part { workload: named(workload), runtime: named(runtime), only: Vec::new() }
+        Filter { workload: named(workload), runtime: named(runtime), only: Vec::new() }
     }
 
     #[test]

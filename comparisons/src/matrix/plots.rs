@@ -17,23 +17,23 @@ pub(crate) struct Curve<'a> {
     pub(crate) name: &'a str,
     /// Whether others are compared with it.
     pub(crate) is_baseline: bool,
-    /// Across and up, as their axes have them.
+    /// XAxis and up, as their axes have them.
     pub(crate) points: Vec<(f64, f64)>,
     /// From where to where across something is marked.
     pub(crate) marks: Vec<(f64, f64)>,
     /// What it shows, in words.
-    pub(crate) said: String,
+    pub(crate) description: String,
 }
 
 /// An axis across: where its ticks are, and what stands at them.
-pub(crate) struct Across {
+pub(crate) struct XAxis {
     /// What stands at both ends.
     pub(crate) low: f64,
     pub(crate) high: f64,
     pub(crate) ticks: Vec<(f64, String)>,
 }
 
-impl Across {
+impl XAxis {
     /// From zero to what holds all of `figures`.
     pub(crate) fn linear(figures: impl Iterator<Item = f64>) -> Self {
         let largest = figures.fold(0.0, f64::max);
@@ -56,7 +56,7 @@ pub(crate) fn multiples(
     text: &mut String,
     id: &str,
     title: &str,
-    across: &Across,
+    across: &XAxis,
     curves: &[Curve<'_>],
 ) -> fmt::Result {
     let up = Axis::of(curves.iter().flat_map(|curve| &curve.points).map(|point| point.1));
@@ -99,7 +99,7 @@ pub(crate) fn multiples(
         let name = curve.name;
         writeln!(text, "<figure><figcaption>{name}</figcaption>")?;
         write!(text, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\"><title>{name}</title>")?;
-        write!(text, "<desc>{}</desc>", curve.said)?;
+        write!(text, "<desc>{}</desc>", curve.description)?;
         for (from, to) in &curve.marks {
             // A pixel at least.
             let (x, width) = (across.x(*from), (across.x(*to) - across.x(*from)).max(1.0));

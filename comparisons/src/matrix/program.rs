@@ -23,7 +23,7 @@ const LOAD: [&str; 6] = ["cargo", "build", "--release", "--quiet", "-p", "owned-
 const ADDR: &str = "127.0.0.1:0";
 
 /// What the server that ran last said on stderr, in the folder of a run.
-pub(crate) const SERVER_SAID: &str = "server-said";
+pub(crate) const SERVER_STDERR: &str = "server-stderr";
 
 /// How long a server may take to say where it listens: the JVM's take a second or two.
 const START: Duration = Duration::from_secs(30);
@@ -143,7 +143,7 @@ fn forget_package(command: &mut Command) {
 
 /// Where a server runs, and where there is room for what it says.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Placement<'a> {
     pub(crate) core: usize,
     pub(crate) folder: &'a Path,
 }
@@ -165,7 +165,7 @@ impl Running {
     pub(crate) fn start(
         server: &Server,
         certificate: &Certificate,
-        Place { core, folder }: Place<'_>,
+        Placement { core, folder }: Placement<'_>,
         open_files: Option<u32>,
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
@@ -180,9 +180,9 @@ impl Running {
                 shell
             }
         };
-        let said = folder.join(SERVER_SAID);
-        let stderr = fs::File::create(&said)
-            .map_err(|error| cannot(format!("{}: {error}", said.display())))?;
+        let stderr_file = folder.join(SERVER_STDERR);
+        let stderr = fs::File::create(&stderr_file)
+            .map_err(|error| cannot(format!("{}: {error}", stderr_file.display())))?;
         command.args(server.args(certificate)).stdout(Stdio::piped()).stderr(stderr);
         let began = Instant::now();
         let mut process = on_core(core, || command.spawn())
@@ -190,7 +190,7 @@ impl Running {
         let mut line = String::new();
         let stdout = process.stdout.take().expect("it is piped");
         // The line is written at once: what is readable is all of it, or the end.
-        let read = match interrupt.wait_to_read(&stdout, START) {
+        let read = match interrupt.wait_readable(&stdout, START) {
             Ok(true) => BufReader::new(stdout.take(LINE_BYTES_MAX)).read_line(&mut line),
             Ok(false) => Err(io::ErrorKind::TimedOut.into()),
             Err(error) => Err(error),
@@ -202,8 +202,8 @@ impl Running {
             _ => {
                 let _ = process.kill();
                 let _ = process.wait();
-                let said = fs::read_to_string(&said).unwrap_or_default();
-                Err(cannot(match said.lines().next() {
+                let output = fs::read_to_string(&stderr_file).unwrap_or_default();
+                Err(cannot(match output.lines().next() {
                     None => "it does not say where it listens".to_owned(),
                     Some(why) => why.to_owned(),
                 }))

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
-use super::results::{Measured, Next, Results};
+use super::results::{MeasuredWorkload, Position, Results};
 
 /// When it began, and how long all of it was to take.
 pub(crate) struct Progress {
@@ -17,7 +17,7 @@ impl Progress {
     }
 
     /// Says what is measured now.
-    pub(crate) fn show(&self, results: &Results, workload: usize, next: Next) {
+    pub(crate) fn show(&self, results: &Results, workload: usize, next: Position) {
         let measured = &results.workloads[workload];
         let row = &measured.rows[next.row].server.name;
         let left = self.left(self.began.elapsed().as_secs_f64(), seconds_left(results));
@@ -65,7 +65,7 @@ fn line(text: &str) {
 }
 
 fn seconds_left(results: &Results) -> f64 {
-    let counting = |measured: &Measured| {
+    let counting = |measured: &MeasuredWorkload| {
         // Until its rounds are done all of its rows are still to be counted.
         let left = match measured.next() {
             Some(_) => measured.rows.len(),

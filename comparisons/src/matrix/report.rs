@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::results::{Measured, Results};
+use super::results::{MeasuredWorkload, Results};
 use super::statistics::Summary;
-use super::table::{self, COSTS, Cell, Cost, Line, amount, zeros};
+use super::table::{self, COSTS, Cell, Cost, ReportRow, amount, zeros};
 
 /// Of the columns of costs.
 const PER_MESSAGE: &str = "What it took (medians), up to io_uring_enter for each message:";
@@ -24,7 +24,7 @@ pub(crate) fn markdown(results: &Results) -> String {
     text
 }
 
-fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
+fn workload(text: &mut String, measured: &MeasuredWorkload) -> std::fmt::Result {
     let workload = &measured.workload;
     writeln!(text, "\n### {}\n\n`load {}`", workload.name, workload.load_line())?;
     if let Some(path) = table::websocket_path(measured) {
@@ -33,7 +33,7 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     if let Some(files) = workload.open_files {
         writeln!(text, "The servers may open {files} files.")?;
     }
-    let lines = table::lines(measured);
+    let lines = table::rows(measured);
     writeln!(text, "\n{}", table::sentence(measured, &lines))?;
     write!(text, "\n| server | rounds |")?;
     for figure in &workload.figures {
@@ -41,7 +41,7 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
     }
     write!(text, "\n|---|---|")?;
     writeln!(text, "{}", "---|---|".repeat(workload.figures.len()))?;
-    for Line { row, cells, .. } in &lines {
+    for ReportRow { row, cells, .. } in &lines {
         let sound = row.rounds.iter().filter(|round| round.is_ok()).count();
         write!(text, "| {} | {sound} of {} |", row.server.name, row.rounds.len())?;
         for Cell { rounds, range, ratio, .. } in cells {
@@ -62,7 +62,7 @@ fn workload(text: &mut String, measured: &Measured) -> std::fmt::Result {
 }
 
 /// What each row took, as far as any of it is known.
-fn costs(text: &mut String, measured: &Measured) -> std::fmt::Result {
+fn costs(text: &mut String, measured: &MeasuredWorkload) -> std::fmt::Result {
     let known = |cost: &Cost| measured.rows.iter().any(|row| cost.of(row).is_some());
     let columns: Vec<_> = COSTS.iter().filter(|(_, cost)| known(cost)).collect();
     if columns.is_empty() {

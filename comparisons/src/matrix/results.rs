@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
-use super::calls::Calls;
+use super::calls::SystemCalls;
 use super::figures::Figure;
 use super::host::Host;
 use super::servers::{Server, list};
@@ -35,13 +35,13 @@ pub(crate) struct Results {
     /// Why system calls are not counted; none if they are.
     #[serde(default)]
     pub(crate) no_calls: Option<String>,
-    pub(crate) workloads: Vec<Measured>,
+    pub(crate) workloads: Vec<MeasuredWorkload>,
 }
 
 /// One workload.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredWorkload {
     pub(crate) workload: Workload,
     /// How often each row is to be measured.
     pub(crate) rounds: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Row {
     pub(crate) rounds: Vec<Result<Sample, String>>,
     /// Its system calls, or why they are not known; none if nobody has looked.
     #[serde(default)]
-    pub(crate) calls: Option<Result<Calls, String>>,
+    pub(crate) calls: Option<Result<SystemCalls, String>>,
 }
 
 /// What one run of `load` against one server measured.
@@ -74,7 +74,7 @@ pub(crate) struct Sample {
 
 /// What of a workload is to be measured: where it stands, all from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Next {
+pub(crate) struct Position {
     pub(crate) round: usize,
     pub(crate) row: usize,
 }
@@ -108,7 +108,7 @@ impl Sample {
     }
 }
 
-impl Measured {
+impl MeasuredWorkload {
     /// Nothing yet.
     pub(crate) fn of(workload: Workload, rounds: usize) -> Self {
         let rows = workload.rows.iter().map(|row| Row {
@@ -136,12 +136,12 @@ impl Measured {
     }
 
     /// Round for round back and forth, so that no row always comes after the same other one.
-    pub(crate) fn next(&self) -> Option<Next> {
+    pub(crate) fn next(&self) -> Option<Position> {
         let count = self.rows.len();
         (0..self.rounds).find_map(|round| {
             let turns = (0..count).map(|turn| if round % 2 == 0 { turn } else { count - 1 - turn });
             let mut missing = turns.filter(|row| self.rows[*row].rounds.len() <= round);
-            Some(Next { round, row: missing.next()? })
+            Some(Position { round, row: missing.next()? })
         })
     }
 
@@ -170,7 +170,7 @@ impl Results {
         host: Host,
         [server_core, load_core]: [usize; 2],
         no_calls: Option<String>,
-        workloads: Vec<Measured>,
+        workloads: Vec<MeasuredWorkload>,
     ) -> Self {
         Self { format: FORMAT, command, host, server_core, load_core, no_calls, workloads }
     }
@@ -209,7 +209,7 @@ impl Results {
 
     /// Whether nothing is left to be measured.
     pub(crate) fn is_complete(&self) -> bool {
-        let is_complete = |it: &Measured| {
+        let is_complete = |it: &MeasuredWorkload| {
             it.next().is_none() && (self.no_calls.is_some() || it.uncounted().is_empty())
         };
         self.workloads.iter().all(is_complete)
@@ -248,7 +248,7 @@ pub(crate) mod tests {
 
     use super::super::plan::Plan;
     use super::*;
-    use crate::load::{Tally, Used};
+    use crate::load::{ResourceUsage, Tally};
 
     fn workload(name: &str) -> Workload {
         let plan = format!(
@@ -262,7 +262,8 @@ pub(crate) mod tests {
     }
 
     fn results() -> Results {
-        let workloads = ["first", "second"].map(|name| Measured::of(workload(name), 2)).into();
+        let workloads =
+            ["first", "second"].map(|name| MeasuredWorkload::of(workload(name), 2)).into();
         let no_calls = None;
         Results::of("cargo matrix plan.toml".to_owned(), Host::of(&[]), [0, 1], no_calls, workloads)
     }
@@ -270,7 +271,8 @@ pub(crate) mod tests {
     /// What `load` writes after a run in which all went well.
     pub(crate) fn sample() -> Sample {
         let mut report = Report::new(1.0, 1, &Tally { opened: 1, ..Tally::default() });
-        report.server = Some(Used { user_ns: 5000, ..Used::default() }.over_messages(10));
+        report.server =
+            Some(ResourceUsage { user_ns: 5000, ..ResourceUsage::default() }.over_messages(10));
         Sample { report, startup_ms: 2.5, program_bytes: Some(1024) }
     }
 
@@ -339,7 +341,7 @@ pub(crate) mod tests {
         let mut results = results();
         assert_eq!(results.workloads[0].seconds_left(), 8.0);
         let mut order = Vec::new();
-        while let Some(next @ Next { round, row }) = results.workloads[0].next() {
+        while let Some(next @ Position { round, row }) = results.workloads[0].next() {
             let rounds = &mut results.workloads[0].rows[row].rounds;
             rounds.push(if row == 0 { Ok(sample()) } else { Err("void".to_owned()) });
             order.push((round, row));

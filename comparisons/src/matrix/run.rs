@@ -8,8 +8,8 @@ use std::{env, fs};
 use clap::Args;
 
 use super::host::Host;
-use super::plan::{Part, Plan};
-use super::results::{self, Measured, Results};
+use super::plan::{Filter, Plan};
+use super::results::{self, MeasuredWorkload, Results};
 use super::servers::Server;
 use super::workload::Workload;
 use super::{Failure, compare, html, measure, program, report};
@@ -37,7 +37,7 @@ pub struct Options {
     #[arg(long, value_name = "FOLDER", exclusive = true)]
     resume: Option<PathBuf>,
     #[command(flatten)]
-    part: Part,
+    filter: Filter,
     /// How often to measure each row, instead of what the plan says.
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroUsize>,
@@ -79,8 +79,8 @@ impl Options {
     }
 
     /// What of a plan is measured, how long and how often.
-    fn chosen(&self, mut plan: Plan) -> Result<Vec<Measured>, Failure> {
-        plan.narrow(&self.part)?;
+    fn chosen(&self, mut plan: Plan) -> Result<Vec<MeasuredWorkload>, Failure> {
+        plan.narrow(&self.filter)?;
         for workload in &mut plan.workloads {
             let at_most = self.quick.then_some(QUICK_WINDOW);
             workload.change_seconds(|planned| {
@@ -94,7 +94,7 @@ impl Options {
         let at_most = if self.quick { fitting } else { usize::MAX };
         let measured = plan.workloads.into_iter().map(|workload| {
             let rounds = self.rounds.map_or(workload.rounds, NonZeroUsize::get).min(at_most);
-            Measured::of(workload, rounds)
+            MeasuredWorkload::of(workload, rounds)
         });
         Ok(measured.collect())
     }
@@ -159,11 +159,11 @@ fn resumed(folder: &Path) -> Result<Results, Failure> {
     Ok(results)
 }
 
-fn build(workloads: &[Measured]) -> Result<(), Failure> {
+fn build(workloads: &[MeasuredWorkload]) -> Result<(), Failure> {
     program::build(&servers(workloads))
 }
 
-fn servers(workloads: &[Measured]) -> Vec<&Server> {
+fn servers(workloads: &[MeasuredWorkload]) -> Vec<&Server> {
     workloads.iter().flat_map(|measured| &measured.rows).map(|row| &row.server).collect()
 }
 
@@ -194,7 +194,7 @@ mod tests {
         options: Options,
     }
 
-    fn chosen(arguments: &str) -> Result<Vec<Measured>, Failure> {
+    fn chosen(arguments: &str) -> Result<Vec<MeasuredWorkload>, Failure> {
         let arguments = ["matrix"].into_iter().chain(arguments.split_whitespace());
         let Options { plans, .. } = &Arguments::parse_from(arguments.clone()).options;
         Arguments::parse_from(arguments).options.chosen(Plan::read(plans).unwrap())
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_first_answer_takes_under_five_minutes() {
         let quick = chosen("--quick").unwrap();
-        let seconds: f64 = quick.iter().map(Measured::seconds_left).sum();
+        let seconds: f64 = quick.iter().map(MeasuredWorkload::seconds_left).sum();
         assert!(seconds <= QUICK_SECONDS, "{seconds}");
         for measured in quick {
             assert_eq!(measured.rounds, QUICK_ROUNDS);

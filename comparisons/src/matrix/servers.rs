@@ -87,7 +87,7 @@ struct Entry {
     protocol: Protocol,
     services: Services,
     #[serde(default)]
-    options: BTreeMap<String, Setting>,
+    options: BTreeMap<String, OptionEntry>,
     peer: Option<String>,
     #[serde(default)]
     versions: Vec<Version>,
@@ -98,7 +98,7 @@ type Services = BTreeMap<Service, Vec<String>>;
 /// An option of an entry.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Setting {
+struct OptionEntry {
     #[serde(default)]
     args: Vec<String>,
     protocol: Option<Protocol>,
@@ -107,7 +107,7 @@ struct Setting {
 }
 
 /// A row's name, taken apart.
-struct Named<'a> {
+struct RowName<'a> {
     entry: &'a Entry,
     options: Vec<&'a str>,
 }
@@ -161,7 +161,7 @@ impl Servers {
     /// # Errors
     /// What of the name is unknown, with what there is; or that it does not serve this.
     pub(crate) fn resolve(&self, row: &str, service: Service) -> Result<Server, String> {
-        let Named { entry, options } = self.take_apart(row)?;
+        let RowName { entry, options } = self.parse_row(row)?;
         let (protocol, services) = entry.speaks(&options);
         let Some(args) = services.get(&service) else {
             let served = list(services.keys());
@@ -183,7 +183,7 @@ impl Servers {
         row: &str,
         baseline: &Baseline,
     ) -> Result<Option<String>, String> {
-        let named = self.take_apart(row)?;
+        let named = self.parse_row(row)?;
         let name = match baseline {
             Baseline::Row(name) => Some(name.clone()),
             Baseline::Peer => named.peer(),
@@ -194,7 +194,7 @@ impl Servers {
         Ok((name != row).then_some(name))
     }
 
-    fn take_apart<'a>(&'a self, row: &'a str) -> Result<Named<'a>, String> {
+    fn parse_row<'a>(&'a self, row: &'a str) -> Result<RowName<'a>, String> {
         let mut words = row.split('/');
         let name = words.next().unwrap_or_default();
         let entry = self.entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
@@ -217,7 +217,7 @@ impl Servers {
                 return Err(format!("{row:?}: {option:?} and {other:?} exclude each other"));
             }
         }
-        Ok(Named { entry, options })
+        Ok(RowName { entry, options })
     }
 }
 
@@ -243,7 +243,7 @@ impl Entry {
             for args in setting.services.iter().flat_map(BTreeMap::values) {
                 words(name, args, &AT_RUN)?;
             }
-            let Setting { protocol, services, extends, .. } = setting;
+            let OptionEntry { protocol, services, extends, .. } = setting;
             if protocol.is_some() != services.is_some() || services.is_some() && extends.is_some() {
                 return Err(format!(
                     "option {name:?}: `protocol` and `services` go together, without `extends`"
@@ -273,7 +273,7 @@ impl Entry {
     }
 }
 
-impl Named<'_> {
+impl RowName<'_> {
     fn peer(&self) -> Option<String> {
         let is_plain = !self.options.iter().any(|option| self.entry.sets_protocol(option));
         let peer = self.entry.peer.as_ref().filter(|_| is_plain)?;

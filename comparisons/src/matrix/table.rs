@@ -1,14 +1,14 @@
 //! What the reports show: the figures of each row, and how they compare.
 
-use super::calls::Calls;
+use super::calls::SystemCalls;
 use super::figures::Figure;
-use super::results::{Measured, Row, Sample};
+use super::results::{MeasuredWorkload, Row, Sample};
 use super::servers::Protocol;
 use super::statistics::{ROUNDS_MIN, Summary};
 use super::workload::service;
 
 /// A row of the tables of a workload.
-pub(crate) struct Line<'a> {
+pub(crate) struct ReportRow<'a> {
     pub(crate) row: &'a Row,
     /// Whether others are compared with it.
     pub(crate) is_baseline: bool,
@@ -34,20 +34,20 @@ pub(crate) enum Verdict {
     /// All of it is above 1.
     More,
     /// It holds 1.
-    Same,
+    Inconclusive,
     /// There are too few rounds for one.
-    Unsaid,
+    TooFewRounds,
 }
 
 /// A line for each row.
-pub(crate) fn lines(measured: &Measured) -> Vec<Line<'_>> {
+pub(crate) fn rows(measured: &MeasuredWorkload) -> Vec<ReportRow<'_>> {
     let rows = &measured.rows;
     let baseline =
         |row: &Row| rows.iter().find(|other| Some(&other.server.name) == row.baseline.as_ref());
     let baselines: Vec<_> = rows.iter().map(baseline).collect();
     let lines = rows.iter().zip(&baselines).map(|(row, baseline)| {
         let figures = measured.workload.figures.iter();
-        Line {
+        ReportRow {
             row,
             is_baseline: baselines.iter().flatten().any(|other| other.server == row.server),
             cells: figures.map(|figure| Cell::new(row, *baseline, *figure)).collect(),
@@ -73,13 +73,13 @@ impl Cell {
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let Summary { low, high, rounds, .. } = self.ratio?;
         Some(if rounds < ROUNDS_MIN {
-            Verdict::Unsaid
+            Verdict::TooFewRounds
         } else if high < 1.0 {
             Verdict::Less
         } else if low > 1.0 {
             Verdict::More
         } else {
-            Verdict::Same
+            Verdict::Inconclusive
         })
     }
 }
@@ -111,7 +111,7 @@ pub(crate) enum Cost {
     /// In each sample.
     Sample(fn(&Sample) -> Option<f64>),
     /// Counted in a pass of its own.
-    Calls(fn(&Calls) -> f64),
+    Calls(fn(&SystemCalls) -> f64),
 }
 
 impl Cost {
@@ -124,14 +124,14 @@ impl Cost {
 }
 
 /// The path that rows which speak WebSocket are asked for; none if there are none.
-pub(crate) fn websocket_path(measured: &Measured) -> Option<&'static str> {
+pub(crate) fn websocket_path(measured: &MeasuredWorkload) -> Option<&'static str> {
     let mut rows = measured.rows.iter();
     let speaks_it = rows.any(|row| row.server.protocol == Protocol::WebSocket);
     speaks_it.then(|| service(&measured.workload.load).path())
 }
 
 /// Why the system calls of some rows are not known, each reason once.
-pub(crate) fn uncounted(measured: &Measured) -> Vec<&str> {
+pub(crate) fn uncounted(measured: &MeasuredWorkload) -> Vec<&str> {
     let calls = measured.rows.iter().filter_map(|row| row.calls.as_ref());
     let mut reasons: Vec<_> =
         calls.filter_map(|it| it.as_ref().err()).map(String::as_str).collect();
@@ -141,7 +141,7 @@ pub(crate) fn uncounted(measured: &Measured) -> Vec<&str> {
 }
 
 /// What `load` warns of, each with the rows that had it in some round. Numbers are left out.
-pub(crate) fn warnings(measured: &Measured) -> Vec<(String, Vec<&str>)> {
+pub(crate) fn warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
     let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &measured.rows {
         let samples = row.rounds.iter().flatten();
@@ -160,7 +160,7 @@ pub(crate) fn warnings(measured: &Measured) -> Vec<(String, Vec<&str>)> {
 }
 
 /// What can be said of the first figure of a workload, in a sentence; and whether that is not all there is.
-pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
+pub(crate) fn sentence(measured: &MeasuredWorkload, lines: &[ReportRow<'_>]) -> String {
     let which = |verdict: Verdict| {
         let rows = lines.iter().filter_map(|line| {
             let cell = line.cells.first().filter(|cell| cell.verdict() == Some(verdict))?;
@@ -168,20 +168,20 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
         });
         rows.collect::<Vec<_>>().join(", ")
     };
-    let said = [
+    let parts = [
         ("less", Verdict::Less),
         ("more", Verdict::More),
-        ("not told apart", Verdict::Same),
-        ("too few rounds to say", Verdict::Unsaid),
+        ("not told apart", Verdict::Inconclusive),
+        ("too few rounds to say", Verdict::TooFewRounds),
     ];
-    let said = said.map(|(words, verdict)| (words, which(verdict)));
-    let said = said.iter().filter(|(_, rows)| !rows.is_empty());
-    let mut said: Vec<_> = said.map(|(words, rows)| format!("{words}: {rows}")).collect();
+    let parts = parts.map(|(words, verdict)| (words, which(verdict)));
+    let parts = parts.iter().filter(|(_, rows)| !rows.is_empty());
+    let mut parts: Vec<_> = parts.map(|(words, rows)| format!("{words}: {rows}")).collect();
     let is_void = |row: &&Row| !row.rounds.is_empty() && row.rounds.iter().all(Result::is_err);
     let voids: Vec<_> = lines.iter().map(|line| line.row).filter(is_void).collect();
     if !voids.is_empty() {
         let names: Vec<_> = voids.iter().map(|row| &*row.server.name).collect();
-        said.push(format!("void in every round: {}", names.join(", ")));
+        parts.push(format!("void in every round: {}", names.join(", ")));
     }
     let some_void = |row: &&Row| row.rounds.iter().any(Result::is_err) && !is_void(row);
     let some: Vec<_> = lines.iter().map(|line| line.row).filter(some_void).collect();
@@ -189,7 +189,7 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
         let voids = |row: &&Row| row.rounds.iter().filter(|round| round.is_err()).count();
         let named =
             |row: &&Row| format!("{} ({} of {})", row.server.name, voids(row), row.rounds.len());
-        said.push(format!(
+        parts.push(format!(
             "void in some rounds: {}",
             some.iter().map(named).collect::<Vec<_>>().join(", ")
         ));
@@ -197,16 +197,16 @@ pub(crate) fn sentence(measured: &Measured, lines: &[Line<'_>]) -> String {
     let unserved: Vec<_> = lines.iter().filter(|line| has_unserved(measured, line)).collect();
     if !unserved.is_empty() {
         let names: Vec<_> = unserved.iter().map(|line| &*line.row.server.name).collect();
-        said.push(format!("some were not served: {}", names.join(", ")));
+        parts.push(format!("some were not served: {}", names.join(", ")));
     }
-    let said = if said.is_empty() { "nothing to say".to_owned() } else { said.join("; ") };
+    let parts = if parts.is_empty() { "nothing to say".to_owned() } else { parts.join("; ") };
     let workload = &measured.workload;
     let figure = workload.figures.first().map_or("", |figure| workload.title(*figure));
-    format!("{figure}, against {}: {said}.", workload.baseline.name())
+    format!("{figure}, against {}: {parts}.", workload.baseline.name())
 }
 
 /// Whether a row has connections that failed or were never served, by the figures that count them.
-fn has_unserved(measured: &Measured, line: &Line<'_>) -> bool {
+fn has_unserved(measured: &MeasuredWorkload, line: &ReportRow<'_>) -> bool {
     let figures = measured.workload.figures.iter().zip(&line.cells);
     let mut counts = figures.filter(|(figure, _)| figure.is_unserved());
     counts.any(|(_, cell)| cell.rounds.iter().any(|(_, count)| *count > 0.0))
@@ -267,8 +267,8 @@ mod tests {
         };
         assert_eq!(verdict(0.8, 0.9, 5), Some(Verdict::Less));
         assert_eq!(verdict(1.1, 1.2, 5), Some(Verdict::More));
-        assert_eq!(verdict(0.8, 1.0, 5), Some(Verdict::Same));
-        assert_eq!(verdict(0.8, 0.9, 4), Some(Verdict::Unsaid));
+        assert_eq!(verdict(0.8, 1.0, 5), Some(Verdict::Inconclusive));
+        assert_eq!(verdict(0.8, 0.9, 4), Some(Verdict::TooFewRounds));
     }
 
     #[test]

@@ -41,14 +41,14 @@ fn a_perf_is_told_when_the_window_begins_and_ends() {
     };
     let (mut told, mut answers) = (both(&control), both(&ack));
     let perf = thread::spawn(move || {
-        let said = ["enable\n", "disable\n"].map(|word| {
-            let mut said = vec![0; word.len()];
-            told.read_exact(&mut said).expect("a word");
+        let words = ["enable\n", "disable\n"].map(|word| {
+            let mut words = vec![0; word.len()];
+            told.read_exact(&mut words).expect("a word");
             let at = Instant::now();
             answers.write_all(b"ack\n\0").expect("room");
-            (String::from_utf8(said).expect("text"), at)
+            (String::from_utf8(words).expect("text"), at)
         });
-        let [(enable, began), (disable, ended)] = said;
+        let [(enable, began), (disable, ended)] = words;
         assert_eq!((enable.as_str(), disable.as_str()), ("enable\n", "disable\n"));
         ended - began
     });

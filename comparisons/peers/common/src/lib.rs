@@ -26,9 +26,9 @@ pub const BACKLOG: i32 = 1024;
 
 /// Which option a server has beside the address and `--core`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extra {
+pub enum ExtraOption {
     /// None.
-    Nothing,
+    None,
     /// `--ring default|tuned`.
     Ring,
     /// `--runtime NAME`, and `--ring`.
@@ -83,7 +83,11 @@ pub struct Args {
 
 /// A server's `main`: reads the command line, moves this thread and those it will start to the
 /// core, and serves. Says in one sentence what goes wrong; 2 is for bad arguments, 1 for the rest.
-pub fn main(name: &str, extra: Extra, serve: impl FnOnce(Args) -> io::Result<()>) -> ExitCode {
+pub fn main(
+    name: &str,
+    extra: ExtraOption,
+    serve: impl FnOnce(Args) -> io::Result<()>,
+) -> ExitCode {
     let args = parse(name, extra, env::args().skip(1)).and_then(|args| pin(&args).map(|()| args));
     let (why, code) = match args.map(serve) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
@@ -111,14 +115,14 @@ pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Tells whoever started the server that it accepts, and where.
-pub fn say_listening(addr: SocketAddr) {
+pub fn print_listening(addr: SocketAddr) {
     let mut stdout = io::stdout().lock();
     // Whoever started the server may not read it.
     let _ = writeln!(stdout, "listening echo {addr}").and_then(|()| stdout.flush());
 }
 
 /// Says why accept failed, the first time. To be followed by [`ACCEPT_PAUSE`].
-pub fn say_accept_failed(error: &io::Error) {
+pub fn print_accept_error(error: &io::Error) {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
         let _ = writeln!(io::stderr(), "cannot accept: {error}; trying again every 50 ms");
@@ -141,16 +145,16 @@ fn cannot(what: &str, error: io::Error) -> io::Error {
 
 fn parse(
     name: &str,
-    extra: Extra,
+    extra: ExtraOption,
     mut words: impl Iterator<Item = String>,
 ) -> Result<Args, String> {
     let option = match extra {
-        Extra::Nothing => "",
-        Extra::Ring => " [--ring default|tuned]",
-        Extra::Runtime => " [--runtime NAME] [--ring default|tuned]",
-        Extra::Workers => " [--workers N]",
-        Extra::Tls => " --tls-cert FILE --tls-key FILE",
-        Extra::Fault => " [--fault none|slow|corrupt]",
+        ExtraOption::None => "",
+        ExtraOption::Ring => " [--ring default|tuned]",
+        ExtraOption::Runtime => " [--runtime NAME] [--ring default|tuned]",
+        ExtraOption::Workers => " [--workers N]",
+        ExtraOption::Tls => " --tls-cert FILE --tls-key FILE",
+        ExtraOption::Fault => " [--fault none|slow|corrupt]",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
@@ -164,15 +168,15 @@ fn parse(
                 let number = value.parse().ok().filter(|number| *number < CpuSet::MAX_CPU);
                 core = Some(number.ok_or_else(|| wrong(format!("there is no core {value:?}")))?);
             }
-            ("--runtime", Extra::Runtime) => runtime = value()?,
-            ("--ring", Extra::Ring | Extra::Runtime) => {
+            ("--runtime", ExtraOption::Runtime) => runtime = value()?,
+            ("--ring", ExtraOption::Ring | ExtraOption::Runtime) => {
                 ring = match value()?.as_str() {
                     "default" => Ring::Default,
                     "tuned" => Ring::Tuned,
                     other => return Err(wrong(format!("there is no ring setting {other:?}"))),
                 }
             }
-            ("--fault", Extra::Fault) => {
+            ("--fault", ExtraOption::Fault) => {
                 fault = match value()?.as_str() {
                     "none" => Fault::None,
                     "slow" => Fault::Slow,
@@ -180,14 +184,14 @@ fn parse(
                     other => return Err(wrong(format!("there is no fault {other:?}"))),
                 }
             }
-            ("--workers", Extra::Workers) => {
+            ("--workers", ExtraOption::Workers) => {
                 let value = value()?;
                 let number = value.parse().ok();
                 workers =
                     Some(number.ok_or_else(|| wrong(format!("cannot run {value:?} workers")))?);
             }
-            ("--tls-cert", Extra::Tls) => chain = Some(PathBuf::from(value()?)),
-            ("--tls-key", Extra::Tls) => key = Some(PathBuf::from(value()?)),
+            ("--tls-cert", ExtraOption::Tls) => chain = Some(PathBuf::from(value()?)),
+            ("--tls-key", ExtraOption::Tls) => key = Some(PathBuf::from(value()?)),
             (text, _) if addr.is_none() && !text.starts_with('-') => {
                 let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is no IP:PORT")))?;
                 addr = Some(parsed);
@@ -200,7 +204,7 @@ fn parse(
     let workers = workers.unwrap_or_else(|| if core.is_some() { one } else { cores() });
     let addr = addr.ok_or_else(|| wrong("an address is missing".to_owned()))?;
     let tls = chain.zip(key).map(|(chain, key)| [chain, key]);
-    if extra == Extra::Tls && tls.is_none() {
+    if extra == ExtraOption::Tls && tls.is_none() {
         return Err(wrong("a certificate or a key is missing".to_owned()));
     }
     Ok(Args { addr, runtime, ring, core, fault, workers, tls })

@@ -10,10 +10,10 @@ use compio_driver::ProactorBuilder;
 use compio_io::{AsyncRead, AsyncWriteExt};
 use compio_net::{TcpListener, TcpStream};
 use compio_runtime::RuntimeBuilder;
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra, Ring};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Ring};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Ring, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Ring, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -31,12 +31,12 @@ fn serve(args: Args) -> io::Result<()> {
     }
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => compio_runtime::spawn(echo(stream)).detach(),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     compio_runtime::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

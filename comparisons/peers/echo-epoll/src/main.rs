@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use connection::{Connection, Interest};
-use peers_common::{ACCEPT_PAUSE, Args, Extra};
+use peers_common::{ACCEPT_PAUSE, Args, ExtraOption};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -27,7 +27,7 @@ const ACCEPTS_MAX: usize = 64;
 const LISTENER: u64 = u64::MAX;
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::None, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -42,7 +42,7 @@ fn serve(args: Args) -> io::Result<()> {
     };
     let data = EventData::new_u64(LISTENER);
     epoll::add(&server.epoll, &server.listener, data, EventFlags::IN)?;
-    peers_common::say_listening(server.listener.local_addr()?);
+    peers_common::print_listening(server.listener.local_addr()?);
     let mut events = Vec::with_capacity(EVENTS_MAX);
     loop {
         let timeout = server.timeout();
@@ -80,7 +80,7 @@ impl Server {
                     Err(error) => Err(error.into()),
                 };
             if let Err(error) = accepted {
-                peers_common::say_accept_failed(&error);
+                peers_common::print_accept_error(&error);
                 self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                 self.listen_for(EventFlags::empty())?;
                 break;

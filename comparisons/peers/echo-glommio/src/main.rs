@@ -9,10 +9,10 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::sleep;
 use glommio::{LocalExecutorBuilder, Placement, spawn_local};
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra, Ring};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Ring};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Ring, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Ring, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -27,12 +27,12 @@ fn serve(args: Args) -> io::Result<()> {
         // Its own: there is no safe way from a socket to a listener. The backlog is 1,024 too.
         let listener = TcpListener::bind(args.addr)
             .map_err(|error| peers_common::no_listener(args.addr, error.into()))?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok(stream) => drop(spawn_local(echo(stream)).detach()),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error.into());
+                    peers_common::print_accept_error(&error.into());
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -5,25 +5,25 @@
 use std::io;
 use std::process::ExitCode;
 
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol::net::{TcpListener, TcpStream};
 use smol::{Async, LocalExecutor, Timer};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::None, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
     let listener = TcpListener::from(Async::new(peers_common::listen(args.addr)?)?);
     let executor = LocalExecutor::new();
     smol::block_on(executor.run(async {
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => executor.spawn(echo(stream)).detach(),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     Timer::after(ACCEPT_PAUSE).await;
                 }
             }

@@ -6,18 +6,20 @@ use std::io;
 use std::process::ExitCode;
 
 use owned_io::{ByteStream, ListenOptions, Pool, PoolConfig, Runtime, TcpListener, copy};
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra, Ring};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Ring};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Runtime, |args| match args.runtime.as_str() {
-        "tokio" => serve::<owned_io_tokio::Tokio>(args),
-        "tokio-uring" => serve::<owned_io_tokio_uring::TokioUring>(args),
-        "compio" => serve::<owned_io_compio::Compio>(args),
-        "monoio" => serve::<owned_io_monoio::Monoio>(args),
-        "glommio" => serve::<owned_io_glommio::Glommio>(args),
-        other => {
-            let why = format!("there is no runtime {other:?}");
-            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Runtime, |args| {
+        match args.runtime.as_str() {
+            "tokio" => serve::<owned_io_tokio::Tokio>(args),
+            "tokio-uring" => serve::<owned_io_tokio_uring::TokioUring>(args),
+            "compio" => serve::<owned_io_compio::Compio>(args),
+            "monoio" => serve::<owned_io_monoio::Monoio>(args),
+            "glommio" => serve::<owned_io_glommio::Glommio>(args),
+            other => {
+                let why = format!("there is no runtime {other:?}");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
         }
     })
 }
@@ -30,7 +32,7 @@ fn serve<R: Runtime>(args: Args) -> io::Result<()> {
     R::block_on(config, async {
         let bound = R::bind(ListenOptions::new(args.addr))?;
         let mut listener = R::listen(&bound)?;
-        peers_common::say_listening(bound.local_addr());
+        peers_common::print_listening(bound.local_addr());
         let mut config = PoolConfig::default();
         config.buf_bytes = BUF_BYTES;
         let pool = Pool::new(config);
@@ -38,7 +40,7 @@ fn serve<R: Runtime>(args: Args) -> io::Result<()> {
             match listener.accept().await {
                 Ok((stream, _)) => drop(R::spawn(echo(stream, pool.clone()))),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     R::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -19,7 +19,7 @@ use tokio::task::spawn_local;
 use tokio_rustls::TlsAcceptor;
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Tls, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Tls, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -31,12 +31,12 @@ fn serve(args: Args) -> io::Result<()> {
     let runtime = builder.enable_all().build_local(LocalOptions::default());
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(spawn_local(echo(stream, acceptor.clone()))),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -5,12 +5,12 @@
 use std::io;
 use std::process::ExitCode;
 
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra, Ring};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Ring};
 use tokio_uring::Runtime;
 use tokio_uring::net::{TcpListener, TcpStream};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Ring, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Ring, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -24,12 +24,12 @@ fn serve(args: Args) -> io::Result<()> {
     let runtime = Runtime::new(&builder).map_err(peers_common::no_runtime)?;
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener);
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(tokio_uring::spawn(echo(stream))),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

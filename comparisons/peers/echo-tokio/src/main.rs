@@ -5,14 +5,14 @@
 use std::io;
 use std::process::ExitCode;
 
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, Extra};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::None, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -22,12 +22,12 @@ fn serve(args: Args) -> io::Result<()> {
     let runtime = builder.enable_all().build_local(LocalOptions::default());
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(spawn_local(echo(stream))),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

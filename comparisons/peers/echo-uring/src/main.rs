@@ -12,16 +12,16 @@ mod server;
 use std::io;
 use std::process::ExitCode;
 
-use peers_common::{Args, Extra};
+use peers_common::{Args, ExtraOption};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::None, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
     let listener = peers_common::listen(args.addr)?;
     let addr = listener.local_addr()?;
     let mut server = server::Server::new(listener).map_err(peers_common::no_runtime)?;
-    peers_common::say_listening(addr);
+    peers_common::print_listening(addr);
     server.run()
 }

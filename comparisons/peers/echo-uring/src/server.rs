@@ -68,7 +68,7 @@ impl Server {
                 }
             }
             Err(error) => {
-                peers_common::say_accept_failed(&error);
+                peers_common::print_accept_error(&error);
                 if !more {
                     self.ring.pause();
                 }

@@ -15,7 +15,7 @@ use owned_io::{
 use owned_io_tokio::Tokio;
 use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, Message, Outgoing, accept};
-use peers_common::{ACCEPT_PAUSE, Args, Extra, Fault};
+use peers_common::{ACCEPT_PAUSE, Args, ExtraOption, Fault};
 
 /// What each message takes longer when it is slow.
 const SPIN: Duration = Duration::from_micros(20);
@@ -27,14 +27,14 @@ const CORRUPT_EVERY: u64 = 1000;
 const ASSEMBLED_BYTES_MAX: usize = 256 << 20;
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Fault, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Fault, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
     Tokio::block_on(<Tokio as Executor>::Config::default(), async {
         let bound = Tokio::bind(ListenOptions::new(args.addr))?;
         let mut listener = Tokio::listen(&bound)?;
-        peers_common::say_listening(bound.local_addr());
+        peers_common::print_listening(bound.local_addr());
         let mut pool = PoolConfig::default();
         pool.buf_bytes = 64 * 1024; // as the server's
         let buffers = Buffers::new(Pool::new(pool), MemoryBudget::new(ASSEMBLED_BYTES_MAX));
@@ -46,7 +46,7 @@ fn serve(args: Args) -> io::Result<()> {
                     drop(Tokio::spawn(echo(stream, buffers.clone(), faulty)));
                 }
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     Tokio::sleep(ACCEPT_PAUSE).await;
                 }
             }

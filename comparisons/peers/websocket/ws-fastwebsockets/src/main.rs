@@ -13,13 +13,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use peers_common::{ACCEPT_PAUSE, Args, Extra};
+use peers_common::{ACCEPT_PAUSE, Args, ExtraOption};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::coop::unconstrained;
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::None, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -28,12 +28,12 @@ fn serve(args: Args) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(tokio::spawn(answer(stream))),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -11,10 +11,10 @@ use monoio::io::stream::Stream;
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, RuntimeBuilder};
 use monoio_tungstenite::Result;
-use peers_common::{ACCEPT_PAUSE, Args, Extra, Ring};
+use peers_common::{ACCEPT_PAUSE, Args, ExtraOption, Ring};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Ring, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Ring, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -28,12 +28,12 @@ fn serve(args: Args) -> io::Result<()> {
     let runtime = builder.enable_timer().build();
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(monoio::spawn(echo(stream))),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     monoio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use compio::driver::ProactorBuilder;
 use compio::net::{TcpListener, TcpStream};
 use compio::runtime::RuntimeBuilder;
-use peers_common::{ACCEPT_PAUSE, Args, Extra, Ring};
+use peers_common::{ACCEPT_PAUSE, Args, ExtraOption, Ring};
 use sockudo_ws::compio::accept_async;
 use sockudo_ws::{Config, Message, Result};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Ring, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Ring, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -31,12 +31,12 @@ fn serve(args: Args) -> io::Result<()> {
     }
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => compio::runtime::spawn(echo(stream)).detach(),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     compio::runtime::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

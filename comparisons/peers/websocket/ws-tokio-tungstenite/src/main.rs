@@ -6,13 +6,13 @@ use std::io;
 use std::process::ExitCode;
 
 use futures_util::{StreamExt, TryStreamExt, future};
-use peers_common::{ACCEPT_PAUSE, Args, Extra};
+use peers_common::{ACCEPT_PAUSE, Args, ExtraOption};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio_tungstenite::tungstenite::Result;
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Workers, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Workers, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -28,12 +28,12 @@ fn serve(args: Args) -> io::Result<()> {
 
 async fn accept(listener: std::net::TcpListener) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    peers_common::say_listening(listener.local_addr()?);
+    peers_common::print_listening(listener.local_addr()?);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => drop(tokio::spawn(echo(stream))),
             Err(error) => {
-                peers_common::say_accept_failed(&error);
+                peers_common::print_accept_error(&error);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

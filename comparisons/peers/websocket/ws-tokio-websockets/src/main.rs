@@ -6,14 +6,14 @@ use std::io;
 use std::process::ExitCode;
 
 use futures_util::{SinkExt, StreamExt};
-use peers_common::{ACCEPT_PAUSE, Args, Extra};
+use peers_common::{ACCEPT_PAUSE, Args, ExtraOption};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::coop::unconstrained;
 use tokio_websockets::{Config, Error, Limits, ServerBuilder};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), Extra::Nothing, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::None, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
@@ -22,13 +22,13 @@ fn serve(args: Args) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::say_listening(listener.local_addr()?);
+        peers_common::print_listening(listener.local_addr()?);
         loop {
             match listener.accept().await {
                 // Without tokio's budget, as in the library's example.
                 Ok((stream, _)) => drop(tokio::spawn(unconstrained(echo(stream)))),
                 Err(error) => {
-                    peers_common::say_accept_failed(&error);
+                    peers_common::print_accept_error(&error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
