@@ -1,6 +1,6 @@
 use std::{error, fmt};
 
-/// Why there was nothing to measure, in one sentence.
+/// Why nothing was measured, in one sentence.
 #[derive(Debug)]
 pub struct Failure(String);
 

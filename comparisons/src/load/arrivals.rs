@@ -1,4 +1,4 @@
-//! `load arrivals`: connections that come at a rate while others are busy.
+//! `load arrivals`: new connections arrive at a rate while others are busy.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use super::session::{EventOutcome, OTHER, Opening, ReadyEvent, Session};
 use super::window::Window;
 use super::{Failure, Report};
 
-/// After so many events of busy connections, newcomers are looked at.
+/// New connections are handled after at most this many events of busy ones.
 const BUSY_EVENTS_MAX: usize = 32;
 
-/// How often newcomers without an echo are looked for.
+/// How often new connections without an echo are checked for their time-out.
 const EXPIRY: Duration = Duration::from_millis(50);
 
-/// More connections in one run would be a mistake, and memory.
+/// A bound on memory: no sensible run has more.
 const NEWCOMERS_MAX: u64 = 10_000_000;
 
-/// What it is told.
+/// Its options.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -44,7 +44,7 @@ pub struct Options {
     /// For how long they come.
     #[arg(long, value_name = "S")]
     pub(crate) seconds: NonZeroSeconds,
-    /// How long the others are busy before that.
+    /// How long the busy connections run before that.
     #[arg(long, value_name = "S", default_value_t = WARM_UP)]
     #[serde(default = "options::warm_up")]
     pub(crate) warm_up: Seconds,
@@ -86,7 +86,7 @@ impl Options {
         run.into_report(self).finish(target)
     }
 
-    /// How many come in so much time.
+    /// How many connections arrive in `time`.
     fn newcomers(&self, time: Duration) -> u64 {
         (time.as_secs_f64() * self.rate.get() as f64).ceil() as u64
     }
@@ -111,9 +111,9 @@ struct Run {
     latency: Histogram,
     first_echo: Histogram,
     lateness: Histogram,
-    /// So many newcomers have come.
+    /// How many new connections were opened.
     came: usize,
-    /// Those before this one are over.
+    /// The first new connection that may not be over.
     oldest: usize,
     never: u64,
     ready_newcomers: Vec<ReadyEvent>,
@@ -131,7 +131,7 @@ impl Run {
         let start = clock.now() + ns(options.warm_up.get());
         let end = start + ns(options.seconds.get());
         let timer = Timer::new(busy.registry(), OTHER)?;
-        // Newcomers have an epoll of their own, so as not to queue behind the busy.
+        // New connections have an epoll of their own, so that they do not queue behind busy ones.
         let epoll: RawFd = newcomers.epoll();
         busy.registry().register(&mut SourceFd(&epoll), OTHER, Interest::READABLE)?;
         Ok(Self {
@@ -153,8 +153,8 @@ impl Run {
         })
     }
 
-    /// The busy stay so until the last newcomer has its echo: else the load would be gone when it
-    /// matters most. Then their last answers are waited for.
+    /// Keeps the busy connections busy until the last new connection has its echo; the last new ones need the load as
+    /// much as the first. Then waits for the last answers.
     fn drive(&mut self) -> Result<(), Failure> {
         for index in 0..self.busy.connections() {
             self.busy.release(index, self.clock.now());
@@ -205,7 +205,7 @@ impl Run {
         self.busy.flush(index);
     }
 
-    /// Lets those come whose time it is, and does what newcomers are ready for.
+    /// Opens new connections that are due, and handles the events of all new connections.
     fn handle_newcomers(&mut self) -> Result<(), Failure> {
         while let Some((_, intended)) = self.schedule.take_due(self.clock.now()) {
             self.lateness.record(self.clock.now() - intended);
@@ -215,7 +215,7 @@ impl Run {
             self.came += 1;
         }
         let mut ready = std::mem::take(&mut self.ready_newcomers);
-        // To the end: their epoll speaks up only when there is something new.
+        // Until none is left: the epoll is edge-triggered.
         loop {
             self.newcomers.wait(&mut ready, Duration::ZERO)?;
             if ready.is_empty() {

@@ -1,5 +1,4 @@
-//! Numbers with bounds: an option that is out of bounds is refused where it is read, on the command line
-//! and in a plan alike.
+//! Bounded numbers. The type refuses a value out of bounds, on the command line and in a plan alike.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -31,7 +30,7 @@ pub type MessageRate = Bounded<1, 1_000_000_000>;
 pub type ConnectionRate = Bounded<1, 1_000_000>;
 
 impl<const MIN: u64, const MAX: u64> Bounded<MIN, MAX> {
-    /// `N`, which the compiler checks to be within the bounds.
+    /// `N`. The compiler checks that it is within the bounds.
     pub(crate) const fn of<const N: u64>() -> Self {
         const { assert!(MIN <= N && N <= MAX) };
         Self(N)

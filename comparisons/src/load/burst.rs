@@ -1,4 +1,4 @@
-//! `load burst`: connections that come all at once.
+//! `load burst`: many connections are opened at once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::session::Session;
 use super::window::Window;
 use super::{Failure, Report};
 
-/// What it is told.
+/// Its options.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -73,7 +73,7 @@ impl Options {
                 session.flush(event.index);
             }
         }
-        // Each owes one echo for as long as it is not over.
+        // Each connection that is not over has one echo outstanding.
         let never = session.outstanding;
         let failed = self.connections.get() - first_echo.len() - never;
         let stats = window.finish(clock, &session.tally);

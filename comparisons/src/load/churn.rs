@@ -1,4 +1,4 @@
-//! `load churn`: connections that come and go. Each connects, is upgraded if it is to be a WebSocket,
+//! `load churn`: connections open and close. Each connects, is upgraded if it is to be a WebSocket,
 //! has one echo, and closes.
 
 use std::time::Duration;
@@ -17,23 +17,22 @@ use super::session::{OTHER, ReadyEvent, Session};
 use super::window::Window;
 use super::{Failure, Report};
 
-/// How often connections without an end are looked for, and failed ones tried again.
+/// How often time-outs are checked, and the slots of failed connections are used again.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// What it is told.
+/// Its options.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    /// The most connections at a time. Without --rate as many as that: another comes as soon as one has
-    /// gone.
+    /// The most connections at a time. Without --rate there are always as many: a new one opens as soon as one has
+    /// closed.
     #[arg(long, value_name = "N")]
     connections: Connections,
     /// The length of the message that each sends.
     #[arg(long, value_name = "BYTES", default_value_t = SMALL)]
     #[serde(default = "small")]
     payload: Payload,
-    /// Open loop: so many come in a second; those for whom there is no room wait, also when the window is
-    /// over.
+    /// Open loop: so many open in a second. Those without room wait, also after the window.
     #[arg(long, value_name = "CONN_PER_S")]
     pub(crate) rate: Option<ConnectionRate>,
     /// The measured window.
@@ -43,7 +42,7 @@ pub struct Options {
     #[arg(long, value_name = "S", default_value_t = WARM_UP)]
     #[serde(default = "options::warm_up")]
     pub(crate) warm_up: Seconds,
-    /// How long one may take; and how long after the window those that wait may begin.
+    /// How long a connection may take, and how long after the window a waiting one may begin.
     #[arg(long, value_name = "S", default_value_t = PATIENCE)]
     #[serde(default = "options::patience")]
     patience: NonZeroSeconds,
@@ -59,8 +58,8 @@ impl Options {
         target.prepare(connections)?;
         let echo = Echo::new(target.wire(), self.payload.count());
         let session = Session::new(echo, Clock::new(), connections, 1, 0)?;
-        // From one address: how many will come is not known, and what a port rests after a connection
-        // within one machine is a second (tcp_tw_reuse, ip-sysctl).
+        // One local address: the number of connections is not known, and within one machine a port is reserved for
+        // only a second after its connection (tcp_tw_reuse, ip-sysctl).
         let dialer = Dialer::new(target, 0)?;
         let mut run = Run::new(self, target, session, dialer)
             .map_err(|error| Failure::new(format!("cannot set a timer: {error}")))?;
@@ -85,19 +84,19 @@ struct Run {
     schedule: Option<Schedule>,
     timer: Timer,
     patience: u64,
-    /// Places for connections.
+    /// Slots without a connection.
     free_slots: Vec<usize>,
-    /// Those whose connection could not even be begun, until the next look.
+    /// Slots whose connection could not be started, until the next check.
     failed: Vec<usize>,
     /// Until when there was no slot.
     full_until: u64,
-    /// The next look.
+    /// When time-outs are checked next.
     next_check: u64,
-    /// Connections that came, all in all.
+    /// All connections that were started.
     came: u64,
-    /// That came and went in the window.
+    /// Connections that closed in the window.
     done: u64,
-    /// That resumed a TLS session, and had their echo.
+    /// Those with an echo that resumed a TLS session.
     resumed: u64,
     /// That waited for a slot.
     held_back: u64,
@@ -139,7 +138,7 @@ impl Run {
         })
     }
 
-    /// Until the window is over and all that were to come in it have come and gone, or patience is.
+    /// Until the window is over and all of its connections have closed, or until patience is over.
     fn drive(&mut self) -> Result<(), Failure> {
         let last = self.window.end + self.patience;
         let mut ready: Vec<ReadyEvent> = Vec::new();
@@ -163,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Open loop: how many were to come by the end of the window and have not begun.
+    /// Open loop: how many of the scheduled connections have not begun.
     fn waiting(&self) -> u64 {
         self.schedule.as_ref().map_or(0, Schedule::left)
     }
@@ -176,8 +175,8 @@ impl Run {
         schedule.map_or(Ok(longest), |schedule| self.timer.until_next(schedule, now, longest))
     }
 
-    /// Lets those come whose time it is and for whom there is room. A schedule ends with the window; who
-    /// waits from before its end comes after it.
+    /// Opens the connections that are due, as far as there is room. The schedule ends with the window; a connection
+    /// that waits at that moment opens later.
     fn begin(&mut self, now: u64) {
         while let Some(slot) = self.free_slots.last().copied() {
             let mut intended = now;
@@ -241,7 +240,7 @@ impl Run {
         self.free_slots.push(slot);
     }
 
-    /// Gives up those that take too long, and those that failed their place back.
+    /// Gives up connections that take too long, and frees the slots of failed ones.
     fn check_timeouts(&mut self, now: u64) {
         self.next_check = now + ns(CHECK_EVERY);
         while let Some(slot) = self.failed.pop() {
@@ -250,7 +249,7 @@ impl Run {
         self.give_up_before(now.saturating_sub(self.patience));
     }
 
-    /// Gives up those that were to come before then and have not gone.
+    /// Gives up the connections that were scheduled before `then` and have not closed.
     fn give_up_before(&mut self, then: u64) {
         let kind = format!("not gone within {} s", self.patience as f64 / 1e9);
         for slot in 0..self.session.connections() {
@@ -262,7 +261,7 @@ impl Run {
     }
 
     fn into_report(mut self, options: &Options, target: &Target) -> Report {
-        // Those that have their echo may still owe their close.
+        // Connections with their echo may not have closed.
         self.give_up_before(u64::MAX);
         let never_begun = self.waiting();
         if never_begun > 0 {

@@ -1,4 +1,4 @@
-//! One connection: how far it has sent and how far it has been answered, and no message buffered.
+//! One connection: the positions up to which it has sent and been answered. It buffers no message.
 
 use std::io::{self, Read, Write};
 use std::mem;
@@ -9,13 +9,13 @@ use super::frames::{self, FrameEvent, Frames};
 use super::transport::Transport;
 use super::upgrade::{self, Refusal, Upgrade};
 
-/// How often one turn may read before others get theirs.
+/// How many reads one event may cause before other connections are handled.
 const READS_MAX: usize = 16;
 
-/// The code of a close that nothing is wrong with (RFC 6455 7.4.1).
+/// The code of a normal close (RFC 6455 7.4.1).
 const NORMAL: u16 = 1000;
 
-/// A place in a stream of messages of equal length.
+/// A position in a stream of messages of equal length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StreamPosition {
     pub(crate) message: u64,
@@ -23,8 +23,8 @@ pub(crate) struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// Calls `each` with every part of a message in the next `buf.len()` bytes, and is then behind
-    /// them; or at the first part that `each` refuses.
+    /// Advances over the next `buf.len()` bytes and calls `each` with every part of a message in them. Stops before the
+    /// first part that `each` refuses, and is false then.
     fn advance<B: Splittable>(
         &mut self,
         mut buf: B,
@@ -49,7 +49,7 @@ impl StreamPosition {
         if offset < message_bytes {
             self.offset = offset;
         } else if offset == message_bytes {
-            // Most often; a division would take 2 ns, and a message of 16 bytes takes 5 in all.
+            // The common case. A division would take 2 ns; a message of 16 bytes takes 5 in all.
             *self = Self { message: self.message + 1, offset: 0 };
         } else {
             self.message += offset / message_bytes;
@@ -58,7 +58,7 @@ impl StreamPosition {
     }
 }
 
-/// A slice, to read or to write, that can be cut in two.
+/// A slice, shared or mutable, that can be cut in two.
 trait Splittable: Sized {
     fn len(&self) -> usize;
     fn cut(self, at: usize) -> (Self, Self);
@@ -93,30 +93,30 @@ pub(crate) enum Fault {
     Closed,
     /// The peer closed it with this code.
     ClosedWith(Option<u16>),
-    /// The peer closed it, as it should.
+    /// The peer closed it as expected.
     Ended,
-    /// There is no WebSocket: the peer's status line.
+    /// The peer refused the upgrade: its status line.
     Refused(String),
     /// Reading failed.
     Read(io::Error),
     /// Writing failed.
     Write(io::Error),
-    /// Something else came than was expected; where.
+    /// An answer is wrong; where.
     Wrong(StreamPosition),
-    /// The peer did what it may not in a WebSocket; in place of which message.
+    /// The peer violated RFC 6455; how, and in place of which message.
     Violation(&'static str, u64),
-    /// More came than was asked for.
+    /// More arrived than was asked for.
     Unsolicited(StreamPosition),
 }
 
-/// What one turn of reading brought.
+/// The result of handling one readable event.
 #[derive(Debug)]
 pub(crate) struct Received {
     /// The messages whose answers are now complete.
     pub(crate) answered: Range<u64>,
-    /// How many bytes came.
+    /// How many bytes arrived.
     pub(crate) bytes: u64,
-    /// Whether there may be more: nobody will say so again.
+    /// Whether there may be more to read. No further event will report it.
     pub(crate) unfinished: bool,
 }
 
@@ -127,18 +127,18 @@ pub(crate) struct Connection {
     id: u32,
     pub(crate) connected: bool,
     writable: bool,
-    /// The peer has sent all it will.
+    /// The peer has ended its side.
     closed: bool,
-    /// A close frame or TLS's close_notify was sent, or is to be: nothing more is.
+    /// A close frame or TLS's close_notify is queued or sent: no data follows it.
     closing: bool,
     wire: Wire,
-    /// What is to be sent before the next message: the request to upgrade, then pongs.
+    /// Bytes to send before the next message: the upgrade request, later pongs.
     ahead: Vec<u8>,
-    /// The next of them, none if empty.
+    /// The next pong; empty if there is none.
     pong: Vec<u8>,
-    /// So many messages may be sent.
+    /// How many messages may be sent.
     released: u64,
-    /// So many answers are to come then.
+    /// How many answers these have.
     due: u64,
     sent: StreamPosition,
     answered: StreamPosition,
@@ -147,13 +147,13 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 enum Wire {
     Tcp,
-    /// With what has come of the answer, and whether messages are to be compressed.
+    /// What has arrived of the answer, and whether messages are to be compressed.
     Upgrading(Vec<u8>, bool),
     WebSocket(Frames),
 }
 
 impl Connection {
-    /// One that is still connecting.
+    /// A connection whose connect is in progress.
     pub(crate) fn new(stream: Transport, id: u32, upgrade: Option<&Upgrade>) -> Self {
         let (wire, ahead) = match upgrade {
             None => (Wire::Tcp, Vec::new()),
@@ -178,7 +178,7 @@ impl Connection {
         }
     }
 
-    /// What epoll said; both stay true until an operation says otherwise.
+    /// Notes an event of epoll. Both flags stay set until an operation would block.
     pub(crate) fn ready(&mut self, writable: bool, closed: bool) {
         self.writable |= writable;
         self.closed |= closed;
@@ -190,15 +190,15 @@ impl Connection {
         self.connected && !self.stream.is_handshaking() && !is_upgrading
     }
 
-    /// Lets one more message be sent, which has so many answers; its number.
+    /// Permits one more message, which has `answers` answers, and returns its number.
     pub(crate) fn release(&mut self, answers: u64) -> u64 {
         self.released += 1;
         self.due += answers;
         self.released - 1
     }
 
-    /// Ends what is sent; whether the peer has to answer that, which it has over WebSocket (RFC 6455
-    /// 7.1.2) and over TLS (RFC 8446 6.1).
+    /// Starts to close. True if the peer has to answer the close, as over WebSocket (RFC 6455 7.1.2) and over TLS (RFC
+    /// 8446 6.1).
     pub(crate) fn start_close(&mut self) -> bool {
         if matches!(self.wire, Wire::WebSocket(_)) {
             self.ahead.extend(frames::close(Some(NORMAL)));
@@ -209,17 +209,17 @@ impl Connection {
         self.closing
     }
 
-    /// Answers to what was released that have not come.
+    /// The number of outstanding answers.
     pub(crate) fn outstanding(&self) -> u64 {
         self.due - self.answered.message
     }
 
-    /// Messages released and not sent.
+    /// The number of messages that were released and not sent.
     pub(crate) fn unsent(&self) -> u64 {
         self.released - self.sent.message
     }
 
-    /// Looks whether connecting has come to its end.
+    /// Checks whether the connect has finished.
     pub(crate) fn finish_connecting(&mut self) -> Result<(), Fault> {
         if let Some(error) = self.stream.tcp().take_error().map_err(Fault::Connect)? {
             return Err(Fault::Connect(error));
@@ -232,8 +232,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what is ahead and what was released, as much at once as `scratch` holds and the socket
-    /// takes; how many messages were completed.
+    /// Sends queued control data and released messages until the socket would block, at most `scratch` at once. Returns
+    /// how many messages were completed.
     pub(crate) fn flush<E: Exchange>(
         &mut self,
         exchange: &E,
@@ -261,7 +261,7 @@ impl Connection {
             if !self.is_open() || self.sent.message == self.released {
                 break;
             }
-            // What is ahead leaves between two messages.
+            // Control data goes between two messages.
             let messages =
                 if self.ahead.is_empty() { self.released - self.sent.message } else { 1 };
             let left = messages * message_bytes - self.sent.offset;
@@ -291,10 +291,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what is there and checks it.
+    /// Reads what is available and checks it.
     ///
-    /// A short read says that there is no more, which saves the read that would say so again;
-    /// unless the peer closed, because that is only seen by reading to the end.
+    /// A short read means that the socket is empty, which saves another read. If the peer has closed, reading goes on
+    /// to the end of stream.
     pub(crate) fn receive<E: Exchange>(
         &mut self,
         exchange: &E,
@@ -308,7 +308,7 @@ impl Connection {
                 break None;
             }
             match self.stream.read(scratch) {
-                // After what TLS itself says: without that it is an error.
+                // Over TLS, close_notify came before: otherwise `read` is an error.
                 Ok(0) if self.closing && matches!(self.wire, Wire::Tcp) => {
                     break Some(Fault::Ended);
                 }
@@ -358,7 +358,7 @@ impl Connection {
         };
         let asked = StreamPosition { message: self.sent.message * exchange.answers(), ..self.sent };
         if self.answered > asked || matches!(right, Ok(false)) && self.answered == asked {
-            // What nobody asked for is no answer, though it may look like the next.
+            // Unsolicited bytes are no answer, even if they look like the next one.
             self.answered = self.answered.min(asked);
             return Err(Fault::Unsolicited(self.sent));
         }
@@ -405,7 +405,7 @@ impl Connection {
                 }
                 Some(FrameEvent::Close(code)) => {
                     if self.sent.offset == 0 && self.ahead.is_empty() {
-                        // The peer has said why it ends, and ends with or without an answer.
+                        // The peer ends with or without our answer to its close.
                         let _ = self.stream.write(&frames::close(code));
                     }
                     let expected = code == Some(NORMAL) && exchange.ends_after(answered.message);
@@ -425,8 +425,7 @@ impl Fault {
     }
 }
 
-/// Takes answers off `got` that are there in full, each in one frame, as they mostly are; at the
-/// first that is wrong it is false.
+/// The fast path: takes complete answers off `got`, each in one frame. False at the first wrong one.
 fn whole_frames<E: Exchange>(
     exchange: &E,
     id: u32,

@@ -1,4 +1,4 @@
-//! `load deflate`: a compressed message, again and again, each of which comes back compressed.
+//! `load deflate`: sends one compressed message again and again, and expects it back, compressed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,8 +21,8 @@ pub fn run(options: &Steady, target: &Target) -> Result<Report, Failure> {
     steady::run(options, &target, exchange)
 }
 
-/// The same message each time, each compressed for itself; so the answers are the same too, however the
-/// server compresses. Before the run the first is decompressed, and is the message.
+/// The same message each time, compressed by itself. However the server compresses, its answers are then all the
+/// same. The first is decompressed before the run and compared with the message.
 #[derive(Debug)]
 struct CompressedEcho {
     request: Vec<u8>,
@@ -70,7 +70,7 @@ impl Exchange for CompressedEcho {
     }
 }
 
-/// The payload of the answer to `request`, compressed as it came, over a connection of its own.
+/// The payload of the answer to `request`, still compressed, over a connection of its own.
 fn first_answer(
     options: &Steady,
     target: &Target,
@@ -116,7 +116,7 @@ fn ask(
     }
 }
 
-/// Orders, as an exchange might tell of them.
+/// JSON like an exchange's list of orders.
 fn json(bytes: usize) -> Vec<u8> {
     let mut json = b"[".to_vec();
     let mut n = 0_u64;
@@ -149,7 +149,7 @@ fn compress(message: &[u8]) -> Option<Vec<u8>> {
     out.ends_with(&TAIL).then(|| out[..out.len() - TAIL.len()].to_vec())
 }
 
-/// What is compressed, of which there are at most so many bytes (RFC 7692 7.2.2).
+/// Decompresses at most `bytes_max` bytes (RFC 7692 7.2.2).
 fn decompress(compressed: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes_max);
     let mut decompress = Decompress::new(false);

@@ -1,4 +1,4 @@
-//! Where connections come from: local addresses, and the limit of open files.
+//! Opens connections: local addresses, and the limit of open files.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -14,19 +14,19 @@ use super::options::Target;
 use super::transport::Transport;
 use super::upgrade::Upgrade;
 
-/// Connections from one local address; it has some 28,000 ports, and those of the last minute rest.
+/// Connections from one local address. It has some 28,000 ports; those used in the last minute are reserved.
 const PER_SOURCE: usize = 20_000;
 
-/// 127.0.0.2 and on; the last byte stays below 255.
+/// The most local addresses, from 127.0.0.2 on: the last byte stays below 255.
 const SOURCES_MAX: usize = 250;
 
-/// Files that are open besides connections.
+/// Open files besides connections.
 const FILES_SPARE: usize = 32;
 
-/// Opens connections to one address, from several if that is on this machine and there are many.
+/// Opens connections to one address, from several local ones if there are many connections on this machine.
 ///
-/// With few the kernel chooses: to find a free port for a given local address, among those that rest
-/// from earlier runs, takes it a millisecond.
+/// With few connections the kernel chooses the address: finding a free port for a given address, among those
+/// reserved since earlier runs, takes it a millisecond.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     target: SocketAddr,
@@ -67,7 +67,7 @@ impl Dialer {
         Transport::new(TcpStream::from_std(socket.into()), self.tls.as_ref())
     }
 
-    /// What a connection has to ask for before it is a WebSocket, if it is to be one.
+    /// The upgrade that a connection needs before it is a WebSocket.
     pub(crate) fn upgrade(&self) -> Option<&Upgrade> {
         self.upgrade.as_ref()
     }
@@ -79,11 +79,14 @@ impl Dialer {
     }
 }
 
-/// Raises the limit of open files as far as allowed and says so if that is too little.
+/// Raises the limit of open files as far as allowed.
+///
+/// # Errors
+/// When that is too little for so many connections.
 pub(crate) fn make_room(connections: usize) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Refused only where the old limit stays, which is what is looked at next.
+    // After a refusal the old limit stays; it is checked next.
     let _ = setrlimit(Resource::Nofile, raised);
     let allowed = getrlimit(Resource::Nofile).current;
     let needed = (connections + FILES_SPARE) as u64;

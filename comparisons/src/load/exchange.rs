@@ -1,22 +1,22 @@
-//! What is sent, and what has to come back: exact, byte by byte, without being kept anywhere.
+//! What is sent and what has to come back, byte by byte.
 //!
-//! Both are functions of connection, message and offset, so a write that was cut short is resumed,
-//! and an answer that comes in pieces is checked, without a buffer per connection.
+//! Both are functions of connection, message and offset. A short write is resumed and an answer in pieces is
+//! checked without a buffer per connection.
 
 use super::frames::{self, FrameHeader, KEY};
 
-/// Of how many places in its block a message may begin at one. They are four bytes apart, so that the
-/// same mask fits all.
+/// The number of offsets in its block at which a message may begin. They are four bytes apart, so that one mask
+/// fits all.
 const SHIFTS: u64 = 1024;
 const SHIFT_BYTES: u64 = KEY.len() as u64;
 
-/// The bytes at the beginning of an echoed message that number it.
+/// The length of the number that an echoed message begins with.
 const NUMBER_BYTES: usize = 8;
 
-/// What messages travel in.
+/// The framing of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
-    /// As the services over TCP have it: [`Exchange`] gives every byte.
+    /// That of the services over TCP: [`Exchange`] gives every byte.
     Tcp,
     /// A request is a masked binary frame, which [`Exchange`] gives in full; an answer is a binary
     /// message, of which [`Exchange`] knows the payload.
@@ -34,7 +34,7 @@ impl Wire {
 
 /// A request and its answers.
 pub(crate) trait Exchange {
-    /// The length of a request; none if to connect is to ask.
+    /// The length of a request; zero if connecting is the request.
     fn request_bytes(&self) -> u64;
 
     /// How many answers it has.
@@ -45,7 +45,7 @@ pub(crate) trait Exchange {
     /// The length of each.
     fn answer_bytes(&self) -> u64;
 
-    /// What is before each, in a WebSocket, if it comes in one frame.
+    /// The frame header of an answer in one frame, in a WebSocket.
     fn answer_head(&self) -> FrameHeader {
         FrameHeader::of_server(self.answer_bytes())
     }
@@ -67,17 +67,17 @@ pub(crate) trait Exchange {
 pub(crate) struct Echo {
     payload: usize,
     head: FrameHeader,
-    /// The payload of a request is a part of this, with its number over the beginning.
+    /// The payload of a request is a slice of this, with its number over the first bytes.
     requests: Block,
-    /// That of an answer, of this. It is the same without the mask; TCP has two as well, so that it
-    /// touches as much memory.
+    /// The payload of an answer is a slice of this, which is the same without the mask. TCP has two blocks as well, so
+    /// that it touches as much memory.
     answers: Block,
 }
 
 #[derive(Debug)]
 struct Block {
     bytes: Vec<u8>,
-    /// Over the number.
+    /// The mask of the number.
     mask: u64,
 }
 
@@ -108,7 +108,7 @@ impl Echo {
 }
 
 impl Block {
-    /// Of a message from `offset` on: of its number how many bytes, the number, and what is after it.
+    /// The parts of a message from `offset` on: how many bytes belong to its number, the number, and the rest.
     fn parts(
         &self,
         connection: u32,
@@ -197,7 +197,7 @@ pub(crate) struct Source {
     messages: u64,
     bytes: u64,
     request: Vec<u8>,
-    /// What is before a message.
+    /// The bytes before a message.
     prefix: Vec<u8>,
     /// A message is a part of this: byte `i` is `i`.
     ramp: Vec<u8>,
@@ -256,7 +256,7 @@ impl Exchange for Source {
 #[derive(Debug)]
 pub(crate) struct Fetch {
     request: Vec<u8>,
-    /// What is before a message.
+    /// The bytes before a message.
     prefix: Vec<u8>,
     message: Vec<u8>,
 }
@@ -296,7 +296,7 @@ impl Exchange for Fetch {
     }
 }
 
-/// What is left of `bytes` at `offset`, and fits into `len`.
+/// The part of `bytes` from `offset` on, at most `len`.
 fn rest_of(bytes: &[u8], offset: u64, len: usize) -> &[u8] {
     let rest = &bytes[bytes.len().min(offset as usize)..];
     &rest[..rest.len().min(len)]

@@ -1,10 +1,10 @@
-//! WebSocket frames (RFC 6455), written apart from the engine that is measured: those of a client are
-//! made, those of a server are read, and whatever a server may not send is an error.
+//! WebSocket frames (RFC 6455), independent of the engine that is measured: writes a client's frames, reads a server's.
+//! Anything that a server may not send is an error.
 
 use std::str;
 
-/// What a client masks everything with. It is the same for all, so that what is sent can be masked
-/// before the run; no byte of it is zero, so that a server cannot do without unmasking.
+/// The masking key of every frame. It is the same for all, so that messages are masked before the run. No byte of it
+/// is zero, so that a server that does not unmask is found.
 pub(crate) const KEY: [u8; 4] = [0x9d, 0x37, 0x5c, 0xe1];
 
 /// The payload of a control frame is no longer (RFC 6455 5.5).
@@ -12,7 +12,7 @@ const CONTROL_BYTES_MAX: u64 = 125;
 
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
-/// Of those, what says that a message is compressed (RFC 7692 6).
+/// The reserved bit of a compressed message (RFC 7692 6).
 const COMPRESSED: u8 = 0x40;
 const CONTROL: u8 = 0x08;
 const MASKED: u8 = 0x80;
@@ -32,22 +32,22 @@ pub(crate) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Of a server's binary message in one frame.
+    /// The header of a server's binary message in one frame.
     pub(crate) fn of_server(payload: u64) -> Self {
         Self::new(BINARY, payload)
     }
 
-    /// Of a client's binary message in one frame.
+    /// The header of a client's binary message in one frame.
     pub(crate) fn of_client(payload: u64) -> Self {
         Self::new(BINARY, payload).masked()
     }
 
-    /// Of a server's text message in one frame, compressed.
+    /// The header of a server's compressed text message in one frame.
     pub(crate) fn of_server_compressed(payload: u64) -> Self {
         Self::new(COMPRESSED | TEXT, payload)
     }
 
-    /// Of a client's.
+    /// The same of a client's.
     pub(crate) fn of_client_compressed(payload: u64) -> Self {
         Self::of_server_compressed(payload).masked()
     }
@@ -84,7 +84,7 @@ impl FrameHeader {
         self.len += bytes.len();
     }
 
-    /// How long it is, as far as that can be seen by now.
+    /// How many bytes the header has, as far as the bytes so far tell.
     fn needs(&self) -> usize {
         match (self.len, self.bytes[1]) {
             (0 | 1, _) => 2,
@@ -120,10 +120,10 @@ fn control(opcode: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What a server sent.
+/// A part of what a server sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FrameEvent<'a> {
-    /// A part of a message, and whether that ends with it.
+    /// Payload of a message, and whether it is the end of the message.
     Payload(&'a [u8], bool),
     /// With its payload.
     Ping(Vec<u8>),
@@ -132,7 +132,7 @@ pub(crate) enum FrameEvent<'a> {
     Close(Option<u16>),
 }
 
-/// A server's frames, wherever they are cut.
+/// Reads a server's frames, which may be cut anywhere.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     /// Whether messages are text and compressed, not binary.
@@ -142,7 +142,7 @@ pub(crate) struct Frames {
     frame: Option<Frame>,
     /// A message has begun and not ended.
     in_message: bool,
-    /// The payload of a control frame, as far as it has come.
+    /// The payload of a control frame, as far as it has arrived.
     control: Vec<u8>,
 }
 
@@ -154,20 +154,20 @@ struct Frame {
 }
 
 impl Frames {
-    /// Of which the messages are binary; or text and compressed.
+    /// Expects binary messages, or compressed text.
     pub(crate) fn new(compressed: bool) -> Self {
         Self { compressed, ..Self::default() }
     }
 
-    /// Whether what comes next is a frame, and not in the middle of a message.
+    /// Whether the next byte begins a frame outside of any message.
     pub(crate) fn is_between_messages(&self) -> bool {
         self.head.len == 0 && self.frame.is_none() && !self.in_message
     }
 
-    /// Takes the next piece off `got`; none when all of that is not enough for one.
+    /// Takes the next event off `got`; none when there is not enough for one.
     ///
     /// # Errors
-    /// What the server did that it may not.
+    /// What the server violated.
     pub(crate) fn next<'a>(
         &mut self,
         got: &mut &'a [u8],

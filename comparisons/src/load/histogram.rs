@@ -1,14 +1,14 @@
-//! Times by percentile.
+//! Histograms of times.
 
 use std::fmt;
 
 use hdrhistogram::Histogram as Counts;
 use serde::{Deserialize, Serialize};
 
-/// The longest time that is told apart, an hour.
+/// Longer times count as this: an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Of a curve; a run of a million times has 49 points.
+/// The points of a curve for each nine; a run of a million times has 49 points.
 const POINTS_TO_A_NINE: f64 = 8.0;
 
 /// Times in nanoseconds, to three digits.
@@ -54,7 +54,7 @@ impl Histogram {
         self.counts.len()
     }
 
-    /// None of nothing.
+    /// None without times.
     pub(crate) fn percentiles(&self) -> Option<Percentiles> {
         let us = |ns: u64| ns as f64 / 1e3;
         let at = |quantile: f64| us(self.counts.value_at_quantile(quantile));
@@ -72,13 +72,13 @@ impl Histogram {
 }
 
 impl Histogram {
-    /// How many microseconds what share of the times was at most: a few points to each nine, and the last
-    /// is the longest. None of nothing.
+    /// Points (share, microseconds): that share of the times was at most so long. There are a few points to each nine;
+    /// the last is the longest time. None without times.
     pub(crate) fn curve(&self) -> Option<Vec<[f64; 2]>> {
         let count = self.counts.len();
         let us = |ns: u64| ns as f64 / 1e3;
         let shares = (0..).map(|point| 1.0 - 10_f64.powf(-f64::from(point) / POINTS_TO_A_NINE));
-        // Beyond that there is less than one of them.
+        // Up to the last share that leaves out at least one time.
         let shares = shares.take_while(|share| (1.0 - share) * count as f64 >= 1.0);
         let points = shares.map(|share| [share, us(self.counts.value_at_quantile(share))]);
         (count > 0).then(|| points.chain([[1.0, us(self.counts.max())]]).collect())

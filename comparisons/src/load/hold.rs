@@ -1,4 +1,4 @@
-//! `load hold`: connections that do nothing, for what they cost.
+//! `load hold`: idle connections, and what they cost the server.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::session::{Opening, Session};
 use super::window::Window;
 use super::{Failure, Report};
 
-/// What it is told.
+/// Its options.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -72,7 +72,7 @@ impl Options {
     }
 }
 
-/// Lets connections do nothing until the window is over.
+/// Leaves the connections idle until the window is over.
 pub(crate) fn idle_until_end<E: Exchange>(
     session: &mut Session<E>,
     window: &mut Window,
@@ -87,7 +87,7 @@ pub(crate) fn idle_until_end<E: Exchange>(
         }
         session.wait(&mut ready, Duration::from_nanos(window.next_after(now, now) - now))?;
         for event in &ready {
-            // Nothing is to come but the end of a connection, which goes to the tally, or a ping.
+            // The only events are pings and ends of connections; the tally counts the latter.
             session.handle_event(*event);
             session.flush(event.index);
         }

@@ -18,11 +18,11 @@ use super::session::{Opening, Session, Tally};
 use super::window::{Window, WindowStats};
 use super::{Failure, Report, hold, steady};
 
-/// When no answer has come for so long, those that have none are taken to wait for a descriptor.
-/// Servers look for one again after milliseconds.
+/// When no answer has arrived for so long, connections without one count as waiting for a descriptor. Servers retry
+/// after milliseconds.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// What it is told.
+/// Its options.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -134,12 +134,12 @@ struct Run<'a> {
     dialer: Dialer,
     /// Those that are used for the speed.
     busy: Session<Echo>,
-    /// All others: they have an epoll of their own, so that the speed does not look at them.
+    /// All others. They have an epoll of their own, so that they do not affect the speed.
     others: Session<Echo>,
 }
 
 impl<'a> Run<'a> {
-    /// The busy are open, the others are not yet.
+    /// Opens the busy connections.
     fn new(options: &'a Options, target: &'a Target) -> Result<Self, Failure> {
         let (connections, busy) = (options.connections.count(), options.busy.count());
         let patience = options.patience.get();
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// As fast as the busy are answered, one message in flight on each.
+    /// Measures the busy connections in a closed loop, with one message in flight on each.
     fn speed(&mut self) -> Result<Throughput, Failure> {
         let Options { warm_up, speed_seconds, patience, .. } = self.options;
         let window = self.window(warm_up.get(), speed_seconds.get());
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Opens the others, and waits until nobody is answered any more.
+    /// Opens the others, and waits until no more answers arrive.
     fn reach_the_limit(&mut self) -> Result<(), Failure> {
         let Self { others, clock, .. } = self;
         let patience = self.options.patience.get();
@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
         )))
     }
 
-    /// Nobody does anything.
+    /// Leaves all connections idle.
     fn idle(&mut self) -> Result<WindowStats, Failure> {
         let mut window = self.window(Duration::ZERO, self.options.seconds.get());
         hold::idle_until_end(&mut self.others, &mut window)?;
@@ -218,8 +218,8 @@ impl<'a> Run<'a> {
         Ok(stats)
     }
 
-    /// Closes some that are served, at most as many as wait, and gives their descriptors to those:
-    /// how many were closed, and how long after that the answers came.
+    /// Closes some served connections, at most as many as wait, so that their descriptors go to waiting ones. Returns how
+    /// many were closed, and the times from then to the answers.
     fn release(&mut self) -> Result<(usize, Histogram), Failure> {
         let count = self.options.release.count().min(self.waiting());
         let Self { others, clock, .. } = self;
@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
         Ok((released, resumed))
     }
 
-    /// Ends all, and says what became of them.
+    /// Closes all connections and sums up their tallies.
     fn end(mut self) -> Result<Tally, Failure> {
         self.busy.linger()?;
         self.others.linger()?;
@@ -269,19 +269,19 @@ impl<'a> Run<'a> {
         self.busy.answered().count() + self.others.answered().count()
     }
 
-    /// Then there is a report, whatever else: it says so.
+    /// A run with a wrong answer always ends in a report.
     fn has_wrong_answer(&self) -> bool {
         self.busy.tally.wrong + self.others.tally.wrong > 0
     }
 
-    /// Each of them waits for the answer to its only message.
+    /// How many connections wait for the answer to their only message.
     fn waiting(&self) -> usize {
         self.others.outstanding as usize
     }
 }
 
-/// Up to `most`. All else takes so long as it is told: a server that looks for descriptors at
-/// intervals would be met at the same moment of its interval in every run.
+/// A random time up to `most`. All other times are fixed: without this, every run would meet a server that checks for
+/// descriptors at intervals at the same moment of its interval.
 fn random_up_to(most: Duration) -> Duration {
     let chance = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
     most.mul_f64(chance)

@@ -1,8 +1,8 @@
 //! The load generator: one module per command, on one set of connections.
 //!
 //! A command opens a [`session`](self) of connections on one epoll, decides when each may send, and
-//! keeps what it saw in a [`Report`]. What is sent and what is expected back is an exchange; when it
-//! is sent is a schedule. Nothing is allocated per message.
+//! returns a [`Report`]. An exchange defines what is sent and what is expected back; a schedule defines when it
+//! is sent. Nothing is allocated per message.
 
 mod bounds;
 mod command;

@@ -1,4 +1,4 @@
-//! The options that commands share, and what is done with them before a run.
+//! The options that commands share, and the set-up of a run.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -49,13 +49,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// The request for a WebSocket, if that is what is spoken.
+    /// The upgrade request, if the target speaks WebSocket.
     pub(crate) fn upgrade(&self) -> Option<Upgrade> {
         let path = self.websocket.as_ref()?;
         Some(Upgrade::new(self.addr, path, self.compressed))
     }
 
-    /// How TLS is spoken, if it is.
+    /// The configuration of TLS, if the target speaks it.
     pub(crate) fn tls(&self) -> Result<Option<Arc<ClientConfig>>, Failure> {
         let trusting = |file: &PathBuf| transport::trusting(file, self.tls_resume);
         self.tls.as_ref().map(trusting).transpose()
@@ -65,7 +65,7 @@ impl Target {
         if self.websocket.is_some() { Wire::WebSocket } else { Wire::Tcp }
     }
 
-    /// Pins the process, makes room for so many connections.
+    /// Pins the process to its core and raises the limit of open files.
     pub(crate) fn prepare(&self, connections: usize) -> Result<(), Failure> {
         dial::make_room(connections)?;
         let Some(core) = self.core else { return Ok(()) };
@@ -93,7 +93,7 @@ pub struct Steady {
     #[arg(long, value_name = "K", default_value_t = InFlight::of::<1>())]
     #[serde(default = "InFlight::of::<1>")]
     pub(crate) in_flight: InFlight,
-    /// Opens the connections evenly over so long, before the warm-up.
+    /// Spreads the opening of the connections over this time, before the warm-up.
     #[arg(long, value_name = "S", default_value_t = NO_TIME)]
     #[serde(default = "no_time")]
     pub(crate) ramp: Seconds,
@@ -104,16 +104,16 @@ pub struct Steady {
     #[arg(long, value_name = "S", default_value_t = WARM_UP)]
     #[serde(default = "warm_up")]
     pub(crate) warm_up: Seconds,
-    /// Open loop: so many messages a second over all connections, come what may.
+    /// Open loop: so many messages a second over all connections, however fast answers arrive.
     #[arg(long, value_name = "MSG_PER_S")]
     pub(crate) rate: Option<MessageRate>,
-    /// How long to wait for what is missing.
+    /// How long to wait for missing answers.
     #[arg(long, value_name = "S", default_value_t = PATIENCE)]
     #[serde(default = "patience")]
     pub(crate) patience: NonZeroSeconds,
 }
 
-/// Where nothing says how long.
+/// Defaults.
 pub(crate) const NO_TIME: Seconds = Seconds::of(0);
 pub(crate) const WARM_UP: Seconds = Seconds::of(1);
 pub(crate) const PATIENCE: NonZeroSeconds = NonZeroSeconds::of::<10>();

@@ -16,7 +16,7 @@ use super::Failure;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What is due sooner is waited for by looking at the clock: to sleep costs as much.
+/// Shorter waits spin on the clock: sleeping would take as long.
 const SPIN_NS: u64 = 20_000;
 
 /// Nanoseconds since it was made.
@@ -40,7 +40,7 @@ pub(crate) fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// When each of a sequence is to happen: at a fixed rate, whatever becomes of them.
+/// The moments of a sequence at a fixed rate, whatever happens at them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     start: u64,
@@ -55,13 +55,13 @@ impl Schedule {
         Self { start, end, per_s, next: 0 }
     }
 
-    /// When number `index` is to happen. Not the sum of rounded intervals, so it does not drift.
+    /// The moment of number `index`. It is no sum of rounded intervals, so it does not drift.
     pub(crate) fn intended(&self, index: u64) -> u64 {
         let (seconds, rest) = (index / self.per_s, index % self.per_s);
         self.start + seconds * NS_PER_S + rest * NS_PER_S / self.per_s
     }
 
-    /// When the next one is to happen, if there is one.
+    /// The next moment, if there is one.
     pub(crate) fn next_at(&self) -> Option<u64> {
         let at = self.intended(self.next);
         (at < self.end).then_some(at)
@@ -74,7 +74,7 @@ impl Schedule {
         u64::try_from(all).unwrap_or(u64::MAX).saturating_sub(self.next)
     }
 
-    /// The next one, if it is due: its number, and when it was to happen.
+    /// The number and the moment of the next one, if it is due.
     pub(crate) fn take_due(&mut self, now: u64) -> Option<(u64, u64)> {
         let at = self.next_at().filter(|at| *at <= now)?;
         self.next += 1;
@@ -86,7 +86,7 @@ impl Schedule {
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: OwnedFd,
-    /// What it is set to.
+    /// The moment that it is set to.
     at: Cell<u64>,
 }
 
@@ -98,8 +98,8 @@ impl Timer {
         Ok(Self { fd, at: Cell::new(0) })
     }
 
-    /// How long epoll may wait so as to be back when the next of a schedule is due, if there is one:
-    /// not at all if that is near, else as long as `longest`, since the timer ends the wait.
+    /// How long epoll may wait. If the next moment of the schedule is near, not at all; otherwise up to `longest`, since
+    /// the timer ends the wait.
     pub(crate) fn until_next(
         &self,
         schedule: &Schedule,

@@ -8,10 +8,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Failure;
 
-/// How long it may take to begin or to end.
+/// How long perf may take to answer.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// The two FIFOs that it was told, as `--control fifo:CONTROL,ACK`.
+/// The two FIFOs of `perf stat --control fifo:CONTROL,ACK`.
 #[derive(Clone, Debug)]
 pub(crate) struct Perf {
     control: PathBuf,
@@ -19,25 +19,25 @@ pub(crate) struct Perf {
 }
 
 impl Perf {
-    /// Of the option's value.
+    /// Parses the value of `--perf`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (control, ack) = text.split_once(',').ok_or("expected two FIFOs: CONTROL,ACK")?;
         Ok(Self { control: control.into(), ack: ack.into() })
     }
 
-    /// It counts when this is back.
+    /// Starts counting.
     pub(crate) fn begin(&self) -> Result<(), Failure> {
         self.tell("enable\n")
     }
 
-    /// It does not.
+    /// Stops counting.
     pub(crate) fn end(&self) -> Result<(), Failure> {
         self.tell("disable\n")
     }
 
     fn tell(&self, what: &str) -> Result<(), Failure> {
         let told = || {
-            // First, because a FIFO that nobody has open forgets what was written.
+            // Opened first: a FIFO without an open end loses what is written.
             let mut ack = open(&self.ack)?;
             open(&self.control)?.write_all(what.as_bytes())?;
             let mut readable = [PollFd::new(&ack, PollFlags::IN)];
@@ -53,7 +53,7 @@ impl Perf {
     }
 }
 
-/// Both ways, so that it does not wait for another end (fifo(7)).
+/// Opens for reading and writing, which does not wait for another end (fifo(7)).
 fn open(fifo: &PathBuf) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(fifo)
 }

@@ -1,4 +1,4 @@
-//! What a run saw: a table to read, and the same as JSON.
+//! The report of a run, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -14,13 +14,13 @@ use super::series::{Series, Stalls};
 use super::server::{PerMessage, ResourceUsage};
 use super::session::Tally;
 
-/// What the client uses of its core when it may well be what was measured.
+/// If the client uses more of its core, it may be what was measured.
 const CLIENT_CPU_PERCENT_MAX: f64 = 90.0;
 
-/// What a run saw. The fields that are none have no meaning for the command.
+/// The report of a run. Fields without a meaning for the command are none.
 ///
-/// `load` writes it and the matrix reads it: as one type, in which no field may be unknown, so that a report
-/// of another shape is no report.
+/// `load` writes it and the matrix reads it as one type. An unknown field is an error, so that a report of another
+/// shape is not read as this one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
@@ -34,7 +34,7 @@ pub struct Report {
     pub(crate) hold: Option<Hold>,
     pub(crate) limit: Option<Limit>,
     pub(crate) latency_us: Option<Percentiles>,
-    /// The same by share: how many microseconds what share of them was at most.
+    /// Latency as points (share, microseconds): that share of the messages took at most so long.
     pub(crate) curve: Option<Vec<[f64; 2]>>,
     pub(crate) series: Option<Series>,
     pub(crate) stalls: Option<Stalls>,
@@ -47,8 +47,8 @@ pub struct Report {
     pub(crate) warnings: Vec<String>,
 }
 
-/// The connections that were opened before the window: in arrivals the busy ones alone. In a burst and
-/// in churn, all.
+/// The connections that were opened before the window; in `arrivals` these are the busy ones. In `burst` and `churn`,
+/// all connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Connections {
@@ -67,18 +67,18 @@ pub(crate) struct Messages {
     pub(crate) received_per_s: f64,
     pub(crate) received_mib_per_s: f64,
     pub(crate) sent_mib_per_s: f64,
-    /// Over the whole run: sent, and never answered.
+    /// Over the whole run: sent and never answered.
     pub(crate) unanswered: u64,
-    /// Over the whole run: to be sent, and never sent.
+    /// Over the whole run: scheduled and never sent.
     pub(crate) unsent: u64,
     /// Open loop: messages that waited for room.
     pub(crate) held_back: Option<u64>,
-    /// As many as the client could have done with all of its core, from what it used for these. None in
-    /// an open loop, which looks at the clock.
+    /// What the client could have done with a whole core, computed from what it used. None in an open loop, which spins
+    /// on the clock.
     pub(crate) ceiling_per_s: Option<f64>,
 }
 
-/// Connections that came while others were busy; none of them stands in [`Connections`].
+/// New connections while others were busy. None of them counts in [`Connections`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Arrivals {
@@ -93,7 +93,7 @@ pub(crate) struct Arrivals {
     pub(crate) first_echo_us: Option<Percentiles>,
 }
 
-/// Connections that came all at once.
+/// Connections that were opened at once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Burst {
@@ -102,37 +102,37 @@ pub(crate) struct Burst {
     pub(crate) connected_over_1_s: u64,
     pub(crate) echoed: u64,
     pub(crate) echoed_over_1_s: u64,
-    /// No echo within patience, of those that were open still.
+    /// Still open, without an echo within patience.
     pub(crate) never: u64,
-    /// That ended before their echo; with those echoed and those that never were, these are all.
+    /// Ended before their echo. `echoed`, `never` and `failed` add up to all connections.
     pub(crate) failed: u64,
     pub(crate) connect_us: Option<Percentiles>,
     pub(crate) first_echo_us: Option<Percentiles>,
 }
 
-/// Connections that came, had an echo, and went.
+/// Connections that opened, had an echo, and closed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Churn {
-    /// That went in the window.
+    /// Closed in the window.
     pub(crate) done: u64,
     pub(crate) done_per_s: f64,
-    /// Of those that had their echo, how many resumed a TLS session, in per cent; none without TLS.
+    /// The share of connections with an echo that resumed a TLS session, in per cent; none without TLS.
     pub(crate) resumed_percent: Option<f64>,
-    /// From the moment a connection was to come.
+    /// From the scheduled moment of a connection.
     pub(crate) first_echo_us: Option<Percentiles>,
-    /// Until it had gone, from the same moment.
+    /// From the same moment until it had closed.
     pub(crate) whole_us: Option<Percentiles>,
 }
 
-/// Connections that did nothing.
+/// Idle connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Hold {
     pub(crate) opening_us: f64,
     /// After the window.
     pub(crate) still_open: u64,
-    /// What the server's memory grew by, for each.
+    /// The growth of the server's memory for each.
     pub(crate) server_rss_bytes_each: Option<f64>,
 }
 
@@ -140,25 +140,25 @@ pub(crate) struct Hold {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limit {
-    /// Their first message was answered.
+    /// Connections whose first message was answered.
     pub(crate) served: u64,
-    /// It was not: the server had not accepted them.
+    /// Connections that the server had not accepted.
     pub(crate) waiting: u64,
-    /// Of both, those that ended at the limit, while they were idle or others busy.
+    /// Connections of both kinds that ended at the limit.
     pub(crate) lost: u64,
-    /// What the server used of a core while all were idle.
+    /// The server's CPU while all were idle, in per cent of a core.
     pub(crate) idle_cpu_percent: Option<f64>,
     pub(crate) before: Throughput,
     pub(crate) at_limit: Throughput,
-    /// Messages a second at the limit, over those before; none if there were none before.
+    /// Messages a second at the limit divided by those before; none if there were none before.
     pub(crate) speed_ratio: Option<f64>,
     /// Closed at the end, to make room.
     pub(crate) released: u64,
-    /// Those that had waited and were answered then.
+    /// Waiting connections that were answered then.
     pub(crate) resumed: u64,
-    /// No answer within patience, though there was room.
+    /// Waiting connections without an answer within patience, though there was room.
     pub(crate) never: u64,
-    /// Since the first was closed.
+    /// From the first close.
     pub(crate) resume_us: Option<Percentiles>,
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct Limit {
 pub(crate) struct Throughput {
     pub(crate) received: u64,
     pub(crate) received_per_s: f64,
-    /// What the server used for each message.
+    /// The server's CPU for each message.
     pub(crate) cpu_ns: Option<f64>,
     pub(crate) latency_us: Option<Percentiles>,
     pub(crate) client_cpu_percent: f64,
@@ -207,7 +207,7 @@ impl Report {
         }
     }
 
-    /// That answers were wrong, and the first of them, in one sentence; none if all were right.
+    /// A sentence with the number of connections with wrong answers, and the first of these; none if all were right.
     pub fn wrong_answer(&self) -> Option<String> {
         let first = self.wrong_answer.as_ref()?;
         Some(format!("wrong answers on {} connections; the first: {first}", self.wrong))
@@ -216,7 +216,7 @@ impl Report {
     /// Prints it, and writes it where `--json` says.
     pub(crate) fn finish(mut self, target: &Target) -> Result<Self, Failure> {
         self.warn(target);
-        // Whoever started this may not read it.
+        // The reader may have closed the pipe.
         let _ = write!(io::stdout(), "{self}");
         if let Some(file) = &target.json {
             let json = serde_json::to_vec_pretty(&self).map_err(io::Error::from);
@@ -228,7 +228,7 @@ impl Report {
     }
 
     fn warn(&mut self, target: &Target) {
-        // An open loop looks at the clock until the next moment, which is no sign of being late.
+        // An open loop spins on the clock: a busy core is no sign of being late.
         let open_loop = self.messages.as_ref().is_some_and(|m| m.offered_per_s.is_some());
         let speeds = self.limit.iter().flat_map(|limit| [&limit.before, &limit.at_limit]);
         let client_cpu_percent =

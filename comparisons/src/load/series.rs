@@ -1,17 +1,17 @@
-//! What happened when, within the window: in so few numbers that every run can keep them.
+//! What happened when within the window, in few enough numbers that every run keeps them.
 
 use serde::{Deserialize, Serialize};
 
-/// More would not be told apart in a plot.
+/// A plot cannot show more.
 const SLOTS_MAX: u64 = 100;
 
-/// In a shorter time too little happens.
+/// In a shorter slot too little happens.
 const SLOT_NS_MIN: u64 = 10_000_000;
 
-/// A silence that is a stall. The kernel may take a thread from its core for several milliseconds.
+/// The shortest silence that is a stall. The kernel may take a thread from its core for several milliseconds.
 const STALL_NS: u64 = 25_000_000;
 
-/// Stalls that are kept; all are counted.
+/// How many stalls are recorded; all are counted.
 const STALLS_MAX: usize = 100;
 
 const NS_PER_MS: f64 = 1e6;
@@ -22,7 +22,7 @@ pub(crate) struct Recorder {
     start: u64,
     slot_ns: u64,
     slots: Vec<Slot>,
-    /// When the last answer came.
+    /// When the last answer arrived.
     last_received: u64,
     stalls: Stalls,
 }
@@ -33,25 +33,25 @@ struct Slot {
     longest_ns: u64,
 }
 
-/// What came in each slot.
+/// The answers in each slot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Series {
     pub(crate) slot_ms: f64,
-    /// Answers.
+    /// The number of answers.
     pub(crate) received: Vec<u64>,
-    /// The longest that one of them took.
+    /// The longest latency among them.
     pub(crate) longest_us: Vec<f64>,
 }
 
-/// Times when nothing came though something was owed, each at least 25 ms.
+/// Times of at least 25 ms without an answer though one was outstanding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stalls {
     pub(crate) count: u64,
     pub(crate) total_ms: f64,
     pub(crate) longest_ms: f64,
-    /// When the first hundred began, and how long they were.
+    /// When the first hundred began, and how long each lasted.
     pub(crate) at_ms: Vec<f64>,
     pub(crate) lasted_ms: Vec<f64>,
 }
@@ -64,9 +64,9 @@ impl Recorder {
         Self { start, slot_ns, slots, last_received: start, stalls: Stalls::default() }
     }
 
-    /// At `now` so many answers came, the longest of which took so long.
+    /// Records `answers` that arrived at `now`; the longest latency among them is `longest_ns`.
     pub(crate) fn record(&mut self, now: u64, answers: u64, longest_ns: u64) {
-        // What was owed for that long was owed during the silence before, or the end of it.
+        // The oldest answer was outstanding during the silence, or at its end.
         let since = self.last_received.max(now.saturating_sub(longest_ns)).max(self.start);
         let end = self.start + self.slot_ns * self.slots.len() as u64;
         if since < end && now.saturating_sub(since) >= STALL_NS {

@@ -1,4 +1,4 @@
-//! What a process uses, from `/proc`: the server's, and our own.
+//! What a process uses, from `/proc`: the server's and our own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Failure;
 
-/// What a process had used at one moment.
+/// What a process had used up to one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UsageSnapshot {
     user_ticks: u64,
     system_ticks: u64,
-    /// By thread: those that have ended are not here, unlike in the ticks.
+    /// By thread. Threads that have ended are missing here, but not in the ticks.
     tasks: BTreeMap<OsString, Task>,
     rss_kib: u64,
     rss_peak_kib: u64,
@@ -23,7 +23,7 @@ pub(crate) struct UsageSnapshot {
 /// What a thread had used.
 #[derive(Clone, Copy, Debug, Default)]
 struct Task {
-    /// On a core; none where the kernel does not count it.
+    /// Time on a core; none where the kernel does not count it.
     on_cpu_ns: Option<u64>,
     voluntary: u64,
     involuntary: u64,
@@ -39,10 +39,10 @@ pub(crate) struct ResourceUsage {
     pub(crate) system_ns: u64,
     /// The length of a tick.
     pub(crate) tick_ns: u64,
-    /// Time on a core from schedstat, finer than the two above; none where it is not counted, or
-    /// where threads ended, which take theirs with them.
+    /// Time on a core from schedstat, finer than the two above. None where it is not counted, or where threads ended,
+    /// whose time is lost.
     pub(crate) on_cpu_ns: Option<u64>,
-    /// Of one core, over the window.
+    /// In per cent of one core, over the window.
     pub(crate) cpu_percent: f64,
     pub(crate) switches_voluntary: u64,
     pub(crate) switches_involuntary: u64,
@@ -52,7 +52,7 @@ pub(crate) struct ResourceUsage {
     pub(crate) rss_kib_before: u64,
     pub(crate) rss_kib: u64,
     pub(crate) rss_peak_kib: u64,
-    /// Of the server, for each message of the window; none if there were none.
+    /// The server's, for each message of the window; none without messages.
     pub(crate) per_message: Option<PerMessage>,
 }
 
@@ -63,20 +63,20 @@ pub(crate) struct PerMessage {
     pub(crate) cpu_ns: f64,
     pub(crate) user_ns: f64,
     pub(crate) system_ns: f64,
-    /// What one tick more or less makes of the two above.
+    /// One tick, for each message: the resolution of the two above.
     pub(crate) tick_ns: f64,
     pub(crate) switches: f64,
 }
 
 impl UsageSnapshot {
-    /// Of another process.
+    /// A snapshot of another process.
     pub(crate) fn of(pid: u32) -> Result<Self, Failure> {
         Self::read(&format!("/proc/{pid}")).map_err(|error| {
             Failure::new(format!("cannot read what process {pid} uses (--server-pid): {error}"))
         })
     }
 
-    /// Of this process. Never fails: without `/proc` there are no figures.
+    /// A snapshot of this process; all zero without `/proc`.
     pub(crate) fn own() -> Self {
         Self::read("/proc/self").unwrap_or_default()
     }
@@ -148,12 +148,12 @@ impl UsageSnapshot {
 }
 
 impl ResourceUsage {
-    /// All of it.
+    /// The total CPU time.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.on_cpu_ns.unwrap_or(self.user_ns + self.system_ns)
     }
 
-    /// With what that is for each of so many messages.
+    /// Sets `per_message`.
     pub(crate) fn over_messages(self, messages: u64) -> Self {
         let each = |total: u64| total as f64 / messages as f64;
         let per_message = (messages > 0).then(|| PerMessage {

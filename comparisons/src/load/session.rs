@@ -1,4 +1,4 @@
-//! A set of connections on one epoll, which all do the same exchange.
+//! A set of connections on one epoll, all with the same exchange.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,27 +14,27 @@ use super::dial::Dialer;
 use super::exchange::Exchange;
 use super::pace::{Clock, ns};
 
-/// The token of what is not a connection: a timer, another epoll.
+/// The token of everything that is no connection: a timer, another epoll.
 pub(crate) const OTHER: Token = Token(usize::MAX);
 
-/// Read at once, and written at once.
+/// The size of one read and of one write.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
 const EVENTS_MAX: usize = 1024;
 
-/// How many connections are being opened at once, so as to stay far below any backlog.
+/// How many connections are opened at the same time: far fewer than any backlog.
 const OPENING_MAX: usize = 64;
 
-/// How often those that are not open yet are looked at.
+/// How often connections that are being opened are checked for their time-out.
 const OPENING_CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// What comes unasked comes right behind what was asked for.
+/// Unsolicited bytes arrive right behind the answers.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// What became of everything so far.
+/// Counts of everything so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Connections that got through their set-up.
+    /// Connections that were set up.
     pub(crate) opened: u64,
     /// Connections that failed, by kind.
     pub(crate) errors: BTreeMap<String, u64>,
@@ -46,7 +46,7 @@ pub(crate) struct Tally {
     pub(crate) unsent: u64,
     /// Sent and not answered when their connection ended.
     pub(crate) unanswered: u64,
-    /// Connections on which something wrong came.
+    /// Connections with a wrong answer.
     pub(crate) wrong: u64,
     /// The first of them.
     pub(crate) wrong_answer: Option<String>,
@@ -86,7 +86,7 @@ impl Tally {
         self.wrong_answer.get_or_insert(sentence);
     }
 
-    /// The same of other connections, with these.
+    /// Adds the counts of other connections.
     pub(crate) fn add(&mut self, other: Self) {
         self.opened += other.opened;
         for (kind, count) in other.errors {
@@ -101,7 +101,10 @@ impl Tally {
         self.wrong_answer = self.wrong_answer.take().or(other.wrong_answer);
     }
 
-    /// That nothing could be opened, unless something was, or was opened and wrong.
+    /// Requires that a connection was opened, or that one had a wrong answer.
+    ///
+    /// # Errors
+    /// The kinds of errors, if there was none.
     pub(crate) fn require_opened(&self) -> Result<(), Failure> {
         if self.opened > 0 || self.wrong > 0 {
             return Ok(());
@@ -111,18 +114,18 @@ impl Tally {
     }
 }
 
-/// What a connection has to have done to be open.
+/// When a connection counts as open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// It is connected, and a WebSocket if it is to be one.
+    /// It is connected and, if required, upgraded.
     Connect,
-    /// The same; and it sends a first message, which may wait for its answer.
+    /// The same, and it sends a first message without waiting for the answer.
     Send,
-    /// It has its first message answered: by then the server has accepted it.
+    /// Its first message is answered: the server has accepted it.
     Answer,
 }
 
-/// What epoll said about a connection.
+/// An event of epoll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadyEvent {
     pub(crate) index: usize,
@@ -131,24 +134,24 @@ pub(crate) struct ReadyEvent {
     closed: bool,
 }
 
-/// What a connection did about it.
+/// What the event caused.
 #[derive(Debug)]
 pub(crate) struct EventOutcome {
-    /// It has just become connected, and a WebSocket if it is to be one.
+    /// The connection is now connected and, if required, upgraded.
     pub(crate) connected: bool,
-    /// These answers have just come.
+    /// The answers that arrived.
     pub(crate) answered: Range<u64>,
-    /// So many bytes came.
+    /// How many bytes arrived.
     pub(crate) bytes: u64,
-    /// It is over, and in the tally.
+    /// The connection is over, and counted in the tally.
     pub(crate) over: bool,
-    /// It is, by the peer, as it should be.
+    /// It is over because the peer closed it as expected.
     pub(crate) ended: bool,
-    /// When that was; before the answers were checked.
+    /// The time of the event, before the answers were checked.
     pub(crate) now: u64,
 }
 
-/// The connections; each has a number, its index.
+/// The connections. The index of a connection is its number.
 #[derive(Debug)]
 pub(crate) struct Session<E> {
     pub(crate) exchange: E,
@@ -156,24 +159,24 @@ pub(crate) struct Session<E> {
     pub(crate) tally: Tally,
     /// Connections that are not over.
     pub(crate) open: usize,
-    /// Answers to what was released that have not come, on those.
+    /// Outstanding answers on open connections.
     pub(crate) outstanding: u64,
     poll: Poll,
     events: Events,
     connections: Vec<Option<Connection>>,
-    /// For each connection and message in flight, when it was to be sent.
+    /// The scheduled moment of each message in flight on each connection.
     starts: Vec<u64>,
     in_flight: usize,
     first_id: u32,
     read_scratch: Vec<u8>,
     write_scratch: Vec<u8>,
-    /// Connections that stopped reading before there was no more.
+    /// Connections with more to read.
     unfinished: Vec<usize>,
 }
 
 impl<E: Exchange> Session<E> {
-    /// Room for so many connections with so many messages in flight; their messages are numbered as
-    /// those of connections from `first_id` on.
+    /// Room for `count` connections with `in_flight` messages each. Their ids, which messages depend on, start with
+    /// `first_id`.
     pub(crate) fn new(
         exchange: E,
         clock: Clock,
@@ -213,7 +216,7 @@ impl<E: Exchange> Session<E> {
         self.poll.as_raw_fd()
     }
 
-    /// Waits for events; replaces `ready` by them. Events of [`OTHER`] only end the wait.
+    /// Waits for events and puts them into `ready`. Events of [`OTHER`] only end the wait.
     pub(crate) fn wait(
         &mut self,
         ready: &mut Vec<ReadyEvent>,
@@ -244,7 +247,7 @@ impl<E: Exchange> Session<E> {
         Ok(())
     }
 
-    /// Begins to open a connection; whether that went well.
+    /// Starts to open a connection. False if that failed.
     pub(crate) fn open(&mut self, index: usize, dialer: &mut Dialer) -> bool {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let opened = dialer.dial().and_then(|mut stream| {
@@ -262,7 +265,7 @@ impl<E: Exchange> Session<E> {
         self.connections[index].is_some()
     }
 
-    /// Opens all, a few at a time, and evenly over `ramp`.
+    /// Opens all connections, a few at a time, spread over `ramp`.
     pub(crate) fn open_all(
         &mut self,
         dialer: &mut Dialer,
@@ -318,7 +321,7 @@ impl<E: Exchange> Session<E> {
         Ok(())
     }
 
-    /// Lets a connection send its next message, which was to be sent at `intended`.
+    /// Permits the next message of a connection, whose scheduled moment is `intended`.
     pub(crate) fn release(&mut self, index: usize, intended: u64) {
         let Some(connection) = &mut self.connections[index] else { return };
         let answers = self.exchange.answers();
@@ -328,7 +331,7 @@ impl<E: Exchange> Session<E> {
         self.outstanding += answers;
     }
 
-    /// When a message was to be sent, one of the last that were released.
+    /// The scheduled moment of a message in flight.
     pub(crate) fn started(&self, index: usize, message: u64) -> u64 {
         self.starts[self.slot(index, message)]
     }
@@ -337,13 +340,13 @@ impl<E: Exchange> Session<E> {
         index * self.in_flight + (message % self.in_flight as u64) as usize
     }
 
-    /// Whether a connection is not over and may have another message in flight.
+    /// Whether a connection is open and may have another message in flight.
     pub(crate) fn has_room(&self, index: usize) -> bool {
         let connection = self.connections[index].as_ref();
         connection.is_some_and(|c| c.outstanding() < self.in_flight as u64)
     }
 
-    /// How many there are, open or not.
+    /// The number of connections, open or not.
     pub(crate) fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -357,14 +360,14 @@ impl<E: Exchange> Session<E> {
         self.connections[index].as_ref().is_some_and(|c| c.stream.is_resumed())
     }
 
-    /// Those that are not over and have everything answered that they were to send.
+    /// The open connections without outstanding answers.
     pub(crate) fn answered(&self) -> impl Iterator<Item = usize> {
         let answered = |c: &Connection| c.outstanding() == 0;
         (0..self.connections.len())
             .filter(move |index| self.connections[*index].as_ref().is_some_and(answered))
     }
 
-    /// Sends what was released; whether the connection is not over.
+    /// Sends released messages. False if the connection is over.
     pub(crate) fn flush(&mut self, index: usize) -> bool {
         let Some(connection) = &mut self.connections[index] else { return false };
         match connection.flush(&self.exchange, &mut self.write_scratch) {
@@ -380,7 +383,7 @@ impl<E: Exchange> Session<E> {
         }
     }
 
-    /// Does what epoll said can be done, except for sending.
+    /// Handles an event, except for sending.
     pub(crate) fn handle_event(&mut self, ready: ReadyEvent) -> EventOutcome {
         let index = ready.index;
         let now = self.clock.now();
@@ -428,7 +431,7 @@ impl<E: Exchange> Session<E> {
         outcome
     }
 
-    /// Does what connections are ready for by now: they may have ended while nobody looked.
+    /// Handles pending events: connections may have ended since the last wait.
     pub(crate) fn catch_up(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
         loop {
@@ -443,7 +446,7 @@ impl<E: Exchange> Session<E> {
         }
     }
 
-    /// Listens on for a moment when everything was answered: nothing more may come.
+    /// Waits a moment after the last answer for unsolicited bytes.
     pub(crate) fn linger(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
         self.wait(&mut ready, LINGER)?;
@@ -453,18 +456,18 @@ impl<E: Exchange> Session<E> {
         Ok(())
     }
 
-    /// Ends what a connection sends; whether its peer has to answer that.
+    /// Starts to close a connection. True if the peer has to answer that.
     pub(crate) fn start_close(&mut self, index: usize) -> bool {
         self.connections[index].as_mut().is_some_and(Connection::start_close)
     }
 
-    /// Ends a connection that did not do what was expected in time.
+    /// Closes a connection that timed out, and counts it as `kind`.
     pub(crate) fn give_up(&mut self, index: usize, kind: &str) {
         self.tally.error(kind);
         self.close(index);
     }
 
-    /// Ends a connection.
+    /// Closes a connection.
     pub(crate) fn close(&mut self, index: usize) {
         let Some(connection) = self.connections[index].take() else { return };
         let (outstanding, unsent) = (connection.outstanding(), connection.unsent());
@@ -474,7 +477,7 @@ impl<E: Exchange> Session<E> {
         self.tally.unanswered += outstanding - unsent;
     }
 
-    /// Ends those that owe an answer, as `kind`, and those that do not; the tally is final then.
+    /// Closes all connections. Those with outstanding answers count as `kind`. The tally is then final.
     pub(crate) fn close_all(&mut self, kind: &str) {
         for index in 0..self.connections.len() {
             match &self.connections[index] {

@@ -15,7 +15,7 @@ use super::report::{Messages, Report};
 use super::session::{Opening, Session};
 use super::window::Window;
 
-/// What is asked for when time is to end it: more than can come in any window.
+/// The number that is asked for if time ends the run: more than any window can receive.
 const MESSAGES_MAX: u64 = u32::MAX as u64;
 
 /// How many messages; on the wire a `u32`.
@@ -28,12 +28,12 @@ const fn one() -> Connections {
     ONE
 }
 
-/// What it is told.
+/// Its options.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[command(group(ArgGroup::new("end").required(true)))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    /// How many messages each connection asks for: all of them are measured, from the first connect.
+    /// How many messages each connection asks for. All are measured, from the first connect on.
     #[arg(long, value_name = "N", group = "end")]
     pub(crate) messages: Option<Count>,
     /// Asks for 4,294,967,295 and measures for so long.
@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long, value_name = "S", default_value_t = WARM_UP)]
     #[serde(default = "options::warm_up")]
     pub(crate) warm_up: Seconds,
-    /// The length of a message, nothing counted that is before it.
+    /// The length of a message, without its prefix.
     #[arg(long, value_name = "S")]
     bytes: Payload,
     /// How many messages the server is to send at once.
@@ -53,7 +53,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = ONE)]
     #[serde(default = "one")]
     connections: Connections,
-    /// How long to wait while nothing comes.
+    /// How long to wait while nothing arrives.
     #[arg(long, value_name = "S", default_value_t = PATIENCE)]
     #[serde(default = "options::patience")]
     patience: NonZeroSeconds,
@@ -119,9 +119,8 @@ impl Options {
         Ok(())
     }
 
-    /// Until the window is over or all have all, which includes the end of a WebSocket; false when
-    /// nothing comes. Who had no message in the window is given up: that others had some does not make
-    /// up for it.
+    /// Receives until the window is over, or until every connection has all messages (a WebSocket: and its close). False
+    /// after patience without data. A connection without a message in the window is given up, even if others had some.
     fn receive(
         &self,
         session: &mut Session<Source>,

@@ -41,8 +41,8 @@ pub(crate) fn run<E: Exchange>(
     load.into_report(options)?.finish(target)
 }
 
-/// Has every connection send again as soon as it is answered, until the window is over and
-/// everything is answered, or patience is; what the window saw, and how long answers took.
+/// Runs a closed loop: every connection sends again as soon as it is answered. Ends when the window is over and
+/// everything is answered, or patience is over. Returns the figures of the window and the latencies.
 pub(crate) fn closed_loop<E: Exchange>(
     session: &mut Session<E>,
     window: Window,
@@ -68,7 +68,7 @@ impl<'a, E: Exchange> Load<'a, E> {
         Self { session, window, latency: Histogram::new(), recorder, open_loop }
     }
 
-    /// Until the window is over and everything is answered, or patience is.
+    /// Runs until the window is over and everything is answered, or patience is over.
     fn drive(&mut self, patience: u64) -> Result<(), Failure> {
         let clock = self.session.clock;
         let last = self.window.end + patience;
@@ -87,7 +87,7 @@ impl<'a, E: Exchange> Load<'a, E> {
                 let outcome = self.session.handle_event(*event);
                 self.answered(event.index, &outcome);
                 if outcome.now < self.window.end {
-                    // A long list of events must not make the next message late.
+                    // Handling a long list of events must not delay the next message.
                     self.send_due(outcome.now);
                 }
             }
@@ -107,12 +107,12 @@ impl<'a, E: Exchange> Load<'a, E> {
         }
     }
 
-    /// Whether something is to be sent or answered still.
+    /// Whether anything is still to be sent or answered.
     fn owes(&self) -> bool {
         self.session.outstanding > 0 || self.open_loop.as_ref().is_some_and(|open| open.held() > 0)
     }
 
-    /// Records what was answered, then sends what there is room for.
+    /// Records answers, then sends as far as there is room.
     fn answered(&mut self, index: usize, outcome: &EventOutcome) {
         let mut longest = 0;
         for message in outcome.answered.clone() {
@@ -177,26 +177,26 @@ impl<'a, E: Exchange> Load<'a, E> {
     }
 }
 
-/// Hands the messages of a schedule to the open connections in turn.
+/// Assigns the messages of a schedule to the open connections, round-robin.
 struct OpenLoop {
     schedule: Schedule,
     timer: Timer,
-    /// The connections that were open at the beginning, by their lane: message `k` of the schedule
-    /// belongs to lane `k % lanes`.
+    /// The connections that were open at the beginning, by lane: message `k` of the schedule belongs to lane
+    /// `k % lanes`.
     lanes: Vec<usize>,
     /// For each connection.
     paced: Vec<LaneState>,
-    /// Lanes with something new to send.
+    /// Connections with something new to send.
     touched: Vec<usize>,
-    /// How late messages were handed out.
+    /// How late messages were assigned.
     lateness: Histogram,
     /// Messages that had to wait for room on their connection.
     held_back: u64,
-    /// Messages of connections that are over.
+    /// Messages whose connection was over.
     lost: u64,
 }
 
-/// How many messages of a connection have become due, and were released.
+/// How many messages of a connection are due, and how many of them were released.
 #[derive(Clone, Copy, Default)]
 struct LaneState {
     lane: u64,
@@ -227,7 +227,7 @@ impl OpenLoop {
 
     fn send_due<E: Exchange>(&mut self, session: &mut Session<E>, window: &Window, now: u64) {
         if self.lanes.is_empty() {
-            // All ended while they were opened, such as by a wrong answer: there is nobody to send.
+            // No connection was open at the beginning.
             return;
         }
         while let Some((number, intended)) = self.schedule.take_due(now) {
@@ -262,7 +262,7 @@ impl OpenLoop {
         }
     }
 
-    /// Releases what is due on a connection, as far as there is room; it is lost if that is over.
+    /// Releases the due messages of a connection, as far as there is room. They are lost if it is over.
     fn release<E: Exchange>(&mut self, session: &mut Session<E>, index: usize) {
         let lanes = self.lanes.len() as u64;
         let paced = &mut self.paced[index];

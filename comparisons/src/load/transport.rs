@@ -13,21 +13,20 @@ use rustls::{ALL_VERSIONS, ClientConfig, ClientConnection, HandshakeKind, RootCe
 
 use super::Failure;
 
-/// Read from the socket at once, into a buffer of its own because TLS asks for little at a time: more
-/// than a record.
+/// The size of one read from the socket: more than a record. TLS itself would read little at a time.
 const SOCKET_BYTES: usize = 20 * 1024;
 
-/// A connection's stream, which never waits.
+/// A connection's non-blocking stream.
 #[derive(Debug)]
 pub(crate) struct Transport {
     tcp: TcpStream,
     tls: Option<Box<ClientConnection>>,
-    /// Whether TLS found the socket empty when it read last.
+    /// Whether the last read over TLS emptied the socket.
     is_drained: bool,
 }
 
-/// How TLS is spoken with a server for `localhost` that has the certificate in this file, and no other.
-/// Unless it `resumes`, every handshake is a full one.
+/// A configuration that trusts the certificate in this file alone, for a server named `localhost`. Unless it `resumes`,
+/// every handshake is a full one.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -81,18 +80,18 @@ impl Transport {
         kind == Some(HandshakeKind::Resumed)
     }
 
-    /// Whether there was no more when a read was short, or was not.
+    /// Whether the last read emptied the socket; without TLS that is so if it was short.
     pub(crate) const fn is_drained(&self, is_short: bool) -> bool {
         if self.tls.is_some() { self.is_drained } else { is_short }
     }
 
-    /// Ends what is sent, as TLS does, with the next push; false without TLS.
+    /// Queues close_notify for the next push. False without TLS.
     pub(crate) fn start_close(&mut self) -> bool {
         self.tls.iter_mut().for_each(|tls| tls.send_close_notify());
         self.tls.is_some()
     }
 
-    /// Sends what TLS itself has to send.
+    /// Sends the records that TLS has queued.
     pub(crate) fn push(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         while tls.wants_write() {
@@ -111,7 +110,7 @@ impl Write for Transport {
         let Some(tls) = &mut self.tls else { return Ok(0) };
         let n = tls.writer().write(bytes)?;
         match self.push() {
-            // What is taken is taken; the next write says so.
+            // TLS has taken the bytes; the next write reports WouldBlock.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(n),
             pushed => pushed.map(|()| n),
         }
@@ -137,9 +136,9 @@ impl Read for Transport {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if filled == 0 => return Err(error),
-                Err(_) => return Ok(filled), // to be told by the next read
+                Err(_) => return Ok(filled), // the next read returns the error
             }
-            // Otherwise all that this brings fits, and what TLS has of a record.
+            // If there is less room, one more read from the socket may not fit.
             let is_full = buf.len() - filled < 3 * SOCKET_BYTES;
             match (*is_drained || is_full, filled) {
                 (true, 0) => return Err(io::ErrorKind::WouldBlock.into()),

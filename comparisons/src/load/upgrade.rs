@@ -11,17 +11,17 @@ use super::exchange::number;
 /// RFC 6455 1.3.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What is offered for compressed messages, each for itself (RFC 7692 7.1).
+/// The offer of compression without context takeover (RFC 7692 7.1).
 const EXTENSION: &str = "Sec-WebSocket-Extensions: permessage-deflate; \
      server_no_context_takeover; client_no_context_takeover\r\n";
 
-/// A server that answers with more than this before a blank line means something else.
+/// A longer answer without a blank line is no upgrade.
 const ANSWER_BYTES_MAX: usize = 8192;
 
-/// How much of a refusal is told.
+/// At most this much of a status line is reported.
 const STATUS_BYTES_MAX: usize = 60;
 
-/// Where to, as the request says it.
+/// The parameters of the upgrade request.
 #[derive(Clone, Debug)]
 pub(crate) struct Upgrade {
     host: SocketAddr,
@@ -34,12 +34,12 @@ pub(crate) struct Upgrade {
 pub(crate) enum Refusal {
     /// The server said so: its status line.
     Refused(String),
-    /// What it did that it may not.
+    /// It violated RFC 6455 or 7692.
     Wrong(&'static str),
 }
 
 impl Upgrade {
-    /// `compressed`: for messages that are, each for itself.
+    /// `compressed` offers compression without context takeover.
     pub(crate) fn new(host: SocketAddr, path: &str, compressed: bool) -> Self {
         Self { host, path: path.to_owned(), compressed }
     }
@@ -61,8 +61,7 @@ impl Upgrade {
     }
 }
 
-/// Takes the answer to [`Upgrade::request`] off `got`, of which `head` has what came before; whether
-/// it is complete.
+/// Takes the answer to [`Upgrade::request`] off `got` and appends it to `head`. True when it is complete.
 pub(crate) fn answer(
     head: &mut Vec<u8>,
     got: &mut &[u8],
@@ -120,7 +119,7 @@ fn check(head: &[u8], connection: u32, compressed: bool) -> Result<(), Refusal> 
     if accepted { Ok(()) } else { Err(Refusal::Wrong("a wrong Sec-WebSocket-Accept, or none")) }
 }
 
-/// Another for each connection, and the same in every run.
+/// A key that differs between connections and is the same in every run.
 fn key(connection: u32) -> String {
     let halves = [number(connection, 0), number(connection, 1)];
     STANDARD.encode(halves.map(u64::to_le_bytes).as_flattened())

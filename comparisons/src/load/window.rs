@@ -1,4 +1,4 @@
-//! The measured window: what both sides had used, and what had been sent, at its two ends.
+//! The measured window: what both sides used, sent and received between its two ends.
 
 use super::Failure;
 use super::exchange::Exchange;
@@ -22,7 +22,7 @@ pub(crate) struct Window {
     ended: Option<Snapshot>,
 }
 
-/// What the window saw.
+/// The figures of a window.
 #[derive(Debug)]
 pub(crate) struct WindowStats {
     pub(crate) seconds: f64,
@@ -48,8 +48,7 @@ impl WindowStats {
         count as f64 / self.seconds.max(1e-9)
     }
 
-    /// The messages it saw, at the rate of an open loop if it was one, and what in the end became of
-    /// all that there were.
+    /// The messages of the window, with the rate of an open loop, and the missing messages of the whole run.
     pub(crate) fn messages<E: Exchange>(&self, of: &Session<E>, rate: Option<u64>) -> Messages {
         let Self { sent, received, .. } = *self;
         Messages {
@@ -66,7 +65,7 @@ impl WindowStats {
         }
     }
 
-    /// What the rate would be if the client used all of a core, and each message as much as now.
+    /// The rate if the client used a whole core at its present cost per message.
     fn ceiling_per_s(&self) -> Option<f64> {
         let cpu_ns = self.client.cpu_ns();
         (self.received > 0 && cpu_ns > 0).then(|| self.received as f64 * 1e9 / cpu_ns as f64)
@@ -88,12 +87,12 @@ impl Window {
         [self.start, self.end].into_iter().find(|at| *at > now).unwrap_or(last)
     }
 
-    /// Notes what it needs if one of its ends has come.
+    /// Takes a snapshot if one of the two ends has come.
     pub(crate) fn observe(&mut self, clock: Clock, now: u64, tally: &Tally) -> Result<(), Failure> {
         if self.began.is_none() && now >= self.start {
             self.perf.iter().try_for_each(Perf::begin)?;
             let snapshot = Snapshot::take(clock, tally, self.server_pid);
-            // There at the beginning or not at all; at the end it may have died of the load.
+            // The server must exist at the beginning; at the end the load may have killed it.
             if let (None, Some(pid)) = (&snapshot.server, self.server_pid) {
                 UsageSnapshot::of(pid)?;
             }
@@ -106,7 +105,7 @@ impl Window {
         Ok(())
     }
 
-    /// What it saw; up to now if its end has not come.
+    /// The figures of the window; up to now if its end has not come.
     pub(crate) fn finish(self, clock: Clock, tally: &Tally) -> WindowStats {
         let ended = self.ended.unwrap_or_else(|| Snapshot::take(clock, tally, self.server_pid));
         let began = self.began.unwrap_or_else(|| ended.clone());

@@ -1,18 +1,18 @@
-//! Where figures stand in a plot.
+//! The axis of a plot: its scale, its ticks and its labels.
 
 use super::table::amount;
 
-/// More between the least and the largest figure than this, and the axis is logarithmic: on one that
-/// begins at zero the least would be within the width of a dot.
+/// The axis is logarithmic if the largest figure is more than this many times the least. On a linear axis from
+/// zero, the least would be within the width of a dot.
 const LINEAR_MAX: f64 = 50.0;
 
-/// What an axis has room for.
+/// How many ticks an axis has room for.
 const TICKS_MAX: f64 = 5.0;
 
-/// What keeps dots at its ends within a plot, in per cent of its width.
+/// The margin that keeps dots at both ends within the plot, in per cent of its width.
 const MARGIN: f64 = 2.0;
 
-/// Where figures stand: from zero on, or by their logarithm.
+/// Linear from zero, or logarithmic.
 pub(crate) struct Axis {
     low: f64,
     high: f64,
@@ -35,18 +35,18 @@ impl Axis {
         let power = 10_f64.powf((largest / TICKS_MAX).log10().floor());
         let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
         let step = steps.into_iter().find(|step| largest / step <= TICKS_MAX).unwrap_or(largest);
-        // What is a whole number of steps, but for rounding, is not one more.
+        // A rounding error above a whole number of steps does not add one.
         let count = (largest / step - 1e-9).ceil() as u32;
         let ticks = (0..=count).map(|tick| f64::from(tick) * step).collect();
         Self { low: 0.0, high: f64::from(count) * step, logarithmic: false, ticks }
     }
 
-    /// Where a figure stands, as SVG has it.
+    /// The position of a figure, as SVG writes it.
     pub(crate) fn at(&self, figure: f64) -> String {
         format!("{:.2}%", MARGIN + self.share(figure) * (100.0 - 2.0 * MARGIN))
     }
 
-    /// How far along the axis a figure stands, from 0 to 1.
+    /// The position of a figure from 0 to 1.
     pub(crate) fn share(&self, figure: f64) -> f64 {
         if self.logarithmic {
             (figure / self.low).log10() / (self.high / self.low).log10()
@@ -55,7 +55,7 @@ impl Axis {
         }
     }
 
-    /// What stands at each tick, in a few letters.
+    /// Each tick with its label, of a few letters.
     pub(crate) fn labels(&self) -> impl Iterator<Item = (f64, String)> {
         let step = self.ticks.get(1).copied().unwrap_or(1.0);
         let of = move |tick: f64| if self.logarithmic { tick } else { step };
@@ -63,7 +63,7 @@ impl Axis {
     }
 }
 
-/// A tick, with the digits that tell it from one a step away.
+/// A tick's label, with enough digits to differ from the next tick's.
 fn label(tick: f64, step: f64) -> String {
     let (unit, letter) = if tick >= 1e6 {
         (1e6, "M")

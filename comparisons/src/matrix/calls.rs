@@ -1,5 +1,5 @@
-//! System calls of a server, by `perf stat`: in a pass of its own, because all system calls of the
-//! machine are slower while some are counted.
+//! Counts a server's system calls with `perf stat`. This is a pass of its own, because counting slows down all
+//! system calls of the machine.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Failure;
 
-/// Every system call, and those that are io_uring's.
+/// The events: every system call, and io_uring's.
 const ALL: &str = "raw_syscalls:sys_enter";
 const IO_URING_ENTER: &str = "syscalls:sys_enter_io_uring_enter";
 
-/// How many a server made for each message.
+/// System calls of a server for each message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SystemCalls {
@@ -24,7 +24,7 @@ pub(crate) struct SystemCalls {
     pub(crate) io_uring_enter: f64,
 }
 
-/// A `perf stat` that waits to be told by `load` when to count.
+/// A running `perf stat`, which counts while `load` tells it to.
 pub(crate) struct PerfStat {
     perf: Child,
     control: PathBuf,
@@ -33,13 +33,13 @@ pub(crate) struct PerfStat {
 }
 
 impl PerfStat {
-    /// Attaches to all threads of a process; what is needed for that is put into `folder`.
+    /// Attaches to all threads of a process. Its FIFOs and its output are files in `folder`.
     pub(crate) fn start(pid: u32, folder: &Path) -> Result<Self, Failure> {
         let [control, ack, out] =
             ["perf-control", "perf-ack", "perf-out"].map(|name| folder.join(name));
         let cannot = |error: io::Error| Failure::new(format!("cannot run perf: {error}"));
         for fifo in [&control, &ack] {
-            // Left by a run that was killed, or not there.
+            // A run that was killed may have left one.
             let _ = fs::remove_file(fifo);
             mknodat(CWD, fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
                 .map_err(|error| cannot(error.into()))?;
@@ -58,18 +58,18 @@ impl PerfStat {
         Ok(Self { perf, control, ack, out })
     }
 
-    /// What `load` is told, so that it counts in the measured window.
+    /// The value of `load`'s `--perf`.
     pub(crate) fn fifos(&self) -> String {
         format!("{},{}", self.control.display(), self.ack.display())
     }
 
-    /// How many there were for each of so many messages.
+    /// Ends the count and divides it by the number of messages.
     ///
     /// # Errors
-    /// What perf says, such as that it may not.
+    /// The reason that perf gives, such as missing permission.
     pub(crate) fn finish(mut self, messages: f64) -> Result<SystemCalls, Failure> {
         let pid = Pid::from_raw(self.perf.id().cast_signed());
-        // It may have ended by itself, for want of permission.
+        // Without permission it has already ended.
         let _ = pid.map(|pid| kill_process(pid, Signal::INT));
         let mut complaint = String::new();
         if let Some(stderr) = self.perf.stderr.take() {
@@ -88,16 +88,16 @@ impl PerfStat {
     }
 }
 
-/// Of a line `COUNT,,EVENT,…`; none where it says that it did not count.
+/// The count of a line `COUNT,,EVENT,…`; none if perf did not count the event.
 fn count(output: &str, event: &str) -> Option<f64> {
     let line = output.lines().find(|line| line.split(',').nth(2) == Some(event))?;
     line.split(',').next()?.parse().ok()
 }
 
-/// What of all that perf says tells why it does not count.
+/// The line of perf's messages that gives the reason why it does not count.
 fn refusal(complaint: &str) -> &str {
     let mut errors = complaint.lines().filter_map(|line| line.strip_prefix("Error:"));
-    // "Events disabled" is none.
+    // "Events disabled" is no reason.
     let mut lines = complaint.lines().filter(|line| !line.starts_with("Events "));
     let why = errors.find(|line| !line.trim().is_empty());
     why.or_else(|| lines.find(|line| !line.trim().is_empty())).unwrap_or("it counts nothing").trim()

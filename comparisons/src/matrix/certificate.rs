@@ -1,4 +1,4 @@
-//! Who servers are over TLS: made for a run, and gone with it.
+//! The certificate of the servers over TLS, made for one run.
 
 use std::fmt::Display;
 use std::fs;
@@ -13,7 +13,7 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    /// Puts it into `folder`, in place of one that is there.
+    /// Writes both files into `folder`, over those that are there.
     ///
     /// # Errors
     /// When it cannot be made or written.
@@ -43,7 +43,7 @@ impl Certificate {
 
 impl Drop for Certificate {
     fn drop(&mut self) {
-        // They are of no use to anybody, and no harm.
+        // A file that cannot be removed does no harm.
         let _ = fs::remove_file(&self.chain);
         let _ = fs::remove_file(&self.key);
     }

@@ -1,4 +1,4 @@
-//! Two runs, side by side: whether they say the same.
+//! Two runs side by side: how many of their ratios agree.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::statistics::{ROUNDS_MIN, Summary};
 use super::table::{self, Cell, amount};
 use super::workload::Workload;
 
-/// Tables of what both measured, and how many of the ratios agree.
+/// Tables of the figures that are in both runs, and the number of ratios that agree.
 ///
 /// # Errors
 /// When a file cannot be read, or nothing is in both.
@@ -30,15 +30,15 @@ pub(crate) fn compare(first: &Path, second: &Path) -> Result<String, Failure> {
     }
 }
 
-/// How many a run has, with a confidence interval or not.
+/// The number of ratios in a run, with a confidence interval or without.
 fn ratios(results: &Results) -> usize {
     let lines = results.workloads.iter().flat_map(table::rows);
     let ratios = lines.map(|line| line.cells.iter().filter(|cell| cell.ratio.is_some()).count());
     ratios.sum()
 }
 
-/// How many figures are in both, how many of them have a confidence interval in both and are of the same
-/// load, and of how many these overlap.
+/// Counts of figures: those in both runs; those of the same load with a confidence interval in both; those of them
+/// whose intervals overlap.
 #[derive(Default)]
 struct Agreement {
     figures: usize,

@@ -1,5 +1,4 @@
-//! What the small plots of the page show: latency by percentile, throughput against latency, and what
-//! happened when.
+//! The curves of the small plots: latency by percentile, throughput against latency, and latency over time.
 
 use super::axis::grouped;
 use super::plots::{Curve, XAxis};
@@ -8,10 +7,10 @@ use super::statistics::Summary;
 use super::table::{self, ReportRow};
 use crate::load::{Percentiles, Report, Series};
 
-/// What is at one end of the axis of percentiles is the longest of all.
+/// The share at the end of the axis of percentiles: the longest latency.
 const ALL: f64 = 1.0;
 
-/// Latency by percentile: the medians of the rounds. None where nothing of the kind was measured.
+/// Latency by percentile: the medians of the rounds. None if no round has it.
 pub(crate) fn percentiles<'a>(lines: &[ReportRow<'a>]) -> Option<(XAxis, Vec<Curve<'a>>)> {
     let curves: Vec<_> = lines.iter().filter_map(percentile_curve).collect();
     let nines =
@@ -35,7 +34,7 @@ fn percentile_curve<'a>(line: &ReportRow<'a>) -> Option<Curve<'a>> {
         let figures: Vec<_> = rounds.iter().map(|curve| curve[point][1]).collect();
         Some((rounds[0][point][0], Summary::range(&figures)?.median))
     };
-    // The last of each is its longest, wherever that is among the points.
+    // The last point of each round is its longest; rounds may have different numbers of points.
     let longest: Vec<_> = rounds.iter().filter_map(|curve| Some(curve.last()?[1])).collect();
     let longest = Summary::range(&longest)?.median;
     let mut points: Vec<_> = (0..shortest.saturating_sub(1)).filter_map(median).collect();
@@ -60,7 +59,7 @@ fn percentile_curve<'a>(line: &ReportRow<'a>) -> Option<Curve<'a>> {
     })
 }
 
-/// The longest answer of each moment of the round in which one took longest, with its stalls.
+/// The longest latency in each slot, in the round with the longest latency of all, with its stalls.
 pub(crate) fn series<'a>(lines: &[ReportRow<'a>]) -> Option<(XAxis, Vec<Curve<'a>>)> {
     let curves: Vec<_> = lines.iter().filter_map(series_curve).collect();
     let across = XAxis::linear(curves.iter().flat_map(|curve| &curve.points).map(|point| point.0));
@@ -74,7 +73,7 @@ fn series_curve<'a>(line: &ReportRow<'a>) -> Option<Curve<'a>> {
     let worst = rounds.max_by(|a, b| longest(a).total_cmp(&longest(b)))?;
     let (Series { slot_ms, longest_us: slots, .. }, report) = worst;
     let slot_s = slot_ms / 1e3;
-    // A slot without an answer has no longest one: the line goes over it.
+    // A slot without an answer has no point.
     let points = (0..).zip(slots).filter(|(_, us)| **us > 0.0);
     let points: Vec<_> = points.map(|(slot, us)| (slot_s * (f64::from(slot) + 0.5), *us)).collect();
     let stalls = report.stalls.iter().flat_map(|it| it.at_ms.iter().zip(&it.lasted_ms));
@@ -91,7 +90,7 @@ fn series_curve<'a>(line: &ReportRow<'a>) -> Option<Curve<'a>> {
     })
 }
 
-/// Of workloads that are rates of one: what each row achieved, and `latency` then.
+/// For the workloads of one sweep: the rate that each row achieved, and the latency at that rate.
 pub(crate) fn rates<'a>(
     measured: &'a [&'a MeasuredWorkload],
     latency: fn(&Percentiles) -> f64,
@@ -130,7 +129,7 @@ pub(crate) fn rates<'a>(
     (!curves.is_empty()).then_some((across, curves))
 }
 
-/// What the rounds reported that are not void.
+/// The reports of the rounds that are not void.
 fn sound(row: &Row) -> impl Iterator<Item = &Report> {
     row.rounds.iter().flatten().map(|sample| &sample.report)
 }

@@ -1,4 +1,4 @@
-//! What was measured, and on what.
+//! The machine and the versions that were measured.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,7 +41,7 @@ impl Host {
         }
     }
 
-    /// All but the date.
+    /// Whether all but the date is equal.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         *self == Self { date: self.date.clone(), ..other.clone() }
     }
@@ -51,7 +51,7 @@ impl Host {
         format!("{date}, commit {commit}, {compiler}, {kernel}, {cores} cores of {processor}")
     }
 
-    /// Of what is compared, and of what builds it.
+    /// The versions of what is compared and of what builds it.
     pub(crate) fn versions(&self) -> String {
         self.versions.join(", ")
     }
@@ -70,7 +70,7 @@ impl Host {
     }
 }
 
-/// The commit, and which changes there are to it: runs with others are not of the same code.
+/// The commit, with a hash of uncommitted changes: a run with other changes measures other code.
 fn commit() -> String {
     let described = output_of("git", &["describe", "--always", "--dirty"]);
     if !described.ends_with("-dirty") {
@@ -81,7 +81,7 @@ fn commit() -> String {
     format!("{described}-{:08x}", changes.finish() as u32)
 }
 
-/// What a program says.
+/// The output of a program, or "unknown".
 fn output_of(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let output = output.ok().filter(|output| output.status.success());

@@ -1,4 +1,4 @@
-//! The results as one HTML file, which needs nothing else to be shown.
+//! The results as one self-contained HTML file.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -23,7 +23,7 @@ each moment, in the round in which one took longest; a stall, 25&nbsp;ms or more
 something was owed, is marked.</p>
 ";
 
-/// For each workload and each of its figures a table with a plot in each of its rows.
+/// One table for each figure of each workload, with a plot in each row.
 pub(crate) fn page(results: &Results) -> String {
     let mut text = String::new();
     write_page(&mut text, results).expect("a string takes everything");
@@ -72,7 +72,7 @@ fn write_page(text: &mut String, results: &Results) -> fmt::Result {
     writeln!(text, "</body>\n</html>")
 }
 
-/// Throughput against latency of the workloads that are rates of one.
+/// Throughput against latency, for the workloads of one sweep.
 fn rates(text: &mut String, results: &Results, sweep: Option<&str>, index: usize) -> fmt::Result {
     let Some(name) = sweep else { return Ok(()) };
     let of_it = |measured: &&MeasuredWorkload| measured.workload.sweep.as_deref() == sweep;
@@ -89,7 +89,7 @@ fn rates(text: &mut String, results: &Results, sweep: Option<&str>, index: usize
     writeln!(text, "</section>")
 }
 
-/// `number` is of this workload alone.
+/// `number` is unique to this workload.
 fn workload(
     text: &mut String,
     measured: &MeasuredWorkload,
@@ -133,7 +133,7 @@ fn workload(
     writeln!(text, "</ul>")
 }
 
-/// What each row took, as far as any of it is known.
+/// The costs of each row. A column that no row has is left out.
 fn costs(text: &mut String, measured: &MeasuredWorkload) -> fmt::Result {
     let columns: Vec<_> = (0..)
         .zip(&COSTS)
@@ -204,7 +204,7 @@ fn ratio(line: &ReportRow<'_>, cell: &Cell) -> String {
         None if line.is_baseline => "<span class=\"muted\">baseline</span>".to_owned(),
         None => "–".to_owned(),
         Some(Summary { median, low, high, .. }) => {
-            // As many digits as there is room for.
+            // The column has room for so many digits.
             let digits = if high >= 10.0 { 1 } else { 3 };
             let ratio = format!("{median:.digits$} ({low:.digits$}–{high:.digits$})");
             match cell.verdict() {
@@ -255,7 +255,7 @@ fn strip(text: &mut String, axis: &Axis, cell: &Cell, name: &str) -> fmt::Result
     write!(text, "</svg>")
 }
 
-/// What is shown as it is.
+/// Text, escaped for HTML.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -311,7 +311,7 @@ mod tests {
         Results::of(command, Host::of(&[]), [0, 1], None, vec![measured])
     }
 
-    /// Elements that are never closed, and what the others leave open.
+    /// The elements that are not closed.
     fn unclosed(page: &str) -> Vec<&str> {
         let mut open = Vec::new();
         for tag in page.split('<').skip(1).filter_map(|text| text.split('>').next()) {

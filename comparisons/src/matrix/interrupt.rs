@@ -1,4 +1,4 @@
-//! Ctrl-C, which ends what is being measured and keeps what was.
+//! Ctrl-C: it ends the current measurement and keeps the results.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-/// Whether SIGINT or SIGTERM came.
+/// Tells whether SIGINT or SIGTERM arrived.
 pub(crate) struct Interrupt {
-    /// Has something to read then, which nobody takes.
+    /// Readable after a signal. Nothing is read, so that it stays readable.
     signalled: UnixStream,
 }
 
 impl Interrupt {
-    /// From now on those signals no longer end the process.
+    /// Catches both signals: from now on they no longer end the process.
     pub(crate) fn listen() -> io::Result<Self> {
         let (signalled, signals) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM] {
@@ -35,8 +35,7 @@ impl Interrupt {
         Ok(!signalled[0].revents().is_empty())
     }
 
-    /// Waits until there is something to read, or its end; false when that takes longer than `time`, or a
-    /// signal comes.
+    /// Waits until `from` is readable or at its end. False after `time`, or after a signal.
     pub(crate) fn wait_readable(&self, from: &impl AsFd, time: Duration) -> io::Result<bool> {
         let mut either =
             [PollFd::new(from, PollFlags::IN), PollFd::new(&self.signalled, PollFlags::IN)];
@@ -45,9 +44,9 @@ impl Interrupt {
         Ok(either[1].revents().is_empty() && !either[0].revents().is_empty())
     }
 
-    /// Waits for `process` to end, which it is made to if a signal comes.
+    /// Waits for `process` to end. A signal kills it.
     pub(crate) fn wait(&self, process: &mut Child) -> io::Result<ExitStatus> {
-        // No thread, no timer: nothing takes time from what is measured.
+        // No thread and no timer: waiting uses no CPU that is measured.
         let ended = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
         let mut either =
             [PollFd::new(&ended, PollFlags::IN), PollFd::new(&self.signalled, PollFlags::IN)];
@@ -59,7 +58,7 @@ impl Interrupt {
     }
 }
 
-/// Until no signal interrupts it.
+/// Repeats a call that a signal interrupts.
 fn retry_on_eintr(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
     loop {
         match call() {

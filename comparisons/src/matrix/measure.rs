@@ -17,12 +17,11 @@ use super::servers::{Protocol, Server};
 use super::workload::Workload;
 use crate::load::{Load, Report};
 
-/// What a crash may cost. In a run of hours all that was measured is tens of megabytes, which to write
-/// after each measurement would take as long as that.
+/// A crash loses at most this much. The results of a run of hours are tens of megabytes: writing them after each
+/// measurement would take as long as the measurement.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 
-/// All that are missing. What was measured is on disk soon after, but for the last of it when this
-/// returns.
+/// Measures all missing rounds. Results are saved every [`SAVE_EVERY`]; the caller saves the last of them.
 ///
 /// # Errors
 /// When the results cannot be written, or SIGINT or SIGTERM came.
@@ -60,8 +59,7 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
     Ok(())
 }
 
-/// The system calls of each row that can be measured at all, once its rounds are done. It is no error
-/// when they cannot be counted.
+/// Counts the system calls of each row that has a sound round. That they cannot be counted is no error.
 fn count_calls(
     results: &mut Results,
     index: usize,
@@ -85,10 +83,10 @@ fn count_calls(
         let counted = match counted {
             Ok(calls) => Ok(calls),
             Err(Uncounted::Row(why)) => Err(why.to_string()),
-            // It has nothing to count when its server dies either.
+            // It worked for another row: here the server may have died.
             Err(Uncounted::Perf(why)) if results.has_calls() => Err(why.to_string()),
             Err(Uncounted::Perf(why)) => {
-                // What it refuses at first, for want of permission say, it refuses always.
+                // A refusal at the first row, such as for permission, holds for all.
                 results.no_calls = Some(why.to_string());
                 return Ok(());
             }
@@ -107,18 +105,18 @@ fn no_signals(error: io::Error) -> Failure {
     Failure::new(format!("cannot wait for signals: {error}"))
 }
 
-/// Why system calls are not known.
+/// Why system calls were not counted.
 enum Uncounted {
-    /// As perf says.
+    /// perf failed.
     Perf(Failure),
-    /// The row could not be measured, this once.
+    /// The row could not be measured this time.
     Row(Failure),
 }
 
 /// One load on one server.
 struct Measurement<'a> {
     workload: &'a Workload,
-    /// The workload's, or for another time.
+    /// The workload's load, or the same for a shorter time.
     load: &'a Load,
     server: &'a Server,
     results: &'a Results,
@@ -144,7 +142,7 @@ impl Measurement<'_> {
         let loaded = self.load(&running, interrupt, Some(&perf_stat));
         let messages = loaded.as_ref().ok().and_then(|report| report.messages.as_ref());
         let messages = messages.map_or(f64::NAN, |messages| messages.received as f64);
-        // What perf says comes first: without it `load` fails for want of an answer.
+        // perf's error comes first: without perf, `load` fails because perf does not answer.
         let calls = perf_stat.finish(messages);
         match (calls, loaded) {
             (Err(why), _) => Err(Uncounted::Perf(why)),
@@ -185,7 +183,7 @@ impl Measurement<'_> {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(cannot)?;
-        // What it complains of is a few lines, which the pipe holds (64 KiB).
+        // Its error messages are a few lines; the pipe holds 64 KiB.
         let ended = interrupt.wait(&mut load).map_err(cannot)?;
         if !ended.success() {
             let mut complaint = String::new();

@@ -1,9 +1,9 @@
 //! The matrix: servers × workloads, in interleaved rounds.
 //!
-//! A [`Plan`] says what is measured. Each row of a workload is a server, started anew for each round on
+//! A [`Plan`] lists the workloads. Each row of a workload is a server, which starts for each round on
 //! a core of its own, with the [load generator](crate::load) on another. Rounds are interleaved (A B C,
-//! C B A, …), so that whatever drifts hits all rows alike, and ratios are taken within a round. Nothing
-//! that is measured is linked into this program: it builds programs, and runs them.
+//! C B A, …), so that drift affects all rows alike, and ratios are taken within a round. This program
+//! links nothing that it measures: it builds programs and runs them.
 
 mod axis;
 mod calls;

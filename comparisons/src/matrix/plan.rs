@@ -1,4 +1,4 @@
-//! What is measured: a TOML file.
+//! Plans: the TOML files that say what is measured.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub struct Plan {
     pub(crate) workloads: Vec<Workload>,
 }
 
-/// Which part of a plan is measured; all where nothing is said.
+/// Selects a part of a plan; all of it by default.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Filter {
     /// Only workloads with this in their name; can be given several times.
@@ -36,16 +36,16 @@ pub(crate) struct Filter {
     pub(crate) only: Vec<String>,
 }
 
-/// As it is written.
+/// A plan as it is written.
 #[derive(Deserialize)]
 struct File {
     workload: Vec<Table>,
-    /// What holds for all workloads that do not say otherwise.
+    /// Defaults for all workloads.
     #[serde(flatten)]
     common: Table,
 }
 
-/// A workload as it is written, with what holds for all.
+/// A workload as it is written, with the plan's defaults.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Entry {
@@ -100,7 +100,7 @@ impl Plan {
         for own in workload {
             let name = own.get("name").map_or_else(|| "a workload".to_owned(), Value::to_string);
             let named = |why: String| format!("{name}: {}", why.trim_end().replace('\n', ", "));
-            // Of two with the same key the last is kept.
+            // The workload's own keys replace the defaults.
             let all: Table = common.clone().into_iter().chain(own).collect();
             let entry: Result<Entry, _> = all.try_into();
             let entry = entry.map_err(|error| named(error.to_string()))?;
@@ -118,10 +118,10 @@ impl Plan {
         Ok(plan.workloads.remove(0))
     }
 
-    /// Leaves only the workloads and rows that `filter` names, and what those rows are compared with.
+    /// Keeps the workloads and rows that `filter` selects, and the baselines of those rows.
     ///
     /// # Errors
-    /// What of it names none.
+    /// A part of the filter that selects nothing.
     pub(crate) fn narrow(&mut self, filter: &Filter) -> Result<(), Failure> {
         filter.check(&self.workloads).map_err(Failure::new)?;
         self.workloads.retain(|workload| filter.has_workload(&workload.name));
@@ -139,7 +139,7 @@ impl Plan {
 }
 
 impl Entry {
-    /// One for each of its rates, if it has some; each with the name of the whole.
+    /// One entry for each rate, each with the name of the sweep; the entry itself if it has no rates.
     fn at_each_rate(self) -> Result<Vec<(Self, Option<String>)>, String> {
         if self.rates.is_empty() {
             return Ok(vec![(self, None)]);
@@ -152,7 +152,7 @@ impl Entry {
         self.rates.iter().map(at).collect()
     }
 
-    /// With servers and figures in place of their names.
+    /// Replaces the names of servers and figures by what they name.
     fn resolve(self, servers: &Servers, sweep: Option<String>) -> Result<Workload, String> {
         self.load.check()?;
         let figures: Result<Vec<_>, _> =
@@ -174,7 +174,7 @@ impl Entry {
         })
     }
 
-    /// The rows, each followed by what it is compared with if that is no row by itself.
+    /// The rows. A baseline that the plan does not list comes right after its row.
     fn rows(&self, servers: &Servers) -> Result<Vec<PlannedRow>, String> {
         if let Baseline::Row(name) = &self.baseline
             && !self.servers.contains(name)
@@ -205,7 +205,7 @@ impl Entry {
 }
 
 impl Filter {
-    /// Whether all that it names is there.
+    /// Whether each part of the filter selects something.
     fn check(&self, workloads: &[Workload]) -> Result<(), String> {
         let rows = || workloads.iter().flat_map(|workload| &workload.rows).map(|row| &row.server);
         let unknown = [
@@ -243,7 +243,7 @@ impl Filter {
     }
 }
 
-/// Each once, in their order.
+/// The distinct names, in order of appearance.
 fn names(all: impl Iterator<Item = impl AsRef<str>>) -> String {
     let mut names: Vec<String> = Vec::new();
     for name in all {
@@ -255,14 +255,14 @@ fn names(all: impl Iterator<Item = impl AsRef<str>>) -> String {
     names.join(", ")
 }
 
-/// Tells a workload from that of another plan.
+/// Puts the plan's name before the workload's.
 fn prefix_names(workload: &mut Workload, plan: &str) {
     for name in [Some(&mut workload.name), workload.sweep.as_mut()].into_iter().flatten() {
         *name = format!("{plan}: {name}");
     }
 }
 
-/// Where nothing says how often.
+/// The default number of rounds.
 const fn once() -> NonZeroUsize {
     NonZeroUsize::MIN
 }

@@ -1,4 +1,4 @@
-//! Small plots, one for each row: its own line, and grey behind it those of all others.
+//! Small plots, one for each row: its own line over the grey lines of all rows.
 
 use std::fmt::{self, Write};
 
@@ -17,27 +17,27 @@ pub(crate) struct Curve<'a> {
     pub(crate) name: &'a str,
     /// Whether others are compared with it.
     pub(crate) is_baseline: bool,
-    /// XAxis and up, as their axes have them.
+    /// Points as (x, y), in the units of the axes.
     pub(crate) points: Vec<(f64, f64)>,
-    /// From where to where across something is marked.
+    /// Marked ranges on the x axis.
     pub(crate) marks: Vec<(f64, f64)>,
-    /// What it shows, in words.
+    /// The plot in words, for screen readers.
     pub(crate) description: String,
 }
 
-/// An axis across: where its ticks are, and what stands at them.
+/// The x axis: its ends, its ticks and their labels.
 pub(crate) struct XAxis {
-    /// What stands at both ends.
+    /// Both ends.
     pub(crate) low: f64,
     pub(crate) high: f64,
     pub(crate) ticks: Vec<(f64, String)>,
 }
 
 impl XAxis {
-    /// From zero to what holds all of `figures`.
+    /// From zero to a round number that is not below any of `figures`.
     pub(crate) fn linear(figures: impl Iterator<Item = f64>) -> Self {
         let largest = figures.fold(0.0, f64::max);
-        // Both ends of one axis, so that it is not logarithmic.
+        // With zero among the figures the axis is linear.
         let axis = Axis::of([0.0, largest].into_iter());
         let high = axis.ticks.last().copied().unwrap_or(1.0);
         // More would not fit.
@@ -51,7 +51,7 @@ impl XAxis {
     }
 }
 
-/// A plot for each of `curves`; `id` is of these alone in the page, and `title` is HTML.
+/// One plot for each of `curves`. `id` is unique in the page; `title` is HTML.
 pub(crate) fn multiples(
     text: &mut String,
     id: &str,
@@ -63,7 +63,7 @@ pub(crate) fn multiples(
     let y = |figure: f64| BOTTOM - up.share(figure) * (BOTTOM - TOP);
     let scale = if up.logarithmic { " <span class=\"muted\">(logarithmic)</span>" } else { "" };
     writeln!(text, "<h3>{title}{scale}</h3>")?;
-    // What all share is drawn once.
+    // Axes and lines are drawn once, and referred to by each plot.
     writeln!(text, "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>")?;
     writeln!(text, "<g id=\"{id}-axes\">")?;
     for (tick, label) in up.labels() {

@@ -1,4 +1,4 @@
-//! The programs that are measured: how to build them, start them and end them.
+//! Builds, starts and ends the programs that are measured.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
@@ -22,20 +22,20 @@ const LOAD: [&str; 6] = ["cargo", "build", "--release", "--quiet", "-p", "owned-
 /// Where a server listens: any port, which it says itself.
 const ADDR: &str = "127.0.0.1:0";
 
-/// What the server that ran last said on stderr, in the folder of a run.
+/// The file in the folder of a run that holds the stderr of the last server.
 pub(crate) const SERVER_STDERR: &str = "server-stderr";
 
-/// How long a server may take to say where it listens: the JVM's take a second or two.
+/// How long a server may take until it prints its address. The JVM's take a second or two.
 const START: Duration = Duration::from_secs(30);
 
-/// The most that is read of the line that says it.
+/// At most this much is read of the line with the address.
 const LINE_BYTES_MAX: u64 = 1024;
 
-/// How long a server may take to end once it is told to; it is killed then.
+/// How long a server may take to end after SIGTERM; then it is killed.
 const END: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// What of its program is loaded when it starts; none where that is a script, or none.
+    /// How many bytes of its program are loaded when it starts; none for a script.
     pub(crate) fn program_bytes(&self) -> Option<u64> {
         loaded_bytes(&fs::read(self.program().ok()?).ok()?)
     }
@@ -72,7 +72,7 @@ fn loaded_bytes(elf: &[u8]) -> Option<u64> {
     loaded.map(|head| Some(u64::from_le_bytes(head.get(32..40)?.try_into().ok()?))).sum()
 }
 
-/// Where the programs are: beside this one.
+/// The folder of all programs, which this one is in.
 pub(crate) fn programs() -> Result<PathBuf, Failure> {
     let own = env::current_exe().map_err(|error| Failure::new(format!("where am I? {error}")))?;
     own.parent().map(Into::into).ok_or_else(|| Failure::new("the program is in no folder"))
@@ -82,8 +82,8 @@ pub(crate) fn programs() -> Result<PathBuf, Failure> {
 /// together, and then a program is not what its own manifest says.
 ///
 /// # Errors
-/// What cannot be built. Where that is optional, as it is where a language may not be installed, it is said and
-/// leaves no program, which makes its rounds void.
+/// A program that cannot be built. If the server is optional, because its language may not be installed, that is
+/// printed instead, and its rounds will be void for want of a program.
 pub(crate) fn build(servers: &[&Server]) -> Result<(), Failure> {
     let load = LOAD.map(str::to_owned);
     build_one(&load).map_err(|why| Failure::new(format!("cannot build load: {why}")))?;
@@ -98,7 +98,7 @@ pub(crate) fn build(servers: &[&Server]) -> Result<(), Failure> {
             return Err(Failure::new(format!("cannot build {}: {why}", server.name)));
         }
         eprintln!("cannot build {}: {why}: its rounds will be void", server.name);
-        // None may be left from before, as it is mostly not.
+        // A program of an earlier build must not be measured.
         let _ = fs::remove_file(server.program()?);
     }
     Ok(())
@@ -117,7 +117,7 @@ fn build_one(words: &[String]) -> Result<(), String> {
     let words: Vec<_> = words.collect();
     let mut command = match &*words[0] {
         "cargo" => Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())),
-        // A path is from that folder, whatever the platform makes of one in `Command`.
+        // `Command` does not define how a relative path and `current_dir` combine.
         script if script.contains('/') => Command::new(Path::new(FOLDER).join(script)),
         program => Command::new(program),
     };
@@ -130,8 +130,8 @@ fn build_one(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// Leaves out what `cargo run` says of this package. Some build scripts (ring's) would take it for a change
-/// of theirs, and everything that needs them would be built anew each time.
+/// Removes the variables that `cargo run` sets for this package. Some build scripts (ring's) would take them for a
+/// change, and their dependants would be rebuilt each time.
 fn forget_package(command: &mut Command) {
     for (name, _) in env::vars_os() {
         let named = name.to_string_lossy();
@@ -141,18 +141,18 @@ fn forget_package(command: &mut Command) {
     }
 }
 
-/// Where a server runs, and where there is room for what it says.
+/// The core that a server runs on, and the folder for its stderr.
 #[derive(Clone, Copy)]
 pub(crate) struct Placement<'a> {
     pub(crate) core: usize,
     pub(crate) folder: &'a Path,
 }
 
-/// A server that runs, until this is dropped.
+/// A running server. Dropping this ends it.
 pub(crate) struct Running {
     process: Child,
     pub(crate) addr: SocketAddr,
-    /// From its start to its start-up line.
+    /// The time from its start to its start-up line.
     pub(crate) startup: Duration,
 }
 
@@ -161,7 +161,7 @@ impl Running {
     /// certificate.
     ///
     /// # Errors
-    /// When it does not say in time where it listens, with what it says of that.
+    /// When it does not print its address in time, with the first line of its stderr.
     pub(crate) fn start(
         server: &Server,
         certificate: &Certificate,
@@ -189,7 +189,7 @@ impl Running {
             .map_err(|error| cannot(format!("{}: {error}", program.display())))?;
         let mut line = String::new();
         let stdout = process.stdout.take().expect("it is piped");
-        // The line is written at once: what is readable is all of it, or the end.
+        // The server writes the line at once: what is readable is the whole line, or the end of stream.
         let read = match interrupt.wait_readable(&stdout, START) {
             Ok(true) => BufReader::new(stdout.take(LINE_BYTES_MAX)).read_line(&mut line),
             Ok(false) => Err(io::ErrorKind::TimedOut.into()),
@@ -219,7 +219,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let pid = Pid::from_raw(self.process.id().cast_signed());
-        // It may have ended by itself; then it is only waited for.
+        // A server that has already ended only needs the wait.
         let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
         let until = Instant::now() + END;
         while Instant::now() < until {
@@ -233,7 +233,7 @@ impl Drop for Running {
     }
 }
 
-/// Does `start` on a core; what it starts stays there.
+/// Calls `start` on a core, which what it starts inherits.
 fn on_core<T>(core: usize, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     let mut cores = CpuSet::new();

@@ -1,11 +1,11 @@
-//! How far it is, on one line.
+//! The progress of a run, on one line.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
 use super::results::{MeasuredWorkload, Position, Results};
 
-/// When it began, and how long all of it was to take.
+/// When the run began, and the estimate of its length in seconds.
 pub(crate) struct Progress {
     began: Instant,
     seconds: f64,
@@ -16,7 +16,7 @@ impl Progress {
         Self { began: Instant::now(), seconds: seconds_left(results) }
     }
 
-    /// Says what is measured now.
+    /// Shows what is measured now.
     pub(crate) fn show(&self, results: &Results, workload: usize, next: Position) {
         let measured = &results.workloads[workload];
         let row = &measured.rows[next.row].server.name;
@@ -26,7 +26,7 @@ impl Progress {
         line(&format!("{left} left; {name}: round {round} of {rounds}, {row}"));
     }
 
-    /// Minutes and seconds, corrected by how far the estimate was off until now.
+    /// The time left in minutes and seconds: the estimate, scaled by its error so far.
     fn left(&self, elapsed: f64, estimate: f64) -> String {
         let done = self.seconds - estimate;
         let left = if done > 0.0 { elapsed / done * estimate } else { estimate };
@@ -35,25 +35,25 @@ impl Progress {
     }
 }
 
-/// Says whose system calls are counted now.
+/// Shows whose system calls are counted now.
 pub(crate) fn calls(workload: &str, row: &str) {
     line(&format!("{workload}: system calls, {row}"));
 }
 
-/// Says why a round is void, below what says which.
+/// Prints why a round is void, below the line that names the round.
 pub(crate) fn void(why: &str) {
     end();
     eprintln!("  void: {why}");
 }
 
-/// What comes then begins a new line.
+/// Ends the line.
 pub(crate) fn end() {
     if io::stderr().is_terminal() {
         eprintln!();
     }
 }
 
-/// On a terminal it takes the place of the one before, and is cut off at the edge.
+/// On a terminal, replaces the line before and is cut off at the edge.
 fn line(text: &str) {
     let mut stderr = io::stderr().lock();
     // Whoever started this may not read it.
@@ -66,7 +66,7 @@ fn line(text: &str) {
 
 fn seconds_left(results: &Results) -> f64 {
     let counting = |measured: &MeasuredWorkload| {
-        // Until its rounds are done all of its rows are still to be counted.
+        // Rows are counted after all rounds.
         let left = match measured.next() {
             Some(_) => measured.rows.len(),
             None => measured.uncounted().len(),

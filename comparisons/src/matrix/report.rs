@@ -6,7 +6,7 @@ use super::results::{MeasuredWorkload, Results};
 use super::statistics::Summary;
 use super::table::{self, COSTS, Cell, Cost, ReportRow, amount, zeros};
 
-/// Of the columns of costs.
+/// The heading of the table of costs.
 const PER_MESSAGE: &str = "What it took (medians), up to io_uring_enter for each message:";
 
 /// Tables: a row for each server, a column for each figure and its ratio.
@@ -61,7 +61,7 @@ fn workload(text: &mut String, measured: &MeasuredWorkload) -> std::fmt::Result 
     Ok(())
 }
 
-/// What each row took, as far as any of it is known.
+/// The costs of each row. A column that no row has is left out.
 fn costs(text: &mut String, measured: &MeasuredWorkload) -> std::fmt::Result {
     let known = |cost: &Cost| measured.rows.iter().any(|row| cost.of(row).is_some());
     let columns: Vec<_> = COSTS.iter().filter(|(_, cost)| known(cost)).collect();

@@ -1,4 +1,4 @@
-//! What was measured, and where it is kept.
+//! The results of a run, and their file.
 
 use std::fs;
 use std::io::Read;
@@ -15,19 +15,19 @@ use super::servers::{Server, list};
 use super::workload::Workload;
 use crate::load::{PerMessage, Report};
 
-/// What of a file is read first: another format has other fields.
+/// The format of the file, which is read before anything else: another format has other fields.
 const FORMAT: u32 = 2;
 
-/// The most that is read of a compressed file: a run of a day has a tenth of that.
+/// At most this much is read of a compressed file. A run of a day has a tenth of that.
 const PLAIN_BYTES_MAX: u64 = 1 << 30;
 
-/// All that was measured, and what is still to be.
+/// All that was measured, and all that is still missing.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Results {
     /// [`FORMAT`].
     format: u32,
-    /// How it was asked for.
+    /// The command line.
     pub(crate) command: String,
     pub(crate) host: Host,
     pub(crate) server_core: usize,
@@ -38,17 +38,17 @@ pub(crate) struct Results {
     pub(crate) workloads: Vec<MeasuredWorkload>,
 }
 
-/// One workload.
+/// A workload with its samples.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeasuredWorkload {
     pub(crate) workload: Workload,
-    /// How often each row is to be measured.
+    /// How many rounds each row is to have.
     pub(crate) rounds: usize,
     pub(crate) rows: Vec<Row>,
 }
 
-/// One server: for each round what was measured, or why that is void.
+/// One server with its samples: one for each round, or why the round is void.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Row {
@@ -56,23 +56,23 @@ pub(crate) struct Row {
     /// The row that it is compared with; none if that is itself.
     pub(crate) baseline: Option<String>,
     pub(crate) rounds: Vec<Result<Sample, String>>,
-    /// Its system calls, or why they are not known; none if nobody has looked.
+    /// Its system calls, or why they could not be counted; none before that was tried.
     #[serde(default)]
     pub(crate) calls: Option<Result<SystemCalls, String>>,
 }
 
-/// What one run of `load` against one server measured.
+/// What one run of `load` on one server measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sample {
     pub(crate) report: Report,
-    /// From the server's start to its start-up line.
+    /// The time from the server's start to its start-up line.
     pub(crate) startup_ms: f64,
-    /// What of its program is loaded when it starts; none where that is a script.
+    /// How many bytes of its program are loaded when it starts; none for a script.
     pub(crate) program_bytes: Option<u64>,
 }
 
-/// What of a workload is to be measured: where it stands, all from zero.
+/// The next measurement of a workload, counted from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) round: usize,
@@ -85,7 +85,7 @@ impl Sample {
         self.report.server.as_ref()?.per_message.as_ref()
     }
 
-    /// Whether it counts.
+    /// Whether the sample is sound.
     ///
     /// # Errors
     /// Why it is void: answers were wrong, connections failed, or one of `figures` was not measured.
@@ -94,8 +94,8 @@ impl Sample {
         if let Some(sentence) = self.report.wrong_answer() {
             return Err(sentence);
         }
-        // In a burst it is a result how many are not served; elsewhere all have to be. Of arrivals these are
-        // the busy ones: what becomes of those that arrive is told apart.
+        // In a burst, failures are a result. In arrivals these are the busy connections; failures of new ones are
+        // counted elsewhere, as a result.
         if burst.is_none() && !connections.errors.is_empty() {
             let errors = connections.errors.iter();
             let kinds = errors.map(|(kind, count)| format!("{count} x {kind}"));
@@ -109,7 +109,7 @@ impl Sample {
 }
 
 impl MeasuredWorkload {
-    /// Nothing yet.
+    /// A workload without samples.
     pub(crate) fn of(workload: Workload, rounds: usize) -> Self {
         let rows = workload.rows.iter().map(|row| Row {
             server: row.server.clone(),
@@ -120,12 +120,12 @@ impl MeasuredWorkload {
         Self { rows: rows.collect(), workload, rounds }
     }
 
-    /// How many rounds every row has.
+    /// How many rounds are complete.
     pub(crate) fn rounds_done(&self) -> usize {
         self.rows.iter().map(|row| row.rounds.len()).min().unwrap_or(0)
     }
 
-    /// Each void round: whose it is, its number from 1, and why.
+    /// Each void round: its server, its number from 1, and the reason.
     pub(crate) fn voids(&self) -> impl Iterator<Item = (&Server, usize, &str)> {
         self.rows.iter().flat_map(|row| {
             let rounds = (1..).zip(&row.rounds);
@@ -135,7 +135,7 @@ impl MeasuredWorkload {
         })
     }
 
-    /// Round for round back and forth, so that no row always comes after the same other one.
+    /// The next measurement. Rounds run back and forth, so that no row always follows the same other row.
     pub(crate) fn next(&self) -> Option<Position> {
         let count = self.rows.len();
         (0..self.rounds).find_map(|round| {
@@ -145,7 +145,7 @@ impl MeasuredWorkload {
         })
     }
 
-    /// The rows whose system calls are not known, nobody having looked.
+    /// The rows whose system calls are still to be counted.
     pub(crate) fn uncounted(&self) -> Vec<usize> {
         let is_sound = |row: &Row| row.rounds.iter().any(Result::is_ok);
         let rows = self.rows.iter().enumerate();
@@ -156,7 +156,7 @@ impl MeasuredWorkload {
             .collect()
     }
 
-    /// How long what is not there yet will take, about, in seconds.
+    /// An estimate of the time that the missing rounds take, in seconds.
     pub(crate) fn seconds_left(&self) -> f64 {
         let left = |row: &Row| self.rounds.saturating_sub(row.rounds.len());
         self.rows.iter().map(left).sum::<usize>() as f64 * self.workload.load.run_seconds()
@@ -164,7 +164,7 @@ impl MeasuredWorkload {
 }
 
 impl Results {
-    /// Of a run that begins now.
+    /// The results of a run that begins now.
     pub(crate) fn of(
         command: String,
         host: Host,
@@ -175,7 +175,7 @@ impl Results {
         Self { format: FORMAT, command, host, server_core, load_core, no_calls, workloads }
     }
 
-    /// Those that [`save`](Self::save) left.
+    /// Reads what [`save`](Self::save) wrote.
     ///
     /// # Errors
     /// A sentence that names the file and what is wrong with it.
@@ -183,7 +183,7 @@ impl Results {
         Self::read_file(&folder.join("results.json"))
     }
 
-    /// The same of any file, which may be compressed by gzip.
+    /// Reads any such file, which may be compressed by gzip.
     pub(crate) fn read_file(file: &Path) -> Result<Self, Failure> {
         let named = |why: String| Failure::new(format!("cannot use {}: {why}", file.display()));
         let mut text = fs::read(file).map_err(|error| named(error.to_string()))?;
@@ -201,13 +201,13 @@ impl Results {
         serde_json::from_slice(&text).map_err(|error| named(error.to_string()))
     }
 
-    /// Whether the system calls of some row are known.
+    /// Whether system calls were counted for some row.
     pub(crate) fn has_calls(&self) -> bool {
         let mut rows = self.workloads.iter().flat_map(|measured| &measured.rows);
         rows.any(|row| matches!(row.calls, Some(Ok(_))))
     }
 
-    /// Whether nothing is left to be measured.
+    /// Whether nothing is missing.
     pub(crate) fn is_complete(&self) -> bool {
         let is_complete = |it: &MeasuredWorkload| {
             it.next().is_none() && (self.no_calls.is_some() || it.uncounted().is_empty())
@@ -215,7 +215,7 @@ impl Results {
         self.workloads.iter().all(is_complete)
     }
 
-    /// Writes `results.json`; whenever this is interrupted, there is a whole one.
+    /// Writes `results.json`. An interruption leaves a complete file, the old or the new one.
     pub(crate) fn save(&self, folder: &Path) -> Result<(), Failure> {
         let json = serde_json::to_vec(self);
         let json = json.map_err(|error| Failure::new(error.to_string()))?;
@@ -226,7 +226,7 @@ impl Results {
     }
 }
 
-/// Where nothing is said it is the first.
+/// A file without a format is of the first.
 #[derive(Deserialize)]
 struct Header {
     #[serde(default = "first")]

@@ -1,4 +1,4 @@
-//! A run, from what it is told to its report.
+//! A run, from its options to its report.
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -17,16 +17,16 @@ use crate::load::NonZeroSeconds;
 
 const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
 
-/// How long `--quick` may take, in seconds: five minutes, but for what the estimate may be off by.
+/// How long `--quick` may take, in seconds: five minutes, less a margin for the error of the estimate.
 const QUICK_SECONDS: f64 = 280.0;
 
 /// How long `--quick` measures at a time, at most.
 const QUICK_WINDOW: NonZeroSeconds = NonZeroSeconds::of::<1>();
 
-/// From this many rounds on a ratio has a confidence interval; a first answer needs no more.
+/// How many rounds `--quick` does at most: with these a ratio has a confidence interval.
 const QUICK_ROUNDS: usize = 5;
 
-/// What it is told.
+/// The options of a run.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// What to measure, in one run; without any the runtimes at a glance (comparisons/plans/overview.toml).
@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Builds, measures, and prints the report; says where it is.
+    /// Builds, measures, prints the report, and returns the folder of the results.
     ///
     /// # Errors
     /// When there is no such plan, something cannot be built, the results cannot be written, or
@@ -73,12 +73,12 @@ impl Options {
         let markdown = report::markdown(&results);
         results::write(&folder.join("report.md"), markdown.as_bytes())?;
         results::write(&folder.join("report.html"), html::page(&results).as_bytes())?;
-        // Whoever started this may not read it.
+        // The reader may have closed the pipe.
         let _ = write!(io::stdout(), "{markdown}");
         whole.map(|()| folder)
     }
 
-    /// What of a plan is measured, how long and how often.
+    /// Applies the options to a plan: which rows, how long and how often.
     fn chosen(&self, mut plan: Plan) -> Result<Vec<MeasuredWorkload>, Failure> {
         plan.narrow(&self.filter)?;
         for workload in &mut plan.workloads {
@@ -99,7 +99,7 @@ impl Options {
         Ok(measured.collect())
     }
 
-    /// A run of which nothing is measured, and its folder.
+    /// A new run and its folder.
     fn begun(&self) -> Result<(PathBuf, Results), Failure> {
         let workloads = self.chosen(Plan::read(&self.plans)?)?;
         if workloads.is_empty() {
@@ -132,19 +132,19 @@ pub struct Compare {
 }
 
 impl Compare {
-    /// Prints what both measured.
+    /// Prints both runs side by side.
     ///
     /// # Errors
     /// When a file cannot be read, or nothing is in both.
     pub fn run(&self) -> Result<(), Failure> {
         let text = compare::compare(&self.first, &self.second)?;
-        // Whoever started this may not read it.
+        // The reader may have closed the pipe.
         let _ = write!(io::stdout(), "{text}");
         Ok(())
     }
 }
 
-/// A run that was interrupted, if this can go on with it.
+/// An interrupted run, if this machine and commit can continue it.
 fn resumed(folder: &Path) -> Result<Results, Failure> {
     let results = Results::read(folder)?;
     if !results.is_complete() {
@@ -167,13 +167,13 @@ fn servers(workloads: &[MeasuredWorkload]) -> Vec<&Server> {
     workloads.iter().flat_map(|measured| &measured.rows).map(|row| &row.server).collect()
 }
 
-/// What this was told, as a shell takes it if there are no quotes in it.
+/// The command line as a shell takes it, if it has no quotes in it.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
     arguments.map(quoted).fold("cargo matrix".to_owned(), |all, word| all + " " + &word)
 }
 
-/// One for each run: it must not be there.
+/// Creates the folder of a run, which must not exist.
 fn create(folder: &Path) -> Result<(), Failure> {
     folder
         .parent()

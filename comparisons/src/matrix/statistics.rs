@@ -1,14 +1,14 @@
-//! Medians, ranges, and how sure a ratio is.
+//! Medians, ranges and confidence intervals.
 
 use serde::Serialize;
 
-/// How often rounds are drawn again for a confidence interval.
+/// The number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 
-/// Fewer rounds than this have a range, but no confidence interval.
+/// With fewer rounds there is a range but no confidence interval.
 pub(crate) const ROUNDS_MIN: usize = 5;
 
-/// The middle of some figures, and an interval about it.
+/// A median and an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -18,7 +18,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// With the least and the largest as the interval; none of none.
+    /// The interval is from the least to the largest. None without figures.
     pub(crate) fn range(figures: &[f64]) -> Option<Self> {
         let mut sorted = figures.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -26,14 +26,14 @@ impl Summary {
         Some(Self { median: median(&sorted), low, high, rounds: sorted.len() })
     }
 
-    /// With the 95 % confidence interval of the median, by bootstrap (percentiles); with fewer than
-    /// five figures the range; none of none.
+    /// The interval is the 95 % confidence interval of the median, by percentile bootstrap; with fewer than five
+    /// figures it is the range. None without figures.
     pub(crate) fn confidence(figures: &[f64]) -> Option<Self> {
         let range = Self::range(figures)?;
         if figures.len() < ROUNDS_MIN {
             return Some(range);
         }
-        // The same figures give the same interval: xorshift64 from a fixed seed.
+        // xorshift64 from a fixed seed: the same figures give the same interval.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut draw = || {
             state ^= state << 13;
@@ -54,7 +54,7 @@ impl Summary {
     }
 }
 
-/// Of sorted figures, of which there are some.
+/// The median of sorted figures, at least one.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 {

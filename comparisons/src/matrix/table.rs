@@ -1,4 +1,4 @@
-//! What the reports show: the figures of each row, and how they compare.
+//! The content of the reports: the figures of each row and their ratios.
 
 use super::calls::SystemCalls;
 use super::figures::Figure;
@@ -18,7 +18,7 @@ pub(crate) struct ReportRow<'a> {
 
 /// One figure of a row.
 pub(crate) struct Cell {
-    /// Of the rounds that are not void, with their numbers from 1.
+    /// The figure in each round that is not void, with the round's number from 1.
     pub(crate) rounds: Vec<(usize, f64)>,
     pub(crate) range: Option<Summary>,
     pub(crate) ratio: Option<Summary>,
@@ -26,7 +26,7 @@ pub(crate) struct Cell {
     pub(crate) baseline: Option<f64>,
 }
 
-/// What the rounds of a row say of its ratio.
+/// What the confidence interval of a ratio says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// All of the confidence interval is below 1.
@@ -39,7 +39,7 @@ pub(crate) enum Verdict {
     TooFewRounds,
 }
 
-/// A line for each row.
+/// The rows of the tables.
 pub(crate) fn rows(measured: &MeasuredWorkload) -> Vec<ReportRow<'_>> {
     let rows = &measured.rows;
     let baseline =
@@ -69,7 +69,7 @@ impl Cell {
         }
     }
 
-    /// None where there is no ratio.
+    /// None without a ratio.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let Summary { low, high, rounds, .. } = self.ratio?;
         Some(if rounds < ROUNDS_MIN {
@@ -84,7 +84,7 @@ impl Cell {
     }
 }
 
-/// What a row took besides its figures: the medians of its rounds.
+/// Costs that every report shows: the medians of the rounds.
 pub(crate) const COSTS: [(&str, Cost); 12] = [
     ("CPU user, ns", Cost::Sample(|it| Some(it.per_message()?.user_ns))),
     ("CPU system, ns", Cost::Sample(|it| Some(it.per_message()?.system_ns))),
@@ -103,14 +103,14 @@ pub(crate) const COSTS: [(&str, Cost); 12] = [
     ("stalls, ms", Cost::Sample(|it| Some(it.report.stalls.as_ref()?.total_ms))),
 ];
 
-/// How many of [`COSTS`], the first, are of one message.
+/// How many of [`COSTS`], from the first, are per message.
 pub(crate) const COSTS_PER_MESSAGE: usize = 5;
 
-/// Where a cost is.
+/// Where a cost comes from.
 pub(crate) enum Cost {
-    /// In each sample.
+    /// Each sample.
     Sample(fn(&Sample) -> Option<f64>),
-    /// Counted in a pass of its own.
+    /// The pass that counts system calls.
     Calls(fn(&SystemCalls) -> f64),
 }
 
@@ -123,14 +123,14 @@ impl Cost {
     }
 }
 
-/// The path that rows which speak WebSocket are asked for; none if there are none.
+/// The path of the service over WebSocket; none if no row speaks WebSocket.
 pub(crate) fn websocket_path(measured: &MeasuredWorkload) -> Option<&'static str> {
     let mut rows = measured.rows.iter();
     let speaks_it = rows.any(|row| row.server.protocol == Protocol::WebSocket);
     speaks_it.then(|| service(&measured.workload.load).path())
 }
 
-/// Why the system calls of some rows are not known, each reason once.
+/// The reasons why system calls were not counted, each once.
 pub(crate) fn uncounted(measured: &MeasuredWorkload) -> Vec<&str> {
     let calls = measured.rows.iter().filter_map(|row| row.calls.as_ref());
     let mut reasons: Vec<_> =
@@ -140,7 +140,7 @@ pub(crate) fn uncounted(measured: &MeasuredWorkload) -> Vec<&str> {
     reasons
 }
 
-/// What `load` warns of, each with the rows that had it in some round. Numbers are left out.
+/// The warnings of `load`, without numbers, each with the rows that had it.
 pub(crate) fn warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
     let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &measured.rows {
@@ -159,7 +159,7 @@ pub(crate) fn warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> 
     warnings
 }
 
-/// What can be said of the first figure of a workload, in a sentence; and whether that is not all there is.
+/// A summary of the first figure, naming void rows and rows with connections that were not served.
 pub(crate) fn sentence(measured: &MeasuredWorkload, lines: &[ReportRow<'_>]) -> String {
     let which = |verdict: Verdict| {
         let rows = lines.iter().filter_map(|line| {
@@ -205,14 +205,14 @@ pub(crate) fn sentence(measured: &MeasuredWorkload, lines: &[ReportRow<'_>]) -> 
     format!("{figure}, against {}: {parts}.", workload.baseline.name())
 }
 
-/// Whether a row has connections that failed or were never served, by the figures that count them.
+/// Whether a figure of the row counts connections that failed or were never served.
 fn has_unserved(measured: &MeasuredWorkload, line: &ReportRow<'_>) -> bool {
     let figures = measured.workload.figures.iter().zip(&line.cells);
     let mut counts = figures.filter(|(figure, _)| figure.is_unserved());
     counts.any(|(_, cell)| cell.rounds.iter().any(|(_, count)| *count > 0.0))
 }
 
-/// The figures of the rounds that are not void.
+/// The figure in each round that is not void.
 fn rounds(row: &Row, figure: impl Fn(&Sample) -> Option<f64>) -> Vec<(usize, f64)> {
     let rounds = (1..).zip(&row.rounds);
     rounds.filter_map(|(round, it)| Some((round, figure(it.as_ref().ok()?)?))).collect()
@@ -222,7 +222,7 @@ fn range(rounds: &[(usize, f64)]) -> Option<Summary> {
     Summary::range(&rounds.iter().map(|(_, figure)| *figure).collect::<Vec<_>>())
 }
 
-/// Of each round in which both are there and the baseline is not zero.
+/// The ratio in each round that has both figures, unless the baseline is zero.
 fn ratios(above: &[(usize, f64)], below: &[(usize, f64)]) -> Vec<f64> {
     let ratio = |(round, above): &(usize, f64)| {
         let (_, below) = below.iter().find(|(same, below)| same == round && *below != 0.0)?;
@@ -231,13 +231,13 @@ fn ratios(above: &[(usize, f64)], below: &[(usize, f64)]) -> Vec<f64> {
     above.iter().filter_map(ratio).collect()
 }
 
-/// In how many rounds a count was zero, if it was in some but not in all.
+/// The number of rounds in which a count was zero; none if that is no round or every round.
 pub(crate) fn zeros(rounds: &[(usize, f64)]) -> Option<usize> {
     let zeros = rounds.iter().filter(|(_, figure)| *figure == 0.0).count();
     (zeros > 0 && zeros < rounds.len()).then_some(zeros)
 }
 
-/// As many digits as say something.
+/// A figure with as many digits as are significant.
 pub(crate) fn amount(figure: f64) -> String {
     if figure.fract() == 0.0 || figure >= 100.0 {
         format!("{figure:.0}")

@@ -1,4 +1,4 @@
-//! Which versions of what is compared were measured.
+//! The versions of what is measured.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::servers::{FOLDER, Server};
 
-/// Where versions stand; files are named from the folder of `servers.toml`.
+/// Where a version is found. Paths start from the folder of `servers.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) enum Version {
@@ -20,7 +20,7 @@ pub(crate) enum Version {
     Text { name: String, file: String, after: String },
 }
 
-/// Each once, as a name and its version, or as a command says it.
+/// The distinct versions, each as a name and a version, or as a command prints it.
 pub(crate) fn of(servers: &[&Server]) -> Vec<String> {
     let mut sources: Vec<&Version> = Vec::new();
     for source in servers.iter().flat_map(|server| &server.versions) {
@@ -54,7 +54,7 @@ impl Version {
     }
 }
 
-/// A package of a lock file; the newest, which is the last, of several.
+/// A package of a lock file. Of several versions the last, which is the newest.
 fn locked(text: &str, name: &str) -> Option<String> {
     let version = following(text, &format!("name = \"{name}\"\nversion = \""))?;
     Some(format!("{name} {version}"))

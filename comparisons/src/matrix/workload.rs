@@ -1,4 +1,4 @@
-//! One load on several servers, and what is shown of it.
+//! A workload: one load on several servers, and the figures that are shown.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::figures::Figure;
 use super::servers::{Baseline, Protocol, Server, Service};
 use crate::load::{Load, NonZeroSeconds};
 
-/// In so many seconds there are enough messages to say how many system calls each takes.
+/// A window of this length has enough messages to count system calls per message.
 const COUNTED_SECONDS: f64 = 1.0;
 
 /// One load on several servers.
@@ -68,7 +68,7 @@ impl Workload {
         format!("{} {}", self.load.name(), self.load.args().join(" "))
     }
 
-    /// What of the command line differs with the row.
+    /// The arguments that depend on the row's protocol.
     pub(crate) fn args_for(&self, server: &Server) -> Vec<&'static str> {
         match server.protocol {
             Protocol::WebSocket => vec!["--websocket", service(&self.load).path()],
@@ -77,15 +77,15 @@ impl Workload {
         }
     }
 
-    /// Measures for another time, where it does so for a time at all.
+    /// Changes the length of the window, if the load has one.
     pub(crate) fn change_seconds(&mut self, to: impl Fn(NonZeroSeconds) -> NonZeroSeconds) {
         if let Some(seconds) = self.load.seconds_mut() {
             *seconds = to(*seconds);
         }
     }
 
-    /// The same load for as long as it takes to count system calls. None where it has not one window with
-    /// messages.
+    /// The load with a window that is long enough to count system calls. None if it does not have exactly one window
+    /// with messages.
     pub(crate) fn load_for_counting(&self) -> Option<Load> {
         let has_messages = match self.load {
             Load::Churn(_)

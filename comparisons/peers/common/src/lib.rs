@@ -1,5 +1,5 @@
-//! What the hand-written echo servers share, so that their own files hold nothing but their runtime:
-//! the command line, the core to run on, the listening socket and the lines they print.
+//! Shared code of the hand-written echo servers: the command line, the core to run on, the listening socket and the
+//! lines they print. Their own files contain only what differs with the runtime.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How many clients may wait to be accepted.
 pub const BACKLOG: i32 = 1024;
 
-/// Which option a server has beside the address and `--core`.
+/// The option of a server besides the address and `--core`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraOption {
     /// None.
@@ -41,7 +41,7 @@ pub enum ExtraOption {
     Fault,
 }
 
-/// What a server does wrong on purpose.
+/// A fault on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
@@ -52,16 +52,16 @@ pub enum Fault {
     Corrupt,
 }
 
-/// How to set an io_uring runtime up.
+/// The settings of an io_uring runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ring {
-    /// As the runtime does by itself.
+    /// The runtime's own.
     Default,
-    /// As `tuned()` of the runtime's backend of owned-io does.
+    /// Those of `tuned()` of the runtime's backend of owned-io.
     Tuned,
 }
 
-/// What the command line says.
+/// The command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Args {
@@ -82,7 +82,7 @@ pub struct Args {
 }
 
 /// A server's `main`: reads the command line, moves this thread and those it will start to the
-/// core, and serves. Says in one sentence what goes wrong; 2 is for bad arguments, 1 for the rest.
+/// core, and serves. It prints an error as one sentence; the exit code is 2 for bad arguments, 1 for the rest.
 pub fn main(
     name: &str,
     extra: ExtraOption,
@@ -114,14 +114,14 @@ pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     listen().map_err(|error| no_listener(addr, error))
 }
 
-/// Tells whoever started the server that it accepts, and where.
+/// Prints the line that says that the server accepts, and at which address.
 pub fn print_listening(addr: SocketAddr) {
     let mut stdout = io::stdout().lock();
-    // Whoever started the server may not read it.
+    // The reader may have closed the pipe.
     let _ = writeln!(stdout, "listening echo {addr}").and_then(|()| stdout.flush());
 }
 
-/// Says why accept failed, the first time. To be followed by [`ACCEPT_PAUSE`].
+/// Prints the first error of accept. The caller then waits for [`ACCEPT_PAUSE`].
 pub fn print_accept_error(error: &io::Error) {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
@@ -129,12 +129,12 @@ pub fn print_accept_error(error: &io::Error) {
     });
 }
 
-/// What to make of the error of building a runtime.
+/// Adds what failed to the error of building a runtime.
 pub fn no_runtime(error: io::Error) -> io::Error {
     cannot("set up the runtime", error)
 }
 
-/// What to make of the error of listening on `addr`.
+/// Adds the address to an error of listening.
 pub fn no_listener(addr: SocketAddr, error: io::Error) -> io::Error {
     cannot(&format!("listen on {addr}"), error)
 }
@@ -210,7 +210,7 @@ fn parse(
     Ok(Args { addr, runtime, ring, core, fault, workers, tls })
 }
 
-/// Threads started afterwards inherit it: as many workers share as many cores, from `core` on.
+/// Moves this thread to its cores, which later threads inherit: with several workers, as many cores from `core` on.
 fn pin(args: &Args) -> Result<(), String> {
     let Some(core) = args.core else { return Ok(()) };
     let mut cores = CpuSet::new();

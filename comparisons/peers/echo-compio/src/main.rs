@@ -44,7 +44,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn echo(mut stream: TcpStream) -> io::Result<()> {
     let mut buf = Vec::with_capacity(BUF_BYTES);
     loop {

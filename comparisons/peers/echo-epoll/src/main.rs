@@ -101,7 +101,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a connection go on. Whatever goes wrong ends this one only, and nobody asks. A batch of
+    /// Lets a connection go on. An error ends this connection only. A batch of
     /// events has one per connection, so none is left for a connection that ended.
     fn echo(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };

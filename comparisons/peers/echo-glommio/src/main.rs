@@ -40,7 +40,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn echo(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buf = vec![0; BUF_BYTES];

@@ -48,7 +48,7 @@ fn serve<R: Runtime>(args: Args) -> io::Result<()> {
     })?
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn echo(stream: impl ByteStream, pool: Pool) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     copy(&mut read, &mut write, &pool).await.map(drop)

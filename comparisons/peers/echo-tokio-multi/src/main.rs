@@ -39,7 +39,7 @@ async fn accept(listener: std::net::TcpListener) -> io::Result<()> {
     }
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn echo(mut stream: TcpStream) -> io::Result<()> {
     let mut buf = vec![0; BUF_BYTES];
     loop {

@@ -58,7 +58,7 @@ fn config(
     Ok(config)
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn echo(stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<()> {
     let mut stream = acceptor.accept(stream).await?;
     let mut buf = vec![0; BUF_BYTES];

@@ -54,7 +54,7 @@ fn serve(args: Args) -> io::Result<()> {
     })?
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn echo(stream: impl ByteStream, buffers: Buffers, faulty: Faulty) -> Result<(), Error> {
     let mut socket = accept::<Tokio, _>(stream, &buffers, Config::default()).await?;
     while let Some(message) = socket.incoming.receive().await? {

@@ -43,7 +43,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn echo(stream: TcpStream) -> Result<()> {
     let mut websocket = compio_ws::accept_async(stream).await?;
     loop {

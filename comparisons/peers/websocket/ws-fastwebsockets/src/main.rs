@@ -41,7 +41,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks.
+/// An error ends this connection only.
 async fn answer(stream: TcpStream) -> hyper::Result<()> {
     let stream = TokioIo::new(stream);
     http1::Builder::new().serve_connection(stream, service_fn(switch)).with_upgrades().await

@@ -41,7 +41,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks. As in the library's benchmark, each
+/// An error ends this connection only. As in the library's benchmark, each
 /// message is sent by itself.
 async fn echo(stream: TcpStream) -> Result<()> {
     let mut websocket = monoio_tungstenite::accept(stream).await?;

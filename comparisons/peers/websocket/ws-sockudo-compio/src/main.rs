@@ -44,7 +44,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks. On compio the library has no
+/// An error ends this connection only. On compio the library has no
 /// `feed`: each message is sent by itself.
 async fn echo(stream: TcpStream) -> Result<()> {
     let (mut websocket, _request) = accept_async(stream, Config::default()).await?;

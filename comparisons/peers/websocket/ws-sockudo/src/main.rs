@@ -37,7 +37,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks. `feed` instead of `send`, as the
+/// An error ends this connection only. `feed` instead of `send`, as the
 /// library advises: it flushes by itself before it waits for more to read.
 async fn echo(stream: TcpStream) -> Result<()> {
     let server = WebSocketServer::<Http1>::new(Config::default());

@@ -36,7 +36,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// Whatever goes wrong ends this connection only, and nobody asks. One frame for each message and no
+/// An error ends this connection only. One frame for each message and no
 /// limit of their length, as in the library's example.
 async fn echo(stream: TcpStream) -> Result<(), Error> {
     let server = ServerBuilder::new()
