@@ -1,4 +1,4 @@
-//! `matrix`, as it is run, where nothing has to be built or measured.
+//! The program `matrix`, as far as it neither builds nor measures.
 
 #![cfg(target_os = "linux")]
 
@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
-/// A round in which each message took the server so long.
+/// A round with this server CPU per message.
 fn round(cpu_ns: u32) -> Value {
     let used = json!({
         "user_ns": 0, "system_ns": 0, "tick_ns": 0, "on_cpu_ns": null, "cpu_percent": 0.0,
@@ -32,7 +32,7 @@ fn round(cpu_ns: u32) -> Value {
     } })
 }
 
-/// Two rows with these rounds, of as many as are asked for.
+/// Two rows with one round for each CPU figure, of `rounds` planned ones.
 fn results(rounds: u32, tokio: &[u32], compio: &[u32]) -> Value {
     let server = |name: &str| {
         json!({
@@ -68,7 +68,7 @@ fn results(rounds: u32, tokio: &[u32], compio: &[u32]) -> Value {
     })
 }
 
-/// What `matrix` does with them, and the folder it does it in.
+/// Runs `matrix --resume` on these results; its output and the folder.
 fn resume(name: &str, results: &Value) -> (Output, PathBuf) {
     let folder = env::temp_dir().join(format!("matrix-{name}-{}", process::id()));
     fs::create_dir(&folder).unwrap();
@@ -122,7 +122,7 @@ fn two_runs_are_compared() {
         "| compio | cost | 3 | 6 | 2.000 | 1.500 (1.500–2.000) | 3.000 (3.000–3.500) | **apart** |";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("\n0 of 1 ratios"), "{text}");
-    // One of them compressed.
+    // Compressed files.
     let file = env::temp_dir().join(format!("matrix-plain-{}.json.gz", process::id()));
     let mut gz = GzEncoder::new(fs::File::create(&file).unwrap(), Compression::fast());
     gz.write_all(a.to_string().as_bytes()).unwrap();
@@ -156,7 +156,7 @@ fn a_run_does_not_go_on_elsewhere() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// What `matrix` says of a plan that it refuses.
+/// The error message of `matrix` for a plan that it must refuse.
 fn refused(name: &str, plan: &str) -> String {
     let file = env::temp_dir().join(format!("matrix-{name}-{}.toml", process::id()));
     fs::write(&file, plan).unwrap();

@@ -48,7 +48,7 @@ fn arrivals_that_wait_fail_or_never_hear() {
 
 #[test]
 fn the_busy_that_fail_are_told_apart_from_newcomers_that_do() {
-    // Of the busy one fails while it is opened and one later; of the newcomers every fifth.
+    // One busy connection fails while it is opened and one later; every fifth new connection fails.
     let addr = server(|number, mut stream| {
         let ended = stream.try_clone()?;
         let mut rounds = 0;
@@ -67,7 +67,7 @@ fn the_busy_that_fail_are_told_apart_from_newcomers_that_do() {
     let options = "--busy 4 --payload 20 --rate 100 --seconds 0.5 --warm-up 0";
     let run = load("arrivals", addr, options);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
-    // Whether an end is a close or a reset is chance.
+    // An end may arrive as a close or as a reset.
     let failed = |pointer: &str| -> u64 {
         let errors = run.json.pointer(pointer).and_then(Value::as_object).expect("errors");
         errors.values().filter_map(Value::as_u64).sum()

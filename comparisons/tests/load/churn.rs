@@ -30,7 +30,7 @@ fn those_for_whom_there_is_no_room_wait_and_are_timed_from_when_they_were_to_com
     let run = load("churn", addr, options);
     run.is_clean();
     assert!(run.number("/messages/held_back") >= 3.0, "{}", run.stdout);
-    // The last was to come at 450 ms and comes at 900, when the window is long over.
+    // The last is scheduled at 450 ms and opens at 900 ms, when the window is long over.
     assert!(run.number("/churn/first_echo_us/max") > 540_000.0, "{}", run.stdout);
     assert_eq!(run.number("/churn/first_echo_us/count"), 10.0, "{}", run.stdout);
     assert!(run.number("/churn/done") < 10.0, "{}", run.stdout);
@@ -38,7 +38,7 @@ fn those_for_whom_there_is_no_room_wait_and_are_timed_from_when_they_were_to_com
 
 #[test]
 fn those_that_never_find_room_are_errors() {
-    // The first is served, and whoever has the place after it keeps it as long as patience lasts.
+    // The first is served. The next keeps its slot until patience is over.
     let addr = server(|number, mut stream| {
         if number > 0 {
             thread::sleep(RUN_MAX);

@@ -18,7 +18,7 @@ fn connections_are_opened_over_a_ramp() {
     load("echo", addr, options).is_clean();
     let times: Vec<Instant> = when.try_iter().collect();
     assert_eq!(times.len(), 4);
-    // One each 100 ms; the machine may make any of them late, but none early.
+    // One every 100 ms. The machine may make any of them late, but none early.
     assert!(times[3] - times[0] > Duration::from_millis(200), "{times:?}");
 }
 

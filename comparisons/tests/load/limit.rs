@@ -12,18 +12,18 @@ use super::{echo, good_echo, load, server};
 
 type Act = fn(&TcpStream);
 
-/// How many connections [`few_places`] serves at once, and how it fails to.
+/// How many connections [`few_slots`] serves at once, and how it fails.
 #[derive(Clone, Copy)]
-struct Places {
+struct Slots {
     all: u32,
-    /// Places that are given back are given away again.
+    /// Whether free slots are used again.
     again: bool,
-    /// What it does at the limit, besides serving, with the connection of this number.
+    /// What it does at the limit with the connection of this number, besides serving it.
     at_limit: Option<(u32, Act)>,
 }
 
-/// An echo that accepts nobody while all its places are taken: those that come wait in the queue.
-fn few_places(Places { all, again, at_limit }: Places) -> SocketAddr {
+/// An echo that accepts no connection while all slots are taken: new ones wait in the queue.
+fn few_slots(Slots { all, again, at_limit }: Slots) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("an address");
     let (give, free) = mpsc::channel();
@@ -34,7 +34,7 @@ fn few_places(Places { all, again, at_limit }: Places) -> SocketAddr {
             if number == all
                 && let Some((index, act)) = at_limit
             {
-                // Later than those that come have waited to see whether they are served.
+                // After the time that new connections wait for an answer.
                 thread::sleep(Duration::from_millis(1000));
                 act(&streams[index as usize]);
             }
@@ -56,7 +56,7 @@ const AT_LIMIT: &str = "--busy 3 --payload 100 --seconds 0.5 --speed-seconds 0.3
 
 #[test]
 fn a_server_at_its_limit() {
-    let addr = few_places(Places { all: 10, again: true, at_limit: None });
+    let addr = few_slots(Slots { all: 10, again: true, at_limit: None });
     let pid = std::process::id();
     let options = format!("{AT_LIMIT} --connections 18 --release 4 --server-pid {pid}");
     let run = load("limit", addr, &options);
@@ -82,7 +82,7 @@ fn a_server_at_its_limit() {
 
 #[test]
 fn no_more_are_released_than_wait() {
-    let addr = few_places(Places { all: 10, again: true, at_limit: None });
+    let addr = few_slots(Slots { all: 10, again: true, at_limit: None });
     let run = load("limit", addr, &format!("{AT_LIMIT} --connections 12"));
     run.is_clean();
     assert_eq!(run.number("/limit/released"), 2.0, "{}", run.stdout);
@@ -93,7 +93,7 @@ fn no_more_are_released_than_wait() {
 
 #[test]
 fn a_server_that_never_accepts_again() {
-    let addr = few_places(Places { all: 10, again: false, at_limit: None });
+    let addr = few_slots(Slots { all: 10, again: false, at_limit: None });
     let options = format!("{AT_LIMIT} --connections 18 --release 4 --patience 0.7");
     let run = load("limit", addr, &options);
     run.is_clean();
@@ -104,10 +104,10 @@ fn a_server_that_never_accepts_again() {
 
 #[test]
 fn a_server_that_ends_connections_at_its_limit() {
-    // One of the busy, and one of the others.
+    // One busy connection, and one of the others.
     for index in [0, 8] {
         let end: Act = |stream| stream.shutdown(Shutdown::Both).expect("open");
-        let addr = few_places(Places { all: 10, again: false, at_limit: Some((index, end)) });
+        let addr = few_slots(Slots { all: 10, again: false, at_limit: Some((index, end)) });
         let options = format!("{AT_LIMIT} --connections 18 --patience 0.7");
         let run = load("limit", addr, &options);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
@@ -120,7 +120,7 @@ fn a_server_that_ends_connections_at_its_limit() {
 #[test]
 fn a_wrong_answer_at_the_limit() {
     let say_more: Act = |mut stream| stream.write_all(b"unasked").expect("open");
-    let addr = few_places(Places { all: 10, again: false, at_limit: Some((8, say_more)) });
+    let addr = few_slots(Slots { all: 10, again: false, at_limit: Some((8, say_more)) });
     let run = load("limit", addr, &format!("{AT_LIMIT} --connections 18 --patience 0.7"));
     run.is_wrong("more came than");
 }
@@ -132,7 +132,7 @@ fn a_server_that_never_comes_to_its_limit() {
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     let run = load("limit", good_echo(), &format!("{AT_LIMIT} --connections 3"));
     run.is_refused("--busy must be less than --connections");
-    let addr = few_places(Places { all: 1, again: false, at_limit: None });
+    let addr = few_slots(Slots { all: 1, again: false, at_limit: None });
     let run = load("limit", addr, &format!("{AT_LIMIT} --connections 18 --patience 0.7"));
     run.is_refused("the server took 1 of the 3");
     for number in [1, 5] {

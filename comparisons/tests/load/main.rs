@@ -1,4 +1,4 @@
-//! Every command of `load` against small servers on threads, good ones and bad ones.
+//! Every command of `load` against small servers on threads, correct ones and faulty ones.
 
 #![cfg(target_os = "linux")]
 
@@ -34,7 +34,7 @@ where
     thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let serve = Arc::clone(&serve);
-            // A connection that ends in an error has ended.
+            // An error ends its connection only.
             thread::spawn(move || stream.and_then(|stream| serve(number as u32, stream)));
         }
     });

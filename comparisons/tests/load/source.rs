@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use super::{load, server};
 
-/// A source that shows its answer to `change` before it is sent.
+/// A source. `change` may alter each answer before it is sent.
 fn source(change: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
     server(move |_, mut stream| {
         let mut request = [0; 12];
@@ -36,7 +36,7 @@ fn a_source() {
     }
 }
 
-/// Answers a request without an end by so many messages.
+/// Answers an endless request with so many messages.
 fn endless(stream: &mut TcpStream, messages: u32) -> io::Result<()> {
     let mut request = [0; 12];
     stream.read_exact(&mut request)?;
@@ -62,7 +62,7 @@ fn a_source_for_some_time() {
 
 #[test]
 fn who_gets_nothing_from_a_source_is_counted_though_others_do() {
-    // One has a few messages, all before the window, one has none, and two have as many as they take.
+    // One connection gets a few messages, all before the window; one gets none; two get as many as they read.
     let addr = server(|number, mut stream| {
         match number {
             0 => endless(&mut stream, 10)?,

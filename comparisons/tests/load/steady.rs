@@ -34,7 +34,7 @@ fn a_perf_is_told_when_the_window_begins_and_ends() {
     let [control, ack] = ["control", "ack"].map(|name| folder.join(name));
     let made = Command::new("mkfifo").args([&control, &ack]).status();
     assert!(made.expect("it starts").success());
-    // As perf does: both ways, so that there is always another end.
+    // As perf does: opened for reading and writing, so that the FIFO always has another end.
     let both = |fifo| {
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).open(fifo).expect("a FIFO")
@@ -57,7 +57,7 @@ fn a_perf_is_told_when_the_window_begins_and_ends() {
     let run = load("echo", good_echo(), &format!("{options} --perf {fifos}"));
     run.is_clean();
     let counted = perf.join().expect("it was told").as_secs_f64();
-    // It begins before the window is timed, and ends after it.
+    // Counting begins before the window is timed, and ends after it.
     assert!(counted >= run.number("/seconds"), "{counted} {}", run.stdout);
     std::fs::remove_dir_all(folder).expect("a folder");
 }
@@ -121,8 +121,8 @@ fn a_stall_is_told_and_stands_in_the_series() {
 
 #[test]
 fn an_open_loop_times_from_the_intended_moment() {
-    // A server that pauses once, 400 ms of the second: with one message in flight a closed loop
-    // would see one slow message; here all that were to be sent meanwhile are slow.
+    // A server that pauses once for 400 ms of the second. In a closed loop with one message in flight, one message
+    // would be slow; here all messages that are due meanwhile are slow.
     let addr = server(|_, mut stream| {
         let begin = Instant::now();
         let mut paused = false;
@@ -263,7 +263,7 @@ fn a_server_that_ends_everything_ends_the_run() {
     let run = load("echo", addr, "--connections 2 --payload 100 --seconds 20 --warm-up 0");
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(begin.elapsed() < Duration::from_secs(10));
-    // An echo that crosses the end on its way is answered by a reset: which it is, is chance.
+    // An echo that crosses the close is answered by a reset: either may arrive.
     let errors = run.json["connections"]["errors"].as_object().expect("errors");
     let counted: u64 = errors.values().filter_map(Value::as_u64).sum();
     assert_eq!(counted, 2, "{}", run.stdout);
@@ -303,7 +303,7 @@ fn a_sink_that_answers_with_another_length() {
     run.is_wrong("message 0 is wrong");
 }
 
-/// Answers each request for a message, which `change` sees first, with how many came before.
+/// Answers each request with a message. `change` may alter it, and gets the number of earlier requests.
 fn fetched(change: impl Fn(usize, &mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
     server(move |_, mut stream| {
         for number in 0.. {

@@ -1,4 +1,4 @@
-//! Over TLS: echo as over TCP, and servers that nobody vouches for.
+//! Over TLS: echo as over TCP, and servers with an untrusted certificate.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use rustls::{ALL_VERSIONS, ServerConfig, ServerConnection, StreamOwned};
 use super::websocket::echo_compressed;
 use super::{load, server};
 
-/// A server's certificate, in a file that is removed when this is dropped, and its own part of it.
+/// A server's certificate in a file, which is removed when this is dropped, and the server's configuration.
 struct Certificate {
     file: PathBuf,
     config: Arc<ServerConfig>,
@@ -44,7 +44,7 @@ impl Certificate {
         })
     }
 
-    /// One that does not say that it ends.
+    /// A server that does not send close_notify.
     fn rude_echo(&self) -> SocketAddr {
         let config = Arc::clone(&self.config);
         server(move |_, stream| echo(&mut accept(stream, &config)?))

@@ -18,7 +18,7 @@ const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
 
-/// What agrees to compression, behind an accept.
+/// The header that agrees to compression, after the accept.
 const DEFLATE: &str =
     "\r\nSec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover";
 
@@ -33,7 +33,7 @@ where
     })
 }
 
-/// Answers the request to upgrade, its accept followed by `more`; says for which path it was.
+/// Answers the upgrade request, with `more` after the accept. Returns the path of the request.
 fn upgrade(stream: &mut (impl Read + Write), more: &str) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -101,7 +101,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Answers each message by what `answer` makes of its payload and of how many came before.
+/// Answers each message with the result of `answer`, which gets its payload and the number of earlier messages.
 fn answering(
     answer: impl Fn(usize, &[u8]) -> Vec<u8> + Send + Sync + 'static,
 ) -> impl Fn(u32, &str, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static {
@@ -119,7 +119,7 @@ fn good_echo() -> SocketAddr {
     websocket(answering(|_, payload| frame(BINARY, payload)))
 }
 
-/// A source that shows its answer to `change` before it is sent.
+/// A source. `change` may alter each answer before it is sent.
 fn source(change: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
     websocket(move |_, path, stream| {
         let query = path.strip_prefix("/source?").expect("a query");
@@ -149,7 +149,7 @@ fn source(change: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
 
 #[test]
 fn an_echo() {
-    // The last takes a second where the machine is busy: not optimised, and masked at both ends.
+    // The last takes a second on a busy machine: the code is not optimised, and both ends mask.
     for (payload, in_flight, seconds) in
         [(1, 100, 0.3), (125, 1, 0.3), (126, 4, 0.3), (65_536, 2, 0.3), (3_000_000, 3, 3.0)]
     {
@@ -169,7 +169,7 @@ fn an_echo() {
     assert_eq!(run.number("/latency_us/count"), 1000.0, "{}", run.stdout);
 }
 
-/// Gives compressed messages back as they came, but for what `change` makes of each by its number.
+/// Echoes compressed messages unchanged, except that `change` may alter each, by its number.
 fn compressed_echo(change: impl Fn(usize, &mut Vec<u8>) + Send + Sync + 'static) -> SocketAddr {
     server(move |_, mut stream| echo_compressed(&mut stream, &change))
 }
@@ -199,7 +199,7 @@ fn a_compressed_echo() {
         assert_eq!(run.number("/connections/opened"), 3.0);
         assert!(run.number("/messages/received") > 0.0, "{}", run.stdout);
     }
-    // Later answers are as the first, byte by byte.
+    // Later answers must equal the first byte by byte.
     let options = format!("{options} --payload 1024");
     let other = |number: usize, answer: &mut Vec<u8>| {
         if number == 5 {
@@ -208,7 +208,7 @@ fn a_compressed_echo() {
     };
     let run = load("deflate", compressed_echo(other), &options);
     run.is_wrong("the answer to message 5 is wrong");
-    // The first is the message, and compressed.
+    // The first answer must be the message, compressed.
     let plain = |_, answer: &mut Vec<u8>| answer[0] ^= 0x40;
     let run = load("deflate", compressed_echo(plain), &options);
     run.is_refused("not compressed");
