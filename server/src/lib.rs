@@ -66,6 +66,7 @@ pub mod log_limit;
 pub mod memory;
 pub mod server;
 pub mod service;
+pub mod ticker;
 pub mod tls;
 pub mod watch;
 mod worker;

@@ -14,6 +14,8 @@ use clap::Parser;
 use owned_io_server::config::{Config, Flags, Listener};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::server::Outcome;
+use owned_io_server::ticker::Ticker;
+use owned_io_server::watch;
 use tracing::{info, warn};
 
 /// Descriptors that are no connections: listeners, rings, standard streams, a few for each worker.
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
         }
         Err(usage) => return refuse(&in_one_sentence(&usage)),
     };
-    match flags.into_config().and_then(|config| run(&config)) {
+    match flags.into_config().and_then(run) {
         Ok(Outcome { cut_off: 0 }) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(CUT_OFF),
         Err(why) => refuse(&why),
@@ -51,7 +53,7 @@ fn in_one_sentence(usage: &clap::Error) -> String {
     format!("{}; --help lists the options", first.strip_prefix("error: ").unwrap_or(first))
 }
 
-fn run(config: &Config) -> Result<Outcome, String> {
+fn run(mut config: Config) -> Result<Outcome, String> {
     let backend = backends::choose(config.runtime.as_deref())?;
     // Before threads are started: afterwards each of them would have to wait for this.
     owned_io_os::reserve_descriptors(config.connections_max().saturating_add(DESCRIPTORS_SPARE))
@@ -60,8 +62,11 @@ fn run(config: &Config) -> Result<Outcome, String> {
     let drain = DrainSignal::default();
     signals::handle(drain.clone(), config.drain_notice, config.tls.clone())
         .map_err(|error| format!("cannot handle signals: {error}"))?;
+    config.ticker = Ticker::start(watch::period(config.limits))
+        .map_err(|error| format!("cannot start the ticker: {error}"))?;
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
-    let outcome = (backend.run)(config, drain, say_listening).map_err(|error| error.to_string())?;
+    let outcome =
+        (backend.run)(&config, drain, say_listening).map_err(|error| error.to_string())?;
     match outcome.cut_off {
         0 => info!("drained"),
         cut_off => warn!(cut_off, "drained, but for connections that had not ended in time"),

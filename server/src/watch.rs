@@ -11,8 +11,9 @@ use owned_io::{Runtime, ShutdownHandle};
 
 use crate::config::Limits;
 use crate::connections::{CloseMethod, Connections};
+use crate::ticker::Ticker;
 
-/// How often each connection is checked within its limit. So it ends up to a quarter of the limit late.
+/// How often each connection is checked within its limit. So it ends up to a third of the limit late.
 const LOOKS: u32 = 4;
 
 /// How many connections are checked before other tasks run: some ten microseconds of work.
@@ -77,28 +78,49 @@ enum LookAt {
     Writing,
 }
 
-/// Closes the watched `connections` that are idle for too long, and resets those that do not end then, and those
-/// whose peers take nothing. Never ends.
-pub async fn watch<R: Runtime>(connections: Connections, limits: Limits) {
-    let writing = watch_one::<R>(&connections, limits.message_time_max, LookAt::Writing);
-    let Some(idle) = limits.idle_time_max else { return writing.await };
-    let idle = watch_one::<R>(&connections, idle, LookAt::Idle);
-    owned_io::beside(std::pin::pin!(idle), writing).await;
+/// The time between two checks of a connection by [`watch`], short enough for both limits.
+pub fn period(limits: Limits) -> Duration {
+    limits.idle_time_max.unwrap_or(Duration::MAX).min(limits.message_time_max) / LOOKS
 }
 
-async fn watch_one<R: Runtime>(connections: &Connections, limit: Duration, looks_at: LookAt) {
+/// Closes the watched `connections` that are idle for too long, and resets those that do not end then, and those
+/// whose peers take nothing. Never ends.
+///
+/// `ticker` ticks once in a [`period`].
+pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker: Ticker) {
+    let period = period(limits);
+    // The number of ticks between two checks against a limit.
+    let ticks_of = |limit: Duration| (limit / LOOKS).as_nanos().div_ceil(period.as_nanos().max(1));
+    let writing = (ticks_of(limits.message_time_max), LookAt::Writing);
+    let idle = limits.idle_time_max.map(|limit| (ticks_of(limit), LookAt::Idle));
+    let (mut tick, mut ticked) = (0, R::now());
     loop {
-        R::sleep(limit / LOOKS).await;
-        let mut after = None;
-        // Each iteration checks some of the connections; the last one ends the list.
-        loop {
-            after = connections.look(after, LOOKED_AT_MAX, |activity, close_method, handle| {
-                activity.look(close_method, handle, looks_at);
-            });
-            if after.is_none() {
-                break;
-            }
-            R::sleep(Duration::ZERO).await;
+        ticker.tick::<R>(period).await;
+        // A busy worker notices a tick late, and then the next one is early. An early tick is skipped, so that
+        // nothing is closed early.
+        let now = R::now();
+        if now < ticked + period - period / Ticker::SLACK {
+            continue;
         }
+        (tick, ticked) = (tick + 1, now);
+        for (ticks, looks_at) in [Some(writing), idle].into_iter().flatten() {
+            if tick % ticks.max(1) == 0 {
+                look_at_all::<R>(&connections, looks_at).await;
+            }
+        }
+    }
+}
+
+async fn look_at_all<R: Runtime>(connections: &Connections, looks_at: LookAt) {
+    let mut after = None;
+    // Each iteration checks some of the connections; the last one ends the list.
+    loop {
+        after = connections.look(after, LOOKED_AT_MAX, |activity, close_method, handle| {
+            activity.look(close_method, handle, looks_at);
+        });
+        if after.is_none() {
+            return;
+        }
+        R::sleep(Duration::ZERO).await;
     }
 }

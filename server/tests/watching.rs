@@ -13,6 +13,7 @@ use owned_io_server::context::{Context, Resources};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
 use owned_io_server::service::echo;
+use owned_io_server::ticker::Ticker;
 use owned_io_server::watch::watch;
 use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
 
@@ -37,7 +38,7 @@ fn echoing(limits: Limits) -> (SimStream, JoinHandle<io::Result<()>>) {
     let memory = Memory::divide(64 << 20, 100).unwrap();
     let worker = Rc::new(Resources::new(memory, None, WebSockets::default(), limits));
     let connections = Connections::new(DrainSignal::default(), worker.budget.clone());
-    drop(Sim::spawn(watch::<Sim>(connections.clone(), limits)));
+    drop(Sim::spawn(watch::<Sim>(connections.clone(), limits, Ticker::default())));
     let connection = connections.add(server.shutdown_handle());
     let ctx = Context { connection, worker };
     let serving = Sim::spawn(async move { echo::serve(server, &ctx).await });

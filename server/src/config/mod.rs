@@ -16,6 +16,7 @@ pub use options::{Flags, Options};
 pub use origins::AllowedOrigins;
 
 use crate::memory::Memory;
+use crate::ticker::Ticker;
 use crate::tls::Tls;
 
 /// The configuration of a server: [`Options`], checked, with every default filled in.
@@ -38,6 +39,8 @@ pub struct Config {
     pub sockets: WebSockets,
     /// What a connection may use.
     pub limits: Limits,
+    /// Wakes the workers' [`watch`](crate::watch::watch).
+    pub ticker: Ticker,
     /// How many connections an address may have. None: any number.
     pub connections_per_address_max: Option<NonZeroUsize>,
     /// How long the server goes on after it was asked to end, with `/health` answering 503.

@@ -14,6 +14,7 @@ use super::{
     WebSockets,
 };
 use crate::memory::Memory;
+use crate::ticker::Ticker;
 use crate::tls::Tls;
 
 const AFTER_HELP: &str = "\
@@ -278,6 +279,7 @@ impl Options {
                     Some(limit) => Some(seconds(limit)),
                 },
             },
+            ticker: Ticker::default(),
             connections_per_address_max: self
                 .connections_per_address_max
                 .and_then(NonZeroUsize::new),
