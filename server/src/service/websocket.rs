@@ -11,14 +11,24 @@ use owned_io_websocket::{
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, start};
 
-/// Queues a message, and waits for room if there is none. It is a macro because the future of a function would be
-/// part of every poll.
+/// Queues a message, and waits for room if there is none. A long message is not copied. It is a macro because the
+/// future of a function would be part of every poll.
 macro_rules! give_back {
     ($outgoing:ident, $message:ident) => {
-        let mut refused = try_give_back($outgoing, $message);
-        while let Err((error, message)) = refused {
-            $outgoing.wait_for_room(error).await?;
-            refused = try_give_back($outgoing, message);
+        match $message {
+            Received::Borrowed(message) => {
+                while let Err(error) = $outgoing.write(message) {
+                    $outgoing.wait_for_room(error).await?;
+                }
+            }
+            Received::Owned(kind, mut payload) => {
+                while let Err(Unsent { error, payload: refused, .. }) =
+                    $outgoing.write_bytes(Part::Whole(kind), payload)
+                {
+                    $outgoing.wait_for_room(error).await?;
+                    payload = refused;
+                }
+            }
         }
     };
 }
@@ -213,25 +223,6 @@ async fn send(
         }
     }
     outgoing.flush().await
-}
-
-/// Queues a message. A long message is not copied. A message that is refused is returned with the reason.
-#[inline]
-fn try_give_back<'m>(
-    outgoing: &mut impl AnyOutgoing,
-    message: Received<'m>,
-) -> Result<(), (owned_io_websocket::ProtocolError, Received<'m>)> {
-    match message {
-        Received::Borrowed(message) => {
-            outgoing.write(message).map_err(|error| (error, Received::Borrowed(message)))
-        }
-        Received::Owned(kind, payload) => {
-            outgoing.write_bytes(Part::Whole(kind), payload).map_err(|unsent| {
-                let Unsent { error, payload, .. } = unsent;
-                (error, Received::Owned(kind, payload))
-            })
-        }
-    }
 }
 
 /// The outcome of a service that has `ended`. If it ended because our side closes the connection, this first waits
