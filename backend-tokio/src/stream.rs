@@ -156,9 +156,6 @@ fn poll_io(
     asked: usize,
     mut transfer: impl FnMut() -> io::Result<usize>,
 ) -> Poll<io::Result<usize>> {
-    if !coop::has_budget() {
-        return poll_yield(cx);
-    }
     // Each round but the last ends with readiness cleared; bounded by tokio's budget for a task.
     loop {
         ready!(if interest.is_readable() {
@@ -166,6 +163,10 @@ fn poll_io(
         } else {
             tcp.poll_write_ready(cx)
         })?;
+        // Not before: what has to wait yields anyway.
+        if !coop::has_budget() {
+            return poll_yield(cx);
+        }
         match transfer() {
             Ok(n) => {
                 if 0 < n && n < asked.min(TRANSFER_BYTES_MAX) {
@@ -183,6 +184,7 @@ fn poll_io(
 
 /// Ends the task's turn: it is polled again once tokio has asked for I/O and has run the other tasks.
 #[cold]
+#[inline(never)]
 fn poll_yield<T>(cx: &mut Context<'_>) -> Poll<T> {
     // Its first poll is all there is to it: it puts the waker behind those of the driver.
     let _ = pin!(tokio::task::yield_now()).poll(cx);
