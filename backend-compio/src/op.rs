@@ -25,7 +25,7 @@ use owned_io_os as os;
 /// Receives into `buf`, which has room, from its start; sets its exact length.
 pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize, B> {
     let op = Recv::new(Rc::clone(fd), Reading(buf), RecvFlags::empty());
-    let (result, Tracked { op, .. }) = submit(Tracked::new(op)).await.into();
+    let (result, Tracked(op)) = submit(Tracked(op)).await.into();
     let Reading(mut buf) = op.into_inner();
     let result = result.map_err(os_error);
     if let Ok(n) = result {
@@ -38,7 +38,7 @@ pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usi
 /// Sends the first bytes of `buf`, which is not empty.
 pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize, B> {
     let op = Send::new(Rc::clone(fd), Writing(buf), SendFlags::NOSIGNAL);
-    let (result, Tracked { op, .. }) = submit(Tracked::new(op)).await.into();
+    let (result, Tracked(op)) = submit(Tracked(op)).await.into();
     let Writing(buf) = op.into_inner();
     BufResult(result.map_err(os_error).and_then(os::check_written), buf)
 }
@@ -51,7 +51,7 @@ pub(crate) async fn send_vectored<B: IoBuf>(
     // SAFETY: all zeroes is a message without name, pieces or control data.
     let message: libc::msghdr = unsafe { mem::zeroed() };
     let op = SendPieces { fd: Rc::clone(fd), bufs, message };
-    let (result, Tracked { op, .. }) = submit(Tracked::new(op)).await.into();
+    let (result, Tracked(op)) = submit(Tracked(op)).await.into();
     let mut bufs = op.bufs;
     let result = result.map_err(os_error).and_then(os::check_written);
     if let Ok(n) = result {
@@ -63,13 +63,13 @@ pub(crate) async fn send_vectored<B: IoBuf>(
 /// Waits until a receive, or an accept, would not have to wait; holds no buffer.
 pub(crate) async fn readable(fd: &Rc<OwnedFd>) -> io::Result<()> {
     let op = PollOnce::new(Rc::clone(fd), Interest::Readable);
-    submit(Tracked::new(op)).await.0.map(drop)
+    submit(Tracked(op)).await.0.map(drop)
 }
 
 /// Waits until a send would not have to wait, or a connect has ended.
 pub(crate) async fn writable(fd: &Rc<OwnedFd>) -> io::Result<()> {
     let op = PollOnce::new(Rc::clone(fd), Interest::Writable);
-    submit(Tracked::new(op)).await.0.map(drop)
+    submit(Tracked(op)).await.0.map(drop)
 }
 
 /// Waits until the ring has been round once: what was submitted before is with the kernel, and the
@@ -145,47 +145,51 @@ thread_local! {
     static RUNTIME: Cell<u64> = const { Cell::new(0) };
 }
 
-/// An operation, counted until it has completed, or is dropped without having been begun.
-struct Tracked<T> {
-    op: T,
-    in_flight: InFlight,
-}
+/// An operation, counted from when it is begun until it has completed, or is dropped.
+struct Tracked<T>(T);
 
-impl<T> Tracked<T> {
-    fn new(op: T) -> Self {
-        IN_FLIGHT.set(IN_FLIGHT.get() + 1);
-        Self { op, in_flight: InFlight { runtime: Some(RUNTIME.get()) } }
-    }
+/// What the driver keeps beside a [`Tracked`] operation, which is moved more often.
+#[derive(Default)]
+struct Control<C> {
+    inner: C,
+    in_flight: InFlight,
 }
 
 // SAFETY: everything is passed on to the operation, whose entry is valid until it is completed.
 unsafe impl<T: OpCode> OpCode for Tracked<T> {
-    type Control = T::Control;
+    type Control = Control<T::Control>;
 
-    unsafe fn init(&mut self, control: &mut T::Control) {
+    unsafe fn init(&mut self, control: &mut Self::Control) {
         // SAFETY: the caller promises that the whole of this, and the control, stays where it is.
-        unsafe { self.op.init(control) }
+        unsafe { self.0.init(&mut control.inner) }
     }
 
-    fn create_entry(&mut self, control: &mut T::Control) -> OpEntry {
-        self.op.create_entry(control)
+    fn create_entry(&mut self, control: &mut Self::Control) -> OpEntry {
+        self.0.create_entry(&mut control.inner)
     }
 
     unsafe fn set_result(
         &mut self,
-        control: &mut T::Control,
+        control: &mut Self::Control,
         result: &io::Result<usize>,
         extra: &Extra,
     ) {
-        self.in_flight.end();
+        control.in_flight.end();
         // SAFETY: the caller promises that these are the operation's.
-        unsafe { self.op.set_result(control, result, extra) }
+        unsafe { self.0.set_result(&mut control.inner, result, extra) }
     }
 }
 
 /// One in the count of a runtime, if of any.
 struct InFlight {
     runtime: Option<u64>,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        IN_FLIGHT.set(IN_FLIGHT.get() + 1);
+        Self { runtime: Some(RUNTIME.get()) }
+    }
 }
 
 impl InFlight {
