@@ -1,12 +1,12 @@
 //! [`GlommioStream`]: a socket registered with glommio's reactor.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
@@ -75,20 +75,28 @@ impl OwnedRead for GlommioReadHalf {
         BufResult(result, buf)
     }
 
-    async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        // One buffer taken, where there would be one for each attempt.
+    fn read_pooled(&mut self, pool: &Pool) -> impl Future<Output = io::Result<PoolBuf>> {
         let tcp = &self.socket.tcp;
-        if let Some(mut buf) = pool.take_to_wait() {
-            spend(|cx| tcp.poll_read_pooled(cx, &mut buf)).await?;
-            return Ok(buf);
-        }
-        // A buffer is taken for each attempt, and goes back when that has to wait.
-        let read = |cx: &mut Context<'_>| match pool.take() {
-            Ok(mut buf) => tcp.poll_read_pooled(cx, &mut buf).map_ok(|_| buf),
-            // Said only to those for whom there is something to read.
-            Err(exhausted) => tcp.poll_readable(cx).map(|ready| ready.and(Err(exhausted.into()))),
-        };
-        spend(read).await
+        // One buffer taken, where there would be one for each attempt.
+        let mut waiting = None;
+        spend(move |cx| {
+            if let Some(mut buf) = waiting.take().or_else(|| pool.take_to_wait()) {
+                let polled = tcp.poll_read_pooled(cx, &mut buf);
+                if polled.is_pending() {
+                    waiting = Some(buf);
+                    return Poll::Pending;
+                }
+                return polled.map_ok(|_| buf);
+            }
+            // A buffer is taken for each attempt, and goes back when that has to wait.
+            match pool.take() {
+                Ok(mut buf) => tcp.poll_read_pooled(cx, &mut buf).map_ok(|_| buf),
+                // Said only to those for whom there is something to read.
+                Err(exhausted) => {
+                    tcp.poll_readable(cx).map(|ready| ready.and(Err(exhausted.into())))
+                }
+            }
+        })
     }
 }
 
@@ -173,10 +181,24 @@ impl Drop for Socket {
 /// Waits for an operation, after other tasks and I/O had their turn if the task has used up its
 /// [budget](coop). glommio itself counts no work: a connection that always has bytes to read would be
 /// the only one served.
-async fn spend<T>(operation: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-    if !coop::has_budget() {
-        turn().await;
-        coop::handle_yield();
-    }
-    poll_fn(operation).await
+fn spend<T>(mut operation: impl FnMut(&mut Context<'_>) -> Poll<T>) -> impl Future<Output = T> {
+    let mut yielding = None;
+    poll_fn(move |cx| {
+        if yielding.is_some() || !coop::has_budget() {
+            ready!(poll_yield(&mut yielding, cx));
+        }
+        operation(cx)
+    })
+}
+
+/// Boxed, because it is rare: otherwise each operation would be that much larger.
+type Yielding = Option<Pin<Box<dyn Future<Output = ()>>>>;
+
+#[cold]
+#[inline(never)]
+fn poll_yield(yielding: &mut Yielding, cx: &mut Context<'_>) -> Poll<()> {
+    ready!(yielding.get_or_insert_with(|| Box::pin(turn())).as_mut().poll(cx));
+    *yielding = None;
+    coop::handle_yield();
+    Poll::Ready(())
 }
