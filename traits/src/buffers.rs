@@ -1,7 +1,7 @@
 //! [`Buffers`]: the memory that the connections of a worker share.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -40,19 +40,27 @@ pub struct Buffers {
 struct Shared {
     pool: Pool,
     budget: MemoryBudget,
-    /// The last one is the one used last: at most [`SPARE_MAX`], each of at most [`SPARE_BYTES_MAX`].
+    /// The buffer that was used last is the last one. At most [`SPARE_MAX`], of [`SPARE_BYTES_MAX`] together.
     spare: RefCell<Vec<Vec<u8>>>,
-    /// The same for vectored writes: at most [`SPARE_MAX`], each for at most [`IOV_MAX`] pieces.
+    /// The sum of the capacities of `spare`.
+    spare_bytes: Cell<usize>,
+    /// The same for vectored writes: at most [`SPARE_ARRAYS_MAX`], each for at most [`IOV_MAX`] pieces.
     #[expect(clippy::vec_box, reason = "the box is what protocols have, and writes move")]
     spare_arrays: RefCell<Vec<Box<IoVec<Bytes>>>>,
     /// One of each type, for each protocol: a few.
     extensions: RefCell<Vec<Rc<dyn Any>>>,
 }
 
-/// With [`SPARE_BYTES_MAX`], 16 MiB: as much as a pool keeps by default; of arrays, 3 MiB.
-const SPARE_MAX: usize = 64;
+/// On a completion runtime this many connections may write at a time, each from a buffer.
+const SPARE_MAX: usize = 1024;
+/// As much as a pool keeps by default.
+const SPARE_BYTES_MAX: usize = 16 << 20;
 /// Larger buffers are given back to the allocator: they cost little beside what was in them.
-const SPARE_BYTES_MAX: usize = 256 * 1024;
+const SPARE_BUF_BYTES_MAX: usize = 256 * 1024;
+/// 3 MiB of arrays.
+const SPARE_ARRAYS_MAX: usize = 64;
+/// How many buffers [`Buffers::take_fitting`] looks at, which bounds its time.
+const LOOKED_AT_MAX: usize = 64;
 
 impl Buffers {
     /// The largest alignment that [`aligned_to`](Self::aligned_to) takes, in bytes: a page, as direct I/O
@@ -67,6 +75,7 @@ impl Buffers {
                 pool,
                 budget,
                 spare: RefCell::default(),
+                spare_bytes: Cell::new(0),
                 spare_arrays: RefCell::default(),
                 extensions: RefCell::default(),
             }),
@@ -136,21 +145,30 @@ impl Buffers {
     /// they need not be initialised once more.
     #[inline]
     pub fn take_initialised(&self) -> Vec<u8> {
-        self.shared.spare.borrow_mut().pop().unwrap_or_default()
+        let buf = self.shared.spare.borrow_mut().pop().unwrap_or_default();
+        self.taken(buf)
     }
 
-    /// An empty buffer: the shortest that has this capacity, or else the longest; of at most
+    /// An empty buffer: of those used last, the shortest that has this capacity, or else the longest; of at most
     /// `capacity_max`, in bytes. If there is none, one without capacity.
     pub fn take_fitting(&self, capacity: usize, capacity_max: usize) -> Vec<u8> {
         let mut spare = self.shared.spare.borrow_mut();
-        let fits = spare.iter().enumerate().filter(|(_, buf)| buf.capacity() <= capacity_max);
+        let last = spare.iter().enumerate().rev().take(LOOKED_AT_MAX);
+        let fits = last.filter(|(_, buf)| buf.capacity() <= capacity_max);
         let best = fits.min_by_key(|(_, buf)| match buf.capacity().checked_sub(capacity) {
             Some(more) => (0, more),
             None => (1, capacity - buf.capacity()),
         });
         let Some((at, _)) = best else { return Vec::new() };
-        let mut buf = spare.swap_remove(at);
+        let mut buf = self.taken(spare.swap_remove(at));
         buf.clear();
+        buf
+    }
+
+    #[inline]
+    fn taken(&self, buf: Vec<u8>) -> Vec<u8> {
+        let bytes = &self.shared.spare_bytes;
+        bytes.set(bytes.get() - buf.capacity());
         buf
     }
 
@@ -158,9 +176,12 @@ impl Buffers {
     /// larger than 256 KiB.
     #[inline]
     pub fn give(&self, buf: Vec<u8>) {
-        let mut spare = self.shared.spare.borrow_mut();
-        if (1..=SPARE_BYTES_MAX).contains(&buf.capacity()) && spare.len() < SPARE_MAX {
+        let Shared { spare, spare_bytes, .. } = &*self.shared;
+        let (mut spare, bytes) = (spare.borrow_mut(), spare_bytes.get() + buf.capacity());
+        let is_kept = bytes <= SPARE_BYTES_MAX && spare.len() < SPARE_MAX;
+        if (1..=SPARE_BUF_BYTES_MAX).contains(&buf.capacity()) && is_kept {
             spare.push(buf);
+            spare_bytes.set(bytes);
         }
     }
 
@@ -178,7 +199,7 @@ impl Buffers {
             self.give(own.into());
         }
         let mut spare = self.shared.spare_arrays.borrow_mut();
-        if !is_long && spare.len() < SPARE_MAX {
+        if !is_long && spare.len() < SPARE_ARRAYS_MAX {
             spare.push(array);
         }
     }
@@ -231,13 +252,18 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let buffers = buffers();
-        buffers.give(Vec::with_capacity(SPARE_BYTES_MAX + 1));
+        buffers.give(Vec::with_capacity(SPARE_BUF_BYTES_MAX + 1));
         buffers.give(Vec::new());
         assert_eq!(buffers.take().capacity(), 0);
         for _ in 0..=SPARE_MAX {
             buffers.give(Vec::with_capacity(10));
         }
         assert_eq!(buffers.shared.spare.borrow().len(), SPARE_MAX);
+        while buffers.take().capacity() > 0 {}
+        for _ in 0..=SPARE_BYTES_MAX / SPARE_BUF_BYTES_MAX {
+            buffers.give(Vec::with_capacity(SPARE_BUF_BYTES_MAX));
+        }
+        assert_eq!(buffers.shared.spare.borrow().len(), SPARE_BYTES_MAX / SPARE_BUF_BYTES_MAX);
     }
 
     #[test]
