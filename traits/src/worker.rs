@@ -184,6 +184,11 @@ impl Future for Stopped<'_> {
         if state.stopped {
             return Poll::Ready(());
         }
+        // The main future of a worker waits for this beside all else: on some runtimes each wake polls it.
+        let known = self.wait.and_then(|wait| state.waiting.get(&wait));
+        if known.is_some_and(|known| known.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
         let wait = *self.wait.get_or_insert_with(|| {
             state.last_wait += 1;
             state.last_wait
