@@ -194,12 +194,14 @@ impl Drop for PoolBuf {
 impl std::ops::Deref for PoolBuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         self.bytes()
     }
 }
 
 impl std::ops::DerefMut for PoolBuf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.bytes_mut()
     }

@@ -103,7 +103,8 @@ impl MemoryWait {
     /// What was refused is granted.
     #[inline]
     pub fn end(&self) {
-        if self.since.take().is_some() {
+        if self.since.get().is_some() {
+            self.since.set(None);
             self.rounds.set(0);
         }
     }

@@ -177,7 +177,7 @@ impl<H: OwnedRead> Incoming<H> {
         &mut self,
         next: impl FnOnce(&mut Inbox, &Shared) -> Result<Next, crate::ProtocolError>,
     ) -> Option<Found> {
-        if self.link.over().is_some() || !coop::has_budget() {
+        if self.link.is_over() || !coop::has_budget() {
             return None;
         }
         match next(&mut self.inbox, &self.link.shared) {
@@ -259,7 +259,7 @@ impl<H: OwnedRead> Incoming<H> {
     fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
         self.link.shared.stop_waiting_for_memory();
         let handled = self.link.handle_read(read);
-        if self.link.over().is_some() {
+        if self.link.is_over() {
             self.inbox.clear();
         }
         handled

@@ -45,6 +45,12 @@ impl<H: OwnedRead> Link<H> {
         }
     }
 
+    /// Whether there is nothing more to read, for a reason of [`over`](Self::over).
+    #[inline]
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_reading || matches!(self.phase, Phase::Over(_))
+    }
+
     /// See [`OwnedRead::read_pooled`].
     pub(super) async fn read_pooled(&mut self) -> io::Result<PoolBuf> {
         self.is_reading = true;

@@ -459,8 +459,9 @@ impl Queue {
             self.copied = self.buffers.take();
         }
         let len = self.copied.len() + payload_bytes + Header::PADDED_BYTES;
-        let held = self.held_bytes + self.batch_held_bytes + len.max(self.copied.capacity());
-        if held <= self.reservation.bytes() && len <= self.copied.capacity() {
+        let capacity = self.copied.capacity();
+        let held = self.held_bytes + self.batch_held_bytes + capacity;
+        if len <= capacity && held <= self.reservation.bytes() {
             return Ok(());
         }
         self.make_more_room(len)
