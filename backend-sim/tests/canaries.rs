@@ -1,6 +1,6 @@
 //! Tests the suite itself: each broken backend fails the case that is named for it.
 
-owned_io::canaries! { runtime: owned_io_sim::Sim, config: owned_io_sim::Config::default() }
+owned_io::canaries! { runtime: Sim, config: Config::default() }
 
 use owned_io::conformance::{Declared, Deviation, check};
 use owned_io_sim::{Config, Sim};

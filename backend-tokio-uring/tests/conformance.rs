@@ -3,7 +3,6 @@
 #![cfg(target_os = "linux")]
 
 use owned_io::Executor;
-use owned_io::conformance::runtime::block_on_returns_before_a_task_gives_up;
 use owned_io::conformance::task::echoes_beside_a_task_that_is_always_ready;
 use owned_io_tokio_uring::{Config, TokioUring};
 
@@ -18,8 +17,6 @@ mod default {
         deviations: {
             "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
-            "runtime::block_on_returns_beside_a_task_that_is_always_ready" =>
-                (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
     }
 }
@@ -35,8 +32,6 @@ mod tuned {
         deviations: {
             "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
-            "runtime::block_on_returns_beside_a_task_that_is_always_ready" =>
-                (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
     }
 }
@@ -48,8 +43,4 @@ fn others_wait_until_it_ends(config: &Config) {
     let echoes = echoes_beside_a_task_that_is_always_ready::<TokioUring>();
     let (beside, after) = TokioUring::block_on(*config, echoes).unwrap();
     assert!(beside <= 1 && after > 10, "{beside} echoes beside it, {after} after it");
-}
-
-fn block_on_waits_until_it_ends(config: &Config) {
-    assert!(!block_on_returns_before_a_task_gives_up::<TokioUring>(config));
 }

@@ -24,7 +24,8 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
     let config = &server.config;
     let clients = Acceptor::for_clients(server, worker.stop.clone());
     let admins = Acceptor::for_admins(server, &clients.resources);
-    drop(R::spawn(watch::<R>(clients.connections.clone(), config.limits)));
+    let ticker = config.ticker.clone();
+    drop(R::spawn(watch::<R>(clients.connections.clone(), config.limits, ticker)));
     let (mut accepting, mut accepting_admins) = (Vec::new(), Vec::new());
     for (listener, bound) in &server.listeners {
         let is_admin = listener.service == Service::Admin;

@@ -10,7 +10,10 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use owned_io::{ByteStream, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, Runtime, copy, timeout};
+use owned_io::{
+    ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, Random, copy,
+    timeout,
+};
 use owned_io_server::memory::Memory;
 use owned_io_server::service::source::Pattern;
 use owned_io_server::service::websocket::{Messages, echo, source};
@@ -29,9 +32,6 @@ const KIB: usize = 1024;
 
 /// How many, unless `SIM_SEEDS` says so.
 const SEEDS: u64 = 3;
-
-/// Over TLS a connection has an account for its records, and one for what is in them.
-const ACCOUNTS_EACH: usize = 2;
 
 /// How long a newcomer may wait for the echo of a message that fits its share.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -126,7 +126,7 @@ struct Worker {
     budget: MemoryBudget,
     echo: Pool,
     buffers: Buffers,
-    tls: owned_io_tls::Buffers,
+    tls: Buffers,
     pattern: Pattern,
     config: owned_io_websocket::Config,
 }
@@ -134,14 +134,14 @@ struct Worker {
 impl Worker {
     fn new(bytes_max: usize, connections: usize) -> Self {
         let memory = Memory::divide(bytes_max, connections).unwrap();
-        let (budget, frames) = (memory.budget(ACCOUNTS_EACH), memory.frames());
+        let (budget, frames) = (memory.budget(), memory.frames());
         let mut config = owned_io_websocket::Config::default();
         let mut deflate = Deflate::default();
         (deflate.send_takeover, deflate.receive_takeover) = (true, true);
-        config.deflate = Some(deflate);
+        config.handshake.deflate = Some(deflate);
         Self {
             memory,
-            tls: owned_io_tls::Buffers::new(frames.clone(), budget.clone()),
+            tls: Buffers::new(frames.clone(), budget.clone()),
             buffers: Buffers::new(frames, budget.clone()),
             budget,
             echo: memory.echo(),
@@ -154,7 +154,7 @@ impl Worker {
     fn check(&self) -> usize {
         let Self { memory, budget, echo, buffers, .. } = self;
         let held_by = |pool: &Pool| pool.leased() * pool.buf_bytes();
-        let shares = budget.share_bytes() * ACCOUNTS_EACH * memory.connections_max;
+        let shares = budget.share_bytes() * memory.connections_max;
         let common = budget.bytes_max() - shares;
         assert!(budget.common_bytes_held() <= common, "{budget:?}: {common} bytes are in common");
         let held = held_by(echo) + held_by(buffers.pool()) + shares + budget.common_bytes_held();
@@ -209,7 +209,7 @@ impl Worker {
         self.serve_echo(server);
         let handle = client.shutdown_handle();
         let own = Memory::divide(64 << 20, 1).unwrap();
-        let buffers = Buffers::new(own.frames(), own.budget(1));
+        let buffers = Buffers::new(own.frames(), own.budget());
         let session = async {
             let config = owned_io_websocket::Config::default();
             let (mut socket, _) =
@@ -267,7 +267,7 @@ async fn behave(kind: Kind, client: SimStream) -> Result<(), Error> {
         }
         Kind::IdleTls | Kind::UnreadTls => {
             let own = Memory::divide(16 << 20, 1).unwrap();
-            let buffers = owned_io_tls::Buffers::new(own.frames(), own.budget(1));
+            let buffers = Buffers::new(own.frames(), own.budget());
             let name = ServerName::try_from("localhost").expect("a name");
             let mut client =
                 identity().connector().connect::<Sim, _>(client, name, &buffers).await?;

@@ -76,8 +76,6 @@ over! { monoio: owned_io_monoio::Monoio, Cancelled,
 over! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
     "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
-    "runtime::block_on_returns_beside_a_task_that_is_always_ready" =>
-        (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
     "cancel::dropped_read_does_what_it_says" =>
         (WHY_NOTICED, bytes_that_are_lost_are_noticed::<owned_io_tokio_uring::TokioUring>),
 }
