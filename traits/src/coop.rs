@@ -37,7 +37,7 @@ use crate::Clock;
 /// The work that a task may do in one poll, in nanoseconds.
 ///
 /// 50 µs: fifty tasks that always have work leave a new client waiting for 2.5 ms, and a turn costs the
-/// twentieth part of it. The last piece of work may overshoot, by 100 µs as a rule: a
+/// twentieth part of it. The last piece of work may overshoot, by 50 µs as a rule: a
 /// [transfer](crate::TRANSFER_BYTES_MAX), say.
 pub const POLL_BUDGET_NANOS: u32 = 50_000;
 

@@ -7,8 +7,8 @@ use std::{fmt, io};
 use crate::{BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, TcpStream};
 
 /// The most bytes that one read or write passes to the kernel, so that one operation, during which the
-/// thread does nothing else, takes at most some 100 µs. A larger buffer is used in part.
-pub const TRANSFER_BYTES_MAX: usize = 256 * 1024;
+/// thread does nothing else, takes at most some 50 µs. A larger buffer is used in part.
+pub const TRANSFER_BYTES_MAX: usize = 128 * 1024;
 
 /// A connection: reads, writes, splits into halves, and can be ended from beside.
 ///
