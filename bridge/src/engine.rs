@@ -7,17 +7,17 @@ use owned_io_websocket::{
     CloseCode, CloseFrame, EngineConfig, Kind, Limit, Misuse, Part, ProtocolError,
 };
 use tungstenite::protocol::frame::coding::OpCode;
-use tungstenite::protocol::frame::{CloseFrame as TheirCloseFrame, Frame, FrameHeader};
+use tungstenite::protocol::frame::{CloseFrame as TungsteniteCloseFrame, Frame, FrameHeader};
 use tungstenite::protocol::{Role, WebSocketConfig};
 use tungstenite::{Message, Utf8Bytes, WebSocket};
 
-use crate::error::Meaning;
-use crate::memory::Memory;
-use crate::sync::SyncBuffers;
+use crate::engine_memory::EngineMemory;
+use crate::error::{ErrorClass, classify};
+use crate::sync_buffers::SyncBuffers;
 
 /// Control frames that may wait besides what the queue may hold, in bytes: the close frame, and answers
 /// to pings. Of those that do not fit, the last one is sent.
-const CONTROL_BYTES: usize = 4 * 1024;
+const CONTROL_ALLOWANCE_BYTES: usize = 4 * 1024;
 
 /// The longest payload of a control frame, in bytes (RFC 6455 section 5.5).
 const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
@@ -26,7 +26,7 @@ const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 /// wait for anything.
 pub(crate) struct Engine {
     socket: WebSocket<SyncBuffers>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: EngineMemory,
     config: EngineConfig,
     role: Role,
     /// Whether a message was begun and not yet ended.
@@ -44,12 +44,12 @@ pub(crate) struct PeerClose {
 }
 
 /// What is found in what was received.
-pub(crate) enum Next {
+pub(crate) enum ReceiveStatus {
     Message(Message),
     /// More has to be read.
-    Starved,
+    NeedsRead,
     /// There may be more, but others have to have their turn first.
-    Exhausted,
+    BudgetExhausted,
     /// There may be more, but no memory for it yet.
     OutOfMemory,
     /// The closing handshake is done, but for what is queued; and with the peer's close frame, if that has
@@ -61,20 +61,20 @@ pub(crate) enum Next {
 impl Engine {
     /// A connection whose first frames have come with the handshake, maybe.
     pub(crate) fn new(
-        sync: SyncBuffers,
-        memory: Memory,
+        sync_buffers: SyncBuffers,
+        memory: EngineMemory,
         first: Vec<u8>,
         role: Role,
         config: EngineConfig,
     ) -> Self {
         let limits = WebSocketConfig::default()
-            .read_buffer_size(sync.base_bytes())
+            .read_buffer_size(sync_buffers.base_bytes())
             .write_buffer_size(0) // what is copied for the connection need not wait in another buffer
-            .max_write_buffer_size(config.queue_bytes_max.saturating_add(CONTROL_BYTES))
+            .max_write_buffer_size(config.queue_bytes_max.saturating_add(CONTROL_ALLOWANCE_BYTES))
             .max_message_size(Some(config.message_bytes_max))
             .max_frame_size(Some(config.frame_bytes_max));
         Self {
-            socket: WebSocket::from_partially_read(sync, first, role, Some(limits)),
+            socket: WebSocket::from_partially_read(sync_buffers, first, role, Some(limits)),
             memory,
             config,
             role,
@@ -96,29 +96,29 @@ impl Engine {
         self.has_replies
     }
 
-    pub(crate) fn sync(&self) -> &SyncBuffers {
+    pub(crate) fn sync_buffers(&self) -> &SyncBuffers {
         self.socket.get_ref()
     }
 
-    pub(crate) fn sync_mut(&mut self) -> &mut SyncBuffers {
+    pub(crate) fn sync_buffers_mut(&mut self) -> &mut SyncBuffers {
         self.socket.get_mut()
     }
 
     /// What was received says; pings are answered.
-    pub(crate) fn next(&mut self) -> Next {
+    pub(crate) fn next(&mut self) -> ReceiveStatus {
         loop {
             if !coop::has_budget() {
-                return Next::Exhausted;
+                return ReceiveStatus::BudgetExhausted;
             }
             return match self.socket.read() {
                 Ok(message @ (Message::Text(_) | Message::Binary(_))) => {
                     consume(message.len());
                     self.memory.handle_message(message.len());
-                    Next::Message(message)
+                    ReceiveStatus::Message(message)
                 }
                 Ok(Message::Close(frame)) => {
                     self.has_replies = true;
-                    Next::Closed(Some(frame.into()))
+                    ReceiveStatus::Closed(Some(frame.into()))
                 }
                 Ok(Message::Ping(_)) => {
                     self.has_replies = true;
@@ -129,10 +129,10 @@ impl Engine {
                     consume(0);
                     continue;
                 }
-                Err(error) => match Meaning::of(&error, &self.config) {
-                    Meaning::WouldBlock => Next::Starved,
-                    Meaning::Closed => Next::Closed(None),
-                    Meaning::Error(error) => Next::Failed(error),
+                Err(error) => match classify(&error, &self.config) {
+                    ErrorClass::WouldBlock => ReceiveStatus::NeedsRead,
+                    ErrorClass::Closed => ReceiveStatus::Closed(None),
+                    ErrorClass::Error(error) => ReceiveStatus::Failed(error),
                 },
             };
         }
@@ -163,9 +163,10 @@ impl Engine {
     /// Queues a close frame; whether there was room.
     pub(crate) fn close(&mut self, frame: CloseFrame<'_>) -> bool {
         self.has_replies = true;
-        let frame = frame
-            .code
-            .map(|code| TheirCloseFrame { code: code.get().into(), reason: frame.reason.into() });
+        let frame = frame.code.map(|code| TungsteniteCloseFrame {
+            code: code.get().into(),
+            reason: frame.reason.into(),
+        });
         !matches!(self.socket.close(frame), Err(tungstenite::Error::WriteBufferFull(_)))
     }
 
@@ -178,7 +179,7 @@ impl Engine {
     pub(crate) fn take_outbound(&mut self) -> Option<Vec<u8>> {
         // All that it may say is that there is more, which is seen below, or that this is the end.
         let _ = self.socket.flush();
-        self.sync_mut().take_outbound()
+        self.sync_buffers_mut().take_outbound()
     }
 
     /// All is written.
@@ -204,10 +205,10 @@ impl Engine {
         let header = FrameHeader { is_final: fin, opcode, ..FrameHeader::default() };
         let frame = Message::Frame(Frame::from_payload(header, payload));
         if let Err(error) = self.socket.write(frame) {
-            match Meaning::of(&error, &self.config) {
-                Meaning::WouldBlock => {} // it is queued all the same
-                Meaning::Closed => return Err(Misuse::SentAfterClose.into()),
-                Meaning::Error(error) => return Err(error),
+            match classify(&error, &self.config) {
+                ErrorClass::WouldBlock => {} // it is queued all the same
+                ErrorClass::Closed => return Err(Misuse::SentAfterClose.into()),
+                ErrorClass::Error(error) => return Err(error),
             }
         }
         self.queued_bytes = queued_bytes;
@@ -242,8 +243,8 @@ impl PeerClose {
     }
 }
 
-impl From<Option<TheirCloseFrame>> for PeerClose {
-    fn from(frame: Option<TheirCloseFrame>) -> Self {
+impl From<Option<TungsteniteCloseFrame>> for PeerClose {
+    fn from(frame: Option<TungsteniteCloseFrame>) -> Self {
         match frame {
             Some(frame) => Self { code: CloseCode::new(frame.code.into()), reason: frame.reason },
             None => Self { code: None, reason: Utf8Bytes::default() },

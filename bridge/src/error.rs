@@ -3,11 +3,11 @@
 use std::io;
 
 use owned_io_websocket::{EngineConfig, Limit, Misuse, ProtocolError, Violation};
-use tungstenite::Error as Theirs;
-use tungstenite::error::{CapacityError, ProtocolError as Violated};
+use tungstenite::Error as TungsteniteError;
+use tungstenite::error::{CapacityError, ProtocolError as TungsteniteViolation};
 
 /// What an error of tungstenite says.
-pub(crate) enum Meaning {
+pub(crate) enum ErrorClass {
     /// The buffers are empty, or full.
     WouldBlock,
     /// The closing handshake is done, or the connection has failed before.
@@ -16,47 +16,51 @@ pub(crate) enum Meaning {
     Error(ProtocolError),
 }
 
-impl Meaning {
-    pub(crate) fn of(error: &Theirs, config: &EngineConfig) -> Self {
-        Self::Error(match error {
-            Theirs::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Self::WouldBlock;
-            }
-            Theirs::ConnectionClosed | Theirs::AlreadyClosed => return Self::Closed,
-            Theirs::Protocol(Violated::ReceivedAfterClosing) => return Self::Closed,
-            Theirs::Protocol(Violated::SendAfterClosing) => Misuse::SentAfterClose.into(),
-            Theirs::Protocol(error) => violation(error).into(),
-            Theirs::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
-                // Where the two are the same, a frame that is too long is a message that is.
-                let is_message = *max_size == config.message_bytes_max;
-                let limit = if is_message { Limit::Message } else { Limit::Frame };
-                ProtocolError::Limit { limit, max: *max_size as u64, got: *size as u64 }
-            }
-            Theirs::WriteBufferFull(message) => ProtocolError::Limit {
-                limit: Limit::Queue,
-                max: config.queue_bytes_max as u64,
-                got: message.len() as u64,
-            },
-            Theirs::Utf8(_) => Violation::TextNotUtf8.into(),
-            other => unreachable!("of a handshake, or of TLS: {other}"),
-        })
-    }
+pub(crate) fn classify(error: &TungsteniteError, config: &EngineConfig) -> ErrorClass {
+    ErrorClass::Error(match error {
+        TungsteniteError::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return ErrorClass::WouldBlock;
+        }
+        TungsteniteError::ConnectionClosed | TungsteniteError::AlreadyClosed => {
+            return ErrorClass::Closed;
+        }
+        TungsteniteError::Protocol(TungsteniteViolation::ReceivedAfterClosing) => {
+            return ErrorClass::Closed;
+        }
+        TungsteniteError::Protocol(TungsteniteViolation::SendAfterClosing) => {
+            Misuse::SentAfterClose.into()
+        }
+        TungsteniteError::Protocol(error) => violation(error).into(),
+        TungsteniteError::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
+            // Where the two are the same, a frame that is too long is a message that is.
+            let is_message = *max_size == config.message_bytes_max;
+            let limit = if is_message { Limit::Message } else { Limit::Frame };
+            ProtocolError::Limit { limit, max: *max_size as u64, got: *size as u64 }
+        }
+        TungsteniteError::WriteBufferFull(message) => ProtocolError::Limit {
+            limit: Limit::Queue,
+            max: config.queue_bytes_max as u64,
+            got: message.len() as u64,
+        },
+        TungsteniteError::Utf8(_) => Violation::TextNotUtf8.into(),
+        other => unreachable!("of a handshake, or of TLS: {other}"),
+    })
 }
 
-fn violation(error: &Violated) -> Violation {
+fn violation(error: &TungsteniteViolation) -> Violation {
     match error {
-        Violated::NonZeroReservedBits => Violation::ReservedBits,
-        Violated::UnmaskedFrameFromClient => Violation::NotMasked,
-        Violated::MaskedFrameFromServer => Violation::Masked,
-        Violated::FragmentedControlFrame => Violation::FragmentedControlFrame,
-        Violated::ControlFrameTooBig => Violation::LongControlFrame,
-        Violated::UnknownControlFrameType(_)
-        | Violated::UnknownDataFrameType(_)
-        | Violated::InvalidOpcode(_) => Violation::ReservedOpcode,
-        Violated::UnexpectedContinueFrame => Violation::ContinuationWithoutStart,
-        Violated::ExpectedFragment(_) => Violation::MessageWithinMessage,
-        Violated::ResetWithoutClosingHandshake => Violation::EndedWithoutClose,
-        Violated::InvalidCloseSequence => Violation::TruncatedCloseCode,
+        TungsteniteViolation::NonZeroReservedBits => Violation::ReservedBits,
+        TungsteniteViolation::UnmaskedFrameFromClient => Violation::NotMasked,
+        TungsteniteViolation::MaskedFrameFromServer => Violation::Masked,
+        TungsteniteViolation::FragmentedControlFrame => Violation::FragmentedControlFrame,
+        TungsteniteViolation::ControlFrameTooBig => Violation::LongControlFrame,
+        TungsteniteViolation::UnknownControlFrameType(_)
+        | TungsteniteViolation::UnknownDataFrameType(_)
+        | TungsteniteViolation::InvalidOpcode(_) => Violation::ReservedOpcode,
+        TungsteniteViolation::UnexpectedContinueFrame => Violation::ContinuationWithoutStart,
+        TungsteniteViolation::ExpectedFragment(_) => Violation::MessageWithinMessage,
+        TungsteniteViolation::ResetWithoutClosingHandshake => Violation::EndedWithoutClose,
+        TungsteniteViolation::InvalidCloseSequence => Violation::TruncatedCloseCode,
         other => unreachable!("of a handshake, or of a frame that was not read: {other}"),
     }
 }

@@ -8,11 +8,11 @@ use owned_io::backend::Half;
 use owned_io::{BufResult, OwnedRead, Pool, Spare};
 use owned_io_websocket::stream::{Error, Message, Received};
 use owned_io_websocket::{CloseFrame, ProtocolError, Violation};
-use tungstenite::Message as Theirs;
+use tungstenite::Message as TungsteniteMessage;
 
-use crate::engine::{Next, PeerClose};
+use crate::engine::{PeerClose, ReceiveStatus};
 use crate::shared::Shared;
-use crate::sync::Room;
+use crate::sync_buffers::ReadTarget;
 
 /// The half that receives; it answers the peer's pings and close, and watches the time, too.
 ///
@@ -29,7 +29,7 @@ pub struct Incoming<H> {
     pool: Pool,
     shared: Rc<Shared>,
     /// The message that was handed out last.
-    message: Option<Theirs>,
+    message: Option<TungsteniteMessage>,
     phase: Phase,
     /// Whether the closing handshake was found to be done.
     is_closing: bool,
@@ -42,7 +42,7 @@ pub struct Incoming<H> {
 enum Phase {
     Open,
     /// Nothing is read any more, for this reason: none after a closing handshake.
-    Over(Option<ProtocolError>),
+    Ended(Option<ProtocolError>),
 }
 
 impl<H: OwnedRead> Incoming<H> {
@@ -64,15 +64,15 @@ impl<H: OwnedRead> Incoming<H> {
     /// # Cancellation
     /// See the [type](Self#cancellation).
     pub async fn receive(&mut self) -> Result<Option<Message<'_>>, Error> {
-        self.message = self.find().await?;
-        Ok(self.message.as_ref().map(borrowed))
+        self.message = self.receive_next().await?;
+        Ok(self.message.as_ref().map(borrow_message))
     }
 
     /// The next message, if it is here already: does not wait, and reads nothing. None says nothing
     /// about why: [`receive`](Self::receive) does.
     pub fn try_receive(&mut self) -> Option<Message<'_>> {
-        self.message = self.find_here();
-        self.message.as_ref().map(borrowed)
+        self.message = self.try_next();
+        self.message.as_ref().map(borrow_message)
     }
 
     /// The same as [`receive`](Self::receive), except that the message is moved out, which costs
@@ -84,12 +84,12 @@ impl<H: OwnedRead> Incoming<H> {
     /// # Cancellation
     /// See the [type](Self#cancellation).
     pub async fn receive_owned(&mut self) -> Result<Option<Received<'_>>, Error> {
-        Ok(self.find().await?.map(moved_out))
+        Ok(self.receive_next().await?.map(move_out))
     }
 
     /// The next message, moved out, if it is here already: see [`try_receive`](Self::try_receive).
     pub fn try_receive_owned(&mut self) -> Option<Received<'_>> {
-        self.find_here().map(moved_out)
+        self.try_next().map(move_out)
     }
 
     /// What the peer closed with, once its close frame has come: which is so when
@@ -105,53 +105,56 @@ impl<H: OwnedRead> Incoming<H> {
         }
     }
 
-    fn over(&self) -> Option<Result<(), Error>> {
+    fn ended(&self) -> Option<Result<(), Error>> {
         match self.phase {
             _ if self.is_reading => Some(Err(Error::Interrupted)),
             Phase::Open => None,
-            Phase::Over(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
+            Phase::Ended(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
         }
     }
 
-    fn find_here(&mut self) -> Option<Theirs> {
-        if self.over().is_some() {
+    fn try_next(&mut self) -> Option<TungsteniteMessage> {
+        if self.ended().is_some() {
             return None;
         }
         match self.shared.next() {
-            Next::Message(message) => Some(message),
-            Next::Starved | Next::Exhausted | Next::OutOfMemory => None,
-            Next::Closed(frame) => {
+            ReceiveStatus::Message(message) => Some(message),
+            ReceiveStatus::NeedsRead
+            | ReceiveStatus::BudgetExhausted
+            | ReceiveStatus::OutOfMemory => None,
+            ReceiveStatus::Closed(frame) => {
                 self.handle_close(frame);
                 None
             }
-            Next::Failed(failure) => {
+            ReceiveStatus::Failed(failure) => {
                 self.shared.fail(failure);
                 None
             }
         }
     }
 
-    async fn find(&mut self) -> Result<Option<Theirs>, Error> {
-        if let Some(over) = self.over() {
-            return over.map(|()| None);
+    async fn receive_next(&mut self) -> Result<Option<TungsteniteMessage>, Error> {
+        if let Some(ended) = self.ended() {
+            return ended.map(|()| None);
         }
         loop {
-            let next = if self.is_closing { Next::Closed(None) } else { self.shared.next() };
+            let next =
+                if self.is_closing { ReceiveStatus::Closed(None) } else { self.shared.next() };
             match next {
-                Next::Message(message) => return Ok(Some(message)),
-                Next::Starved => self.read_more().await?,
+                ReceiveStatus::Message(message) => return Ok(Some(message)),
+                ReceiveStatus::NeedsRead => self.read_more().await?,
                 // Boxed, because they are needed seldom.
-                Next::Exhausted => Box::pin(self.shared.let_others_run()).await,
-                Next::OutOfMemory => Box::pin(self.shared.wait_for_memory()).await,
-                Next::Closed(frame) => {
+                ReceiveStatus::BudgetExhausted => Box::pin(self.shared.yield_now()).await,
+                ReceiveStatus::OutOfMemory => Box::pin(self.shared.wait_for_memory()).await,
+                ReceiveStatus::Closed(frame) => {
                     self.handle_close(frame);
-                    self.phase = Phase::Over(None);
+                    self.phase = Phase::Ended(None);
                     self.shared.end();
                     self.linger().await;
                     return Ok(None);
                 }
-                Next::Failed(failure) => {
-                    self.phase = Phase::Over(Some(failure));
+                ReceiveStatus::Failed(failure) => {
+                    self.phase = Phase::Ended(Some(failure));
                     self.shared.fail(failure);
                     match failure.close_code() {
                         Some(_) => self.linger().await,
@@ -169,7 +172,7 @@ impl<H: OwnedRead> Incoming<H> {
             Err(_) if self.shared.failure().is_some() => Ok(()), // meanwhile: that is told next
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Err(error.into()),
             Err(error) => {
-                self.phase = Phase::Over(Some(Violation::EndedWithoutClose.into()));
+                self.phase = Phase::Ended(Some(Violation::EndedWithoutClose.into()));
                 Err(error.into())
             }
         }
@@ -179,11 +182,11 @@ impl<H: OwnedRead> Incoming<H> {
     async fn read(&mut self) -> io::Result<usize> {
         let Self { half, pool, shared, is_reading, .. } = self;
         *is_reading = true;
-        let room = shared.with_buffers(|buffers| buffers.room());
-        let read = match room {
-            Room::Pooled => {
+        let read_target = shared.with_buffers(|buffers| buffers.read_target());
+        let read = match read_target {
+            ReadTarget::Pooled => {
                 let mut reading = pin!(half.read_pooled(pool));
-                let read = poll_fn(|cx| shared.poll_beside_duties(reading.as_mut(), cx)).await;
+                let read = poll_fn(|cx| shared.poll_with_upkeep(reading.as_mut(), cx)).await;
                 read.map(|buf| {
                     let n = buf.len();
                     shared.handle_received(&buf);
@@ -191,9 +194,9 @@ impl<H: OwnedRead> Incoming<H> {
                     n
                 })
             }
-            Room::Own(spare) => {
+            ReadTarget::Own(spare) => {
                 let mut reading = pin!(half.read(spare));
-                let read = poll_fn(|cx| shared.poll_beside_duties(reading.as_mut(), cx)).await;
+                let read = poll_fn(|cx| shared.poll_with_upkeep(reading.as_mut(), cx)).await;
                 let BufResult(read, buf) = read.map_buf(Spare::into_inner);
                 read.inspect(|_| {
                     shared.handle_received(&buf);
@@ -213,21 +216,21 @@ impl<H: OwnedRead> Incoming<H> {
         let shared = &self.shared;
         let flushing = poll_fn(|cx| shared.poll_flush(Half::Read, cx));
         let mut flushing = pin!(flushing);
-        let _ = poll_fn(|cx| shared.poll_beside_duties(flushing.as_mut(), cx)).await;
+        let _ = poll_fn(|cx| shared.poll_with_upkeep(flushing.as_mut(), cx)).await;
         shared.abort();
     }
 }
 
-fn borrowed(message: &Theirs) -> Message<'_> {
+fn borrow_message(message: &TungsteniteMessage) -> Message<'_> {
     match message {
-        Theirs::Text(text) => Message::Text(text),
-        Theirs::Binary(bytes) => Message::Binary(bytes),
+        TungsteniteMessage::Text(text) => Message::Text(text),
+        TungsteniteMessage::Binary(bytes) => Message::Binary(bytes),
         other => unreachable!("{} bytes of a control frame", other.len()),
     }
 }
 
-fn moved_out(message: Theirs) -> Received<'static> {
-    let kind = borrowed(&message).kind();
+fn move_out(message: TungsteniteMessage) -> Received<'static> {
+    let kind = borrow_message(&message).kind();
     Received::Owned(kind, message.into_data())
 }
 

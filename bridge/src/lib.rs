@@ -63,34 +63,34 @@
 
 mod any;
 mod engine;
+mod engine_memory;
 mod error;
+mod frame_tracker;
 mod incoming;
-mod memory;
 mod outgoing;
-mod progress;
 mod shared;
 mod strategy;
-mod sync;
+mod sync_buffers;
 mod writing;
 
 use std::rc::Rc;
 
 use owned_io::{ByteStream, Runtime};
 use owned_io_websocket::handshake::{Offer, Origins};
-use owned_io_websocket::stream::{self, Buffers, Error, Pending, Upgraded};
+use owned_io_websocket::stream::{self, Buffers, Error, PendingRequest, Upgraded};
 use owned_io_websocket::{CloseFrame, Config};
 use tungstenite::protocol::Role;
 
 pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
 pub use strategy::Strategy;
-pub use sync::Work;
+pub use sync_buffers::CopyStats;
 
 use engine::Engine;
-use memory::Memory;
-use progress::Progress;
+use engine_memory::EngineMemory;
+use frame_tracker::FrameTracker;
 use shared::Shared;
-use sync::SyncBuffers;
+use sync_buffers::SyncBuffers;
 
 /// A connection: what comes in and what goes out, to be moved apart as one likes.
 ///
@@ -122,10 +122,10 @@ impl<S: ByteStream> WebSocket<S> {
 
 /// The server's side of a connection, whatever path it asks for and wherever it comes from.
 ///
-/// To look at the request first, see [`Pending`].
+/// To look at the request first, see [`PendingRequest`].
 ///
 /// # Errors
-/// As for [`Pending::read`] and [`Pending::accept`].
+/// As for [`PendingRequest::read`] and [`PendingRequest::accept`].
 ///
 /// # Cancellation
 /// The connection is dropped.
@@ -138,14 +138,14 @@ pub async fn accept<R: Runtime, S: ByteStream>(
     config: Config,
     strategy: Strategy,
 ) -> Result<WebSocket<S>, Error> {
-    let pending = Pending::<R, S>::read(stream, buffers, config).await?;
+    let pending = PendingRequest::<R, S>::read(stream, buffers, config).await?;
     accept_pending(pending, Origins::Any, None, &[], strategy).await
 }
 
-/// The same as [`Pending::accept`], for a connection over tungstenite.
+/// The same as [`PendingRequest::accept`], for a connection over tungstenite.
 ///
 /// # Errors
-/// As for [`Pending::accept`].
+/// As for [`PendingRequest::accept`].
 ///
 /// # Cancellation
 /// The connection is dropped.
@@ -153,7 +153,7 @@ pub async fn accept<R: Runtime, S: ByteStream>(
 /// # Panics
 /// If the strategy allows a buffer no bytes.
 pub async fn accept_pending<R: Runtime, S: ByteStream>(
-    pending: Pending<R, S>,
+    pending: PendingRequest<R, S>,
     origins: Origins<'_>,
     protocol: Option<&str>,
     headers: &[(&str, &str)],
@@ -194,14 +194,14 @@ fn open<R: Runtime, S: ByteStream>(
     let first = upgraded.received().to_vec();
     let Upgraded { stream, buffers, config, .. } = upgraded;
     let pool = buffers.pool().clone();
-    let mut progress = Progress::default();
-    progress.push(&first);
-    let memory = Memory::new(&buffers.account(), config.engine);
+    let mut frame_tracker = FrameTracker::default();
+    frame_tracker.push(&first);
+    let memory = EngineMemory::new(&buffers.account(), config.engine);
     let engine =
         Engine::new(SyncBuffers::new(strategy, buffers), memory, first, role, config.engine);
     let connection = stream.shutdown_handle();
     let (read, write) = stream.into_split();
-    let shared = Rc::new(Shared::new::<R>(engine, progress, write, connection, config.stream));
+    let shared = Rc::new(Shared::new::<R>(engine, frame_tracker, write, connection, config.stream));
     let incoming = Incoming::new(read, pool, Rc::clone(&shared));
     WebSocket { incoming, outgoing: Outgoing::new(shared) }
 }

@@ -8,7 +8,7 @@ use owned_io::backend::Half;
 use owned_io_websocket::stream::{Error, Message, Unsent};
 use owned_io_websocket::{CloseFrame, Limit, Part, ProtocolError};
 
-use crate::Work;
+use crate::CopyStats;
 use crate::shared::Shared;
 
 /// The half that sends.
@@ -148,8 +148,8 @@ impl Outgoing {
     }
 
     /// What bytes went through until now, sent and received.
-    pub fn work(&self) -> Work {
-        self.shared.work()
+    pub fn copy_stats(&self) -> CopyStats {
+        self.shared.copy_stats()
     }
 
     /// A handle that ends the connection at once, without a closing handshake.

@@ -13,9 +13,9 @@ use owned_io::backend::{Broken, Half};
 use owned_io::{MemoryAccount, OwnedWrite, Runtime, ShutdownHandle, coop};
 use owned_io_websocket::{CloseFrame, Misuse, Part, ProtocolError, StreamConfig, Timeout};
 
-use crate::engine::{Engine, Next};
-use crate::progress::Progress;
-use crate::sync::{SyncBuffers, Work};
+use crate::engine::{Engine, ReceiveStatus};
+use crate::frame_tracker::FrameTracker;
+use crate::sync_buffers::{CopyStats, SyncBuffers};
 use crate::writing::{Done, Job, Writer, write_each};
 
 /// Boxed, and so kept from one wait to the next.
@@ -30,30 +30,30 @@ pub(crate) struct Shared {
     config: StreamConfig,
     now: fn() -> Instant,
     sleep: fn(Duration) -> Sleep,
-    close: Cell<Close>,
+    close: Cell<CloseState>,
     /// Why the connection failed.
     failure: Cell<Option<ProtocolError>>,
     /// Why nothing can be written any more.
     broken: Cell<Option<Broken>>,
-    write_alarm: RefCell<Option<Sleep>>,
-    close_alarm: RefCell<Option<Sleep>>,
+    write_timer: RefCell<Option<Sleep>>,
+    close_timer: RefCell<Option<Sleep>>,
     /// How far the peer is with a message.
-    progress: RefCell<Progress>,
+    frame_tracker: RefCell<FrameTracker>,
     /// When the message that has come in part has to be here.
-    message_due: Cell<Option<Instant>>,
+    message_deadline: Cell<Option<Instant>>,
     /// Rings then, or before: it is that of the first such message, until it has rung.
-    message_alarm: RefCell<Option<Sleep>>,
+    message_timer: RefCell<Option<Sleep>>,
 }
 
 /// How far the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Close {
+enum CloseState {
     /// Not at all.
-    No,
+    Open,
     /// A close frame of ours is queued, or was written.
     Begun,
     /// Nothing is sent any more but what is queued, and then our side of the stream is to be ended.
-    Over,
+    Draining,
     /// It is ended, or about to be.
     WriteEnded,
 }
@@ -61,7 +61,7 @@ enum Close {
 impl Shared {
     pub(crate) fn new<R: Runtime>(
         engine: Engine,
-        progress: Progress,
+        frame_tracker: FrameTracker,
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         config: StreamConfig,
@@ -77,14 +77,14 @@ impl Shared {
             config,
             now: R::now,
             sleep: |duration| Box::pin(R::sleep(duration)),
-            close: Cell::new(Close::No),
+            close: Cell::new(CloseState::Open),
             failure: Cell::new(None),
             broken: Cell::new(None),
-            write_alarm: RefCell::new(None),
-            close_alarm: RefCell::new(None),
-            progress: RefCell::new(progress),
-            message_due: Cell::new(None),
-            message_alarm: RefCell::new(None),
+            write_timer: RefCell::new(None),
+            close_timer: RefCell::new(None),
+            frame_tracker: RefCell::new(frame_tracker),
+            message_deadline: Cell::new(None),
+            message_timer: RefCell::new(None),
         };
         new.watch_message(true);
         new
@@ -92,24 +92,24 @@ impl Shared {
 
     /// These bytes of the peer came.
     pub(crate) fn handle_received(&self, bytes: &[u8]) {
-        let has_begun = self.progress.borrow_mut().push(bytes);
+        let has_begun = self.frame_tracker.borrow_mut().push(bytes);
         self.watch_message(has_begun);
     }
 
     /// What was received says.
-    pub(crate) fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> ReceiveStatus {
         match self.failure.get() {
-            Some(failure) => Next::Failed(failure),
+            Some(failure) => ReceiveStatus::Failed(failure),
             None => self.next_reserved(),
         }
     }
 
-    fn next_reserved(&self) -> Next {
+    fn next_reserved(&self) -> ReceiveStatus {
         let mut engine = self.engine.borrow_mut();
-        match engine.memory.reserve_received(&self.progress.borrow()) {
+        match engine.memory.reserve_received(&self.frame_tracker.borrow()) {
             Ok(()) => engine.next(),
-            Err(error) if engine.memory.is_beyond() => Next::Failed(error),
-            Err(_) => Next::OutOfMemory,
+            Err(error) if engine.memory.exceeds_account() => ReceiveStatus::Failed(error),
+            Err(_) => ReceiveStatus::OutOfMemory,
         }
     }
 
@@ -119,7 +119,7 @@ impl Shared {
         match waiting {
             Some(waiting) => {
                 let mut waiting = pin!(waiting);
-                poll_fn(|cx| self.poll_beside_duties(waiting.as_mut(), cx)).await;
+                poll_fn(|cx| self.poll_with_upkeep(waiting.as_mut(), cx)).await;
             }
             None => {
                 let failure = self.engine.borrow().memory.out_of_memory();
@@ -129,9 +129,9 @@ impl Shared {
     }
 
     /// Lets others have their turn: the task's budget of work is used up.
-    pub(crate) async fn let_others_run(&self) {
-        let mut turn = pin!((self.sleep)(Duration::ZERO));
-        poll_fn(|cx| self.poll_beside_duties(turn.as_mut(), cx)).await;
+    pub(crate) async fn yield_now(&self) {
+        let mut pause = pin!((self.sleep)(Duration::ZERO));
+        poll_fn(|cx| self.poll_with_upkeep(pause.as_mut(), cx)).await;
         coop::refill();
     }
 
@@ -165,17 +165,17 @@ impl Shared {
         self.engine.borrow().queued_bytes()
     }
 
-    pub(crate) fn work(&self) -> Work {
-        self.engine.borrow().sync().work()
+    pub(crate) fn copy_stats(&self) -> CopyStats {
+        self.engine.borrow().sync_buffers().copy_stats()
     }
 
     pub(crate) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), ProtocolError> {
         if frame.reason.len() > CloseFrame::REASON_BYTES_MAX {
             return Err(Misuse::LongControlFrame.into());
         }
-        if self.close.get() == Close::No {
+        if self.close.get() == CloseState::Open {
             self.queue_close(frame);
-            self.set_close(Close::Begun);
+            self.set_close(CloseState::Begun);
             self.writer.borrow().waker().wake_by_ref(); // there is something to send
         }
         Ok(())
@@ -193,8 +193,8 @@ impl Shared {
 
     /// Nothing is sent any more but what is queued.
     pub(crate) fn end(&self) {
-        if self.close.get() != Close::WriteEnded {
-            self.set_close(Close::Over);
+        if self.close.get() != CloseState::WriteEnded {
+            self.set_close(CloseState::Draining);
         }
         self.engine.borrow_mut().handle_ending();
     }
@@ -205,7 +205,7 @@ impl Shared {
     }
 
     /// The same when a time was over: what a peer has not taken that takes nothing is not kept for it.
-    pub(crate) fn abort_late(&self, timeout: Timeout) {
+    pub(crate) fn abort_on_timeout(&self, timeout: Timeout) {
         match timeout {
             Timeout::Write => self.connection.abort(),
             _ => self.abort(),
@@ -217,7 +217,7 @@ impl Shared {
     }
 
     pub(crate) fn with_buffers<T>(&self, f: impl FnOnce(&mut SyncBuffers) -> T) -> T {
-        f(self.engine.borrow_mut().sync_mut())
+        f(self.engine.borrow_mut().sync_buffers_mut())
     }
 
     /// Has tungstenite write to its buffer, and writes that, until neither has anything; then, if that
@@ -229,7 +229,7 @@ impl Shared {
         }
         loop {
             if let Some(broken) = self.broken.get() {
-                if self.close.get() != Close::No {
+                if self.close.get() != CloseState::Open {
                     self.abort(); // the peer will never know
                 }
                 return Poll::Ready(Err(broken.into()));
@@ -242,7 +242,7 @@ impl Shared {
                 writer.start(job);
             }
             let Poll::Ready(Done { result, buf }) = writer.poll(half, cx) else {
-                ready!(self.poll_write_alarm(&writer));
+                ready!(self.poll_write_timer(&writer));
                 continue;
             };
             self.handle_write_moved();
@@ -255,7 +255,7 @@ impl Shared {
     }
 
     /// Waits for `operation`; meanwhile sends answers, and watches the time.
-    pub(crate) fn poll_beside_duties<F: Future>(
+    pub(crate) fn poll_with_upkeep<F: Future>(
         &self,
         mut operation: Pin<&mut F>,
         cx: &mut Context<'_>,
@@ -268,16 +268,16 @@ impl Shared {
             return Poll::Ready(output);
         }
         self.writer.borrow_mut().register(Half::Read, cx);
-        if self.poll_message_alarm().is_ready() {
+        if self.poll_message_timer().is_ready() {
             let _ = self.poll_flush(Half::Read, cx); // the close frame
         }
-        ready!(self.poll_close_alarm());
+        ready!(self.poll_close_timer());
         operation.poll(cx) // which ends by that
     }
 
     fn check_open(&self) -> Result<(), ProtocolError> {
         match (self.failure.get(), self.close.get()) {
-            (None, Close::No) => Ok(()),
+            (None, CloseState::Open) => Ok(()),
             _ => Err(Misuse::SentAfterClose.into()),
         }
     }
@@ -296,8 +296,8 @@ impl Shared {
         }
         // RFC 6455 7.1.1: it is the server that ends the stream, and whoever fails the connection.
         let is_ours_to_end = engine.is_server() || self.failure.get().is_some();
-        if self.close.get() == Close::Over && is_ours_to_end {
-            self.close.set(Close::WriteEnded);
+        if self.close.get() == CloseState::Draining && is_ours_to_end {
+            self.close.set(CloseState::WriteEnded);
             return Some(Job::Shutdown);
         }
         None
@@ -306,34 +306,34 @@ impl Shared {
     /// All is written.
     fn handle_flushed(&self, writer: &Writer) {
         self.engine.borrow_mut().handle_flushed();
-        let mut alarm = self.close_alarm.borrow_mut();
-        if self.close.get() != Close::No && alarm.is_none() {
-            *alarm = Some((self.sleep)(self.config.close_timeout));
+        let mut timer = self.close_timer.borrow_mut();
+        if self.close.get() != CloseState::Open && timer.is_none() {
+            *timer = Some((self.sleep)(self.config.close_timeout));
             writer.waker().wake_by_ref(); // the half that receives watches it
         }
     }
 
     /// A message may be under way, which `has_begun` just now or before.
     fn watch_message(&self, has_begun: bool) {
-        if !self.progress.borrow().is_under_way() {
-            self.message_due.set(None);
+        if !self.frame_tracker.borrow().is_under_way() {
+            self.message_deadline.set(None);
         } else if has_begun && let Some(limit) = self.config.message_timeout {
-            self.message_due.set((self.now)().checked_add(limit));
+            self.message_deadline.set((self.now)().checked_add(limit));
         }
     }
 
     /// A message has come in part: ready when that was so for too long, and the connection has failed.
-    fn poll_message_alarm(&self) -> Poll<()> {
-        let (Some(due), Close::No) = (self.message_due.get(), self.close.get()) else {
+    fn poll_message_timer(&self) -> Poll<()> {
+        let (Some(due), CloseState::Open) = (self.message_deadline.get(), self.close.get()) else {
             return Poll::Pending;
         };
         let waker = self.writer.borrow().waker().clone();
-        let mut alarm = self.message_alarm.borrow_mut();
+        let mut timer = self.message_timer.borrow_mut();
         loop {
             let left = || due.saturating_duration_since((self.now)());
-            let sleep = alarm.get_or_insert_with(|| (self.sleep)(left()));
+            let sleep = timer.get_or_insert_with(|| (self.sleep)(left()));
             ready!(sleep.as_mut().poll(&mut Context::from_waker(&waker)));
-            *alarm = None;
+            *timer = None;
             if (self.now)() >= due {
                 self.fail(ProtocolError::Timeout(Timeout::Message));
                 return Poll::Ready(());
@@ -341,9 +341,9 @@ impl Shared {
         }
     }
 
-    fn set_close(&self, close: Close) {
-        if self.close.replace(close) == Close::No {
-            *self.write_alarm.borrow_mut() = None; // another time is allowed from now on
+    fn set_close(&self, close: CloseState) {
+        if self.close.replace(close) == CloseState::Open {
+            *self.write_timer.borrow_mut() = None; // another time is allowed from now on
         }
     }
 
@@ -351,43 +351,43 @@ impl Shared {
     /// rest.
     fn handle_write_moved(&self) {
         if self.failure.get().is_none() {
-            *self.write_alarm.borrow_mut() = None;
+            *self.write_timer.borrow_mut() = None;
         }
     }
 
     /// A write waits for the peer: ready when that was too long.
-    fn poll_write_alarm(&self, writer: &Writer) -> Poll<()> {
+    fn poll_write_timer(&self, writer: &Writer) -> Poll<()> {
         let (limit, timeout) = match self.close.get() {
-            Close::No => (self.config.write_timeout, Timeout::Write),
+            CloseState::Open => (self.config.write_timeout, Timeout::Write),
             _ => (Some(self.config.close_timeout), Timeout::Close),
         };
         let Some(limit) = limit else { return Poll::Pending };
         if writer.has_moved() {
             self.handle_write_moved();
         }
-        let mut alarm = self.write_alarm.borrow_mut();
-        let sleep = alarm.get_or_insert_with(|| (self.sleep)(limit));
+        let mut timer = self.write_timer.borrow_mut();
+        let sleep = timer.get_or_insert_with(|| (self.sleep)(limit));
         ready!(sleep.as_mut().poll(&mut Context::from_waker(writer.waker())));
-        *alarm = Some((self.sleep)(limit));
-        self.time_out(timeout);
+        *timer = Some((self.sleep)(limit));
+        self.fail_on_timeout(timeout);
         Poll::Ready(())
     }
 
     /// The closing handshake is waited for: ready when that was too long.
-    fn poll_close_alarm(&self) -> Poll<()> {
-        let mut alarm = self.close_alarm.borrow_mut();
-        let Some(sleep) = &mut *alarm else { return Poll::Pending };
+    fn poll_close_timer(&self) -> Poll<()> {
+        let mut timer = self.close_timer.borrow_mut();
+        let Some(sleep) = &mut *timer else { return Poll::Pending };
         let waker = self.writer.borrow().waker().clone();
         ready!(sleep.as_mut().poll(&mut Context::from_waker(&waker)));
-        *alarm = None;
-        self.time_out(Timeout::Close);
+        *timer = None;
+        self.fail_on_timeout(Timeout::Close);
         Poll::Ready(())
     }
 
-    fn time_out(&self, timeout: Timeout) {
+    fn fail_on_timeout(&self, timeout: Timeout) {
         if self.failure.get().is_none() {
             self.failure.set(Some(ProtocolError::Timeout(timeout)));
         }
-        self.abort_late(timeout);
+        self.abort_on_timeout(timeout);
     }
 }

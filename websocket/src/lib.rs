@@ -20,5 +20,5 @@ pub use config::{Config, EngineConfig, HandshakeConfig, StreamConfig, compressed
 pub use error::{Limit, Misuse, ProtocolError, Timeout, Violation};
 pub use message::{Kind, Part};
 pub use stream::{
-    Error, Incoming, Message, Outgoing, Pending, Received, WebSocket, accept, connect,
+    Error, Incoming, Message, Outgoing, PendingRequest, Received, WebSocket, accept, connect,
 };

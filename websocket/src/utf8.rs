@@ -1,4 +1,4 @@
-//! Text: whole, by [`unmask_text`], and in parts, however they are cut, by [`Utf8`].
+//! Text: whole, by [`unmask_text`], and in parts, however they are cut, by [`Utf8Validator`].
 
 use crate::frame::mask_is_ascii;
 
@@ -26,14 +26,14 @@ pub(crate) fn unmask_text(
 
 /// A validator that remembers a character cut off at the end of a part.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Utf8 {
+pub(crate) struct Utf8Validator {
     /// The first `cut_len` bytes are the start of a character that the last part ended in: at most
     /// three, and some byte can follow them.
     cut: [u8; 4],
     cut_len: usize,
 }
 
-impl Utf8 {
+impl Utf8Validator {
     /// Takes the next part; false at the first byte that cannot go on with what came before, even if
     /// the character would go on in the next part.
     pub(crate) fn push(&mut self, mut part: &[u8]) -> bool {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn byte_by_byte_fails_at_the_first_byte_that_cannot_go_on() {
         for sample in SAMPLES {
-            let mut utf8 = Utf8::default();
+            let mut utf8 = Utf8Validator::default();
             let bad_at = sample.iter().position(|byte| !utf8.push(&[*byte]));
             let (accepted, complete) = expected(sample);
             assert_eq!(bad_at.map_or(sample.len(), |at| at + 1), accepted, "{sample:x?}");
@@ -121,7 +121,7 @@ mod tests {
         for sample in SAMPLES.into_iter().step_by(step) {
             for end in 0..=sample.len() {
                 for middle in 0..=end {
-                    let mut utf8 = Utf8::default();
+                    let mut utf8 = Utf8Validator::default();
                     let parts = [&sample[..middle], &sample[middle..end], &sample[end..]];
                     let good = parts.iter().all(|part| utf8.push(part)) && utf8.is_complete();
                     assert_eq!(good, std::str::from_utf8(sample).is_ok(), "{parts:x?}");

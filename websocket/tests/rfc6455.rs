@@ -493,9 +493,9 @@ fn a_message_that_does_not_end_closes_the_connection() {
     assert_eq!(receive(70, &[&whole[8..], &whole[..8]].concat()), due(130));
 
     // What passes until it is read on does not count, however often that begins.
-    control.handle_reading(start + 75 * SECOND);
+    control.handle_read_start(start + 75 * SECOND);
     assert_eq!(control.poll_timeout(), due(135));
-    control.handle_reading(start + 80 * SECOND);
+    control.handle_read_start(start + 80 * SECOND);
     assert_eq!(control.poll_timeout(), due(135));
     assert_eq!(control.handle_timeout(start + 134 * SECOND), Ok(()));
     let late = Err(ProtocolError::Timeout(Timeout::Message));
@@ -549,7 +549,7 @@ fn a_compressed_message_comes_as_it_is_and_says_so() {
     const COMPRESSED: u8 = 0x40;
     for role in ROLES {
         let mut engine = engine(role, Config::default());
-        engine.receiver.expect_compressed();
+        engine.receiver.allow_compressed();
         let mut wire = [
             frame(role, FIN | COMPRESSED | TEXT, b"\xF2\xFF"), // no text, but none is expected
             frame(role, COMPRESSED | BINARY, b"first"),
@@ -601,7 +601,7 @@ fn a_compressed_message_may_be_longer_on_the_wire() {
             (FIN | BINARY, 1001, 1000),
         ] {
             let mut engine = engine(role, config);
-            engine.receiver.expect_compressed();
+            engine.receiver.allow_compressed();
             let mut wire = frame(role, first, &vec![0; bytes]);
             let decoded = engine.receiver.decode(&engine.control, &mut wire);
             let (limit, max, got) = (Limit::Message, allowed as u64, bytes as u64);

@@ -18,7 +18,7 @@ use owned_io::{
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{HandshakeError, Offer, Origins, Refusal};
 use owned_io_websocket::stream::{
-    Buffers, Error, Incoming, Message, Outgoing, Pending, WebSocket, accept, connect,
+    Buffers, Error, Incoming, Message, Outgoing, PendingRequest, WebSocket, accept, connect,
 };
 use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Limit, Misuse, Part, Violation};
 
@@ -594,7 +594,7 @@ fn both_sides_close_at_once() {
 #[test]
 fn requests_are_looked_at_before_they_are_answered() {
     async fn serve(stream: SimStream) -> Result<Option<Socket>, Error> {
-        let pending = Pending::<Sim, _>::read(stream, &buffers(), Config::default()).await?;
+        let pending = PendingRequest::<Sim, _>::read(stream, &buffers(), Config::default()).await?;
         if pending.request().path() != "/chat" {
             return pending.respond(404, &[], b"nothing here").await.map(|()| None);
         }

@@ -92,7 +92,7 @@ fn what_does_not_fit_is_moved_again_and_again() {
             let (mut bridge, mut native) = bridge_and_native_client(strategy).await;
             let sending = Sim::spawn(async move {
                 bridge.outgoing.send(Message::Binary(&[0; 1_000_000])).await.unwrap();
-                bridge.outgoing.work()
+                bridge.outgoing.copy_stats()
             });
             assert!(native.incoming.receive().await.unwrap().is_some());
             let work = sending.await.unwrap();

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime, ShutdownHandle, timeout};
 use owned_io_tungstenite as bridge;
 use owned_io_websocket::handshake::Origins;
-use owned_io_websocket::stream::{Buffers, Error, Message, Pending, Received, WebSocket};
+use owned_io_websocket::stream::{Buffers, Error, Message, PendingRequest, Received, WebSocket};
 use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config, Kind, Part};
 
 use crate::counted::Counted;
@@ -37,7 +37,7 @@ pub(crate) async fn serve<R: Runtime>(
     let stream = Counted::new(stream, Rc::clone(&operations));
     let buffers =
         Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(2 * MESSAGE_BYTES));
-    let pending = Pending::<R, _>::read(stream, &buffers, Config::default()).await?;
+    let pending = PendingRequest::<R, _>::read(stream, &buffers, Config::default()).await?;
     let meter = Meter { direction: case.direction, payload, operations };
     match case.strategy {
         Some(strategy) => {
@@ -46,7 +46,7 @@ pub(crate) async fn serve<R: Runtime>(
             let bridge::WebSocket { mut incoming, mut outgoing } = socket;
             let connection = outgoing.shutdown_handle();
             let taken = meter.measure::<R>(&mut incoming, &mut outgoing, &connection).await?;
-            let work = outgoing.work();
+            let work = outgoing.copy_stats();
             Ok(Taken { work: Some((work.copied_bytes, work.moved_bytes)), ..taken })
         }
         None => {

@@ -10,7 +10,7 @@
 
 use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
 use owned_io_websocket::Config;
-use owned_io_websocket::stream::{Buffers, Error, Pending};
+use owned_io_websocket::stream::{Buffers, Error, PendingRequest};
 
 use super::http::health;
 use crate::context::Context;
@@ -31,7 +31,7 @@ pub fn buffers() -> Buffers {
 /// Those of the connection, and of a bad request.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
     let buffers = ctx.websocket_buffers();
-    let pending = Pending::<R, _>::read(stream, &buffers, Config::default()).await?;
+    let pending = PendingRequest::<R, _>::read(stream, &buffers, Config::default()).await?;
     let request = pending.request();
     let (status, body) = match (request.method(), request.path()) {
         ("GET" | "HEAD", "/health") => health(&ctx.connection),

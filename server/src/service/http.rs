@@ -21,7 +21,7 @@ use owned_io::{ByteStream, Runtime};
 #[cfg(feature = "tungstenite")]
 use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::handshake::{Origins, Request};
-use owned_io_websocket::stream::{Error, Pending, WebSocket};
+use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
 use owned_io_websocket::{Config, compressed_bytes_max, deflate};
 
 use super::source::WRITE_BYTES_MAX;
@@ -112,9 +112,9 @@ async fn admit<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
     config: Config,
-) -> Result<Option<(Pending<R, S>, Service)>, Error> {
+) -> Result<Option<(PendingRequest<R, S>, Service)>, Error> {
     let Resources { sockets, limits, .. } = &*ctx.worker;
-    let pending = Pending::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
+    let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
     let request = pending.request();
     let route = match ctx.connection.is_closing() {
         false => Route::of(&request, &ctx.connection, *limits),

@@ -52,16 +52,16 @@ impl Compressor {
         input: &mut &[u8],
         last: bool,
         out: &mut Vec<u8>,
-    ) -> Result<bool, Incompressible> {
+    ) -> Result<bool, CompressError> {
         debug_assert!(out.capacity() - out.len() >= OUTPUT_BYTES_MIN, "there must be room");
         let flush = if last { FlushCompress::Sync } else { FlushCompress::None };
         let read = self.compress.total_in();
-        self.compress.compress_vec(input, out, flush).map_err(|_| Incompressible)?;
+        self.compress.compress_vec(input, out, flush).map_err(|_| CompressError)?;
         *input = &input[(self.compress.total_in() - read) as usize..];
         let is_all = input.is_empty() && (!last || out.len() < out.capacity());
         if last && is_all {
             if !out.ends_with(&TAIL) {
-                return Err(Incompressible);
+                return Err(CompressError);
             }
             out.truncate(out.len() - TAIL.len());
         }
@@ -76,7 +76,7 @@ impl Compressor {
 
 /// zlib has failed, which it has no reason to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Incompressible;
+pub(crate) struct CompressError;
 
 /// zlib flushes again with less room than this (six bytes), and again.
 pub(crate) const OUTPUT_BYTES_MIN: usize = 64;

@@ -16,7 +16,7 @@ pub(crate) struct Decompressor {
 
 /// What came is no deflated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Corrupt;
+pub(crate) struct CorruptData;
 
 /// A stream may end within a message, and another begin (BFINAL, section 7.2.3.4); who does that more
 /// often than this, which is to write a few bytes at a time, does it for the work that it makes.
@@ -37,7 +37,7 @@ impl Decompressor {
         input: &mut &[u8],
         out: &mut Vec<u8>,
         room: usize,
-    ) -> Result<bool, Corrupt> {
+    ) -> Result<bool, CorruptData> {
         debug_assert!(room > 0, "there must be room");
         let (read, written) = (self.decompress.total_in(), self.decompress.total_out());
         let before = out.len();
@@ -48,24 +48,24 @@ impl Decompressor {
         let used = (self.decompress.total_in() - read) as usize;
         *input = &input[used..];
         match status {
-            Err(_) => return Err(Corrupt),
+            Err(_) => return Err(CorruptData),
             Ok(Status::StreamEnd) => {
                 self.ends += 1;
                 if self.ends > ENDS_MAX {
-                    return Err(Corrupt);
+                    return Err(CorruptData);
                 }
                 self.decompress.reset(false);
                 self.is_at_end = true;
             }
             Ok(_) if used > 0 => self.is_at_end = false,
-            Ok(_) if came == 0 && !input.is_empty() => return Err(Corrupt),
+            Ok(_) if came == 0 && !input.is_empty() => return Err(CorruptData),
             Ok(_) => {}
         }
         Ok(input.is_empty() && came < room)
     }
 
     /// The message ends: with a whole block, or it is none.
-    pub(crate) fn finish(&mut self) -> Result<(), Corrupt> {
+    pub(crate) fn finish(&mut self) -> Result<(), CorruptData> {
         self.ends = 0;
         if std::mem::take(&mut self.is_at_end) {
             return Ok(());
@@ -74,7 +74,7 @@ impl Decompressor {
         let status = self.decompress.decompress(&TAIL, &mut [0; 8], FlushDecompress::Sync);
         match status {
             Ok(Status::Ok) if self.decompress.total_out() == written => Ok(()),
-            _ => Err(Corrupt),
+            _ => Err(CorruptData),
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
         decompressor: &mut Decompressor,
         parts: &[&[u8]],
         room: usize,
-    ) -> Result<Vec<u8>, Corrupt> {
+    ) -> Result<Vec<u8>, CorruptData> {
         let mut message = Vec::new();
         for part in parts {
             let mut input = *part;
@@ -110,7 +110,7 @@ mod tests {
         Ok(message)
     }
 
-    fn at_once(wire: &[u8]) -> Result<Vec<u8>, Corrupt> {
+    fn at_once(wire: &[u8]) -> Result<Vec<u8>, CorruptData> {
         decompress(&mut Decompressor::new(), &[wire], 1000)
     }
 
@@ -138,7 +138,10 @@ mod tests {
             assert_eq!(message.as_deref(), Ok(&b"Hello"[..]));
         }
         decompressor.forget();
-        assert_eq!(decompress(&mut decompressor, &[b"\xf2\x00\x11\x00\x00"], 1000), Err(Corrupt));
+        assert_eq!(
+            decompress(&mut decompressor, &[b"\xf2\x00\x11\x00\x00"], 1000),
+            Err(CorruptData)
+        );
     }
 
     #[test]
@@ -163,7 +166,7 @@ mod tests {
             b"\x00\x05\x00\xfa\xff\x48\x65",                 // cut off
             b"\xf2\x00\x11\x00\x00",                         // refers to what there was not
         ] {
-            assert_eq!(at_once(wire), Err(Corrupt), "{wire:x?}");
+            assert_eq!(at_once(wire), Err(CorruptData), "{wire:x?}");
         }
     }
 
@@ -172,7 +175,7 @@ mod tests {
         let end = b"\x03\x00"; // a last block without bytes
         let often = |times: u32| at_once(&end.repeat(times as usize));
         assert_eq!(often(ENDS_MAX).as_deref(), Ok(&b""[..]));
-        assert_eq!(often(ENDS_MAX + 1), Err(Corrupt));
+        assert_eq!(often(ENDS_MAX + 1), Err(CorruptData));
         let mut decompressor = Decompressor::new();
         for _ in 0..3 {
             let message = end.repeat(ENDS_MAX as usize);

@@ -32,10 +32,10 @@ mod compressor;
 mod decompressor;
 mod negotiation;
 
-pub(crate) use compressor::{Compressor, Incompressible, OUTPUT_BYTES_MIN};
-pub(crate) use decompressor::{Corrupt, Decompressor};
-pub(crate) use negotiation::BadAnswer;
-pub use negotiation::{Agreement, Side};
+pub(crate) use compressor::{CompressError, Compressor, OUTPUT_BYTES_MIN};
+pub(crate) use decompressor::{CorruptData, Decompressor};
+pub(crate) use negotiation::ResponseError;
+pub use negotiation::{Agreement, ContextParameters};
 
 /// How messages are compressed, and what the peer may do.
 ///

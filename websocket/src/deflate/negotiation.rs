@@ -16,7 +16,7 @@ pub struct Agreement {
 
 /// How one side compresses what it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Side {
+pub struct ContextParameters {
     /// Whether it may refer to messages before.
     pub takeover: bool,
     /// How far back: 2 to the power of this; 9 to 15, or 8 for what the peer sends.
@@ -25,7 +25,7 @@ pub struct Side {
 
 /// Why an answer is none to what was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadAnswer {
+pub(crate) enum ResponseError {
     /// It names another extension, or several.
     Unknown,
     /// Its parameters are unknown, doubled, not what was asked for, or nothing that we can do.
@@ -34,17 +34,17 @@ pub(crate) enum BadAnswer {
 
 impl Agreement {
     /// How the server compresses.
-    pub fn server(&self) -> Side {
-        Side::new(self.server_takeover, self.server_window_bits)
+    pub fn server(&self) -> ContextParameters {
+        ContextParameters::new(self.server_takeover, self.server_window_bits)
     }
 
     /// How the client compresses.
-    pub fn client(&self) -> Side {
-        Side::new(self.client_takeover, self.client_window_bits)
+    pub fn client(&self) -> ContextParameters {
+        ContextParameters::new(self.client_takeover, self.client_window_bits)
     }
 }
 
-impl Side {
+impl ContextParameters {
     fn new(takeover: bool, window_bits: Option<u8>) -> Self {
         Self { takeover, window_bits: window_bits.unwrap_or(WINDOW_BITS_MAX) }
     }
@@ -112,11 +112,11 @@ impl Deflate {
         extensions(headers)
             .filter(|offer| offer.name == NAME.as_bytes())
             .filter_map(Extension::parameters)
-            .find_map(|offered| self.answer(offered))
+            .find_map(|offered| self.respond_to(offered))
     }
 
     /// None if what the server sends cannot be compressed in the way that is offered.
-    fn answer(&self, offered: Parameters) -> Option<Agreement> {
+    fn respond_to(&self, offered: ExtensionParameters) -> Option<Agreement> {
         let [send, receive] = self.window_bits();
         let less = |bits: &u8| *bits < WINDOW_BITS_MAX;
         let agreement = Agreement {
@@ -141,30 +141,30 @@ impl Deflate {
     pub(crate) fn check<'h>(
         &self,
         headers: impl Iterator<Item = &'h [u8]>,
-    ) -> Result<Option<Agreement>, BadAnswer> {
+    ) -> Result<Option<Agreement>, ResponseError> {
         let mut chosen = extensions(headers);
-        let Some(answer) = chosen.next() else { return Ok(None) };
-        if answer.name != NAME.as_bytes() || chosen.next().is_some() {
-            return Err(BadAnswer::Unknown);
+        let Some(response) = chosen.next() else { return Ok(None) };
+        if response.name != NAME.as_bytes() || chosen.next().is_some() {
+            return Err(ResponseError::Unknown);
         }
-        let said = answer.parameters().ok_or(BadAnswer::Parameters)?;
+        let parameters = response.parameters().ok_or(ResponseError::Parameters)?;
         let [send, receive] = self.window_bits();
-        let keeps_takeover = self.receive_takeover || said.server_no_takeover;
-        let keeps_bits =
-            receive == WINDOW_BITS_MAX || said.server_bits.is_some_and(|bits| bits <= receive);
-        if !keeps_takeover || !keeps_bits || said.client_bits == Some(None) {
-            return Err(BadAnswer::Parameters);
+        let keeps_takeover = self.receive_takeover || parameters.server_no_takeover;
+        let keeps_bits = receive == WINDOW_BITS_MAX
+            || parameters.server_bits.is_some_and(|bits| bits <= receive);
+        if !keeps_takeover || !keeps_bits || parameters.client_bits == Some(None) {
+            return Err(ResponseError::Parameters);
         }
         let agreement = Agreement {
-            server_takeover: !said.server_no_takeover,
-            client_takeover: self.send_takeover && !said.client_no_takeover,
-            server_window_bits: said.server_bits,
-            client_window_bits: Some(said.client_bits.flatten().unwrap_or(send).min(send)),
+            server_takeover: !parameters.server_no_takeover,
+            client_takeover: self.send_takeover && !parameters.client_no_takeover,
+            server_window_bits: parameters.server_bits,
+            client_window_bits: Some(parameters.client_bits.flatten().unwrap_or(send).min(send)),
         };
         // No offer can rule out that a server asks for what we cannot do (sections 7.1 and 7.1.2.2).
         match agreement.client().can_compress() {
             true => Ok(Some(agreement)),
-            false => Err(BadAnswer::Parameters),
+            false => Err(ResponseError::Parameters),
         }
     }
 
@@ -183,7 +183,7 @@ const CLIENT_BITS: &str = "client_max_window_bits";
 
 /// The parameters of an offer or an answer.
 #[derive(Clone, Copy, Default)]
-struct Parameters {
+struct ExtensionParameters {
     server_no_takeover: bool,
     client_no_takeover: bool,
     server_bits: Option<u8>,
@@ -213,8 +213,8 @@ fn extensions<'h>(headers: impl Iterator<Item = &'h [u8]>) -> impl Iterator<Item
 
 impl Extension<'_> {
     /// None if one is unknown, doubled or has a wrong value.
-    fn parameters(self) -> Option<Parameters> {
-        let mut all = Parameters::default();
+    fn parameters(self) -> Option<ExtensionParameters> {
+        let mut all = ExtensionParameters::default();
         for parameter in split(self.rest, b';').skip(1) {
             let mut parts = parameter.splitn(2, |byte| *byte == b'=').map(<[u8]>::trim_ascii);
             let (name, value) = (std::str::from_utf8(parts.next()?).ok()?, parts.next());
@@ -283,7 +283,7 @@ mod tests {
             "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         let small = Deflate { send_window_bits: 10, receive_window_bits: 11, ..takeover() };
         let odd = Deflate { send_window_bits: 0, receive_window_bits: 99, ..takeover() };
-        for (deflate, offer, answer) in [
+        for (deflate, offer, response) in [
             (Deflate::default(), "permessage-deflate", BOTH),
             (Deflate::default(), "permessage-deflate; client_max_window_bits", BOTH),
             (takeover(), "permessage-deflate", "permessage-deflate"),
@@ -334,7 +334,7 @@ mod tests {
                 "permessage-deflate; server_max_window_bits=9",
             ),
         ] {
-            assert_eq!(choose(deflate, offer).as_deref(), Some(answer), "{offer}");
+            assert_eq!(choose(deflate, offer).as_deref(), Some(response), "{offer}");
         }
     }
 
@@ -380,8 +380,8 @@ mod tests {
         ];
         let chosen = takeover().choose(headers.map(str::as_bytes).into_iter()).unwrap();
         assert_eq!(chosen.to_string(), "permessage-deflate; server_max_window_bits=11");
-        assert_eq!(chosen.server(), Side { takeover: true, window_bits: 11 });
-        assert_eq!(chosen.client(), Side { takeover: true, window_bits: 15 });
+        assert_eq!(chosen.server(), ContextParameters { takeover: true, window_bits: 11 });
+        assert_eq!(chosen.client(), ContextParameters { takeover: true, window_bits: 15 });
     }
 
     #[test]
@@ -410,12 +410,12 @@ mod tests {
 
     #[test]
     fn what_a_client_makes_of_an_answer() {
-        let side = |takeover, window_bits| Side { takeover, window_bits };
+        let side = |takeover, window_bits| ContextParameters { takeover, window_bits };
         let small = Deflate { send_window_bits: 10, receive_window_bits: 11, ..takeover() };
         let deflate = Deflate::default();
-        let (unknown, parameters) = (Err(BadAnswer::Unknown), Err(BadAnswer::Parameters));
+        let (unknown, parameters) = (Err(ResponseError::Unknown), Err(ResponseError::Parameters));
         let none = "; server_no_context_takeover";
-        for (deflate, answer, expected) in [
+        for (deflate, response, expected) in [
             (takeover(), "", Ok((side(true, 15), side(true, 15)))),
             (takeover(), none, Ok((side(false, 15), side(true, 15)))),
             (takeover(), "; client_no_context_takeover", Ok((side(true, 15), side(false, 15)))),
@@ -439,13 +439,13 @@ mod tests {
             (takeover(), ", other", unknown),
             (takeover(), "-other", unknown),
         ] {
-            let answer = format!("permessage-deflate{answer}");
-            let agreed = deflate.check([answer.as_bytes()].into_iter());
+            let response = format!("permessage-deflate{response}");
+            let agreed = deflate.check([response.as_bytes()].into_iter());
             let sides = agreed.map(|agreed| {
                 let agreed = agreed.unwrap();
                 (agreed.server(), agreed.client())
             });
-            assert_eq!(sides, expected, "{answer}");
+            assert_eq!(sides, expected, "{response}");
         }
         assert_eq!(takeover().check(std::iter::empty()), Ok(None));
     }
@@ -466,11 +466,11 @@ mod tests {
             })
         };
         for (client, server) in all().flat_map(|client| all().map(move |server| (client, server))) {
-            let answer = server.choose([client.offer().as_bytes()].into_iter()).unwrap();
-            let agreed = client.check([answer.to_string().as_bytes()].into_iter());
+            let response = server.choose([client.offer().as_bytes()].into_iter()).unwrap();
+            let agreed = client.check([response.to_string().as_bytes()].into_iter());
             let agreed = agreed.unwrap().unwrap();
-            assert_eq!(agreed.server(), answer.server());
-            assert_eq!(agreed.client(), answer.client());
+            assert_eq!(agreed.server(), response.server());
+            assert_eq!(agreed.client(), response.client());
             assert_eq!(agreed.server().takeover, server.send_takeover && client.receive_takeover);
             assert_eq!(agreed.client().takeover, client.send_takeover && server.receive_takeover);
             let bits = server.send_window_bits.min(client.receive_window_bits);

@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::Instant;
 
-use super::clock::{Clock, Due};
+use super::timers::{TimerEvent, Timers};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Opcode};
 use crate::{CloseCode, CloseFrame, Misuse, ProtocolError, StreamConfig, Timeout, Violation};
 
@@ -24,17 +24,17 @@ use crate::{CloseCode, CloseFrame, Misuse, ProtocolError, StreamConfig, Timeout,
 #[repr(C)] // what each message looks at comes first, in as few cache lines as it fits
 pub struct Control {
     /// False only if nothing is to be sent of what is in the slots.
-    due: Cell<bool>,
-    local: Cell<Local>,
+    has_due_frames: Cell<bool>,
+    local_close: Cell<LocalClose>,
     /// Whether the peer's close frame has come.
-    peer_closed: Cell<bool>,
+    has_peer_closed: Cell<bool>,
     /// Whether nothing is to be sent any more, not even a close frame.
-    ended: Cell<bool>,
+    has_ended: Cell<bool>,
     failure: Cell<Option<ProtocolError>>,
-    clock: Clock,
-    pong: Slot,
-    ping: Slot,
-    close: Slot,
+    timers: Timers,
+    pong: ControlSlot,
+    ping: ControlSlot,
+    close: ControlSlot,
 }
 
 /// How far a connection is from its end.
@@ -51,7 +51,7 @@ pub enum State {
 
 /// How far our own close frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Local {
+enum LocalClose {
     Open,
     /// It is due.
     Queued,
@@ -62,25 +62,27 @@ enum Local {
 impl Control {
     pub(super) fn new(config: &StreamConfig, now: Instant) -> Self {
         Self {
-            clock: Clock::new(config, now),
-            pong: Slot::default(),
-            ping: Slot::default(),
-            close: Slot::default(),
-            due: Cell::new(false),
-            local: Cell::new(Local::Open),
-            peer_closed: Cell::new(false),
+            timers: Timers::new(config, now),
+            pong: ControlSlot::default(),
+            ping: ControlSlot::default(),
+            close: ControlSlot::default(),
+            has_due_frames: Cell::new(false),
+            local_close: Cell::new(LocalClose::Open),
+            has_peer_closed: Cell::new(false),
             failure: Cell::new(None),
-            ended: Cell::new(false),
+            has_ended: Cell::new(false),
         }
     }
 
     /// How far the connection is from its end.
     pub fn state(&self) -> State {
-        match self.local.get() {
-            _ if self.ended.get() => State::Closed,
-            Local::Open => State::Open,
-            Local::Sent if self.peer_closed.get() || self.failure.get().is_some() => State::Closed,
-            Local::Queued | Local::Sent => State::Closing,
+        match self.local_close.get() {
+            _ if self.has_ended.get() => State::Closed,
+            LocalClose::Open => State::Open,
+            LocalClose::Sent if self.has_peer_closed.get() || self.failure.get().is_some() => {
+                State::Closed
+            }
+            LocalClose::Queued | LocalClose::Sent => State::Closing,
         }
     }
 
@@ -95,8 +97,8 @@ impl Control {
     /// # Errors
     /// [`Misuse::LongControlFrame`] above 125 bytes.
     pub fn ping(&self, payload: &[u8]) -> Result<(), ProtocolError> {
-        self.ping.set(Payload::new(payload)?);
-        self.due.set(true);
+        self.ping.set(ControlPayload::new(payload)?);
+        self.has_due_frames.set(true);
         Ok(())
     }
 
@@ -107,27 +109,27 @@ impl Control {
     /// # Errors
     /// [`Misuse::LongControlFrame`] if the reason is above 123 bytes.
     pub fn close(&self, frame: CloseFrame<'_>, now: Instant) -> Result<(), ProtocolError> {
-        self.queue_close(Payload::close(frame)?);
-        self.clock.set(now);
+        self.queue_close(ControlPayload::close(frame)?);
+        self.timers.advance(now);
         Ok(())
     }
 
     /// A read begins: call it before each, and what passed since bytes came last, in which the program was
     /// busy or waited for something else, does not count as time of the
     /// [message](crate::StreamConfig::message_timeout) that has come in part.
-    pub fn handle_reading(&self, now: Instant) {
-        self.clock.handle_reading(now);
+    pub fn handle_read_start(&self, now: Instant) {
+        self.timers.handle_read_start(now);
     }
 
     /// Nothing was read up to `now` since bytes came last, or since this was called last: that does not
     /// count as time of the message either.
-    pub(crate) fn handle_not_reading(&self, now: Instant) {
-        self.clock.handle_not_reading(now);
+    pub(crate) fn handle_read_pause(&self, now: Instant) {
+        self.timers.handle_read_pause(now);
     }
 
     /// Bytes of the peer came: call it after each read, before they are decoded.
     pub fn handle_received(&self, now: Instant) {
-        self.clock.handle_received(now);
+        self.timers.handle_received(now);
     }
 
     /// A write has to wait until the peer takes more: call it then, and again whenever the peer has
@@ -139,7 +141,7 @@ impl Control {
 
     /// A write has failed: nothing waits for the peer to take it any more.
     pub fn handle_write_failed(&self) {
-        self.clock.handle_blocked(false);
+        self.timers.handle_blocked(false);
     }
 
     /// The stream has ended: the peer will send no more.
@@ -148,8 +150,8 @@ impl Control {
     /// The [failure](Self::failure) of the connection, if it has failed;
     /// [`Violation::EndedWithoutClose`] if the peer's close frame did not come before.
     pub fn handle_end(&self) -> Result<(), ProtocolError> {
-        self.ended.set(true);
-        if !self.peer_closed.get() && self.failure.get().is_none() {
+        self.has_ended.set(true);
+        if !self.has_peer_closed.get() && self.failure.get().is_none() {
             self.failure.set(Some(Violation::EndedWithoutClose.into()));
         }
         self.failure.get().map_or(Ok(()), Err)
@@ -158,7 +160,7 @@ impl Control {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; it changes with every other
     /// call.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.clock.deadline()
+        self.timers.deadline()
     }
 
     /// Does what is due at `now`, which may be nothing: queues a ping, or fails the connection.
@@ -168,13 +170,13 @@ impl Control {
     /// frame is to be sent, after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to
     /// shut the stream down.
     pub fn handle_timeout(&self, now: Instant) -> Result<(), ProtocolError> {
-        match self.clock.handle_timeout(now) {
+        match self.timers.handle_timeout(now) {
             None => Ok(()),
-            Some(Due::Ping) => self.ping(b""),
-            Some(Due::Timeout(timeout)) => {
-                self.ended.set(timeout == Timeout::Close);
+            Some(TimerEvent::Ping) => self.ping(b""),
+            Some(TimerEvent::Timeout(timeout)) => {
+                self.has_ended.set(timeout == Timeout::Close);
                 self.fail(ProtocolError::Timeout(timeout));
-                self.clock.set(now);
+                self.timers.advance(now);
                 Err(ProtocolError::Timeout(timeout))
             }
         }
@@ -182,29 +184,29 @@ impl Control {
 
     #[inline]
     pub(super) fn handle_data(&self) {
-        self.clock.handle_data();
+        self.timers.handle_data();
     }
 
     #[inline]
-    pub(super) fn handle_message(&self, is_under_way: bool) {
-        self.clock.handle_message(is_under_way);
+    pub(super) fn handle_message_progress(&self, is_under_way: bool) {
+        self.timers.handle_message_progress(is_under_way);
     }
 
     /// When a message that has come in part is late, if one has.
     #[inline]
     pub(crate) fn message_deadline(&self) -> Option<Instant> {
-        self.clock.message_deadline()
+        self.timers.message_deadline()
     }
 
     /// What [`poll_timeout`](Self::poll_timeout) is to who writes and does not read.
     #[inline]
     pub(crate) fn poll_write_timeout(&self) -> Option<Instant> {
-        if self.clock.is_closing() { self.clock.deadline() } else { self.clock.write_deadline() }
+        if self.timers.is_closing() { self.timers.deadline() } else { self.timers.write_deadline() }
     }
 
     /// To be called when [that](Self::poll_write_timeout) is due.
     pub(crate) fn handle_write_timeout(&self, now: Instant) -> Result<(), ProtocolError> {
-        if self.clock.is_closing() {
+        if self.timers.is_closing() {
             return self.handle_timeout(now);
         }
         Err(self.fail(ProtocolError::Timeout(Timeout::Write)))
@@ -214,14 +216,14 @@ impl Control {
     /// if the peer had more time to answer the last.
     #[inline]
     pub(crate) fn awaits_pong(&self) -> bool {
-        self.clock.is_pinged()
+        self.timers.is_awaiting_pong()
     }
 
     /// What to tell [`Sender::handle_written`](super::Sender::handle_written): the time, if any deadline
     /// depends on it.
     #[inline]
-    pub(crate) fn time_of_write(&self, now: fn() -> Instant) -> Instant {
-        if self.clock.minds_writes() { now() } else { self.clock.now() }
+    pub(crate) fn write_time(&self, now: fn() -> Instant) -> Instant {
+        if self.timers.needs_write_time() { now() } else { self.timers.now() }
     }
 
     pub(super) fn handle_written(&self, now: Instant) {
@@ -230,15 +232,15 @@ impl Control {
 
     /// To be answered: the latest ping alone (section 5.5.3).
     pub(super) fn handle_ping(&self, payload: &[u8]) {
-        if let Ok(payload) = Payload::new(payload) {
+        if let Ok(payload) = ControlPayload::new(payload) {
             self.pong.set(payload);
-            self.due.set(true);
+            self.has_due_frames.set(true);
         }
     }
 
     pub(super) fn handle_close(&self, frame: CloseFrame<'_>) {
-        self.peer_closed.set(true);
-        self.queue_close(frame.code.map_or(Payload::EMPTY, Payload::code));
+        self.has_peer_closed.set(true);
+        self.queue_close(frame.code.map_or(ControlPayload::EMPTY, ControlPayload::code));
     }
 
     /// The connection fails with `error`, unless it has failed before; says what with.
@@ -246,61 +248,61 @@ impl Control {
         let failure = self.failure.get().unwrap_or(error);
         self.failure.set(Some(failure));
         match failure.close_code() {
-            Some(code) => self.queue_close(Payload::code(code)),
-            None => self.ended.set(true),
+            Some(code) => self.queue_close(ControlPayload::code(code)),
+            None => self.has_ended.set(true),
         }
         failure
     }
 
     /// Whether there may be a control frame to send.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        self.due.get()
+    pub(crate) fn has_due_frames(&self) -> bool {
+        self.has_due_frames.get()
     }
 
     /// The next control frame that is due. A close frame is the last.
-    pub(super) fn poll(&self) -> Option<(Opcode, Payload)> {
-        if self.local.get() == Local::Sent || self.ended.get() {
-            self.due.set(false);
+    pub(super) fn poll_frame(&self) -> Option<(Opcode, ControlPayload)> {
+        if self.local_close.get() == LocalClose::Sent || self.has_ended.get() {
+            self.has_due_frames.set(false);
             return None;
         }
         if let Some(pong) = self.pong.take() {
             return Some((Opcode::Pong, pong));
         }
         if let Some(close) = self.close.take() {
-            self.local.set(Local::Sent);
+            self.local_close.set(LocalClose::Sent);
             return Some((Opcode::Close, close));
         }
-        self.due.set(false);
+        self.has_due_frames.set(false);
         self.ping.take().map(|ping| (Opcode::Ping, ping))
     }
 
     fn handle_write(&self, now: Instant, is_blocked: bool) {
-        self.clock.handle_write(now);
-        self.clock.handle_blocked(is_blocked);
+        self.timers.handle_write(now);
+        self.timers.handle_blocked(is_blocked);
         // What is queued before a close frame takes its time; but who broke the protocol has no claim.
-        if self.clock.is_closing() && self.failure.get().is_none() {
-            self.clock.handle_close_progress();
+        if self.timers.is_closing() && self.failure.get().is_none() {
+            self.timers.handle_close_progress();
         }
     }
 
-    fn queue_close(&self, payload: Payload) {
-        if self.local.get() == Local::Open {
-            self.local.set(Local::Queued);
+    fn queue_close(&self, payload: ControlPayload) {
+        if self.local_close.get() == LocalClose::Open {
+            self.local_close.set(LocalClose::Queued);
             self.close.set(payload);
-            self.due.set(true);
-            self.clock.handle_close();
+            self.has_due_frames.set(true);
+            self.timers.handle_close();
         }
     }
 }
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clock, local, peer_closed, failure, .. } = self;
+        let Self { timers, local_close, has_peer_closed, failure, .. } = self;
         f.debug_struct("Control")
-            .field("clock", clock)
-            .field("local", local)
-            .field("peer_closed", peer_closed)
+            .field("timers", timers)
+            .field("local_close", local_close)
+            .field("has_peer_closed", has_peer_closed)
             .field("failure", failure)
             .finish_non_exhaustive()
     }
@@ -309,20 +311,20 @@ impl fmt::Debug for Control {
 /// The payload of a control frame that is due, if one is. Its memory is taken when it is first needed,
 /// and kept: most connections never need it, and are smaller without.
 #[derive(Default)]
-struct Slot {
-    payload: Cell<Option<Box<Payload>>>,
+struct ControlSlot {
+    payload: Cell<Option<Box<ControlPayload>>>,
     is_full: Cell<bool>,
 }
 
-impl Slot {
-    fn set(&self, payload: Payload) {
+impl ControlSlot {
+    fn set(&self, payload: ControlPayload) {
         let mut memory = self.payload.take().unwrap_or_default();
         *memory = payload;
         self.payload.set(Some(memory));
         self.is_full.set(true);
     }
 
-    fn take(&self) -> Option<Payload> {
+    fn take(&self) -> Option<ControlPayload> {
         let memory = self.payload.take();
         let payload = memory.as_deref().copied().filter(|_| self.is_full.take());
         self.payload.set(memory);
@@ -332,18 +334,18 @@ impl Slot {
 
 /// The payload of a control frame.
 #[derive(Clone, Copy)]
-pub(super) struct Payload {
+pub(super) struct ControlPayload {
     bytes: [u8; CONTROL_PAYLOAD_BYTES_MAX],
     len: u8,
 }
 
-impl Default for Payload {
+impl Default for ControlPayload {
     fn default() -> Self {
         Self::EMPTY
     }
 }
 
-impl Payload {
+impl ControlPayload {
     const EMPTY: Self = Self { bytes: [0; CONTROL_PAYLOAD_BYTES_MAX], len: 0 };
 
     fn new(payload: &[u8]) -> Result<Self, Misuse> {

@@ -1,10 +1,10 @@
 //! The protocol as a state machine: bytes and times in, events and bytes out.
 
-mod clock;
 mod control;
 mod event;
 mod receive;
 mod send;
+mod timers;
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ use crate::Config;
 ///
 /// # The order of calls
 ///
-/// Reading: tell [`Control::handle_reading`], read bytes into a buffer, tell
+/// Reading: tell [`Control::handle_read_start`], read bytes into a buffer, tell
 /// [`Control::handle_received`], and call [`Receiver::decode`] until it needs more. Writing: [`Sender::encode`] messages, then
 /// [`Sender::poll_control`], write the bytes, and tell [`Sender::handle_written`]. After either,
 /// and when [`Control::poll_timeout`] is due ([`Control::handle_timeout`]), there may be something

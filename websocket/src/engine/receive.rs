@@ -1,8 +1,8 @@
 use std::ops::Range;
 
 use super::{Control, Decoded, Event, Piece};
-use crate::frame::{FIN, Header, LENGTH_16, MASKED, Opcode, mask, mask_is_ascii, rotated};
-use crate::utf8::{Utf8, unmask_text};
+use crate::frame::{FIN, Header, LENGTH_16, MASKED, Opcode, mask, mask_is_ascii, rotate_key};
+use crate::utf8::{Utf8Validator, unmask_text};
 use crate::{
     CloseFrame, EngineConfig, Kind, Limit, ProtocolError, Violation, compressed_bytes_max,
 };
@@ -41,9 +41,9 @@ use crate::{
 #[derive(Debug)]
 pub struct Receiver {
     /// Whether the peer has to mask what it sends: a client has to, a server must not.
-    peer_masks: bool,
+    is_peer_masking: bool,
     /// Whether it may compress messages.
-    peer_compresses: bool,
+    is_peer_compressing: bool,
     frame_bytes_max: usize,
     message_bytes_max: usize,
     whole_frame_bytes_max: usize,
@@ -52,13 +52,13 @@ pub struct Receiver {
 
     phase: Phase,
     /// The message in several frames that is under way.
-    message: Option<Message>,
+    message: Option<OpenMessage>,
     /// Of the text that is under way, what has come out of the decoder.
-    utf8: Utf8,
+    utf8: Utf8Validator,
 }
 
 /// A message in one frame, all of which is here.
-struct Whole {
+struct WholeMessage {
     kind: Kind,
     key: Option<[u8; 4]>,
     payload: Range<usize>,
@@ -71,7 +71,7 @@ enum Phase {
     /// Some of a header has come, and the rest comes next.
     HeaderPart,
     /// The payload of this frame comes next.
-    Payload(Frame),
+    Payload(CurrentFrame),
     /// The peer has closed. What comes after is thrown away (section 5.5.1).
     Closed,
     Failed(ProtocolError),
@@ -79,32 +79,32 @@ enum Phase {
 
 /// A frame whose header is done with, and whose payload is not.
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct CurrentFrame {
     opcode: Opcode,
     fin: bool,
     /// Whether nothing of its message came before.
     first: bool,
     /// Whether it is to come out whole.
-    whole: bool,
+    is_whole: bool,
     /// For the next byte that is not yet unmasked.
     key: Option<[u8; 4]>,
     /// How many bytes, at the front of the buffer, are unmasked already.
-    held: usize,
+    unmasked_bytes: usize,
     /// How many bytes follow those.
-    left: usize,
+    bytes_left: usize,
     /// How many of them were in the buffer when it was looked at last, if they were left as they are.
-    seen: usize,
+    bytes_seen: usize,
 }
 
-impl Frame {
+impl CurrentFrame {
     /// Whether it is a message of its own, that is to come out whole.
     const fn is_message(&self) -> bool {
-        self.whole && self.first && self.fin
+        self.is_whole && self.first && self.fin
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct OpenMessage {
     kind: Kind,
     compressed: bool,
     /// Of all its frames so far, as they were announced.
@@ -112,20 +112,20 @@ struct Message {
 }
 
 impl Receiver {
-    pub(super) fn new(config: &EngineConfig, peer_masks: bool) -> Self {
+    pub(super) fn new(config: &EngineConfig, is_peer_masking: bool) -> Self {
         let memory_max = isize::MAX as usize; // the longest slice there can be
         let frame_bytes_max = config.frame_bytes_max.min(memory_max);
         let message_bytes_max = config.message_bytes_max.min(memory_max);
         let mut new = Self {
-            peer_masks,
-            peer_compresses: false,
+            is_peer_masking,
+            is_peer_compressing: false,
             frame_bytes_max,
             message_bytes_max,
             whole_frame_bytes_max: 0,
             whole_message_bytes_max: 0,
             phase: Phase::Header,
             message: None,
-            utf8: Utf8::default(),
+            utf8: Utf8Validator::default(),
         };
         new.set_whole_frame_bytes_max(Self::WHOLE_FRAME_BYTES_MAX);
         new
@@ -151,8 +151,8 @@ impl Receiver {
     /// over the wire, which may be [longer](compressed_bytes_max) than
     /// [`message_bytes_max`](EngineConfig::message_bytes_max), and nothing is known of the text: both are for the
     /// caller to see to, whose it is to decompress them.
-    pub const fn expect_compressed(&mut self) {
-        self.peer_compresses = true;
+    pub const fn allow_compressed(&mut self) {
+        self.is_peer_compressing = true;
     }
 
     /// Decodes what is at the front of `buf`, at most one event. For the next one, call it again
@@ -177,8 +177,8 @@ impl Receiver {
         control: &Control,
         buf: &'b mut [u8],
     ) -> Result<Decoded<'b>, ProtocolError> {
-        let Some(Whole { kind, key, payload }) = self.whole(buf) else {
-            return self.decode_other(control, buf);
+        let Some(WholeMessage { kind, key, payload }) = self.peek_whole_message(buf) else {
+            return self.decode_slow(control, buf);
         };
         let consumed = payload.end;
         let event = self.message_event(control, kind, &mut buf[payload], 0, key)?;
@@ -193,7 +193,7 @@ impl Receiver {
         control: &Control,
         buf: &mut [u8],
     ) -> Option<(Kind, Range<usize>)> {
-        let Whole { kind, key, payload } = self.whole(buf)?;
+        let WholeMessage { kind, key, payload } = self.peek_whole_message(buf)?;
         self.message_event(control, kind, &mut buf[payload.clone()], 0, key).ok()?;
         Some((kind, payload))
     }
@@ -202,16 +202,16 @@ impl Receiver {
     /// that is to come out whole needs all of them; of one in pieces, each part is a piece.
     pub const fn bytes_missing(&self) -> usize {
         match self.phase {
-            Phase::Payload(frame) => frame.left - frame.seen,
+            Phase::Payload(frame) => frame.bytes_left - frame.bytes_seen,
             _ => 0,
         }
     }
 
     /// What is at the front of `buf`, if it is what most frames are: a message of its own, all here,
     /// that is to come out whole, with nothing else under way. All others, and what is wrong, are left
-    /// to [`decode_other`](Self::decode_other).
+    /// to [`decode_slow`](Self::decode_slow).
     #[inline(always)]
-    fn whole(&self, buf: &[u8]) -> Option<Whole> {
+    fn peek_whole_message(&self, buf: &[u8]) -> Option<WholeMessage> {
         const TEXT: u8 = FIN | Opcode::Text as u8;
         const BINARY: u8 = FIN | Opcode::Binary as u8;
         let &[first, second, ..] = buf else { return None };
@@ -223,7 +223,7 @@ impl Receiver {
         let is_masked = second & MASKED != 0;
         if !matches!(self.phase, Phase::Header)
             || self.message.is_some()
-            || is_masked != self.peer_masks
+            || is_masked != self.is_peer_masking
         {
             return None;
         }
@@ -237,20 +237,20 @@ impl Receiver {
             false => (None, at),
         };
         let payload = start..start + usize::from(len);
-        let is_whole = payload.end <= buf.len() && payload.len() <= self.whole_message_bytes_max;
+        let fits = payload.end <= buf.len() && payload.len() <= self.whole_message_bytes_max;
         let is_minimal = at == 2 || len >= LENGTH_16.into();
-        (is_whole && is_minimal).then_some(Whole { kind, key, payload })
+        (fits && is_minimal).then_some(WholeMessage { kind, key, payload })
     }
 
     #[inline(never)]
-    fn decode_other<'b>(
+    fn decode_slow<'b>(
         &mut self,
         control: &Control,
         buf: &'b mut [u8],
     ) -> Result<Decoded<'b>, ProtocolError> {
         let decoded = self.decode_frame(control, buf);
         let is_between = matches!(self.phase, Phase::Header) && self.message.is_none();
-        control.handle_message(!is_between);
+        control.handle_message_progress(!is_between);
         decoded
     }
 
@@ -270,7 +270,7 @@ impl Receiver {
             }
             Err(violation) => return Err(self.fail(control, violation.into())),
         };
-        match self.admit(&header) {
+        match self.accept_header(&header) {
             Ok(frame) => self.phase = Phase::Payload(frame),
             Err(error) => return Err(self.fail(control, error)),
         }
@@ -279,19 +279,28 @@ impl Receiver {
 
     /// Checks a frame against the rules of section 5 and the limits, before any of its payload is
     /// looked at.
-    fn admit(&mut self, header: &Header) -> Result<Frame, ProtocolError> {
+    fn accept_header(&mut self, header: &Header) -> Result<CurrentFrame, ProtocolError> {
         match header.key {
-            None if self.peer_masks => return Err(Violation::NotMasked.into()),
-            Some(_) if !self.peer_masks => return Err(Violation::Masked.into()),
+            None if self.is_peer_masking => return Err(Violation::NotMasked.into()),
+            Some(_) if !self.is_peer_masking => return Err(Violation::Masked.into()),
             _ => {}
         }
         let Header { fin, compressed, opcode, key, payload_bytes } = *header;
-        if compressed && !self.peer_compresses {
+        if compressed && !self.is_peer_compressing {
             return Err(Violation::ReservedBits.into());
         }
-        let left = within(Limit::Frame, payload_bytes, self.frame_bytes_max)?;
-        let whole = opcode.is_control() || left <= self.whole_frame_bytes_max;
-        let frame = Frame { opcode, fin, first: false, whole, key, held: 0, left, seen: 0 };
+        let bytes_left = check_limit(Limit::Frame, payload_bytes, self.frame_bytes_max)?;
+        let is_whole = opcode.is_control() || bytes_left <= self.whole_frame_bytes_max;
+        let frame = CurrentFrame {
+            opcode,
+            fin,
+            first: false,
+            is_whole,
+            key,
+            unmasked_bytes: 0,
+            bytes_left,
+            bytes_seen: 0,
+        };
         let (first, message) = match (opcode, self.message) {
             (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => return Ok(frame),
             (Opcode::Continuation, Some(message)) => (false, message),
@@ -299,18 +308,20 @@ impl Receiver {
                 return Err(Violation::ContinuationWithoutStart.into());
             }
             (_, Some(_)) => return Err(Violation::MessageWithinMessage.into()),
-            (Opcode::Text, None) => (true, Message { kind: Kind::Text, compressed, bytes: 0 }),
-            (Opcode::Binary, None) => (true, Message { kind: Kind::Binary, compressed, bytes: 0 }),
+            (Opcode::Text, None) => (true, OpenMessage { kind: Kind::Text, compressed, bytes: 0 }),
+            (Opcode::Binary, None) => {
+                (true, OpenMessage { kind: Kind::Binary, compressed, bytes: 0 })
+            }
         };
-        let bytes = (message.bytes as u64).saturating_add(left as u64);
+        let bytes = (message.bytes as u64).saturating_add(bytes_left as u64);
         // Of one that is compressed it is the caller who sees how long it is then.
         let bytes_max = match message.compressed {
             true => compressed_bytes_max(self.message_bytes_max),
             false => self.message_bytes_max,
         };
-        let bytes = within(Limit::Message, bytes, bytes_max)?;
-        self.message = Some(Message { bytes, ..message });
-        Ok(Frame { first, ..frame })
+        let bytes = check_limit(Limit::Message, bytes, bytes_max)?;
+        self.message = Some(OpenMessage { bytes, ..message });
+        Ok(CurrentFrame { first, ..frame })
     }
 
     /// Goes on with the frame that is under way, whose payload begins at `start`.
@@ -327,49 +338,53 @@ impl Receiver {
                 return Ok(Decoded { consumed: buf.len(), event: None });
             }
         };
-        let end = buf.len().min(start + frame.held + frame.left);
+        let end = buf.len().min(start + frame.unmasked_bytes + frame.bytes_left);
         let payload = &mut buf[start..end];
         let message = self.message.filter(|_| !frame.opcode.is_control());
-        if let Some(Message { kind, compressed: false, .. }) = message
+        if let Some(OpenMessage { kind, compressed: false, .. }) = message
             && frame.is_message()
-            && payload.len() == frame.held + frame.left
+            && payload.len() == frame.unmasked_bytes + frame.bytes_left
         {
-            (self.phase, self.message, self.utf8) = (Phase::Header, None, Utf8::default());
-            let event = self.message_event(control, kind, payload, frame.held, frame.key)?;
+            (self.phase, self.message, self.utf8) = (Phase::Header, None, Utf8Validator::default());
+            let event =
+                self.message_event(control, kind, payload, frame.unmasked_bytes, frame.key)?;
             return Ok(Decoded { consumed: end, event: Some(event) });
         }
         // Most often the next bytes make it whole, and all of it is unmasked and checked at once: to
         // look at text again when it is whole would make 64 KiB cost half as much again as binary.
-        if frame.whole && frame.held + frame.seen == 0 && payload.len() < frame.left {
-            self.phase = Phase::Payload(Frame { seen: payload.len(), ..frame });
+        if frame.is_whole
+            && frame.unmasked_bytes + frame.bytes_seen == 0
+            && payload.len() < frame.bytes_left
+        {
+            self.phase = Phase::Payload(CurrentFrame { bytes_seen: payload.len(), ..frame });
             return Ok(Decoded { consumed: start, event: None });
         }
-        frame.seen = 0;
-        let fresh = &mut payload[frame.held..];
-        let mut ascii = false;
+        frame.bytes_seen = 0;
+        let fresh = &mut payload[frame.unmasked_bytes..];
+        let mut is_ascii = false;
         if let Some(key) = frame.key {
-            ascii = mask_is_ascii(fresh, key);
-            frame.key = Some(rotated(key, fresh.len()));
+            is_ascii = mask_is_ascii(fresh, key);
+            frame.key = Some(rotate_key(key, fresh.len()));
         }
-        frame.left -= fresh.len();
+        frame.bytes_left -= fresh.len();
         // Text is checked as it comes, so that what cannot be text any more fails soon.
         if message.is_some() {
             control.handle_data();
         }
         let is_text =
             message.is_some_and(|message| message.kind == Kind::Text && !message.compressed);
-        if is_text && !(ascii && self.utf8.is_complete() || self.utf8.push(fresh)) {
+        if is_text && !(is_ascii && self.utf8.is_complete() || self.utf8.push(fresh)) {
             return Err(self.fail(control, Violation::TextNotUtf8.into()));
         }
 
-        if frame.left > 0 && (frame.whole || fresh.is_empty() && !frame.first) {
-            frame.held = if frame.whole { payload.len() } else { 0 };
+        if frame.bytes_left > 0 && (frame.is_whole || fresh.is_empty() && !frame.first) {
+            frame.unmasked_bytes = if frame.is_whole { payload.len() } else { 0 };
             self.phase = Phase::Payload(frame);
             return Ok(Decoded { consumed: start, event: None });
         }
-        self.phase = match frame.left {
+        self.phase = match frame.bytes_left {
             0 => Phase::Header,
-            _ => Phase::Payload(Frame { first: false, ..frame }),
+            _ => Phase::Payload(CurrentFrame { first: false, ..frame }),
         };
         let event = match message {
             Some(message) => self.piece_event(message, frame, payload),
@@ -381,25 +396,25 @@ impl Receiver {
         }
     }
 
-    /// A message in one frame, whose first `held` bytes are unmasked already.
+    /// A message in one frame, whose first `unmasked_bytes` bytes are unmasked already.
     #[inline]
     fn message_event<'b>(
         &mut self,
         control: &Control,
         kind: Kind,
         payload: &'b mut [u8],
-        held: usize,
+        unmasked_bytes: usize,
         key: Option<[u8; 4]>,
     ) -> Result<Event<'b>, ProtocolError> {
         control.handle_data();
         match kind {
             Kind::Binary => {
                 if let Some(key) = key {
-                    mask(&mut payload[held..], key);
+                    mask(&mut payload[unmasked_bytes..], key);
                 }
                 Ok(Event::Binary(payload))
             }
-            Kind::Text => match unmask_text(payload, held, key) {
+            Kind::Text => match unmask_text(payload, unmasked_bytes, key) {
                 Some(text) => Ok(Event::Text(text)),
                 None => Err(self.fail(control, Violation::TextNotUtf8.into())),
             },
@@ -408,20 +423,27 @@ impl Receiver {
 
     fn piece_event<'b>(
         &mut self,
-        message: Message,
-        frame: Frame,
+        message: OpenMessage,
+        frame: CurrentFrame,
         payload: &'b mut [u8],
     ) -> Result<Event<'b>, Violation> {
-        let Frame { first, left, .. } = frame;
-        let last = frame.fin && left == 0;
+        let CurrentFrame { first, bytes_left, .. } = frame;
+        let last = frame.fin && bytes_left == 0;
         if last {
             self.message = None;
             if !self.utf8.is_complete() {
                 return Err(Violation::TextNotUtf8);
             }
         }
-        let Message { kind, compressed, .. } = message;
-        Ok(Event::Piece(Piece { kind, compressed, payload, first, last, frame_bytes_left: left }))
+        let OpenMessage { kind, compressed, .. } = message;
+        Ok(Event::Piece(Piece {
+            kind,
+            compressed,
+            payload,
+            first,
+            last,
+            frame_bytes_left: bytes_left,
+        }))
     }
 
     fn control_event<'b>(
@@ -454,7 +476,7 @@ impl Receiver {
     }
 }
 
-fn within(limit: Limit, got: u64, max: usize) -> Result<usize, ProtocolError> {
+fn check_limit(limit: Limit, got: u64, max: usize) -> Result<usize, ProtocolError> {
     match usize::try_from(got) {
         Ok(bytes) if bytes <= max => Ok(bytes),
         _ => Err(ProtocolError::Limit { limit, max: max as u64, got }),

@@ -39,9 +39,9 @@ use crate::{EngineConfig, Kind, Limit, Misuse, Part, ProtocolError};
 #[derive(Debug)]
 pub struct Sender {
     /// None on a server, whose many connections are the smaller for the box.
-    keys: Option<Box<Keys>>,
+    keys: Option<Box<MaskingKeys>>,
     /// Whether a message was begun and not yet ended.
-    within_message: bool,
+    is_within_message: bool,
     queue_bytes_max: usize,
     queued_bytes: usize,
 }
@@ -49,8 +49,8 @@ pub struct Sender {
 impl Sender {
     pub(super) fn new(config: &EngineConfig, fill_random: Option<fn(&mut [u8])>) -> Self {
         Self {
-            keys: fill_random.map(|fill_random| Box::new(Keys::new(fill_random))),
-            within_message: false,
+            keys: fill_random.map(|fill_random| Box::new(MaskingKeys::new(fill_random))),
+            is_within_message: false,
             queue_bytes_max: config.queue_bytes_max,
             queued_bytes: 0,
         }
@@ -71,8 +71,8 @@ impl Sender {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), ProtocolError> {
-        let header = self.admit(control, part, payload.len())?;
-        append(header, payload, out);
+        let header = self.accept_frame(control, part, payload.len())?;
+        append_frame(header, payload, out);
         Ok(())
     }
 
@@ -88,8 +88,8 @@ impl Sender {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), ProtocolError> {
-        let header = self.admit(control, Part::Whole(kind), payload.len())?;
-        append(Header { compressed: true, ..header }, payload, out);
+        let header = self.accept_frame(control, Part::Whole(kind), payload.len())?;
+        append_frame(Header { compressed: true, ..header }, payload, out);
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Sender {
         if self.keys.is_some() {
             return Err(Misuse::NotMasked.into());
         }
-        Ok(self.admit(control, part, payload_bytes)?.encode())
+        Ok(self.accept_frame(control, part, payload_bytes)?.encode())
     }
 
     /// The header of a frame whose payload the caller sends from where it is; a client masks it
@@ -122,7 +122,7 @@ impl Sender {
         part: Part,
         payload: &mut [u8],
     ) -> Result<HeaderBytes, ProtocolError> {
-        let header = self.admit(control, part, payload.len())?;
+        let header = self.accept_frame(control, part, payload.len())?;
         if let Some(key) = header.key {
             mask(payload, key);
         }
@@ -135,15 +135,16 @@ impl Sender {
     /// With a full queue they wait, the latest pong alone, for some of it to be written.
     pub fn poll_control(&mut self, control: &Control, out: &mut Vec<u8>) -> bool {
         let before = out.len();
-        while self.queued_bytes == 0 || self.queued_bytes + FRAME_BYTES_MAX <= self.queue_bytes_max
+        while self.queued_bytes == 0
+            || self.queued_bytes + CONTROL_FRAME_BYTES_MAX <= self.queue_bytes_max
         {
-            let Some((opcode, payload)) = control.poll() else { break };
+            let Some((opcode, payload)) = control.poll_frame() else { break };
             let payload = payload.as_bytes();
             let key = self.keys.as_mut().map(|keys| keys.next());
             let payload_bytes = payload.len() as u64;
             let header = Header { fin: true, compressed: false, opcode, key, payload_bytes };
             let start = out.len();
-            append(header, payload, out);
+            append_frame(header, payload, out);
             self.queued_bytes += out.len() - start;
         }
         out.len() > before
@@ -166,7 +167,7 @@ impl Sender {
 
     /// Checks a frame against section 5.4 and the limit.
     #[inline]
-    pub(crate) fn check(
+    pub(crate) fn check_frame(
         &self,
         control: &Control,
         part: Part,
@@ -175,7 +176,7 @@ impl Sender {
         if control.state() != State::Open {
             return Err(Misuse::SentAfterClose.into());
         }
-        match (part, self.within_message) {
+        match (part, self.is_within_message) {
             (Part::Whole(_) | Part::First(_), true) => {
                 return Err(Misuse::MessageWithinMessage.into());
             }
@@ -186,29 +187,29 @@ impl Sender {
         }
         let queued = self.queued_bytes.saturating_add(len).saturating_add(Header::BYTES_MAX);
         if queued > self.queue_bytes_max {
-            return Err(self.full(queued));
+            return Err(self.queue_full(queued));
         }
         Ok(())
     }
 
     /// The same, and counts it in.
     #[inline]
-    fn admit(
+    fn accept_frame(
         &mut self,
         control: &Control,
         part: Part,
         len: usize,
     ) -> Result<Header, ProtocolError> {
-        self.check(control, part, len)?;
-        Ok(self.count_in(control, part, len))
+        self.check_frame(control, part, len)?;
+        Ok(self.begin_frame(control, part, len))
     }
 
-    /// The header of a frame that was [checked](Self::check) before. The connection may be closing by now: the
+    /// The header of a frame that was [checked](Self::check_frame) before. The connection may be closing by now: the
     /// frame comes before the close frame all the same.
     #[inline]
-    pub(crate) fn count_in(&mut self, control: &Control, part: Part, len: usize) -> Header {
+    pub(crate) fn begin_frame(&mut self, control: &Control, part: Part, len: usize) -> Header {
         let (opcode, fin) = part.opcode();
-        self.within_message = !fin;
+        self.is_within_message = !fin;
         let key = self.keys.as_mut().map(|keys| keys.next());
         let header = Header { fin, compressed: false, opcode, key, payload_bytes: len as u64 };
         self.queued_bytes += header.encoded_bytes() + len;
@@ -217,7 +218,7 @@ impl Sender {
     }
 
     #[cold]
-    fn full(&self, queued: usize) -> ProtocolError {
+    fn queue_full(&self, queued: usize) -> ProtocolError {
         ProtocolError::Limit {
             limit: Limit::Queue,
             max: self.queue_bytes_max as u64,
@@ -227,10 +228,10 @@ impl Sender {
 }
 
 /// The longest control frame, in bytes.
-const FRAME_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
+const CONTROL_FRAME_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
 
 #[inline]
-fn append(header: Header, payload: &[u8], out: &mut Vec<u8>) {
+fn append_frame(header: Header, payload: &[u8], out: &mut Vec<u8>) {
     // Longer than a header can be, and then as long as it is: no copy of a length that is not known.
     let encoded = header.encode();
     out.reserve(encoded.padded().len() + payload.len());
@@ -244,13 +245,13 @@ fn append(header: Header, payload: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Masking keys, drawn a few at a time: each is used once, and random bytes may cost a system call.
-struct Keys {
+struct MaskingKeys {
     fill_random: fn(&mut [u8]),
     drawn: [[u8; 4]; 32],
     left: usize,
 }
 
-impl Keys {
+impl MaskingKeys {
     fn new(fill_random: fn(&mut [u8])) -> Self {
         Self { fill_random, drawn: [[0; 4]; 32], left: 0 }
     }
@@ -266,8 +267,8 @@ impl Keys {
     }
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for MaskingKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keys").finish_non_exhaustive() // they are to be kept secret
+        f.debug_struct("MaskingKeys").finish_non_exhaustive() // they are to be kept secret
     }
 }

@@ -1,27 +1,27 @@
 /// Masks or unmasks `bytes` in place (RFC 6455 section 5.3): the first with the first byte of `key`,
 /// and so on in turn. Doing it again undoes it.
 ///
-/// For a payload that comes in parts, see [`rotated`].
+/// For a payload that comes in parts, see [`rotate_key`].
 #[inline]
 pub fn mask(bytes: &mut [u8], key: [u8; 4]) {
-    mask_and_look(bytes, key);
+    mask_and_collect_bits(bytes, key);
 }
 
 /// The key for what follows after `bytes` bytes masked with `key`.
 ///
 /// ```
-/// use owned_io_websocket::frame::{mask, rotated};
+/// use owned_io_websocket::frame::{mask, rotate_key};
 ///
 /// let (key, mut payload) = ([1, 2, 3, 4], *b"payload");
 /// mask(&mut payload, key);
 ///
 /// let (start, rest) = payload.split_at_mut(3);
 /// mask(start, key);
-/// mask(rest, rotated(key, 3));
+/// mask(rest, rotate_key(key, 3));
 /// assert_eq!(&payload, b"payload");
 /// ```
 #[inline]
-pub fn rotated(key: [u8; 4], bytes: usize) -> [u8; 4] {
+pub fn rotate_key(key: [u8; 4], bytes: usize) -> [u8; 4] {
     let bits = 8 * (bytes % 4) as u32;
     u32::from_le_bytes(key).rotate_right(bits).to_le_bytes()
 }
@@ -31,11 +31,11 @@ pub fn rotated(key: [u8; 4], bytes: usize) -> [u8; 4] {
 #[inline]
 pub(crate) fn mask_is_ascii(bytes: &mut [u8], key: [u8; 4]) -> bool {
     const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
-    mask_and_look(bytes, key) & HIGH_BITS == 0
+    mask_and_collect_bits(bytes, key) & HIGH_BITS == 0
 }
 
 /// From this length on it pays to choose instructions when the program runs.
-const WIDE_BYTES_MIN: usize = 128;
+const DISPATCH_BYTES_MIN: usize = 128;
 /// From this length on it pays to begin at a cache line (7 % at 16 KiB, 15 % at 64 KiB), as payloads
 /// by themselves do not.
 const ALIGNED_BYTES_MIN: usize = 8 * 1024;
@@ -47,87 +47,87 @@ const CACHE_LINE_BYTES: usize = 64;
 /// loop over one buffer, Zen 5, 2026-11-21, at 1,000 B and at 16 KiB: SSE2, which every x86-64 has,
 /// 75 and 84; AVX2 105 and 147; AVX-512 123 and 182. On aarch64 NEON is always allowed.
 #[inline]
-fn mask_and_look(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    if bytes.len() < WIDE_BYTES_MIN { few(bytes, key) } else { many(bytes, key) }
+fn mask_and_collect_bits(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    if bytes.len() < DISPATCH_BYTES_MIN { mask_short(bytes, key) } else { mask_long(bytes, key) }
 }
 
 #[inline(never)]
-fn few(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    word_by_word(bytes, key)
+fn mask_short(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    mask_words(bytes, key)
 }
 
 #[inline(never)]
-fn many(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+fn mask_long(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     let unaligned = match bytes.len() {
         ALIGNED_BYTES_MIN.. => bytes.as_ptr().align_offset(CACHE_LINE_BYTES).min(bytes.len()),
         _ => 0,
     };
     let (unaligned, rest) = bytes.split_at_mut(unaligned);
-    word_by_word(unaligned, key) | wide(rest, rotated(key, unaligned.len()))
+    mask_words(unaligned, key) | mask_dispatched(rest, rotate_key(key, unaligned.len()))
 }
 
 #[cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "to call what was compiled for some processors only")
 )]
-fn wide(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+fn mask_dispatched(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has AVX-512F.
-            return unsafe { with_avx512(bytes, key) };
+            return unsafe { mask_avx512(bytes, key) };
         }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2.
-            return unsafe { with_avx2(bytes, key) };
+            return unsafe { mask_avx2(bytes, key) };
         }
     }
-    word_by_word(bytes, key)
+    mask_words(bytes, key)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn with_avx512(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    word_by_word(bytes, key)
+fn mask_avx512(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    mask_words(bytes, key)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn with_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    word_by_word(bytes, key)
+fn mask_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+    mask_words(bytes, key)
 }
 
 #[inline(always)]
-fn word_by_word(bytes: &mut [u8], key: [u8; 4]) -> u64 {
+fn mask_words(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     let len = bytes.len();
-    let Some(last) = bytes.last_chunk() else { return less_than_a_word(bytes, key) };
+    let Some(last) = bytes.last_chunk() else { return mask_partial_word(bytes, key) };
     // The last word as a whole, what of it belongs to the word before included: byte by byte its rest
     // would take longer than a hundred bytes before it.
-    let last = u64::from_ne_bytes(*last) ^ word(rotated(key, len));
-    let mut seen = last;
+    let last = u64::from_ne_bytes(*last) ^ key_word(rotate_key(key, len));
+    let mut bits = last;
     for bytes in bytes.as_chunks_mut().0 {
-        let masked = u64::from_ne_bytes(*bytes) ^ word(key);
-        seen |= masked;
+        let masked = u64::from_ne_bytes(*bytes) ^ key_word(key);
+        bits |= masked;
         *bytes = masked.to_ne_bytes();
     }
     bytes[len - 8..].copy_from_slice(&last.to_ne_bytes());
-    seen
+    bits
 }
 
 #[inline(always)]
-const fn word(key: [u8; 4]) -> u64 {
+const fn key_word(key: [u8; 4]) -> u64 {
     let half = u32::from_ne_bytes(key) as u64;
     half << 32 | half
 }
 
 #[inline]
-fn less_than_a_word(bytes: &mut [u8], [a, b, c, d]: [u8; 4]) -> u64 {
-    let mut seen = 0;
+fn mask_partial_word(bytes: &mut [u8], [a, b, c, d]: [u8; 4]) -> u64 {
+    let mut bits = 0;
     for (byte, key) in bytes.iter_mut().zip([a, b, c, d, a, b, c]) {
         *byte ^= key;
-        seen |= *byte;
+        bits |= *byte;
     }
-    seen.into()
+    bits.into()
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
             let original: Vec<u8> = (0..=255).cycle().take(len + 32).collect();
             for (phase, align) in (0..4).flat_map(|p| alignments.clone().map(move |a| (p, a))) {
                 let mut masked = original.clone();
-                mask(&mut masked[align..][..len], rotated(key, phase));
+                mask(&mut masked[align..][..len], rotate_key(key, phase));
                 for (at, (masked, original)) in masked.iter().zip(&original).enumerate() {
                     let within = (align..align + len).contains(&at);
                     let key = if within { key[(at - align + phase) % 4] } else { 0 };

@@ -5,10 +5,10 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::accept_key;
 use super::head::{
-    BadHead, EXTENSIONS, Headers, InvalidHeader, append, append_header, append_headers, is_token,
+    EXTENSIONS, HeadError, Headers, InvalidHeader, append, append_header, append_headers, is_token,
 };
 #[cfg(feature = "deflate")]
-use crate::deflate::{Agreement, BadAnswer, Deflate};
+use crate::deflate::{Agreement, Deflate, ResponseError};
 
 /// What a client asks a server for.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +146,7 @@ impl<'b> Response<'b> {
         bytes: &'b [u8],
         head_bytes_max: usize,
     ) -> Result<Option<(Self, usize)>, HandshakeError> {
-        let read = Headers::read(bytes, head_bytes_max, |headers| {
+        let read = Headers::parse(bytes, head_bytes_max, |headers| {
             let mut response = httparse::Response::new(headers);
             let head_bytes = response.parse(bytes)?;
             let start = (response.code, response.version);
@@ -158,8 +158,8 @@ impl<'b> Response<'b> {
                 Ok(Some((Self { status, is_http_1_1, headers }, head_bytes)))
             }
             Ok(None) => Ok(None),
-            Ok(Some(_)) | Err(BadHead::Malformed) => Err(HandshakeError::Malformed),
-            Err(BadHead::TooLarge) => Err(HandshakeError::HeadTooLarge),
+            Ok(Some(_)) | Err(HeadError::Malformed) => Err(HandshakeError::Malformed),
+            Err(HeadError::TooLarge) => Err(HandshakeError::HeadTooLarge),
         }
     }
 
@@ -199,7 +199,7 @@ impl<'b> Response<'b> {
         {
             return Err(HandshakeError::NoUpgrade);
         }
-        if headers.only("sec-websocket-accept") != Some(&accept_key(&key.0)) {
+        if headers.single("sec-websocket-accept") != Some(&accept_key(&key.0)) {
             return Err(HandshakeError::WrongAccept);
         }
         self.check_extensions(offer)?;
@@ -225,8 +225,8 @@ impl<'b> Response<'b> {
         if let Some(deflate) = &offer.deflate {
             return match deflate.check(self.headers.values(EXTENSIONS)) {
                 Ok(_) => Ok(()),
-                Err(BadAnswer::Unknown) => Err(HandshakeError::UnknownExtension),
-                Err(BadAnswer::Parameters) => Err(HandshakeError::WrongDeflate),
+                Err(ResponseError::Unknown) => Err(HandshakeError::UnknownExtension),
+                Err(ResponseError::Parameters) => Err(HandshakeError::WrongDeflate),
             };
         }
         let _ = offer;

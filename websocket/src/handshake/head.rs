@@ -16,7 +16,7 @@ pub(super) struct Headers<'b> {
 
 /// Why a head cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadHead {
+pub(super) enum HeadError {
     TooLarge,
     Malformed,
 }
@@ -37,13 +37,13 @@ impl error::Error for InvalidHeader {}
 impl<'b> Headers<'b> {
     /// Lets `parse` read a head into headers; gives them with what it returns, and with the length of
     /// the head. None: it is not complete.
-    pub(super) fn read<T>(
+    pub(super) fn parse<T>(
         bytes: &'b [u8],
         head_bytes_max: usize,
         parse: impl FnOnce(
             &mut [httparse::Header<'b>; HEADERS_MAX],
         ) -> Result<(httparse::Status<usize>, T), httparse::Error>,
-    ) -> Result<Option<(T, Self, usize)>, BadHead> {
+    ) -> Result<Option<(T, Self, usize)>, HeadError> {
         let mut all = [httparse::EMPTY_HEADER; HEADERS_MAX];
         match parse(&mut all) {
             Ok((httparse::Status::Complete(head_bytes), start)) if head_bytes <= head_bytes_max => {
@@ -51,9 +51,9 @@ impl<'b> Headers<'b> {
                 Ok(Some((start, Self { all, len }, head_bytes)))
             }
             Ok((httparse::Status::Partial, _)) if bytes.len() < head_bytes_max => Ok(None),
-            Ok(_) => Err(BadHead::TooLarge),
-            Err(httparse::Error::TooManyHeaders) => Err(BadHead::TooLarge),
-            Err(_) => Err(BadHead::Malformed),
+            Ok(_) => Err(HeadError::TooLarge),
+            Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooLarge),
+            Err(_) => Err(HeadError::Malformed),
         }
     }
 
@@ -67,7 +67,7 @@ impl<'b> Headers<'b> {
     }
 
     /// The value of the header with this name, if there is exactly one.
-    pub(super) fn only(&self, name: &str) -> Option<&'b [u8]> {
+    pub(super) fn single(&self, name: &str) -> Option<&'b [u8]> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
     }

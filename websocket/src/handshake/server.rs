@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 #[cfg(feature = "deflate")]
 use super::head::EXTENSIONS;
 use super::head::{
-    BadHead, Headers, InvalidHeader, append, append_header, append_headers, is_token,
+    HeadError, Headers, InvalidHeader, append, append_header, append_headers, is_token,
 };
 use super::{accept_key, target};
 #[cfg(feature = "deflate")]
@@ -86,7 +86,7 @@ impl<'b> Request<'b> {
         bytes: &'b [u8],
         head_bytes_max: usize,
     ) -> Result<Option<(Self, usize)>, Refusal> {
-        let read = Headers::read(bytes, head_bytes_max, |headers| {
+        let read = Headers::parse(bytes, head_bytes_max, |headers| {
             let mut request = httparse::Request::new(headers);
             let head_bytes = request.parse(bytes)?;
             let start = (request.method, request.path, request.version);
@@ -97,15 +97,15 @@ impl<'b> Request<'b> {
                 let is_http_1_1 = version == Some(1);
                 let origin_form = target::origin_form(method, target).ok_or(Refusal::BadTarget)?;
                 match headers.values("host").count() {
-                    1 if headers.only("host").is_some_and(target::is_authority) => {}
+                    1 if headers.single("host").is_some_and(target::is_authority) => {}
                     0 if !is_http_1_1 => {}
                     _ => return Err(Refusal::NoHost),
                 }
                 Ok(Some((Self { method, target, origin_form, is_http_1_1, headers }, head_bytes)))
             }
             Ok(None) => Ok(None),
-            Ok(Some(_)) | Err(BadHead::Malformed) => Err(Refusal::Malformed),
-            Err(BadHead::TooLarge) => Err(Refusal::HeadTooLarge),
+            Ok(Some(_)) | Err(HeadError::Malformed) => Err(Refusal::Malformed),
+            Err(HeadError::TooLarge) => Err(Refusal::HeadTooLarge),
         }
     }
 
@@ -164,10 +164,10 @@ impl<'b> Request<'b> {
         if !self.is_upgrade() || !headers.has_token("connection", "upgrade") {
             return Err(Refusal::NoUpgrade);
         }
-        if headers.only("sec-websocket-version") != Some(b"13") {
+        if headers.single("sec-websocket-version") != Some(b"13") {
             return Err(Refusal::WrongVersion);
         }
-        let key = headers.only("sec-websocket-key").ok_or(Refusal::BadKey)?;
+        let key = headers.single("sec-websocket-key").ok_or(Refusal::BadKey)?;
         if key.len() != 24 || STANDARD.decode_slice(key, &mut [0; 18]) != Ok(16) {
             return Err(Refusal::BadKey);
         }

@@ -5,7 +5,7 @@ use std::mem;
 use bytes::{Buf, Bytes};
 use owned_io::{MemoryAccount, Reservation};
 
-use super::inbox::Found;
+use super::receive_buffer::LocatedPiece;
 use super::{Buffers, COPIED_BYTES_MAX};
 use crate::{Kind, Limit, ProtocolError};
 
@@ -17,7 +17,7 @@ pub(super) struct Assembly {
     bytes: Vec<u8>,
     start: usize,
     /// How many bytes, at the end, were read and are not yet decoded.
-    fresh_bytes: usize,
+    undecoded_bytes: usize,
     is_whole: bool,
     is_handed_out: bool,
     /// Whether a transport had `bytes` in its hands, which is safe code and may have changed them.
@@ -29,11 +29,11 @@ pub(super) struct Assembly {
 
 /// Why there is no room for more of a message.
 #[derive(Debug)]
-pub(super) enum NoRoom {
+pub(super) enum ReserveError {
     /// The budget is used up: it may be tried again when some was given back.
-    Yet,
+    Retry,
     /// There can never be as much, or the allocator refused.
-    Ever(ProtocolError),
+    Fatal(ProtocolError),
 }
 
 impl Assembly {
@@ -42,7 +42,7 @@ impl Assembly {
             kind,
             bytes: Vec::new(),
             start: 0,
-            fresh_bytes: 0,
+            undecoded_bytes: 0,
             is_whole: false,
             is_handed_out: false,
             was_lent: false,
@@ -57,13 +57,13 @@ impl Assembly {
         payload: &[u8],
         frame_bytes_left: usize,
         last: bool,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), ReserveError> {
         let account = self.reservation.account();
         let total = self.len() + payload.len() + frame_bytes_left;
         if total > account.bytes_max() {
-            return Err(NoRoom::Ever(out_of_memory(account, total)));
+            return Err(ReserveError::Fatal(out_of_memory(account, total)));
         }
-        if payload.len() > self.room() || self.bytes.capacity() == 0 {
+        if payload.len() > self.spare_capacity() || self.bytes.capacity() == 0 {
             self.grow(payload.len(), payload.len(), Some(frame_bytes_left))?;
         }
         self.bytes.extend_from_slice(payload);
@@ -72,31 +72,31 @@ impl Assembly {
     }
 
     /// Makes room for `needed` more bytes, and for some of the `announced` ones that are to follow them:
-    /// see [`reserve_room`]. None: nobody knows how many follow.
-    pub(super) fn make_room(
+    /// see [`reserve_memory`]. None: nobody knows how many follow.
+    pub(super) fn reserve_capacity(
         &mut self,
         needed: usize,
         announced: Option<usize>,
-    ) -> Result<(), NoRoom> {
-        if needed <= self.room() {
+    ) -> Result<(), ReserveError> {
+        if needed <= self.spare_capacity() {
             return Ok(());
         }
         self.grow(0, needed, announced)
     }
 
-    /// What there is, to be added to within the [room](Self::room) there is; and then to be
-    /// [settled](Self::settle).
+    /// What there is, to be added to within the [room](Self::spare_capacity) there is; and then to be
+    /// [settled](Self::mark_decoded).
     #[cfg(feature = "deflate")]
     pub(super) const fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// How many bytes fit behind what there is.
-    pub(super) const fn room(&self) -> usize {
+    pub(super) const fn spare_capacity(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
     }
 
-    /// For a read behind what there is, to be followed by [`put`](Self::put).
+    /// For a read behind what there is, to be followed by [`put_back`](Self::put_back).
     pub(super) fn lend(&mut self) -> Vec<u8> {
         self.was_lent = true;
         mem::take(&mut self.bytes)
@@ -104,24 +104,24 @@ impl Assembly {
 
     /// Takes it back; what is behind the first `len` bytes is new. How many that are is not asked of
     /// whoever read them: text that was checked must not be unmasked once more.
-    pub(super) fn put(&mut self, bytes: Vec<u8>, len: usize) {
-        self.fresh_bytes = bytes.len().saturating_sub(len);
+    pub(super) fn put_back(&mut self, bytes: Vec<u8>, len: usize) {
+        self.undecoded_bytes = bytes.len().saturating_sub(len);
         self.bytes = bytes;
     }
 
-    /// What is to be decoded, to be followed by [`settle`](Self::settle).
-    pub(super) fn fresh(&mut self) -> &mut [u8] {
-        let start = self.bytes.len() - self.fresh_bytes;
+    /// What is to be decoded, to be followed by [`mark_decoded`](Self::mark_decoded).
+    pub(super) fn undecoded(&mut self) -> &mut [u8] {
+        let start = self.bytes.len() - self.undecoded_bytes;
         &mut self.bytes[start..]
     }
 
     /// That is decoded; and was the last of the message, or not.
-    pub(super) const fn settle(&mut self, last: bool) {
-        (self.fresh_bytes, self.is_whole) = (0, last);
+    pub(super) const fn mark_decoded(&mut self, last: bool) {
+        (self.undecoded_bytes, self.is_whole) = (0, last);
     }
 
-    pub(super) const fn found(&self) -> Found {
-        Found::assembled(self.kind, self.is_whole, self.was_lent)
+    pub(super) const fn located(&self) -> LocatedPiece {
+        LocatedPiece::assembled(self.kind, self.is_whole, self.was_lent)
     }
 
     pub(super) fn hand_out(&mut self) -> &mut [u8] {
@@ -156,12 +156,12 @@ impl Assembly {
         received: usize,
         needed: usize,
         announced: Option<usize>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), ReserveError> {
         let (len, padding_max) = (self.len(), self.buffers.align() - 1);
         let received = len + received;
         let needed = len.saturating_add(needed).saturating_add(padding_max);
         let capacity =
-            reserve_room(&mut self.reservation, received, needed, announced.unwrap_or(0))?;
+            reserve_memory(&mut self.reservation, received, needed, announced.unwrap_or(0))?;
         let allocated = if len == 0 {
             self.allocate(
                 capacity,
@@ -173,7 +173,7 @@ impl Assembly {
             self.reallocate(capacity)
         };
         let account = self.reservation.account();
-        allocated.map_err(|()| NoRoom::Ever(out_of_memory(account, capacity)))
+        allocated.map_err(|()| ReserveError::Fatal(out_of_memory(account, capacity)))
     }
 
     /// The first room: a buffer that was used before, if there is memory for all of it.
@@ -209,15 +209,15 @@ fn padding(buf: &[u8], align: usize) -> usize {
 /// Reserves room for `needed` bytes, of which so many were `received`, and for some of the `announced` ones
 /// that are to follow them: as many as the account's share allows, and for four times as many as were
 /// received. So a peer cannot make anybody hold much more than it has sent. Says for how many.
-pub(super) fn reserve_room(
+pub(super) fn reserve_memory(
     reservation: &mut Reservation,
     received: usize,
     needed: usize,
     announced: usize,
-) -> Result<usize, NoRoom> {
+) -> Result<usize, ReserveError> {
     let (account, reserved) = (reservation.account(), reservation.bytes());
     if needed > account.bytes_max() {
-        return Err(NoRoom::Ever(out_of_memory(account, needed)));
+        return Err(ReserveError::Fatal(out_of_memory(account, needed)));
     }
     let share = reserved + account.share_bytes_left();
     let generous = received.saturating_mul(BYTES_PER_BYTE_MAX).max(share).max(needed);
@@ -227,7 +227,7 @@ pub(super) fn reserve_room(
             return Ok(bytes);
         }
     }
-    Err(NoRoom::Yet)
+    Err(ReserveError::Retry)
 }
 
 /// The error of a message that needs more memory than there can be, or than the allocator has.

@@ -13,9 +13,9 @@ use owned_io::{
     ShutdownHandle, Spare, beside, timeout,
 };
 
-use super::compression::{self, Agreed};
-use super::inbox::Inbox;
+use super::compression::{self, CompressionSetup};
 use super::queue::Queue;
+use super::receive_buffer::ReceiveBuffer;
 use super::shared::Shared;
 use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
 use crate::engine::Engine;
@@ -34,10 +34,10 @@ const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
 
 /// The server's side of a connection, whatever path it asks for and wherever it comes from.
 ///
-/// To look at the request first, see [`Pending`].
+/// To look at the request first, see [`PendingRequest`].
 ///
 /// # Errors
-/// As for [`Pending::read`] and [`Pending::accept`].
+/// As for [`PendingRequest::read`] and [`PendingRequest::accept`].
 ///
 /// # Cancellation
 /// The connection is dropped.
@@ -49,7 +49,7 @@ pub async fn accept<R: Clock, S: ByteStream>(
     buffers: &Buffers,
     config: Config,
 ) -> Result<WebSocket<S>, Error> {
-    let pending = Pending::<R, S>::read(stream, buffers, config).await?;
+    let pending = PendingRequest::<R, S>::read(stream, buffers, config).await?;
     pending.accept(Origins::Any, None, &[]).await
 }
 
@@ -73,7 +73,7 @@ pub async fn connect<'o, R: Clock + Random, S: ByteStream>(
     config: Config,
     offer: &Offer<'o>,
 ) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
-    let (upgraded, protocol) = ask::<R, S>(stream, buffers, config, offer).await?;
+    let (upgraded, protocol) = request_upgrade::<R, S>(stream, buffers, config, offer).await?;
     let engine = Engine::client(upgraded.config, R::now(), R::fill_random);
     Ok((upgraded.open::<R>(engine, false), protocol))
 }
@@ -95,10 +95,10 @@ pub async fn upgrade<'o, R: Clock + Random, S: ByteStream>(
     config: Config,
     offer: &Offer<'o>,
 ) -> Result<(Upgraded<S>, Option<&'o str>), Error> {
-    ask::<R, S>(stream, buffers, config, &offer.uncompressed()).await
+    request_upgrade::<R, S>(stream, buffers, config, &offer.uncompressed()).await
 }
 
-async fn ask<'o, R: Clock + Random, S: ByteStream>(
+async fn request_upgrade<'o, R: Clock + Random, S: ByteStream>(
     mut stream: S,
     buffers: &Buffers,
     config: Config,
@@ -126,9 +126,9 @@ async fn ask<'o, R: Clock + Random, S: ByteStream>(
     let decoded = Response::decode(&head, head_bytes_max)?;
     let (response, head_bytes) = decoded.ok_or(HandshakeError::Malformed)?;
     let protocol = response.check(offer, &key)?;
-    let agreed = compression::agreed(&response, offer);
+    let negotiated = compression::negotiated(&response, offer);
     let buffers = buffers.clone();
-    Ok((Upgraded { stream, head, head_bytes, agreed, buffers, config }, protocol))
+    Ok((Upgraded { stream, head, head_bytes, negotiated, buffers, config }, protocol))
 }
 
 /// A request that waits for its answer.
@@ -137,14 +137,14 @@ async fn ask<'o, R: Clock + Random, S: ByteStream>(
 /// use owned_io::{ByteStream, Clock};
 /// use owned_io_websocket::Config;
 /// use owned_io_websocket::handshake::Origins;
-/// use owned_io_websocket::stream::{Buffers, Error, Pending, WebSocket};
+/// use owned_io_websocket::stream::{Buffers, Error, PendingRequest, WebSocket};
 ///
 /// /// A connection to `/chat`, from our own pages; none for who only asks how we are.
 /// async fn admit<R: Clock, S: ByteStream>(
 ///     stream: S,
 ///     buffers: &Buffers,
 /// ) -> Result<Option<WebSocket<S>>, Error> {
-///     let pending = Pending::<R, S>::read(stream, buffers, Config::default()).await?;
+///     let pending = PendingRequest::<R, S>::read(stream, buffers, Config::default()).await?;
 ///     let request = pending.request();
 ///     match request.path() {
 ///         "/chat" => {
@@ -159,7 +159,7 @@ async fn ask<'o, R: Clock + Random, S: ByteStream>(
 ///     }
 /// }
 /// ```
-pub struct Pending<R, S> {
+pub struct PendingRequest<R, S> {
     stream: S,
     /// The head of the request, and what came behind it.
     head: PoolBuf,
@@ -169,7 +169,7 @@ pub struct Pending<R, S> {
     runtime: PhantomData<R>,
 }
 
-impl<R: Clock, S: ByteStream> Pending<R, S> {
+impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
     /// Waits for a client's request.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
             has_begun.set(true);
             Request::decode(bytes, head_bytes_max).map(|head| head.map(|(_, bytes)| bytes))
         });
-        let Some(read) = unless_late::<R, _>(config.handshake.timeout, &connection, reading).await
+        let Some(read) = read_within::<R, _>(config.handshake.timeout, &connection, reading).await
         else {
             if !has_begun.get() {
                 return Err(Error::Io(io::ErrorKind::TimedOut.into()));
@@ -200,7 +200,8 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
             let mut response = Vec::new();
             Refusal::Late.encode(&mut response);
             // Who does not wait for the answer need not have it.
-            let _ = end::<R, _>(stream, response, config.handshake.timeout, pool).await;
+            let _ =
+                respond_and_close::<R, _>(stream, response, config.handshake.timeout, pool).await;
             return Err(Refusal::Late.into());
         };
         let (head, decoded) = read?;
@@ -209,7 +210,7 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
         let pending = Self { stream, head, head_bytes_max, buffers, config, runtime };
         match decoded {
             Ok(_) => Ok(pending),
-            Err(refusal) => Err(pending.refuse_for(refusal).await),
+            Err(refusal) => Err(pending.refuse(refusal).await),
         }
     }
 
@@ -234,7 +235,7 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
         protocol: Option<&str>,
         headers: &[(&str, &str)],
     ) -> Result<WebSocket<S>, Error> {
-        let upgraded = self.answer(origins, protocol, headers, compression::agree).await?;
+        let upgraded = self.accept_with(origins, protocol, headers, compression::negotiate).await?;
         let engine = Engine::server(upgraded.config, R::now());
         Ok(upgraded.open::<R>(engine, true))
     }
@@ -253,22 +254,22 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
         protocol: Option<&str>,
         headers: &[(&str, &str)],
     ) -> Result<Upgraded<S>, Error> {
-        self.answer(origins, protocol, headers, |_, _| None).await
+        self.accept_with(origins, protocol, headers, |_, _| None).await
     }
 
-    /// The server's handshake. Compression is up to `agree`.
-    async fn answer(
+    /// The server's handshake. Compression is up to `negotiate`.
+    async fn accept_with(
         mut self,
         origins: Origins<'_>,
         protocol: Option<&str>,
         headers: &[(&str, &str)],
-        agree: Agree,
+        negotiate: NegotiateFn,
     ) -> Result<Upgraded<S>, Error> {
         let mut response = self.buffers.take();
-        let agreed = self.agree(origins, protocol, headers, agree, &mut response);
-        let (head_bytes, agreed) = match agreed {
-            Err(Error::Refused(refusal)) => return Err(self.refuse_for(refusal).await),
-            agreed => agreed?,
+        let negotiated = self.negotiate(origins, protocol, headers, negotiate, &mut response);
+        let (head_bytes, negotiated) = match negotiated {
+            Err(Error::Refused(refusal)) => return Err(self.refuse(refusal).await),
+            negotiated => negotiated?,
         };
         let connection = self.stream.shutdown_handle();
         let writing = self.stream.write_all(response);
@@ -276,7 +277,7 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
         self.buffers.give(written.into_result()?.1);
 
         let Self { stream, head, buffers, config, .. } = self;
-        Ok(Upgraded { stream, head, head_bytes, agreed, buffers, config })
+        Ok(Upgraded { stream, head, head_bytes, negotiated, buffers, config })
     }
 
     /// Answers with this status, these headers and this body, which is text, and ends the
@@ -298,36 +299,36 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
     ) -> Result<(), Error> {
         let mut response = Vec::new();
         respond(status, headers, body, &mut response)?;
-        self.leave_out_body(&mut response);
-        Ok(self.end(response).await?)
+        self.omit_body_for_head(&mut response);
+        Ok(self.respond_and_shut_down(response).await?)
     }
 
     /// How long the head is, and how messages are compressed, if all is well; appends the response then.
-    fn agree(
+    fn negotiate(
         &self,
         origins: Origins<'_>,
         protocol: Option<&str>,
         headers: &[(&str, &str)],
-        agree: Agree,
+        negotiate: NegotiateFn,
         response: &mut Vec<u8>,
-    ) -> Result<(usize, Option<Agreed>), Error> {
+    ) -> Result<(usize, Option<CompressionSetup>), Error> {
         let (request, head_bytes) = self.decoded();
         let mut upgrade = request.upgrade(origins)?;
-        let agreed = agree(&mut upgrade, &self.config.handshake);
+        let negotiated = negotiate(&mut upgrade, &self.config.handshake);
         upgrade.accept(protocol, headers, response)?;
-        Ok((head_bytes, agreed))
+        Ok((head_bytes, negotiated))
     }
 
-    async fn refuse_for(self, refusal: Refusal) -> Error {
+    async fn refuse(self, refusal: Refusal) -> Error {
         let mut response = Vec::new();
         refusal.encode(&mut response);
-        self.leave_out_body(&mut response);
-        let _ = self.end(response).await; // who does not wait for the answer need not have it
+        self.omit_body_for_head(&mut response);
+        let _ = self.respond_and_shut_down(response).await; // who does not wait for the answer need not have it
         refusal.into()
     }
 
     /// The answer to `HEAD` has none (RFC 9110 section 9.3.2): the client would take it for the next answer.
-    fn leave_out_body(&self, response: &mut Vec<u8>) {
+    fn omit_body_for_head(&self, response: &mut Vec<u8>) {
         if !self.head.starts_with(b"HEAD ") {
             return;
         }
@@ -335,9 +336,9 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
         response.truncate(body_at.map_or(response.len(), |at| at + 4));
     }
 
-    async fn end(self, response: Vec<u8>) -> io::Result<()> {
+    async fn respond_and_shut_down(self, response: Vec<u8>) -> io::Result<()> {
         let Self { stream, buffers, config, .. } = self;
-        end::<R, _>(stream, response, config.handshake.timeout, buffers.pool()).await
+        respond_and_close::<R, _>(stream, response, config.handshake.timeout, buffers.pool()).await
     }
 
     fn decoded(&self) -> (Request<'_>, usize) {
@@ -348,9 +349,9 @@ impl<R: Clock, S: ByteStream> Pending<R, S> {
     }
 }
 
-impl<R, S> std::fmt::Debug for Pending<R, S> {
+impl<R, S> std::fmt::Debug for PendingRequest<R, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pending").finish_non_exhaustive()
+        f.debug_struct("PendingRequest").finish_non_exhaustive()
     }
 }
 
@@ -363,7 +364,7 @@ fn head_bytes_max(config: &HandshakeConfig, pool: &Pool) -> usize {
 
 /// What `reading` comes to; nothing if it takes longer than `limit`. Then the read side of `connection` is
 /// shut down, and only that: there is something to be answered yet.
-async fn unless_late<R: Clock, T>(
+async fn read_within<R: Clock, T>(
     limit: Duration,
     connection: &ShutdownHandle,
     reading: impl Future<Output = T>,
@@ -383,7 +384,7 @@ async fn unless_late<R: Clock, T>(
 
 /// Sends `response` and waits for the client to end the stream: if it were closed before, with bytes that
 /// nobody has read, the client might never see the response.
-async fn end<R: Clock, S: ByteStream>(
+async fn respond_and_close<R: Clock, S: ByteStream>(
     mut stream: S,
     response: Vec<u8>,
     limit: Duration,
@@ -429,9 +430,9 @@ async fn read_head<E>(
 }
 
 /// What agrees to compression, or does not.
-type Agree = fn(&mut Upgrade<'_>, &HandshakeConfig) -> Option<Agreed>;
+type NegotiateFn = fn(&mut Upgrade<'_>, &HandshakeConfig) -> Option<CompressionSetup>;
 
-/// A connection whose opening handshake is done: [`upgrade`] and [`Pending::upgrade`] give it to whoever
+/// A connection whose opening handshake is done: [`upgrade`] and [`PendingRequest::upgrade`] give it to whoever
 /// speaks the protocol from there on.
 pub struct Upgraded<S> {
     /// The connection.
@@ -443,7 +444,7 @@ pub struct Upgraded<S> {
     /// The head that was read last, and what came behind it.
     head: PoolBuf,
     head_bytes: usize,
-    agreed: Option<Agreed>,
+    negotiated: Option<CompressionSetup>,
 }
 
 impl<S: ByteStream> Upgraded<S> {
@@ -453,24 +454,27 @@ impl<S: ByteStream> Upgraded<S> {
     }
 
     fn open<R: Clock>(self, engine: Engine, is_server: bool) -> WebSocket<S> {
-        let Self { stream, head, head_bytes, agreed, buffers, config } = self;
+        let Self { stream, head, head_bytes, negotiated, buffers, config } = self;
         let Engine { mut receiver, sender, control } = engine;
         // Frames that do not fit the pool's buffers come in pieces.
         receiver.set_whole_frame_bytes_max(buffers.pool().buf_bytes() - Header::BYTES_MAX);
         let account = buffers.account();
-        let (inflation, deflation) = agreed.map_or((None, None), |agreed| {
-            receiver.expect_compressed();
-            let (inflation, deflation) = agreed.open(is_server, &config.engine, &buffers, &account);
-            (Some(inflation), Some(deflation))
+        let (inflater, deflater) = negotiated.map_or((None, None), |negotiated| {
+            receiver.allow_compressed();
+            let (inflater, deflater) =
+                negotiated.open(is_server, &config.engine, &buffers, &account);
+            (Some(inflater), Some(deflater))
         });
         let connection = stream.shutdown_handle();
         let (read, write) = stream.into_split();
-        let queue = Queue::new(sender, !is_server, buffers.clone(), &account, deflation);
-        let mut inbox = Inbox::new(receiver, buffers.clone(), account.clone(), inflation);
+        let queue = Queue::new(sender, !is_server, buffers.clone(), &account, deflater);
+        let mut receive_buffer =
+            ReceiveBuffer::new(receiver, buffers.clone(), account.clone(), inflater);
         let shared = Shared::new::<R>(control, queue, write, connection, account, is_server);
         let shared = Rc::new(shared);
-        inbox.put_from(head, head_bytes);
-        let incoming = Incoming::new(read, Rc::clone(&shared), inbox, buffers.pool().clone());
+        receive_buffer.put_from(head, head_bytes);
+        let incoming =
+            Incoming::new(read, Rc::clone(&shared), receive_buffer, buffers.pool().clone());
         WebSocket { incoming, outgoing: Outgoing::new(shared) }
     }
 }

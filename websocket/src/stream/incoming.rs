@@ -3,9 +3,9 @@ use std::rc::Rc;
 
 use owned_io::{BufResult, IoBufMutExt, OwnedRead, Pool, Spare, coop};
 
-use super::assembly::NoRoom;
-use super::inbox::{Found, Inbox, Next, Room};
-use super::link::Link;
+use super::assembly::ReserveError;
+use super::read_driver::ReadDriver;
+use super::receive_buffer::{LocatedPiece, ReadTarget, ReceiveBuffer, ReceiveStatus};
 use super::shared::Shared;
 use super::{Error, Message, Received};
 use crate::CloseFrame;
@@ -23,13 +23,18 @@ use crate::engine::Piece;
 /// future and use [`owned_io::beside`]; to end it, use
 /// [`Outgoing::shutdown_handle`](super::Outgoing::shutdown_handle).
 pub struct Incoming<H> {
-    link: Link<H>,
-    inbox: Inbox,
+    driver: ReadDriver<H>,
+    receive_buffer: ReceiveBuffer,
 }
 
 impl<H: OwnedRead> Incoming<H> {
-    pub(super) fn new(half: H, shared: Rc<Shared>, inbox: Inbox, pool: Pool) -> Self {
-        Self { link: Link::new(half, pool, shared), inbox }
+    pub(super) fn new(
+        half: H,
+        shared: Rc<Shared>,
+        receive_buffer: ReceiveBuffer,
+        pool: Pool,
+    ) -> Self {
+        Self { driver: ReadDriver::new(half, pool, shared), receive_buffer }
     }
 
     /// Waits for the next message; none once the connection is closed as it should be (RFC 6455
@@ -56,8 +61,8 @@ impl<H: OwnedRead> Incoming<H> {
     /// # Cancellation
     /// See the [type](Self#cancellation).
     pub async fn receive(&mut self) -> Result<Option<Message<'_>>, Error> {
-        let found = self.find(Inbox::next_message).await?;
-        Ok(found.map(|found| self.inbox.message(found)))
+        let located = self.next_located(ReceiveBuffer::next_message).await?;
+        Ok(located.map(|located| self.receive_buffer.message(located)))
     }
 
     /// The next message, if it is here already: does not wait, and reads nothing. So all the messages
@@ -85,8 +90,8 @@ impl<H: OwnedRead> Incoming<H> {
     /// None says nothing about why: [`receive`](Self::receive) does.
     #[inline]
     pub fn try_receive(&mut self) -> Option<Message<'_>> {
-        let found = self.find_here(Inbox::next_message)?;
-        Some(self.inbox.message(found))
+        let located = self.try_next(ReceiveBuffer::next_message)?;
+        Some(self.receive_buffer.message(located))
     }
 
     /// The same as [`receive`](Self::receive), except that a large message that was put together is
@@ -125,16 +130,16 @@ impl<H: OwnedRead> Incoming<H> {
     /// # Cancellation
     /// See the [type](Self#cancellation).
     pub async fn receive_owned(&mut self) -> Result<Option<Received<'_>>, Error> {
-        let found = self.find(Inbox::next_message).await?;
-        Ok(found.map(|found| self.inbox.received(found)))
+        let located = self.next_located(ReceiveBuffer::next_message).await?;
+        Ok(located.map(|located| self.receive_buffer.received(located)))
     }
 
     /// The next message, if it is here already: [`try_receive`](Self::try_receive) of a message as
     /// [`receive_owned`](Self::receive_owned) gives it.
     #[inline]
     pub fn try_receive_owned(&mut self) -> Option<Received<'_>> {
-        let found = self.find_here(Inbox::next_message)?;
-        Some(self.inbox.received(found))
+        let located = self.try_next(ReceiveBuffer::next_message)?;
+        Some(self.receive_buffer.received(located))
     }
 
     /// Waits for the next piece of a message, whatever its length: for messages too large to be put
@@ -153,77 +158,79 @@ impl<H: OwnedRead> Incoming<H> {
     /// # Cancellation
     /// See the [type](Self#cancellation).
     pub async fn receive_piece(&mut self) -> Result<Option<Piece<'_>>, Error> {
-        let found = self.find(Inbox::next_piece).await?;
-        Ok(found.map(|found| self.inbox.piece(found)))
+        let located = self.next_located(ReceiveBuffer::next_piece).await?;
+        Ok(located.map(|located| self.receive_buffer.piece(located)))
     }
 
     /// The next piece, if it is here already: what [`try_receive`](Self::try_receive) is to
     /// [`receive`](Self::receive).
     #[inline]
     pub fn try_receive_piece(&mut self) -> Option<Piece<'_>> {
-        let found = self.find_here(Inbox::next_piece)?;
-        Some(self.inbox.piece(found))
+        let located = self.try_next(ReceiveBuffer::next_piece)?;
+        Some(self.receive_buffer.piece(located))
     }
 
     /// What the peer closed with, once its close frame has come: which is so when
     /// [`receive`](Self::receive) gives none. If we closed first, that is its answer, as a rule our own code.
     pub fn peer_close(&self) -> Option<CloseFrame<'_>> {
-        self.inbox.peer_close()
+        self.receive_buffer.peer_close()
     }
 
     /// What `next` looks for, if it is here already.
     #[inline]
-    fn find_here(
+    fn try_next(
         &mut self,
-        next: impl FnOnce(&mut Inbox, &Shared) -> Result<Next, crate::ProtocolError>,
-    ) -> Option<Found> {
-        if self.link.is_over() || !coop::has_budget() {
+        next: impl FnOnce(&mut ReceiveBuffer, &Shared) -> Result<ReceiveStatus, crate::ProtocolError>,
+    ) -> Option<LocatedPiece> {
+        if self.driver.is_ended() || !coop::has_budget() {
             return None;
         }
-        match next(&mut self.inbox, &self.link.shared) {
-            Ok(Next::Found(found)) => Some(found),
+        match next(&mut self.receive_buffer, &self.driver.shared) {
+            Ok(ReceiveStatus::Piece(located)) => Some(located),
             _ => None,
         }
     }
 
     /// Reads until there is what `next` looks for; none once the connection is closed.
-    async fn find(
+    async fn next_located(
         &mut self,
-        next: impl Fn(&mut Inbox, &Shared) -> Result<Next, crate::ProtocolError>,
-    ) -> Result<Option<Found>, Error> {
-        if let Some(over) = self.link.over() {
-            return over.map(|()| None);
+        next: impl Fn(&mut ReceiveBuffer, &Shared) -> Result<ReceiveStatus, crate::ProtocolError>,
+    ) -> Result<Option<LocatedPiece>, Error> {
+        if let Some(ended) = self.driver.ended() {
+            return ended.map(|()| None);
         }
         if !coop::has_budget() {
-            self.link.let_others_run().await;
+            self.driver.yield_now().await;
         }
         loop {
-            match next(&mut self.inbox, &self.link.shared) {
-                Ok(Next::Found(found)) => return Ok(Some(found)),
-                Ok(Next::Starved) => {
-                    self.link.watch_message();
-                    let read = match self.inbox.room() {
-                        Ok(Room::Pooled) => {
-                            self.link.read_pooled().await.map(|buf| self.inbox.put(buf))
+            match next(&mut self.receive_buffer, &self.driver.shared) {
+                Ok(ReceiveStatus::Piece(located)) => return Ok(Some(located)),
+                Ok(ReceiveStatus::NeedsRead) => {
+                    self.driver.watch_message();
+                    let read = match self.receive_buffer.read_target() {
+                        Ok(ReadTarget::Pooled) => {
+                            self.driver.read_pooled().await.map(|buf| self.receive_buffer.put(buf))
                         }
-                        Ok(Room::Direct(bytes, missing)) => self.read_direct(bytes, missing).await,
-                        Err(no_room) => {
-                            self.handle_no_room(no_room).await?;
+                        Ok(ReadTarget::Direct(bytes, missing)) => {
+                            self.read_direct(bytes, missing).await
+                        }
+                        Err(error) => {
+                            self.handle_reserve_error(error).await?;
                             continue;
                         }
                     };
                     self.handle_read(read)?;
                 }
-                Ok(Next::Exhausted) => self.link.let_others_run().await,
-                Ok(Next::OutOfMemory) => self.link.wait_for_memory().await,
-                Ok(Next::Closed) => {
-                    self.inbox.clear();
-                    self.link.close().await;
+                Ok(ReceiveStatus::BudgetExhausted) => self.driver.yield_now().await,
+                Ok(ReceiveStatus::OutOfMemory) => self.driver.wait_for_memory().await,
+                Ok(ReceiveStatus::Closed) => {
+                    self.receive_buffer.clear();
+                    self.driver.close().await;
                     return Ok(None);
                 }
                 Err(error) => {
-                    self.inbox.clear();
-                    return Err(self.link.fail(error).await);
+                    self.receive_buffer.clear();
+                    return Err(self.driver.fail(error).await);
                 }
             }
         }
@@ -231,36 +238,36 @@ impl<H: OwnedRead> Incoming<H> {
 
     /// Reads behind what there is of a message.
     async fn read_direct(&mut self, bytes: Vec<u8>, missing: usize) -> io::Result<usize> {
-        let Self { link, inbox } = self;
+        let Self { driver, receive_buffer } = self;
         let len = bytes.len();
         let spare = bytes.spare().limit(missing);
-        let BufResult(read, bytes) = link.read(spare).await.map_buf(Spare::into_inner);
-        inbox.put_direct(bytes, len);
+        let BufResult(read, bytes) = driver.read(spare).await.map_buf(Spare::into_inner);
+        receive_buffer.put_direct(bytes, len);
         read
     }
 
     /// Waits for memory, unless there can never be as much.
     #[cold]
-    async fn handle_no_room(&mut self, no_room: NoRoom) -> Result<(), Error> {
-        match no_room {
-            NoRoom::Yet => {
-                self.link.wait_for_memory().await;
+    async fn handle_reserve_error(&mut self, error: ReserveError) -> Result<(), Error> {
+        match error {
+            ReserveError::Retry => {
+                self.driver.wait_for_memory().await;
                 Ok(())
             }
-            NoRoom::Ever(error) => {
-                let failure = self.link.shared.control.fail(error);
-                self.inbox.clear();
-                Err(self.link.fail(failure).await)
+            ReserveError::Fatal(error) => {
+                let failure = self.driver.shared.control.fail(error);
+                self.receive_buffer.clear();
+                Err(self.driver.fail(failure).await)
             }
         }
     }
 
     #[inline]
     fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
-        self.link.shared.stop_waiting_for_memory();
-        let handled = self.link.handle_read(read);
-        if self.link.is_over() {
-            self.inbox.clear();
+        self.driver.shared.stop_waiting_for_memory();
+        let handled = self.driver.handle_read(read);
+        if self.driver.is_ended() {
+            self.receive_buffer.clear();
         }
         handled
     }

@@ -60,20 +60,20 @@
 //! holding much while others wait ([`MemoryBudget::relieve`](owned_io::MemoryBudget::relieve)); its peer is
 //! told [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
 
-mod alarm;
 mod assembly;
-mod carry;
 #[cfg_attr(not(feature = "deflate"), path = "no_compression.rs")]
 mod compression;
 mod encoded;
 mod error;
 mod handshake;
-mod inbox;
 mod incoming;
-mod link;
 mod outgoing;
+mod partial_frame;
 mod queue;
+mod read_driver;
+mod receive_buffer;
 mod shared;
+mod timer;
 mod writing;
 
 use std::fmt;
@@ -84,7 +84,7 @@ use owned_io::ByteStream;
 
 pub use encoded::EncodedFrame;
 pub use error::{Error, Unsent};
-pub use handshake::{POOL_BUF_BYTES_MIN, Pending, Upgraded, accept, connect, upgrade};
+pub use handshake::{POOL_BUF_BYTES_MIN, PendingRequest, Upgraded, accept, connect, upgrade};
 pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
 pub use queue::COPIED_BYTES_MAX;

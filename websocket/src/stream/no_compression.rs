@@ -12,12 +12,12 @@ use super::shared::Sleep;
 use crate::handshake::{Offer, Response, Upgrade};
 use crate::{EngineConfig, HandshakeConfig, Kind, Part, ProtocolError};
 
-pub(super) enum Agreed {}
-pub(super) enum Inflation {}
-pub(super) enum Deflation {}
+pub(super) enum CompressionSetup {}
+pub(super) enum Inflater {}
+pub(super) enum Deflater {}
 
 /// A long message that is to be sent now: there is none.
-pub(super) struct Finished {
+pub(super) struct FinishedMessage {
     pub(super) kind: Kind,
     pub(super) is_compressed: bool,
     pub(super) payload: Bytes,
@@ -25,49 +25,52 @@ pub(super) struct Finished {
 }
 
 /// Messages of at most so many bytes are compressed at once.
-pub(super) const AT_ONCE_BYTES_MAX: usize = 0;
+pub(super) const IMMEDIATE_BYTES_MAX: usize = 0;
 
 /// How much of a piece was decompressed: all of one that is not compressed.
 #[expect(dead_code, reason = "nothing is decompressed")]
-pub(super) enum Inflated {
-    All,
-    Some { consumed: usize, is_out_of_memory: bool },
+pub(super) enum InflateProgress {
+    Complete,
+    Partial { consumed: usize, is_out_of_memory: bool },
 }
 
-pub(super) const fn agree(_: &mut Upgrade<'_>, _: &HandshakeConfig) -> Option<Agreed> {
+pub(super) const fn negotiate(
+    _: &mut Upgrade<'_>,
+    _: &HandshakeConfig,
+) -> Option<CompressionSetup> {
     None
 }
 
-pub(super) const fn agreed(_: &Response<'_>, _: &Offer<'_>) -> Option<Agreed> {
+pub(super) const fn negotiated(_: &Response<'_>, _: &Offer<'_>) -> Option<CompressionSetup> {
     None
 }
 
-impl Agreed {
+impl CompressionSetup {
     pub(super) fn open(
         self,
         _: bool,
         _: &EngineConfig,
         _: &Buffers,
         _: &MemoryAccount,
-    ) -> (Box<Inflation>, Box<Deflation>) {
+    ) -> (Box<Inflater>, Box<Deflater>) {
         match self {}
     }
 }
 
-impl Inflation {
+impl Inflater {
     pub(super) fn inflate(
         &mut self,
         _: Kind,
         _: &[u8],
         _: bool,
         _: &mut Assembly,
-    ) -> Result<Inflated, ProtocolError> {
+    ) -> Result<InflateProgress, ProtocolError> {
         match *self {}
     }
 }
 
-impl Deflation {
-    pub(super) const fn takes(&self, _: Part, _: usize) -> bool {
+impl Deflater {
+    pub(super) const fn accepts(&self, _: Part, _: usize) -> bool {
         match *self {}
     }
 
@@ -87,19 +90,19 @@ impl Deflation {
         match *self {}
     }
 
-    pub(super) const fn bytes_so_far(&self) -> usize {
+    pub(super) const fn compressed_bytes(&self) -> usize {
         match *self {}
     }
 
-    pub(super) fn go_on(&mut self, _: &Buffers) -> Option<Finished> {
+    pub(super) fn compress_next(&mut self, _: &Buffers) -> Option<FinishedMessage> {
         match *self {}
     }
 
-    pub(super) fn poll_turn(&mut self, _: fn(Duration) -> Sleep, _: &Waker) -> Poll<()> {
+    pub(super) fn poll_pause(&mut self, _: fn(Duration) -> Sleep, _: &Waker) -> Poll<()> {
         match *self {}
     }
 
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn abandon(&mut self) {
         match *self {}
     }
 }

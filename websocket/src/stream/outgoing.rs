@@ -7,8 +7,8 @@ use bytes::Bytes;
 use owned_io::ShutdownHandle;
 use owned_io::backend::Half;
 
-use super::alarm::Alarm;
 use super::shared::Shared;
+use super::timer::LazyTimer;
 use super::{EncodedFrame, Error, Message, Unsent};
 use crate::{CloseFrame, Limit, Part};
 
@@ -42,12 +42,12 @@ use crate::{CloseFrame, Limit, Part};
 pub struct Outgoing {
     shared: Rc<Shared>,
     /// Made when a flush has to wait for the first time: most have not, and there are many connections.
-    alarm: Option<Box<Alarm>>,
+    timer: Option<Box<LazyTimer>>,
 }
 
 impl Outgoing {
     pub(super) const fn new(shared: Rc<Shared>) -> Self {
-        Self { shared, alarm: None }
+        Self { shared, timer: None }
     }
 
     /// Queues a message, a copy of it; compressed, if that was agreed on and it is
@@ -69,7 +69,7 @@ impl Outgoing {
     /// As for [`write`](Self::write), and the other misuses of parts.
     #[inline]
     pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError> {
-        self.shared.queue.borrow_mut().copy(&self.shared.control, part, payload)
+        self.shared.queue.borrow_mut().push_copy(&self.shared.control, part, payload)
     }
 
     /// Queues a frame by reference: for large payloads, and for such as go to many connections. Up
@@ -82,7 +82,7 @@ impl Outgoing {
     /// # Errors
     /// As for [`write_part`](Self::write_part); the payload comes back.
     pub fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
-        self.shared.queue.borrow_mut().push(&self.shared.control, part, payload)
+        self.shared.queue.borrow_mut().push_bytes(&self.shared.control, part, payload)
     }
 
     /// Queues a frame that was encoded before, by reference, so that it can go to many connections; up
@@ -92,7 +92,7 @@ impl Outgoing {
     /// As for [`write_part`](Self::write_part), and
     /// [`Misuse::NotMasked`](crate::Misuse::NotMasked) on a client.
     pub fn write_frame(&mut self, frame: &EncodedFrame) -> Result<(), crate::ProtocolError> {
-        self.shared.queue.borrow_mut().share(&self.shared.control, frame)
+        self.shared.queue.borrow_mut().push_encoded(&self.shared.control, frame)
     }
 
     /// Waits until all that is queued is written: in one operation, if the peer takes it and it is
@@ -107,17 +107,17 @@ impl Outgoing {
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
     pub async fn flush(&mut self) -> Result<(), Error> {
-        let Self { shared, alarm } = self;
+        let Self { shared, timer } = self;
         let flushed = poll_fn(|cx| {
             loop {
                 if let Poll::Ready(flushed) = shared.poll_flush(Half::Write, cx) {
                     return Poll::Ready(flushed);
                 }
-                let alarm = alarm.get_or_insert_with(|| {
+                let timer = timer.get_or_insert_with(|| {
                     let waker = shared.writer.borrow().waker().clone();
-                    Box::new(Alarm::new(Half::Write, waker))
+                    Box::new(LazyTimer::new(Half::Write, waker))
                 });
-                ready!(alarm.poll(shared));
+                ready!(timer.poll(shared));
             }
         });
         flushed.await.map_err(|error| match shared.control.failure() {

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use owned_io::coop::{self, cost};
 use owned_io::{IoVec, MemoryAccount, Reservation};
 
-use super::compression::{AT_ONCE_BYTES_MAX, Deflation, Finished};
+use super::compression::{Deflater, FinishedMessage, IMMEDIATE_BYTES_MAX};
 use super::shared::Sleep;
 use super::{Buffers, EncodedFrame, Unsent};
 use crate::engine::{Control, Sender, State};
@@ -42,7 +42,7 @@ pub(super) struct Queue {
     copied: Vec<u8>,
     /// Where `copied` goes when it becomes a piece, if it is short: a header, as a rule. Its memory is
     /// free again once that is written.
-    heads: BytesMut,
+    header_buf: BytesMut,
     /// How many bytes the batch has that is being written.
     batch_bytes: usize,
     /// How much memory `pieces` and `copied` hold, and what that batch holds.
@@ -53,13 +53,13 @@ pub(super) struct Queue {
     /// Of what is queued behind it, how many bytes are of [replies](Self::push_replies).
     reply_bytes: usize,
     /// None: no message is sent compressed.
-    deflation: Option<Box<Deflation>>,
+    deflater: Option<Box<Deflater>>,
 }
 
 /// What is written at once.
 pub(super) enum Batch {
-    One(Vec<u8>),
-    Many(Box<IoVec<Bytes>>),
+    Single(Vec<u8>),
+    Vectored(Box<IoVec<Bytes>>),
 }
 
 impl Queue {
@@ -68,7 +68,7 @@ impl Queue {
         masks: bool,
         buffers: Buffers,
         account: &MemoryAccount,
-        deflation: Option<Box<Deflation>>,
+        deflater: Option<Box<Deflater>>,
     ) -> Self {
         Self {
             sender,
@@ -76,24 +76,24 @@ impl Queue {
             buffers,
             pieces: None,
             copied: Vec::new(),
-            heads: BytesMut::new(),
+            header_buf: BytesMut::new(),
             batch_bytes: 0,
             held_bytes: 0,
             batch_held_bytes: 0,
             reservation: account.reservation(),
             reply_bytes: 0,
-            deflation,
+            deflater,
         }
     }
 
     pub(super) fn queued_bytes(&self) -> usize {
-        let compressed = self.deflation.as_ref().map_or(0, |deflation| deflation.bytes_so_far());
+        let compressed = self.deflater.as_ref().map_or(0, |deflater| deflater.compressed_bytes());
         self.sender.queued_bytes() + compressed
     }
 
     /// Copies a frame, or compresses it.
     #[inline]
-    pub(super) fn copy(
+    pub(super) fn push_copy(
         &mut self,
         control: &Control,
         part: Part,
@@ -102,20 +102,20 @@ impl Queue {
         if self.compresses(part, payload.len()) {
             return self.compress(control, part, payload);
         }
-        self.copy_as_it_is(control, part, payload)
+        self.push_uncompressed(control, part, payload)
     }
 
     #[inline]
-    fn copy_as_it_is(
+    fn push_uncompressed(
         &mut self,
         control: &Control,
         part: Part,
         payload: &[u8],
     ) -> Result<(), ProtocolError> {
-        self.make_room(payload.len())?;
+        self.reserve_capacity(payload.len())?;
         let encoded = self.sender.encode(control, part, payload, &mut self.copied);
         if encoded.is_err() {
-            self.give_room_back();
+            self.release_if_empty();
         }
         coop::consume(cost::frame_out(payload.len()));
         encoded
@@ -123,7 +123,7 @@ impl Queue {
 
     /// Queues a frame without copying its payload, unless that is short, or compressed, or has to be masked
     /// and is shared.
-    pub(super) fn push(
+    pub(super) fn push_bytes(
         &mut self,
         control: &Control,
         part: Part,
@@ -139,15 +139,15 @@ impl Queue {
         let is_copied = payload.len() <= COPIED_BYTES_MAX;
         // What others have as well is theirs to answer for.
         let payload_held = if payload.is_unique() { payload.len() } else { 0 };
-        if !is_copied && let Err(error) = self.hold_piece(payload_held) {
+        if !is_copied && let Err(error) = self.account_piece(payload_held) {
             return Err(Unsent { error, payload });
         }
         let (header, payload) = if is_copied {
-            return self.copy_back(control, part, payload);
+            return self.push_copy_or_return(control, part, payload);
         } else if self.masks {
             let mut own = match payload.try_into_mut() {
                 Ok(own) => own,
-                Err(shared) => return self.copy_back(control, part, shared),
+                Err(shared) => return self.push_copy_or_return(control, part, shared),
             };
             let header = self.sender.encode_in_place(control, part, &mut own);
             (header, own.freeze())
@@ -157,40 +157,40 @@ impl Queue {
         match header {
             Ok(header) => {
                 self.copied.extend_from_slice(&header);
-                self.seal();
+                self.seal_copied();
                 self.push_piece(payload);
                 coop::consume(cost::frame_out(0));
                 Ok(())
             }
             Err(error) => {
                 self.held_bytes -= payload_held;
-                self.give_room_back();
+                self.release_if_empty();
                 Err(Unsent { error, payload })
             }
         }
     }
 
     /// Queues a frame without copying it, unless it is short.
-    pub(super) fn share(
+    pub(super) fn push_encoded(
         &mut self,
         control: &Control,
         frame: &EncodedFrame,
     ) -> Result<(), ProtocolError> {
-        self.finish_long(control);
+        self.finish_compression(control);
         if frame.as_bytes().len() <= COPIED_BYTES_MAX {
-            self.make_room(frame.as_bytes().len())?;
+            self.reserve_capacity(frame.as_bytes().len())?;
         }
         coop::consume(cost::frame_out(0));
         // The header is the same.
         let encoded = self.sender.encode_header(control, frame.part(), frame.payload_bytes());
         if let Err(error) = encoded {
-            self.give_room_back();
+            self.release_if_empty();
             return Err(error);
         }
         if frame.as_bytes().len() <= COPIED_BYTES_MAX {
             self.copied.extend_from_slice(frame.as_bytes());
         } else {
-            self.seal();
+            self.seal_copied();
             self.push_piece(frame.as_bytes().clone());
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Queue {
 
     /// What is to be written next; none if the queue is empty. To be followed by
     /// [`handle_written`](Self::handle_written).
-    pub(super) fn take(&mut self, control: &Control) -> Option<Batch> {
+    pub(super) fn take_batch(&mut self, control: &Control) -> Option<Batch> {
         self.push_control(control);
         self.reply_bytes = 0;
         self.batch_bytes = self.sender.queued_bytes();
@@ -222,11 +222,11 @@ impl Queue {
         }
         self.batch_held_bytes = mem::take(&mut self.held_bytes) + self.copied.capacity();
         if self.pieces.is_some() {
-            self.seal();
+            self.seal_copied();
         }
         Some(match self.pieces.take() {
-            Some(pieces) => Batch::Many(pieces),
-            None => Batch::One(mem::take(&mut self.copied)),
+            Some(pieces) => Batch::Vectored(pieces),
+            None => Batch::Single(mem::take(&mut self.copied)),
         })
     }
 
@@ -239,23 +239,23 @@ impl Queue {
             self.reservation.force(held.max(RESERVED_BYTES_MIN));
         }
         match batch {
-            Batch::One(buf) => self.buffers.give(buf),
-            Batch::Many(pieces) => self.buffers.give_array(pieces),
+            Batch::Single(buf) => self.buffers.give(buf),
+            Batch::Vectored(pieces) => self.buffers.give_array(pieces),
         }
     }
 
     /// Gives up all memory: nothing is written any more.
     pub(super) fn clear(&mut self) {
-        (self.pieces, self.copied, self.heads) = (None, Vec::new(), BytesMut::new());
+        (self.pieces, self.copied, self.header_buf) = (None, Vec::new(), BytesMut::new());
         (self.held_bytes, self.batch_held_bytes) = (0, 0);
         self.reservation.force(0);
-        self.give_up_long();
+        self.abandon_long();
     }
 
     /// Gives up the long message that is being compressed, which is not sent then.
-    pub(super) fn give_up_long(&mut self) {
-        if let Some(deflation) = &mut self.deflation {
-            deflation.give_up();
+    pub(super) fn abandon_long(&mut self) {
+        if let Some(deflater) = &mut self.deflater {
+            deflater.abandon();
         }
     }
 
@@ -263,7 +263,7 @@ impl Queue {
     /// is to be queued.
     #[inline]
     pub(super) fn is_compressing(&self) -> bool {
-        self.deflation.as_ref().is_some_and(|deflation| deflation.is_under_way())
+        self.deflater.as_ref().is_some_and(|deflater| deflater.is_under_way())
     }
 
     /// Compresses the long message until it is queued. Lets others have their turn meanwhile, and has `waker`
@@ -275,9 +275,9 @@ impl Queue {
         sleep: fn(Duration) -> Sleep,
         waker: &Waker,
     ) -> Poll<()> {
-        while !self.go_on_compressing(control) {
-            if let Some(deflation) = &mut self.deflation {
-                ready!(deflation.poll_turn(sleep, waker));
+        while !self.continue_compression(control) {
+            if let Some(deflater) = &mut self.deflater {
+                ready!(deflater.poll_pause(sleep, waker));
             }
         }
         Poll::Ready(())
@@ -285,7 +285,7 @@ impl Queue {
 
     /// Queues the control frames that are due.
     fn push_control(&mut self, control: &Control) {
-        if control.is_due() {
+        if control.has_due_frames() {
             if self.is_compressing() && control.state() != State::Open {
                 return; // a close frame comes behind all messages
             }
@@ -294,15 +294,15 @@ impl Queue {
                 self.copied = self.buffers.take();
             }
             self.sender.poll_control(control, &mut self.copied);
-            self.give_room_back();
+            self.release_if_empty();
         }
     }
 
     /// Whether a frame is to be compressed, or has to wait for a message that is being compressed.
     #[inline]
     fn compresses(&self, part: Part, payload_bytes: usize) -> bool {
-        self.deflation.as_ref().is_some_and(|deflation| {
-            deflation.takes(part, payload_bytes) || deflation.is_under_way()
+        self.deflater.as_ref().is_some_and(|deflater| {
+            deflater.accepts(part, payload_bytes) || deflater.is_under_way()
         })
     }
 
@@ -315,21 +315,21 @@ impl Queue {
         part: Part,
         message: &[u8],
     ) -> Result<(), ProtocolError> {
-        self.finish_long(control);
+        self.finish_compression(control);
         if !self.compresses(part, message.len()) {
-            return self.copy(control, part, message);
+            return self.push_copy(control, part, message);
         }
         // Before it is compressed: afterwards there is no way back.
-        self.sender.check(control, part, compressed_bytes_max(message.len()))?;
-        if message.len() > AT_ONCE_BYTES_MAX {
+        self.sender.check_frame(control, part, compressed_bytes_max(message.len()))?;
+        if message.len() > IMMEDIATE_BYTES_MAX {
             return self.compress_copy(control, part, message);
         }
-        self.make_room(compressed_bytes_max(message.len()))?;
+        self.reserve_capacity(compressed_bytes_max(message.len()))?;
         let mut compressed = self.buffers.take();
-        let Self { deflation, buffers, .. } = self;
-        let is_sent = deflation
+        let Self { deflater, buffers, .. } = self;
+        let is_sent = deflater
             .as_mut()
-            .is_some_and(|deflation| deflation.compress(message, &mut compressed, buffers));
+            .is_some_and(|deflater| deflater.compress(message, &mut compressed, buffers));
         let Self { sender, copied, .. } = self;
         let encoded = match part {
             Part::Whole(kind) if is_sent => {
@@ -348,17 +348,17 @@ impl Queue {
         part: Part,
         message: &[u8],
     ) -> Result<(), ProtocolError> {
-        let Self { deflation: Some(deflation), buffers, .. } = self else {
-            return self.copy_as_it_is(control, part, message);
+        let Self { deflater: Some(deflater), buffers, .. } = self else {
+            return self.push_uncompressed(control, part, message);
         };
-        let (Part::Whole(kind), Some(copy)) = (part, deflation.copy(message)) else {
-            return self.copy_as_it_is(control, part, message);
+        let (Part::Whole(kind), Some(copy)) = (part, deflater.copy(message)) else {
+            return self.push_uncompressed(control, part, message);
         };
         coop::consume(cost::frame_out(message.len()));
-        if deflation.begin(kind, copy, message.len(), buffers).is_err() {
-            return self.copy_as_it_is(control, part, message);
+        if deflater.begin(kind, copy, message.len(), buffers).is_err() {
+            return self.push_uncompressed(control, part, message);
         }
-        self.go_on_compressing(control);
+        self.continue_compression(control);
         Ok(())
     }
 
@@ -371,34 +371,34 @@ impl Queue {
         part: Part,
         payload: Bytes,
     ) -> ControlFlow<Result<(), Unsent>, Bytes> {
-        self.finish_long(control);
+        self.finish_compression(control);
         if !self.compresses(part, payload.len()) {
             return ControlFlow::Continue(payload);
         }
         let is_unique = payload.is_unique();
-        if payload.len() <= AT_ONCE_BYTES_MAX || (self.masks && !is_unique) {
-            return ControlFlow::Break(self.copy_back(control, part, payload));
+        if payload.len() <= IMMEDIATE_BYTES_MAX || (self.masks && !is_unique) {
+            return ControlFlow::Break(self.push_copy_or_return(control, part, payload));
         }
-        let checked = self.sender.check(control, part, compressed_bytes_max(payload.len()));
+        let checked = self.sender.check_frame(control, part, compressed_bytes_max(payload.len()));
         if let Err(error) = checked {
             return ControlFlow::Break(Err(Unsent { error, payload }));
         }
-        let Self { deflation: Some(deflation), buffers, .. } = self else {
+        let Self { deflater: Some(deflater), buffers, .. } = self else {
             return ControlFlow::Continue(payload);
         };
         let Part::Whole(kind) = part else { return ControlFlow::Continue(payload) };
         // What others have as well is theirs to answer for.
         let payload_held = if is_unique { payload.len() } else { 0 };
-        if let Err(payload) = deflation.begin(kind, payload, payload_held, buffers) {
+        if let Err(payload) = deflater.begin(kind, payload, payload_held, buffers) {
             return ControlFlow::Continue(payload);
         }
-        self.go_on_compressing(control);
+        self.continue_compression(control);
         ControlFlow::Break(Ok(()))
     }
 
     /// Compresses more of the long message, as far as the task's budget goes: whether it is queued now, or
     /// there is none.
-    fn go_on_compressing(&mut self, control: &Control) -> bool {
+    fn continue_compression(&mut self, control: &Control) -> bool {
         while self.is_compressing() {
             if !coop::has_budget() {
                 return false;
@@ -410,7 +410,7 @@ impl Queue {
 
     /// Compresses all that is left of the long message, if there is one: something is to be queued behind it.
     #[inline]
-    fn finish_long(&mut self, control: &Control) {
+    fn finish_compression(&mut self, control: &Control) {
         while self.is_compressing() {
             self.compress_piece(control);
         }
@@ -418,43 +418,48 @@ impl Queue {
 
     #[cold]
     fn compress_piece(&mut self, control: &Control) {
-        let Self { deflation, buffers, .. } = self;
-        let finished = deflation.as_mut().and_then(|deflation| deflation.go_on(buffers));
+        let Self { deflater, buffers, .. } = self;
+        let finished = deflater.as_mut().and_then(|deflater| deflater.compress_next(buffers));
         if let Some(finished) = finished {
             self.push_finished(control, finished);
         }
     }
 
     /// Queues a long message in one frame, compressed or as it is.
-    fn push_finished(&mut self, control: &Control, finished: Finished) {
-        let Finished { kind, is_compressed, mut payload, held_bytes } = finished;
-        let header = self.sender.count_in(control, Part::Whole(kind), payload.len());
+    fn push_finished(&mut self, control: &Control, finished: FinishedMessage) {
+        let FinishedMessage { kind, is_compressed, mut payload, held_bytes } = finished;
+        let header = self.sender.begin_frame(control, Part::Whole(kind), payload.len());
         coop::consume(cost::frame_out(if header.key.is_some() { payload.len() } else { 0 }));
         if let Some(key) = header.key {
             let mut own = payload.try_into_mut().unwrap_or_else(|shared| shared.as_ref().into());
             mask(&mut own, key);
             payload = own.freeze();
         }
-        self.seal();
+        self.seal_copied();
         if self.copied.capacity() == 0 {
             self.copied = self.buffers.take();
         }
         let header = Header { compressed: is_compressed, ..header };
         self.copied.extend_from_slice(&header.encode());
-        self.seal();
+        self.seal_copied();
         self.held_bytes += held_bytes;
         self.push_piece(payload);
         let held = self.held_bytes + self.batch_held_bytes;
         self.reservation.force(held.max(self.reservation.bytes())); // it was reserved until now
     }
 
-    fn copy_back(&mut self, control: &Control, part: Part, payload: Bytes) -> Result<(), Unsent> {
-        self.copy(control, part, &payload).map_err(|error| Unsent { error, payload })
+    fn push_copy_or_return(
+        &mut self,
+        control: &Control,
+        part: Part,
+        payload: Bytes,
+    ) -> Result<(), Unsent> {
+        self.push_copy(control, part, &payload).map_err(|error| Unsent { error, payload })
     }
 
     /// Makes room in `copied` for a frame with a payload of so many bytes.
     #[inline]
-    fn make_room(&mut self, payload_bytes: usize) -> Result<(), ProtocolError> {
+    fn reserve_capacity(&mut self, payload_bytes: usize) -> Result<(), ProtocolError> {
         if self.copied.capacity() == 0 {
             self.copied = self.buffers.take();
         }
@@ -464,11 +469,11 @@ impl Queue {
         if len <= capacity && held <= self.reservation.bytes() {
             return Ok(());
         }
-        self.make_more_room(len)
+        self.grow_copied(len)
     }
 
     #[cold]
-    fn make_more_room(&mut self, len: usize) -> Result<(), ProtocolError> {
+    fn grow_copied(&mut self, len: usize) -> Result<(), ProtocolError> {
         let others = self.held_bytes + self.batch_held_bytes;
         if self.copied.is_empty() && self.copied.capacity() < len {
             self.buffers.give(mem::take(&mut self.copied));
@@ -479,30 +484,30 @@ impl Queue {
             // Twice as much as there is, or each frame would have it copied once more.
             capacity = len.max(2 * self.copied.len()).max(CAPACITY_MIN);
         }
-        if self.reserve(others + capacity).is_err() {
+        if self.reserve_memory(others + capacity).is_err() {
             if self.copied.is_empty() {
                 // One that was used before, and may be much larger than this frame.
                 self.buffers.give(mem::take(&mut self.copied));
             }
             capacity = len.max(self.copied.capacity());
-            self.reserve(others + capacity)?;
+            self.reserve_memory(others + capacity)?;
         }
         let missing = capacity - self.copied.len();
         self.copied.try_reserve_exact(missing).map_err(|_| self.out_of_memory(capacity))
     }
 
     /// Makes room for the header of a piece that is not copied, and counts what that holds.
-    fn hold_piece(&mut self, payload_held: usize) -> Result<(), ProtocolError> {
+    fn account_piece(&mut self, payload_held: usize) -> Result<(), ProtocolError> {
         self.held_bytes += payload_held;
-        let made = self.make_room(0);
+        let made = self.reserve_capacity(0);
         if made.is_err() {
             self.held_bytes -= payload_held;
-            self.give_room_back();
+            self.release_if_empty();
         }
         made
     }
 
-    fn reserve(&mut self, held: usize) -> Result<(), ProtocolError> {
+    fn reserve_memory(&mut self, held: usize) -> Result<(), ProtocolError> {
         let bytes = held.max(RESERVED_BYTES_MIN);
         self.reservation.resize(bytes).map_err(|_| self.out_of_memory(bytes))
     }
@@ -514,22 +519,22 @@ impl Queue {
     }
 
     /// Unless there is something in it now.
-    fn give_room_back(&mut self) {
+    fn release_if_empty(&mut self) {
         if self.copied.is_empty() {
             self.buffers.give(mem::take(&mut self.copied));
         }
     }
 
     /// Makes a piece of what is copied: the header of a large payload, as a rule.
-    fn seal(&mut self) {
+    fn seal_copied(&mut self) {
         if self.copied.len() > COPIED_BYTES_MAX {
             let run = mem::take(&mut self.copied);
             self.held_bytes += run.capacity();
             self.push_piece(run.into());
         } else if !self.copied.is_empty() {
             self.held_bytes += self.copied.len();
-            self.heads.extend_from_slice(&self.copied);
-            let head = self.heads.split().freeze();
+            self.header_buf.extend_from_slice(&self.copied);
+            let head = self.header_buf.split().freeze();
             self.push_piece(head);
             self.buffers.give(mem::take(&mut self.copied));
         }
@@ -558,10 +563,10 @@ mod tests {
 
     /// Where the payload of one frame is when it is written.
     fn written_from(queue: &mut Queue, control: &Control, payload: Bytes) -> *const u8 {
-        queue.push(control, Part::Whole(Kind::Binary), payload).unwrap();
-        match queue.take(control).unwrap() {
-            Batch::One(bytes) => bytes.as_ptr(),
-            Batch::Many(pieces) => pieces.bufs()[1].as_ptr(),
+        queue.push_bytes(control, Part::Whole(Kind::Binary), payload).unwrap();
+        match queue.take_batch(control).unwrap() {
+            Batch::Single(bytes) => bytes.as_ptr(),
+            Batch::Vectored(pieces) => pieces.bufs()[1].as_ptr(),
         }
     }
 

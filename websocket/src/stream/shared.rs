@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use owned_io::backend::{Broken, Half};
 use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, ShutdownHandle};
 
-use super::alarm::Alarm;
 use super::assembly::out_of_memory;
 use super::queue::Queue;
+use super::timer::LazyTimer;
 use super::writing::{Done, Job, Writer, write_batches};
 use crate::engine::{Control, State};
 use crate::{CloseFrame, Timeout};
@@ -22,8 +22,8 @@ pub(super) struct Shared {
     pub(super) queue: RefCell<Queue>,
     pub(super) writer: RefCell<Writer>,
     /// That of the half that receives.
-    pub(super) alarm: RefCell<Alarm>,
-    pub(super) clock: Clock,
+    pub(super) timer: RefCell<LazyTimer>,
+    pub(super) clock: ClockFns,
     /// Why nothing can be written any more.
     broken: Cell<Option<Broken>>,
     /// Whether it is for us to end the stream once the closing handshake is done (RFC 6455 7.1.1).
@@ -38,7 +38,7 @@ pub(super) struct Shared {
 
 /// The functions of a runtime, so that a connection need not name it.
 #[derive(Clone, Copy)]
-pub(super) struct Clock {
+pub(super) struct ClockFns {
     pub(super) now: fn() -> Instant,
     pub(super) sleep: fn(Duration) -> Sleep,
 }
@@ -56,15 +56,15 @@ impl Shared {
         is_server: bool,
     ) -> Self {
         let writer = Writer::new(|desk| write_batches(half, desk));
-        let alarm = Alarm::new(Half::Read, writer.waker().clone());
+        let timer = LazyTimer::new(Half::Read, writer.waker().clone());
         account.wake_when_evicted(writer.waker().clone());
         Self {
             control,
             queue: RefCell::new(queue),
             writer: RefCell::new(writer),
             connection,
-            clock: Clock { now: R::now, sleep: |duration| Box::pin(R::sleep(duration)) },
-            alarm: RefCell::new(alarm),
+            clock: ClockFns { now: R::now, sleep: |duration| Box::pin(R::sleep(duration)) },
+            timer: RefCell::new(timer),
             is_server,
             is_write_ended: Cell::new(false),
             account,
@@ -107,7 +107,7 @@ impl Shared {
             };
             match (result, batch) {
                 (Ok(()), Some(batch)) => {
-                    let now = self.control.time_of_write(self.clock.now);
+                    let now = self.control.write_time(self.clock.now);
                     self.queue.borrow_mut().handle_written(&self.control, batch, now);
                 }
                 (Err(error), Some(_)) => {
@@ -137,7 +137,7 @@ impl Shared {
     /// or among it. Whoever sends the next message learns of an error.
     #[inline]
     pub(super) fn poll_replies(&self, half: Half, cx: &Context<'_>) {
-        let is_due = self.control.is_due()
+        let is_due = self.control.has_due_frames()
             || self.account.is_evicted()
             || self.queue.borrow().has_replies()
             || self.control.state() == State::Closed;
@@ -149,7 +149,7 @@ impl Shared {
     /// Waits until memory may have been given back: to try again then what was refused. Fails the connection
     /// when that takes much too long.
     pub(super) async fn wait_for_memory(&self) {
-        let Clock { now, sleep } = self.clock;
+        let ClockFns { now, sleep } = self.clock;
         match self.waited.begin(&self.account, now(), sleep) {
             Some(released) => released.await,
             None => {
@@ -169,7 +169,7 @@ impl Shared {
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
         self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
-        self.queue.borrow_mut().give_up_long();
+        self.queue.borrow_mut().abandon_long();
         if is_writing {
             self.connection.abort();
         } else {
@@ -183,7 +183,7 @@ impl Shared {
     }
 
     /// The same when a time was over: what a peer has not taken that takes nothing is not kept for it.
-    pub(super) fn abort_late(&self, timeout: Timeout) {
+    pub(super) fn abort_on_timeout(&self, timeout: Timeout) {
         match timeout {
             Timeout::Write => self.connection.abort(),
             _ => self.abort(),
@@ -195,18 +195,18 @@ impl Shared {
     fn handle_write_blocked(&self, writer: &Writer) {
         self.control.handle_write_blocked((self.clock.now)());
         let due = self.control.poll_write_timeout();
-        if due.is_some_and(|due| self.alarm.borrow_mut().look_again_by(due)) {
+        if due.is_some_and(|due| self.timer.borrow_mut().recheck_by(due)) {
             writer.waker().wake_by_ref();
         }
     }
 
     fn next_job(&self) -> Option<Job> {
-        if let Some(batch) = self.queue.borrow_mut().take(&self.control) {
+        if let Some(batch) = self.queue.borrow_mut().take_batch(&self.control) {
             return Some(Job::Write(batch));
         }
-        let is_over = self.control.state() == State::Closed
+        let is_ended = self.control.state() == State::Closed
             && (self.is_server || self.control.failure().is_some())
             && !self.queue.borrow().is_compressing();
-        (is_over && !self.is_write_ended.replace(true)).then_some(Job::Shutdown)
+        (is_ended && !self.is_write_ended.replace(true)).then_some(Job::Shutdown)
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Done {
 pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
     loop {
         let (result, batch) = match desk.next().await {
-            Job::Write(Batch::One(buf)) => {
+            Job::Write(Batch::Single(buf)) => {
                 let BufResult(mut written, mut buf) = half.write(buf).await;
                 let mut at = 0;
                 let result = loop {
@@ -40,9 +40,9 @@ pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Don
                     let rest = half.write(buf.buf_slice(at..)).await;
                     BufResult(written, buf) = rest.map_buf(Slice::into_inner);
                 };
-                (result, Some(Batch::One(buf)))
+                (result, Some(Batch::Single(buf)))
             }
-            Job::Write(Batch::Many(mut array)) => {
+            Job::Write(Batch::Vectored(mut array)) => {
                 let mut bufs = mem::take(&mut *array);
                 let result = loop {
                     if bufs.bytes_left() == 0 {
@@ -57,7 +57,7 @@ pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Don
                     }
                 };
                 *array = bufs;
-                (result, Some(Batch::Many(array)))
+                (result, Some(Batch::Vectored(array)))
             }
             Job::Shutdown => (half.shutdown().await, None),
         };

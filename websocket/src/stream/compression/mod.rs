@@ -1,46 +1,49 @@
-//! Compression, where it was agreed on: [`Inflation`] of what comes in, [`Deflation`] of what goes out.
+//! Compression, where it was agreed on: [`Inflater`] of what comes in, [`Deflater`] of what goes out.
 //!
 //! Without feature `deflate` the file `no_compression.rs` stands for this, with types of which there are
 //! no values.
 
-mod deflation;
-mod inflation;
-mod spare;
+mod codec_pool;
+mod deflater;
+mod inflater;
 
-pub(in crate::stream) use deflation::{AT_ONCE_BYTES_MAX, Deflation, Finished};
-pub(in crate::stream) use inflation::{Inflated, Inflation};
-use spare::Spare;
+use codec_pool::CodecPool;
+pub(in crate::stream) use deflater::{Deflater, FinishedMessage, IMMEDIATE_BYTES_MAX};
+pub(in crate::stream) use inflater::{InflateProgress, Inflater};
 
 use owned_io::MemoryAccount;
 
 use super::Buffers;
-use crate::deflate::{Agreement, Deflate, Side};
+use crate::deflate::{Agreement, ContextParameters, Deflate};
 use crate::handshake::{Offer, Response, Upgrade};
 use crate::{EngineConfig, HandshakeConfig};
 
 /// What both sides agreed on, and how we go about it.
-pub(in crate::stream) struct Agreed {
+pub(in crate::stream) struct CompressionSetup {
     deflate: Deflate,
     agreement: Agreement,
 }
 
 /// Agrees to what the client offers, if there is anything to agree to.
-pub(in crate::stream) fn agree(
+pub(in crate::stream) fn negotiate(
     upgrade: &mut Upgrade<'_>,
     config: &HandshakeConfig,
-) -> Option<Agreed> {
+) -> Option<CompressionSetup> {
     let deflate = config.deflate?;
     let agreement = upgrade.agree_to_deflate(&deflate)?;
-    Some(Agreed { deflate, agreement })
+    Some(CompressionSetup { deflate, agreement })
 }
 
 /// What the server agreed to, by a response that was checked.
-pub(in crate::stream) fn agreed(response: &Response<'_>, offer: &Offer<'_>) -> Option<Agreed> {
+pub(in crate::stream) fn negotiated(
+    response: &Response<'_>,
+    offer: &Offer<'_>,
+) -> Option<CompressionSetup> {
     let agreement = response.deflate(offer)?;
-    Some(Agreed { deflate: offer.deflate?, agreement })
+    Some(CompressionSetup { deflate: offer.deflate?, agreement })
 }
 
-impl Agreed {
+impl CompressionSetup {
     /// The two ways, for one side.
     pub(in crate::stream) fn open(
         self,
@@ -48,11 +51,12 @@ impl Agreed {
         config: &EngineConfig,
         buffers: &Buffers,
         account: &MemoryAccount,
-    ) -> (Box<Inflation>, Box<Deflation>) {
+    ) -> (Box<Inflater>, Box<Deflater>) {
         let Self { deflate, agreement } = self;
         let sides = (agreement.server(), agreement.client());
-        let (ours, theirs): (Side, Side) = if is_server { sides } else { (sides.1, sides.0) };
-        let inflation = Inflation::new(theirs, config.message_bytes_max, buffers.clone(), account);
-        (Box::new(inflation), Box::new(Deflation::new(&deflate, ours, account)))
+        let (ours, theirs): (ContextParameters, ContextParameters) =
+            if is_server { sides } else { (sides.1, sides.0) };
+        let inflater = Inflater::new(theirs, config.message_bytes_max, buffers.clone(), account);
+        (Box::new(inflater), Box::new(Deflater::new(&deflate, ours, account)))
     }
 }

@@ -1,16 +1,16 @@
 use owned_io::coop::{self, cost};
 use owned_io::{MemoryAccount, Reservation};
 
-use crate::deflate::{Corrupt, DECOMPRESSOR_BYTES, Decompressor, Side};
+use crate::deflate::{ContextParameters, CorruptData, DECOMPRESSOR_BYTES, Decompressor};
 use crate::stream::Buffers;
-use crate::stream::assembly::{Assembly, NoRoom, out_of_memory};
-use crate::stream::compression::Spare;
-use crate::utf8::Utf8;
+use crate::stream::assembly::{Assembly, ReserveError, out_of_memory};
+use crate::stream::compression::CodecPool;
+use crate::utf8::Utf8Validator;
 use crate::{Kind, Limit, ProtocolError, Violation};
 
 /// What decompresses the messages that a connection receives.
-pub(in crate::stream) struct Inflation {
-    takes_over: bool,
+pub(in crate::stream) struct Inflater {
+    context_takeover: bool,
     /// The connection's own with takeover, from the first message on; otherwise one that is lent to it
     /// from the first piece of a message to the last.
     decompressor: Option<Decompressor>,
@@ -19,32 +19,32 @@ pub(in crate::stream) struct Inflation {
     /// Of the message that is under way, what has come out so far.
     message_bytes: usize,
     message_bytes_max: usize,
-    utf8: Utf8,
+    utf8: Utf8Validator,
     buffers: Buffers,
 }
 
 /// How much of a piece was decompressed.
-pub(in crate::stream) enum Inflated {
+pub(in crate::stream) enum InflateProgress {
     /// The whole piece.
-    All,
+    Complete,
     /// Its first bytes. The rest has to wait for memory, or for the task's next turn.
-    Some { consumed: usize, is_out_of_memory: bool },
+    Partial { consumed: usize, is_out_of_memory: bool },
 }
 
-impl Inflation {
+impl Inflater {
     pub(super) fn new(
-        theirs: Side,
+        theirs: ContextParameters,
         message_bytes_max: usize,
         buffers: Buffers,
         account: &MemoryAccount,
     ) -> Self {
         Self {
-            takes_over: theirs.takeover,
+            context_takeover: theirs.takeover,
             decompressor: None,
             reservation: account.reservation(),
             message_bytes: 0,
             message_bytes_max,
-            utf8: Utf8::default(),
+            utf8: Utf8Validator::default(),
             buffers,
         }
     }
@@ -57,28 +57,28 @@ impl Inflation {
         piece: &[u8],
         last: bool,
         assembly: &mut Assembly,
-    ) -> Result<Inflated, ProtocolError> {
-        let is_kept = self.takes_over || !last;
+    ) -> Result<InflateProgress, ProtocolError> {
+        let is_kept = self.context_takeover || !last;
         if is_kept && self.reservation.resize(DECOMPRESSOR_BYTES).is_err() {
             let account = self.reservation.account();
             if account.bytes_max() < DECOMPRESSOR_BYTES {
                 return Err(out_of_memory(account, DECOMPRESSOR_BYTES));
             }
-            return Ok(Inflated::Some { consumed: 0, is_out_of_memory: true });
+            return Ok(InflateProgress::Partial { consumed: 0, is_out_of_memory: true });
         }
-        let spare = || self.buffers.extension::<Spare>().take_decompressor();
-        let mut decompressor = self.decompressor.take().unwrap_or_else(spare);
+        let codec_pool = || self.buffers.extension::<CodecPool>().take_decompressor();
+        let mut decompressor = self.decompressor.take().unwrap_or_else(codec_pool);
         let inflated = self.inflate_by(&mut decompressor, kind, piece, assembly);
-        let is_done = matches!(inflated, Ok(Inflated::All)) && last;
+        let is_done = matches!(inflated, Ok(InflateProgress::Complete)) && last;
         let finished = if is_done { self.finish(&mut decompressor) } else { Ok(()) };
-        if self.takes_over || !is_done {
+        if self.context_takeover || !is_done {
             self.reservation.force(DECOMPRESSOR_BYTES);
             self.decompressor = Some(decompressor);
         } else {
             self.reservation.force(0);
-            self.buffers.extension::<Spare>().give_decompressor(decompressor);
+            self.buffers.extension::<CodecPool>().give_decompressor(decompressor);
         }
-        assembly.settle(is_done);
+        assembly.mark_decoded(is_done);
         finished.and(inflated)
     }
 
@@ -88,28 +88,29 @@ impl Inflation {
         kind: Kind,
         piece: &[u8],
         assembly: &mut Assembly,
-    ) -> Result<Inflated, ProtocolError> {
+    ) -> Result<InflateProgress, ProtocolError> {
         let expected = piece.len().saturating_mul(EXPECTED_RATIO).max(ROOM_BYTES_MIN);
         let mut rest = piece;
         // Each round but the last fills the room there is, or takes what a round may take.
         loop {
             // One byte more than is allowed shows what is too long.
             let bytes_left = self.message_bytes_max.saturating_sub(self.message_bytes) + 1;
-            let stopped = |rest: &[u8], is_out_of_memory| Inflated::Some {
+            let stopped = |rest: &[u8], is_out_of_memory| InflateProgress::Partial {
                 consumed: piece.len() - rest.len(),
                 is_out_of_memory,
             };
             if !coop::has_budget() {
                 return Ok(stopped(rest, false));
             }
-            if assembly.room() == 0 {
-                match assembly.make_room(expected.max(assembly.len()).min(bytes_left), None) {
+            if assembly.spare_capacity() == 0 {
+                match assembly.reserve_capacity(expected.max(assembly.len()).min(bytes_left), None)
+                {
                     Ok(()) => {}
-                    Err(NoRoom::Yet) => return Ok(stopped(rest, true)),
-                    Err(NoRoom::Ever(error)) => return Err(error),
+                    Err(ReserveError::Retry) => return Ok(stopped(rest, true)),
+                    Err(ReserveError::Fatal(error)) => return Err(error),
                 }
             }
-            let room = assembly.room().min(ROUND_BYTES_MAX);
+            let room = assembly.spare_capacity().min(ROUND_BYTES_MAX);
             let out = assembly.bytes_mut();
             let before = out.len();
             let is_all = decompressor.fill(&mut rest, out, room)?;
@@ -124,7 +125,7 @@ impl Inflation {
                 return Err(Violation::TextNotUtf8.into());
             }
             if is_all {
-                return Ok(Inflated::All);
+                return Ok(InflateProgress::Complete);
             }
         }
     }
@@ -139,8 +140,8 @@ impl Inflation {
     }
 }
 
-impl From<Corrupt> for ProtocolError {
-    fn from(_: Corrupt) -> Self {
+impl From<CorruptData> for ProtocolError {
+    fn from(_: CorruptData) -> Self {
         Violation::NotCompressed.into()
     }
 }

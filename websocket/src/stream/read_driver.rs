@@ -1,4 +1,4 @@
-//! [`Link`]: reads that leave time for everything else.
+//! [`ReadDriver`]: reads that leave time for everything else.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::engine::State;
 
 /// The read half of a connection, and what has to be done while it waits.
-pub(super) struct Link<H> {
+pub(super) struct ReadDriver<H> {
     half: H,
     pool: Pool,
     pub(super) shared: Rc<Shared>,
@@ -28,34 +28,34 @@ pub(super) struct Link<H> {
 enum Phase {
     Open,
     /// Nothing is read any more, for this reason: none after a closing handshake.
-    Over(Option<crate::ProtocolError>),
+    Ended(Option<crate::ProtocolError>),
 }
 
-impl<H: OwnedRead> Link<H> {
+impl<H: OwnedRead> ReadDriver<H> {
     pub(super) fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
         Self { half, pool, shared, phase: Phase::Open, is_reading: false }
     }
 
     /// None while there may be something to read; otherwise what the last call of `receive` said.
-    pub(super) fn over(&self) -> Option<Result<(), Error>> {
+    pub(super) fn ended(&self) -> Option<Result<(), Error>> {
         match self.phase {
             _ if self.is_reading => Some(Err(Error::Interrupted)),
             Phase::Open => None,
-            Phase::Over(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
+            Phase::Ended(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
         }
     }
 
-    /// Whether there is nothing more to read, for a reason of [`over`](Self::over).
+    /// Whether there is nothing more to read, for a reason of [`ended`](Self::ended).
     #[inline]
-    pub(super) const fn is_over(&self) -> bool {
-        self.is_reading || matches!(self.phase, Phase::Over(_))
+    pub(super) const fn is_ended(&self) -> bool {
+        self.is_reading || matches!(self.phase, Phase::Ended(_))
     }
 
     /// See [`OwnedRead::read_pooled`].
     pub(super) async fn read_pooled(&mut self) -> io::Result<PoolBuf> {
         self.is_reading = true;
         let mut reading = pin!(self.half.read_pooled(&self.pool));
-        let result = poll_fn(|cx| poll_beside_duties(&self.shared, reading.as_mut(), cx)).await;
+        let result = poll_fn(|cx| poll_with_upkeep(&self.shared, reading.as_mut(), cx)).await;
         self.is_reading = false;
         result
     }
@@ -64,50 +64,50 @@ impl<H: OwnedRead> Link<H> {
     pub(super) async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
         self.is_reading = true;
         let mut reading = pin!(self.half.read(buf));
-        let result = poll_fn(|cx| poll_beside_duties(&self.shared, reading.as_mut(), cx)).await;
+        let result = poll_fn(|cx| poll_with_upkeep(&self.shared, reading.as_mut(), cx)).await;
         self.is_reading = false;
         result
     }
 
     /// Lets others have their turn: the task's budget of work is used up.
-    pub(super) async fn let_others_run(&self) {
-        let mut turn = pin!((self.shared.clock.sleep)(Duration::ZERO));
-        poll_fn(|cx| poll_beside_duties(&self.shared, turn.as_mut(), cx)).await;
+    pub(super) async fn yield_now(&self) {
+        let mut pause = pin!((self.shared.clock.sleep)(Duration::ZERO));
+        poll_fn(|cx| poll_with_upkeep(&self.shared, pause.as_mut(), cx)).await;
         coop::refill();
     }
 
     /// Waits until memory may have been given back.
     pub(super) async fn wait_for_memory(&self) {
         let mut waiting = pin!(self.shared.wait_for_memory());
-        poll_fn(|cx| poll_beside_duties(&self.shared, waiting.as_mut(), cx)).await;
-        self.shared.control.handle_not_reading((self.shared.clock.now)());
+        poll_fn(|cx| poll_with_upkeep(&self.shared, waiting.as_mut(), cx)).await;
+        self.shared.control.handle_read_pause((self.shared.clock.now)());
     }
 
     /// To be called before more is read of a message: that may be due earlier than all else, but not by
     /// the time in which nobody read.
     #[inline]
     pub(super) fn watch_message(&self) {
-        let Shared { control, clock, alarm, .. } = &*self.shared;
+        let Shared { control, clock, timer, .. } = &*self.shared;
         if control.message_deadline().is_some() {
-            control.handle_reading((clock.now)());
+            control.handle_read_start((clock.now)());
             let due = control.message_deadline();
-            due.map(|due| alarm.borrow_mut().look_again_by(due));
+            due.map(|due| timer.borrow_mut().recheck_by(due));
         }
     }
 
     /// To be called after each read: it may have failed, or the peer ended it.
     pub(super) fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
-        let Shared { control, clock, alarm, .. } = &*self.shared;
+        let Shared { control, clock, timer, .. } = &*self.shared;
         match read {
             _ if control.failure().is_some() => {} // meanwhile, as who decodes next is told
             Ok(0) => {
                 let ended = control.handle_end();
-                self.phase = Phase::Over(ended.err());
+                self.phase = Phase::Ended(ended.err());
                 ended?;
             }
             Ok(_) => {
                 if control.awaits_pong() {
-                    alarm.borrow_mut().look_again();
+                    timer.borrow_mut().recheck();
                 }
                 let now = (clock.now)();
                 control.handle_received(now);
@@ -119,7 +119,7 @@ impl<H: OwnedRead> Link<H> {
             // Nothing has happened yet: there was no buffer to read into.
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error.into()),
             Err(error) => {
-                self.phase = Phase::Over(control.handle_end().err());
+                self.phase = Phase::Ended(control.handle_end().err());
                 return Err(error.into());
             }
         }
@@ -128,7 +128,7 @@ impl<H: OwnedRead> Link<H> {
 
     /// The connection has failed, in the engine too: the peer is told.
     pub(super) async fn fail(&mut self, failure: crate::ProtocolError) -> Error {
-        self.phase = Phase::Over(Some(failure));
+        self.phase = Phase::Ended(Some(failure));
         match failure.close_code() {
             Some(_) => self.linger().await,
             None => self.shared.abort(),
@@ -138,7 +138,7 @@ impl<H: OwnedRead> Link<H> {
 
     /// The peer has closed, and its close frame is answered or about to be.
     pub(super) async fn close(&mut self) {
-        self.phase = Phase::Over(None);
+        self.phase = Phase::Ended(None);
         self.linger().await;
     }
 
@@ -150,7 +150,7 @@ impl<H: OwnedRead> Link<H> {
         let is_late = || shared.control.handle_timeout((shared.clock.now)()).is_err();
         while !is_late() && self.discard().await.is_ok_and(|bytes| bytes > 0) {}
         let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Half::Read, cx)));
-        let _ = poll_fn(|cx| poll_beside_duties(&self.shared, flush.as_mut(), cx)).await;
+        let _ = poll_fn(|cx| poll_with_upkeep(&self.shared, flush.as_mut(), cx)).await;
         self.shared.abort();
     }
 
@@ -171,7 +171,7 @@ impl<H: OwnedRead> Link<H> {
 ///
 /// Inlined, as are those who call it: each future around another takes its part in every poll.
 #[inline(always)]
-fn poll_beside_duties<F: Future>(
+fn poll_with_upkeep<F: Future>(
     shared: &Shared,
     mut operation: Pin<&mut F>,
     cx: &mut Context<'_>,
@@ -182,6 +182,6 @@ fn poll_beside_duties<F: Future>(
             return Poll::Ready(output);
         }
         shared.writer.borrow_mut().register(Half::Read, cx);
-        ready!(shared.alarm.borrow_mut().poll(shared));
+        ready!(shared.timer.borrow_mut().poll(shared));
     }
 }

@@ -1,4 +1,4 @@
-//! [`Clock`]: when something is late, by the times that the engine is told.
+//! [`Timers`]: when something is late, by the times that the engine is told.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use crate::{StreamConfig, Timeout};
 /// The timers of a connection.
 #[derive(Debug)]
 #[repr(C)] // what each message looks at comes first, in as few cache lines as it fits
-pub(super) struct Clock {
+pub(super) struct Timers {
     /// The latest time that the engine was told.
     now: Cell<Instant>,
     /// When bytes of the peer came last.
-    heard_at: Cell<Instant>,
+    received_at: Cell<Instant>,
     /// When the peer was sent a ping, if nothing was heard since.
-    pinged_at: Cell<Option<Instant>>,
-    /// When a message went either way last, except for `data`.
+    ping_sent_at: Cell<Option<Instant>>,
+    /// When a message went either way last, except for `has_new_data`.
     data_at: Cell<Instant>,
     /// Whether one came or was sent since `now`. Its time is that of the next write, if one is told
     /// next, and otherwise `now`. So a message costs one store, and the engine need not be told the time
     /// with each.
-    data: Cell<bool>,
+    has_new_data: Cell<bool>,
     /// When a message began to come, if one has come in part; later by the time in which nobody read.
     message_at: Cell<Option<Instant>>,
     /// Whether nobody has read since bytes of the peer came last.
-    is_read_over: Cell<bool>,
+    has_received_since_read: Cell<bool>,
     /// When a write that waits for the peer began, or last went on.
     blocked_at: Cell<Option<Instant>>,
     /// When the closing handshake began, or the peer last took some of what was queued before it.
@@ -43,12 +43,12 @@ pub(super) struct Clock {
 
 /// What has to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum TimerEvent {
     Ping,
     Timeout(Timeout),
 }
 
-impl Clock {
+impl Timers {
     pub(super) fn new(config: &StreamConfig, now: Instant) -> Self {
         Self {
             ping_interval: config.ping_interval,
@@ -58,20 +58,20 @@ impl Clock {
             write_timeout: config.write_timeout,
             close_timeout: config.close_timeout,
             now: Cell::new(now),
-            heard_at: Cell::new(now),
-            pinged_at: Cell::new(None),
+            received_at: Cell::new(now),
+            ping_sent_at: Cell::new(None),
             data_at: Cell::new(now),
-            data: Cell::new(false),
+            has_new_data: Cell::new(false),
             message_at: Cell::new(None),
-            is_read_over: Cell::new(false),
+            has_received_since_read: Cell::new(false),
             blocked_at: Cell::new(None),
             closing_at: Cell::new(None),
             is_closing_new: Cell::new(false),
         }
     }
 
-    pub(super) fn set(&self, now: Instant) {
-        self.settle_data();
+    pub(super) fn advance(&self, now: Instant) {
+        self.commit_data_time();
         self.now.set(now.max(self.now.get()));
         if self.is_closing_new.take() {
             self.closing_at.set(Some(self.now.get()));
@@ -79,43 +79,43 @@ impl Clock {
     }
 
     /// A read begins.
-    pub(super) fn handle_reading(&self, now: Instant) {
-        self.set(now);
-        if self.is_read_over.take() {
-            self.extend_message();
+    pub(super) fn handle_read_start(&self, now: Instant) {
+        self.advance(now);
+        if self.has_received_since_read.take() {
+            self.exclude_pause();
         }
     }
 
     /// Nothing was read up to `now`.
-    pub(super) fn handle_not_reading(&self, now: Instant) {
-        self.set(now);
-        self.extend_message();
-        self.heard_at.set(self.now.get());
+    pub(super) fn handle_read_pause(&self, now: Instant) {
+        self.advance(now);
+        self.exclude_pause();
+        self.received_at.set(self.now.get());
     }
 
     /// The time since bytes of the peer came last does not count as time of the message.
-    fn extend_message(&self) {
+    fn exclude_pause(&self) {
         if let Some(began_at) = self.message_at.get() {
             let now = self.now.get();
-            let paused = now.saturating_duration_since(self.heard_at.get());
+            let paused = now.saturating_duration_since(self.received_at.get());
             self.message_at.set(Some((began_at + paused).min(now)));
         }
     }
 
     pub(super) fn handle_received(&self, now: Instant) {
-        self.set(now);
-        self.heard_at.set(self.now.get());
-        self.pinged_at.set(None);
-        self.is_read_over.set(true);
+        self.advance(now);
+        self.received_at.set(self.now.get());
+        self.ping_sent_at.set(None);
+        self.has_received_since_read.set(true);
     }
 
     #[inline]
     pub(super) fn handle_data(&self) {
-        self.data.set(true);
+        self.has_new_data.set(true);
     }
 
     /// Whether a message has come in part, as of what was received last.
-    pub(super) fn handle_message(&self, is_under_way: bool) {
+    pub(super) fn handle_message_progress(&self, is_under_way: bool) {
         let began_at = self.message_at.get().unwrap_or_else(|| self.now.get());
         self.message_at.set(is_under_way.then_some(began_at));
     }
@@ -128,9 +128,9 @@ impl Clock {
 
     /// A write has come further: so has what was sent since `now`, however long ago that is.
     pub(super) fn handle_write(&self, now: Instant) {
-        let data = self.data.take();
-        self.set(now);
-        if data {
+        let had_new_data = self.has_new_data.take();
+        self.advance(now);
+        if had_new_data {
             self.data_at.set(self.now.get());
         }
     }
@@ -160,13 +160,13 @@ impl Clock {
     }
 
     /// Whether what is due depends on when a write was done.
-    pub(super) const fn minds_writes(&self) -> bool {
+    pub(super) const fn needs_write_time(&self) -> bool {
         self.idle_timeout.is_some() || self.is_closing()
     }
 
     /// Whether the peer was sent a ping, and nothing was heard since.
-    pub(super) const fn is_pinged(&self) -> bool {
-        self.pinged_at.get().is_some()
+    pub(super) const fn is_awaiting_pong(&self) -> bool {
+        self.ping_sent_at.get().is_some()
     }
 
     pub(super) const fn now(&self) -> Instant {
@@ -179,46 +179,46 @@ impl Clock {
 
     /// When something is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.due().map(|(at, _)| at)
+        self.next_event().map(|(at, _)| at)
     }
 
     /// What is due at `now`.
-    pub(super) fn handle_timeout(&self, now: Instant) -> Option<Due> {
-        self.set(now);
-        let (_, due) = self.due().filter(|(at, _)| *at <= self.now.get())?;
-        if due == Due::Ping {
-            self.pinged_at.set(Some(self.now.get()));
+    pub(super) fn handle_timeout(&self, now: Instant) -> Option<TimerEvent> {
+        self.advance(now);
+        let (_, event) = self.next_event().filter(|(at, _)| *at <= self.now.get())?;
+        if event == TimerEvent::Ping {
+            self.ping_sent_at.set(Some(self.now.get()));
         }
-        Some(due)
+        Some(event)
     }
 
     /// What is due next, and when. A deadline too far away to be a time is none.
-    fn due(&self) -> Option<(Instant, Due)> {
+    fn next_event(&self) -> Option<(Instant, TimerEvent)> {
         if let Some(at) = self.closing_at.get() {
             let at = at.checked_add(self.close_timeout)?;
-            return Some((at, Due::Timeout(Timeout::Close)));
+            return Some((at, TimerEvent::Timeout(Timeout::Close)));
         }
-        self.settle_data();
-        let alive = match self.pinged_at.get() {
+        self.commit_data_time();
+        let alive = match self.ping_sent_at.get() {
             Some(at) => {
-                at.checked_add(self.pong_timeout).map(|at| (at, Due::Timeout(Timeout::Pong)))
+                at.checked_add(self.pong_timeout).map(|at| (at, TimerEvent::Timeout(Timeout::Pong)))
             }
             None => self
                 .ping_interval
-                .and_then(|interval| self.heard_at.get().checked_add(interval))
-                .map(|at| (at, Due::Ping)),
+                .and_then(|interval| self.received_at.get().checked_add(interval))
+                .map(|at| (at, TimerEvent::Ping)),
         };
         let idle = self
             .idle_timeout
             .and_then(|timeout| self.data_at.get().checked_add(timeout))
-            .map(|at| (at, Due::Timeout(Timeout::Idle)));
-        let message = self.message_deadline().map(|at| (at, Due::Timeout(Timeout::Message)));
-        let write = self.write_deadline().map(|at| (at, Due::Timeout(Timeout::Write)));
+            .map(|at| (at, TimerEvent::Timeout(Timeout::Idle)));
+        let message = self.message_deadline().map(|at| (at, TimerEvent::Timeout(Timeout::Message)));
+        let write = self.write_deadline().map(|at| (at, TimerEvent::Timeout(Timeout::Write)));
         [alive, idle, message, write].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    fn settle_data(&self) {
-        if self.data.take() {
+    fn commit_data_time(&self) {
+        if self.has_new_data.take() {
             self.data_at.set(self.now.get());
         }
     }

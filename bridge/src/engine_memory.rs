@@ -1,11 +1,11 @@
-//! [`Memory`]: what tungstenite holds for a connection, reserved before it takes it.
+//! [`EngineMemory`]: what tungstenite holds for a connection, reserved before it takes it.
 
 use std::time::{Duration, Instant};
 
 use owned_io::{MemoryAccount, MemoryReleased, MemoryWait, Reservation};
 use owned_io_websocket::{EngineConfig, Limit, ProtocolError};
 
-use crate::progress::Progress;
+use crate::frame_tracker::FrameTracker;
 use crate::shared::Sleep;
 
 /// What each of the buffers has anyway, and is not counted, in bytes: a connection with short messages
@@ -14,7 +14,7 @@ const UNCOUNTED_BYTES: usize = 4 * 1024;
 
 /// What a connection holds, as far as it depends on what its peer sends and takes. tungstenite does not
 /// tell, but all of it follows from lengths that are known before.
-pub(crate) struct Memory {
+pub(crate) struct EngineMemory {
     reservation: Reservation,
     config: EngineConfig,
     /// Of what tungstenite receives into: as long as the longest frame, for the life of the connection.
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
     waited: MemoryWait,
 }
 
-impl Memory {
+impl EngineMemory {
     pub(crate) fn new(account: &MemoryAccount, config: EngineConfig) -> Self {
         Self {
             reservation: account.reservation(),
@@ -50,11 +50,15 @@ impl Memory {
 
     /// Reserves what the frames may take that have begun: to be called before tungstenite sees them. What
     /// exceeds the limits it refuses by itself.
-    pub(crate) fn reserve_received(&mut self, progress: &Progress) -> Result<(), ProtocolError> {
+    pub(crate) fn reserve_received(
+        &mut self,
+        frame_tracker: &FrameTracker,
+    ) -> Result<(), ProtocolError> {
         let within = |bytes: u64, max: usize| usize::try_from(bytes).ok().filter(|n| *n <= max);
-        let frame = within(progress.frame_bytes_longest(), self.config.frame_bytes_max);
+        let frame = within(frame_tracker.frame_bytes_longest(), self.config.frame_bytes_max);
         self.frame_bytes_longest = self.frame_bytes_longest.max(frame.unwrap_or(0));
-        let fragments = within(progress.fragments_bytes_longest(), self.config.message_bytes_max);
+        let fragments =
+            within(frame_tracker.fragments_bytes_longest(), self.config.message_bytes_max);
         self.fragments_bytes = 2 * fragments.unwrap_or(0);
         self.reserve()
     }
@@ -81,7 +85,7 @@ impl Memory {
     }
 
     /// Whether as much can never be had.
-    pub(crate) fn is_beyond(&self) -> bool {
+    pub(crate) fn exceeds_account(&self) -> bool {
         self.needed() > self.account().bytes_max()
     }
 

@@ -18,20 +18,20 @@ pub(crate) struct SyncBuffers {
     buffers: Buffers,
     inbound: Inbound,
     /// How much of `inbound` is consumed.
-    at: usize,
+    consumed_bytes: usize,
     /// How many bytes the next read is for.
     fill_bytes: usize,
     /// Whether the peer has ended the stream.
     is_ended: bool,
     /// None while it is being written.
     outbound: Option<Vec<u8>>,
-    work: Work,
+    copy_stats: CopyStats,
 }
 
 /// What bytes went through on their way between tungstenite and the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Work {
+pub struct CopyStats {
     /// Bytes that were copied between the buffers of tungstenite and those of the bridge, both ways.
     pub copied_bytes: u64,
     /// Bytes that tungstenite moved to the front of its buffer, because those before them were taken:
@@ -46,7 +46,7 @@ enum Inbound {
 }
 
 /// What to read into.
-pub(crate) enum Room {
+pub(crate) enum ReadTarget {
     Own(Spare<Vec<u8>>),
     /// A buffer of the pool, taken when there is something to read.
     Pooled,
@@ -59,11 +59,11 @@ impl SyncBuffers {
             strategy,
             buffers,
             inbound: Inbound::Own(Vec::new()),
-            at: 0,
+            consumed_bytes: 0,
             fill_bytes: 0,
             is_ended: false,
             outbound: Some(Vec::new()),
-            work: Work::default(),
+            copy_stats: CopyStats::default(),
         };
         new.fill_bytes = new.base_bytes();
         new
@@ -79,15 +79,15 @@ impl SyncBuffers {
         base_bytes.min(FILL_BYTES_MAX)
     }
 
-    pub(crate) const fn work(&self) -> Work {
-        self.work
+    pub(crate) const fn copy_stats(&self) -> CopyStats {
+        self.copy_stats
     }
 
     /// For the next read, once all is consumed.
-    pub(crate) fn room(&mut self) -> Room {
+    pub(crate) fn read_target(&mut self) -> ReadTarget {
         let is_pooled = matches!(self.strategy, Strategy::Exponential { .. });
         if is_pooled && self.fill_bytes <= self.buffers.pool().buf_bytes() {
-            return Room::Pooled;
+            return ReadTarget::Pooled;
         }
         let mut buf = match std::mem::replace(&mut self.inbound, Inbound::Own(Vec::new())) {
             Inbound::Own(buf) if !is_pooled => buf,
@@ -97,10 +97,10 @@ impl SyncBuffers {
         if buf.capacity() < self.fill_bytes {
             buf.reserve_exact(self.fill_bytes);
         }
-        Room::Own(buf.spare().limit(self.fill_bytes))
+        ReadTarget::Own(buf.spare().limit(self.fill_bytes))
     }
 
-    /// Takes what was read into its [`room`](Self::room); nothing, if that was the end.
+    /// Takes what was read into its [`read_target`](Self::read_target); nothing, if that was the end.
     pub(crate) fn fill(&mut self, buf: Vec<u8>) {
         self.handle_filled(buf.len());
         self.inbound = Inbound::Own(buf);
@@ -125,7 +125,7 @@ impl SyncBuffers {
 
     /// A read that filled its buffer had more to read, as like as not: the next one has a larger one.
     fn handle_filled(&mut self, n: usize) {
-        (self.at, self.is_ended) = (0, n == 0);
+        (self.consumed_bytes, self.is_ended) = (0, n == 0);
         let was_full = n == self.fill_bytes;
         self.fill_bytes = match self.strategy {
             Strategy::Linear { .. } if !self.strategy.keeps(self.fill_bytes) => self.base_bytes(),
@@ -157,17 +157,17 @@ impl Read for SyncBuffers {
             Inbound::Own(buf) => &buf[..],
             Inbound::Pooled(buf) => buf,
         };
-        let left = &received[self.at..];
+        let left = &received[self.consumed_bytes..];
         if left.is_empty() {
             return if self.is_ended { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
         let n = left.len().min(out.len());
         out[..n].copy_from_slice(&left[..n]);
-        self.at += n;
-        self.work.copied_bytes += n as u64;
-        if self.at == received.len() {
+        self.consumed_bytes += n;
+        self.copy_stats.copied_bytes += n as u64;
+        if self.consumed_bytes == received.len() {
             let used = std::mem::replace(&mut self.inbound, Inbound::Own(Vec::new()));
-            self.at = 0;
+            self.consumed_bytes = 0;
             if let Inbound::Own(buf) = used {
                 self.inbound = Inbound::Own(self.after_use(buf));
             }
@@ -192,8 +192,8 @@ impl Write for SyncBuffers {
             buf.reserve_exact(strategy.capacity_for(needed) - buf.len());
         }
         buf.extend_from_slice(&bytes[..n]);
-        self.work.copied_bytes += n as u64;
-        self.work.moved_bytes += (bytes.len() - n) as u64; // by whoever is told that `n` were taken
+        self.copy_stats.copied_bytes += n as u64;
+        self.copy_stats.moved_bytes += (bytes.len() - n) as u64; // by whoever is told that `n` were taken
         Ok(n)
     }
 
@@ -209,41 +209,41 @@ mod tests {
 
     use super::*;
 
-    fn sync(strategy: Strategy) -> SyncBuffers {
+    fn new_buffers(strategy: Strategy) -> SyncBuffers {
         let mut config = PoolConfig::default();
         config.buf_bytes = 256;
         SyncBuffers::new(strategy, Buffers::new(Pool::new(config), MemoryBudget::new(0)))
     }
 
     /// One read that brings `n` bytes, all of which are consumed; says how many it could have brought.
-    fn fill(sync: &mut SyncBuffers, n: usize) -> usize {
-        let room = match sync.room() {
-            Room::Pooled => {
-                let mut buf = sync.buffers.pool().take().unwrap();
+    fn fill(sync_buffers: &mut SyncBuffers, n: usize) -> usize {
+        let room = match sync_buffers.read_target() {
+            ReadTarget::Pooled => {
+                let mut buf = sync_buffers.buffers.pool().take().unwrap();
                 let room = buf.buf_capacity();
                 assert_eq!(buf.buf_fill(&vec![1; n.min(room)]), n.min(room));
-                sync.fill_pooled(buf);
+                sync_buffers.fill_pooled(buf);
                 room
             }
-            Room::Own(mut spare) => {
+            ReadTarget::Own(mut spare) => {
                 let room = spare.buf_capacity();
                 assert_eq!(spare.buf_fill(&vec![1; n.min(room)]), n.min(room));
-                sync.fill(spare.into_inner());
+                sync_buffers.fill(spare.into_inner());
                 room
             }
         };
         let mut bytes = vec![0; n.min(room)];
-        sync.read_exact(&mut bytes).unwrap();
+        sync_buffers.read_exact(&mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 1));
-        assert_eq!(sync.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(sync_buffers.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         room
     }
 
     #[test]
     fn reads_grow_while_they_fill_their_buffer_and_shrink() {
         let rooms = |strategy, reads: [usize; 7]| {
-            let mut sync = sync(strategy);
-            reads.map(|n| fill(&mut sync, n))
+            let mut sync_buffers = new_buffers(strategy);
+            reads.map(|n| fill(&mut sync_buffers, n))
         };
         let all = usize::MAX;
         let fixed = rooms(Strategy::Fixed { bytes: 10 }, [all, 3, all, all, all, 1, 1]);
@@ -258,11 +258,11 @@ mod tests {
 
     #[test]
     fn the_end_of_the_stream_comes_after_what_was_received() {
-        let mut sync = sync(Strategy::FIXED);
-        assert_eq!(sync.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        fill(&mut sync, 3);
-        sync.fill(Vec::new());
-        assert_eq!(sync.read(&mut [0; 5]).unwrap(), 0);
+        let mut sync_buffers = new_buffers(Strategy::FIXED);
+        assert_eq!(sync_buffers.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        fill(&mut sync_buffers, 3);
+        sync_buffers.fill(Vec::new());
+        assert_eq!(sync_buffers.read(&mut [0; 5]).unwrap(), 0);
     }
 
     #[test]
@@ -271,21 +271,21 @@ mod tests {
         for strategy in
             [Strategy::Fixed { bytes: 65 }, linear, Strategy::Exponential { bytes_max: 65 }]
         {
-            let mut sync = sync(strategy);
-            assert!(sync.take_outbound().is_none(), "nothing is written");
-            assert_eq!(sync.write(&[1; 15]).unwrap(), 15);
-            assert_eq!(sync.write(&[2; 60]).unwrap(), 50);
-            assert_eq!(sync.write(&[3]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-            let written = sync.take_outbound().unwrap();
+            let mut sync_buffers = new_buffers(strategy);
+            assert!(sync_buffers.take_outbound().is_none(), "nothing is written");
+            assert_eq!(sync_buffers.write(&[1; 15]).unwrap(), 15);
+            assert_eq!(sync_buffers.write(&[2; 60]).unwrap(), 50);
+            assert_eq!(sync_buffers.write(&[3]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let written = sync_buffers.take_outbound().unwrap();
             assert_eq!(written, [&[1; 15][..], &[2; 50]].concat());
-            assert_eq!(sync.write(&[3]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-            sync.give_back(written);
-            let kept = sync.outbound.as_ref().unwrap().capacity();
+            assert_eq!(sync_buffers.write(&[3]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            sync_buffers.give_back(written);
+            let kept = sync_buffers.outbound.as_ref().unwrap().capacity();
             assert_eq!(kept > 0, strategy == Strategy::Fixed { bytes: 65 });
-            assert_eq!(sync.write(&[4; 10]).unwrap(), 10);
-            let small = sync.take_outbound().unwrap();
-            sync.give_back(small);
-            let kept = sync.outbound.as_ref().unwrap().capacity();
+            assert_eq!(sync_buffers.write(&[4; 10]).unwrap(), 10);
+            let small = sync_buffers.take_outbound().unwrap();
+            sync_buffers.give_back(small);
+            let kept = sync_buffers.outbound.as_ref().unwrap().capacity();
             assert_eq!(kept > 0, !matches!(strategy, Strategy::Exponential { .. }));
         }
     }

@@ -1,13 +1,13 @@
-//! [`Inbox`]: what was read, and what it turns out to be.
+//! [`ReceiveBuffer`]: what was read, and what it turns out to be.
 
 use std::ops::Range;
 
 use owned_io::coop::{self, cost};
 use owned_io::{MemoryAccount, PoolBuf};
 
-use super::assembly::{Assembly, NoRoom};
-use super::carry::Carry;
-use super::compression::{Inflated, Inflation};
+use super::assembly::{Assembly, ReserveError};
+use super::compression::{InflateProgress, Inflater};
+use super::partial_frame::PartialFrame;
 use super::shared::Shared;
 use super::{Buffers, Message, Received};
 use crate::close::PeerClose;
@@ -18,33 +18,33 @@ use crate::{CloseFrame, Kind, ProtocolError};
 ///
 /// Between two reads it holds no buffer of the pool: a frame that has come in part is in the carry, or in
 /// the assembly.
-pub(super) struct Inbox {
+pub(super) struct ReceiveBuffer {
     receiver: Receiver,
     buffers: Buffers,
     account: MemoryAccount,
     buf: Option<PoolBuf>,
     /// How much of `buf` is consumed. If that is all, it is given up when more is asked for.
-    at: usize,
+    consumed_bytes: usize,
     /// Comes before what is left of `buf`.
-    carry: Carry,
+    partial_frame: PartialFrame,
     assembly: Option<Assembly>,
     /// A piece that is decoded, and of which the assembly has not yet taken all.
-    pending: Option<Found>,
+    pending: Option<LocatedPiece>,
     /// Of the frame that comes in pieces, how many bytes are missing. None of them is in `buf`.
     frame_bytes_left: usize,
     /// The peer's close frame, if it has come.
     peer_close: Option<Box<PeerClose>>,
     /// None: no message comes compressed.
-    inflation: Option<Box<Inflation>>,
+    inflater: Option<Box<Inflater>>,
 }
 
 /// What comes next.
-pub(super) enum Next {
-    Found(Found),
+pub(super) enum ReceiveStatus {
+    Piece(LocatedPiece),
     /// Nothing before more is read.
-    Starved,
+    NeedsRead,
     /// Nothing before others had their turn: the task's budget of work is used up.
-    Exhausted,
+    BudgetExhausted,
     /// Nothing before memory is given back.
     OutOfMemory,
     /// Nothing any more.
@@ -52,29 +52,29 @@ pub(super) enum Next {
 }
 
 /// A message, or a piece of one, that is there to be handed out.
-pub(super) struct Found {
+pub(super) struct LocatedPiece {
     kind: Kind,
-    place: Place,
+    location: Location,
     /// Whether it is yet to be decompressed.
     compressed: bool,
     first: bool,
     last: bool,
 }
 
-enum Place {
+enum Location {
     /// This part of the buffer.
     Buffer(Range<usize>),
     /// This part of the carry.
-    Carry(Range<usize>),
+    PartialFrame(Range<usize>),
     /// All of the assembly, which a transport may have changed since it was checked.
     Assembly { was_lent: bool },
 }
 
 /// What is to be read into.
-pub(super) enum Room {
+pub(super) enum ReadTarget {
     /// A buffer of the pool.
     Pooled,
-    /// At most so many bytes, behind what this holds: for [`Inbox::put_direct`].
+    /// At most so many bytes, behind what this holds: for [`ReceiveBuffer::put_direct`].
     Direct(Vec<u8>, usize),
 }
 
@@ -85,72 +85,82 @@ const DIRECT_BYTES_MAX: usize = 256 * 1024;
 /// The least room that is made for it, if as much is missing: a read costs as much as copying this.
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
 
-impl Inbox {
+impl ReceiveBuffer {
     pub(super) fn new(
         receiver: Receiver,
         buffers: Buffers,
         account: MemoryAccount,
-        inflation: Option<Box<Inflation>>,
+        inflater: Option<Box<Inflater>>,
     ) -> Self {
         Self {
             receiver,
             buffers,
             buf: None,
-            at: 0,
-            carry: Carry::new(&account),
+            consumed_bytes: 0,
+            partial_frame: PartialFrame::new(&account),
             account,
             assembly: None,
             pending: None,
             frame_bytes_left: 0,
             peer_close: None,
-            inflation,
+            inflater,
         }
     }
 
     /// Looks for a message, which may have to be put together of several pieces. What is left of one
     /// whose first piece was handed out is passed over.
     #[inline]
-    pub(super) fn next_message(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
-        if self.is_starved(shared) {
-            return Ok(Next::Starved);
+    pub(super) fn next_message(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
+        if self.needs_read(shared) {
+            return Ok(ReceiveStatus::NeedsRead);
         }
         if let Some(assembled) = self.assembled(shared)?
             && assembled.last
         {
-            return Ok(Next::Found(assembled));
+            return Ok(ReceiveStatus::Piece(assembled));
         }
         if self.assembly.is_none()
             && self.pending.is_none()
-            && self.carry.is_empty()
+            && self.partial_frame.is_empty()
             && let Some(buf) = &mut self.buf
             && let Some((kind, payload)) =
-                self.receiver.decode_whole(&shared.control, &mut buf[self.at..])
+                self.receiver.decode_whole(&shared.control, &mut buf[self.consumed_bytes..])
         {
             consume_frame(payload.len());
-            let place = Place::Buffer(self.at + payload.start..self.at + payload.end);
-            self.at += payload.end;
+            let location = Location::Buffer(
+                self.consumed_bytes + payload.start..self.consumed_bytes + payload.end,
+            );
+            self.consumed_bytes += payload.end;
             let compressed = false;
-            return Ok(Next::Found(Found { kind, place, compressed, first: true, last: true }));
+            return Ok(ReceiveStatus::Piece(LocatedPiece {
+                kind,
+                location,
+                compressed,
+                first: true,
+                last: true,
+            }));
         }
         loop {
             match self.next_decoded(shared)? {
-                Next::Found(found) if found.is_message() => return Ok(Next::Found(found)),
-                Next::Found(piece) => {
+                ReceiveStatus::Piece(located) if located.is_message() => {
+                    return Ok(ReceiveStatus::Piece(located));
+                }
+                ReceiveStatus::Piece(piece) => {
                     // The first piece was handed out. What is compressed is decompressed all the same: what
                     // comes next may refer to it.
-                    let is_unwanted = !piece.first && self.assembly.is_none();
-                    if is_unwanted && !piece.compressed {
+                    let is_skipped = !piece.first && self.assembly.is_none();
+                    if is_skipped && !piece.compressed {
                         continue;
                     }
                     let next = self.assemble(shared, piece)?;
-                    if is_unwanted {
+                    if is_skipped {
                         self.assembly = None;
                     }
                     match next {
-                        Next::Found(found) if found.last && !is_unwanted => {
-                            return Ok(Next::Found(found));
+                        ReceiveStatus::Piece(located) if located.last && !is_skipped => {
+                            return Ok(ReceiveStatus::Piece(located));
                         }
-                        Next::Found(_) => {}
+                        ReceiveStatus::Piece(_) => {}
                         other => return Ok(other),
                     }
                 }
@@ -160,24 +170,27 @@ impl Inbox {
     }
 
     /// Looks for a piece of a message: the first may be what was put together of it already.
-    pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
+    pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         if let Some(assembled) = self.assembled(shared)?
             && (assembled.last || self.assembly.as_ref().is_some_and(|assembly| assembly.len() > 0))
         {
             self.pending_is_not_first();
-            return Ok(Next::Found(assembled));
+            return Ok(ReceiveStatus::Piece(assembled));
         }
         let next = self.next_decoded(shared)?;
-        let Next::Found(piece @ Found { compressed: true, first, .. }) = next else {
+        let ReceiveStatus::Piece(piece @ LocatedPiece { compressed: true, first, .. }) = next
+        else {
             return Ok(next);
         };
         match (self.assemble(shared, piece)?, &self.assembly) {
-            (Next::Found(found), _) => Ok(Next::Found(Found { first, ..found })),
+            (ReceiveStatus::Piece(located), _) => {
+                Ok(ReceiveStatus::Piece(LocatedPiece { first, ..located }))
+            }
             // What there is of it so far is a piece as well.
             (_, Some(assembly)) if assembly.len() > 0 => {
-                let found = assembly.found();
+                let located = assembly.located();
                 self.pending_is_not_first();
-                Ok(Next::Found(Found { first, ..found }))
+                Ok(ReceiveStatus::Piece(LocatedPiece { first, ..located }))
             }
             (next, _) => Ok(next),
         }
@@ -188,34 +201,34 @@ impl Inbox {
     /// # Panics
     /// If it is text, and the transport changed what it had received of it.
     #[inline]
-    pub(super) fn message(&mut self, found: Found) -> Message<'_> {
-        let kind = found.kind;
-        let is_exposed = matches!(found.place, Place::Assembly { was_lent: true });
-        let payload = &*self.piece(found).payload;
+    pub(super) fn message(&mut self, located: LocatedPiece) -> Message<'_> {
+        let kind = located.kind;
+        let is_exposed = matches!(located.location, Location::Assembly { was_lent: true });
+        let payload = &*self.piece(located).payload;
         match kind {
             Kind::Binary => Message::Binary(payload),
-            Kind::Text if is_exposed => Message::Text(text_again(payload)),
-            Kind::Text => Message::Text(text(payload)),
+            Kind::Text if is_exposed => Message::Text(revalidated_text(payload)),
+            Kind::Text => Message::Text(unchecked_text(payload)),
         }
     }
 
     /// The message that was found, and its buffer if it has one of its own.
     #[inline]
-    pub(super) fn received(&mut self, found: Found) -> Received<'_> {
-        match found.place {
-            Place::Assembly { .. } => self.moved_out(found),
-            _ => Received::Borrowed(self.message(found)),
+    pub(super) fn received(&mut self, located: LocatedPiece) -> Received<'_> {
+        match located.location {
+            Location::Assembly { .. } => self.move_out(located),
+            _ => Received::Borrowed(self.message(located)),
         }
     }
 
     /// The piece that was found.
     #[inline]
-    pub(super) fn piece(&mut self, found: Found) -> Piece<'_> {
-        let Found { kind, place, first, last, .. } = found;
-        let payload = match place {
-            Place::Buffer(range) => &mut self.buf.as_deref_mut().unwrap_or_default()[range],
-            Place::Carry(range) => &mut self.carry.bytes_mut()[range],
-            Place::Assembly { .. } => {
+    pub(super) fn piece(&mut self, located: LocatedPiece) -> Piece<'_> {
+        let LocatedPiece { kind, location, first, last, .. } = located;
+        let payload = match location {
+            Location::Buffer(range) => &mut self.buf.as_deref_mut().unwrap_or_default()[range],
+            Location::PartialFrame(range) => &mut self.partial_frame.bytes_mut()[range],
+            Location::Assembly { .. } => {
                 self.assembly.as_mut().map(Assembly::hand_out).unwrap_or_default()
             }
         };
@@ -229,30 +242,31 @@ impl Inbox {
 
     /// Gives up all memory: nothing is received any more.
     pub(super) fn clear(&mut self) {
-        (self.buf, self.at, self.assembly, self.pending) = (None, 0, None, None);
-        self.carry.clear(&self.buffers);
+        (self.buf, self.consumed_bytes, self.assembly, self.pending) = (None, 0, None, None);
+        self.partial_frame.clear(&self.buffers);
     }
 
     /// Where the next bytes go. What was consumed is given up, and its buffer with it.
     ///
     /// To be followed by [`put`](Self::put), or by [`put_direct`](Self::put_direct).
-    pub(super) fn room(&mut self) -> Result<Room, NoRoom> {
-        if let Some(buf) = self.buf.as_ref().filter(|buf| self.at < buf.len()) {
-            self.carry.begin(&buf[self.at..], &self.receiver, &self.buffers)?;
+    pub(super) fn read_target(&mut self) -> Result<ReadTarget, ReserveError> {
+        if let Some(buf) = self.buf.as_ref().filter(|buf| self.consumed_bytes < buf.len()) {
+            self.partial_frame.begin(&buf[self.consumed_bytes..], &self.receiver, &self.buffers)?;
         }
-        (self.buf, self.at) = (None, 0);
-        if !self.carry.is_empty() {
-            return Ok(Room::Pooled);
+        (self.buf, self.consumed_bytes) = (None, 0);
+        if !self.partial_frame.is_empty() {
+            return Ok(ReadTarget::Pooled);
         }
-        self.carry.clear(&self.buffers);
+        self.partial_frame.clear(&self.buffers);
         match &mut self.assembly {
             Some(assembly) if self.frame_bytes_left > 0 => {
                 let next = self.frame_bytes_left.min(DIRECT_BYTES_MIN);
-                assembly.make_room(next, Some(self.frame_bytes_left - next))?;
-                let bytes = self.frame_bytes_left.min(assembly.room()).min(DIRECT_BYTES_MAX);
-                Ok(Room::Direct(assembly.lend(), bytes))
+                assembly.reserve_capacity(next, Some(self.frame_bytes_left - next))?;
+                let bytes =
+                    self.frame_bytes_left.min(assembly.spare_capacity()).min(DIRECT_BYTES_MAX);
+                Ok(ReadTarget::Direct(assembly.lend(), bytes))
             }
-            _ => Ok(Room::Pooled),
+            _ => Ok(ReadTarget::Pooled),
         }
     }
 
@@ -265,35 +279,35 @@ impl Inbox {
     pub(super) fn put_from(&mut self, buf: PoolBuf, at: usize) {
         if at < buf.len() {
             self.put(buf);
-            self.at = at;
+            self.consumed_bytes = at;
         }
     }
 
     /// Takes what was read behind the message that is being assembled, which was `len` bytes before.
     pub(super) fn put_direct(&mut self, bytes: Vec<u8>, len: usize) {
         if let Some(assembly) = &mut self.assembly {
-            assembly.put(bytes, len);
+            assembly.put_back(bytes, len);
         }
     }
 
-    fn moved_out(&mut self, found: Found) -> Received<'_> {
+    fn move_out(&mut self, located: LocatedPiece) -> Received<'_> {
         match self.assembly.take_if(|assembly| assembly.is_movable()) {
-            Some(assembly) => Received::Owned(found.kind, assembly.into_bytes()),
-            None => Received::Borrowed(self.message(found)),
+            Some(assembly) => Received::Owned(located.kind, assembly.into_bytes()),
+            None => Received::Borrowed(self.message(located)),
         }
     }
 
     /// Whether nothing is to be found before more is read: asked first, because it is so twice for
     /// each message that comes alone. The buffer goes back to the pool then.
     #[inline]
-    fn is_starved(&mut self, shared: &Shared) -> bool {
-        let has_more = self.buf.as_ref().is_some_and(|buf| self.at < buf.len());
+    fn needs_read(&mut self, shared: &Shared) -> bool {
+        let has_more = self.buf.as_ref().is_some_and(|buf| self.consumed_bytes < buf.len());
         if has_more || self.pending.is_some() {
             return false;
         }
-        (self.buf, self.at) = (None, 0);
-        let is_over = self.peer_close.is_some() || shared.control.failure().is_some();
-        self.assembly.is_none() && !is_over
+        (self.buf, self.consumed_bytes) = (None, 0);
+        let is_ended = self.peer_close.is_some() || shared.control.failure().is_some();
+        self.assembly.is_none() && !is_ended
     }
 
     /// What is pending is no longer the first of its message.
@@ -306,7 +320,7 @@ impl Inbox {
     /// Decodes what was read behind the message that is being assembled, and says what there is of it;
     /// none if there is none, or it was handed out.
     #[inline]
-    fn assembled(&mut self, shared: &Shared) -> Result<Option<Found>, ProtocolError> {
+    fn assembled(&mut self, shared: &Shared) -> Result<Option<LocatedPiece>, ProtocolError> {
         // It may be in no frame of the peer: a time that is up, or memory that there is not.
         if let Some(failure) = shared.control.failure() {
             return Err(failure);
@@ -316,140 +330,155 @@ impl Inbox {
             self.assembly = None;
             return Ok(None);
         }
-        let fresh = assembly.fresh();
+        let fresh = assembly.undecoded();
         consume_frame(fresh.len());
         if !fresh.is_empty()
             && let Some(Event::Piece(piece)) = self.receiver.decode(&shared.control, fresh)?.event
         {
             self.frame_bytes_left = piece.frame_bytes_left;
             let last = piece.last;
-            assembly.settle(last);
+            assembly.mark_decoded(last);
         }
-        Ok(Some(assembly.found()))
+        Ok(Some(assembly.located()))
     }
 
     /// The piece that is pending, or else the next message or piece of one.
-    fn next_decoded(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
+    fn next_decoded(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         match self.pending.take() {
-            Some(piece) => Ok(Next::Found(piece)),
+            Some(piece) => Ok(ReceiveStatus::Piece(piece)),
             None => self.decode(shared),
         }
     }
 
     /// Decodes up to a message or a piece of one. Pings before it are answered.
     #[inline]
-    fn decode(&mut self, shared: &Shared) -> Result<Next, ProtocolError> {
+    fn decode(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         loop {
             if self.peer_close.is_some() {
-                return Ok(Next::Closed);
+                return Ok(ReceiveStatus::Closed);
             }
-            if self.buf.as_ref().is_none_or(|buf| self.at >= buf.len()) {
-                (self.buf, self.at) = (None, 0);
-                return Ok(Next::Starved);
+            if self.buf.as_ref().is_none_or(|buf| self.consumed_bytes >= buf.len()) {
+                (self.buf, self.consumed_bytes) = (None, 0);
+                return Ok(ReceiveStatus::NeedsRead);
             }
             if !coop::has_budget() {
-                return Ok(Next::Exhausted);
+                return Ok(ReceiveStatus::BudgetExhausted);
             }
-            let decoded = match self.carry.is_empty() {
+            let decoded = match self.partial_frame.is_empty() {
                 true => self.decode_buffer(shared)?,
-                false => match self.decode_carry(shared) {
+                false => match self.decode_partial_frame(shared) {
                     Ok(decoded) => decoded?,
-                    Err(no_room) => return out_of_memory(shared, no_room),
+                    Err(error) => return out_of_memory(shared, error),
                 },
             };
             match decoded {
                 // A carry may lack more than its header showed.
-                What::Nothing if self.carry.is_empty() => return Ok(Next::Starved),
-                What::Nothing | What::Control => {}
-                What::Found(found) => return Ok(Next::Found(found)),
+                DecodeOutcome::Incomplete if self.partial_frame.is_empty() => {
+                    return Ok(ReceiveStatus::NeedsRead);
+                }
+                DecodeOutcome::Incomplete | DecodeOutcome::Control => {}
+                DecodeOutcome::Piece(located) => return Ok(ReceiveStatus::Piece(located)),
             }
         }
     }
 
     #[inline]
-    fn decode_buffer(&mut self, shared: &Shared) -> Result<What, ProtocolError> {
-        let bytes = &mut self.buf.as_deref_mut().unwrap_or_default()[self.at..];
+    fn decode_buffer(&mut self, shared: &Shared) -> Result<DecodeOutcome, ProtocolError> {
+        let bytes = &mut self.buf.as_deref_mut().unwrap_or_default()[self.consumed_bytes..];
         let Decoded { consumed, event } = self.receiver.decode(&shared.control, bytes)?;
-        let (what, frame_bytes_left) = summary(shared, event, &mut self.peer_close, |len| {
-            Place::Buffer(self.at + consumed - len..self.at + consumed)
+        let (outcome, frame_bytes_left) = outcome_of(shared, event, &mut self.peer_close, |len| {
+            Location::Buffer(self.consumed_bytes + consumed - len..self.consumed_bytes + consumed)
         });
-        self.at += consumed;
+        self.consumed_bytes += consumed;
         self.frame_bytes_left = frame_bytes_left.unwrap_or(self.frame_bytes_left);
-        Ok(what)
+        Ok(outcome)
     }
 
     /// Puts what was read to the carry, as far as it belongs there.
-    fn decode_carry(&mut self, shared: &Shared) -> Result<Result<What, ProtocolError>, NoRoom> {
-        let fresh = &self.buf.as_deref().unwrap_or_default()[self.at..];
-        self.at += self.carry.top_up(fresh, &self.receiver)?;
-        let at = self.carry.at();
-        let decoded = self.receiver.decode(&shared.control, self.carry.unconsumed());
+    fn decode_partial_frame(
+        &mut self,
+        shared: &Shared,
+    ) -> Result<Result<DecodeOutcome, ProtocolError>, ReserveError> {
+        let fresh = &self.buf.as_deref().unwrap_or_default()[self.consumed_bytes..];
+        self.consumed_bytes += self.partial_frame.append_missing(fresh, &self.receiver)?;
+        let at = self.partial_frame.consumed_bytes();
+        let decoded = self.receiver.decode(&shared.control, self.partial_frame.unconsumed());
         let Decoded { consumed, event } = match decoded {
             Ok(decoded) => decoded,
             Err(error) => return Ok(Err(error)),
         };
         let is_event = event.is_some();
-        let (what, frame_bytes_left) = summary(shared, event, &mut self.peer_close, |len| {
-            Place::Carry(at + consumed - len..at + consumed)
+        let (outcome, frame_bytes_left) = outcome_of(shared, event, &mut self.peer_close, |len| {
+            Location::PartialFrame(at + consumed - len..at + consumed)
         });
-        self.at -= self.carry.consume(consumed, is_event);
+        self.consumed_bytes -= self.partial_frame.consume(consumed, is_event);
         self.frame_bytes_left = frame_bytes_left.unwrap_or(self.frame_bytes_left);
-        Ok(Ok(what))
+        Ok(Ok(outcome))
     }
 
     /// Adds a piece to its message. What of it has no room yet, or takes too long to decompress now, is
     /// pending then.
-    fn assemble(&mut self, shared: &Shared, piece: Found) -> Result<Next, ProtocolError> {
-        let Found { kind, ref place, compressed, last, .. } = piece;
-        let bytes = match place {
-            Place::Buffer(range) => &self.buf.as_deref().unwrap_or_default()[range.clone()],
-            Place::Carry(range) => &self.carry.bytes()[range.clone()],
-            Place::Assembly { .. } => unreachable!("a piece is added to it"),
+    fn assemble(
+        &mut self,
+        shared: &Shared,
+        piece: LocatedPiece,
+    ) -> Result<ReceiveStatus, ProtocolError> {
+        let LocatedPiece { kind, ref location, compressed, last, .. } = piece;
+        let bytes = match location {
+            Location::Buffer(range) => &self.buf.as_deref().unwrap_or_default()[range.clone()],
+            Location::PartialFrame(range) => &self.partial_frame.bytes()[range.clone()],
+            Location::Assembly { .. } => unreachable!("a piece is added to it"),
         };
         let assembly = self
             .assembly
             .get_or_insert_with(|| Assembly::new(kind, self.buffers.clone(), &self.account));
-        let added = match &mut self.inflation {
-            Some(inflation) if compressed => {
-                inflation.inflate(kind, bytes, last, assembly).map_err(NoRoom::Ever)
+        let added = match &mut self.inflater {
+            Some(inflater) if compressed => {
+                inflater.inflate(kind, bytes, last, assembly).map_err(ReserveError::Fatal)
             }
-            _ => assembly.push(bytes, self.frame_bytes_left, last).map(|()| Inflated::All),
+            _ => assembly
+                .push(bytes, self.frame_bytes_left, last)
+                .map(|()| InflateProgress::Complete),
         };
         match added {
-            Ok(Inflated::All) => Ok(Next::Found(assembly.found())),
-            Ok(Inflated::Some { consumed, is_out_of_memory }) => {
-                self.pending = Some(piece.behind(consumed));
-                let next = if is_out_of_memory { Next::OutOfMemory } else { Next::Exhausted };
+            Ok(InflateProgress::Complete) => Ok(ReceiveStatus::Piece(assembly.located())),
+            Ok(InflateProgress::Partial { consumed, is_out_of_memory }) => {
+                self.pending = Some(piece.skip(consumed));
+                let next = if is_out_of_memory {
+                    ReceiveStatus::OutOfMemory
+                } else {
+                    ReceiveStatus::BudgetExhausted
+                };
                 Ok(next)
             }
-            Err(no_room) => {
+            Err(error) => {
                 self.pending = Some(piece);
-                out_of_memory(shared, no_room)
+                out_of_memory(shared, error)
             }
         }
     }
 }
 
 /// What was decoded.
-enum What {
+enum DecodeOutcome {
     /// Nothing yet.
-    Nothing,
+    Incomplete,
     /// A control frame, which is seen to.
     Control,
-    Found(Found),
+    Piece(LocatedPiece),
 }
 
-/// What an event comes to; and how much of its frame is missing, if it is of data. `place` says where a
+/// What an event comes to; and how much of its frame is missing, if it is of data. `location` says where a
 /// payload of a length is that ends where the event does.
 #[inline]
-fn summary(
+fn outcome_of(
     shared: &Shared,
     event: Option<Event<'_>>,
     peer_close: &mut Option<Box<PeerClose>>,
-    place: impl FnOnce(usize) -> Place,
-) -> (What, Option<usize>) {
+    location: impl FnOnce(usize) -> Location,
+) -> (DecodeOutcome, Option<usize>) {
     let (kind, len, compressed, first, last, frame_bytes_left) = match event {
-        None => return (What::Nothing, None),
+        None => return (DecodeOutcome::Incomplete, None),
         Some(Event::Text(text)) => (Kind::Text, text.len(), false, true, true, 0),
         Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), false, true, true, 0),
         Some(Event::Piece(piece)) => {
@@ -465,12 +494,18 @@ fn summary(
                 Event::Close(frame) => *peer_close = Some(Box::new(frame.into())),
                 _ => {}
             }
-            return (What::Control, None);
+            return (DecodeOutcome::Control, None);
         }
     };
     consume_frame(len);
     (
-        What::Found(Found { kind, place: place(len), compressed, first, last }),
+        DecodeOutcome::Piece(LocatedPiece {
+            kind,
+            location: location(len),
+            compressed,
+            first,
+            last,
+        }),
         Some(frame_bytes_left),
     )
 }
@@ -482,30 +517,33 @@ fn consume_frame(payload_bytes: usize) {
 }
 
 #[cold]
-fn out_of_memory(shared: &Shared, no_room: NoRoom) -> Result<Next, ProtocolError> {
-    match no_room {
-        NoRoom::Yet => Ok(Next::OutOfMemory),
-        NoRoom::Ever(error) => Err(shared.control.fail(error)),
+fn out_of_memory(shared: &Shared, error: ReserveError) -> Result<ReceiveStatus, ProtocolError> {
+    match error {
+        ReserveError::Retry => Ok(ReceiveStatus::OutOfMemory),
+        ReserveError::Fatal(error) => Err(shared.control.fail(error)),
     }
 }
 
-impl Found {
+impl LocatedPiece {
     /// Whether it is a message, where it was received.
     const fn is_message(&self) -> bool {
-        self.first && self.last && !self.compressed && !matches!(self.place, Place::Assembly { .. })
+        self.first
+            && self.last
+            && !self.compressed
+            && !matches!(self.location, Location::Assembly { .. })
     }
 
     /// What is put together of a message.
     pub(super) const fn assembled(kind: Kind, last: bool, was_lent: bool) -> Self {
-        let place = Place::Assembly { was_lent };
-        Self { kind, place, compressed: false, first: true, last }
+        let location = Location::Assembly { was_lent };
+        Self { kind, location, compressed: false, first: true, last }
     }
 
     /// What follows its first `consumed` bytes.
-    fn behind(mut self, consumed: usize) -> Self {
-        match &mut self.place {
-            Place::Buffer(range) | Place::Carry(range) => range.start += consumed,
-            Place::Assembly { .. } => {}
+    fn skip(mut self, consumed: usize) -> Self {
+        match &mut self.location {
+            Location::Buffer(range) | Location::PartialFrame(range) => range.start += consumed,
+            Location::Assembly { .. } => {}
         }
         self
     }
@@ -514,17 +552,17 @@ impl Found {
 /// The text of a message that was checked with no read since.
 #[inline]
 #[expect(unsafe_code, reason = "to look at it once more takes half as long as all the rest")]
-fn text(payload: &[u8]) -> &str {
+fn unchecked_text(payload: &[u8]) -> &str {
     debug_assert!(str::from_utf8(payload).is_ok());
     // SAFETY: this is a whole message of text, from its first piece to its last, and every byte of it was
-    // checked after the last read began (`Inbox::message` sends others to `text_again`):
+    // checked after the last read began (`ReceiveBuffer::message` sends others to `revalidated_text`):
     // - Where it was received, the receiver checked all of it, those bytes included that it had unmasked
     //   before, in the very call that found it.
     // - In the assembly, every piece was checked as it was decoded or decompressed, in order, the last one
     //   for ending with a character. No read began between the first of these checks and now.
-    // What was checked is in a buffer that `Inbox` owns alone: a buffer of the pool is never lent to a
+    // What was checked is in a buffer that `ReceiveBuffer` owns alone: a buffer of the pool is never lent to a
     // transport again once something was received into it, the carry never is, and an assembly that was
-    // lent goes to `text_again`. `Inbox::piece` hands out what the application may change; which consumes
+    // lent goes to `revalidated_text`. `ReceiveBuffer::piece` hands out what the application may change; which consumes
     // it, and text has no piece in it that was handed out.
     unsafe { str::from_utf8_unchecked(payload) }
 }
@@ -533,7 +571,7 @@ fn text(payload: &[u8]) -> &str {
 /// receiver checked it: it is lent the buffer with all that was received before, to read the rest
 /// behind it.
 #[cold]
-fn text_again(payload: &[u8]) -> &str {
+fn revalidated_text(payload: &[u8]) -> &str {
     let checked = simdutf8::basic::from_utf8(payload);
     checked.expect("the transport changed bytes that were received")
 }

@@ -1,4 +1,4 @@
-//! [`Alarm`]: a timer of a connection.
+//! [`LazyTimer`]: a timer of a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,42 +13,42 @@ use crate::engine::State;
 
 /// The timer of a half that waits: late, rather than set anew with every message, and not looked at
 /// before it rings.
-pub(super) struct Alarm {
+pub(super) struct LazyTimer {
     half: Half,
-    set: Option<(Instant, Sleep)>,
+    armed: Option<(Instant, Sleep)>,
     /// Whether that is all there is to it, as far as is known.
-    is_set: bool,
+    is_current: bool,
     /// Whether the last one has rung, which ended the connection.
-    is_over: bool,
-    bell: Arc<Bell>,
-    /// Rings `bell`.
+    has_aborted: bool,
+    timer_waker: Arc<TimerWaker>,
+    /// Rings `timer_waker`.
     waker: Waker,
 }
 
 /// Wakes whoever waits with the alarm.
-struct Bell {
+struct TimerWaker {
     waker: Waker,
     /// Whether it has rung since that was asked.
-    has_rung: AtomicBool,
+    has_fired: AtomicBool,
 }
 
-impl Alarm {
+impl LazyTimer {
     /// One that wakes `waker`.
     pub(super) fn new(half: Half, waker: Waker) -> Self {
-        let bell = Arc::new(Bell { waker, has_rung: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&bell));
-        Self { half, set: None, is_set: false, is_over: false, bell, waker }
+        let timer_waker = Arc::new(TimerWaker { waker, has_fired: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&timer_waker));
+        Self { half, armed: None, is_current: false, has_aborted: false, timer_waker, waker }
     }
 
     /// Something may be due earlier than it was.
-    pub(super) const fn look_again(&mut self) {
-        self.is_set = false;
+    pub(super) const fn recheck(&mut self) {
+        self.is_current = false;
     }
 
     /// Something is due by this time: whether it has to look again.
-    pub(super) fn look_again_by(&mut self, due: Instant) -> bool {
-        let is_late = self.set.as_ref().is_none_or(|(at, _)| *at > due);
-        self.is_set &= !is_late;
+    pub(super) fn recheck_by(&mut self, due: Instant) -> bool {
+        let is_late = self.armed.as_ref().is_none_or(|(at, _)| *at > due);
+        self.is_current &= !is_late;
         is_late
     }
 
@@ -57,26 +57,27 @@ impl Alarm {
     #[inline]
     pub(super) fn poll(&mut self, shared: &Shared) -> Poll<()> {
         // While a connection is open, what is due only moves away, or it is told to look again.
-        if self.is_set && !self.bell.has_rung() && shared.control.state() == State::Open {
+        if self.is_current && !self.timer_waker.has_fired() && shared.control.state() == State::Open
+        {
             return Poll::Pending;
         }
-        self.poll_anew(shared)
+        self.poll_slow(shared)
     }
 
-    fn poll_anew(&mut self, shared: &Shared) -> Poll<()> {
+    fn poll_slow(&mut self, shared: &Shared) -> Poll<()> {
         let Shared { control, clock, .. } = shared;
-        self.is_set = true;
-        while !self.is_over {
+        self.is_current = true;
+        while !self.has_aborted {
             let due = match self.half {
                 Half::Read => control.poll_timeout(),
                 // Who does not read cannot tell what the peer does, but whether it takes anything.
                 Half::Write => control.poll_write_timeout(),
             };
             let Some(due) = due else { break };
-            match &mut self.set {
+            match &mut self.armed {
                 Some((at, sleep)) if *at <= due => {
                     ready!(sleep.as_mut().poll(&mut Context::from_waker(&self.waker)));
-                    (self.set, self.is_set) = (None, false);
+                    (self.armed, self.is_current) = (None, false);
                     let now = (clock.now)();
                     if now < due {
                         continue;
@@ -88,14 +89,14 @@ impl Alarm {
                     if let Err(failure @ ProtocolError::Timeout(timeout)) = handled
                         && failure.close_code().is_none()
                     {
-                        self.is_over = true;
-                        shared.abort_late(timeout);
+                        self.has_aborted = true;
+                        shared.abort_on_timeout(timeout);
                     }
                     return Poll::Ready(());
                 }
                 _ => {
                     let left = due.saturating_duration_since((clock.now)());
-                    self.set = Some((due, (clock.sleep)(left)));
+                    self.armed = Some((due, (clock.sleep)(left)));
                 }
             }
         }
@@ -103,21 +104,21 @@ impl Alarm {
     }
 }
 
-impl Bell {
+impl TimerWaker {
     #[inline]
-    fn has_rung(&self) -> bool {
+    fn has_fired(&self) -> bool {
         // Looking costs nothing, where swapping would.
-        self.has_rung.load(Ordering::Acquire) && self.has_rung.swap(false, Ordering::AcqRel)
+        self.has_fired.load(Ordering::Acquire) && self.has_fired.swap(false, Ordering::AcqRel)
     }
 }
 
-impl Wake for Bell {
+impl Wake for TimerWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.has_rung.store(true, Ordering::Release);
+        self.has_fired.store(true, Ordering::Release);
         self.waker.wake_by_ref();
     }
 }

@@ -1,11 +1,11 @@
-//! [`Progress`]: how far the peer is with a message, which tungstenite does not tell.
+//! [`FrameTracker`]: how far the peer is with a message, which tungstenite does not tell.
 
 use owned_io_websocket::frame::Header;
 
 /// Follows the frames that the peer sends, from header to header. What is wrong with them is for
 /// tungstenite to say, which then reads no more.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct FrameTracker {
     /// Of the header that is under way, what has come.
     header: [u8; Header::BYTES_MAX],
     header_bytes: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
     fragments_bytes_longest: u64,
 }
 
-impl Progress {
+impl FrameTracker {
     /// How long the longest frame is that has begun so far, in bytes; a control frame is short.
     pub(crate) const fn frame_bytes_longest(&self) -> u64 {
         self.frame_bytes_longest
@@ -143,34 +143,37 @@ mod tests {
             was_within = is_within;
         }
         for step in 1..=wire.len() {
-            let mut progress = Progress::default();
+            let mut frame_tracker = FrameTracker::default();
             for (bytes, expected) in wire.chunks(step).zip(expected.chunks(step)) {
-                assert_eq!(progress.push(bytes), expected.iter().any(|(begins, _)| *begins));
-                assert_eq!(progress.is_under_way(), expected.last().unwrap().1);
+                assert_eq!(frame_tracker.push(bytes), expected.iter().any(|(begins, _)| *begins));
+                assert_eq!(frame_tracker.is_under_way(), expected.last().unwrap().1);
             }
         }
     }
 
     #[test]
     fn the_longest_of_frames_and_of_messages_in_several() {
-        let mut progress = Progress::default();
-        let longest = |progress: &Progress| {
-            (progress.frame_bytes_longest(), progress.fragments_bytes_longest())
+        let mut frame_tracker = FrameTracker::default();
+        let longest = |frame_tracker: &FrameTracker| {
+            (frame_tracker.frame_bytes_longest(), frame_tracker.fragments_bytes_longest())
         };
-        progress.push(b"\x81\x05hello\x01\x03abc\x89\x06ping!!\x80\x04defg\x81\x01x\x01\x02ab");
-        assert_eq!(longest(&progress), (5, 7));
-        progress.push(b"\x89\x00");
-        assert_eq!(longest(&progress), (5, 2), "which is under way");
-        progress.push(&[0x80, 126, 1, 0]);
-        assert_eq!(longest(&progress), (256, 258), "announced");
+        frame_tracker
+            .push(b"\x81\x05hello\x01\x03abc\x89\x06ping!!\x80\x04defg\x81\x01x\x01\x02ab");
+        assert_eq!(longest(&frame_tracker), (5, 7));
+        frame_tracker.push(b"\x89\x00");
+        assert_eq!(longest(&frame_tracker), (5, 2), "which is under way");
+        frame_tracker.push(&[0x80, 126, 1, 0]);
+        assert_eq!(longest(&frame_tracker), (256, 258), "announced");
     }
 
     #[test]
     fn the_longest_length_there_can_be() {
-        let mut progress = Progress::default();
-        assert!(progress.push(&[0x82, 0xFF, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0]));
-        assert_eq!(progress.payload_bytes_left, u64::MAX);
-        assert!(!progress.push(&[0; 100]));
-        assert_eq!(progress.payload_bytes_left, u64::MAX - 100);
+        let mut frame_tracker = FrameTracker::default();
+        assert!(
+            frame_tracker.push(&[0x82, 0xFF, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0])
+        );
+        assert_eq!(frame_tracker.payload_bytes_left, u64::MAX);
+        assert!(!frame_tracker.push(&[0; 100]));
+        assert_eq!(frame_tracker.payload_bytes_left, u64::MAX - 100);
     }
 }

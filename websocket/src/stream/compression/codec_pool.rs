@@ -5,15 +5,15 @@ use crate::deflate::{Compressor, Decompressor, Deflate};
 /// The compressors and decompressors that are not in use, of the connections of a worker that keep none
 /// of their own.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct CodecPool {
     /// One for each level and window that was asked for: at most 63.
-    compressors: RefCell<Vec<SpareCompressor>>,
+    compressors: RefCell<Vec<PooledCompressor>>,
     /// At most [`DECOMPRESSORS_MAX`].
     decompressors: RefCell<Vec<Decompressor>>,
 }
 
 #[derive(Debug)]
-struct SpareCompressor {
+struct PooledCompressor {
     level: u8,
     window_bits: u8,
     compressor: Compressor,
@@ -22,7 +22,7 @@ struct SpareCompressor {
 /// Messages that come at once take one in turn; messages in several parts take one each meanwhile.
 const DECOMPRESSORS_MAX: usize = 4;
 
-impl Spare {
+impl CodecPool {
     /// Lets `compress` use the compressor for this level and this window, which remembers nothing.
     pub(super) fn with_compressor<T>(
         &self,
@@ -30,13 +30,13 @@ impl Spare {
         window_bits: u8,
         compress: impl FnOnce(&mut Compressor) -> T,
     ) -> T {
-        let mut spare = self.compressors.borrow_mut();
-        let at = position(&spare, deflate, window_bits).unwrap_or_else(|| {
+        let mut pooled = self.compressors.borrow_mut();
+        let at = position(&pooled, deflate, window_bits).unwrap_or_else(|| {
             let compressor = Compressor::new(deflate, window_bits);
-            spare.push(SpareCompressor { level: level(deflate), window_bits, compressor });
-            spare.len() - 1
+            pooled.push(PooledCompressor { level: level(deflate), window_bits, compressor });
+            pooled.len() - 1
         });
-        let compressor = &mut spare[at].compressor;
+        let compressor = &mut pooled[at].compressor;
         let compressed = compress(compressor);
         compressor.forget();
         compressed
@@ -44,9 +44,9 @@ impl Spare {
 
     /// A compressor for this level and this window, which remembers nothing.
     pub(super) fn take_compressor(&self, deflate: &Deflate, window_bits: u8) -> Compressor {
-        let mut spare = self.compressors.borrow_mut();
-        match position(&spare, deflate, window_bits) {
-            Some(at) => spare.swap_remove(at).compressor,
+        let mut pooled = self.compressors.borrow_mut();
+        match position(&pooled, deflate, window_bits) {
+            Some(at) => pooled.swap_remove(at).compressor,
             None => Compressor::new(deflate, window_bits),
         }
     }
@@ -58,10 +58,10 @@ impl Spare {
         window_bits: u8,
         mut compressor: Compressor,
     ) {
-        let mut spare = self.compressors.borrow_mut();
-        if position(&spare, deflate, window_bits).is_none() {
+        let mut pooled = self.compressors.borrow_mut();
+        if position(&pooled, deflate, window_bits).is_none() {
             compressor.forget();
-            spare.push(SpareCompressor { level: level(deflate), window_bits, compressor });
+            pooled.push(PooledCompressor { level: level(deflate), window_bits, compressor });
         }
     }
 
@@ -72,18 +72,18 @@ impl Spare {
 
     /// Takes it back.
     pub(super) fn give_decompressor(&self, mut decompressor: Decompressor) {
-        let mut spare = self.decompressors.borrow_mut();
-        if spare.len() < DECOMPRESSORS_MAX {
+        let mut pooled = self.decompressors.borrow_mut();
+        if pooled.len() < DECOMPRESSORS_MAX {
             decompressor.forget();
-            spare.push(decompressor);
+            pooled.push(decompressor);
         }
     }
 }
 
 /// Where the compressor for this level and this window is.
-fn position(spare: &[SpareCompressor], deflate: &Deflate, window_bits: u8) -> Option<usize> {
+fn position(pooled: &[PooledCompressor], deflate: &Deflate, window_bits: u8) -> Option<usize> {
     let wanted = (level(deflate), window_bits);
-    spare.iter().position(|spare| (spare.level, spare.window_bits) == wanted)
+    pooled.iter().position(|entry| (entry.level, entry.window_bits) == wanted)
 }
 
 fn level(deflate: &Deflate) -> u8 {
