@@ -1,4 +1,4 @@
-//! [`Assembly`]: a message that is put together.
+//! [`Assembly`]: a message that is assembled from pieces.
 
 use std::mem;
 
@@ -9,30 +9,31 @@ use super::receive_buffer::LocatedPiece;
 use super::{Buffers, COPIED_BYTES_MAX};
 use crate::{Kind, Limit, ProtocolError};
 
-/// The pieces of a message that have come so far, one behind the other; or the message, while it is
-/// handed out.
+/// The pieces of a message that have arrived so far, in one buffer. It lives until the message has
+/// been handed out.
 pub(super) struct Assembly {
     kind: Kind,
-    /// From `start` on, which is aligned as asked for, once there are any.
+    /// The message begins at `start`, which is aligned as configured once there are bytes.
     bytes: Vec<u8>,
     start: usize,
-    /// How many bytes, at the end, were read and are not yet decoded.
+    /// The number of bytes at the end that were read and not yet decoded.
     undecoded_bytes: usize,
     is_whole: bool,
     is_handed_out: bool,
-    /// Whether a transport had `bytes` in its hands, which is safe code and may have changed them.
+    /// Whether `bytes` was lent to a transport. Transports are safe code, which may have changed
+    /// the bytes.
     was_lent: bool,
-    /// For the capacity of `bytes`.
+    /// Covers the capacity of `bytes`.
     reservation: Reservation,
     buffers: Buffers,
 }
 
-/// Why there is no room for more of a message.
+/// Why no memory could be reserved for more of a message.
 #[derive(Debug)]
 pub(super) enum ReserveError {
-    /// The budget is used up: it may be tried again when some was given back.
+    /// The budget is used up. Try again when memory was released.
     Retry,
-    /// There can never be as much, or the allocator refused.
+    /// The account can never have that much, or the allocator failed.
     Fatal(ProtocolError),
 }
 
@@ -51,7 +52,7 @@ impl Assembly {
         }
     }
 
-    /// Adds a piece, of whose frame some bytes are still to come.
+    /// Appends a piece. `frame_bytes_left` is how much of its frame is still to arrive.
     pub(super) fn push(
         &mut self,
         payload: &[u8],
@@ -71,8 +72,8 @@ impl Assembly {
         Ok(())
     }
 
-    /// Makes room for `needed` more bytes, and for some of the `announced` ones that are to follow them:
-    /// see [`reserve_memory`]. None: nobody knows how many follow.
+    /// Reserves capacity for `needed` more bytes, and for part of the `announced` bytes that follow
+    /// them, see [`reserve_memory`]. `announced` is `None` if their number is unknown.
     pub(super) fn reserve_capacity(
         &mut self,
         needed: usize,
@@ -84,38 +85,40 @@ impl Assembly {
         self.grow(0, needed, announced)
     }
 
-    /// What there is, to be added to within the [room](Self::spare_capacity) there is; and then to be
-    /// [settled](Self::mark_decoded).
+    /// The buffer, to append to within its [spare capacity](Self::spare_capacity). Follow it with
+    /// [`mark_decoded`](Self::mark_decoded).
     #[cfg(feature = "deflate")]
     pub(super) const fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// How many bytes fit behind what there is.
+    /// The number of bytes that fit behind the message so far.
     pub(super) const fn spare_capacity(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
     }
 
-    /// For a read behind what there is, to be followed by [`put_back`](Self::put_back).
+    /// Lends the buffer for a read that appends to it. Follow it with [`put_back`](Self::put_back).
     pub(super) fn lend(&mut self) -> Vec<u8> {
         self.was_lent = true;
         mem::take(&mut self.bytes)
     }
 
-    /// Takes it back; what is behind the first `len` bytes is new. How many that are is not asked of
-    /// whoever read them: text that was checked must not be unmasked once more.
+    /// Takes the lent buffer back. All bytes behind the first `len` are new.
+    ///
+    /// The length of the buffer decides, not the count that the transport returned: text that was
+    /// checked must not be unmasked a second time.
     pub(super) fn put_back(&mut self, bytes: Vec<u8>, len: usize) {
         self.undecoded_bytes = bytes.len().saturating_sub(len);
         self.bytes = bytes;
     }
 
-    /// What is to be decoded, to be followed by [`mark_decoded`](Self::mark_decoded).
+    /// The bytes to decode. Follow it with [`mark_decoded`](Self::mark_decoded).
     pub(super) fn undecoded(&mut self) -> &mut [u8] {
         let start = self.bytes.len() - self.undecoded_bytes;
         &mut self.bytes[start..]
     }
 
-    /// That is decoded; and was the last of the message, or not.
+    /// All bytes are decoded. `last`: they end the message.
     pub(super) const fn mark_decoded(&mut self, last: bool) {
         (self.undecoded_bytes, self.is_whole) = (0, last);
     }
@@ -133,13 +136,13 @@ impl Assembly {
         self.is_handed_out
     }
 
-    /// Whether moving it out is worth it: it is not copied anyway when it is sent, and little memory
-    /// is kept in vain.
+    /// Whether moving the buffer out is worth it: sending it would not copy it, and it has little
+    /// unused capacity.
     pub(super) const fn is_movable(&self) -> bool {
         self.len() > COPIED_BYTES_MAX && self.bytes.capacity() / BYTES_PER_BYTE_MAX <= self.len()
     }
 
-    /// The message, moved out.
+    /// Moves the message out.
     pub(super) fn into_bytes(mut self) -> Bytes {
         let mut bytes = Bytes::from(mem::take(&mut self.bytes));
         bytes.advance(self.start);
@@ -176,7 +179,7 @@ impl Assembly {
         allocated.map_err(|()| ReserveError::Fatal(out_of_memory(account, capacity)))
     }
 
-    /// The first room: a buffer that was used before, if there is memory for all of it.
+    /// Allocates the first buffer. Prefers one that was used before, if all of it can be reserved.
     fn allocate(&mut self, capacity: usize, message_bytes: usize) -> Result<(), ()> {
         self.bytes = self.buffers.take_fitting(message_bytes, usize::MAX);
         if self.reservation.resize(self.bytes.capacity().max(capacity)).is_err() {
@@ -188,7 +191,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Another buffer, in which the message begins at a multiple of the alignment too.
+    /// Moves the message to a larger buffer, in which it is aligned too.
     fn reallocate(&mut self, capacity: usize) -> Result<(), ()> {
         let mut larger = Vec::new();
         larger.try_reserve_exact(capacity).map_err(drop)?;
@@ -200,15 +203,17 @@ impl Assembly {
     }
 }
 
-/// How far from the start of a buffer its first aligned byte is.
+/// The distance from the start of `buf` to its first aligned byte.
 fn padding(buf: &[u8], align: usize) -> usize {
     let at = buf.as_ptr().addr();
     at.next_multiple_of(align) - at
 }
 
-/// Reserves room for `needed` bytes, of which so many were `received`, and for some of the `announced` ones
-/// that are to follow them: as many as the account's share allows, and for four times as many as were
-/// received. So a peer cannot make anybody hold much more than it has sent. Says for how many.
+/// Reserves memory for `needed` bytes and for part of the `announced` bytes that follow them.
+/// Returns the number of bytes reserved.
+///
+/// The part is what the account's share allows, or four times `received`, whichever is more. So a
+/// peer cannot make a connection hold much more than the peer has sent.
 pub(super) fn reserve_memory(
     reservation: &mut Reservation,
     received: usize,
@@ -230,15 +235,16 @@ pub(super) fn reserve_memory(
     Err(ReserveError::Retry)
 }
 
-/// The error of a message that needs more memory than there can be, or than the allocator has.
+/// The error for a message that needs more memory than the account may have, or than the allocator
+/// has.
 #[cold]
 pub(super) fn out_of_memory(account: &MemoryAccount, bytes: usize) -> ProtocolError {
     let max = account.bytes_max() as u64;
     ProtocolError::Limit { limit: Limit::Memory, max, got: bytes as u64 }
 }
 
-/// How many times as large as its message a buffer may be that is moved out, and how many times as much
-/// room as bytes there are is made.
+/// The largest ratio of a buffer to the message in it, for a message that is moved out. Also the
+/// largest ratio of reserved to received bytes.
 const BYTES_PER_BYTE_MAX: usize = 4;
 
 impl Drop for Assembly {

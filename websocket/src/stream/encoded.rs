@@ -1,4 +1,4 @@
-//! [`EncodedFrame`]: one frame for many connections.
+//! [`EncodedFrame`]: a frame to send to many connections.
 
 use std::fmt;
 
@@ -7,11 +7,12 @@ use bytes::Bytes;
 use crate::Part;
 use crate::frame::Header;
 
-/// A frame of a server, encoded once to be sent to many clients by
+/// A server's frame, encoded once to be sent to many clients by
 /// [`Outgoing::write_frame`](super::Outgoing::write_frame).
 ///
-/// Cloning it copies nothing, and it may go to other threads. It is not compressed, whatever a connection
-/// has agreed on: where messages may be compressed, they may also come as they are.
+/// Cloning copies no bytes, and a clone can go to another thread. The frame is not compressed.
+/// Connections that have negotiated compression accept it too: compression is optional for each
+/// message.
 ///
 /// ```
 /// use owned_io_websocket::stream::{EncodedFrame, Error, Outgoing};
@@ -20,7 +21,7 @@ use crate::frame::Header;
 /// async fn publish(event: &str, subscribers: &mut [Outgoing]) {
 ///     let frame = EncodedFrame::new(Part::Whole(Kind::Text), event.as_bytes());
 ///     for subscriber in subscribers {
-///         // Who does not read fast enough has a full queue, and misses this event.
+///         // The queue of a subscriber that reads too slowly is full. It misses this event.
 ///         let _ = subscriber.write_frame(&frame);
 ///     }
 /// }
@@ -33,7 +34,7 @@ pub struct EncodedFrame {
 }
 
 impl EncodedFrame {
-    /// A copy of `payload` behind its header. Text must be UTF-8 over all its parts.
+    /// Copies `payload` behind its header. Text must be UTF-8 over all its parts.
     pub fn new(part: Part, payload: &[u8]) -> Self {
         let (opcode, fin) = part.opcode();
         let payload_bytes = payload.len() as u64;
@@ -42,24 +43,24 @@ impl EncodedFrame {
         Self { part, payload_bytes: payload.len(), bytes }
     }
 
-    /// Which part of a message it is.
+    /// Which part of a message the frame is.
     pub const fn part(&self) -> Part {
         self.part
     }
 
-    /// How long its payload is.
+    /// The length of the payload, in bytes.
     pub const fn payload_bytes(&self) -> usize {
         self.payload_bytes
     }
 
-    /// The frame as it goes over the wire.
+    /// The encoded frame: header and payload.
     pub const fn as_bytes(&self) -> &Bytes {
         &self.bytes
     }
 }
 
 impl fmt::Debug for EncodedFrame {
-    /// How long the payload is, not what it is: that may be secret.
+    /// Prints the length of the payload, not the payload: it may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EncodedFrame({:?}, {} bytes)", self.part, self.payload_bytes)
     }

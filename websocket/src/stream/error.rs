@@ -8,26 +8,27 @@ use crate::handshake::{HandshakeError, InvalidHeader, Refusal};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The protocol's: the peer's fault, a limit, a timeout or a misuse, as it says itself.
+    /// A violation by the peer, a limit, a timeout or a misuse. The inner error says which.
     Protocol(crate::ProtocolError),
-    /// The connection's.
+    /// The underlying connection failed.
     Io(io::Error),
-    /// The client's request asked for no upgrade that can be agreed to. It has been told.
+    /// The server refused the client's request, and has told the client so.
     Refused(Refusal),
-    /// The server's response is no agreement.
+    /// The server's response does not accept the upgrade.
     NotUpgraded(HandshakeError),
-    /// A header of our own cannot be sent.
+    /// A header that the caller gave cannot be sent.
     InvalidHeader,
-    /// A future was dropped while it read from the connection: bytes of the peer may be lost.
+    /// A receive future was dropped while it read. Bytes of the peer may be lost.
     Interrupted,
 }
 
 /// A payload that could not be queued, and why.
 #[derive(Debug)]
 pub struct Unsent {
-    /// Why: [`Limit::Queue`](crate::Limit::Queue), or a [`Misuse`](crate::Misuse).
+    /// Why: [`Limit::Queue`](crate::Limit::Queue), [`Limit::Memory`](crate::Limit::Memory) or a
+    /// [`Misuse`](crate::Misuse).
     pub error: crate::ProtocolError,
-    /// As it was given.
+    /// The payload, unchanged.
     pub payload: Bytes,
 }
 
@@ -38,15 +39,14 @@ impl From<crate::ProtocolError> for Error {
 }
 
 impl From<Error> for io::Error {
-    /// An error of the connection comes out as it went in. Others get a kind, and are what the new error
-    /// wraps.
+    /// Returns an I/O error unchanged. Any other error is wrapped, and gets a matching kind.
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::Io(error) => return error,
             Error::Protocol(error) => error.io_kind(),
             Error::Refused(_) | Error::NotUpgraded(_) => io::ErrorKind::InvalidData,
             Error::InvalidHeader => io::ErrorKind::InvalidInput,
-            // Not `Interrupted`: that would be tried again.
+            // Not `Interrupted`: callers would retry.
             Error::Interrupted => io::ErrorKind::Other,
         };
         Self::new(kind, error)

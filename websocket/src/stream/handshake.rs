@@ -25,16 +25,16 @@ use crate::handshake::{
 };
 use crate::{Config, HandshakeConfig};
 
-/// The shortest buffers of a pool that connections can be read with, in bytes: a control frame must fit.
+/// The smallest pool buffers that connections can use, in bytes. A control frame must fit.
 pub const POOL_BUF_BYTES_MIN: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
 
-/// How much a client may send behind a request that is refused, and still be sure to see the answer: what
-/// comes is thrown away.
+/// The most bytes that a client may send behind a refused request and still be sure to receive the
+/// response. They are discarded.
 const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
 
-/// The server's side of a connection, whatever path it asks for and wherever it comes from.
+/// Opens the server's side of a connection. Accepts every path and every origin.
 ///
-/// To look at the request first, see [`PendingRequest`].
+/// To look at the request first, use [`PendingRequest`].
 ///
 /// # Errors
 /// As for [`PendingRequest::read`] and [`PendingRequest::accept`].
@@ -53,14 +53,15 @@ pub async fn accept<R: Clock, S: ByteStream>(
     pending.accept(Origins::Any, None, &[]).await
 }
 
-/// The client's side of a connection that is open already; and the subprotocol that was agreed on,
-/// one of those of the offer.
+/// Opens the client's side on a connected stream. Returns the subprotocol too, if the server chose
+/// one from the offer.
 ///
 /// # Errors
-/// [`Error::NotUpgraded`]. [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if the server takes
-/// longer than [`timeout`](HandshakeConfig::timeout),
-/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if it ends the stream, and the stream's own.
-/// [`Error::InvalidHeader`]: nothing was sent.
+/// - [`Error::NotUpgraded`]: the server did not accept.
+/// - [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if the server takes longer than
+///   [`timeout`](HandshakeConfig::timeout), [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if it
+///   ends the stream, and errors of the stream.
+/// - [`Error::InvalidHeader`]: the offer cannot be sent, and nothing was sent.
 ///
 /// # Cancellation
 /// The connection is dropped.
@@ -78,8 +79,8 @@ pub async fn connect<'o, R: Clock + Random, S: ByteStream>(
     Ok((upgraded.open::<R>(engine, false), protocol))
 }
 
-/// The client's handshake alone, for another implementation of the protocol; and the subprotocol that was
-/// agreed on. No compression is offered.
+/// Performs the client's handshake only, for another implementation of the protocol. Returns the
+/// subprotocol too, if the server chose one. Offers no compression.
 ///
 /// # Errors
 /// As for [`connect`].
@@ -131,7 +132,7 @@ async fn request_upgrade<'o, R: Clock + Random, S: ByteStream>(
     Ok((Upgraded { stream, head, head_bytes, negotiated, buffers, config }, protocol))
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 ///
 /// ```
 /// use owned_io::{ByteStream, Clock};
@@ -139,7 +140,7 @@ async fn request_upgrade<'o, R: Clock + Random, S: ByteStream>(
 /// use owned_io_websocket::handshake::Origins;
 /// use owned_io_websocket::stream::{Buffers, Error, PendingRequest, WebSocket};
 ///
-/// /// A connection to `/chat`, from our own pages; none for who only asks how we are.
+/// /// Opens a connection to `/chat` from our own pages. Answers health checks and returns `None`.
 /// async fn admit<R: Clock, S: ByteStream>(
 ///     stream: S,
 ///     buffers: &Buffers,
@@ -161,7 +162,7 @@ async fn request_upgrade<'o, R: Clock + Random, S: ByteStream>(
 /// ```
 pub struct PendingRequest<R, S> {
     stream: S,
-    /// The head of the request, and what came behind it.
+    /// The head of the request, and the bytes that came after it.
     head: PoolBuf,
     head_bytes_max: usize,
     buffers: Buffers,
@@ -173,10 +174,11 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
     /// Waits for a client's request.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the head is too large or malformed, or was begun and is not there within
-    /// [`timeout`](HandshakeConfig::timeout): the client was told.
-    /// [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if nothing has come by then,
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the stream ends first, and the stream's own.
+    /// - [`Error::Refused`]: the head is too large or malformed, or it began and did not end within
+    ///   [`timeout`](HandshakeConfig::timeout). The client was told.
+    /// - [`Error::Io`]: [`TimedOut`](io::ErrorKind::TimedOut) if no byte came within that time,
+    ///   [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the stream ends first, and errors of
+    ///   the stream.
     ///
     /// # Cancellation
     /// The connection is dropped.
@@ -199,7 +201,7 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
             }
             let mut response = Vec::new();
             Refusal::Late.encode(&mut response);
-            // Who does not wait for the answer need not have it.
+            // A client that does not read the response may miss it.
             let _ =
                 respond_and_close::<R, _>(stream, response, config.handshake.timeout, pool).await;
             return Err(Refusal::Late.into());
@@ -219,13 +221,14 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         self.decoded().0
     }
 
-    /// Agrees: with this subprotocol, which must be one that the request offers, and with these
-    /// headers beside its own.
+    /// Accepts the request, with these additional headers. `protocol` must be a subprotocol that
+    /// the request offers.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the request is none for an upgrade, or comes from nowhere in `origins`:
-    /// the client was told. [`Error::InvalidHeader`]: nothing was sent. [`Error::Io`], as for
-    /// [`read`](Self::read).
+    /// - [`Error::Refused`]: the request does not ask for an upgrade, or its origin is not in
+    ///   `origins`. The client was told.
+    /// - [`Error::InvalidHeader`]: nothing was sent.
+    /// - [`Error::Io`]: as for [`read`](Self::read).
     ///
     /// # Cancellation
     /// The connection is dropped.
@@ -240,8 +243,8 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         Ok(upgraded.open::<R>(engine, true))
     }
 
-    /// The same as [`accept`](Self::accept), for another implementation of the protocol. No compression is
-    /// agreed to.
+    /// Like [`accept`](Self::accept), for another implementation of the protocol. Accepts no
+    /// compression.
     ///
     /// # Errors
     /// As for [`accept`](Self::accept).
@@ -257,7 +260,7 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         self.accept_with(origins, protocol, headers, |_, _| None).await
     }
 
-    /// The server's handshake. Compression is up to `negotiate`.
+    /// Performs the server's handshake. `negotiate` decides about compression.
     async fn accept_with(
         mut self,
         origins: Origins<'_>,
@@ -280,11 +283,11 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         Ok(Upgraded { stream, head, head_bytes, negotiated, buffers, config })
     }
 
-    /// Answers with this status, these headers and this body, which is text, and ends the
-    /// connection. A request of `HEAD` gets the same head, with the length of the body that it does not get.
+    /// Responds with this status, these headers and this text as the body, and ends the connection.
+    /// The response to `HEAD` has the same head, with the length of the body, and no body.
     ///
     /// # Errors
-    /// [`Error::InvalidHeader`]: nothing was sent. [`Error::Io`], as for [`read`](Self::read).
+    /// [`Error::InvalidHeader`]: nothing was sent. [`Error::Io`]: as for [`read`](Self::read).
     ///
     /// # Cancellation
     /// The connection is dropped.
@@ -303,7 +306,8 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         Ok(self.respond_and_shut_down(response).await?)
     }
 
-    /// How long the head is, and how messages are compressed, if all is well; appends the response then.
+    /// Checks the request and appends the response. Returns the length of the request's head, and
+    /// how messages are compressed.
     fn negotiate(
         &self,
         origins: Origins<'_>,
@@ -323,11 +327,12 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         let mut response = Vec::new();
         refusal.encode(&mut response);
         self.omit_body_for_head(&mut response);
-        let _ = self.respond_and_shut_down(response).await; // who does not wait for the answer need not have it
+        let _ = self.respond_and_shut_down(response).await; // the client may miss it
         refusal.into()
     }
 
-    /// The answer to `HEAD` has none (RFC 9110 section 9.3.2): the client would take it for the next answer.
+    /// A response to `HEAD` has no body (RFC 9110 section 9.3.2). The client would read a body as
+    /// the next response.
     fn omit_body_for_head(&self, response: &mut Vec<u8>) {
         if !self.head.starts_with(b"HEAD ") {
             return;
@@ -355,35 +360,35 @@ impl<R, S> std::fmt::Debug for PendingRequest<R, S> {
     }
 }
 
-/// The longest head that is read.
+/// The longest head that is read, in bytes.
 fn head_bytes_max(config: &HandshakeConfig, pool: &Pool) -> usize {
     let buf_bytes = pool.buf_bytes();
     assert!(buf_bytes >= POOL_BUF_BYTES_MIN, "no control frame fits the pool's buffers");
     config.head_bytes_max.min(buf_bytes)
 }
 
-/// What `reading` comes to; nothing if it takes longer than `limit`. Then the read side of `connection` is
-/// shut down, and only that: there is something to be answered yet.
+/// Returns the output of `reading`, or `None` if that takes longer than `limit`. Then the read side
+/// of `connection` is shut down. The write side stays open for a response.
 async fn read_within<R: Clock, T>(
     limit: Duration,
     connection: &ShutdownHandle,
     reading: impl Future<Output = T>,
 ) -> Option<T> {
     let mut reading = pin!(reading);
-    // Most need not wait, and need no timer then.
+    // Most reads do not wait, and need no timer.
     if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
         return Some(read);
     }
     let ready = beside(reading.as_mut(), R::sleep(limit)).await;
     if ready.pinned.is_none() {
         connection.shutdown(Shutdown::Read);
-        reading.await; // its buffer is still the kernel's
+        reading.await; // the kernel still owns its buffer
     }
     ready.pinned
 }
 
-/// Sends `response` and waits for the client to end the stream: if it were closed before, with bytes that
-/// nobody has read, the client might never see the response.
+/// Sends `response` and waits until the client ends the stream. Closing earlier with unread bytes
+/// sends a reset, and the client might never see the response.
 async fn respond_and_close<R: Clock, S: ByteStream>(
     mut stream: S,
     response: Vec<u8>,
@@ -410,7 +415,7 @@ async fn respond_and_close<R: Clock, S: ByteStream>(
     Ok(())
 }
 
-/// Reads until `decode` finds a head, or what is none.
+/// Reads until `decode` returns the length of a head or an error.
 async fn read_head<E>(
     stream: &mut impl OwnedRead,
     pool: &Pool,
@@ -429,26 +434,26 @@ async fn read_head<E>(
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// What agrees to compression, or does not.
+/// Decides about compression.
 type NegotiateFn = fn(&mut Upgrade<'_>, &HandshakeConfig) -> Option<CompressionSetup>;
 
-/// A connection whose opening handshake is done: [`upgrade`] and [`PendingRequest::upgrade`] give it to whoever
-/// speaks the protocol from there on.
+/// A connection whose opening handshake is done. [`upgrade`] and [`PendingRequest::upgrade`] return
+/// it for another implementation of the protocol.
 pub struct Upgraded<S> {
     /// The connection.
     pub stream: S,
-    /// The memory that it was opened with.
+    /// The buffers that it was opened with.
     pub buffers: Buffers,
     /// The configuration that it was opened with.
     pub config: Config,
-    /// The head that was read last, and what came behind it.
+    /// The head that was read last, and the bytes that came after it.
     head: PoolBuf,
     head_bytes: usize,
     negotiated: Option<CompressionSetup>,
 }
 
 impl<S: ByteStream> Upgraded<S> {
-    /// What came behind the head: the first bytes of the first frame, as a rule none.
+    /// The bytes after the head: the beginning of the first frame. Usually empty.
     pub fn received(&self) -> &[u8] {
         &self.head[self.head_bytes..]
     }
@@ -456,7 +461,7 @@ impl<S: ByteStream> Upgraded<S> {
     fn open<R: Clock>(self, engine: Engine, is_server: bool) -> WebSocket<S> {
         let Self { stream, head, head_bytes, negotiated, buffers, config } = self;
         let Engine { mut receiver, sender, control } = engine;
-        // Frames that do not fit the pool's buffers come in pieces.
+        // Frames that do not fit the pool's buffers are decoded in pieces.
         receiver.set_whole_frame_bytes_max(buffers.pool().buf_bytes() - Header::BYTES_MAX);
         let account = buffers.account();
         let (inflater, deflater) = negotiated.map_or((None, None), |negotiated| {

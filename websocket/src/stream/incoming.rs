@@ -11,16 +11,17 @@ use super::{Error, Message, Received};
 use crate::CloseFrame;
 use crate::engine::Piece;
 
-/// The half that receives; it answers the peer's pings and close, and watches the time, too.
+/// The half that receives. It also answers the peer's pings and close frame, and watches the
+/// timers.
 ///
-/// All of that happens while one of its methods is waited for. Otherwise answers leave with the next
-/// [flush](super::Outgoing::flush), which watches nothing but whether the peer takes what is written.
+/// All of that happens only while one of its methods is awaited. Otherwise answers leave with the
+/// next [flush](super::Outgoing::flush), which watches only whether the peer accepts data.
 ///
 /// # Cancellation
 ///
-/// Its futures must not be dropped between a poll and their end: bytes of the peer may be lost then,
-/// and every later call says [`Error::Interrupted`]. To wait for something else meanwhile, keep the
-/// future and use [`owned_io::beside`]; to end it, use
+/// Its futures must not be dropped after their first poll and before they are ready. Bytes of the
+/// peer may be lost then, and every later call returns [`Error::Interrupted`]. To wait for
+/// something else as well, keep the future and use [`owned_io::beside`]. To end the wait, use
 /// [`Outgoing::shutdown_handle`](super::Outgoing::shutdown_handle).
 pub struct Incoming<H> {
     driver: ReadDriver<H>,
@@ -37,26 +38,27 @@ impl<H: OwnedRead> Incoming<H> {
         Self { driver: ReadDriver::new(half, pool, shared), receive_buffer }
     }
 
-    /// Waits for the next message; none once the connection is closed as it should be (RFC 6455
-    /// section 7), and when it is called after that.
+    /// Waits for the next message. Returns `None` once the connection has closed normally (RFC 6455
+    /// section 7), and on every later call.
     ///
-    /// A message that fits the pool's buffers and comes in one frame is handed out where it was
-    /// received: nothing is copied or allocated. Others are put together in one buffer, which grows as their
-    /// bytes come, and which the rest of a frame is read into directly; and so are those that come
-    /// compressed, as they are decompressed.
+    /// A message in one frame that fits the pool's buffers is borrowed from the buffer it was
+    /// received in: nothing is copied or allocated. Other messages are assembled in one buffer,
+    /// which grows as bytes arrive. The rest of a frame is read directly into it. Compressed
+    /// messages are decompressed into such a buffer too.
     ///
-    /// While it waits for more it holds none of the pool's buffers, on a runtime whose pending reads pin
-    /// none: the beginning of a frame that has come in part is copied.
+    /// A wait for more bytes holds no buffer of the pool, on a runtime whose pending reads hold
+    /// none. A partially received frame is copied for that.
     ///
-    /// However much there is to decode, other tasks have their turn once this one has used up its
-    /// [budget](owned_io::coop). It reads nothing while the [memory](super#memory) for what it has is
-    /// used up.
+    /// Other tasks run when this one has used up its [work budget](owned_io::coop), however many
+    /// bytes there are to decode. Nothing is read while the connection waits for
+    /// [memory](super#memory).
     ///
     /// # Errors
-    /// [`Error::Protocol`]: the connection has failed, the peer was told why, and every later call
-    /// says the same. [`Error::Io`]: it is lost; but after
-    /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded), all buffers of the pool being in use,
-    /// receiving again later goes on where this left off.
+    /// - [`Error::Protocol`]: the connection has failed. The peer was told why, and every later
+    ///   call returns the same error.
+    /// - [`Error::Io`]: the connection is lost. The exception is
+    ///   [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded), when all buffers of the pool are in
+    ///   use: nothing is lost, and the next call continues.
     ///
     /// # Cancellation
     /// See the [type](Self#cancellation).
@@ -65,8 +67,8 @@ impl<H: OwnedRead> Incoming<H> {
         Ok(located.map(|located| self.receive_buffer.message(located)))
     }
 
-    /// The next message, if it is here already: does not wait, and reads nothing. So all the messages
-    /// of one read can be answered before the answers are flushed once:
+    /// Returns the next message if it has already been received. Does not wait, and reads nothing.
+    /// So all messages of one read can be answered before the answers are flushed once:
     ///
     /// ```
     /// use owned_io::OwnedRead;
@@ -87,15 +89,15 @@ impl<H: OwnedRead> Incoming<H> {
     /// }
     /// ```
     ///
-    /// None says nothing about why: [`receive`](Self::receive) does.
+    /// `None` has many reasons. [`receive`](Self::receive) tells them apart.
     #[inline]
     pub fn try_receive(&mut self) -> Option<Message<'_>> {
         let located = self.try_next(ReceiveBuffer::next_message)?;
         Some(self.receive_buffer.message(located))
     }
 
-    /// The same as [`receive`](Self::receive), except that a large message that was put together is
-    /// moved out, to be kept or to be sent by reference:
+    /// Waits for the next message, like [`receive`](Self::receive). A large message that was
+    /// assembled is moved out, to be kept or to be sent by reference:
     ///
     /// ```
     /// use owned_io::OwnedRead;
@@ -119,9 +121,9 @@ impl<H: OwnedRead> Incoming<H> {
     /// }
     /// ```
     ///
-    /// That is for messages of more than [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes, unless
-    /// the buffer is more than four times as large. Once moved out, a message is no longer reserved in the
-    /// [budget](super#memory); once queued, it is again, and counts towards
+    /// A message is moved out if it is longer than [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX)
+    /// bytes and its buffer is at most four times as large. From then on the [memory
+    /// budget](super#memory) does not count it. Once it is queued it counts again, and towards
     /// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
     ///
     /// # Errors
@@ -134,23 +136,27 @@ impl<H: OwnedRead> Incoming<H> {
         Ok(located.map(|located| self.receive_buffer.received(located)))
     }
 
-    /// The next message, if it is here already: [`try_receive`](Self::try_receive) of a message as
-    /// [`receive_owned`](Self::receive_owned) gives it.
+    /// Returns the next message if it has already been received:
+    /// [`try_receive`](Self::try_receive), with a large message moved out as by
+    /// [`receive_owned`](Self::receive_owned).
     #[inline]
     pub fn try_receive_owned(&mut self) -> Option<Received<'_>> {
         let located = self.try_next(ReceiveBuffer::next_message)?;
         Some(self.receive_buffer.received(located))
     }
 
-    /// Waits for the next piece of a message, whatever its length: for messages too large to be put
-    /// together. A short one is one piece. None once the connection is closed.
+    /// Waits for the next piece of a message. This is for messages that are too large to be
+    /// assembled; a short message is one piece. Returns `None` once the connection is closed.
     ///
-    /// Nothing is copied or allocated, unless the message is compressed: then a piece is what some of its
-    /// bytes decompress to, which may be long, and is reserved in the
-    /// [budget](super#memory) meanwhile. Of a message that [`try_receive`](Self::try_receive) found
-    /// incomplete, the first piece is all that it had put together. Once the [first](Piece::first)
-    /// piece of a message was given, this is to be called until the [last](Piece::last) was;
-    /// [`receive`](Self::receive) would pass over what is left.
+    /// Nothing is copied or allocated, unless the message is compressed. A piece is then what some
+    /// of its bytes decompress to. That may be long, and the [memory budget](super#memory) counts
+    /// it meanwhile.
+    ///
+    /// If [`try_receive`](Self::try_receive) has begun to assemble the message, the first piece is
+    /// all that was assembled.
+    ///
+    /// After the [first](Piece::first) piece, call this until the [last](Piece::last) piece.
+    /// [`receive`](Self::receive) would skip the rest of the message.
     ///
     /// # Errors
     /// As for [`receive`](Self::receive).
@@ -162,21 +168,21 @@ impl<H: OwnedRead> Incoming<H> {
         Ok(located.map(|located| self.receive_buffer.piece(located)))
     }
 
-    /// The next piece, if it is here already: what [`try_receive`](Self::try_receive) is to
-    /// [`receive`](Self::receive).
+    /// Returns the next piece if it has already been received, as
+    /// [`try_receive`](Self::try_receive) does for messages.
     #[inline]
     pub fn try_receive_piece(&mut self) -> Option<Piece<'_>> {
         let located = self.try_next(ReceiveBuffer::next_piece)?;
         Some(self.receive_buffer.piece(located))
     }
 
-    /// What the peer closed with, once its close frame has come: which is so when
-    /// [`receive`](Self::receive) gives none. If we closed first, that is its answer, as a rule our own code.
+    /// The peer's close frame, once it has arrived. It has when [`receive`](Self::receive) returns
+    /// `None`. If we closed first, it is the answer, usually with our own code.
     pub fn peer_close(&self) -> Option<CloseFrame<'_>> {
         self.receive_buffer.peer_close()
     }
 
-    /// What `next` looks for, if it is here already.
+    /// Returns what `next` looks for, if it has already been received.
     #[inline]
     fn try_next(
         &mut self,
@@ -191,7 +197,7 @@ impl<H: OwnedRead> Incoming<H> {
         }
     }
 
-    /// Reads until there is what `next` looks for; none once the connection is closed.
+    /// Reads until `next` finds something. Returns `None` once the connection is closed.
     async fn next_located(
         &mut self,
         next: impl Fn(&mut ReceiveBuffer, &Shared) -> Result<ReceiveStatus, crate::ProtocolError>,
@@ -236,7 +242,7 @@ impl<H: OwnedRead> Incoming<H> {
         }
     }
 
-    /// Reads behind what there is of a message.
+    /// Reads into the assembly, behind the message so far.
     async fn read_direct(&mut self, bytes: Vec<u8>, missing: usize) -> io::Result<usize> {
         let Self { driver, receive_buffer } = self;
         let len = bytes.len();
@@ -246,7 +252,7 @@ impl<H: OwnedRead> Incoming<H> {
         read
     }
 
-    /// Waits for memory, unless there can never be as much.
+    /// Waits for memory, or fails the connection if there can never be enough.
     #[cold]
     async fn handle_reserve_error(&mut self, error: ReserveError) -> Result<(), Error> {
         match error {

@@ -1,9 +1,9 @@
 //! WebSocket over any connection of [`owned_io`]: the [`Engine`](crate::engine::Engine) joined to a
 //! [`ByteStream`].
 //!
-//! A connection is opened by [`accept`] or [`connect`]. It is two halves, which can be used where they
-//! are or in a task each; the [`Buffers`] that all connections of a worker share lend it memory while
-//! it needs some.
+//! [`accept`] and [`connect`] open a connection. It has two halves, which can be used in one task
+//! or in two. The [`Buffers`], which all connections of a worker share, lend it memory when it
+//! needs some.
 //!
 //! ```
 //! use owned_io::{ByteStream, Clock, MemoryBudget, Pool, PoolConfig, Random};
@@ -19,7 +19,7 @@
 //!     while let Some(message) = incoming.receive().await? {
 //!         outgoing.write(message)?;
 //!         while let Some(message) = incoming.try_receive() {
-//!             outgoing.write(message)?; // all that came with one read is answered by one write
+//!             outgoing.write(message)?; // one write answers all messages of one read
 //!         }
 //!         outgoing.flush().await?;
 //!     }
@@ -50,15 +50,16 @@
 //!
 //! # Memory
 //!
-//! A connection reads into buffers of the pool of its [`Buffers`]. What it holds beyond those is reserved in
-//! its account: messages that are put together, as their bytes come; the beginnings of frames; output that
-//! is queued; what compresses and decompresses. Messages that do not fit the pool's buffers, or come in
-//! several frames, begin where they are [aligned to](Buffers::aligned_to).
+//! A connection reads into the pool of its [`Buffers`]. Its account reserves everything else that
+//! it holds: assembled messages, as their bytes arrive; partially received frames; queued output;
+//! compressors and decompressors. Messages that do not fit the pool's buffers, or arrive in several
+//! frames, are [aligned](Buffers::aligned_to) in memory.
 //!
-//! Where a reservation is refused, the connection stops reading until memory is given back. A message
-//! that could never fit fails its connection with [`Limit::Memory`](crate::Limit::Memory), and so does
-//! holding much while others wait ([`MemoryBudget::relieve`](owned_io::MemoryBudget::relieve)); its peer is
-//! told [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
+//! If a reservation is refused, the connection stops reading until memory is released. A message
+//! that can never fit fails its connection with [`Limit::Memory`](crate::Limit::Memory). So does a
+//! connection that holds much memory while others wait
+//! ([`MemoryBudget::relieve`](owned_io::MemoryBudget::relieve)). The peer is told
+//! [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
 
 mod assembly;
 #[cfg_attr(not(feature = "deflate"), path = "no_compression.rs")]
@@ -91,39 +92,40 @@ pub use queue::COPIED_BYTES_MAX;
 
 use crate::{CloseFrame, Kind};
 
-/// A connection: what comes in and what goes out, to be moved apart as one likes.
+/// A connection. The halves can be moved apart.
 ///
-/// It is closed when both halves are dropped; without a closing handshake, unless there was one.
+/// Dropping both halves closes the connection, without a closing handshake if there was none.
 #[derive(Debug)]
 pub struct WebSocket<S: ByteStream> {
-    /// Receives.
+    /// The half that receives.
     pub incoming: Incoming<S::ReadHalf>,
-    /// Sends.
+    /// The half that sends.
     pub outgoing: Outgoing,
 }
 
-/// A message, whole.
+/// A whole message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// UTF-8.
+    /// A text message, UTF-8.
     Text(&'a str),
-    /// Bytes.
+    /// A binary message.
     Binary(&'a [u8]),
 }
 
-/// A message, and who owns its bytes: what [`Incoming::receive_owned`] gives.
+/// A message, borrowed or owned, as [`Incoming::receive_owned`] returns it.
 pub enum Received<'a> {
-    /// It is where it was received, until the next is asked for.
+    /// Borrowed from the receive buffer until the next message is asked for.
     Borrowed(Message<'a>),
-    /// One that was put together: its buffer, moved out, for [`Outgoing::write_bytes`] or for keeping.
-    /// Text is UTF-8, unless the transport changed bytes that it had received.
+    /// An assembled message, moved out with its buffer, for [`Outgoing::write_bytes`] or to keep.
+    /// Text is UTF-8, unless the transport changed bytes after it had received them.
     Owned(Kind, Bytes),
 }
 
 impl<S: ByteStream> WebSocket<S> {
     /// Closes the connection: sends what is queued and then the close frame, and waits for the
-    /// peer's; at no step of that for longer than [`close_timeout`](crate::StreamConfig::close_timeout).
-    /// Messages that come meanwhile are thrown away.
+    /// peer's close frame. No step may take longer than
+    /// [`close_timeout`](crate::StreamConfig::close_timeout). Messages that arrive meanwhile are
+    /// discarded.
     ///
     /// # Errors
     /// As for [`Outgoing::close`] and [`Incoming::receive_piece`].
@@ -138,7 +140,7 @@ impl<S: ByteStream> WebSocket<S> {
 }
 
 impl<'a> Message<'a> {
-    /// What it is made of.
+    /// Whether it is text or binary.
     pub const fn kind(self) -> Kind {
         match self {
             Self::Text(_) => Kind::Text,
@@ -146,7 +148,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Its payload.
+    /// The payload.
     pub const fn as_bytes(self) -> &'a [u8] {
         match self {
             Self::Text(text) => text.as_bytes(),
@@ -156,7 +158,7 @@ impl<'a> Message<'a> {
 }
 
 impl Received<'_> {
-    /// What it is made of.
+    /// Whether it is text or binary.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Borrowed(message) => message.kind(),
@@ -164,7 +166,7 @@ impl Received<'_> {
         }
     }
 
-    /// Its payload.
+    /// The payload.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Borrowed(message) => message.as_bytes(),
@@ -174,14 +176,14 @@ impl Received<'_> {
 }
 
 impl fmt::Debug for Message<'_> {
-    /// How long the payload is, not what it is: that may be secret.
+    /// Prints the length of the payload, not the payload: it may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}({} bytes)", self.kind(), self.as_bytes().len())
     }
 }
 
 impl fmt::Debug for Received<'_> {
-    /// As of a message.
+    /// Prints the length of the payload, as [`Message`] does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Borrowed(message) => f.debug_tuple("Borrowed").field(message).finish(),

@@ -1,4 +1,4 @@
-//! What stands for `compression` without feature `deflate`: nothing is agreed on.
+//! Replaces `compression` without feature `deflate`: nothing is negotiated.
 
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) enum CompressionSetup {}
 pub(super) enum Inflater {}
 pub(super) enum Deflater {}
 
-/// A long message that is to be sent now: there is none.
+/// A compressed long message. There is none.
 pub(super) struct FinishedMessage {
     pub(super) kind: Kind,
     pub(super) is_compressed: bool,
@@ -24,10 +24,10 @@ pub(super) struct FinishedMessage {
     pub(super) held_bytes: usize,
 }
 
-/// Messages of at most so many bytes are compressed at once.
+/// Messages of at most this many bytes are compressed in one step.
 pub(super) const IMMEDIATE_BYTES_MAX: usize = 0;
 
-/// How much of a piece was decompressed: all of one that is not compressed.
+/// How much of a piece was decompressed. Uncompressed pieces are always complete.
 #[expect(dead_code, reason = "nothing is decompressed")]
 pub(super) enum InflateProgress {
     Complete,

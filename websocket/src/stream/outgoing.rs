@@ -14,34 +14,35 @@ use crate::{CloseFrame, Limit, Part};
 
 /// The half that sends.
 ///
-/// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), as many in one
-/// write as there are. What is queued and not yet written is bounded by
-/// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
+/// The `write` methods queue messages. [`flush`](Self::flush) writes them, as many as possible in
+/// one write. [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max) bounds what is queued and
+/// not yet written.
 ///
 /// # Cancellation
 ///
-/// Dropping one of its futures loses nothing: a write that is under way goes on with the next flush,
-/// or while the other half receives. The compression of a [long message](Self#long-messages) goes on with the
+/// Dropping a future loses nothing. A write in progress continues with the next flush, or while the
+/// other half receives. The compression of a [long message](Self#long-messages) continues with the
 /// next flush.
 ///
 /// # Long messages
 ///
-/// A message of more than 32 KiB that is to be compressed is compressed by [`flush`](Self::flush), in pieces of
-/// 16 KiB. Other tasks have their turn between two pieces, as the [budget](owned_io::coop) says. The message
-/// is held until then, and leaves in one frame.
+/// [`flush`](Self::flush) compresses messages of more than 32 KiB in pieces of 16 KiB. Other tasks
+/// can run between two pieces, see the [work budget](owned_io::coop). The message is held until it
+/// is compressed, and leaves in one frame.
 ///
-/// What is written behind it before a flush is done has it compressed to its end at once. A close frame waits
-/// for it. It is sent as it is where there is no memory to compress it with.
+/// Queueing another message before that compresses the rest of it at once. A close frame waits for
+/// it. If there is no memory for compression, the message is sent uncompressed.
 ///
 /// # A peer that does not read
 ///
-/// A connection fails whose peer takes nothing of what is written for longer than
-/// [`write_timeout`](crate::StreamConfig::write_timeout), while either half is waited for. To bound how long
-/// a flush may take altogether, use [`owned_io::timeout`] with the
+/// A connection fails if the peer accepts nothing for longer than
+/// [`write_timeout`](crate::StreamConfig::write_timeout) while either half is awaited. To bound the
+/// duration of a flush as a whole, use [`owned_io::timeout`] with the
 /// [`shutdown_handle`](Self::shutdown_handle).
 pub struct Outgoing {
     shared: Rc<Shared>,
-    /// Made when a flush has to wait for the first time: most have not, and there are many connections.
+    /// Created when a flush waits for the first time. Most flushes do not wait, and there are many
+    /// connections.
     timer: Option<Box<LazyTimer>>,
 }
 
@@ -50,11 +51,12 @@ impl Outgoing {
         Self { shared, timer: None }
     }
 
-    /// Queues a message, a copy of it; compressed, if that was agreed on and it is
-    /// [long enough](crate::Config#structfield.deflate).
+    /// Queues a copy of a message. It is compressed if that was negotiated and the message is [long
+    /// enough](crate::Config#structfield.deflate).
     ///
     /// # Errors
-    /// [`Limit::Queue`], [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
+    /// [`Limit::Queue`], [`Limit::Memory`],
+    /// [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
     /// [`Misuse::MessageWithinMessage`](crate::Misuse::MessageWithinMessage) after a
     /// [part](Self::write_part). Nothing was queued, and nothing has changed.
     #[inline]
@@ -62,31 +64,33 @@ impl Outgoing {
         self.write_part(Part::Whole(message.kind()), message.as_bytes())
     }
 
-    /// Queues a frame, a copy of it: a message, or a part of one that is sent as it comes to be, which
-    /// is never compressed. Control frames may leave in between. Text must be UTF-8 over all its parts.
+    /// Queues a copy of a frame: a whole message, or a part of a message that is sent while it is
+    /// produced. Parts are never compressed. Control frames may be sent between them. Text must be
+    /// UTF-8 over all parts together.
     ///
     /// # Errors
-    /// As for [`write`](Self::write), and the other misuses of parts.
+    /// As for [`write`](Self::write), and each [`Misuse`](crate::Misuse) of parts.
     #[inline]
     pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError> {
         self.shared.queue.borrow_mut().push_copy(&self.shared.control, part, payload)
     }
 
-    /// Queues a frame by reference: for large payloads, and for such as go to many connections. Up
-    /// to [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) it is copied all the same.
+    /// Queues a frame by reference, for large payloads and for payloads that go to many
+    /// connections. Payloads of at most [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes are
+    /// copied.
     ///
-    /// A server sends the bytes from where they are. A client has to mask them: in place if nobody
-    /// else has them, otherwise it copies them. Where compression was agreed on, a message is compressed
-    /// as by [`write`](Self::write), and the bytes are dropped.
+    /// A server sends the bytes in place. A client masks them: in place if nobody shares them, and
+    /// otherwise in a copy. If compression was negotiated, a message is compressed as by
+    /// [`write`](Self::write), and the bytes are dropped.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part); the payload comes back.
+    /// As for [`write_part`](Self::write_part). The payload comes back.
     pub fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
         self.shared.queue.borrow_mut().push_bytes(&self.shared.control, part, payload)
     }
 
-    /// Queues a frame that was encoded before, by reference, so that it can go to many connections; up
-    /// to [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) it is copied all the same.
+    /// Queues a frame that was encoded before, by reference, so that it can go to many connections.
+    /// Frames of at most [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes are copied.
     ///
     /// # Errors
     /// As for [`write_part`](Self::write_part), and
@@ -95,14 +99,16 @@ impl Outgoing {
         self.shared.queue.borrow_mut().push_encoded(&self.shared.control, frame)
     }
 
-    /// Waits until all that is queued is written: in one operation, if the peer takes it and it is
-    /// not in more than [`IOV_MAX`](owned_io::IOV_MAX) pieces. Control frames that are due go with
-    /// it.
+    /// Waits until everything queued is written. That is one operation if the peer accepts all of
+    /// it and it has at most [`IOV_MAX`](owned_io::IOV_MAX) pieces. Control frames that are due are
+    /// written too.
     ///
     /// # Errors
-    /// [`Error::Io`]: nothing can be sent any more. What was received can still be read.
-    /// [`Error::Protocol`]: that is because of a [timeout](crate::Timeout), or because others needed the
-    /// memory that the connection held.
+    /// Nothing can be sent any more; what was received can still be read.
+    ///
+    /// - [`Error::Protocol`]: because of a [timeout](crate::Timeout), or because the connection was
+    ///   evicted from memory.
+    /// - [`Error::Io`]: for any other reason.
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
@@ -128,15 +134,15 @@ impl Outgoing {
         })
     }
 
-    /// Queues a message and flushes; if there is no room for it, it waits for
-    /// [some](Self::wait_for_room).
+    /// Queues a message and flushes. If there is no room for the message, it [waits for
+    /// room](Self::wait_for_room) first.
     ///
     /// # Errors
     /// As for [`write`](Self::write) and [`flush`](Self::flush). [`Limit::Queue`] means that the
-    /// message alone exceeds it.
+    /// message alone exceeds the limit.
     ///
     /// # Cancellation
-    /// The message is queued or not; otherwise safe, see the [type](Self#cancellation).
+    /// The message may or may not be queued. Otherwise safe, see the [type](Self#cancellation).
     pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
         while let Err(error) = self.write(message) {
             self.wait_for_room(error).await?;
@@ -144,12 +150,12 @@ impl Outgoing {
         self.flush().await
     }
 
-    /// Waits until what was refused with `error` may be tried again: flushes, and if nothing is queued
-    /// waits until others have given memory back.
+    /// Waits until a write that was refused with `error` may be tried again. Flushes; if the queue
+    /// is empty, waits until other connections release memory.
     ///
     /// # Errors
-    /// Those of [`flush`](Self::flush); and `error` itself, if it is neither [`Limit::Queue`] nor
-    /// [`Limit::Memory`], or if there will never be room.
+    /// As for [`flush`](Self::flush). Returns `error` itself if it is neither [`Limit::Queue`] nor
+    /// [`Limit::Memory`], or if waiting can never help.
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
@@ -169,44 +175,46 @@ impl Outgoing {
         }
     }
 
-    /// Queues a ping; one that still waits is replaced. The peer answers it, which is not told:
-    /// [`ping_interval`](crate::StreamConfig::ping_interval) is for finding out whether it is there.
+    /// Queues a ping, in place of one that is still queued. The peer's pong is not reported. To
+    /// find out whether the peer is alive, use
+    /// [`ping_interval`](crate::StreamConfig::ping_interval).
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) above 125 bytes.
+    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) for more than 125 bytes.
     pub fn ping(&mut self, payload: &[u8]) -> Result<(), crate::ProtocolError> {
         self.shared.control.ping(payload)
     }
 
-    /// Begins the closing handshake, and waits until the close frame is written, behind all that was
-    /// queued before. If the connection closes already, that is left as it is.
+    /// Begins the closing handshake, and waits until the close frame is written. Everything queued
+    /// is written before it. On a connection that is closing already, only the wait remains.
     ///
-    /// The handshake is done when [`receive`](super::Incoming::receive) gives none: messages that the
-    /// peer had sent before are received until then.
+    /// The handshake is done when [`receive`](super::Incoming::receive) returns `None`. Until then
+    /// it returns messages that the peer sent before.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
-    /// bytes; and as for [`flush`](Self::flush).
+    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason has more than
+    /// 123 bytes; and as for [`flush`](Self::flush).
     ///
     /// # Cancellation
-    /// The handshake is begun; otherwise safe, see the [type](Self#cancellation).
+    /// The handshake has begun. Otherwise safe, see the [type](Self#cancellation).
     pub async fn close(&mut self, frame: CloseFrame<'_>) -> Result<(), Error> {
         self.begin_close(frame)?;
         self.flush().await
     }
 
-    /// How many bytes are queued and not yet known to be written, headers included; of a
-    /// [long message](Self#long-messages), those that it was compressed to so far.
+    /// The number of bytes that are queued and not yet known to be written, headers included. A
+    /// [long message](Self#long-messages) counts with the bytes that it was compressed to so far.
     pub fn queued_bytes(&self) -> usize {
         self.shared.queue.borrow().queued_bytes()
     }
 
-    /// A handle that ends the connection at once, without a closing handshake.
+    /// Returns a handle that ends the connection at once, without a closing handshake.
     pub fn shutdown_handle(&self) -> ShutdownHandle {
         self.shared.connection.clone()
     }
 
-    /// A handle that begins the closing handshake from elsewhere: when the program ends, say.
+    /// Returns a handle that begins the closing handshake from another task, for example when the
+    /// program ends.
     pub fn close_handle(&self) -> CloseHandle {
         CloseHandle { connection: Rc::downgrade(&self.shared) }
     }
@@ -216,19 +224,20 @@ impl Outgoing {
     }
 }
 
-/// Begins the closing handshake of a connection that is elsewhere; does not keep it open.
+/// Begins the closing handshake of a connection that another task owns. Does not keep the
+/// connection open.
 #[derive(Clone)]
 pub struct CloseHandle {
     connection: Weak<Shared>,
 }
 
 impl CloseHandle {
-    /// As [`Outgoing::close`], but waits for nothing: the close frame leaves while either half is
-    /// waited for. If the connection is gone already, nothing happens.
+    /// Like [`Outgoing::close`], but does not wait. The close frame leaves while either half is
+    /// awaited. Does nothing if the connection is gone.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason is above 123
-    /// bytes.
+    /// [`Misuse::LongControlFrame`](crate::Misuse::LongControlFrame) if the reason has more than
+    /// 123 bytes.
     pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), crate::ProtocolError> {
         self.connection.upgrade().map_or(Ok(()), |connection| connection.begin_close(frame))
     }

@@ -1,4 +1,4 @@
-//! [`PartialFrame`]: the beginning of a frame whose rest is still to come.
+//! [`PartialFrame`]: a frame of which only the beginning has arrived.
 
 use owned_io::{MemoryAccount, Reservation};
 
@@ -7,16 +7,16 @@ use super::assembly::{ReserveError, out_of_memory, reserve_memory};
 use crate::engine::Receiver;
 use crate::frame::Header;
 
-/// The bytes that one read ended with in the middle of a frame. The rest of that frame is put to them as
-/// it comes; what follows it stays where it was read.
+/// The bytes of an incomplete frame at the end of a read. The rest of the frame is appended as it
+/// arrives. Bytes behind the frame stay in the buffer that they were read into.
 ///
-/// So a connection whose peer has sent a part of a frame holds no more than that part and as much again,
-/// and none of the pool's buffers.
+/// A connection whose peer has sent part of a frame therefore holds at most twice that part, and no
+/// buffer of the pool.
 pub(super) struct PartialFrame {
     bytes: Vec<u8>,
-    /// How many of the first bytes are consumed.
+    /// The number of bytes at the front that are consumed.
     consumed_bytes: usize,
-    /// How many bytes were put to it last.
+    /// The number of bytes that were appended last.
     added_bytes: usize,
     reservation: Reservation,
 }
@@ -31,12 +31,12 @@ impl PartialFrame {
         }
     }
 
-    /// Whether there is nothing that is not consumed.
+    /// Whether all bytes are consumed.
     pub(super) const fn is_empty(&self) -> bool {
         self.consumed_bytes >= self.bytes.len()
     }
 
-    /// Keeps `rest`, the beginning of a frame, which the `receiver` has looked at.
+    /// Stores `rest`, the beginning of a frame that `receiver` has looked at.
     pub(super) fn begin(
         &mut self,
         rest: &[u8],
@@ -53,8 +53,8 @@ impl PartialFrame {
         Ok(())
     }
 
-    /// Puts to it what the frame lacks, as far as `fresh` has it; says how many bytes that are. Some of them
-    /// may prove to belong to the next frame: see [`consume`](Self::consume).
+    /// Appends what the frame lacks, as far as `fresh` has it. Returns how many bytes were
+    /// appended. Some of them may belong to the next frame, see [`consume`](Self::consume).
     pub(super) fn append_missing(
         &mut self,
         fresh: &[u8],
@@ -70,13 +70,13 @@ impl PartialFrame {
         Ok(self.added_bytes)
     }
 
-    /// What is to be decoded.
+    /// The bytes to decode.
     pub(super) fn unconsumed(&mut self) -> &mut [u8] {
         &mut self.bytes[self.consumed_bytes..]
     }
 
-    /// Takes the first `bytes` as consumed, of which an event came if `is_event`; says how many of those
-    /// that were put to it last belong to what follows: they are no longer here.
+    /// Marks the first `bytes` as consumed. `is_event`: they made an event. Removes the appended
+    /// bytes that follow the event, and returns how many they are.
     pub(super) fn consume(&mut self, bytes: usize, is_event: bool) -> usize {
         self.consumed_bytes += bytes;
         let surplus = if is_event { self.bytes.len() - self.consumed_bytes } else { 0 };
@@ -85,22 +85,22 @@ impl PartialFrame {
         surplus
     }
 
-    /// How many bytes are consumed.
+    /// The number of consumed bytes.
     pub(super) const fn consumed_bytes(&self) -> usize {
         self.consumed_bytes
     }
 
-    /// All of its bytes, consumed ones too.
+    /// All bytes, consumed ones too.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The same, to be handed out.
+    /// All bytes, to hand out.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Gives up its memory.
+    /// Releases the memory.
     pub(super) fn clear(&mut self, buffers: &Buffers) {
         if self.bytes.capacity() > 0 {
             buffers.give(std::mem::take(&mut self.bytes));
@@ -123,5 +123,6 @@ impl PartialFrame {
     }
 }
 
-/// The least room that is made, in bytes: most frames that are cut fit, so that a buffer serves again.
+/// The smallest capacity that is allocated, in bytes. Most partial frames fit, so the buffer can be
+/// reused.
 const CAPACITY_MIN: usize = 256;

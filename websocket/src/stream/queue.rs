@@ -14,49 +14,49 @@ use crate::engine::{Control, Sender, State};
 use crate::frame::{Header, mask};
 use crate::{Limit, Part, ProtocolError, compressed_bytes_max};
 
-/// Payloads up to this length, in bytes, are copied behind their headers, however they are given:
-/// that is cheaper than a piece of its own in a vectored write.
+/// Payloads of at most this many bytes are copied behind their headers, even if they were passed by
+/// reference. That is cheaper than another piece of a vectored write.
 pub const COPIED_BYTES_MAX: usize = 1024;
 
-/// How many bytes of control frames, in addition to a batch that is being written, may wait because the
-/// peer sent pings: 31 of the longest, 2,048 of the shortest. Then the latest pong waits alone
-/// (section 5.5.3), so that a peer that sends pings and does not read makes nobody hold more.
+/// The most bytes of control frames that may wait behind a batch because the peer sent pings: 31 of
+/// the longest, 2,048 of the shortest. After that only the latest pong waits (section 5.5.3). So a
+/// peer that sends pings and does not read cannot make the connection hold more.
 const REPLY_BYTES_MAX: usize = 4096;
 
-/// What a queue keeps reserved while it is empty, in bytes: most messages fit, and need not ask.
+/// What an empty queue keeps reserved, in bytes. Most messages fit, and need no reservation.
 const RESERVED_BYTES_MIN: usize = 4096;
 
-/// The least room that is made for copied frames, in bytes: a buffer that is used again and again should
-/// fit most of them.
+/// The smallest buffer that is allocated for copied frames, in bytes. A buffer that is reused
+/// should fit most of them.
 const CAPACITY_MIN: usize = 512;
 
 /// Frames that are encoded and not yet written.
 pub(super) struct Queue {
     sender: Sender,
-    /// Whether payloads are masked: those of a client are.
+    /// Whether payloads are masked, as a client's are.
     masks: bool,
     buffers: Buffers,
-    /// Frames in order, up to the payload that is the last piece.
+    /// Frames in order. The last piece is a payload that was not copied.
     pieces: Option<Box<IoVec<Bytes>>>,
-    /// What comes after `pieces`; while those are empty, all there is.
+    /// The frames behind `pieces`, or all of them while there are no pieces.
     copied: Vec<u8>,
-    /// Where `copied` goes when it becomes a piece, if it is short: a header, as a rule. Its memory is
-    /// free again once that is written.
+    /// The memory of short pieces made from `copied`, most of them headers. It can be reused once
+    /// they are written.
     header_buf: BytesMut,
-    /// How many bytes the batch has that is being written.
+    /// The number of bytes in the batch that is being written.
     batch_bytes: usize,
-    /// How much memory `pieces` and `copied` hold, and what that batch holds.
+    /// How much memory `pieces` and `copied` hold, and how much that batch holds.
     held_bytes: usize,
     batch_held_bytes: usize,
-    /// For both, and some more: never less than [`RESERVED_BYTES_MIN`], once there was something.
+    /// Covers both, and some reserve: at least [`RESERVED_BYTES_MIN`] after the first use.
     reservation: Reservation,
-    /// Of what is queued behind it, how many bytes are of [replies](Self::push_replies).
+    /// How many of the bytes behind the batch are [replies](Self::push_replies).
     reply_bytes: usize,
-    /// None: no message is sent compressed.
+    /// `None`: no message is sent compressed.
     deflater: Option<Box<Deflater>>,
 }
 
-/// What is written at once.
+/// What one write operation writes.
 pub(super) enum Batch {
     Single(Vec<u8>),
     Vectored(Box<IoVec<Bytes>>),
@@ -91,7 +91,7 @@ impl Queue {
         self.sender.queued_bytes() + compressed
     }
 
-    /// Copies a frame, or compresses it.
+    /// Queues a copy of a frame, compressed if that applies.
     #[inline]
     pub(super) fn push_copy(
         &mut self,
@@ -121,8 +121,9 @@ impl Queue {
         encoded
     }
 
-    /// Queues a frame without copying its payload, unless that is short, or compressed, or has to be masked
-    /// and is shared.
+    /// Queues a frame without copying its payload. Three payloads are not kept: short ones are
+    /// copied, messages may be compressed, and a client copies bytes that it has to mask and that
+    /// are shared.
     pub(super) fn push_bytes(
         &mut self,
         control: &Control,
@@ -137,7 +138,7 @@ impl Queue {
             },
         };
         let is_copied = payload.len() <= COPIED_BYTES_MAX;
-        // What others have as well is theirs to answer for.
+        // Shared bytes are accounted for by those who share them.
         let payload_held = if payload.is_unique() { payload.len() } else { 0 };
         if !is_copied && let Err(error) = self.account_piece(payload_held) {
             return Err(Unsent { error, payload });
@@ -170,7 +171,7 @@ impl Queue {
         }
     }
 
-    /// Queues a frame without copying it, unless it is short.
+    /// Queues an encoded frame. Copies it if it is short.
     pub(super) fn push_encoded(
         &mut self,
         control: &Control,
@@ -181,7 +182,7 @@ impl Queue {
             self.reserve_capacity(frame.as_bytes().len())?;
         }
         coop::consume(cost::frame_out(0));
-        // The header is the same.
+        // The header that this returns is part of `frame` already.
         let encoded = self.sender.encode_header(control, frame.part(), frame.payload_bytes());
         if let Err(error) = encoded {
             self.release_if_empty();
@@ -196,8 +197,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Queues the control frames that are due because the peer sent some, unless too many of them
-    /// wait already.
+    /// Queues the control frames that answer the peer, unless too many are queued already.
     pub(super) fn push_replies(&mut self, control: &Control) {
         if self.reply_bytes < REPLY_BYTES_MAX {
             let before = self.sender.queued_bytes();
@@ -206,12 +206,12 @@ impl Queue {
         }
     }
 
-    /// Whether something is to be written even if nobody flushes.
+    /// Whether there are bytes to write even if nobody flushes.
     pub(super) const fn has_replies(&self) -> bool {
         self.reply_bytes > 0
     }
 
-    /// What is to be written next; none if the queue is empty. To be followed by
+    /// Takes the next batch to write; `None` if the queue is empty. Follow it with
     /// [`handle_written`](Self::handle_written).
     pub(super) fn take_batch(&mut self, control: &Control) -> Option<Batch> {
         self.push_control(control);
@@ -230,7 +230,7 @@ impl Queue {
         })
     }
 
-    /// A batch is written. Its buffers are used again.
+    /// A batch was written. Its buffers are reused.
     pub(super) fn handle_written(&mut self, control: &Control, batch: Batch, now: Instant) {
         self.sender.handle_written(control, mem::take(&mut self.batch_bytes), now);
         self.batch_held_bytes = 0;
@@ -244,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// Gives up all memory: nothing is written any more.
+    /// Releases all memory. Nothing is written any more.
     pub(super) fn clear(&mut self) {
         (self.pieces, self.copied, self.header_buf) = (None, Vec::new(), BytesMut::new());
         (self.held_bytes, self.batch_held_bytes) = (0, 0);
@@ -252,21 +252,21 @@ impl Queue {
         self.abandon_long();
     }
 
-    /// Gives up the long message that is being compressed, which is not sent then.
+    /// Drops the long message that is being compressed. It is not sent.
     pub(super) fn abandon_long(&mut self) {
         if let Some(deflater) = &mut self.deflater {
             deflater.abandon();
         }
     }
 
-    /// Whether a long message is being compressed. It comes behind all that is queued, and before all that
-    /// is to be queued.
+    /// Whether a long message is being compressed. It comes after everything queued before, and
+    /// before everything queued later.
     #[inline]
     pub(super) fn is_compressing(&self) -> bool {
         self.deflater.as_ref().is_some_and(|deflater| deflater.is_under_way())
     }
 
-    /// Compresses the long message until it is queued. Lets others have their turn meanwhile, and has `waker`
+    /// Compresses the long message until it is queued. Yields to other tasks, and then has `waker`
     /// woken.
     #[cold]
     pub(super) fn poll_compression(
@@ -287,9 +287,9 @@ impl Queue {
     fn push_control(&mut self, control: &Control) {
         if control.has_due_frames() {
             if self.is_compressing() && control.state() != State::Open {
-                return; // a close frame comes behind all messages
+                return; // a close frame comes after all messages
             }
-            // Not reserved: bounded by `REPLY_BYTES_MAX`, and needed to say why a connection ends.
+            // Not reserved: `REPLY_BYTES_MAX` bounds it, and a close frame must always be possible.
             if self.copied.capacity() == 0 {
                 self.copied = self.buffers.take();
             }
@@ -298,7 +298,7 @@ impl Queue {
         }
     }
 
-    /// Whether a frame is to be compressed, or has to wait for a message that is being compressed.
+    /// Whether a frame has to be compressed, or has to wait for a message that is being compressed.
     #[inline]
     fn compresses(&self, part: Part, payload_bytes: usize) -> bool {
         self.deflater.as_ref().is_some_and(|deflater| {
@@ -306,8 +306,8 @@ impl Queue {
         })
     }
 
-    /// Queues a message compressed; as it is if it came out no shorter, and what comes next does not refer
-    /// to it.
+    /// Queues a message compressed. Queues it as it is if compression does not make it shorter and
+    /// later messages will not refer to it.
     #[inline(never)]
     fn compress(
         &mut self,
@@ -319,7 +319,8 @@ impl Queue {
         if !self.compresses(part, message.len()) {
             return self.push_copy(control, part, message);
         }
-        // Before it is compressed: afterwards there is no way back.
+        // Checked before compressing: afterwards the context has changed, and the message must be
+        // sent.
         self.sender.check_frame(control, part, compressed_bytes_max(message.len()))?;
         if message.len() > IMMEDIATE_BYTES_MAX {
             return self.compress_copy(control, part, message);
@@ -341,7 +342,8 @@ impl Queue {
         encoded
     }
 
-    /// Begins to compress a long message, a copy of it; or queues it as it is, if there is no memory for that.
+    /// Begins to compress a copy of a long message. Queues it as it is if there is no memory for
+    /// that.
     fn compress_copy(
         &mut self,
         control: &Control,
@@ -362,8 +364,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The same for what is given by reference; it comes back if it is not to be compressed. What is short, or
-    /// has to be masked and is shared, is copied.
+    /// Like [`compress`](Self::compress), but takes the payload, and returns it if it is not to be
+    /// compressed. Copies payloads that are short, or shared and to be masked.
     #[inline(never)]
     fn compress_bytes(
         &mut self,
@@ -387,7 +389,7 @@ impl Queue {
             return ControlFlow::Continue(payload);
         };
         let Part::Whole(kind) = part else { return ControlFlow::Continue(payload) };
-        // What others have as well is theirs to answer for.
+        // Shared bytes are accounted for by those who share them.
         let payload_held = if is_unique { payload.len() } else { 0 };
         if let Err(payload) = deflater.begin(kind, payload, payload_held, buffers) {
             return ControlFlow::Continue(payload);
@@ -396,8 +398,8 @@ impl Queue {
         ControlFlow::Break(Ok(()))
     }
 
-    /// Compresses more of the long message, as far as the task's budget goes: whether it is queued now, or
-    /// there is none.
+    /// Compresses more of the long message, within the task's work budget. Returns whether no
+    /// message is left to compress.
     fn continue_compression(&mut self, control: &Control) -> bool {
         while self.is_compressing() {
             if !coop::has_budget() {
@@ -408,7 +410,8 @@ impl Queue {
         true
     }
 
-    /// Compresses all that is left of the long message, if there is one: something is to be queued behind it.
+    /// Compresses the rest of the long message, if there is one, because another frame has to be
+    /// queued behind it.
     #[inline]
     fn finish_compression(&mut self, control: &Control) {
         while self.is_compressing() {
@@ -425,7 +428,7 @@ impl Queue {
         }
     }
 
-    /// Queues a long message in one frame, compressed or as it is.
+    /// Queues a long message in one frame, compressed or not.
     fn push_finished(&mut self, control: &Control, finished: FinishedMessage) {
         let FinishedMessage { kind, is_compressed, mut payload, held_bytes } = finished;
         let header = self.sender.begin_frame(control, Part::Whole(kind), payload.len());
@@ -445,7 +448,7 @@ impl Queue {
         self.held_bytes += held_bytes;
         self.push_piece(payload);
         let held = self.held_bytes + self.batch_held_bytes;
-        self.reservation.force(held.max(self.reservation.bytes())); // it was reserved until now
+        self.reservation.force(held.max(self.reservation.bytes())); // as the deflater did
     }
 
     fn push_copy_or_return(
@@ -457,7 +460,7 @@ impl Queue {
         self.push_copy(control, part, &payload).map_err(|error| Unsent { error, payload })
     }
 
-    /// Makes room in `copied` for a frame with a payload of so many bytes.
+    /// Makes room in `copied` for a frame with a payload of `payload_bytes` bytes.
     #[inline]
     fn reserve_capacity(&mut self, payload_bytes: usize) -> Result<(), ProtocolError> {
         if self.copied.capacity() == 0 {
@@ -481,12 +484,12 @@ impl Queue {
         }
         let mut capacity = self.copied.capacity();
         if capacity < len {
-            // Twice as much as there is, or each frame would have it copied once more.
+            // Doubles the buffer: otherwise each frame would copy all frames before it.
             capacity = len.max(2 * self.copied.len()).max(CAPACITY_MIN);
         }
         if self.reserve_memory(others + capacity).is_err() {
             if self.copied.is_empty() {
-                // One that was used before, and may be much larger than this frame.
+                // It was used before, and may be much larger than this frame.
                 self.buffers.give(mem::take(&mut self.copied));
             }
             capacity = len.max(self.copied.capacity());
@@ -496,7 +499,8 @@ impl Queue {
         self.copied.try_reserve_exact(missing).map_err(|_| self.out_of_memory(capacity))
     }
 
-    /// Makes room for the header of a piece that is not copied, and counts what that holds.
+    /// Makes room for the header of a piece that is not copied, and counts the memory that the
+    /// piece holds.
     fn account_piece(&mut self, payload_held: usize) -> Result<(), ProtocolError> {
         self.held_bytes += payload_held;
         let made = self.reserve_capacity(0);
@@ -518,14 +522,14 @@ impl Queue {
         ProtocolError::Limit { limit: Limit::Memory, max, got: bytes as u64 }
     }
 
-    /// Unless there is something in it now.
+    /// Returns `copied` to the shared buffers if it is empty.
     fn release_if_empty(&mut self) {
         if self.copied.is_empty() {
             self.buffers.give(mem::take(&mut self.copied));
         }
     }
 
-    /// Makes a piece of what is copied: the header of a large payload, as a rule.
+    /// Makes a piece of `copied`, which usually is the header of a large payload.
     fn seal_copied(&mut self) {
         if self.copied.len() > COPIED_BYTES_MAX {
             let run = mem::take(&mut self.copied);
@@ -561,7 +565,7 @@ mod tests {
         (Queue::new(sender, masks, buffers, &account, None), control)
     }
 
-    /// Where the payload of one frame is when it is written.
+    /// The address that the payload of a frame is written from.
     fn written_from(queue: &mut Queue, control: &Control, payload: Bytes) -> *const u8 {
         queue.push_bytes(control, Part::Whole(Kind::Binary), payload).unwrap();
         match queue.take_batch(control).unwrap() {
@@ -585,7 +589,7 @@ mod tests {
         let payload = Bytes::from(vec![7; COPIED_BYTES_MAX + 1]);
         let at = payload.as_ptr();
         assert_ne!(written_from(&mut queue, &control, payload.clone()), at);
-        assert!(payload.iter().all(|byte| *byte == 7), "it is somebody else's");
+        assert!(payload.iter().all(|byte| *byte == 7), "shared bytes are unchanged");
         assert_eq!(written_from(&mut queue, &control, payload), at);
     }
 }

@@ -1,4 +1,4 @@
-//! [`ReadDriver`]: reads that leave time for everything else.
+//! [`ReadDriver`]: reads, and the upkeep of a connection while a read waits.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -14,20 +14,22 @@ use super::Error;
 use super::shared::Shared;
 use crate::engine::State;
 
-/// The read half of a connection, and what has to be done while it waits.
+/// The read half of a connection. While a read waits, the driver sends control frames and watches
+/// the timers.
 pub(super) struct ReadDriver<H> {
     half: H,
     pool: Pool,
     pub(super) shared: Rc<Shared>,
     phase: Phase,
-    /// Whether a read is under way; or was, if nobody waits for it.
+    /// Whether a read is in progress. If it is set when a call begins, a read was dropped before it
+    /// ended.
     is_reading: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Phase {
     Open,
-    /// Nothing is read any more, for this reason: none after a closing handshake.
+    /// Reads have ended. The error is why; `None` after a closing handshake.
     Ended(Option<crate::ProtocolError>),
 }
 
@@ -36,7 +38,7 @@ impl<H: OwnedRead> ReadDriver<H> {
         Self { half, pool, shared, phase: Phase::Open, is_reading: false }
     }
 
-    /// None while there may be something to read; otherwise what the last call of `receive` said.
+    /// Returns `None` while reads may bring more, and otherwise the result of the last `receive`.
     pub(super) fn ended(&self) -> Option<Result<(), Error>> {
         match self.phase {
             _ if self.is_reading => Some(Err(Error::Interrupted)),
@@ -45,7 +47,7 @@ impl<H: OwnedRead> ReadDriver<H> {
         }
     }
 
-    /// Whether there is nothing more to read, for a reason of [`ended`](Self::ended).
+    /// Whether reads have ended; [`ended`](Self::ended) says why.
     #[inline]
     pub(super) const fn is_ended(&self) -> bool {
         self.is_reading || matches!(self.phase, Phase::Ended(_))
@@ -69,22 +71,22 @@ impl<H: OwnedRead> ReadDriver<H> {
         result
     }
 
-    /// Lets others have their turn: the task's budget of work is used up.
+    /// Yields to other tasks and then refills the task's work budget, which is used up.
     pub(super) async fn yield_now(&self) {
         let mut pause = pin!((self.shared.clock.sleep)(Duration::ZERO));
         poll_fn(|cx| poll_with_upkeep(&self.shared, pause.as_mut(), cx)).await;
         coop::refill();
     }
 
-    /// Waits until memory may have been given back.
+    /// Waits until memory may have been released.
     pub(super) async fn wait_for_memory(&self) {
         let mut waiting = pin!(self.shared.wait_for_memory());
         poll_fn(|cx| poll_with_upkeep(&self.shared, waiting.as_mut(), cx)).await;
         self.shared.control.handle_read_pause((self.shared.clock.now)());
     }
 
-    /// To be called before more is read of a message: that may be due earlier than all else, but not by
-    /// the time in which nobody read.
+    /// Call it before each read that continues a message. The message may be due before every other
+    /// deadline. Time in which nobody read does not count.
     #[inline]
     pub(super) fn watch_message(&self) {
         let Shared { control, clock, timer, .. } = &*self.shared;
@@ -95,11 +97,11 @@ impl<H: OwnedRead> ReadDriver<H> {
         }
     }
 
-    /// To be called after each read: it may have failed, or the peer ended it.
+    /// Handles the result of a read: data, end of stream or an error.
     pub(super) fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
         let Shared { control, clock, timer, .. } = &*self.shared;
         match read {
-            _ if control.failure().is_some() => {} // meanwhile, as who decodes next is told
+            _ if control.failure().is_some() => {} // the next decode reports it
             Ok(0) => {
                 let ended = control.handle_end();
                 self.phase = Phase::Ended(ended.err());
@@ -112,11 +114,11 @@ impl<H: OwnedRead> ReadDriver<H> {
                 let now = (clock.now)();
                 control.handle_received(now);
                 if control.state() != State::Open {
-                    // The peer may send without end; and as long as reads do not wait, no alarm is looked at.
+                    // The peer may send without end. As long as no read waits, no timer is polled.
                     let _ = control.handle_timeout(now);
                 }
             }
-            // Nothing has happened yet: there was no buffer to read into.
+            // Nothing was read: there was no buffer to read into.
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error.into()),
             Err(error) => {
                 self.phase = Phase::Ended(control.handle_end().err());
@@ -126,7 +128,7 @@ impl<H: OwnedRead> ReadDriver<H> {
         Ok(())
     }
 
-    /// The connection has failed, in the engine too: the peer is told.
+    /// Ends a connection that has failed in the engine. The peer is told why.
     pub(super) async fn fail(&mut self, failure: crate::ProtocolError) -> Error {
         self.phase = Phase::Ended(Some(failure));
         match failure.close_code() {
@@ -136,15 +138,17 @@ impl<H: OwnedRead> ReadDriver<H> {
         failure.into()
     }
 
-    /// The peer has closed, and its close frame is answered or about to be.
+    /// Ends a connection that the peer has closed. The answer to its close frame is sent or queued.
     pub(super) async fn close(&mut self) {
         self.phase = Phase::Ended(None);
         self.linger().await;
     }
 
-    /// Writes what is left, the close frame last, and waits for the peer to end the stream, or for
-    /// the time to be up. If the connection were closed before, with bytes that nobody has read, the
-    /// peer might never see what it was sent last.
+    /// Writes what is left, the close frame last. Then waits until the peer ends the stream or the
+    /// time is up.
+    ///
+    /// Closing a socket with unread bytes sends a reset, and the peer might never see what was sent
+    /// last.
     async fn linger(&mut self) {
         let shared = Rc::clone(&self.shared);
         let is_late = || shared.control.handle_timeout((shared.clock.now)()).is_err();
@@ -154,10 +158,10 @@ impl<H: OwnedRead> ReadDriver<H> {
         self.shared.abort();
     }
 
-    /// Reads what nobody wants; says how many bytes. All buffers of the pool may be in use, which is no
-    /// reason to close with bytes unread.
+    /// Reads and discards; returns the number of bytes. An exhausted pool is no reason to close
+    /// with bytes unread, so the read then uses a buffer of its own.
     async fn discard(&mut self) -> io::Result<usize> {
-        const DISCARDED_BYTES_MAX: usize = 4 * 1024; // a read; for some milliseconds, as a rule
+        const DISCARDED_BYTES_MAX: usize = 4 * 1024; // one read; held for some milliseconds
         match self.read_pooled().await {
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
                 self.read(Vec::with_capacity(DISCARDED_BYTES_MAX)).await.0
@@ -167,9 +171,9 @@ impl<H: OwnedRead> ReadDriver<H> {
     }
 }
 
-/// Waits for `operation`; meanwhile sends answers that are due, and does what it is time for.
+/// Polls `operation`. Before and after, sends control frames that are due and handles timers.
 ///
-/// Inlined, as are those who call it: each future around another takes its part in every poll.
+/// Inlined, as are its callers: each future around another adds its part to every poll.
 #[inline(always)]
 fn poll_with_upkeep<F: Future>(
     shared: &Shared,

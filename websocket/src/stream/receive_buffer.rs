@@ -1,4 +1,4 @@
-//! [`ReceiveBuffer`]: what was read, and what it turns out to be.
+//! [`ReceiveBuffer`]: bytes that were read, and the messages in them.
 
 use std::ops::Range;
 
@@ -14,75 +14,78 @@ use crate::close::PeerClose;
 use crate::engine::{Decoded, Event, Piece, Receiver};
 use crate::{CloseFrame, Kind, ProtocolError};
 
-/// What was read and is not yet consumed, and the message that is being assembled.
+/// Bytes that were read and not yet consumed, and the message that is being assembled.
 ///
-/// Between two reads it holds no buffer of the pool: a frame that has come in part is in the carry, or in
-/// the assembly.
+/// Between two reads it holds no buffer of the pool. A partially received frame is in
+/// `partial_frame` or in `assembly`.
 pub(super) struct ReceiveBuffer {
     receiver: Receiver,
     buffers: Buffers,
     account: MemoryAccount,
     buf: Option<PoolBuf>,
-    /// How much of `buf` is consumed. If that is all, it is given up when more is asked for.
+    /// The number of consumed bytes of `buf`. A consumed buffer is released when more is asked for.
     consumed_bytes: usize,
-    /// Comes before what is left of `buf`.
+    /// Comes before the unconsumed part of `buf`.
     partial_frame: PartialFrame,
     assembly: Option<Assembly>,
-    /// A piece that is decoded, and of which the assembly has not yet taken all.
+    /// A decoded piece that the assembly has not taken completely.
     pending: Option<LocatedPiece>,
-    /// Of the frame that comes in pieces, how many bytes are missing. None of them is in `buf`.
+    /// How many bytes the current frame lacks, if it arrives in pieces. None of them is in `buf`.
     frame_bytes_left: usize,
-    /// The peer's close frame, if it has come.
+    /// The peer's close frame, once it has arrived.
     peer_close: Option<Box<PeerClose>>,
-    /// None: no message comes compressed.
+    /// `None`: messages are not compressed.
     inflater: Option<Box<Inflater>>,
 }
 
-/// What comes next.
+/// The outcome of looking for the next message or piece.
 pub(super) enum ReceiveStatus {
     Piece(LocatedPiece),
-    /// Nothing before more is read.
+    /// More bytes have to be read.
     NeedsRead,
-    /// Nothing before others had their turn: the task's budget of work is used up.
+    /// The task's work budget is used up. Other tasks have to run first.
     BudgetExhausted,
-    /// Nothing before memory is given back.
+    /// Memory has to be released first.
     OutOfMemory,
-    /// Nothing any more.
+    /// The peer has closed. Nothing more will come.
     Closed,
 }
 
-/// A message, or a piece of one, that is there to be handed out.
+/// A message or a piece of one, ready to be handed out: its properties, and where its bytes are.
 pub(super) struct LocatedPiece {
     kind: Kind,
     location: Location,
-    /// Whether it is yet to be decompressed.
+    /// Whether the bytes still have to be decompressed.
     compressed: bool,
     first: bool,
     last: bool,
 }
 
 enum Location {
-    /// This part of the buffer.
+    /// This range of `buf`.
     Buffer(Range<usize>),
-    /// This part of the carry.
+    /// This range of `partial_frame`.
     PartialFrame(Range<usize>),
-    /// All of the assembly, which a transport may have changed since it was checked.
+    /// The whole assembly. `was_lent`: a transport may have changed the bytes since they were
+    /// checked.
     Assembly { was_lent: bool },
 }
 
-/// What is to be read into.
+/// Where the next read puts its bytes.
 pub(super) enum ReadTarget {
     /// A buffer of the pool.
     Pooled,
-    /// At most so many bytes, behind what this holds: for [`ReceiveBuffer::put_direct`].
+    /// This buffer, which holds the message so far. The read appends at most this many bytes; then
+    /// [`ReceiveBuffer::put_direct`] takes the buffer back.
     Direct(Vec<u8>, usize),
 }
 
-/// The most bytes of a frame that one read brings behind what there is of it: some 50 µs of unmasking
-/// and checking.
+/// The most bytes of a frame that one read appends to the assembly. Unmasking and checking them
+/// takes some 50 µs.
 const DIRECT_BYTES_MAX: usize = 256 * 1024;
 
-/// The least room that is made for it, if as much is missing: a read costs as much as copying this.
+/// The smallest capacity that is reserved for such a read, if that much is missing. Copying this
+/// much costs as much as a read.
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
 
 impl ReceiveBuffer {
@@ -107,8 +110,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Looks for a message, which may have to be put together of several pieces. What is left of one
-    /// whose first piece was handed out is passed over.
+    /// Looks for a whole message, and assembles it from pieces if necessary. Skips the rest of a
+    /// message whose first piece was handed out.
     #[inline]
     pub(super) fn next_message(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         if self.needs_read(shared) {
@@ -146,8 +149,8 @@ impl ReceiveBuffer {
                     return Ok(ReceiveStatus::Piece(located));
                 }
                 ReceiveStatus::Piece(piece) => {
-                    // The first piece was handed out. What is compressed is decompressed all the same: what
-                    // comes next may refer to it.
+                    // The first piece was handed out. Compressed pieces are decompressed all the
+                    // same, because later messages may refer to them.
                     let is_skipped = !piece.first && self.assembly.is_none();
                     if is_skipped && !piece.compressed {
                         continue;
@@ -169,7 +172,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Looks for a piece of a message: the first may be what was put together of it already.
+    /// Looks for a piece of a message. The first piece may be what was assembled already.
     pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         if let Some(assembled) = self.assembled(shared)?
             && (assembled.last || self.assembly.as_ref().is_some_and(|assembly| assembly.len() > 0))
@@ -186,7 +189,7 @@ impl ReceiveBuffer {
             (ReceiveStatus::Piece(located), _) => {
                 Ok(ReceiveStatus::Piece(LocatedPiece { first, ..located }))
             }
-            // What there is of it so far is a piece as well.
+            // What has been decompressed so far is a piece as well.
             (_, Some(assembly)) if assembly.len() > 0 => {
                 let located = assembly.located();
                 self.pending_is_not_first();
@@ -196,10 +199,10 @@ impl ReceiveBuffer {
         }
     }
 
-    /// The message that was found.
+    /// Borrows the message at `located`.
     ///
     /// # Panics
-    /// If it is text, and the transport changed what it had received of it.
+    /// If the message is text and the transport changed its bytes after they were received.
     #[inline]
     pub(super) fn message(&mut self, located: LocatedPiece) -> Message<'_> {
         let kind = located.kind;
@@ -212,7 +215,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// The message that was found, and its buffer if it has one of its own.
+    /// The message at `located`, moved out if it has a buffer of its own.
     #[inline]
     pub(super) fn received(&mut self, located: LocatedPiece) -> Received<'_> {
         match located.location {
@@ -221,7 +224,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// The piece that was found.
+    /// Borrows the piece at `located`.
     #[inline]
     pub(super) fn piece(&mut self, located: LocatedPiece) -> Piece<'_> {
         let LocatedPiece { kind, location, first, last, .. } = located;
@@ -240,15 +243,16 @@ impl ReceiveBuffer {
         self.peer_close.as_deref().map(PeerClose::frame)
     }
 
-    /// Gives up all memory: nothing is received any more.
+    /// Releases all memory. Nothing is received any more.
     pub(super) fn clear(&mut self) {
         (self.buf, self.consumed_bytes, self.assembly, self.pending) = (None, 0, None, None);
         self.partial_frame.clear(&self.buffers);
     }
 
-    /// Where the next bytes go. What was consumed is given up, and its buffer with it.
+    /// Where the next read puts its bytes. Releases the buffer, which is consumed or moves to
+    /// `partial_frame`.
     ///
-    /// To be followed by [`put`](Self::put), or by [`put_direct`](Self::put_direct).
+    /// Follow it with [`put`](Self::put) or [`put_direct`](Self::put_direct).
     pub(super) fn read_target(&mut self) -> Result<ReadTarget, ReserveError> {
         if let Some(buf) = self.buf.as_ref().filter(|buf| self.consumed_bytes < buf.len()) {
             self.partial_frame.begin(&buf[self.consumed_bytes..], &self.receiver, &self.buffers)?;
@@ -270,12 +274,12 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Takes what was read, empty or not; says how many bytes there are.
+    /// Takes the buffer of a pooled read. Returns its length; 0 at the end of the stream.
     pub(super) fn put(&mut self, buf: PoolBuf) -> usize {
         self.buf.insert(buf).len()
     }
 
-    /// Takes what was read, of which the first bytes are consumed.
+    /// Takes a buffer whose first `at` bytes are consumed.
     pub(super) fn put_from(&mut self, buf: PoolBuf, at: usize) {
         if at < buf.len() {
             self.put(buf);
@@ -283,7 +287,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Takes what was read behind the message that is being assembled, which was `len` bytes before.
+    /// Takes the buffer of a direct read back. The message was `len` bytes long before.
     pub(super) fn put_direct(&mut self, bytes: Vec<u8>, len: usize) {
         if let Some(assembly) = &mut self.assembly {
             assembly.put_back(bytes, len);
@@ -297,8 +301,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Whether nothing is to be found before more is read: asked first, because it is so twice for
-    /// each message that comes alone. The buffer goes back to the pool then.
+    /// Whether more has to be read before anything can be found. Checked first, because that is the
+    /// case twice for each message that arrives alone. Releases a consumed buffer.
     #[inline]
     fn needs_read(&mut self, shared: &Shared) -> bool {
         let has_more = self.buf.as_ref().is_some_and(|buf| self.consumed_bytes < buf.len());
@@ -310,18 +314,18 @@ impl ReceiveBuffer {
         self.assembly.is_none() && !is_ended
     }
 
-    /// What is pending is no longer the first of its message.
+    /// Marks the pending piece as not the first of its message.
     fn pending_is_not_first(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.first = false;
         }
     }
 
-    /// Decodes what was read behind the message that is being assembled, and says what there is of it;
-    /// none if there is none, or it was handed out.
+    /// Decodes what was read into the assembly, and returns what it holds. `None` if there is no
+    /// assembly, or it was handed out.
     #[inline]
     fn assembled(&mut self, shared: &Shared) -> Result<Option<LocatedPiece>, ProtocolError> {
-        // It may be in no frame of the peer: a time that is up, or memory that there is not.
+        // The failure may be unrelated to the bytes received: a timeout, or lack of memory.
         if let Some(failure) = shared.control.failure() {
             return Err(failure);
         }
@@ -342,7 +346,7 @@ impl ReceiveBuffer {
         Ok(Some(assembly.located()))
     }
 
-    /// The piece that is pending, or else the next message or piece of one.
+    /// Returns the pending piece, or decodes the next message or piece.
     fn next_decoded(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         match self.pending.take() {
             Some(piece) => Ok(ReceiveStatus::Piece(piece)),
@@ -350,7 +354,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Decodes up to a message or a piece of one. Pings before it are answered.
+    /// Decodes up to the next message or piece. Queues the answers to pings before it.
     #[inline]
     fn decode(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         loop {
@@ -372,7 +376,7 @@ impl ReceiveBuffer {
                 },
             };
             match decoded {
-                // A carry may lack more than its header showed.
+                // A partial frame may lack more bytes than were appended.
                 DecodeOutcome::Incomplete if self.partial_frame.is_empty() => {
                     return Ok(ReceiveStatus::NeedsRead);
                 }
@@ -394,7 +398,7 @@ impl ReceiveBuffer {
         Ok(outcome)
     }
 
-    /// Puts what was read to the carry, as far as it belongs there.
+    /// Appends the missing bytes to the partial frame, and decodes it.
     fn decode_partial_frame(
         &mut self,
         shared: &Shared,
@@ -416,8 +420,8 @@ impl ReceiveBuffer {
         Ok(Ok(outcome))
     }
 
-    /// Adds a piece to its message. What of it has no room yet, or takes too long to decompress now, is
-    /// pending then.
+    /// Adds a piece to its message. The rest becomes pending if there is no memory for it, or if
+    /// decompressing it would exceed the work budget.
     fn assemble(
         &mut self,
         shared: &Shared,
@@ -459,17 +463,17 @@ impl ReceiveBuffer {
     }
 }
 
-/// What was decoded.
+/// The outcome of one decode.
 enum DecodeOutcome {
-    /// Nothing yet.
+    /// More bytes are needed.
     Incomplete,
-    /// A control frame, which is seen to.
+    /// A control frame, already handled.
     Control,
     Piece(LocatedPiece),
 }
 
-/// What an event comes to; and how much of its frame is missing, if it is of data. `location` says where a
-/// payload of a length is that ends where the event does.
+/// Converts an event. Returns the number of bytes its frame lacks too, if it is a data frame.
+/// `location` makes a location from the length of the payload, which ends where the event ends.
 #[inline]
 fn outcome_of(
     shared: &Shared,
@@ -483,7 +487,7 @@ fn outcome_of(
         Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), false, true, true, 0),
         Some(Event::Piece(piece)) => {
             let Piece { kind, compressed, payload, first, last, frame_bytes_left } = piece;
-            // The rest of a compressed frame is not read to where it is decompressed.
+            // The rest of a compressed frame cannot be read into the assembly.
             let frame_bytes_left = if compressed { 0 } else { frame_bytes_left };
             (kind, payload.len(), compressed, first, last, frame_bytes_left)
         }
@@ -510,7 +514,7 @@ fn outcome_of(
     )
 }
 
-/// Counts the work of decoding.
+/// Charges a decoded frame to the work budget.
 #[inline]
 fn consume_frame(payload_bytes: usize) {
     coop::consume(cost::frame_in(payload_bytes));
@@ -525,7 +529,7 @@ fn out_of_memory(shared: &Shared, error: ReserveError) -> Result<ReceiveStatus, 
 }
 
 impl LocatedPiece {
-    /// Whether it is a message, where it was received.
+    /// Whether it is a whole message in the buffer that it was received in.
     const fn is_message(&self) -> bool {
         self.first
             && self.last
@@ -533,13 +537,13 @@ impl LocatedPiece {
             && !matches!(self.location, Location::Assembly { .. })
     }
 
-    /// What is put together of a message.
+    /// The content of the assembly.
     pub(super) const fn assembled(kind: Kind, last: bool, was_lent: bool) -> Self {
         let location = Location::Assembly { was_lent };
         Self { kind, location, compressed: false, first: true, last }
     }
 
-    /// What follows its first `consumed` bytes.
+    /// Skips the first `consumed` bytes.
     fn skip(mut self, consumed: usize) -> Self {
         match &mut self.location {
             Location::Buffer(range) | Location::PartialFrame(range) => range.start += consumed,
@@ -549,27 +553,30 @@ impl LocatedPiece {
     }
 }
 
-/// The text of a message that was checked with no read since.
+/// The text of a message. It was checked, and no read has begun since.
 #[inline]
-#[expect(unsafe_code, reason = "to look at it once more takes half as long as all the rest")]
+#[expect(unsafe_code, reason = "checking it again would take half as long as everything else")]
 fn unchecked_text(payload: &[u8]) -> &str {
     debug_assert!(str::from_utf8(payload).is_ok());
-    // SAFETY: this is a whole message of text, from its first piece to its last, and every byte of it was
-    // checked after the last read began (`ReceiveBuffer::message` sends others to `revalidated_text`):
-    // - Where it was received, the receiver checked all of it, those bytes included that it had unmasked
-    //   before, in the very call that found it.
-    // - In the assembly, every piece was checked as it was decoded or decompressed, in order, the last one
-    //   for ending with a character. No read began between the first of these checks and now.
-    // What was checked is in a buffer that `ReceiveBuffer` owns alone: a buffer of the pool is never lent to a
-    // transport again once something was received into it, the carry never is, and an assembly that was
-    // lent goes to `revalidated_text`. `ReceiveBuffer::piece` hands out what the application may change; which consumes
-    // it, and text has no piece in it that was handed out.
+    // SAFETY: this is a whole text message, and every byte of it was checked as UTF-8 after the
+    // last read began (`ReceiveBuffer::message` sends others to `revalidated_text`):
+    // - In a receive buffer, the receiver checked the whole message in the call that found it. That
+    //   includes the bytes that it had unmasked before.
+    // - In the assembly, every piece was checked in order when it was decoded or decompressed. The
+    //   last one was checked to end with a whole character. No read began between the first of
+    //   these checks and now.
+    //
+    // `ReceiveBuffer` alone owns the buffer since the check. A pool buffer is never lent to a
+    // transport again after something was received into it. The partial frame is never lent. An
+    // assembly that was lent goes to `revalidated_text`. `ReceiveBuffer::piece` lets the
+    // application change bytes, but that consumes the piece, and such a piece is no part of a text
+    // message.
     unsafe { str::from_utf8_unchecked(payload) }
 }
 
-/// The text of a message that a transport may have opened and changed, by safe code of its own, since the
-/// receiver checked it: it is lent the buffer with all that was received before, to read the rest
-/// behind it.
+/// The text of a message that the transport may have changed after the receiver checked it. The
+/// transport is safe code, and was lent the buffer with the bytes received before, to read the rest
+/// behind them.
 #[cold]
 fn revalidated_text(payload: &[u8]) -> &str {
     let checked = simdutf8::basic::from_utf8(payload);

@@ -16,19 +16,19 @@ use super::writing::{Done, Job, Writer, write_batches};
 use crate::engine::{Control, State};
 use crate::{CloseFrame, Timeout};
 
-/// What the halves of a connection share.
-#[repr(C)] // what each message looks at lies together, in as few cache lines as it fits
+/// The state that both halves of a connection share.
+#[repr(C)] // the fields that each message uses lie together, in as few cache lines as possible
 pub(super) struct Shared {
     pub(super) queue: RefCell<Queue>,
     pub(super) writer: RefCell<Writer>,
-    /// That of the half that receives.
+    /// The timer of the half that receives.
     pub(super) timer: RefCell<LazyTimer>,
     pub(super) clock: ClockFns,
     /// Why nothing can be written any more.
     broken: Cell<Option<Broken>>,
-    /// Whether it is for us to end the stream once the closing handshake is done (RFC 6455 7.1.1).
+    /// A server ends the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
-    /// Whether our side of the stream is ended, or about to be.
+    /// Whether our side of the stream has ended, or a job that ends it is running.
     is_write_ended: Cell<bool>,
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
@@ -36,14 +36,15 @@ pub(super) struct Shared {
     waited: MemoryWait,
 }
 
-/// The functions of a runtime, so that a connection need not name it.
+/// The clock of the runtime as plain functions, so that a connection does not name its runtime.
 #[derive(Clone, Copy)]
 pub(super) struct ClockFns {
     pub(super) now: fn() -> Instant,
     pub(super) sleep: fn(Duration) -> Sleep,
 }
 
-/// Boxed, and so kept from one wait to the next: it costs an allocation once in many messages.
+/// Boxed, so that it can be kept from one wait to the next. That is one allocation for many
+/// messages.
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Shared {
@@ -75,11 +76,12 @@ impl Shared {
 
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::ProtocolError> {
         self.control.close(frame, (self.clock.now)())?;
-        self.writer.borrow().waker().wake_by_ref(); // there is something to send, and a new deadline
+        self.writer.borrow().waker().wake_by_ref(); // there is a frame to send, and a new deadline
         Ok(())
     }
 
-    /// Writes all that is queued and due; then, if that was the end, ends our side of the stream.
+    /// Writes all that is queued and due. Then ends our side of the stream, if the connection is
+    /// over.
     pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         if self.account.is_evicted() && self.control.failure().is_none() {
@@ -115,12 +117,12 @@ impl Shared {
                     self.broken.set(Some((&error).into()));
                     self.queue.borrow_mut().clear();
                 }
-                (_, None) => {} // ended, or gone already
+                (_, None) => {} // a shutdown, which may find the stream gone already
             }
         }
     }
 
-    /// Compresses a long message until it is queued.
+    /// Compresses the long message until it is queued.
     #[cold]
     fn poll_compression(&self, writer: &mut Writer, half: Half, cx: &Context<'_>) -> Poll<()> {
         writer.register(half, cx);
@@ -128,13 +130,14 @@ impl Shared {
         self.queue.borrow_mut().poll_compression(&self.control, sleep, writer.waker())
     }
 
-    /// Queues the answer to a ping that has just come: each has its own, before what is sent later.
+    /// Queues the pong for the ping that has just arrived. Each ping gets its own pong, ahead of
+    /// messages that are sent later.
     pub(super) fn queue_replies(&self) {
         self.queue.borrow_mut().push_replies(&self.control);
     }
 
-    /// Goes on with a write that is under way, and writes what is queued if a control frame is due,
-    /// or among it. Whoever sends the next message learns of an error.
+    /// Continues a write in progress, and starts one if a control frame is due or queued. An error
+    /// is reported to the next send.
     #[inline]
     pub(super) fn poll_replies(&self, half: Half, cx: &Context<'_>) {
         let is_due = self.control.has_due_frames()
@@ -146,8 +149,8 @@ impl Shared {
         }
     }
 
-    /// Waits until memory may have been given back: to try again then what was refused. Fails the connection
-    /// when that takes much too long.
+    /// Waits until memory may have been released, so that a refused reservation can be tried again.
+    /// Fails the connection when the wait takes too long.
     pub(super) async fn wait_for_memory(&self) {
         let ClockFns { now, sleep } = self.clock;
         match self.waited.begin(&self.account, now(), sleep) {
@@ -158,14 +161,14 @@ impl Shared {
         }
     }
 
-    /// What was refused is granted.
+    /// A reservation was granted after a refusal.
     #[inline]
     pub(super) fn stop_waiting_for_memory(&self) {
         self.waited.end();
     }
 
-    /// Others need the memory that this connection holds: it fails. The peer is told, unless it takes
-    /// nothing of what it was sent before.
+    /// Fails the connection, because others need the memory that it holds. The peer is told, unless
+    /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
         self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
@@ -177,12 +180,13 @@ impl Shared {
         }
     }
 
-    /// Ends the connection both ways, at once.
+    /// Shuts the connection down in both directions, at once.
     pub(super) fn abort(&self) {
         self.connection.shutdown(Shutdown::Both);
     }
 
-    /// The same when a time was over: what a peer has not taken that takes nothing is not kept for it.
+    /// Ends the connection after a timeout. A peer that accepts no data gets a reset, so that the
+    /// kernel does not keep unsent bytes for it.
     pub(super) fn abort_on_timeout(&self, timeout: Timeout) {
         match timeout {
             Timeout::Write => self.connection.abort(),
@@ -190,8 +194,8 @@ impl Shared {
         }
     }
 
-    /// A write waits for the peer. The half that receives watches that too, if it waits: it is all
-    /// there is once a flush was given up.
+    /// A write waits for the peer. The half that receives watches the write timeout too, because a
+    /// flush may have been dropped and then nobody else does.
     fn handle_write_blocked(&self, writer: &Writer) {
         self.control.handle_write_blocked((self.clock.now)());
         let due = self.control.poll_write_timeout();

@@ -1,4 +1,4 @@
-//! [`LazyTimer`]: a timer of a connection.
+//! [`LazyTimer`]: the timer of one half of a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,52 +11,54 @@ use super::shared::{Shared, Sleep};
 use crate::ProtocolError;
 use crate::engine::State;
 
-/// The timer of a half that waits: late, rather than set anew with every message, and not looked at
-/// before it rings.
+/// A lazy timer: it may fire early, and then rearms. Messages do not reset it, and nothing reads
+/// the clock or polls the sleep before it fires.
 pub(super) struct LazyTimer {
     half: Half,
     armed: Option<(Instant, Sleep)>,
-    /// Whether that is all there is to it, as far as is known.
+    /// Whether `armed` fires no later than the next known deadline.
     is_current: bool,
-    /// Whether the last one has rung, which ended the connection.
+    /// Whether a deadline has passed and the connection was aborted.
     has_aborted: bool,
     timer_waker: Arc<TimerWaker>,
-    /// Rings `timer_waker`.
+    /// Wakes `timer_waker`.
     waker: Waker,
 }
 
-/// Wakes whoever waits with the alarm.
+/// Wakes the task that waits with the timer, and records that the sleep has ended.
 struct TimerWaker {
     waker: Waker,
-    /// Whether it has rung since that was asked.
+    /// Whether the sleep has ended since the last call of [`has_fired`](Self::has_fired).
     has_fired: AtomicBool,
 }
 
 impl LazyTimer {
-    /// One that wakes `waker`.
+    /// Creates a timer that wakes `waker`.
     pub(super) fn new(half: Half, waker: Waker) -> Self {
         let timer_waker = Arc::new(TimerWaker { waker, has_fired: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&timer_waker));
         Self { half, armed: None, is_current: false, has_aborted: false, timer_waker, waker }
     }
 
-    /// Something may be due earlier than it was.
+    /// A deadline may have moved to an earlier time. The next poll computes it again.
     pub(super) const fn recheck(&mut self) {
         self.is_current = false;
     }
 
-    /// Something is due by this time: whether it has to look again.
+    /// There is a deadline at `due`. Returns whether the timer would fire too late for it, so that
+    /// it has to be polled again.
     pub(super) fn recheck_by(&mut self, due: Instant) -> bool {
         let is_late = self.armed.as_ref().is_none_or(|(at, _)| *at > due);
         self.is_current &= !is_late;
         is_late
     }
 
-    /// Waits until something is due, and does it: the engine may have a ping to send then, or a close
-    /// frame. The half has to be registered with the writer.
+    /// Waits for the next deadline and handles it: the engine may then have a ping or a close frame
+    /// to send. The half has to be registered with the writer before.
     #[inline]
     pub(super) fn poll(&mut self, shared: &Shared) -> Poll<()> {
-        // While a connection is open, what is due only moves away, or it is told to look again.
+        // On an open connection deadlines only move away, unless `recheck` or `recheck_by` was
+        // called.
         if self.is_current && !self.timer_waker.has_fired() && shared.control.state() == State::Open
         {
             return Poll::Pending;
@@ -70,7 +72,8 @@ impl LazyTimer {
         while !self.has_aborted {
             let due = match self.half {
                 Half::Read => control.poll_timeout(),
-                // Who does not read cannot tell what the peer does, but whether it takes anything.
+                // A half that does not read cannot tell whether the peer is alive, only whether it
+                // accepts data.
                 Half::Write => control.poll_write_timeout(),
             };
             let Some(due) = due else { break };
@@ -107,7 +110,7 @@ impl LazyTimer {
 impl TimerWaker {
     #[inline]
     fn has_fired(&self) -> bool {
-        // Looking costs nothing, where swapping would.
+        // The load is cheap; the swap is not, and is rarely needed.
         self.has_fired.load(Ordering::Acquire) && self.has_fired.swap(false, Ordering::AcqRel)
     }
 }

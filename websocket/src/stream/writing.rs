@@ -1,4 +1,4 @@
-//! How batches are written, by whichever half is polled.
+//! Writes batches, driven by whichever half is polled.
 
 use std::convert::Infallible;
 use std::{io, mem};
@@ -15,14 +15,14 @@ pub(super) enum Job {
     Shutdown,
 }
 
-/// How a job went, and the batch that was written.
+/// The result of a job, and the batch that was written.
 pub(super) struct Done {
     pub(super) result: io::Result<()>,
     pub(super) batch: Option<Batch>,
 }
 
-/// As `write_all` and `write_all_vectored` do it, but tells of each write; and an idle connection, whose
-/// writer waits for its first job, is smaller for it.
+/// Like `write_all` and `write_all_vectored`, but reports each write. It is one function, because
+/// that makes an idle connection smaller, whose writer waits for its first job.
 pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
     loop {
         let (result, batch) = match desk.next().await {

@@ -2,11 +2,11 @@ use std::cell::RefCell;
 
 use crate::deflate::{Compressor, Decompressor, Deflate};
 
-/// The compressors and decompressors that are not in use, of the connections of a worker that keep none
-/// of their own.
+/// Compressors and decompressors that are not in use. The connections of a worker share them,
+/// except those with context takeover.
 #[derive(Debug, Default)]
 pub(super) struct CodecPool {
-    /// One for each level and window that was asked for: at most 63.
+    /// One for each level and window in use: at most 63.
     compressors: RefCell<Vec<PooledCompressor>>,
     /// At most [`DECOMPRESSORS_MAX`].
     decompressors: RefCell<Vec<Decompressor>>,
@@ -19,11 +19,12 @@ struct PooledCompressor {
     compressor: Compressor,
 }
 
-/// Messages that come at once take one in turn; messages in several parts take one each meanwhile.
+/// Messages that arrive in one piece take one decompressor in turn. Each incomplete message holds
+/// one.
 const DECOMPRESSORS_MAX: usize = 4;
 
 impl CodecPool {
-    /// Lets `compress` use the compressor for this level and this window, which remembers nothing.
+    /// Calls `compress` with a compressor for this level and window, whose context is empty.
     pub(super) fn with_compressor<T>(
         &self,
         deflate: &Deflate,
@@ -42,7 +43,7 @@ impl CodecPool {
         compressed
     }
 
-    /// A compressor for this level and this window, which remembers nothing.
+    /// Takes a compressor for this level and window, whose context is empty.
     pub(super) fn take_compressor(&self, deflate: &Deflate, window_bits: u8) -> Compressor {
         let mut pooled = self.compressors.borrow_mut();
         match position(&pooled, deflate, window_bits) {
@@ -51,7 +52,7 @@ impl CodecPool {
         }
     }
 
-    /// Takes it back, unless there is another by now.
+    /// Returns a compressor. Drops it if there is another for this level and window by now.
     pub(super) fn give_compressor(
         &self,
         deflate: &Deflate,
@@ -65,12 +66,12 @@ impl CodecPool {
         }
     }
 
-    /// One that remembers nothing.
+    /// Takes a decompressor whose context is empty.
     pub(super) fn take_decompressor(&self) -> Decompressor {
         self.decompressors.borrow_mut().pop().unwrap_or_else(Decompressor::new)
     }
 
-    /// Takes it back.
+    /// Returns a decompressor.
     pub(super) fn give_decompressor(&self, mut decompressor: Decompressor) {
         let mut pooled = self.decompressors.borrow_mut();
         if pooled.len() < DECOMPRESSORS_MAX {
@@ -80,7 +81,7 @@ impl CodecPool {
     }
 }
 
-/// Where the compressor for this level and this window is.
+/// The index of the compressor for this level and window.
 fn position(pooled: &[PooledCompressor], deflate: &Deflate, window_bits: u8) -> Option<usize> {
     let wanted = (level(deflate), window_bits);
     pooled.iter().position(|entry| (entry.level, entry.window_bits) == wanted)

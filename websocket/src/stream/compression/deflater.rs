@@ -13,43 +13,44 @@ use crate::stream::compression::CodecPool;
 use crate::stream::shared::Sleep;
 use crate::{Kind, Part};
 
-/// What compresses the messages that a connection sends.
+/// Compresses the messages that a connection sends.
 pub(in crate::stream) struct Deflater {
     deflate: Deflate,
     window_bits: u8,
     context_takeover: bool,
-    /// The connection's own, with takeover; from the first message on.
+    /// With context takeover: the connection's own compressor, from the first message on.
     own_compressor: Option<Compressor>,
-    /// For that, and for `long`.
+    /// Covers `own_compressor` and `long`.
     reservation: Reservation,
-    /// Whether it cannot go on. Then nothing is compressed any more, which is always allowed.
+    /// Whether the compressor has failed. Then nothing is compressed any more, which the RFC always
+    /// allows.
     is_disabled: bool,
-    /// The message that is compressed piece by piece: see [`begin`](Self::begin).
+    /// The message that is being compressed in pieces, see [`begin`](Self::begin).
     long: Option<Box<LongMessage>>,
 }
 
-/// A long message, some of which is compressed.
+/// A long message that is partly compressed.
 struct LongMessage {
     kind: Kind,
     payload: Bytes,
-    /// How many bytes of the payload count as this connection's.
+    /// How many bytes of the payload count as memory of this connection.
     payload_held: usize,
-    /// How much of it is compressed.
+    /// How many bytes are compressed.
     done_bytes: usize,
     compressed: Vec<u8>,
-    /// Without takeover: lent to it until it is done.
+    /// Without context takeover: a pooled compressor, lent until the message is done.
     lent_compressor: Option<Compressor>,
-    /// While others have their turn.
+    /// Set while other tasks run.
     pause: Option<Sleep>,
 }
 
-/// A long message that is to be sent now.
+/// A long message that can be sent.
 pub(in crate::stream) struct FinishedMessage {
     pub(in crate::stream) kind: Kind,
-    /// Whether the payload is compressed; if not, it is as it was.
+    /// Whether the payload is compressed. Otherwise it is the original message.
     pub(in crate::stream) is_compressed: bool,
     pub(in crate::stream) payload: Bytes,
-    /// How many bytes of it count as this connection's.
+    /// How many bytes of the payload count as memory of this connection.
     pub(in crate::stream) held_bytes: usize,
 }
 
@@ -67,7 +68,8 @@ impl Deflater {
         }
     }
 
-    /// Whether a frame is to be compressed: parts are not, each of which would need to be flushed.
+    /// Whether a frame is to be compressed. Parts are not: each would need a flush of the
+    /// compressor.
     #[inline]
     pub(in crate::stream) const fn accepts(&self, part: Part, payload_bytes: usize) -> bool {
         matches!(part, Part::Whole(_))
@@ -75,8 +77,8 @@ impl Deflater {
             && !self.is_disabled
     }
 
-    /// Appends a message to `out`, compressed, and says whether that is to be sent. If not, the message
-    /// is to be sent as it is.
+    /// Appends the compressed message to `out`. Returns false if the message is to be sent
+    /// uncompressed.
     pub(in crate::stream) fn compress(
         &mut self,
         message: &[u8],
@@ -87,11 +89,11 @@ impl Deflater {
         coop::consume(cost::compressed(message.len()));
         if self.context_takeover {
             if self.reservation.resize(COMPRESSOR_BYTES_MAX).is_err() {
-                return false; // it goes as it is, and the next one may be compressed
+                return false; // no memory now; the next message may be compressed
             }
             let own_compressor =
                 self.own_compressor.get_or_insert_with(|| Compressor::new(&deflate, window_bits));
-            // However long it came out: what comes next may refer to it.
+            // Sent compressed even if it is longer: later messages may refer to it.
             self.is_disabled = !own_compressor.compress(message, out);
             return !self.is_disabled;
         }
@@ -101,11 +103,13 @@ impl Deflater {
         is_compressed && out.len() < message.len()
     }
 
-    /// Begins a message of more than [`IMMEDIATE_BYTES_MAX`], of whose payload so many bytes are to be reserved.
-    /// There is none [under way](Self::is_under_way). To be followed by [`compress_next`](Self::compress_next).
+    /// Begins a message of more than [`IMMEDIATE_BYTES_MAX`] bytes, and reserves `payload_held`
+    /// bytes for its payload. No other message may be [under way](Self::is_under_way). Follow it
+    /// with [`compress_next`](Self::compress_next).
     ///
     /// # Errors
-    /// There is no memory to compress it with: it is to be sent as it is. Nothing is reserved for it any more.
+    /// Returns the payload if there is no memory to compress it. It is to be sent uncompressed, and
+    /// nothing is reserved for it.
     pub(in crate::stream) fn begin(
         &mut self,
         kind: Kind,
@@ -140,7 +144,7 @@ impl Deflater {
         Ok(())
     }
 
-    /// Reserves memory for a copy of a message, and makes it: to [`begin`](Self::begin) with.
+    /// Reserves memory for a copy of a message and makes the copy, for [`begin`](Self::begin).
     pub(in crate::stream) fn copy(&mut self, message: &[u8]) -> Option<Bytes> {
         self.reservation.resize(COMPRESSOR_BYTES_MAX + message.len()).ok()?;
         let mut copy = Vec::new();
@@ -152,18 +156,18 @@ impl Deflater {
         Some(copy.into())
     }
 
-    /// Whether there is a message that was begun and is not finished.
+    /// Whether a message was begun and is not finished.
     #[inline]
     pub(in crate::stream) const fn is_under_way(&self) -> bool {
         self.long.is_some()
     }
 
-    /// How many bytes that message has come to so far; it counts as one at least.
+    /// The compressed size of that message so far, in bytes; at least 1.
     pub(in crate::stream) fn compressed_bytes(&self) -> usize {
         self.long.as_ref().map_or(0, |long| long.compressed.len().max(1))
     }
 
-    /// Compresses another piece of the message that was begun; all of it, once that was the last.
+    /// Compresses the next piece of that message. Returns the message after its last piece.
     pub(in crate::stream) fn compress_next(
         &mut self,
         buffers: &Buffers,
@@ -178,7 +182,7 @@ impl Deflater {
         }
     }
 
-    /// Lets others have their turn.
+    /// Yields to other tasks.
     pub(in crate::stream) fn poll_pause(
         &mut self,
         sleep: fn(Duration) -> Sleep,
@@ -193,7 +197,7 @@ impl Deflater {
         Poll::Ready(())
     }
 
-    /// Gives up the message that was begun, which is not sent then.
+    /// Drops the message that was begun. It is not sent.
     pub(in crate::stream) fn abandon(&mut self) {
         if self.long.take().is_some() {
             self.own_compressor = None;
@@ -209,11 +213,11 @@ impl Deflater {
     ) -> FinishedMessage {
         let LongMessage { kind, payload, payload_held, compressed, lent_compressor, .. } = long;
         let is_whole = matches!(outcome, CompressOutcome::Complete);
-        // With takeover, what comes next may refer to it, however long it came out.
+        // With context takeover later messages may refer to it, even if it came out longer.
         let is_compressed = is_whole && (self.context_takeover || compressed.len() < payload.len());
         if !is_whole {
-            // What it has taken in is not sent, so nothing may refer to it. It cannot forget within a message:
-            // zlib-rs goes on within the block that was open (0.6.8).
+            // The compressor has seen bytes that are not sent, so nothing may refer to them. Its
+            // context cannot be reset within a message: zlib-rs continues the open block (0.6.8).
             self.own_compressor = None;
         } else if let Some(lent_compressor) = lent_compressor {
             buffers.extension::<CodecPool>().give_compressor(
@@ -233,21 +237,21 @@ impl Deflater {
         }
     }
 
-    /// Keeps what is reserved for the connection's own compressor alone.
+    /// Keeps only the reservation for the connection's own compressor.
     fn release(&mut self) {
         let kept = if self.own_compressor.is_some() { COMPRESSOR_BYTES_MAX } else { 0 };
         self.reservation.force(kept);
     }
 }
 
-/// What came of a piece of a long message.
+/// The outcome of compressing one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CompressOutcome {
     More,
     Complete,
-    /// There is no memory for more, or it does not shrink: the message is to be sent as it is.
+    /// There is no memory for more, or the output is not shorter. The message is sent uncompressed.
     NotShorter,
-    /// The same, and the compressor cannot go on.
+    /// The compressor has failed. The message is sent uncompressed.
     Failed,
 }
 
@@ -267,7 +271,7 @@ impl LongMessage {
         let mut piece = &payload[*done_bytes..end];
         coop::consume(cost::compressed_piece(piece.len()));
         *done_bytes = end;
-        // Each round but the last fills the room there is.
+        // Each round but the last fills the spare capacity.
         loop {
             if compressed.capacity() - compressed.len() < OUTPUT_BYTES_MIN {
                 let more = compressed.len().max(PIECE_BYTES);
@@ -291,8 +295,8 @@ impl LongMessage {
     }
 }
 
-/// Messages of at most so many bytes are compressed at once: some 160 µs of work.
+/// Messages of at most this many bytes are compressed in one step of some 160 µs.
 pub(in crate::stream) const IMMEDIATE_BYTES_MAX: usize = 32 * 1024;
 
-/// How many bytes of a longer one are a piece: some 80 µs of work.
+/// The length of a piece of a longer message, in bytes: some 80 µs of work.
 const PIECE_BYTES: usize = 16 * 1024;

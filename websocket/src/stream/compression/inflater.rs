@@ -8,15 +8,15 @@ use crate::stream::compression::CodecPool;
 use crate::utf8::Utf8Validator;
 use crate::{Kind, Limit, ProtocolError, Violation};
 
-/// What decompresses the messages that a connection receives.
+/// Decompresses the messages that a connection receives.
 pub(in crate::stream) struct Inflater {
     context_takeover: bool,
-    /// The connection's own with takeover, from the first message on; otherwise one that is lent to it
-    /// from the first piece of a message to the last.
+    /// With context takeover: the connection's own, from the first message on. Without: a pooled
+    /// one, from the first piece of a message to the last.
     decompressor: Option<Decompressor>,
-    /// For a decompressor that is kept from one call to the next.
+    /// Covers a decompressor that is kept between two calls.
     reservation: Reservation,
-    /// Of the message that is under way, what has come out so far.
+    /// The decompressed size of the current message so far.
     message_bytes: usize,
     message_bytes_max: usize,
     utf8: Utf8Validator,
@@ -27,7 +27,8 @@ pub(in crate::stream) struct Inflater {
 pub(in crate::stream) enum InflateProgress {
     /// The whole piece.
     Complete,
-    /// Its first bytes. The rest has to wait for memory, or for the task's next turn.
+    /// Its first `consumed` bytes. The rest waits for memory, or until the task has work budget
+    /// again.
     Partial { consumed: usize, is_out_of_memory: bool },
 }
 
@@ -49,8 +50,8 @@ impl Inflater {
         }
     }
 
-    /// Decompresses the next piece of a message, the last of it or not, behind what there is in
-    /// `assembly`.
+    /// Decompresses the next piece of a message, and appends it to `assembly`. `last`: the message
+    /// ends with it.
     pub(in crate::stream) fn inflate(
         &mut self,
         kind: Kind,
@@ -91,9 +92,9 @@ impl Inflater {
     ) -> Result<InflateProgress, ProtocolError> {
         let expected = piece.len().saturating_mul(EXPECTED_RATIO).max(ROOM_BYTES_MIN);
         let mut rest = piece;
-        // Each round but the last fills the room there is, or takes what a round may take.
+        // Each round but the last fills the spare capacity, or decompresses as much as a round may.
         loop {
-            // One byte more than is allowed shows what is too long.
+            // One byte beyond the limit shows that the message is too long.
             let bytes_left = self.message_bytes_max.saturating_sub(self.message_bytes) + 1;
             let stopped = |rest: &[u8], is_out_of_memory| InflateProgress::Partial {
                 consumed: piece.len() - rest.len(),
@@ -146,11 +147,11 @@ impl From<CorruptData> for ProtocolError {
     }
 }
 
-/// How many times as long as it came a message is taken to be, before that is known.
+/// The expected ratio of decompressed to compressed size, before it is known.
 const EXPECTED_RATIO: usize = 4;
 
-/// What a message is decompressed into has no less room than this, if it may be as long.
+/// The smallest capacity that is reserved for output, in bytes, within the limit on messages.
 const ROOM_BYTES_MIN: usize = 64;
 
-/// The most bytes that come out of one round: some 50 µs of work.
+/// The most bytes that one round decompresses: some 50 µs of work.
 const ROUND_BYTES_MAX: usize = 32 * 1024;

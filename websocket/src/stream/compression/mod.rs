@@ -1,7 +1,8 @@
-//! Compression, where it was agreed on: [`Inflater`] of what comes in, [`Deflater`] of what goes out.
+//! Compression, if it was negotiated: [`Inflater`] for incoming messages, [`Deflater`] for outgoing
+//! ones.
 //!
-//! Without feature `deflate` the file `no_compression.rs` stands for this, with types of which there are
-//! no values.
+//! Without feature `deflate` the file `no_compression.rs` replaces this module. Its types have no
+//! values.
 
 mod codec_pool;
 mod deflater;
@@ -18,13 +19,13 @@ use crate::deflate::{Agreement, ContextParameters, Deflate};
 use crate::handshake::{Offer, Response, Upgrade};
 use crate::{EngineConfig, HandshakeConfig};
 
-/// What both sides agreed on, and how we go about it.
+/// What both sides agreed on, and our own settings.
 pub(in crate::stream) struct CompressionSetup {
     deflate: Deflate,
     agreement: Agreement,
 }
 
-/// Agrees to what the client offers, if there is anything to agree to.
+/// Accepts the client's offer, if compression is configured and offered.
 pub(in crate::stream) fn negotiate(
     upgrade: &mut Upgrade<'_>,
     config: &HandshakeConfig,
@@ -34,7 +35,7 @@ pub(in crate::stream) fn negotiate(
     Some(CompressionSetup { deflate, agreement })
 }
 
-/// What the server agreed to, by a response that was checked.
+/// What the server accepted, according to a response that was checked.
 pub(in crate::stream) fn negotiated(
     response: &Response<'_>,
     offer: &Offer<'_>,
@@ -44,7 +45,7 @@ pub(in crate::stream) fn negotiated(
 }
 
 impl CompressionSetup {
-    /// The two ways, for one side.
+    /// Creates both directions for one side.
     pub(in crate::stream) fn open(
         self,
         is_server: bool,
