@@ -6,29 +6,31 @@ use super::timers::{TimerEvent, Timers};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Opcode};
 use crate::{CloseCode, CloseFrame, Misuse, ProtocolError, StreamConfig, Timeout, Violation};
 
-/// What the halves of a connection share: answers that are due, the closing handshake, the timers.
+/// The state that the halves of a connection share: control frames that are due, the closing
+/// handshake, the timers.
 ///
-/// All through `&self`, so that a [`Receiver`](super::Receiver) and a [`Sender`](super::Sender) in
-/// two tasks of one thread can have it in an `Rc`.
+/// All methods take `&self`. A [`Receiver`](super::Receiver) and a [`Sender`](super::Sender) in two
+/// tasks of one thread can share it in an `Rc`.
 ///
 /// # Closing (RFC 6455 section 7)
 ///
-/// Either side begins: [`close`](Self::close), or the peer's [`Event::Close`](super::Event::Close),
-/// which is answered with the same code. An error of the receiver and a timeout begin it too, with
-/// [the code of the error](ProtocolError::close_code), and wait for no answer. From then on data is refused,
-/// while the peer's may still come. Then, when all is written:
+/// Either side begins the closing handshake: we with [`close`](Self::close), the peer with a close
+/// frame ([`Event::Close`](super::Event::Close)), which is answered with the same code. A receive
+/// error or a timeout begins it too, with [the code of the error](ProtocolError::close_code), and
+/// waits for no answer. From then on the sender refuses data. Data of the peer may still arrive.
+/// Then, when everything is written:
 ///
 /// - a server shuts the stream down once the state is [`Closed`](State::Closed);
 /// - a client whose connection has not failed waits for the server to do so, until
-///   [`handle_timeout`](Self::handle_timeout) says that it has waited for long enough.
-#[repr(C)] // what each message looks at comes first, in as few cache lines as it fits
+///   [`handle_timeout`](Self::handle_timeout) fails.
+#[repr(C)] // the fields that each message uses come first, in as few cache lines as possible
 pub struct Control {
-    /// False only if nothing is to be sent of what is in the slots.
+    /// If false, no slot has a frame to send.
     has_due_frames: Cell<bool>,
     local_close: Cell<LocalClose>,
-    /// Whether the peer's close frame has come.
+    /// Whether the peer's close frame has arrived.
     has_peer_closed: Cell<bool>,
-    /// Whether nothing is to be sent any more, not even a close frame.
+    /// Whether nothing may be sent any more, not even a close frame.
     has_ended: Cell<bool>,
     failure: Cell<Option<ProtocolError>>,
     timers: Timers,
@@ -37,25 +39,25 @@ pub struct Control {
     close: ControlSlot,
 }
 
-/// How far a connection is from its end.
+/// The state of the closing handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Messages go both ways.
     Open,
-    /// A close frame is on its way from one side or the other, and its answer not yet.
+    /// One side has sent or queued a close frame, and the other has not answered it.
     Closing,
-    /// Close frames have gone both ways, or the connection has failed: nothing comes any more, and
-    /// nothing goes but what is already encoded.
+    /// Both close frames were exchanged, or the connection has failed. Nothing more arrives, and
+    /// only what is already encoded is sent.
     Closed,
 }
 
-/// How far our own close frame is.
+/// The state of our own close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LocalClose {
     Open,
     /// It is due.
     Queued,
-    /// It is encoded, and was the last frame.
+    /// It is encoded, and is the last frame.
     Sent,
 }
 
@@ -74,7 +76,7 @@ impl Control {
         }
     }
 
-    /// How far the connection is from its end.
+    /// The state of the closing handshake.
     pub fn state(&self) -> State {
         match self.local_close.get() {
             _ if self.has_ended.get() => State::Closed,
@@ -86,69 +88,71 @@ impl Control {
         }
     }
 
-    /// Why the connection failed, if it has.
+    /// Why the connection failed, if it did.
     pub fn failure(&self) -> Option<ProtocolError> {
         self.failure.get()
     }
 
-    /// Sends a ping with this payload at the next [`poll_control`](super::Sender::poll_control). One
-    /// that still waits is replaced; none is sent once the connection closes.
+    /// Queues a ping for the next [`poll_control`](super::Sender::poll_control), in place of one
+    /// that is still queued. No ping is sent once the connection closes.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`] above 125 bytes.
+    /// [`Misuse::LongControlFrame`] for more than 125 bytes.
     pub fn ping(&self, payload: &[u8]) -> Result<(), ProtocolError> {
         self.ping.set(ControlPayload::new(payload)?);
         self.has_due_frames.set(true);
         Ok(())
     }
 
-    /// Begins the closing handshake: the close frame leaves at the next
-    /// [`poll_control`](super::Sender::poll_control), and is the last frame. If the connection closes
-    /// already, nothing changes. Without a code the reason is left out.
+    /// Begins the closing handshake. The next [`poll_control`](super::Sender::poll_control) encodes
+    /// the close frame, which is the last frame. Does nothing if the connection is already closing.
+    /// Without a code the reason is left out.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`] if the reason is above 123 bytes.
+    /// [`Misuse::LongControlFrame`] if the reason has more than 123 bytes.
     pub fn close(&self, frame: CloseFrame<'_>, now: Instant) -> Result<(), ProtocolError> {
         self.queue_close(ControlPayload::close(frame)?);
         self.timers.advance(now);
         Ok(())
     }
 
-    /// A read begins: call it before each, and what passed since bytes came last, in which the program was
-    /// busy or waited for something else, does not count as time of the
-    /// [message](crate::StreamConfig::message_timeout) that has come in part.
+    /// A read begins. Call this before each read.
+    ///
+    /// The time since bytes last arrived, in which the program did something else, then does not
+    /// count towards the [`message_timeout`](crate::StreamConfig::message_timeout) of a partially
+    /// received message.
     pub fn handle_read_start(&self, now: Instant) {
         self.timers.handle_read_start(now);
     }
 
-    /// Nothing was read up to `now` since bytes came last, or since this was called last: that does not
-    /// count as time of the message either.
+    /// Nothing was read since bytes last arrived, or since the last call of this. That time does
+    /// not count towards the message timeout either.
     pub(crate) fn handle_read_pause(&self, now: Instant) {
         self.timers.handle_read_pause(now);
     }
 
-    /// Bytes of the peer came: call it after each read, before they are decoded.
+    /// Bytes of the peer have arrived. Call this after each read, before decoding.
     pub fn handle_received(&self, now: Instant) {
         self.timers.handle_received(now);
     }
 
-    /// A write has to wait until the peer takes more: call it then, and again whenever the peer has
-    /// taken a part. That is over with [`Sender::handle_written`](super::Sender::handle_written), and
-    /// with [`handle_write_failed`](Self::handle_write_failed).
+    /// A write waits for the peer. Call this when the wait begins, and again whenever the peer has
+    /// accepted a part. [`Sender::handle_written`](super::Sender::handle_written) and
+    /// [`handle_write_failed`](Self::handle_write_failed) end the wait.
     pub fn handle_write_blocked(&self, now: Instant) {
         self.handle_write(now, true);
     }
 
-    /// A write has failed: nothing waits for the peer to take it any more.
+    /// A write has failed, so no write waits for the peer.
     pub fn handle_write_failed(&self) {
         self.timers.handle_blocked(false);
     }
 
-    /// The stream has ended: the peer will send no more.
+    /// The stream has ended: the peer sends no more.
     ///
     /// # Errors
-    /// The [failure](Self::failure) of the connection, if it has failed;
-    /// [`Violation::EndedWithoutClose`] if the peer's close frame did not come before.
+    /// The [failure](Self::failure) of the connection, if there is one.
+    /// [`Violation::EndedWithoutClose`] if the peer's close frame has not arrived.
     pub fn handle_end(&self) -> Result<(), ProtocolError> {
         self.has_ended.set(true);
         if !self.has_peer_closed.get() && self.failure.get().is_none() {
@@ -157,18 +161,17 @@ impl Control {
         self.failure.get().map_or(Ok(()), Err)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called; it changes with every other
-    /// call.
+    /// When to call [`handle_timeout`](Self::handle_timeout). Every other call may change it.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.deadline()
     }
 
-    /// Does what is due at `now`, which may be nothing: queues a ping, or fails the connection.
+    /// Handles what is due at `now`: queues a ping, fails the connection, or does nothing.
     ///
     /// # Errors
-    /// [`ProtocolError::Timeout`]. After [`Timeout::Pong`], [`Timeout::Idle`] and [`Timeout::Message`] a close
-    /// frame is to be sent, after [`Timeout::Write`] and [`Timeout::Close`] there is nothing to do but to
-    /// shut the stream down.
+    /// [`ProtocolError::Timeout`]. After [`Timeout::Pong`], [`Timeout::Idle`] and
+    /// [`Timeout::Message`] a close frame is due. After [`Timeout::Write`] and [`Timeout::Close`]
+    /// only shutting the stream down remains.
     pub fn handle_timeout(&self, now: Instant) -> Result<(), ProtocolError> {
         match self.timers.handle_timeout(now) {
             None => Ok(()),
@@ -192,19 +195,19 @@ impl Control {
         self.timers.handle_message_progress(is_under_way);
     }
 
-    /// When a message that has come in part is late, if one has.
+    /// When the partially received message times out, if there is one.
     #[inline]
     pub(crate) fn message_deadline(&self) -> Option<Instant> {
         self.timers.message_deadline()
     }
 
-    /// What [`poll_timeout`](Self::poll_timeout) is to who writes and does not read.
+    /// The [`poll_timeout`](Self::poll_timeout) of a half that writes and does not read.
     #[inline]
     pub(crate) fn poll_write_timeout(&self) -> Option<Instant> {
         if self.timers.is_closing() { self.timers.deadline() } else { self.timers.write_deadline() }
     }
 
-    /// To be called when [that](Self::poll_write_timeout) is due.
+    /// Handles the deadline of [`poll_write_timeout`](Self::poll_write_timeout).
     pub(crate) fn handle_write_timeout(&self, now: Instant) -> Result<(), ProtocolError> {
         if self.timers.is_closing() {
             return self.handle_timeout(now);
@@ -212,15 +215,15 @@ impl Control {
         Err(self.fail(ProtocolError::Timeout(Timeout::Write)))
     }
 
-    /// Whether something may be due earlier than before once bytes of the peer have come: the next ping,
-    /// if the peer had more time to answer the last.
+    /// Whether the arrival of bytes can make a deadline earlier. It can if a pong was awaited,
+    /// because the next ping may be due earlier than that pong.
     #[inline]
     pub(crate) fn awaits_pong(&self) -> bool {
         self.timers.is_awaiting_pong()
     }
 
-    /// What to tell [`Sender::handle_written`](super::Sender::handle_written): the time, if any deadline
-    /// depends on it.
+    /// The time to pass to [`Sender::handle_written`](super::Sender::handle_written). Reads the
+    /// clock only if a deadline depends on it.
     #[inline]
     pub(crate) fn write_time(&self, now: fn() -> Instant) -> Instant {
         if self.timers.needs_write_time() { now() } else { self.timers.now() }
@@ -230,7 +233,7 @@ impl Control {
         self.handle_write(now, false);
     }
 
-    /// To be answered: the latest ping alone (section 5.5.3).
+    /// Queues a pong. Only the latest ping is answered (section 5.5.3).
     pub(super) fn handle_ping(&self, payload: &[u8]) {
         if let Ok(payload) = ControlPayload::new(payload) {
             self.pong.set(payload);
@@ -243,7 +246,7 @@ impl Control {
         self.queue_close(frame.code.map_or(ControlPayload::EMPTY, ControlPayload::code));
     }
 
-    /// The connection fails with `error`, unless it has failed before; says what with.
+    /// Fails the connection with `error`. Returns the first error that it failed with.
     pub(crate) fn fail(&self, error: ProtocolError) -> ProtocolError {
         let failure = self.failure.get().unwrap_or(error);
         self.failure.set(Some(failure));
@@ -254,13 +257,13 @@ impl Control {
         failure
     }
 
-    /// Whether there may be a control frame to send.
+    /// Whether a control frame may be due.
     #[inline]
     pub(crate) fn has_due_frames(&self) -> bool {
         self.has_due_frames.get()
     }
 
-    /// The next control frame that is due. A close frame is the last.
+    /// Takes the next control frame that is due. A close frame is the last.
     pub(super) fn poll_frame(&self) -> Option<(Opcode, ControlPayload)> {
         if self.local_close.get() == LocalClose::Sent || self.has_ended.get() {
             self.has_due_frames.set(false);
@@ -280,7 +283,8 @@ impl Control {
     fn handle_write(&self, now: Instant, is_blocked: bool) {
         self.timers.handle_write(now);
         self.timers.handle_blocked(is_blocked);
-        // What is queued before a close frame takes its time; but who broke the protocol has no claim.
+        // Data queued before the close frame gets its time. A peer that violated the protocol gets
+        // no extra time.
         if self.timers.is_closing() && self.failure.get().is_none() {
             self.timers.handle_close_progress();
         }
@@ -308,8 +312,8 @@ impl fmt::Debug for Control {
     }
 }
 
-/// The payload of a control frame that is due, if one is. Its memory is taken when it is first needed,
-/// and kept: most connections never need it, and are smaller without.
+/// A control frame that may be due. Memory for the payload is allocated on first use and kept. Most
+/// connections never use it, and are smaller this way.
 #[derive(Default)]
 struct ControlSlot {
     payload: Cell<Option<Box<ControlPayload>>>,

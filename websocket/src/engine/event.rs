@@ -2,59 +2,59 @@ use std::fmt;
 
 use crate::{CloseFrame, Kind};
 
-/// What [`Receiver::decode`](super::Receiver::decode) made of the front of a buffer.
+/// The result of [`Receiver::decode`](super::Receiver::decode) for the front of a buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded<'b> {
-    /// How many bytes at the front of the buffer are done with once `event` is, the event's own
-    /// payload included.
+    /// The number of bytes to remove from the front of the buffer once `event` has been used. They
+    /// include the payload of the event.
     pub consumed: usize,
-    /// What they were; none if more bytes are needed to tell.
+    /// What was decoded; `None` if more bytes are needed.
     pub event: Option<Event<'b>>,
 }
 
-/// What the peer sent. Payloads are unmasked, in the buffer they were received in.
+/// What the peer sent. Payloads are unmasked, and lie in the buffer that they were received in.
 #[derive(PartialEq, Eq)]
 pub enum Event<'b> {
-    /// A message of text, in one frame.
+    /// A text message in one frame.
     Text(&'b mut str),
-    /// A message of bytes, in one frame.
+    /// A binary message in one frame.
     Binary(&'b mut [u8]),
-    /// A piece of a message that comes in several frames, in one that is
-    /// [too long](super::Receiver::set_whole_frame_bytes_max) to come out whole, or compressed.
+    /// A piece of a message. The message has several frames, or is compressed, or its frame is [too
+    /// long](super::Receiver::set_whole_frame_bytes_max) to be handed out whole.
     Piece(Piece<'b>),
-    /// A ping. Its answer is queued already; unless that is taken by
-    /// [`poll_control`](super::Sender::poll_control) before the next ping comes, the next one's
-    /// replaces it.
+    /// A ping. Its pong is queued already. If another ping arrives before
+    /// [`poll_control`](super::Sender::poll_control) takes the pong, the pong of that one replaces
+    /// it.
     Ping(&'b [u8]),
-    /// A pong, asked for or not.
+    /// A pong, requested or not.
     Pong(&'b [u8]),
-    /// The peer closes: the last event. Its answer is queued already.
+    /// The peer's close frame, which is the last event. Its answer is queued already.
     Close(CloseFrame<'b>),
 }
 
-/// A piece of a message. Other pieces may come before and after it, and control frames in between;
-/// pieces of another message may not.
+/// A piece of a message. Other pieces of the same message may come before and after it, with
+/// control frames between them. Messages do not interleave.
 #[derive(PartialEq, Eq)]
 pub struct Piece<'b> {
-    /// What the message is. Of text, a piece can end within a character, and is otherwise known to
-    /// be UTF-8; unless it is compressed.
+    /// Whether the message is text or binary. Uncompressed text is valid UTF-8 over all its pieces,
+    /// but a piece may end within a character. Compressed text is not checked.
     pub kind: Kind,
-    /// Whether the message is compressed, and the payload as it came: only where that was
-    /// [agreed on](super::Receiver::expect_compressed).
+    /// Whether the message is compressed. The payload is then still compressed. Only if compression
+    /// was [allowed](super::Receiver::allow_compressed).
     pub compressed: bool,
-    /// The next bytes of the message: maybe none.
+    /// The next bytes of the message; may be empty.
     pub payload: &'b mut [u8],
     /// Whether the message begins with this piece.
     pub first: bool,
     /// Whether the message ends with this piece.
     pub last: bool,
-    /// How many bytes of this piece's frame are still to come. If there are any, they come first, and
-    /// with no other frame in between.
+    /// How many bytes of the piece's frame are still to arrive. They come next, with no other frame
+    /// between.
     pub frame_bytes_left: usize,
 }
 
 impl fmt::Debug for Event<'_> {
-    /// How long the payload is, not what it is: that may be secret.
+    /// Prints the length of the payload, not the payload: it may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => write!(f, "Text({} bytes)", text.len()),

@@ -17,20 +17,21 @@ use crate::Config;
 
 /// One side of a WebSocket connection, from the end of the handshake on (RFC 6455 sections 5 to 7).
 ///
-/// It does no I/O, reads no clock, and allocates nothing but room for the payload of a control frame,
-/// the first time there is one. It comes in three parts, to be used where they are or to be moved
-/// apart: the [`Receiver`] and the [`Sender`] belong to whoever reads and writes, and [`Control`] is
-/// what they share, by reference: what is to be answered, how the connection closes, and when
-/// something is late.
+/// It does no I/O and reads no clock. Its only allocations are for payloads of control frames, on
+/// first use. It has three parts, which can be used together or moved apart. The [`Receiver`]
+/// belongs to the code that reads, the [`Sender`] to the code that writes. Both borrow [`Control`],
+/// which has the control frames that are due, the closing handshake and the timers.
 ///
 /// # The order of calls
 ///
-/// Reading: tell [`Control::handle_read_start`], read bytes into a buffer, tell
-/// [`Control::handle_received`], and call [`Receiver::decode`] until it needs more. Writing: [`Sender::encode`] messages, then
-/// [`Sender::poll_control`], write the bytes, and tell [`Sender::handle_written`]. After either,
-/// and when [`Control::poll_timeout`] is due ([`Control::handle_timeout`]), there may be something
-/// for `poll_control` to send. Once [`Control::state`] is [`Closed`](State::Closed) and all is
-/// written, the stream can be shut down.
+/// - To read: call [`Control::handle_read_start`], read bytes into a buffer, call
+///   [`Control::handle_received`], and then [`Receiver::decode`] until it needs more bytes.
+/// - To write: [`Sender::encode`] messages, call [`Sender::poll_control`], write the bytes, and
+///   call [`Sender::handle_written`].
+/// - When [`Control::poll_timeout`] is due, call [`Control::handle_timeout`].
+///
+/// After each of these, `poll_control` may have something to send. Once [`Control::state`] is
+/// [`Closed`](State::Closed) and everything is written, shut the stream down.
 ///
 /// ```
 /// use std::time::Instant;
@@ -56,7 +57,7 @@ use crate::Config;
 ///             let echo = text.as_bytes();
 ///             server.sender.encode(&server.control, Part::Whole(Kind::Text), echo, &mut answer)?;
 ///         }
-///         Some(_) => {}  // a ping, which is answered below
+///         Some(_) => {}  // a ping; `poll_control` sends the pong
 ///         None => break, // more bytes are needed
 ///     }
 /// }
@@ -66,16 +67,17 @@ use crate::Config;
 /// ```
 #[derive(Debug)]
 pub struct Engine {
-    /// What the peer sends.
+    /// Decodes what the peer sends.
     pub receiver: Receiver,
-    /// What is sent to the peer.
+    /// Encodes what is sent to the peer.
     pub sender: Sender,
-    /// What the two share.
+    /// The state that both share.
     pub control: Control,
 }
 
 impl Engine {
-    /// The server's side, with the limits and the time-outs of `config`. `now` starts the timers.
+    /// Creates the server's side, with the limits and timeouts of `config`. `now` starts the
+    /// timers.
     pub fn server(config: Config, now: Instant) -> Self {
         Self {
             receiver: Receiver::new(&config.engine, true),
@@ -84,8 +86,8 @@ impl Engine {
         }
     }
 
-    /// The client's side, with the limits and the time-outs of `config`. `now` starts the timers;
-    /// `fill_random` fills bytes that nobody can predict, from which the masking keys are made (section
+    /// Creates the client's side, with the limits and timeouts of `config`. `now` starts the
+    /// timers. `fill_random` fills a slice with unpredictable bytes, for masking keys (section
     /// 5.3).
     pub fn client(config: Config, now: Instant, fill_random: fn(&mut [u8])) -> Self {
         Self {

@@ -7,11 +7,11 @@ use crate::{
     CloseFrame, EngineConfig, Kind, Limit, ProtocolError, Violation, compressed_bytes_max,
 };
 
-/// Turns the bytes that the peer sends into events, in the buffer that they were read into.
+/// Decodes the bytes that the peer sends into events, in the buffer that they were read into.
 ///
-/// It never copies a message, and never allocates for one. What does not fit the receive buffer comes
-/// out in [pieces](Event::Piece), the first of which says how long the frame is; the caller can read
-/// the rest to where it assembles the message, and have it decoded there:
+/// It never copies a message and never allocates memory for one. A frame that does not fit the
+/// receive buffer is decoded in [pieces](Event::Piece). The first piece says how long the frame is.
+/// The caller can read the rest directly into an assembled message, and decode it there:
 ///
 /// ```
 /// use std::time::Instant;
@@ -24,7 +24,7 @@ use crate::{
 /// client.sender.encode(&client.control, Part::Whole(Kind::Binary), &[1; 100_000], &mut wire)?;
 ///
 /// let Engine { mut receiver, control, .. } = Engine::server(Config::default(), now);
-/// let (start, rest) = wire.split_at_mut(16 * 1024); // a receive buffer full, say
+/// let (start, rest) = wire.split_at_mut(16 * 1024); // as much as a receive buffer holds
 /// let decoded = receiver.decode(&control, start)?;
 /// let Some(Event::Piece(piece)) = decoded.event else { panic!("100,000 bytes do not fit") };
 ///
@@ -32,7 +32,7 @@ use crate::{
 /// message.extend_from_slice(piece.payload);
 /// while receiver.bytes_missing() > 0 {
 ///     let at = message.len();
-///     message.extend_from_slice(&rest[..receiver.bytes_missing()]); // stands for reading there
+///     message.extend_from_slice(&rest[..receiver.bytes_missing()]); // stands for a read
 ///     receiver.decode(&control, &mut message[at..])?;
 /// }
 /// assert_eq!(message, [1; 100_000]);
@@ -40,24 +40,24 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Receiver {
-    /// Whether the peer has to mask what it sends: a client has to, a server must not.
+    /// Whether the peer has to mask its frames: a client must, a server must not.
     is_peer_masking: bool,
-    /// Whether it may compress messages.
+    /// Whether the peer may compress messages.
     is_peer_compressing: bool,
     frame_bytes_max: usize,
     message_bytes_max: usize,
     whole_frame_bytes_max: usize,
-    /// The least of the three.
+    /// The smallest of the three limits above.
     whole_message_bytes_max: usize,
 
     phase: Phase,
-    /// The message in several frames that is under way.
+    /// The current message, if it has several frames or pieces.
     message: Option<OpenMessage>,
-    /// Of the text that is under way, what has come out of the decoder.
+    /// Checks the text of the current message, up to the bytes handed out.
     utf8: Utf8Validator,
 }
 
-/// A message in one frame, all of which is here.
+/// A message in one frame that has arrived completely.
 struct WholeMessage {
     kind: Kind,
     key: Option<[u8; 4]>,
@@ -68,36 +68,37 @@ struct WholeMessage {
 enum Phase {
     /// A header comes next.
     Header,
-    /// Some of a header has come, and the rest comes next.
+    /// A header has arrived partially.
     HeaderPart,
     /// The payload of this frame comes next.
     Payload(CurrentFrame),
-    /// The peer has closed. What comes after is thrown away (section 5.5.1).
+    /// The peer has closed. Later bytes are discarded (section 5.5.1).
     Closed,
     Failed(ProtocolError),
 }
 
-/// A frame whose header is done with, and whose payload is not.
+/// A frame whose header was decoded and whose payload was not, or only in part.
 #[derive(Clone, Copy, Debug)]
 struct CurrentFrame {
     opcode: Opcode,
     fin: bool,
     /// Whether nothing of its message came before.
     first: bool,
-    /// Whether it is to come out whole.
+    /// Whether it is handed out whole.
     is_whole: bool,
-    /// For the next byte that is not yet unmasked.
+    /// The key for the next byte that is not yet unmasked.
     key: Option<[u8; 4]>,
-    /// How many bytes, at the front of the buffer, are unmasked already.
+    /// How many bytes at the front of the buffer are unmasked already.
     unmasked_bytes: usize,
     /// How many bytes follow those.
     bytes_left: usize,
-    /// How many of them were in the buffer when it was looked at last, if they were left as they are.
+    /// How many of the following bytes were in the buffer at the last call, if they were left
+    /// masked.
     bytes_seen: usize,
 }
 
 impl CurrentFrame {
-    /// Whether it is a message of its own, that is to come out whole.
+    /// Whether the frame is a whole message and is handed out whole.
     const fn is_message(&self) -> bool {
         self.is_whole && self.first && self.fin
     }
@@ -107,13 +108,13 @@ impl CurrentFrame {
 struct OpenMessage {
     kind: Kind,
     compressed: bool,
-    /// Of all its frames so far, as they were announced.
+    /// The sum of the announced lengths of its frames so far.
     bytes: usize,
 }
 
 impl Receiver {
     pub(super) fn new(config: &EngineConfig, is_peer_masking: bool) -> Self {
-        let memory_max = isize::MAX as usize; // the longest slice there can be
+        let memory_max = isize::MAX as usize; // the longest possible slice
         let frame_bytes_max = config.frame_bytes_max.min(memory_max);
         let message_bytes_max = config.message_bytes_max.min(memory_max);
         let mut new = Self {
@@ -131,46 +132,48 @@ impl Receiver {
         new
     }
 
-    /// What [`set_whole_frame_bytes_max`](Self::set_whole_frame_bytes_max) is without a call of it: for
-    /// receive buffers of 16 KiB.
+    /// The default of [`set_whole_frame_bytes_max`](Self::set_whole_frame_bytes_max), for receive
+    /// buffers of 16 KiB.
     pub const WHOLE_FRAME_BYTES_MAX: usize = 16 * 1024 - Header::BYTES_MAX;
 
-    /// From now on frames of at most this payload, in bytes, are handed out whole, once they are complete in
-    /// the receive buffer; longer ones in [pieces](Event::Piece), as their bytes come. To be called before
-    /// the first bytes are decoded.
+    /// Sets the longest payload, in bytes, of a frame that is handed out whole, once all of it is
+    /// in the receive buffer. Longer frames are handed out in [pieces](Event::Piece) as their bytes
+    /// arrive. Call this before the first bytes are decoded.
     ///
-    /// The receive buffer must hold this much and the longest header, 14 bytes, and no less than 139
-    /// bytes: control frames are always whole.
+    /// The receive buffer must hold this payload and the longest header, 14 bytes, and at least 139
+    /// bytes: control frames are always handed out whole.
     pub fn set_whole_frame_bytes_max(&mut self, bytes: usize) {
         self.whole_frame_bytes_max = bytes;
         self.whole_message_bytes_max = bytes.min(self.frame_bytes_max).min(self.message_bytes_max);
     }
 
-    /// From now on the peer may compress messages, by an extension that was agreed on (RFC 7692). Those
-    /// come in [pieces](Event::Piece), however short they are, that say so. The limits are on what comes
-    /// over the wire, which may be [longer](compressed_bytes_max) than
-    /// [`message_bytes_max`](EngineConfig::message_bytes_max), and nothing is known of the text: both are for the
-    /// caller to see to, whose it is to decompress them.
+    /// Allows the peer to compress messages, by a negotiated extension (RFC 7692). Compressed
+    /// messages are handed out in [pieces](Event::Piece) that say so, however short they are.
+    ///
+    /// The caller decompresses them, and has two duties. The limits here apply to the compressed
+    /// bytes, which may be [more](compressed_bytes_max) than
+    /// [`message_bytes_max`](EngineConfig::message_bytes_max), so the caller limits the
+    /// decompressed message. And the caller checks text.
     pub const fn allow_compressed(&mut self) {
         self.is_peer_compressing = true;
     }
 
-    /// Decodes what is at the front of `buf`, at most one event. For the next one, call it again
-    /// with what follows the [consumed](Decoded::consumed) bytes.
+    /// Decodes at most one event at the front of `buf`. For the next event, call it again with the
+    /// bytes after the [consumed](Decoded::consumed) ones.
     ///
-    /// Text that cannot be UTF-8 any more fails with the byte that shows it; or, if that byte is in the
-    /// part of a frame that came first, with the next that comes.
+    /// Invalid UTF-8 fails at the first byte that shows it. If that byte is in the part of a frame
+    /// that arrived first, it fails when the next bytes arrive.
     ///
-    /// When more bytes are needed, call it again with the same bytes, less those consumed, and more
-    /// behind them. The bytes may move meanwhile, but are not to be changed: a part of them may be
-    /// unmasked already.
+    /// When more bytes are needed, call it again with the same bytes, without those consumed, and
+    /// more behind them. The bytes may be moved meanwhile, but not changed: some may be unmasked
+    /// already.
     ///
     /// # Errors
-    /// [`ProtocolError::Peer`] and [`ProtocolError::Limit`]. The connection has failed, the close frame that says why
-    /// is queued, and every later call says the same.
+    /// [`ProtocolError::Peer`] and [`ProtocolError::Limit`]. The connection has failed, a close
+    /// frame with the reason is queued, and every later call returns the same error.
     ///
     /// # Panics
-    /// If bytes are left out that came before and were not consumed.
+    /// If bytes are missing that were passed before and not consumed.
     #[inline]
     pub fn decode<'b>(
         &mut self,
@@ -185,8 +188,9 @@ impl Receiver {
         Ok(Decoded { consumed, event: Some(event) })
     }
 
-    /// The same for what most frames are, a message of its own that is all here: of what kind it is,
-    /// and where its payload. None if it is anything else, or fails: [`decode`](Self::decode) tells.
+    /// Like [`decode`](Self::decode) for the most common frame, a whole message that has arrived
+    /// completely. Returns its kind and where its payload is. Returns `None` for anything else and
+    /// for errors; `decode` then handles them.
     #[inline(always)]
     pub(crate) fn decode_whole(
         &mut self,
@@ -198,8 +202,8 @@ impl Receiver {
         Some((kind, payload))
     }
 
-    /// How many bytes the frame that is under way lacks, if its header has come; otherwise 0. A frame
-    /// that is to come out whole needs all of them; of one in pieces, each part is a piece.
+    /// How many bytes the current frame lacks if its header has been decoded, and otherwise 0. A
+    /// frame that is handed out whole needs all of them. For other frames any part makes a piece.
     pub const fn bytes_missing(&self) -> usize {
         match self.phase {
             Phase::Payload(frame) => frame.bytes_left - frame.bytes_seen,
@@ -207,9 +211,9 @@ impl Receiver {
         }
     }
 
-    /// What is at the front of `buf`, if it is what most frames are: a message of its own, all here,
-    /// that is to come out whole, with nothing else under way. All others, and what is wrong, are left
-    /// to [`decode_slow`](Self::decode_slow).
+    /// Finds the most common frame at the front of `buf`: a whole message that has arrived
+    /// completely and fits the limits, while no other message is incomplete.
+    /// [`decode_slow`](Self::decode_slow) handles everything else, and all errors.
     #[inline(always)]
     fn peek_whole_message(&self, buf: &[u8]) -> Option<WholeMessage> {
         const TEXT: u8 = FIN | Opcode::Text as u8;
@@ -277,8 +281,7 @@ impl Receiver {
         self.decode_payload(control, buf, header_bytes)
     }
 
-    /// Checks a frame against the rules of section 5 and the limits, before any of its payload is
-    /// looked at.
+    /// Checks a header against section 5 and the limits, before any payload is looked at.
     fn accept_header(&mut self, header: &Header) -> Result<CurrentFrame, ProtocolError> {
         match header.key {
             None if self.is_peer_masking => return Err(Violation::NotMasked.into()),
@@ -314,7 +317,7 @@ impl Receiver {
             }
         };
         let bytes = (message.bytes as u64).saturating_add(bytes_left as u64);
-        // Of one that is compressed it is the caller who sees how long it is then.
+        // The caller limits the decompressed length.
         let bytes_max = match message.compressed {
             true => compressed_bytes_max(self.message_bytes_max),
             false => self.message_bytes_max,
@@ -324,7 +327,7 @@ impl Receiver {
         Ok(CurrentFrame { first, ..frame })
     }
 
-    /// Goes on with the frame that is under way, whose payload begins at `start`.
+    /// Continues the current frame, whose payload begins at `start`.
     fn decode_payload<'b>(
         &mut self,
         control: &Control,
@@ -350,8 +353,9 @@ impl Receiver {
                 self.message_event(control, kind, payload, frame.unmasked_bytes, frame.key)?;
             return Ok(Decoded { consumed: end, event: Some(event) });
         }
-        // Most often the next bytes make it whole, and all of it is unmasked and checked at once: to
-        // look at text again when it is whole would make 64 KiB cost half as much again as binary.
+        // Usually the next bytes complete the frame, and then all of it is unmasked and checked at
+        // once. Checking text a second time when the frame is complete would make 64 KiB of text
+        // cost half as much again as binary.
         if frame.is_whole
             && frame.unmasked_bytes + frame.bytes_seen == 0
             && payload.len() < frame.bytes_left
@@ -367,7 +371,7 @@ impl Receiver {
             frame.key = Some(rotate_key(key, fresh.len()));
         }
         frame.bytes_left -= fresh.len();
-        // Text is checked as it comes, so that what cannot be text any more fails soon.
+        // Text is checked as it arrives, so that invalid text fails early.
         if message.is_some() {
             control.handle_data();
         }
@@ -396,7 +400,8 @@ impl Receiver {
         }
     }
 
-    /// A message in one frame, whose first `unmasked_bytes` bytes are unmasked already.
+    /// Makes the event of a message in one frame. The first `unmasked_bytes` bytes are unmasked
+    /// already.
     #[inline]
     fn message_event<'b>(
         &mut self,

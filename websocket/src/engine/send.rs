@@ -4,19 +4,20 @@ use super::{Control, State};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, mask};
 use crate::{EngineConfig, Kind, Limit, Misuse, Part, ProtocolError};
 
-/// Turns messages into the bytes that are sent to the peer.
+/// Encodes messages into the bytes that are sent to the peer.
 ///
-/// Three ways, for a caller that gathers them and writes many at once:
+/// A caller that gathers frames and writes many at once can choose for each frame:
 ///
-/// - [`encode`](Self::encode) copies a payload behind its header: best for small ones;
-/// - [`encode_header`](Self::encode_header) makes the header of a payload that a server sends from
-///   where it is, shared with other connections maybe;
-/// - [`encode_in_place`](Self::encode_in_place) does that for one that the caller owns alone: a
-///   client masks it.
+/// - [`encode`](Self::encode) copies the payload behind its header. Best for small payloads.
+/// - [`encode_header`](Self::encode_header) makes only the header. A server sends the payload in
+///   place, possibly shared with other connections.
+/// - [`encode_in_place`](Self::encode_in_place) makes the header of a payload that the caller owns
+///   alone. A client masks the payload in place.
 ///
-/// Frames are to be written in the order of the calls, those of
-/// [`poll_control`](Self::poll_control) included. What is encoded and not yet
-/// [written](Self::handle_written) counts towards [`queue_bytes_max`](EngineConfig::queue_bytes_max).
+/// Write the frames in the order of the calls, including those of
+/// [`poll_control`](Self::poll_control). Bytes that are encoded and not yet
+/// [written](Self::handle_written) count towards
+/// [`queue_bytes_max`](EngineConfig::queue_bytes_max).
 ///
 /// ```
 /// use std::time::Instant;
@@ -31,16 +32,16 @@ use crate::{EngineConfig, Kind, Limit, Misuse, Part, ProtocolError};
 /// let large: std::rc::Rc<[u8]> = vec![0; 100_000].into();
 /// let header = sender.encode_header(&control, Part::Whole(Kind::Binary), large.len())?;
 /// queue.extend_from_slice(&header);
-/// // One vectored write of `queue` and `large`, say; then what was written is told:
+/// // Write `queue` and `large`, for example by one vectored write, and report what was written:
 /// sender.handle_written(&control, queue.len() + large.len(), now);
 /// assert_eq!(sender.queued_bytes(), 0);
 /// # Ok::<(), owned_io_websocket::ProtocolError>(())
 /// ```
 #[derive(Debug)]
 pub struct Sender {
-    /// None on a server, whose many connections are the smaller for the box.
+    /// `None` on a server. Boxed, because a server has many connections.
     keys: Option<Box<MaskingKeys>>,
-    /// Whether a message was begun and not yet ended.
+    /// Whether a message was begun and not ended.
     is_within_message: bool,
     queue_bytes_max: usize,
     queued_bytes: usize,
@@ -58,7 +59,7 @@ impl Sender {
 
     /// Appends a frame to `out`.
     ///
-    /// Text must be UTF-8 over all its parts; that is not checked here, but the peer will.
+    /// Text must be UTF-8 over all its parts. That is not checked here; the peer will check it.
     ///
     /// # Errors
     /// [`Limit::Queue`], and each [`Misuse`] of messages. Nothing is appended, and nothing has
@@ -76,8 +77,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Appends a message in one frame, whose payload is compressed already, in the way that was agreed on
-    /// with the peer (RFC 7692).
+    /// Appends a message in one frame. Its payload is already compressed as negotiated with the
+    /// peer (RFC 7692).
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).
@@ -93,7 +94,8 @@ impl Sender {
         Ok(())
     }
 
-    /// The header of a frame whose payload, of `payload_bytes` bytes, the caller sends as it is.
+    /// Returns the header of a frame whose payload, of `payload_bytes` bytes, the caller sends
+    /// unchanged.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode), and [`Misuse::NotMasked`] on a client.
@@ -110,11 +112,11 @@ impl Sender {
         Ok(self.accept_frame(control, part, payload_bytes)?.encode())
     }
 
-    /// The header of a frame whose payload the caller sends from where it is; a client masks it
-    /// there.
+    /// Returns the header of a frame whose payload the caller sends in place. A client masks the
+    /// payload.
     ///
     /// # Errors
-    /// As for [`encode`](Self::encode). The payload is as it was.
+    /// As for [`encode`](Self::encode). The payload is unchanged.
     #[inline]
     pub fn encode_in_place(
         &mut self,
@@ -129,10 +131,11 @@ impl Sender {
         Ok(header.encode())
     }
 
-    /// Appends the control frames that are due to `out`: a pong, a ping, a close frame. Whether there
-    /// were any.
+    /// Appends the control frames that are due to `out`: pong, ping and close frame. Returns
+    /// whether there were any.
     ///
-    /// With a full queue they wait, the latest pong alone, for some of it to be written.
+    /// While the queue is full they wait, only the latest pong among them, until some of the queue
+    /// is written.
     pub fn poll_control(&mut self, control: &Control, out: &mut Vec<u8>) -> bool {
         let before = out.len();
         while self.queued_bytes == 0
@@ -150,22 +153,22 @@ impl Sender {
         out.len() > before
     }
 
-    /// So many bytes of what was encoded are written.
+    /// This many bytes of what was encoded have been written.
     ///
     /// # Panics
-    /// If that many were not [queued](Self::queued_bytes).
+    /// If fewer bytes were [queued](Self::queued_bytes).
     pub fn handle_written(&mut self, control: &Control, bytes: usize, now: Instant) {
         assert!(bytes <= self.queued_bytes, "{bytes} bytes written of {}", self.queued_bytes);
         self.queued_bytes -= bytes;
         control.handle_written(now);
     }
 
-    /// How many bytes are encoded and not yet written.
+    /// The number of bytes that are encoded and not yet written.
     pub const fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
 
-    /// Checks a frame against section 5.4 and the limit.
+    /// Checks a frame against section 5.4 and the limit on the queue.
     #[inline]
     pub(crate) fn check_frame(
         &self,
@@ -192,7 +195,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The same, and counts it in.
+    /// Checks a frame and counts it.
     #[inline]
     fn accept_frame(
         &mut self,
@@ -204,8 +207,8 @@ impl Sender {
         Ok(self.begin_frame(control, part, len))
     }
 
-    /// The header of a frame that was [checked](Self::check_frame) before. The connection may be closing by now: the
-    /// frame comes before the close frame all the same.
+    /// Counts a frame that was [checked](Self::check_frame) before, and returns its header. The
+    /// connection may have begun to close since: the frame comes before the close frame.
     #[inline]
     pub(crate) fn begin_frame(&mut self, control: &Control, part: Part, len: usize) -> Header {
         let (opcode, fin) = part.opcode();
@@ -227,12 +230,13 @@ impl Sender {
     }
 }
 
-/// The longest control frame, in bytes.
+/// The length of the longest control frame, in bytes.
 const CONTROL_FRAME_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + Header::BYTES_MAX;
 
 #[inline]
 fn append_frame(header: Header, payload: &[u8], out: &mut Vec<u8>) {
-    // Longer than a header can be, and then as long as it is: no copy of a length that is not known.
+    // Copies a fixed length, longer than a header can be, and truncates. That avoids a copy of
+    // variable length.
     let encoded = header.encode();
     out.reserve(encoded.padded().len() + payload.len());
     let start = out.len() + encoded.len();
@@ -244,7 +248,8 @@ fn append_frame(header: Header, payload: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Masking keys, drawn a few at a time: each is used once, and random bytes may cost a system call.
+/// Masking keys. Each is used once. They are drawn several at a time, because random bytes may cost
+/// a system call.
 struct MaskingKeys {
     fill_random: fn(&mut [u8]),
     drawn: [[u8; 4]; 32],
@@ -269,6 +274,6 @@ impl MaskingKeys {
 
 impl std::fmt::Debug for MaskingKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MaskingKeys").finish_non_exhaustive() // they are to be kept secret
+        f.debug_struct("MaskingKeys").finish_non_exhaustive() // keys are secret
     }
 }

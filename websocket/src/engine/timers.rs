@@ -1,4 +1,4 @@
-//! [`Timers`]: when something is late, by the times that the engine is told.
+//! [`Timers`]: deadlines, computed from the times that the engine is given.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -7,30 +7,31 @@ use crate::{StreamConfig, Timeout};
 
 /// The timers of a connection.
 #[derive(Debug)]
-#[repr(C)] // what each message looks at comes first, in as few cache lines as it fits
+#[repr(C)] // the fields that each message uses come first, in as few cache lines as possible
 pub(super) struct Timers {
-    /// The latest time that the engine was told.
+    /// The latest time that the engine was given.
     now: Cell<Instant>,
-    /// When bytes of the peer came last.
+    /// When bytes of the peer last arrived.
     received_at: Cell<Instant>,
-    /// When the peer was sent a ping, if nothing was heard since.
+    /// When a ping was sent, if nothing has arrived since.
     ping_sent_at: Cell<Option<Instant>>,
-    /// When a message went either way last, except for `has_new_data`.
+    /// When a message was last received or sent, not counting `has_new_data`.
     data_at: Cell<Instant>,
-    /// Whether one came or was sent since `now`. Its time is that of the next write, if one is told
-    /// next, and otherwise `now`. So a message costs one store, and the engine need not be told the time
-    /// with each.
+    /// Whether a message was received or sent since `now`. Its time is that of the next write if a
+    /// write is reported next, and otherwise `now`. So a message costs one store, and needs no
+    /// reading of the clock.
     has_new_data: Cell<bool>,
-    /// When a message began to come, if one has come in part; later by the time in which nobody read.
+    /// When a partially received message began. Moved forward by time in which nobody read.
     message_at: Cell<Option<Instant>>,
-    /// Whether nobody has read since bytes of the peer came last.
+    /// Bytes arrived and no read has begun since.
     has_received_since_read: Cell<bool>,
-    /// When a write that waits for the peer began, or last went on.
+    /// When a write that waits for the peer began, or the peer last accepted a part of it.
     blocked_at: Cell<Option<Instant>>,
-    /// When the closing handshake began, or the peer last took some of what was queued before it.
+    /// When the closing handshake began, or the peer last accepted some of the data before the
+    /// close frame.
     closing_at: Cell<Option<Instant>>,
-    /// Whether it began since `now`, which may be long ago: what made it begin may have been read long
-    /// before it was decoded. Its time is the next that is told.
+    /// Whether the closing handshake began since `now`. `now` may be long ago, because a frame may
+    /// be decoded long after it was read. So the next time that is given counts as the beginning.
     is_closing_new: Cell<bool>,
 
     idle_timeout: Option<Duration>,
@@ -41,7 +42,7 @@ pub(super) struct Timers {
     close_timeout: Duration,
 }
 
-/// What has to be done.
+/// What a deadline demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimerEvent {
     Ping,
@@ -93,7 +94,7 @@ impl Timers {
         self.received_at.set(self.now.get());
     }
 
-    /// The time since bytes of the peer came last does not count as time of the message.
+    /// Excludes the time since bytes last arrived from the time of the message.
     fn exclude_pause(&self) {
         if let Some(began_at) = self.message_at.get() {
             let now = self.now.get();
@@ -114,19 +115,19 @@ impl Timers {
         self.has_new_data.set(true);
     }
 
-    /// Whether a message has come in part, as of what was received last.
+    /// Whether a message is partially received, after the bytes that arrived last.
     pub(super) fn handle_message_progress(&self, is_under_way: bool) {
         let began_at = self.message_at.get().unwrap_or_else(|| self.now.get());
         self.message_at.set(is_under_way.then_some(began_at));
     }
 
-    /// Until when the message that is under way has to be here.
+    /// When the partially received message times out.
     #[inline]
     pub(super) fn message_deadline(&self) -> Option<Instant> {
         self.message_at.get()?.checked_add(self.message_timeout?)
     }
 
-    /// A write has come further: so has what was sent since `now`, however long ago that is.
+    /// A write has progressed. So has what was sent since `now`, however long ago that is.
     pub(super) fn handle_write(&self, now: Instant) {
         let had_new_data = self.has_new_data.take();
         self.advance(now);
@@ -135,12 +136,12 @@ impl Timers {
         }
     }
 
-    /// A write waits for the peer, which has taken some of it or has just been given it; none does.
+    /// Whether a write waits for the peer. True also after the peer has accepted a part.
     pub(super) fn handle_blocked(&self, is_blocked: bool) {
         self.blocked_at.set(is_blocked.then_some(self.now.get()));
     }
 
-    /// Until when the peer has to take some of what is written, if a write waits.
+    /// When the write that waits times out, if one waits.
     pub(super) fn write_deadline(&self) -> Option<Instant> {
         self.blocked_at
             .get()
@@ -154,17 +155,17 @@ impl Timers {
         self.is_closing_new.set(true);
     }
 
-    /// The peer has taken some of what was queued before the close frame, or that.
+    /// The peer has accepted some of the data before the close frame, or the close frame.
     pub(super) fn handle_close_progress(&self) {
         self.closing_at.set(Some(self.now.get()));
     }
 
-    /// Whether what is due depends on when a write was done.
+    /// Whether a deadline depends on when a write ended.
     pub(super) const fn needs_write_time(&self) -> bool {
         self.idle_timeout.is_some() || self.is_closing()
     }
 
-    /// Whether the peer was sent a ping, and nothing was heard since.
+    /// Whether a ping was sent and nothing has arrived since.
     pub(super) const fn is_awaiting_pong(&self) -> bool {
         self.ping_sent_at.get().is_some()
     }
@@ -177,12 +178,12 @@ impl Timers {
         self.closing_at.get().is_some()
     }
 
-    /// When something is due.
+    /// The next deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.next_event().map(|(at, _)| at)
     }
 
-    /// What is due at `now`.
+    /// The event that is due at `now`, if any.
     pub(super) fn handle_timeout(&self, now: Instant) -> Option<TimerEvent> {
         self.advance(now);
         let (_, event) = self.next_event().filter(|(at, _)| *at <= self.now.get())?;
@@ -192,7 +193,7 @@ impl Timers {
         Some(event)
     }
 
-    /// What is due next, and when. A deadline too far away to be a time is none.
+    /// The next event and its time. There is none if its time cannot be represented.
     fn next_event(&self) -> Option<(Instant, TimerEvent)> {
         if let Some(at) = self.closing_at.get() {
             let at = at.checked_add(self.close_timeout)?;
