@@ -2,26 +2,28 @@ use flate2::{Compress, Compression, FlushCompress};
 
 use super::{Deflate, TAIL, WINDOW_BITS_MAX, WINDOW_BITS_MIN};
 
-/// Turns messages into what goes over the wire (RFC 7692 section 7.2.1).
+/// Compresses messages for the wire (RFC 7692 section 7.2.1).
 #[derive(Debug)]
 pub(crate) struct Compressor {
     compress: Compress,
 }
 
 impl Compressor {
-    /// With the level of `deflate`, and a window of this many bits: 9 to 15.
+    /// Creates a compressor with the level of `deflate` and a window of `window_bits` bits, 9 to
+    /// 15.
     pub(crate) fn new(deflate: &Deflate, window_bits: u8) -> Self {
         debug_assert!((WINDOW_BITS_MIN..=WINDOW_BITS_MAX).contains(&window_bits));
         let level = Compression::new(deflate.level.clamp(1, 9).into());
         Self { compress: Compress::new_with_window_bits(level, false, window_bits) }
     }
 
-    /// Appends a message to `out`, compressed; it may refer to those before it, back to the last
-    /// [`forget`](Self::forget). False: it cannot be compressed, and nothing after it.
+    /// Appends the compressed message to `out`. It may refer to earlier messages, back to the last
+    /// [`forget`](Self::forget). Returns false if the compressor has failed, and can compress
+    /// nothing any more.
     #[must_use]
     pub(crate) fn compress(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
         if message.is_empty() {
-            out.push(0); // the start of a block without bytes, as in section 7.2.3.6
+            out.push(0); // the start of an empty block, as in section 7.2.3.6
             return true;
         }
         let mut input = message;
@@ -32,7 +34,7 @@ impl Compressor {
                 return false;
             }
             input = &input[(self.compress.total_in() - read) as usize..];
-            // All is flushed once there was more room than was needed.
+            // Everything is flushed if there was more room than needed.
             if input.is_empty() && out.len() < out.capacity() {
                 break;
             }
@@ -42,11 +44,11 @@ impl Compressor {
         is_flushed
     }
 
-    /// Takes a piece of a message from `input` and appends what comes of it to `out`, as far as there is room:
-    /// at least [`OUTPUT_BYTES_MIN`]. Whether that was all of the piece. With the `last` piece, the message is
-    /// complete.
+    /// Compresses a piece of a message. Takes bytes from `input` and appends to `out`, within its
+    /// spare capacity of at least [`OUTPUT_BYTES_MIN`]. Returns whether the whole piece is
+    /// compressed. The `last` piece completes the message.
     ///
-    /// An error: as when [`compress`](Self::compress) is false.
+    /// An error means what false means for [`compress`](Self::compress).
     pub(crate) fn fill(
         &mut self,
         input: &mut &[u8],
@@ -68,17 +70,17 @@ impl Compressor {
         Ok(is_all)
     }
 
-    /// The next message refers to none before it. Not within a message.
+    /// Resets the context: later messages refer to none before this. Not allowed within a message.
     pub(crate) fn forget(&mut self) {
         self.compress.reset();
     }
 }
 
-/// zlib has failed, which it has no reason to.
+/// zlib has failed, for which there is no known reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompressError;
 
-/// zlib flushes again with less room than this (six bytes), and again.
+/// With too little room, six bytes, zlib repeats a flush again and again. This is enough room.
 pub(crate) const OUTPUT_BYTES_MIN: usize = 64;
 
 #[cfg(test)]

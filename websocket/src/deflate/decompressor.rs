@@ -2,36 +2,37 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use super::TAIL;
 
-/// Turns what came over the wire into messages (RFC 7692 section 7.2.2).
+/// Decompresses messages from the wire (RFC 7692 section 7.2.2).
 ///
-/// Whoever calls it decides how much memory there is: it fills what room there is, and no more.
+/// The caller controls memory: a call produces no more than it has room for.
 #[derive(Debug)]
 pub(crate) struct Decompressor {
     decompress: Decompress,
-    /// How often the stream of the message that is under way has ended.
+    /// How many deflate streams have ended within the current message.
     ends: u32,
-    /// Whether nothing has come since it did.
+    /// Whether nothing has followed the end of the last one.
     is_at_end: bool,
 }
 
-/// What came is no deflated data.
+/// The input is not valid deflate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CorruptData;
 
-/// A stream may end within a message, and another begin (BFINAL, section 7.2.3.4); who does that more
-/// often than this, which is to write a few bytes at a time, does it for the work that it makes.
+/// The most streams that one message may have. A stream may end within a message and another begin
+/// (BFINAL, section 7.2.3.4). A peer exceeds this only by ending a stream every few bytes, which
+/// makes work and serves nothing else.
 const ENDS_MAX: u32 = 1000;
 
 impl Decompressor {
-    /// With the largest window, because zlib-rs takes the memory for that whatever it is.
+    /// Uses the largest window. zlib-rs allocates memory for the largest window in any case.
     pub(crate) fn new() -> Self {
         Self { decompress: Decompress::new(false), ends: 0, is_at_end: false }
     }
 
-    /// Appends to `out` what comes of `input`, at most `room` bytes, which are not none, and takes what it
-    /// used from `input`. Whether that is all there is of it.
+    /// Decompresses from `input`, and appends at most `room` bytes to `out`; `room` is at least 1.
+    /// Removes the bytes used from `input`. Returns whether all output of `input` was produced.
     ///
-    /// What comes behind the end of a stream cannot refer to what was before it.
+    /// Data after the end of a stream cannot refer to data before it.
     pub(crate) fn fill(
         &mut self,
         input: &mut &[u8],
@@ -64,7 +65,7 @@ impl Decompressor {
         Ok(input.is_empty() && came < room)
     }
 
-    /// The message ends: with a whole block, or it is none.
+    /// Ends the message. Fails if it does not end with a complete block.
     pub(crate) fn finish(&mut self) -> Result<(), CorruptData> {
         self.ends = 0;
         if std::mem::take(&mut self.is_at_end) {
@@ -78,7 +79,7 @@ impl Decompressor {
         }
     }
 
-    /// The next message refers to none before it.
+    /// Resets the context: the next message refers to none before it.
     pub(crate) fn forget(&mut self) {
         self.decompress.reset(false);
         (self.ends, self.is_at_end) = (0, false);
@@ -90,7 +91,7 @@ mod tests {
     use super::super::{Compressor, Deflate};
     use super::*;
 
-    /// What a message inflates to, `room` bytes at a time.
+    /// Decompresses a message, `room` bytes at a time.
     fn decompress(
         decompressor: &mut Decompressor,
         parts: &[&[u8]],
@@ -119,7 +120,7 @@ mod tests {
         let hello = b"\xf2\x48\xcd\xc9\xc9\x07\x00";
         for wire in [
             &hello[..],                                              // 7.2.3.1
-            b"\x00\x05\x00\xfa\xff\x48\x65\x6c\x6c\x6f\x00", // 7.2.3.3: a block that is not compressed
+            b"\x00\x05\x00\xfa\xff\x48\x65\x6c\x6c\x6f\x00", // 7.2.3.3: an uncompressed block
             b"\xf3\x48\xcd\xc9\xc9\x07\x00\x00",             // 7.2.3.4: BFINAL
             b"\xf2\x48\x05\x00\x00\x00\xff\xff\xca\xc9\xc9\x07\x00", // 7.2.3.5: two blocks
         ] {
@@ -131,7 +132,7 @@ mod tests {
             }
         }
         assert_eq!(at_once(b"\x00").as_deref(), Ok(&b""[..])); // 7.2.3.6
-        // 7.2.3.2: the same message twice, and the second refers to the first.
+        // 7.2.3.2: the same message twice. The second refers to the first.
         let mut decompressor = Decompressor::new();
         for wire in [&hello[..], b"\xf2\x00\x11\x00\x00"] {
             let message = decompress(&mut decompressor, &[wire], 1000);
@@ -159,12 +160,12 @@ mod tests {
     #[test]
     fn what_is_corrupt() {
         for wire in [
-            &b"\x07"[..],                                    // a reserved kind of block
-            b"\xf3\x48\xcd\xc9\xc9\x07\x00\xff\xff",         // garbage behind the last block
-            b"\xf2\x48\xcd\xc9\xc9\x07\x00\xff",             // and behind one that is not the last
-            b"\x00\x05\x00\xfa\xfe\x48\x65\x6c\x6c\x6f\x00", // a length that is not what it says
+            &b"\x07"[..],                                    // a reserved block type
+            b"\xf3\x48\xcd\xc9\xc9\x07\x00\xff\xff",         // garbage after the last block
+            b"\xf2\x48\xcd\xc9\xc9\x07\x00\xff", // garbage after a block that is not the last
+            b"\x00\x05\x00\xfa\xfe\x48\x65\x6c\x6c\x6f\x00", // a length that contradicts its complement
             b"\x00\x05\x00\xfa\xff\x48\x65",                 // cut off
-            b"\xf2\x00\x11\x00\x00",                         // refers to what there was not
+            b"\xf2\x00\x11\x00\x00",                         // refers to data that does not exist
         ] {
             assert_eq!(at_once(wire), Err(CorruptData), "{wire:x?}");
         }
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_stream_ends_within_a_message_but_not_for_ever() {
-        let end = b"\x03\x00"; // a last block without bytes
+        let end = b"\x03\x00"; // an empty last block
         let often = |times: u32| at_once(&end.repeat(times as usize));
         assert_eq!(often(ENDS_MAX).as_deref(), Ok(&b""[..]));
         assert_eq!(often(ENDS_MAX + 1), Err(CorruptData));
@@ -198,7 +199,7 @@ mod tests {
                     assert!(compressor.compress(message, &mut wire));
                     for room in [1, 100, 1 << 20] {
                         if takeover && room < 1 << 20 {
-                            continue; // it can be had once
+                            continue; // the context allows it only once
                         }
                         let out = decompress(&mut decompressor, &[&wire], room);
                         assert_eq!(out.as_deref(), Ok(message), "{level} {bits} {len}");
@@ -211,7 +212,7 @@ mod tests {
                     }
                     lengths.push(wire.len());
                 }
-                // Of two that are the same the second is a reference to the first, within the window.
+                // The second of two equal messages is a reference to the first, within the window.
                 if bits > 9 {
                     assert_eq!(takeover, lengths[3] < lengths[2]);
                 }

@@ -1,32 +1,32 @@
 //! Compression of messages: permessage-deflate (RFC 7692).
 //!
-//! [`Deflate`] says how; a server agrees to it where a client offers it
-//! ([`HandshakeConfig::deflate`](crate::HandshakeConfig::deflate) says whether), and a client offers what its
-//! [`Offer`](crate::handshake::Offer::deflate) says. What both sides agreed on is an [`Agreement`]. On the
-//! wire a compressed message is one whose first frame has a bit set ([`Piece::compressed`]); control
-//! frames are never compressed, and any message may go as it is.
+//! [`Deflate`] has the settings. A server accepts the compression that a client offers if
+//! [`HandshakeConfig::deflate`](crate::HandshakeConfig::deflate) is set. A client offers what its
+//! [`Offer`](crate::handshake::Offer::deflate) says. The result is an [`Agreement`]. On the wire
+//! the first frame of a compressed message has a bit set ([`Piece::compressed`]). Control frames
+//! are never compressed, and any message may be sent uncompressed.
 //!
 //! [`Piece::compressed`]: crate::engine::Piece::compressed
 //!
 //! # Memory
 //!
-//! A side that keeps its context from one message to the next compresses better, repetitive messages
-//! several times as well, and takes memory for each connection; one that does not shares it with all
-//! connections of its worker.
+//! A side that keeps its context from one message to the next (context takeover) compresses better,
+//! several times so for repetitive messages. It needs memory for each connection. Without takeover,
+//! all connections of a worker share that memory.
 //!
 //! | | bytes | without takeover | with takeover |
 //! |---|---|---|---|
-//! | compressor | [`COMPRESSOR_BYTES_MAX`], 380 KiB; with a window of 9 bits 250 KiB | one for each level and window that is in use, at most 7 for each level; and one for each [long message](crate::stream::Outgoing#long-messages) that is being compressed | one for each connection that has sent a message that was compressed |
-//! | decompressor | [`DECOMPRESSOR_BYTES`], 48 KiB | one, and one more for each message that comes in several parts and is incomplete | one for each connection that has been sent a compressed message |
+//! | compressor | [`COMPRESSOR_BYTES_MAX`], 380 KiB; 250 KiB with a window of 9 bits | one for each level and window in use, at most 7 for each level; and one for each [long message](crate::stream::Outgoing#long-messages) that is being compressed | one for each connection that has sent a compressed message |
+//! | decompressor | [`DECOMPRESSOR_BYTES`], 48 KiB | one, and one more for each incomplete message in several parts | one for each connection that has received a compressed message |
 //!
-//! The decompressors of incomplete messages, and the compressors of long ones, are reserved, as the messages
-//! are: see [`Buffers`](crate::stream#memory).
+//! Decompressors of incomplete messages and compressors of long messages are reserved like
+//! messages, see [memory](crate::stream#memory).
 //!
 //! # Secrets
 //!
-//! How long a compressed message is tells something about what is in it. Where it holds a secret and, in
-//! the same message or with takeover in another, something that an attacker chose, compression gives the
-//! secret away bit by bit (CRIME, BREACH). Have no compression there.
+//! The length of a compressed message reveals something about its content. If a message has a
+//! secret and data that an attacker chose, compression reveals the secret bit by bit (CRIME,
+//! BREACH). With takeover the two may even be in different messages. Do not compress such messages.
 
 mod compressor;
 mod decompressor;
@@ -46,36 +46,38 @@ pub use negotiation::{Agreement, ContextParameters};
 /// let mut deflate = Deflate::default();
 /// deflate.send_takeover = true;
 /// let mut config = Config::default();
-/// config.handshake.deflate = Some(deflate); // to accept with
+/// config.handshake.deflate = Some(deflate); // for `accept`
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deflate {
-    /// How hard to look for what repeats, from 1 to 9, or the nearest of those. Default 1: JSON of 1 KiB
-    /// comes out half as long again as with 6, in a third of the time (2026-11-21).
+    /// How much effort to spend, from 1 to 9; other values count as the nearest. Default 1: JSON of
+    /// 1 KiB becomes half as long again as with 6, in a third of the time (2026-11-21).
     pub level: u8,
-    /// Messages of fewer bytes than this go as they are. Default 64: shorter ones hardly shrink, and
-    /// leave in the same packet.
+    /// Messages of fewer bytes than this are sent uncompressed. Default 64: shorter messages hardly
+    /// shrink, and fit the same packet.
     pub message_bytes_min: usize,
-    /// Whether what is sent refers to messages before it, if the peer allows it. Default false: it takes
-    /// [memory](crate::deflate#memory) for each connection.
+    /// Whether sent messages refer to earlier ones, if the peer allows it. Default false: takeover
+    /// needs [memory](crate::deflate#memory) for each connection.
     pub send_takeover: bool,
-    /// Whether the peer may do that. Default false: it takes [memory](crate::deflate#memory) here too. A server
-    /// that does not keep to it when asked by a client is not spoken to.
+    /// Whether the peer's messages may refer to earlier ones. Default false: takeover needs
+    /// [memory](crate::deflate#memory) here too. A client fails the handshake if the server does
+    /// not comply.
     pub receive_takeover: bool,
-    /// How far back what is sent refers: 2 to the power of this, in bytes; 9 to 15, or the nearest of
-    /// those. Default 15. The peer may ask for less, but not for 8, which zlib cannot do: a server declines
-    /// such an offer, and a client fails the connection.
+    /// The window of sent messages: they refer back at most 2 to the power of this, in bytes. 9 to
+    /// 15; other values count as the nearest. Default 15. The peer may request less. It may not
+    /// request 8, which zlib does not support: a server declines such an offer, and a client fails
+    /// the connection.
     pub send_window_bits: u8,
-    /// How far back the peer may refer, 9 to 15 or the nearest of those. Default 15; less saves it memory,
-    /// but none here. A client need not let a server ask for it.
+    /// The window of received messages, 9 to 15; other values count as the nearest. Default 15.
+    /// Less saves memory at the peer, but none here. A server can request less only if the client's offer allows it.
     pub receive_window_bits: u8,
 }
 
-/// The most that a compressor takes, in bytes.
+/// The most memory that a compressor needs, in bytes.
 pub const COMPRESSOR_BYTES_MAX: usize = 380 * 1024;
 
-/// The most that a decompressor takes, in bytes.
+/// The most memory that a decompressor needs, in bytes.
 pub const DECOMPRESSOR_BYTES: usize = 48 * 1024;
 
 impl Default for Deflate {
@@ -91,9 +93,9 @@ impl Default for Deflate {
     }
 }
 
-/// What zlib compresses with. The RFC has 8 too.
+/// The smallest window that zlib compresses with. The RFC allows 8 too.
 const WINDOW_BITS_MIN: u8 = 9;
 const WINDOW_BITS_MAX: u8 = 15;
 
-/// What ends a flushed block, and is left out of a message (section 7.2.1).
+/// The end of a flushed block, which is left out of a message (section 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];

@@ -1,15 +1,15 @@
-//! Offers and answers: what a `Sec-WebSocket-Extensions` header says of permessage-deflate.
+//! Negotiation of permessage-deflate in the `Sec-WebSocket-Extensions` headers.
 
 use std::{fmt, mem};
 
 use super::{Deflate, WINDOW_BITS_MAX, WINDOW_BITS_MIN};
 
-/// What both sides have agreed on; written out, it is the server's answer.
+/// What both sides agreed on. `Display` writes the server's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     server_takeover: bool,
     client_takeover: bool,
-    /// None: nobody said anything, so it is 15.
+    /// `None`: not in the response, so the window is 15.
     server_window_bits: Option<u8>,
     client_window_bits: Option<u8>,
 }
@@ -17,18 +17,19 @@ pub struct Agreement {
 /// How one side compresses what it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextParameters {
-    /// Whether it may refer to messages before.
+    /// Whether its messages may refer to earlier ones.
     pub takeover: bool,
-    /// How far back: 2 to the power of this; 9 to 15, or 8 for what the peer sends.
+    /// The window: messages refer back at most 2 to the power of this, in bytes. 9 to 15, or 8 for
+    /// what the peer sends.
     pub window_bits: u8,
 }
 
-/// Why an answer is none to what was offered.
+/// Why a response does not accept the offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseError {
     /// It names another extension, or several.
     Unknown,
-    /// Its parameters are unknown, doubled, not what was asked for, or nothing that we can do.
+    /// Its parameters are unknown, duplicate, not as offered, or not supported here.
     Parameters,
 }
 
@@ -49,7 +50,7 @@ impl ContextParameters {
         Self { takeover, window_bits: window_bits.unwrap_or(WINDOW_BITS_MAX) }
     }
 
-    /// Whether zlib can.
+    /// Whether zlib supports this for compression.
     const fn can_compress(self) -> bool {
         self.window_bits >= WINDOW_BITS_MIN
     }
@@ -75,8 +76,8 @@ impl fmt::Display for Agreement {
 }
 
 impl Deflate {
-    /// What a client offers. Where it would keep its context it offers not to as well, in the second
-    /// place: there are servers that ask only those for that who name it.
+    /// Returns a client's offer. A client that would keep its context also offers, as a second
+    /// choice, not to. Some servers ask a client to drop its context only if the offer mentions it.
     pub(crate) fn offer(&self) -> String {
         match self.send_takeover {
             true => format!("{}, {}", self.offer_with(true), self.offer_with(false)),
@@ -96,7 +97,7 @@ impl Deflate {
         if receive < WINDOW_BITS_MAX {
             offer += &format!("; {SERVER_BITS}={receive}");
         }
-        // Without a value: the server may ask for whatever it likes.
+        // Without a value: the server may choose any.
         offer += &match send {
             WINDOW_BITS_MAX => format!("; {CLIENT_BITS}"),
             less => format!("; {CLIENT_BITS}={less}"),
@@ -104,10 +105,10 @@ impl Deflate {
         offer
     }
 
-    /// What a server agrees to: the first offer in `headers` that has no parameter which is unknown,
-    /// doubled or has a wrong value, and asks for nothing that we cannot do (RFC 7692 section 7.1). Other
-    /// extensions are passed over.
-    #[expect(single_use_lifetimes, reason = "there it cannot be left out")]
+    /// Returns what a server accepts: the first offer in `headers` that is valid and supported (RFC
+    /// 7692 section 7.1). Unknown, duplicate or wrong parameters make an offer invalid. Other
+    /// extensions are skipped.
+    #[expect(single_use_lifetimes, reason = "`impl Trait` needs it named")]
     pub(crate) fn choose<'h>(&self, headers: impl Iterator<Item = &'h [u8]>) -> Option<Agreement> {
         extensions(headers)
             .filter(|offer| offer.name == NAME.as_bytes())
@@ -115,19 +116,19 @@ impl Deflate {
             .find_map(|offered| self.respond_to(offered))
     }
 
-    /// None if what the server sends cannot be compressed in the way that is offered.
+    /// Returns `None` if zlib cannot compress as the offer demands.
     fn respond_to(&self, offered: ExtensionParameters) -> Option<Agreement> {
         let [send, receive] = self.window_bits();
         let less = |bits: &u8| *bits < WINDOW_BITS_MAX;
         let agreement = Agreement {
             server_takeover: self.send_takeover && !offered.server_no_takeover,
             client_takeover: self.receive_takeover && !offered.client_no_takeover,
-            // One that was asked for has to be in the answer, be it 15 (section 7.1.2.1).
+            // A window that was requested has to be in the response, even 15 (section 7.1.2.1).
             server_window_bits: match offered.server_bits {
                 Some(bits) => Some(bits.min(send)),
                 None => Some(send).filter(less),
             },
-            // One that the client did not name must not (section 7.1.2.2).
+            // A parameter that the client did not name must not be (section 7.1.2.2).
             client_window_bits: offered
                 .client_bits
                 .map(|bits| bits.unwrap_or(WINDOW_BITS_MAX).min(receive))
@@ -136,8 +137,9 @@ impl Deflate {
         agreement.server().can_compress().then_some(agreement)
     }
 
-    /// What a server agreed to, by the `headers` of its answer; none if it did not.
-    #[expect(single_use_lifetimes, reason = "there it cannot be left out")]
+    /// Returns what a server accepted, from the `headers` of its response. `None` if it accepted no
+    /// compression.
+    #[expect(single_use_lifetimes, reason = "`impl Trait` needs it named")]
     pub(crate) fn check<'h>(
         &self,
         headers: impl Iterator<Item = &'h [u8]>,
@@ -161,14 +163,15 @@ impl Deflate {
             server_window_bits: parameters.server_bits,
             client_window_bits: Some(parameters.client_bits.flatten().unwrap_or(send).min(send)),
         };
-        // No offer can rule out that a server asks for what we cannot do (sections 7.1 and 7.1.2.2).
+        // An offer cannot prevent a server from requesting what zlib does not support (sections 7.1
+        // and 7.1.2.2).
         match agreement.client().can_compress() {
             true => Ok(Some(agreement)),
             false => Err(ResponseError::Parameters),
         }
     }
 
-    /// Those of what is sent, and of what is received.
+    /// The windows of sent and of received messages.
     fn window_bits(&self) -> [u8; 2] {
         [self.send_window_bits, self.receive_window_bits]
             .map(|bits| bits.clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX))
@@ -181,21 +184,21 @@ const CLIENT_NO_TAKEOVER: &str = "client_no_context_takeover";
 const SERVER_BITS: &str = "server_max_window_bits";
 const CLIENT_BITS: &str = "client_max_window_bits";
 
-/// The parameters of an offer or an answer.
+/// The parameters of an offer or a response.
 #[derive(Clone, Copy, Default)]
 struct ExtensionParameters {
     server_no_takeover: bool,
     client_no_takeover: bool,
     server_bits: Option<u8>,
-    /// Maybe without a value.
+    /// May have no value.
     client_bits: Option<Option<u8>>,
 }
 
-/// One extension of those that a header lists (RFC 6455 section 9.1).
+/// One extension in a header's list (RFC 6455 section 9.1).
 #[derive(Clone, Copy)]
 struct Extension<'h> {
     name: &'h [u8],
-    /// Behind the name: nothing, or a semicolon and more.
+    /// What follows the name: nothing, or a semicolon and parameters.
     rest: &'h [u8],
 }
 
@@ -212,7 +215,7 @@ fn extensions<'h>(headers: impl Iterator<Item = &'h [u8]>) -> impl Iterator<Item
 }
 
 impl Extension<'_> {
-    /// None if one is unknown, doubled or has a wrong value.
+    /// Returns `None` if a parameter is unknown, duplicate or has a wrong value.
     fn parameters(self) -> Option<ExtensionParameters> {
         let mut all = ExtensionParameters::default();
         for parameter in split(self.rest, b';').skip(1) {
@@ -236,7 +239,7 @@ impl Extension<'_> {
     }
 }
 
-/// A number from 8 to 15 without leading zeros (RFC 7692 section 7.1.2), in quotes or not.
+/// Parses a number from 8 to 15 without leading zeros (RFC 7692 section 7.1.2), quoted or not.
 fn window_bits(value: &[u8]) -> Option<u8> {
     let number = match value {
         [b'"', quoted @ .., b'"'] => quoted,
@@ -249,7 +252,7 @@ fn window_bits(value: &[u8]) -> Option<u8> {
     }
 }
 
-/// Splits at each `separator` that is in no quotes.
+/// Splits at each `separator` outside quotes.
 fn split(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     list.split(move |byte| {
@@ -316,7 +319,7 @@ mod tests {
                 "permessage-deflate; server_max_window_bits=9; client_max_window_bits=10",
             ),
             (odd, "permessage-deflate", "permessage-deflate; server_max_window_bits=9"),
-            // Another extension, and offers that are declined before one that is not.
+            // Another extension, and offers that are declined before one that is accepted.
             (
                 takeover(),
                 "x; a=\"1, permessage-deflate; b\", permessage-deflate",
@@ -365,7 +368,7 @@ mod tests {
             "permessage-deflate; client_max_window_bits=x",
             "permessage-deflate; \"server_no_context_takeover\"",
             "permessage-deflate; =",
-            "permessage-deflate; server_max_window_bits=8", // 7.1: what zlib cannot do
+            "permessage-deflate; server_max_window_bits=8", // 7.1: not supported by zlib
             "permessage-deflate; server_max_window_bits=8; client_max_window_bits",
         ] {
             assert_eq!(choose(takeover(), offer), None, "{offer}");
@@ -421,9 +424,9 @@ mod tests {
             (takeover(), "; client_no_context_takeover", Ok((side(true, 15), side(false, 15)))),
             (takeover(), "; server_max_window_bits=8", Ok((side(true, 8), side(true, 15)))),
             (takeover(), "; client_max_window_bits=\"9\"", Ok((side(true, 15), side(true, 9)))),
-            (takeover(), "; client_max_window_bits=8", parameters), // 7.1: what zlib cannot do
+            (takeover(), "; client_max_window_bits=8", parameters), // 7.1: not supported by zlib
             (deflate, none, Ok((side(false, 15), side(false, 15)))),
-            (deflate, "", parameters), // was asked not to take over
+            (deflate, "", parameters), // ignores the request not to take over
             (small, "; server_max_window_bits=11", Ok((side(true, 11), side(true, 10)))),
             (
                 small,
