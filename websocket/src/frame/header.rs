@@ -3,7 +3,7 @@ use std::ops::Deref;
 use super::Opcode;
 use crate::Violation;
 
-/// The start of a frame (RFC 6455 section 5.2).
+/// The header of a frame (RFC 6455 section 5.2).
 ///
 /// ```text
 ///  first byte           second byte      then
@@ -24,18 +24,18 @@ use crate::Violation;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whether this frame is the last of its message.
+    /// Whether the frame is the last of its message.
     pub fin: bool,
-    /// Whether this frame begins a message that is compressed: the first reserved bit, as RFC 7692
-    /// section 6 uses it. Where that was not agreed on it is a violation, and so it is here on any other
-    /// frame.
+    /// Whether the frame begins a compressed message: the first reserved bit, as in RFC 7692
+    /// section 6. On other frames the bit is a violation here. Without negotiated compression the
+    /// caller has to reject it.
     pub compressed: bool,
-    /// What the frame is.
+    /// The opcode.
     pub opcode: Opcode,
-    /// The key that the payload is masked with: always from a client, never from a server.
+    /// The masking key. A client's frames have one, a server's have none.
     pub key: Option<[u8; 4]>,
-    /// How many bytes of payload follow the header. Not bounded here: a length with the top bit
-    /// set, which the RFC forbids, is above every limit, and refused as such.
+    /// The length of the payload, in bytes. Not limited here. A length with the top bit set, which
+    /// the RFC forbids, exceeds every limit and is refused for that.
     pub payload_bytes: u64,
 }
 
@@ -46,13 +46,13 @@ impl Header {
     /// The length of [`HeaderBytes::padded`], in bytes.
     pub(crate) const PADDED_BYTES: usize = 16;
 
-    /// The header at the front of `bytes`, and how many bytes long it is; none if more bytes are
-    /// needed to tell.
+    /// Decodes the header at the front of `bytes`. Returns it with its length in bytes, or `None`
+    /// if more bytes are needed.
     ///
     /// # Errors
-    /// What this frame must not look like whoever sent it and whatever came before: reserved bits
-    /// (but for [`compressed`](Self::compressed)) and opcodes, a length not written in the fewest bytes, a
-    /// control frame that is fragmented or longer than 125 bytes.
+    /// What is wrong for any sender and after any frame: reserved bits (except
+    /// [`compressed`](Self::compressed)), reserved opcodes, a length not encoded in the fewest
+    /// bytes, and a control frame that is fragmented or longer than 125 bytes.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let &[first, second, ..] = bytes else { return Ok(None) };
@@ -103,7 +103,7 @@ impl Header {
         Ok(Some((Self { fin, compressed, opcode, key: Some(key), payload_bytes }, key_at + 4)))
     }
 
-    /// How many bytes the header is long, without its payload.
+    /// The length of the encoded header, in bytes, without payload.
     #[inline]
     pub const fn encoded_bytes(&self) -> usize {
         let key_bytes = if self.key.is_some() { 4 } else { 0 };
@@ -115,7 +115,7 @@ impl Header {
         2 + length_bytes + key_bytes
     }
 
-    /// The header as it goes over the wire.
+    /// Encodes the header for the wire.
     #[inline]
     pub fn encode(&self) -> HeaderBytes {
         let fin = if self.fin { FIN } else { 0 };
@@ -125,8 +125,8 @@ impl Header {
             middle @ 126..0x1_0000 => (LENGTH_16, middle << 48, 4),
             long => (LENGTH_64, long, 10),
         };
-        // Put together in registers, the first byte lowest: bytes that were just stored one by one
-        // would have to be waited for when they are copied together.
+        // Assembled in registers, the first byte lowest. Separate byte stores would stall the wide
+        // load that copies them afterwards.
         let mut word = u128::from(fin | compressed | self.opcode as u8)
             | u128::from(length) << 8
             | u128::from(longer.swap_bytes()) << 16;
@@ -144,13 +144,13 @@ impl Header {
 /// An encoded [`Header`]: 2 to 14 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderBytes {
-    /// Zero behind the header.
+    /// Zero after the header.
     bytes: [u8; 16],
     len: u8,
 }
 
 impl HeaderBytes {
-    /// The header, and zeroes behind it.
+    /// The header, padded with zeros.
     #[inline]
     pub(crate) const fn padded(&self) -> &[u8; Header::PADDED_BYTES] {
         &self.bytes
@@ -170,9 +170,9 @@ impl Deref for HeaderBytes {
 pub(crate) const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 
 pub(crate) const FIN: u8 = 0x80;
-/// Of the three reserved bits, the first.
+/// The first of the three reserved bits.
 const COMPRESSED: u8 = 0x40;
-/// The others.
+/// The other two.
 const RESERVED: u8 = 0x30;
 const OPCODE: u8 = 0x0F;
 pub(crate) const MASKED: u8 = 0x80;

@@ -1,13 +1,13 @@
-/// Masks or unmasks `bytes` in place (RFC 6455 section 5.3): the first with the first byte of `key`,
-/// and so on in turn. Doing it again undoes it.
+/// Masks or unmasks `bytes` in place (RFC 6455 section 5.3), beginning with the first byte of
+/// `key`. Masking twice restores the bytes.
 ///
-/// For a payload that comes in parts, see [`rotate_key`].
+/// For a payload in several parts, see [`rotate_key`].
 #[inline]
 pub fn mask(bytes: &mut [u8], key: [u8; 4]) {
     mask_and_collect_bits(bytes, key);
 }
 
-/// The key for what follows after `bytes` bytes masked with `key`.
+/// Returns the key for the bytes that follow the first `bytes` bytes masked with `key`.
 ///
 /// ```
 /// use owned_io_websocket::frame::{mask, rotate_key};
@@ -26,26 +26,26 @@ pub fn rotate_key(key: [u8; 4], bytes: usize) -> [u8; 4] {
     u32::from_le_bytes(key).rotate_right(bits).to_le_bytes()
 }
 
-/// The same as [`mask`]; says whether all bytes are ASCII now. That costs next to nothing in passing,
-/// and saves text from being looked at again.
+/// Like [`mask`], and returns whether the result is all ASCII. That costs next to nothing here, and
+/// saves a second pass over text.
 #[inline]
 pub(crate) fn mask_is_ascii(bytes: &mut [u8], key: [u8; 4]) -> bool {
     const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
     mask_and_collect_bits(bytes, key) & HIGH_BITS == 0
 }
 
-/// From this length on it pays to choose instructions when the program runs.
+/// From this length on, choosing instructions at run time is worth it.
 const DISPATCH_BYTES_MIN: usize = 128;
-/// From this length on it pays to begin at a cache line (7 % at 16 KiB, 15 % at 64 KiB), as payloads
-/// by themselves do not.
+/// From this length on, starting at a cache line is worth it (7 % at 16 KiB, 15 % at 64 KiB).
+/// Payloads usually do not start there.
 const ALIGNED_BYTES_MIN: usize = 8 * 1024;
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Masks, and gives the bits that are set in some byte then.
+/// Masks `bytes`, and returns the bitwise or of the result, in words.
 ///
-/// The compiler makes vector instructions of the loop, of the width it is allowed to use. GB/s in a
-/// loop over one buffer, Zen 5, 2026-11-21, at 1,000 B and at 16 KiB: SSE2, which every x86-64 has,
-/// 75 and 84; AVX2 105 and 147; AVX-512 123 and 182. On aarch64 NEON is always allowed.
+/// The compiler vectorises the loop, with the widest instructions that it may use. GB/s in a loop
+/// over one buffer, Zen 5, 2026-11-21, at 1,000 B and at 16 KiB: SSE2, which every x86-64 has, 75
+/// and 84; AVX2 105 and 147; AVX-512 123 and 182. On aarch64 NEON is always available.
 #[inline]
 fn mask_and_collect_bits(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     if bytes.len() < DISPATCH_BYTES_MIN { mask_short(bytes, key) } else { mask_long(bytes, key) }
@@ -68,7 +68,7 @@ fn mask_long(bytes: &mut [u8], key: [u8; 4]) -> u64 {
 
 #[cfg_attr(
     target_arch = "x86_64",
-    expect(unsafe_code, reason = "to call what was compiled for some processors only")
+    expect(unsafe_code, reason = "to call functions compiled for specific processors")
 )]
 fn mask_dispatched(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -101,8 +101,8 @@ fn mask_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
 fn mask_words(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     let len = bytes.len();
     let Some(last) = bytes.last_chunk() else { return mask_partial_word(bytes, key) };
-    // The last word as a whole, what of it belongs to the word before included: byte by byte its rest
-    // would take longer than a hundred bytes before it.
+    // Masks the last eight bytes as one word, which may overlap the word before it. Masking the
+    // remainder byte by byte would take longer than a hundred bytes before it.
     let last = u64::from_ne_bytes(*last) ^ key_word(rotate_key(key, len));
     let mut bits = last;
     for bytes in bytes.as_chunks_mut().0 {

@@ -1,4 +1,4 @@
-//! Bytes on the wire, without any state: [`Header`], [`Opcode`], and masking.
+//! Frames on the wire, without state: [`Header`], [`Opcode`] and masking.
 
 mod header;
 mod mask;

@@ -1,23 +1,23 @@
-/// What a frame is (RFC 6455 section 5.2).
+/// The opcode of a frame (RFC 6455 section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Goes on with the message that an earlier frame began.
+    /// Continues the message that an earlier frame began.
     Continuation = 0x0,
-    /// Begins a message of UTF-8 text.
+    /// Begins a text message, UTF-8.
     Text = 0x1,
-    /// Begins a message of bytes.
+    /// Begins a binary message.
     Binary = 0x2,
     /// Begins or answers the closing handshake.
     Close = 0x8,
-    /// Asks for a [`Pong`](Self::Pong).
+    /// Requests a [`Pong`](Self::Pong).
     Ping = 0x9,
-    /// Answers a [`Ping`](Self::Ping), or comes unasked as a sign of life.
+    /// Answers a [`Ping`](Self::Ping), or is sent unrequested as a heartbeat.
     Pong = 0xA,
 }
 
 impl Opcode {
-    /// The opcode of these four bits; none if the RFC reserves them.
+    /// Returns the opcode of these four bits, or `None` if the RFC reserves them.
     #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
@@ -31,7 +31,7 @@ impl Opcode {
         })
     }
 
-    /// Whether this is a control frame (section 5.5): short, never fragmented, and allowed between
+    /// Whether it is a control frame (section 5.5): short, never fragmented, and allowed between
     /// the fragments of a message.
     #[inline]
     pub const fn is_control(self) -> bool {
