@@ -10,23 +10,23 @@ use super::head::{
 #[cfg(feature = "deflate")]
 use crate::deflate::{Agreement, Deflate, ResponseError};
 
-/// What a client asks a server for.
+/// A client's request for an upgrade.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// The server's name, and its port unless that is the scheme's own.
+    /// The name of the server, with its port unless that is the default of the scheme.
     pub host: &'a str,
-    /// The path, and the query if there is one.
+    /// The path, with the query if there is one.
     pub path: &'a str,
-    /// The subprotocols it can speak, the one it likes best first.
+    /// The subprotocols that the client supports, the preferred one first.
     pub protocols: &'a [&'a str],
-    /// Others, `Origin` or `Authorization` for example.
+    /// Additional headers, for example `Origin` or `Authorization`.
     pub headers: &'a [(&'a str, &'a str)],
-    /// Compression, and how messages are compressed if the server agrees. Default none.
+    /// The compression to offer, and to use if the server accepts. Default `None`.
     #[cfg(feature = "deflate")]
     pub deflate: Option<Deflate>,
 }
 
-/// A client's `Sec-WebSocket-Key`, one for each connection.
+/// A client's `Sec-WebSocket-Key`. Each connection needs its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key([u8; 24]);
 
@@ -39,7 +39,7 @@ pub struct Response<'b> {
     headers: Headers<'b>,
 }
 
-/// Why a response is no agreement.
+/// Why a response does not accept the upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -48,26 +48,25 @@ pub enum HandshakeError {
     HeadTooLarge,
     /// The head is not HTTP/1.1.
     Malformed,
-    /// The server answers with another status than 101. The response says more: it may ask for
-    /// credentials, or point somewhere else.
+    /// The status is not 101. The response says more: it may ask for credentials, or redirect.
     Rejected {
         /// The status.
         status: u16,
     },
     /// No `Upgrade: websocket` or no `Connection: upgrade`.
     NoUpgrade,
-    /// `Sec-WebSocket-Accept` is not what belongs to the key.
+    /// `Sec-WebSocket-Accept` does not match the key.
     WrongAccept,
     /// An extension that was not offered.
     UnknownExtension,
-    /// Compression in another way than was offered.
+    /// The parameters of the compression are not those offered.
     WrongDeflate,
-    /// A subprotocol that was not offered, or more than one.
+    /// A subprotocol that was not offered, or several.
     UnknownProtocol,
 }
 
 impl Default for Offer<'_> {
-    /// For `localhost`, `/`.
+    /// An offer for path `/` on `localhost`.
     fn default() -> Self {
         Self {
             host: "localhost",
@@ -81,7 +80,7 @@ impl Default for Offer<'_> {
 }
 
 impl Offer<'_> {
-    /// The same without compression.
+    /// Returns the same offer without compression.
     #[must_use]
     pub const fn uncompressed(&self) -> Self {
         Self {
@@ -94,8 +93,8 @@ impl Offer<'_> {
     /// Appends the request.
     ///
     /// # Errors
-    /// A header that cannot be sent, or a path or subprotocol with characters that end it; nothing is
-    /// appended.
+    /// A header that cannot be sent; or a path or subprotocol with characters that would end it.
+    /// Nothing is appended.
     pub fn encode(&self, key: &Key, out: &mut Vec<u8>) -> Result<(), InvalidHeader> {
         let in_path = |byte: u8| byte.is_ascii_graphic();
         if !self.path.starts_with('/') || !self.path.bytes().all(in_path) {
@@ -127,7 +126,7 @@ impl Offer<'_> {
 }
 
 impl Key {
-    /// Of bytes that nobody can predict (section 4.1, item 7).
+    /// Creates a key from unpredictable bytes (section 4.1, item 7).
     pub fn new(random: [u8; 16]) -> Self {
         let mut key = [0; 24];
         let written = STANDARD.encode_slice(random, &mut key);
@@ -137,8 +136,8 @@ impl Key {
 }
 
 impl<'b> Response<'b> {
-    /// The response at the front of `bytes`, and how many bytes its head is long; none if more bytes
-    /// are needed.
+    /// Decodes the response at the front of `bytes`. Returns it with the length of its head in
+    /// bytes, or `None` if more bytes are needed.
     ///
     /// # Errors
     /// [`HandshakeError::HeadTooLarge`], [`HandshakeError::Malformed`].
@@ -163,12 +162,12 @@ impl<'b> Response<'b> {
         }
     }
 
-    /// The status: 101 if the server agrees.
+    /// The status: 101 if the server accepts.
     pub const fn status(&self) -> u16 {
         self.status
     }
 
-    /// The value of the first header with this name, in whichever case.
+    /// The value of the first header with this name. Case does not matter.
     pub fn header(&self, name: &str) -> Option<&'b [u8]> {
         self.headers.values(name).next()
     }
@@ -178,11 +177,11 @@ impl<'b> Response<'b> {
         self.headers.iter()
     }
 
-    /// Checks the response against section 4.1; gives the subprotocol that was agreed on, one of those
-    /// of the offer.
+    /// Checks the response against section 4.1. Returns the subprotocol that the server chose from
+    /// the offer, if any.
     ///
     /// # Errors
-    /// Each [`HandshakeError`] but [`HandshakeError::HeadTooLarge`].
+    /// Each [`HandshakeError`] except [`HandshakeError::HeadTooLarge`].
     pub fn check<'a>(
         &self,
         offer: &Offer<'a>,
@@ -214,7 +213,7 @@ impl<'b> Response<'b> {
         }
     }
 
-    /// How messages may be compressed, by a response that was [checked](Self::check).
+    /// Returns the negotiated compression. The response must have been [checked](Self::check).
     #[cfg(feature = "deflate")]
     pub fn deflate(&self, offer: &Offer<'_>) -> Option<Agreement> {
         offer.deflate.and_then(|deflate| deflate.check(self.headers.values(EXTENSIONS)).ok()?)

@@ -1,4 +1,4 @@
-//! What requests and responses have in common: headers, read and written.
+//! What requests and responses have in common: parsing and writing headers.
 
 use std::{error, fmt};
 
@@ -7,22 +7,22 @@ pub const HEADERS_MAX: usize = 64;
 
 pub(super) const EXTENSIONS: &str = "Sec-WebSocket-Extensions";
 
-/// The headers of a head that was read.
+/// The headers of a parsed head.
 #[derive(Clone, Copy)]
 pub(super) struct Headers<'b> {
     all: [httparse::Header<'b>; HEADERS_MAX],
     len: usize,
 }
 
-/// Why a head cannot be read.
+/// Why a head cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadError {
     TooLarge,
     Malformed,
 }
 
-/// A header that cannot be sent: its name is no token, or its value has control characters, with
-/// which it could pass for other headers.
+/// A header that cannot be sent. Its name is not a token, or its value has control characters,
+/// which could make it look like several headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidHeader;
 
@@ -35,8 +35,8 @@ impl fmt::Display for InvalidHeader {
 impl error::Error for InvalidHeader {}
 
 impl<'b> Headers<'b> {
-    /// Lets `parse` read a head into headers; gives them with what it returns, and with the length of
-    /// the head. None: it is not complete.
+    /// Calls `parse` to parse a head into headers. Returns its result, the headers, and the length
+    /// of the head in bytes; `None` if the head is incomplete.
     pub(super) fn parse<T>(
         bytes: &'b [u8],
         head_bytes_max: usize,
@@ -72,7 +72,7 @@ impl<'b> Headers<'b> {
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// The tokens in the lists that all headers with this name together are.
+    /// The tokens in all headers with this name, which together form one list.
     pub(super) fn tokens(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
         self.values(name)
             .flat_map(|value| value.split(|byte| *byte == b','))
@@ -86,13 +86,13 @@ impl<'b> Headers<'b> {
 }
 
 impl fmt::Debug for Headers<'_> {
-    /// The names alone: values may be secret.
+    /// Prints the names only: values may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
     }
 }
 
-/// Appends what `write` writes; nothing if it fails.
+/// Appends what `write` writes, or nothing if it fails.
 pub(super) fn append(
     out: &mut Vec<u8>,
     write: impl FnOnce(&mut Vec<u8>) -> Result<(), InvalidHeader>,
@@ -101,7 +101,7 @@ pub(super) fn append(
     write(out).inspect_err(|_| out.truncate(start))
 }
 
-/// Appends headers and the empty line that ends a head.
+/// Appends headers, and the empty line that ends a head.
 pub(super) fn append_headers(
     out: &mut Vec<u8>,
     headers: &[(&str, &str)],
@@ -127,7 +127,7 @@ pub(super) fn append_header(
     Ok(())
 }
 
-/// RFC 9110 section 5.6.2.
+/// Whether `token` is a token (RFC 9110 section 5.6.2).
 pub(super) fn is_token(token: &str) -> bool {
     let in_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !token.is_empty() && token.bytes().all(in_token)

@@ -1,13 +1,13 @@
 //! The opening handshake (RFC 6455 section 4) as functions over bytes: one HTTP request, one response.
 //!
-//! A server reads until [`Request::decode`] gives a request, looks at its path and headers as it
-//! likes, and has it checked by [`Request::upgrade`]. It answers with [`Upgrade::accept`], or with the
-//! [`Refusal`], or with any other status by [`respond`]:
+//! A server reads until [`Request::decode`] returns a request. It may look at the path and the
+//! headers, and then calls [`Request::upgrade`] to check the request. It responds with
+//! [`Upgrade::accept`], with the [`Refusal`], or with any other status by [`respond`]:
 //!
 //! ```
 //! use owned_io_websocket::handshake::{Offer, Origins, Refusal, Request, respond};
 //!
-//! /// What to answer, or none if more bytes have to come.
+//! /// Returns the response, or `None` if more bytes are needed.
 //! fn answer(received: &[u8]) -> Option<Vec<u8>> {
 //!     let mut out = Vec::new();
 //!     let result = match Request::decode(received, 8192) {
@@ -34,12 +34,12 @@
 //! assert!(answer(&request).unwrap().starts_with(b"HTTP/1.1 101 "));
 //! ```
 //!
-//! A client sends an [`Offer`], reads until [`Response::decode`] gives a response, and has that checked
-//! by [`Response::check`]. No extension is offered, nor agreed to, but compression with feature `deflate`
-//! where it is asked for.
+//! A client sends an [`Offer`], reads until [`Response::decode`] returns a response, and calls
+//! [`Response::check`]. The only extension that is offered or accepted is compression, with feature
+//! `deflate` and if it is configured.
 //!
-//! Nothing here knows of time: it is the caller who cuts off a peer that sends its head a byte a
-//! second. What follows a head in the buffer is the first of the frames.
+//! There are no timeouts here: the caller has to stop a peer that sends its head one byte a second.
+//! Bytes behind a head belong to the first frame.
 
 mod client;
 mod head;
@@ -54,8 +54,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 
-/// What a server answers to a client's `Sec-WebSocket-Key` (section 4.2.2, step 5.4): proof that it
-/// knows this protocol.
+/// Computes the server's response to a `Sec-WebSocket-Key` (section 4.2.2, step 5.4), which proves
+/// that the server supports the protocol.
 ///
 /// ```
 /// // The example of the RFC, section 1.3.

@@ -12,19 +12,19 @@ use super::{accept_key, target};
 #[cfg(feature = "deflate")]
 use crate::deflate::{Agreement, Deflate};
 
-/// The head of an HTTP request, which may ask for an upgrade to WebSocket or for something else.
+/// The head of an HTTP request. It may or may not ask for an upgrade to WebSocket.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'b> {
     method: &'b str,
     target: &'b str,
-    /// The part of the target that says what of this server is meant.
+    /// The path and the query of the target.
     origin_form: &'b str,
     /// Whether it is HTTP/1.1, not 1.0.
     is_http_1_1: bool,
     headers: Headers<'b>,
 }
 
-/// A request for an upgrade to WebSocket, as section 4.2.1 wants it.
+/// A valid request for an upgrade to WebSocket (section 4.2.1).
 #[derive(Clone, Copy, Debug)]
 pub struct Upgrade<'b> {
     headers: Headers<'b>,
@@ -33,17 +33,18 @@ pub struct Upgrade<'b> {
     deflate: Option<Agreement>,
 }
 
-/// From where a browser may connect: whose scripts a server talks to.
+/// The origins from which a browser may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origins<'a> {
-    /// From anywhere: for services that know their users by other means than cookies.
+    /// All origins. For services that do not authenticate users by cookies.
     Any,
-    /// From pages of these, `https://example.com` say, and from clients that are no browsers, which
-    /// send no origin.
+    /// These origins, for example `https://example.com`. Requests without an origin are accepted
+    /// too, because clients that are not browsers send none.
     Only(&'a [&'a str]),
 }
 
-/// Why a request is not answered with an upgrade. All but the size of the head is the peer's doing.
+/// Why a request for an upgrade is refused, with the status of the response. Except for the limits
+/// on the head, the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -52,33 +53,35 @@ pub enum Refusal {
     HeadTooLarge,
     /// The head is not HTTP/1.x: 400.
     Malformed,
-    /// The target is none that goes with the method (RFC 9112 section 3.2): 400.
+    /// The target does not fit the method (RFC 9112 section 3.2): 400.
     BadTarget,
-    /// The head was begun, and is not there when its time is over: 408.
+    /// The head began and did not end within its time: 408.
     Late,
     /// The method is not GET: 405.
     NotGet,
     /// HTTP/1.0: 505.
     OldHttp,
-    /// Several `Host`, none in HTTP/1.1, or one that names no host (RFC 9112 section 3.2): 400.
+    /// Several `Host` headers, none in HTTP/1.1, or one that is no valid host (RFC 9112 section
+    /// 3.2): 400.
     NoHost,
-    /// A body is announced, which nothing would separate from the frames: 400.
+    /// A body is announced, which could not be told from frames: 400.
     Body,
     /// No `Upgrade: websocket` or no `Connection: upgrade`: 426.
     NoUpgrade,
-    /// No `Sec-WebSocket-Key`, or several, or not 16 bytes in base64: 400.
+    /// No `Sec-WebSocket-Key`, several, or not 16 bytes in base64: 400.
     BadKey,
-    /// `Sec-WebSocket-Version` is not 13: 426, with what it should be.
+    /// `Sec-WebSocket-Version` is not 13: 426. The response names the supported version.
     WrongVersion,
     /// The origin is not one of [`Origins::Only`]: 403.
     ForeignOrigin,
 }
 
 impl<'b> Request<'b> {
-    /// The request at the front of `bytes`, and how many bytes its head is long; none if more bytes
-    /// are needed.
+    /// Decodes the request at the front of `bytes`. Returns it with the length of its head in
+    /// bytes, or `None` if more bytes are needed.
     ///
-    /// Each call reads the head from its start: `head_bytes_max`, 8192 say, bounds that too.
+    /// Each call parses the head from its start. `head_bytes_max`, for example 8192, bounds that
+    /// work too.
     ///
     /// # Errors
     /// [`Refusal::HeadTooLarge`], [`Refusal::Malformed`], [`Refusal::BadTarget`], [`Refusal::NoHost`].
@@ -109,28 +112,29 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// The method, `GET` for one.
+    /// The method, for example `GET`.
     pub const fn method(&self) -> &'b str {
         self.method
     }
 
-    /// The target as it was sent: the path, and the query if there is one; or `http://` and a host in front
-    /// of them (RFC 9112 section 3.2.2), `*` for `OPTIONS`, a host and a port for `CONNECT`.
+    /// The target as it was sent: a path, and the query if there is one. It may also begin with
+    /// `http://` and a host (RFC 9112 section 3.2.2), be `*` for `OPTIONS`, or a host and a port
+    /// for `CONNECT`.
     pub const fn target(&self) -> &'b str {
         self.target
     }
 
-    /// The path of the target, without its query, in whichever form it was sent.
+    /// The path of the target, without the query, in whichever form the target was sent.
     pub fn path(&self) -> &'b str {
         target::path(self.origin_form)
     }
 
-    /// The query of the target; empty where there is none.
+    /// The query of the target; empty if there is none.
     pub fn query(&self) -> &'b str {
         self.origin_form.split_once('?').map_or("", |(_, query)| query)
     }
 
-    /// The value of the first header with this name, in whichever case.
+    /// The value of the first header with this name. Case does not matter.
     pub fn header(&self, name: &str) -> Option<&'b [u8]> {
         self.headers.values(name).next()
     }
@@ -140,7 +144,7 @@ impl<'b> Request<'b> {
         self.headers.iter()
     }
 
-    /// Whether it asks for an upgrade to WebSocket, rightly or not.
+    /// Whether the request has `Upgrade: websocket`. It may be invalid all the same.
     pub fn is_upgrade(&self) -> bool {
         self.headers.has_token("upgrade", "websocket")
     }
@@ -148,7 +152,7 @@ impl<'b> Request<'b> {
     /// Checks the request against section 4.2.1 and the origin.
     ///
     /// # Errors
-    /// Each [`Refusal`] but those of [`decode`](Self::decode).
+    /// Each [`Refusal`] except those of [`decode`](Self::decode).
     pub fn upgrade(&self, origins: Origins<'_>) -> Result<Upgrade<'b>, Refusal> {
         let headers = self.headers;
         if self.method != "GET" {
@@ -172,7 +176,7 @@ impl<'b> Request<'b> {
             return Err(Refusal::BadKey);
         }
         if let Origins::Only(allowed) = origins {
-            // Each of them, should there be several: nobody knows which of them others look at.
+            // All of them, if there are several, because other programs may look at any of them.
             let is_allowed = |origin: &[u8]| {
                 allowed.iter().any(|allowed| origin.eq_ignore_ascii_case(allowed.as_bytes()))
             };
@@ -190,30 +194,30 @@ impl<'b> Request<'b> {
 }
 
 impl<'b> Upgrade<'b> {
-    /// The subprotocols that the client offers, the one it likes best first.
+    /// The subprotocols that the client offers, its preferred one first.
     pub fn protocols(&self) -> impl Iterator<Item = &'b str> {
         let tokens = self.headers.tokens("sec-websocket-protocol");
         tokens.filter_map(|token| std::str::from_utf8(token).ok())
     }
 
-    /// The first of `supported` that the client offers.
+    /// Returns the first of `supported` that the client offers.
     pub fn choose_protocol<'p>(&self, supported: &[&'p str]) -> Option<&'p str> {
         supported.iter().copied().find(|supported| self.protocols().any(|p| p == *supported))
     }
 
-    /// Agrees to compression as well, if the client offers any that `deflate` allows: the first such
-    /// offer. An offer that has an unknown, doubled or wrong parameter is none.
+    /// Accepts compression, if the client offers any that `deflate` allows. Takes the first such
+    /// offer. Offers with unknown, duplicate or wrong parameters are skipped.
     #[cfg(feature = "deflate")]
     pub fn agree_to_deflate(&mut self, deflate: &Deflate) -> Option<Agreement> {
         self.deflate = deflate.choose(self.headers.values(EXTENSIONS));
         self.deflate
     }
 
-    /// Appends the response that agrees: with this subprotocol, which must be one that was offered,
-    /// and with these headers beside its own. After it the connection speaks in frames.
+    /// Appends the response that accepts the upgrade, with these additional headers. `protocol`
+    /// must be a subprotocol that was offered. Frames follow the response.
     ///
     /// # Errors
-    /// A header that cannot be sent; nothing is appended.
+    /// A header cannot be sent; nothing is appended.
     pub fn accept(
         &self,
         protocol: Option<&str>,
@@ -241,7 +245,7 @@ impl<'b> Upgrade<'b> {
 }
 
 impl Refusal {
-    /// The status that it is answered with.
+    /// The status of the response.
     pub const fn status(self) -> u16 {
         match self {
             Self::Malformed | Self::BadTarget | Self::NoHost | Self::Body | Self::BadKey => 400,
@@ -254,7 +258,7 @@ impl Refusal {
         }
     }
 
-    /// Appends the response, after which the connection is to be closed.
+    /// Appends the response. Close the connection after it.
     pub fn encode(self, out: &mut Vec<u8>) {
         let headers: &[_] = match self {
             Self::NotGet => &[("Allow", "GET")],
@@ -267,11 +271,11 @@ impl Refusal {
     }
 }
 
-/// Appends a response with this status, these headers and this body, which is text. After it the
-/// connection is to be closed, and it says so.
+/// Appends a response with this status, these headers and this text as the body. It says that the
+/// connection closes, so close it afterwards.
 ///
 /// # Errors
-/// A header that cannot be sent; nothing is appended.
+/// A header cannot be sent; nothing is appended.
 ///
 /// # Panics
 /// If the status does not have three digits.
@@ -293,7 +297,7 @@ pub fn respond(
     })
 }
 
-/// The words that go with the statuses a refusal is likely to have; a response needs none.
+/// The reason phrases of statuses that refusals are likely to have. A response may have none.
 const fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

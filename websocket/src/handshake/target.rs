@@ -1,13 +1,14 @@
-//! What a request asks for (RFC 9112 section 3.2).
+//! The target of a request (RFC 9112 section 3.2).
 
-/// The path and the query that `target` stands for; none where no request of `method` has such a target.
+/// Returns the path and the query of `target`, or `None` if a request of `method` cannot have this
+/// target.
 ///
-/// | form | | stands for |
+/// | form | target | path and query |
 /// |---|---|---|
-/// | origin | `/path?query` | itself |
-/// | absolute | `http://host/path?query` | `/path?query`, or `/` where there is none |
-/// | asterisk | `*`, of `OPTIONS` | itself |
-/// | authority | `host:port`, of `CONNECT` | itself |
+/// | origin | `/path?query` | the target |
+/// | absolute | `http://host/path?query` | `/path?query`, or `/` if there is none |
+/// | asterisk | `*`, of `OPTIONS` | the target |
+/// | authority | `host:port`, of `CONNECT` | the target |
 pub(super) fn origin_form<'b>(method: &str, target: &'b str) -> Option<&'b str> {
     if target.starts_with('/') || method == "CONNECT" || (method == "OPTIONS" && target == "*") {
         return Some(target);
@@ -23,7 +24,7 @@ pub(super) fn origin_form<'b>(method: &str, target: &'b str) -> Option<&'b str> 
     })
 }
 
-/// The path of a target in origin form; `/` where it is a query alone.
+/// The path of a target in origin form; `/` if the target is only a query.
 pub(super) fn path(target: &str) -> &str {
     match target.split_once('?').map_or(target, |(path, _)| path) {
         "" => "/",
@@ -31,8 +32,9 @@ pub(super) fn path(target: &str) -> &str {
     }
 }
 
-/// Whether this is what `Host` may say: a host, and maybe a port (RFC 9110 section 7.2); or nothing, where
-/// the target has no authority. No user, and nothing that could be taken for more than one of them.
+/// Whether this is a valid `Host`: a host with an optional port (RFC 9110 section 7.2), or nothing
+/// if the target has no authority. Rejects user names, and characters that could separate several
+/// hosts.
 pub(super) fn is_authority(host: &[u8]) -> bool {
     host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
 }
