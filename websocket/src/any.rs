@@ -9,8 +9,9 @@ use crate::engine::Piece;
 use crate::stream::{Error, Incoming, Message, Outgoing, Received, Unsent};
 use crate::{CloseFrame, Part};
 
-/// A half that receives, of this crate or of another that speaks the protocol: for services that are written
-/// once for both. Each method does what that of [`Incoming`] does.
+/// A half that receives, of this crate or of another implementation, for services that are written
+/// once for both. Each method behaves like the one of [`Incoming`] with the same name, errors and
+/// cancellation included.
 pub trait AnyIncoming {
     /// A message, or a part of one.
     type Piece<'a>: Into<Extent>
@@ -20,50 +21,50 @@ pub trait AnyIncoming {
     /// Waits for the next message.
     fn receive(&mut self) -> impl Future<Output = Result<Option<Message<'_>>, Error>>;
 
-    /// The next message, if it is here already.
+    /// Returns the next message if it has already been received.
     fn try_receive(&mut self) -> Option<Message<'_>>;
 
-    /// Waits for the next message; a long one is moved out.
+    /// Waits for the next message, and moves a long one out.
     fn receive_owned(&mut self) -> impl Future<Output = Result<Option<Received<'_>>, Error>>;
 
-    /// The next message, if it is here already; a long one is moved out.
+    /// Returns the next message if it has already been received, and moves a long one out.
     fn try_receive_owned(&mut self) -> Option<Received<'_>>;
 
     /// Waits for the next piece of a message.
     fn receive_piece(&mut self) -> impl Future<Output = Result<Option<Self::Piece<'_>>, Error>>;
 
-    /// The next piece, if it is here already.
+    /// Returns the next piece if it has already been received.
     fn try_receive_piece(&mut self) -> Option<Self::Piece<'_>>;
 }
 
-/// A half that sends: what [`AnyIncoming`] is to the other half. Each method does what that of [`Outgoing`]
-/// does.
+/// A half that sends, of this crate or of another implementation. Each method behaves like the one
+/// of [`Outgoing`] with the same name, errors and cancellation included.
 pub trait AnyOutgoing {
-    /// Queues a message, a copy of it.
+    /// Queues a copy of a message.
     ///
     /// # Errors
     /// As for [`write_part`](Self::write_part).
     fn write(&mut self, message: Message<'_>) -> Result<(), crate::ProtocolError>;
 
-    /// Queues a frame, a copy of it.
+    /// Queues a copy of a frame.
     ///
     /// # Errors
-    /// A full queue, a connection that closes, or a part that does not go there.
+    /// A full queue, a closing connection, or a part that may not come next.
     fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError>;
 
     /// Queues a frame by reference.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part); the payload comes back.
+    /// As for [`write_part`](Self::write_part). The payload comes back.
     fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent>;
 
-    /// Waits until all that is queued is written.
+    /// Waits until everything queued is written.
     fn flush(&mut self) -> impl Future<Output = Result<(), Error>>;
 
     /// Queues a message and flushes.
     fn send(&mut self, message: Message<'_>) -> impl Future<Output = Result<(), Error>>;
 
-    /// Waits until what was refused with `error` may be tried again.
+    /// Waits until a write that was refused with `error` may be tried again.
     fn wait_for_room(
         &mut self,
         error: crate::ProtocolError,
@@ -72,16 +73,16 @@ pub trait AnyOutgoing {
     /// Begins the closing handshake, and waits until the close frame is written.
     fn close(&mut self, frame: CloseFrame<'_>) -> impl Future<Output = Result<(), Error>>;
 
-    /// How many bytes are queued.
+    /// The number of queued bytes.
     fn queued_bytes(&self) -> usize;
 }
 
-/// How much of a message a piece is.
+/// The size of a piece, and whether it ends its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// How long the piece is, in bytes.
+    /// The length of the piece, in bytes.
     pub bytes: usize,
-    /// Whether the message ends with it.
+    /// Whether the message ends with this piece.
     pub last: bool,
 }
 
@@ -91,14 +92,14 @@ impl From<Piece<'_>> for Extent {
     }
 }
 
-/// A message in one piece.
+/// A message as one piece.
 impl From<Message<'_>> for Extent {
     fn from(message: Message<'_>) -> Self {
         Self { bytes: message.as_bytes().len(), last: true }
     }
 }
 
-// Always inlined: what is passed on would otherwise be passed by way of memory.
+// Always inlined: otherwise return values would pass through memory.
 impl<H: OwnedRead> AnyIncoming for Incoming<H> {
     type Piece<'a>
         = Piece<'a>

@@ -7,39 +7,40 @@ use crate::frame::CONTROL_PAYLOAD_BYTES_MAX;
 
 /// Why a connection is closed (RFC 6455 section 7.4).
 ///
-/// Always a code that may be on the wire: those of the RFC and of its registry up to 1014, and 3000
-/// to 4999 for libraries and applications.
+/// It always may be sent: the codes of the RFC and of its registry up to 1014, and 3000 to 4999 for
+/// libraries and applications.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CloseCode(u16);
 
 impl CloseCode {
-    /// The connection has done what it was for.
+    /// The connection has fulfilled its purpose.
     pub const NORMAL: Self = Self(1000);
     /// A server shuts down, or a browser leaves the page.
     pub const GOING_AWAY: Self = Self(1001);
-    /// The other side broke the protocol.
+    /// The other side violated the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1002);
-    /// The other side sent a kind of message that is not accepted, binary where text is expected
-    /// say.
+    /// The other side sent a kind of message that is not accepted, for example binary instead of
+    /// text.
     pub const UNSUPPORTED: Self = Self(1003);
-    /// The other side sent text that is not UTF-8, or a message that is not what its kind says.
+    /// The other side sent text that is not UTF-8, or data that does not fit the kind of message.
     pub const INVALID_DATA: Self = Self(1007);
-    /// The other side broke a rule that no other code is for.
+    /// The other side violated a rule for which there is no other code.
     pub const POLICY: Self = Self(1008);
-    /// A message is larger than what is accepted.
+    /// A message is larger than accepted.
     pub const TOO_LARGE: Self = Self(1009);
-    /// A client needed an extension that the server did not agree to.
+    /// A client needs an extension that the server did not accept.
     pub const EXTENSION_NEEDED: Self = Self(1010);
-    /// A server met something that keeps it from going on.
+    /// A server met an unexpected condition and cannot continue.
     pub const INTERNAL_ERROR: Self = Self(1011);
-    /// A server restarts; come back after a while.
+    /// A server restarts; reconnect after a while.
     pub const RESTART: Self = Self(1012);
-    /// A server has too much to do; come back later.
+    /// A server is overloaded; reconnect later.
     pub const TRY_AGAIN: Self = Self(1013);
-    /// A gateway got no valid answer from the server behind it.
+    /// A gateway got an invalid response from the server behind it.
     pub const BAD_GATEWAY: Self = Self(1014);
 
-    /// The code with this number; none if it must not be on the wire (sections 7.4.1 and 7.4.2).
+    /// Returns the code with this number, or `None` if it must not be sent (sections 7.4.1 and
+    /// 7.4.2).
     pub const fn new(code: u16) -> Option<Self> {
         match code {
             1000..=1003 | 1007..=1014 | 3000..=4999 => Some(Self(code)),
@@ -47,7 +48,7 @@ impl CloseCode {
         }
     }
 
-    /// Its number.
+    /// The number of the code.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -65,12 +66,12 @@ impl fmt::Display for CloseCode {
     }
 }
 
-/// What a close frame says (RFC 6455 section 5.5.1).
+/// The content of a close frame (RFC 6455 section 5.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseFrame<'a> {
-    /// Why; a close frame need not say.
+    /// Why the connection closes. A close frame may have no code.
     pub code: Option<CloseCode>,
-    /// The same in words, for logs: at most 123 bytes, empty without a code.
+    /// The reason as text, for logs: at most 123 bytes. Empty without a code.
     pub reason: &'a str,
 }
 
@@ -78,10 +79,10 @@ impl<'a> CloseFrame<'a> {
     /// The longest reason, in bytes.
     pub const REASON_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX - 2;
 
-    /// What the payload of a close frame says.
+    /// Decodes the payload of a close frame.
     ///
     /// # Errors
-    /// A payload of one byte, a code that must not be on the wire, a reason that is not UTF-8.
+    /// The payload is one byte, the code must not be sent, or the reason is not UTF-8.
     pub fn decode(payload: &'a [u8]) -> Result<Self, Violation> {
         let Some((&code, reason)) = payload.split_first_chunk() else {
             return match payload {
@@ -95,7 +96,7 @@ impl<'a> CloseFrame<'a> {
     }
 }
 
-/// What the peer's close frame said, kept: boxed where it is, for most of the time there is none.
+/// The peer's close frame, kept. Its users box it, because most of the time there is none.
 #[derive(Debug)]
 pub(crate) struct PeerClose {
     code: Option<CloseCode>,

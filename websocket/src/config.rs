@@ -1,9 +1,9 @@
-//! [`Config`]: what a connection accepts, holds and waits for; and [`compressed_bytes_max`], which some of
-//! its limits follow.
+//! [`Config`]: the limits and timeouts of a connection; and [`compressed_bytes_max`], for choosing
+//! limits.
 
 use std::time::Duration;
 
-/// What a connection accepts, holds and waits for at most.
+/// The limits and timeouts of a connection.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,11 +16,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// How long frames, messages and the write queue may be.
+    /// Limits on frames, messages and the write queue.
     pub engine: EngineConfig,
-    /// How long an open connection waits, and for what; and how messages are put together.
+    /// The timeouts of an open connection.
     pub stream: StreamConfig,
-    /// The opening handshake.
+    /// The limits of the opening handshake.
     pub handshake: HandshakeConfig,
 }
 
@@ -28,78 +28,83 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineConfig {
-    /// The longest payload of one frame that the peer may send, in bytes. Checked when the header
-    /// is read, before anybody allocates. Default 16 MiB.
+    /// The longest payload of a frame from the peer, in bytes. It is checked when the header is
+    /// decoded, before anything is allocated. Default 16 MiB.
     pub frame_bytes_max: usize,
-    /// The longest message that the peer may send, over all its fragments, in bytes; of one that is
-    /// compressed, what it decompresses to. Default 64 MiB: what one connection can make a program hold
-    /// that assembles messages.
+    /// The longest message from the peer, in bytes, over all its fragments and after decompression.
+    /// A program that assembles messages may hold this much for one connection. Default 64 MiB.
     pub message_bytes_max: usize,
-    /// The most bytes that may be encoded and not yet written. What would exceed it is refused, so
-    /// that a peer that does not read cannot make the program hold more; a message that is to be
-    /// compressed too if it [might](compressed_bytes_max) exceed it. Default 16 MiB.
+    /// The most bytes that may be encoded and not yet written. A message that would exceed it is
+    /// refused, so that a peer that does not read cannot make the program hold more. A message that
+    /// is to be compressed is refused if it [might](compressed_bytes_max) exceed it. Default 16
+    /// MiB.
     pub queue_bytes_max: usize,
 }
 
-/// The time-outs of an open connection, and where its messages are put together.
+/// The timeouts of an open connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamConfig {
-    /// How long the peer may be silent before it is sent a ping. Default 30 s, less than what
-    /// most NATs and proxies take for a dead connection. None: no pings.
+    /// How long the peer may be silent before a ping is sent. `None`: no pings. Default 30 s, which
+    /// is shorter than the idle limits of most NATs and proxies.
     pub ping_interval: Option<Duration>,
     /// How long the peer may stay silent after a ping before the connection fails. Any byte counts,
-    /// not a pong alone: within a long frame a peer has no way to send one. Default 20 s.
+    /// not only a pong, because a peer cannot send a pong within a long frame. Default 20 s.
     pub pong_timeout: Duration,
-    /// How long a connection stays open with no message either way, pings answered or not; a program that
-    /// neither receives nor sends for that long is idle, too. Default none: waiting for something to happen
-    /// is what many connections are for.
+    /// How long a connection may have no message in either direction before it fails. Pings do not
+    /// count. A program that neither receives nor sends for that long is idle too. `None`: no
+    /// limit. Default `None`, because many connections exist to wait for events.
     pub idle_timeout: Option<Duration>,
-    /// How long a message may take to come, from the first byte of its first frame to the last of its
-    /// last; time in which nobody waits for more of it, because the program is busy, does not count. Default
-    /// 2 minutes: 64 MiB at 5 Mbit/s. A peer that sends a byte now and then answers pings well enough, and
-    /// would have the program hold what it has of the message for ever. None, for messages without end,
-    /// which are taken in pieces.
+    /// How long a message may take to arrive, from the first byte of its first frame to the last
+    /// byte of its last. Time in which nobody waits for more of it, because the program is busy,
+    /// does not count. Default 2 minutes: 64 MiB at 5 Mbit/s.
+    ///
+    /// Without it, a peer that answers pings and sends a byte now and then makes the program hold a
+    /// partial message for ever. `None`: no limit, for endless messages that are received in
+    /// pieces.
     pub message_timeout: Option<Duration>,
-    /// How long the peer may take nothing of what is being written to it. Default 60 s: a peer that
-    /// only sends is there, as far as pings can tell, and would have the program hold a queue for ever.
+    /// How long the peer may accept nothing of what is being written. `None`: no limit. Default 60
+    /// s. Pings do not replace it: a peer that sends but never reads is alive, and makes the
+    /// program hold a queue for ever.
     pub write_timeout: Option<Duration>,
-    /// How long the peer may take for its part of the closing handshake, from the time it last took
-    /// some of what was queued before the close frame, and that. Default 5 s.
+    /// How long the peer may take for its part of the closing handshake. The time begins when the
+    /// peer last accepted some of the close frame or of the data before it. Default 5 s.
     pub close_timeout: Duration,
 }
 
-/// The limits of the opening handshake, and what a server agrees to in it.
+/// The limits of the opening handshake, and what a server accepts in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeConfig {
-    /// The longest head, in bytes. Default 8 KiB: browsers send a few hundred bytes, and cookies. A buffer
-    /// of the pool holds it, and may be shorter.
+    /// The longest head of a request or response, in bytes. A buffer of the pool holds the head, so
+    /// the length of those buffers is a limit too. Default 8 KiB: browsers send a few hundred
+    /// bytes, and cookies.
     pub head_bytes_max: usize,
-    /// How long each step may take: for a client, its request and the answer to it; for a server, the
-    /// request, from when it is waited for, its own answer, and after a refusal the client's ending the
-    /// stream. Default 10 s.
+    /// How long each step may take. For a client: sending the request and receiving the response.
+    /// For a server: receiving the request, counted from the start of the wait; sending the
+    /// response; and after a refusal, waiting for the client to end the stream. Default 10 s.
     pub timeout: Duration,
-    /// Whether a server agrees to compression that it is offered, and how messages are compressed then. A
-    /// client offers what its [`Offer`](crate::handshake::Offer::deflate) says. Default none: it takes
-    /// several times as long as all else that is done for a message, which pays where the network is slow
-    /// or costs money.
+    /// Whether a server accepts offered compression, and how it compresses. A client uses
+    /// [`Offer::deflate`](crate::handshake::Offer::deflate) instead. Default `None`: compressing a
+    /// message costs several times as much as everything else done for it, which pays if the
+    /// network is slow or charged by volume.
     #[cfg(feature = "deflate")]
     pub deflate: Option<crate::deflate::Deflate>,
 }
 
-/// How long a message of `message_bytes` bytes is at most when it is compressed (RFC 7692), in bytes: what
-/// does not shrink gets longer, whoever compresses it with zlib.
+/// The most bytes that a message of `message_bytes` bytes has after compression (RFC 7692). zlib
+/// makes incompressible data longer.
 ///
-/// zlib's fastest level has literals of 9 bits (RFC 1951 section 3.2.6), an eighth more; heads of blocks come
-/// on top of that, which makes a seventh of a long message, and 64 bytes where it is short.
+/// At its fastest level zlib uses literals of up to 9 bits (RFC 1951 section 3.2.6), which adds an
+/// eighth. With the headers of blocks that is a seventh for long messages, and at most 64 bytes
+/// more for short ones.
 ///
 /// ```
 /// use owned_io_websocket::{EngineConfig, compressed_bytes_max};
 ///
 /// let mut limits = EngineConfig::default();
 /// limits.message_bytes_max = 64 * 1024;
-/// limits.frame_bytes_max = compressed_bytes_max(limits.message_bytes_max); // or some do not come through
+/// limits.frame_bytes_max = compressed_bytes_max(limits.message_bytes_max); // or some are refused
 /// ```
 pub const fn compressed_bytes_max(message_bytes: usize) -> usize {
     message_bytes.saturating_add(message_bytes / 7 + 64)

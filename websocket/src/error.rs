@@ -1,68 +1,70 @@
-//! [`ProtocolError`]: what went wrong, and whose fault it is.
+//! [`ProtocolError`]: what went wrong, and who caused it.
 
 use std::{error, fmt, io};
 
 use crate::CloseCode;
 
-/// Why the engine refused something. Says whose doing it was; holds no I/O error, and compares.
+/// Why the engine refused an input or a call, and who caused it. Holds no I/O error, and can be
+/// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// The peer broke the protocol. The connection has failed.
+    /// The peer violated the protocol. The connection has failed.
     Peer(Violation),
-    /// A limit of the [`Config`](crate::Config) would be exceeded: by the peer, and the connection
-    /// has failed; or by the caller's own queue, and it goes on.
+    /// A limit of the [`Config`](crate::Config) would be exceeded. If the peer caused it, the
+    /// connection has failed. If the caller's own queue caused it, the connection continues.
     Limit {
         /// Which limit.
         limit: Limit,
-        /// What it is set to, in bytes.
+        /// The limit, in bytes.
         max: u64,
-        /// What was announced or asked for, in bytes.
+        /// The announced or requested size, in bytes.
         got: u64,
     },
     /// Something took longer than the [`Config`](crate::Config) allows. The connection has failed.
     Timeout(Timeout),
-    /// The caller asked for what the protocol does not allow. Nothing has changed.
+    /// The caller requested something that the protocol does not allow. Nothing has changed.
     Misuse(Misuse),
 }
 
-/// How a peer broke the protocol; the sections are those of RFC 6455.
+/// How a peer violated the protocol. Section numbers are those of RFC 6455.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A reserved bit is set, and no extension was agreed on that uses it there (5.2).
+    /// A reserved bit is set, and no negotiated extension uses it there (5.2).
     ReservedBits,
-    /// An opcode that the RFC reserves (5.2).
+    /// A reserved opcode (5.2).
     ReservedOpcode,
-    /// A length is not written in the fewest bytes (5.2).
+    /// A length is not encoded in the fewest bytes (5.2).
     LengthNotMinimal,
-    /// A control frame has no FIN bit (5.5).
+    /// A control frame without the FIN bit (5.5).
     FragmentedControlFrame,
-    /// A control frame's payload is longer than 125 bytes (5.5).
+    /// A control frame with a payload of more than 125 bytes (5.5).
     LongControlFrame,
     /// A client sent a frame that is not masked (5.1).
     NotMasked,
-    /// A server sent a frame that is masked (5.1).
+    /// A server sent a masked frame (5.1).
     Masked,
-    /// A continuation without a message that it would go on with (5.4).
+    /// A continuation frame without a message to continue (5.4).
     ContinuationWithoutStart,
-    /// A new message began before the last fragment of the one before (5.4).
+    /// A new message began before the last fragment of the previous one (5.4).
     MessageWithinMessage,
     /// Text that is not UTF-8 (8.1).
     TextNotUtf8,
-    /// A compressed message that does not decompress (RFC 7692 section 7.2.2).
+    /// A compressed message that cannot be decompressed (RFC 7692 section 7.2.2).
     NotCompressed,
     /// The payload of a close frame is one byte (5.5.1).
     TruncatedCloseCode,
-    /// A close code that must not be on the wire (7.4).
+    /// A close code that must not be sent (7.4).
     ReservedCloseCode,
     /// The reason in a close frame is not UTF-8 (5.5.1).
     CloseReasonNotUtf8,
-    /// The stream ended before the closing handshake had (7.1.5: code 1006, which is never sent).
+    /// The stream ended before the closing handshake was done (7.1.5: code 1006, which is never
+    /// sent).
     EndedWithoutClose,
 }
 
-/// What a limit is on.
+/// Which limit was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -72,8 +74,9 @@ pub enum Limit {
     Message,
     /// [`queue_bytes_max`](crate::EngineConfig::queue_bytes_max).
     Queue,
-    /// What a connection can ever hold of its worker's [memory](crate::stream#memory); or what it
-    /// holds, because it was evicted; or what there is just now, for a message that is to be sent.
+    /// The [memory](crate::stream#memory) of a connection. Either the connection needs more than it
+    /// may ever have; or it was evicted with what it holds; or, for a message to send, there is not
+    /// enough memory now.
     Memory,
 }
 
@@ -81,38 +84,38 @@ pub enum Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Timeout {
-    /// Nothing was heard from the peer since it was sent a ping.
+    /// Nothing arrived from the peer after a ping was sent.
     Pong,
-    /// No message went either way.
+    /// No message in either direction.
     Idle,
-    /// A message, or another frame, that the peer began has not come to its end.
+    /// The peer began a message or another frame and did not end it.
     Message,
-    /// The peer took nothing of what was written to it.
+    /// The peer accepted nothing of what was written.
     Write,
     /// The peer did not finish the closing handshake.
     Close,
 }
 
-/// What a caller must not do.
+/// What a caller did wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misuse {
     /// Sent something on a connection that is closing.
     SentAfterClose,
-    /// Began a message before the last fragment of the one before.
+    /// Began a message before the last fragment of the previous one.
     MessageWithinMessage,
-    /// Went on with a message that was not begun.
+    /// Continued a message that was not begun.
     ContinuationWithoutStart,
     /// A ping of more than 125 bytes, or a close reason of more than 123.
     LongControlFrame,
-    /// Asked for a header alone on a client, or sent a frame there that was encoded before: what a client
-    /// sends is masked, each time in another way.
+    /// Requested only a header on a client, or sent an encoded frame there. A client must mask what
+    /// it sends, each frame with another key.
     NotMasked,
 }
 
 impl ProtocolError {
-    /// What a connection that fails for this reason is closed with; none if it does not fail, or if
-    /// nothing is sent any more.
+    /// The code that a connection is closed with when it fails with this error. `None` if it does
+    /// not fail, or if nothing can be sent any more.
     pub const fn close_code(self) -> Option<CloseCode> {
         Some(match self {
             Self::Peer(

@@ -1,13 +1,13 @@
-//! [`Kind`] and [`Part`]: messages, and the frames they are cut into.
+//! [`Kind`] and [`Part`]: messages, and the frames that they are split into.
 
 use crate::frame::Opcode;
 
-/// What a message is made of (RFC 6455 section 5.6).
+/// The kind of a message (RFC 6455 section 5.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// UTF-8.
+    /// Text, UTF-8.
     Text,
-    /// Bytes.
+    /// Binary.
     Binary,
 }
 
@@ -16,16 +16,16 @@ pub enum Kind {
 pub enum Part {
     /// A message in one frame.
     Whole(Kind),
-    /// The first frame of a message in several.
+    /// The first of several frames.
     First(Kind),
-    /// One in between.
+    /// A frame between the first and the last.
     Middle,
-    /// The last one.
+    /// The last of several frames.
     Last,
 }
 
 impl Part {
-    /// The opcode of its frame, and whether that is the last of its message.
+    /// The opcode of the frame, and whether it is the last of its message.
     #[inline]
     pub(crate) const fn opcode(self) -> (Opcode, bool) {
         match self {

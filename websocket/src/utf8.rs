@@ -1,11 +1,12 @@
-//! Text: whole, by [`unmask_text`], and in parts, however they are cut, by [`Utf8Validator`].
+//! Checks text: [`unmask_text`] a whole message, [`Utf8Validator`] a message in parts that are cut
+//! anywhere.
 
 use crate::frame::mask_is_ascii;
 
-/// The text that `payload` is, once what is behind its first `held` bytes is unmasked, if there is a
-/// key; none if it is not UTF-8.
+/// Unmasks `payload` behind its first `held` bytes, if there is a key. Returns it as text, or
+/// `None` if it is not UTF-8.
 #[inline]
-#[expect(unsafe_code, reason = "a second look at ASCII would cost half as much as the first")]
+#[expect(unsafe_code, reason = "checking ASCII a second time would cost half as much again")]
 pub(crate) fn unmask_text(
     payload: &mut [u8],
     held: usize,
@@ -16,26 +17,26 @@ pub(crate) fn unmask_text(
         && mask_is_ascii(fresh, key)
     {
         if !held.is_empty() {
-            simdutf8::basic::from_utf8(held).ok()?; // for what comes behind ends no character
+            simdutf8::basic::from_utf8(held).ok()?; // ASCII behind it cannot complete a character
         }
-        // SAFETY: UTF-8, and ASCII behind it, is UTF-8.
+        // SAFETY: valid UTF-8 followed by ASCII is valid UTF-8.
         return Some(unsafe { str::from_utf8_unchecked_mut(payload) });
     }
     simdutf8::basic::from_utf8_mut(payload).ok()
 }
 
-/// A validator that remembers a character cut off at the end of a part.
+/// An incremental validator. It keeps a character that is cut off at the end of a part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Utf8Validator {
-    /// The first `cut_len` bytes are the start of a character that the last part ended in: at most
-    /// three, and some byte can follow them.
+    /// The first `cut_len` bytes are the beginning of a character that the last part ended with: at
+    /// most three bytes, which some byte can continue.
     cut: [u8; 4],
     cut_len: usize,
 }
 
 impl Utf8Validator {
-    /// Takes the next part; false at the first byte that cannot go on with what came before, even if
-    /// the character would go on in the next part.
+    /// Checks the next part. Returns false at the first byte that cannot continue what came before,
+    /// even if the character is not complete.
     pub(crate) fn push(&mut self, mut part: &[u8]) -> bool {
         while self.cut_len > 0 {
             let Some((&byte, rest)) = part.split_first() else { return true };
@@ -58,7 +59,7 @@ impl Utf8Validator {
         true
     }
 
-    /// Whether what came so far ends with a whole character.
+    /// Whether the text so far ends with a whole character.
     pub(crate) const fn is_complete(&self) -> bool {
         self.cut_len == 0
     }
@@ -68,7 +69,7 @@ impl Utf8Validator {
 mod tests {
     use super::*;
 
-    /// Characters of each length at the ends of their ranges, and every way to be wrong.
+    /// Characters of each length at the ends of their ranges, and every kind of error.
     const SAMPLES: [&[u8]; 24] = [
         b"",
         b"plain ASCII that is longer than a word",
@@ -96,7 +97,8 @@ mod tests {
         b"ASCII, then more ASCII of the same kind, then a fault far behind \xF0(\x8C\xBC and on",
     ];
 
-    /// How many bytes are accepted, and whether they are complete, by the standard library.
+    /// Computes with the standard library how many bytes are accepted, and whether they are
+    /// complete.
     fn expected(bytes: &[u8]) -> (usize, bool) {
         let bad_at = (1..=bytes.len()).find(|end| {
             std::str::from_utf8(&bytes[..*end]).is_err_and(|error| error.error_len().is_some())
