@@ -1,4 +1,5 @@
-//! The halves as [`AnyIncoming`] and [`AnyOutgoing`], for code that takes either implementation.
+//! Implements [`AnyIncoming`] and [`AnyOutgoing`] for the halves, for code that takes either
+//! implementation.
 
 use std::future::Future;
 
@@ -9,7 +10,7 @@ use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseFrame, Part, ProtocolErr
 
 use crate::{Incoming, Outgoing};
 
-/// A piece is a message.
+/// Each piece is a whole message.
 impl<H: OwnedRead> AnyIncoming for Incoming<H> {
     type Piece<'a>
         = Message<'a>

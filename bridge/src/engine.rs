@@ -1,4 +1,4 @@
-//! [`Engine`]: tungstenite under the names of `owned-io-websocket`.
+//! [`Engine`]: tungstenite with the interface of `owned-io-websocket`.
 
 use bytes::Bytes;
 use owned_io::coop;
@@ -15,51 +15,51 @@ use crate::engine_memory::EngineMemory;
 use crate::error::{ErrorClass, classify};
 use crate::sync_buffers::SyncBuffers;
 
-/// Control frames that may wait besides what the queue may hold, in bytes: the close frame, and answers
-/// to pings. Of those that do not fit, the last one is sent.
+/// The most bytes of control frames that may be queued beyond the limit of the queue: the close
+/// frame, and pongs. If more do not fit, only the last is sent.
 const CONTROL_ALLOWANCE_BYTES: usize = 4 * 1024;
 
 /// The longest payload of a control frame, in bytes (RFC 6455 section 5.5).
 const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 
-/// What comes out of tungstenite when bytes were received, and goes into it to be sent. It does not
-/// wait for anything.
+/// tungstenite over memory: decodes what was received and encodes what is to be sent. It never
+/// waits.
 pub(crate) struct Engine {
     socket: WebSocket<SyncBuffers>,
     pub(crate) memory: EngineMemory,
     config: EngineConfig,
     role: Role,
-    /// Whether a message was begun and not yet ended.
+    /// Whether a message was begun and not ended.
     is_within_message: bool,
-    /// Bytes of frames that were queued since all was written last.
+    /// The bytes of frames queued since the queue was last empty.
     queued_bytes: usize,
-    /// Whether something is queued that has to leave even if nobody flushes.
+    /// Whether there is something to write even if nobody flushes.
     has_replies: bool,
 }
 
-/// What the peer's close frame said.
+/// The peer's close frame.
 pub(crate) struct PeerClose {
     code: Option<CloseCode>,
     reason: Utf8Bytes,
 }
 
-/// What is found in what was received.
+/// The outcome of looking for the next message.
 pub(crate) enum ReceiveStatus {
     Message(Message),
-    /// More has to be read.
+    /// More bytes have to be read.
     NeedsRead,
-    /// There may be more, but others have to have their turn first.
+    /// The task's work budget is used up. Other tasks have to run first.
     BudgetExhausted,
-    /// There may be more, but no memory for it yet.
+    /// Memory has to be released first.
     OutOfMemory,
-    /// The closing handshake is done, but for what is queued; and with the peer's close frame, if that has
-    /// just come.
+    /// The closing handshake is done, except for what is still queued. Has the peer's close frame
+    /// if that has just arrived.
     Closed(Option<PeerClose>),
     Failed(ProtocolError),
 }
 
 impl Engine {
-    /// A connection whose first frames have come with the handshake, maybe.
+    /// Creates the engine of a connection. `first` are the bytes that arrived behind the handshake.
     pub(crate) fn new(
         sync_buffers: SyncBuffers,
         memory: EngineMemory,
@@ -69,7 +69,7 @@ impl Engine {
     ) -> Self {
         let limits = WebSocketConfig::default()
             .read_buffer_size(sync_buffers.base_bytes())
-            .write_buffer_size(0) // what is copied for the connection need not wait in another buffer
+            .write_buffer_size(0) // the bridge's own buffer gathers writes
             .max_write_buffer_size(config.queue_bytes_max.saturating_add(CONTROL_ALLOWANCE_BYTES))
             .max_message_size(Some(config.message_bytes_max))
             .max_frame_size(Some(config.frame_bytes_max));
@@ -104,7 +104,7 @@ impl Engine {
         self.socket.get_mut()
     }
 
-    /// What was received says; pings are answered.
+    /// Decodes up to the next message. Queues the answers to pings.
     pub(crate) fn next(&mut self) -> ReceiveStatus {
         loop {
             if !coop::has_budget() {
@@ -123,7 +123,7 @@ impl Engine {
                 Ok(Message::Ping(_)) => {
                     self.has_replies = true;
                     consume(0);
-                    continue; // it queues the pong when it is called again
+                    continue; // the next call queues the pong
                 }
                 Ok(Message::Pong(_) | Message::Frame(_)) => {
                     consume(0);
@@ -160,7 +160,7 @@ impl Engine {
         self.queue(Opcode::Ping, true, Bytes::copy_from_slice(payload))
     }
 
-    /// Queues a close frame; whether there was room.
+    /// Queues a close frame. Returns whether there was room.
     pub(crate) fn close(&mut self, frame: CloseFrame<'_>) -> bool {
         self.has_replies = true;
         let frame = frame.code.map(|code| TungsteniteCloseFrame {
@@ -170,26 +170,27 @@ impl Engine {
         !matches!(self.socket.close(frame), Err(tungstenite::Error::WriteBufferFull(_)))
     }
 
-    /// There is something to do that nobody flushes for.
+    /// Closing leaves something to write that nobody flushes.
     pub(crate) const fn handle_ending(&mut self) {
         self.has_replies = true;
     }
 
-    /// What is to be written next; none if all is.
+    /// Takes the buffer to write next; `None` if everything is written.
     pub(crate) fn take_outbound(&mut self) -> Option<Vec<u8>> {
-        // All that it may say is that there is more, which is seen below, or that this is the end.
+        // An error says that the buffer is full, which is seen below, or that the connection is
+        // closed.
         let _ = self.socket.flush();
         self.sync_buffers_mut().take_outbound()
     }
 
-    /// All is written.
+    /// Everything is written.
     pub(crate) fn handle_flushed(&mut self) {
         self.memory.handle_flushed();
         (self.queued_bytes, self.has_replies) = (0, false);
     }
 
     fn queue(&mut self, opcode: Opcode, fin: bool, payload: Bytes) -> Result<(), ProtocolError> {
-        let key = (self.role == Role::Client).then_some([0; 4]); // it draws another, as long
+        let key = (self.role == Role::Client).then_some([0; 4]); // it draws another key, as long
         let payload_bytes = payload.len() as u64;
         let header = Header { fin, compressed: false, opcode, key, payload_bytes };
         let frame_bytes = header.encoded_bytes() + payload.len();
@@ -206,7 +207,7 @@ impl Engine {
         let frame = Message::Frame(Frame::from_payload(header, payload));
         if let Err(error) = self.socket.write(frame) {
             match classify(&error, &self.config) {
-                ErrorClass::WouldBlock => {} // it is queued all the same
+                ErrorClass::WouldBlock => {} // queued all the same
                 ErrorClass::Closed => return Err(Misuse::SentAfterClose.into()),
                 ErrorClass::Error(error) => return Err(error),
             }
@@ -216,7 +217,7 @@ impl Engine {
     }
 }
 
-/// Takes from the budget of the running poll what a frame costs.
+/// Charges a frame to the work budget of the running poll.
 fn consume(bytes: usize) {
     coop::consume(coop::cost::bridged_frame(bytes));
 }

@@ -1,4 +1,4 @@
-//! [`EngineMemory`]: what tungstenite holds for a connection, reserved before it takes it.
+//! [`EngineMemory`]: reserves the memory that tungstenite is going to hold.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,25 @@ use owned_io_websocket::{EngineConfig, Limit, ProtocolError};
 use crate::frame_tracker::FrameTracker;
 use crate::shared::Sleep;
 
-/// What each of the buffers has anyway, and is not counted, in bytes: a connection with short messages
-/// reserves nothing.
+/// The size that each buffer has in any case, in bytes. It is not counted, so a connection with
+/// short messages reserves nothing.
 const UNCOUNTED_BYTES: usize = 4 * 1024;
 
-/// What a connection holds, as far as it depends on what its peer sends and takes. tungstenite does not
-/// tell, but all of it follows from lengths that are known before.
+/// The memory of a connection that depends on its peer. tungstenite does not report it, but it
+/// follows from lengths that are known in advance.
 pub(crate) struct EngineMemory {
     reservation: Reservation,
     config: EngineConfig,
-    /// Of what tungstenite receives into: as long as the longest frame, for the life of the connection.
+    /// The receive buffer: as long as the longest frame so far, for the life of the connection.
     frame_bytes_longest: usize,
-    /// Of what it puts a message together in that comes in several frames, and grows by doubling.
+    /// The buffer for fragmented messages, which grows by doubling.
     fragments_bytes: usize,
-    /// Of the message that was handed out last.
+    /// The message that was handed out last.
     message_bytes: usize,
-    /// Of what it queues frames in: as long as the longest queue, for the life of the connection.
+    /// The write buffer of tungstenite: as long as the longest queue so far, for the life of the
+    /// connection.
     queued_bytes_longest: usize,
-    /// Of what is written from.
+    /// The write buffer of the bridge.
     queued_bytes: usize,
     waited: MemoryWait,
 }
@@ -48,8 +49,8 @@ impl EngineMemory {
         self.reservation.account()
     }
 
-    /// Reserves what the frames may take that have begun: to be called before tungstenite sees them. What
-    /// exceeds the limits it refuses by itself.
+    /// Reserves memory for the frames that have begun. Call it before tungstenite sees them.
+    /// tungstenite itself refuses what exceeds the limits.
     pub(crate) fn reserve_received(
         &mut self,
         frame_tracker: &FrameTracker,
@@ -63,12 +64,12 @@ impl EngineMemory {
         self.reserve()
     }
 
-    /// A message is handed out, in place of the one before.
+    /// A message is handed out and replaces the previous one.
     pub(crate) const fn handle_message(&mut self, bytes: usize) {
         self.message_bytes = bytes;
     }
 
-    /// Reserves what it takes to have so many bytes queued.
+    /// Reserves memory for a queue of `bytes` bytes.
     pub(crate) fn reserve_queued(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         let before = (self.queued_bytes_longest, self.queued_bytes);
         self.queued_bytes_longest = self.queued_bytes_longest.max(bytes);
@@ -76,7 +77,7 @@ impl EngineMemory {
         self.reserve().inspect_err(|_| (self.queued_bytes_longest, self.queued_bytes) = before)
     }
 
-    /// All that was queued is written.
+    /// Everything that was queued is written.
     pub(crate) fn handle_flushed(&mut self) {
         if self.queued_bytes > 0 {
             self.queued_bytes = 0;
@@ -84,12 +85,12 @@ impl EngineMemory {
         }
     }
 
-    /// Whether as much can never be had.
+    /// Whether the account can never have enough.
     pub(crate) fn exceeds_account(&self) -> bool {
         self.needed() > self.account().bytes_max()
     }
 
-    /// Waits until memory may have been given back; none, if that was tried for too long.
+    /// Waits until memory may have been released. Returns `None` if that was tried for too long.
     pub(crate) fn wait(
         &self,
         now: Instant,

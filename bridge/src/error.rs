@@ -1,4 +1,4 @@
-//! What tungstenite's errors are called here.
+//! Translates the errors of tungstenite.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use owned_io_websocket::{EngineConfig, Limit, Misuse, ProtocolError, Violation};
 use tungstenite::Error as TungsteniteError;
 use tungstenite::error::{CapacityError, ProtocolError as TungsteniteViolation};
 
-/// What an error of tungstenite says.
+/// What an error of tungstenite means.
 pub(crate) enum ErrorClass {
-    /// The buffers are empty, or full.
+    /// A buffer is empty or full.
     WouldBlock,
     /// The closing handshake is done, or the connection has failed before.
     Closed,
-    /// The connection has failed, or what was asked for is refused.
+    /// The connection has failed, or the call was refused.
     Error(ProtocolError),
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn classify(error: &TungsteniteError, config: &EngineConfig) -> Error
         }
         TungsteniteError::Protocol(error) => violation(error).into(),
         TungsteniteError::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
-            // Where the two are the same, a frame that is too long is a message that is.
+            // If both limits are equal, a frame that is too long is reported as a message.
             let is_message = *max_size == config.message_bytes_max;
             let limit = if is_message { Limit::Message } else { Limit::Frame };
             ProtocolError::Limit { limit, max: *max_size as u64, got: *size as u64 }
@@ -43,7 +43,7 @@ pub(crate) fn classify(error: &TungsteniteError, config: &EngineConfig) -> Error
             got: message.len() as u64,
         },
         TungsteniteError::Utf8(_) => Violation::TextNotUtf8.into(),
-        other => unreachable!("of a handshake, or of TLS: {other}"),
+        other => unreachable!("an error of the handshake or of TLS: {other}"),
     })
 }
 
@@ -61,6 +61,6 @@ fn violation(error: &TungsteniteViolation) -> Violation {
         TungsteniteViolation::ExpectedFragment(_) => Violation::MessageWithinMessage,
         TungsteniteViolation::ResetWithoutClosingHandshake => Violation::EndedWithoutClose,
         TungsteniteViolation::InvalidCloseSequence => Violation::TruncatedCloseCode,
-        other => unreachable!("of a handshake, or of a frame that was not read: {other}"),
+        other => unreachable!("an error of the handshake, or of sending: {other}"),
     }
 }

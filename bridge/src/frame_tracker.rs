@@ -1,43 +1,47 @@
-//! [`FrameTracker`]: how far the peer is with a message, which tungstenite does not tell.
+//! [`FrameTracker`]: which message the peer is sending, and how long it is. tungstenite does not
+//! report that.
 
 use owned_io_websocket::frame::Header;
 
-/// Follows the frames that the peer sends, from header to header. What is wrong with them is for
-/// tungstenite to say, which then reads no more.
+/// Follows the peer's frames from header to header. tungstenite detects invalid frames, and reads
+/// no more after one.
 #[derive(Default)]
 pub(crate) struct FrameTracker {
-    /// Of the header that is under way, what has come.
+    /// The bytes of the current header that have arrived.
     header: [u8; Header::BYTES_MAX],
     header_bytes: usize,
     payload_bytes_left: u64,
-    /// Whether a frame has come that was not the last of its message.
+    /// Whether a frame has arrived that was not the last of its message.
     is_within_message: bool,
-    /// How long the longest frame was that has begun, in bytes.
+    /// The length of the longest frame that has begun, in bytes.
     frame_bytes_longest: u64,
-    /// How long the message is that comes in several frames, as far as they have begun.
+    /// The length of the fragmented message so far, in bytes, including frames that have only
+    /// begun.
     fragments_bytes: u64,
-    /// The longest that was, since the last bytes came.
+    /// The largest value of that since the last bytes arrived.
     fragments_bytes_longest: u64,
 }
 
 impl FrameTracker {
-    /// How long the longest frame is that has begun so far, in bytes; a control frame is short.
+    /// The length of the longest frame that has begun, in bytes. Control frames are short, and are
+    /// ignored.
     pub(crate) const fn frame_bytes_longest(&self) -> u64 {
         self.frame_bytes_longest
     }
 
-    /// How long the longest message in several frames is, as far as they have begun, of those that the
-    /// last bytes are of.
+    /// The length of the longest fragmented message that the last bytes belong to, in bytes,
+    /// including frames that have only begun.
     pub(crate) const fn fragments_bytes_longest(&self) -> u64 {
         self.fragments_bytes_longest
     }
 
-    /// Whether a message has come in part, or another frame.
+    /// Whether a message or another frame has arrived in part.
     pub(crate) const fn is_under_way(&self) -> bool {
         self.header_bytes > 0 || self.payload_bytes_left > 0 || self.is_within_message
     }
 
-    /// The next bytes that came: whether one [began](Self::is_under_way) with them.
+    /// Takes the next received bytes. Returns whether a message or frame
+    /// [began](Self::is_under_way) with them.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) -> bool {
         let mut has_begun = false;
         self.fragments_bytes_longest = self.fragments_bytes;
@@ -60,7 +64,8 @@ impl FrameTracker {
         has_begun
     }
 
-    /// How long the header is, as far as is known: its second byte tells (RFC 6455 section 5.2).
+    /// The length of the header, as far as it is known: its second byte determines it (RFC 6455
+    /// section 5.2).
     const fn header_bytes_known(&self) -> usize {
         if self.header_bytes < 2 {
             return 2;
@@ -74,7 +79,7 @@ impl FrameTracker {
         2 + length_bytes + key_bytes
     }
 
-    /// The header is here.
+    /// The header has arrived completely.
     const fn begin_payload(&mut self) {
         let [first, second, a, b, c, d, e, f, g, h, ..] = self.header;
         self.payload_bytes_left = match second & !MASKED {
@@ -102,23 +107,23 @@ impl FrameTracker {
     }
 }
 
-/// Of the first byte of a header: the last frame of its message.
+/// In the first byte of a header: the frame is the last of its message.
 const FIN: u8 = 0x80;
 
-/// Of an opcode: frames that may come between those of a message.
+/// In an opcode: a control frame, which may come between the frames of a message.
 const CONTROL: u8 = 0x08;
 
-/// Of the second byte: whether a masking key follows the length.
+/// In the second byte: a masking key follows the length.
 const MASKED: u8 = 0x80;
 
-/// Of a length: it is not here, but in the next two bytes, or in the next eight.
+/// In place of a length: the length is in the next two bytes. A greater value means the next eight.
 const LENGTH_16: u8 = 126;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Frames, and whether a message is under way behind each.
+    /// Frames, and whether a message is incomplete after each.
     const FRAMES: [(&[u8], bool); 9] = [
         (b"\x81\x05hello", false),
         (b"\x01\x85keyxhello", true),
@@ -133,7 +138,7 @@ mod tests {
 
     #[test]
     fn frames_cut_anywhere() {
-        // Of each byte: whether something begins with it, and whether it is under way behind it.
+        // For each byte: whether something begins with it, and whether it is incomplete after it.
         let (mut wire, mut expected) = (Vec::new(), Vec::new());
         let mut was_within = false;
         for (frame, is_within) in FRAMES {

@@ -14,15 +14,16 @@ use crate::engine::{PeerClose, ReceiveStatus};
 use crate::shared::Shared;
 use crate::sync_buffers::ReadTarget;
 
-/// The half that receives; it answers the peer's pings and close, and watches the time, too.
+/// The half that receives. It also answers the peer's pings and close frame, and watches the
+/// timers.
 ///
-/// All of that happens while one of its methods is waited for, and at no other time.
+/// All of that happens only while one of its methods is awaited.
 ///
 /// # Cancellation
 ///
-/// Its futures must not be dropped between a poll and their end: bytes of the peer may be lost then,
-/// and every later call says [`Error::Interrupted`]. To wait for something else meanwhile, keep the
-/// future and use [`owned_io::beside`]; to end it, use
+/// Its futures must not be dropped after their first poll and before they are ready. Bytes of the
+/// peer may be lost then, and every later call returns [`Error::Interrupted`]. To wait for
+/// something else as well, keep the future and use [`owned_io::beside`]. To end the wait, use
 /// [`Outgoing::shutdown_handle`](crate::Outgoing::shutdown_handle).
 pub struct Incoming<H> {
     half: H,
@@ -31,17 +32,18 @@ pub struct Incoming<H> {
     /// The message that was handed out last.
     message: Option<TungsteniteMessage>,
     phase: Phase,
-    /// Whether the closing handshake was found to be done.
+    /// Whether the closing handshake is done.
     is_closing: bool,
     peer_close: Option<Box<PeerClose>>,
-    /// Whether a read is under way; or was, if nobody waits for it.
+    /// Whether a read is in progress. If it is set when a call begins, a read was dropped before it
+    /// ended.
     is_reading: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Phase {
     Open,
-    /// Nothing is read any more, for this reason: none after a closing handshake.
+    /// Reads have ended. The error is why; `None` after a closing handshake.
     Ended(Option<ProtocolError>),
 }
 
@@ -52,14 +54,15 @@ impl<H: OwnedRead> Incoming<H> {
         Self { half, pool, shared, message, phase, is_closing, peer_close, is_reading }
     }
 
-    /// Waits for the next message; none once the connection is closed as it should be, and when it is
-    /// called after that.
+    /// Waits for the next message. Returns `None` once the connection has closed normally, and on
+    /// every later call.
     ///
     /// # Errors
-    /// [`Error::Protocol`]: the connection has failed, the peer was told why, and every later call
-    /// says the same. [`Error::Io`]: it is lost; but after
-    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), all buffers of the pool being in use, receiving
-    /// again later goes on where this left off.
+    /// - [`Error::Protocol`]: the connection has failed. The peer was told why, and every later
+    ///   call returns the same error.
+    /// - [`Error::Io`]: the connection is lost. The exception is
+    ///   [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), when all buffers of the pool are in use:
+    ///   nothing is lost, and the next call continues.
     ///
     /// # Cancellation
     /// See the [type](Self#cancellation).
@@ -68,15 +71,15 @@ impl<H: OwnedRead> Incoming<H> {
         Ok(self.message.as_ref().map(borrow_message))
     }
 
-    /// The next message, if it is here already: does not wait, and reads nothing. None says nothing
-    /// about why: [`receive`](Self::receive) does.
+    /// Returns the next message if it has already been received. Does not wait, and reads nothing.
+    /// `None` has many reasons; [`receive`](Self::receive) tells them apart.
     pub fn try_receive(&mut self) -> Option<Message<'_>> {
         self.message = self.try_next();
         self.message.as_ref().map(borrow_message)
     }
 
-    /// The same as [`receive`](Self::receive), except that the message is moved out, which costs
-    /// nothing: it is always [owned](Received::Owned).
+    /// Waits for the next message, like [`receive`](Self::receive), and moves it out. That costs
+    /// nothing: the message is always [owned](Received::Owned).
     ///
     /// # Errors
     /// As for [`receive`](Self::receive).
@@ -87,13 +90,14 @@ impl<H: OwnedRead> Incoming<H> {
         Ok(self.receive_next().await?.map(move_out))
     }
 
-    /// The next message, moved out, if it is here already: see [`try_receive`](Self::try_receive).
+    /// Returns the next message if it has already been received, and moves it out. See
+    /// [`try_receive`](Self::try_receive).
     pub fn try_receive_owned(&mut self) -> Option<Received<'_>> {
         self.try_next().map(move_out)
     }
 
-    /// What the peer closed with, once its close frame has come: which is so when
-    /// [`receive`](Self::receive) gives none. If we closed first, that is its answer, as a rule our own code.
+    /// The peer's close frame, once it has arrived. It has when [`receive`](Self::receive) returns
+    /// `None`. If we closed first, it is the answer, usually with our own code.
     pub fn peer_close(&self) -> Option<CloseFrame<'_>> {
         self.peer_close.as_deref().map(PeerClose::frame)
     }
@@ -143,7 +147,7 @@ impl<H: OwnedRead> Incoming<H> {
             match next {
                 ReceiveStatus::Message(message) => return Ok(Some(message)),
                 ReceiveStatus::NeedsRead => self.read_more().await?,
-                // Boxed, because they are needed seldom.
+                // Boxed, because they are rarely needed.
                 ReceiveStatus::BudgetExhausted => Box::pin(self.shared.yield_now()).await,
                 ReceiveStatus::OutOfMemory => Box::pin(self.shared.wait_for_memory()).await,
                 ReceiveStatus::Closed(frame) => {
@@ -168,8 +172,8 @@ impl<H: OwnedRead> Incoming<H> {
 
     async fn read_more(&mut self) -> Result<(), Error> {
         match self.read().await {
-            Ok(_) => Ok(()), // an end of the stream is tungstenite's to judge
-            Err(_) if self.shared.failure().is_some() => Ok(()), // meanwhile: that is told next
+            Ok(_) => Ok(()), // tungstenite judges an end of stream
+            Err(_) if self.shared.failure().is_some() => Ok(()), // reported next
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Err(error.into()),
             Err(error) => {
                 self.phase = Phase::Ended(Some(Violation::EndedWithoutClose.into()));
@@ -178,7 +182,7 @@ impl<H: OwnedRead> Incoming<H> {
         }
     }
 
-    /// Reads what there is into the buffer; says how many bytes that are.
+    /// Reads into the buffer. Returns the number of bytes.
     async fn read(&mut self) -> io::Result<usize> {
         let Self { half, pool, shared, is_reading, .. } = self;
         *is_reading = true;
@@ -208,9 +212,11 @@ impl<H: OwnedRead> Incoming<H> {
         read
     }
 
-    /// Writes what is left, the close frame last, and waits for the peer to end the stream, or for
-    /// the time to be up. If the connection were closed before, with bytes that nobody has read, the
-    /// peer might never see what it was sent last.
+    /// Writes what is left, the close frame last. Then waits until the peer ends the stream or the
+    /// time is up.
+    ///
+    /// Closing a socket with unread bytes sends a reset, and the peer might never see what was sent
+    /// last.
     async fn linger(&mut self) {
         while self.read().await.is_ok_and(|n| n > 0) {}
         let shared = &self.shared;

@@ -1,26 +1,26 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Requests, messages and errors are those of `owned-io-websocket`. Code that takes either is written on its
-//! [`AnyIncoming`](owned_io_websocket::AnyIncoming) and [`AnyOutgoing`](owned_io_websocket::AnyOutgoing). What
-//! tungstenite does not do, or does in another way:
+//! Requests, messages and errors are those of `owned-io-websocket`. Code for both is written on its
+//! traits [`AnyIncoming`](owned_io_websocket::AnyIncoming) and
+//! [`AnyOutgoing`](owned_io_websocket::AnyOutgoing). tungstenite differs in the following:
 //!
 //! | | `owned-io-websocket` | here |
 //! |---|---|---|
-//! | a peer that is gone without a word | pings find out; [`idle_timeout`](owned_io_websocket::StreamConfig::idle_timeout) | is noticed when something is sent to it |
-//! | [`message_timeout`](owned_io_websocket::StreamConfig::message_timeout) | counts time in which somebody waits for the message | counts all the time, the program's own included |
-//! | messages in pieces | as they come | put together, always: a piece is a message |
-//! | [`receive_owned`](Incoming::receive_owned) | lends short messages | moves out each message |
-//! | memory for what a frame announces | reserved as it comes, read into directly | reserved at once, in the same [budget](owned_io_websocket::stream#memory): all of it, as tungstenite takes it. It is given back when both halves are dropped, and an eviction only ends the connection |
-//! | memory of an idle connection | none, where a pending read pins none | tungstenite's own buffer, as large as the bridge's is at first and as the longest frame that came afterwards; and another as large as the longest that was queued |
-//! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads from where they are | copies them twice |
-//! | compression | with feature `deflate` | none is offered or agreed to |
+//! | a peer that has vanished | detected by pings and [`idle_timeout`](owned_io_websocket::StreamConfig::idle_timeout) | detected when something is sent to it |
+//! | [`message_timeout`](owned_io_websocket::StreamConfig::message_timeout) | counts the time in which the program waits for the message | counts all time |
+//! | messages in pieces | as they arrive | always assembled: a piece is a message |
+//! | [`receive_owned`](Incoming::receive_owned) | borrows short messages | moves out each message |
+//! | memory for an announced frame | reserved as bytes arrive, read into directly | all of it reserved at once, in the same [budget](owned_io_websocket::stream#memory), as tungstenite allocates it. It is released when both halves are dropped; an eviction only ends the connection |
+//! | memory of an idle connection | none, if a pending read holds none | tungstenite's receive buffer: at first as large as the bridge's, later as the longest frame so far; and a write buffer as large as the longest queue so far |
+//! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads in place | copies them twice |
+//! | compression | with feature `deflate` | neither offered nor accepted |
 //! | one frame to many connections | [`EncodedFrame`](owned_io_websocket::stream::EncodedFrame) | none |
-//! | pings that come faster than pongs leave | 4 KiB of pongs wait, then the latest alone | as many as [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max) holds |
-//! | a length not written in the fewest bytes (5.2) | [`LengthNotMinimal`](owned_io_websocket::Violation::LengthNotMinimal) | accepted |
-//! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](owned_io_websocket::Violation::ReservedCloseCode) | answered by 1002, and taken for a close |
+//! | pings faster than pongs can be sent | 4 KiB of pongs are queued, then only the latest | as many as [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max) allows |
+//! | a length not encoded in the fewest bytes (5.2) | [`LengthNotMinimal`](owned_io_websocket::Violation::LengthNotMinimal) | accepted |
+//! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](owned_io_websocket::Violation::ReservedCloseCode) | answered with 1002, and treated as a close |
 //! | a close reason that is not UTF-8 | [`CloseReasonNotUtf8`](owned_io_websocket::Violation::CloseReasonNotUtf8) | [`TextNotUtf8`](owned_io_websocket::Violation::TextNotUtf8) |
-//! | what is wrong with a frame, or with the text in it | is refused once the bytes are there that show it | once the frame is there; but for its length and its opcode |
-//! | [`queued_bytes`](Outgoing::queued_bytes) | not yet known to be written | queued since all was written |
+//! | an invalid frame, or invalid text | refused when the invalid byte arrives | refused when the frame is complete; lengths and opcodes earlier |
+//! | [`queued_bytes`](Outgoing::queued_bytes) | bytes not yet known to be written | bytes queued since the queue was last empty |
 //!
 //! ```
 //! use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
@@ -92,21 +92,22 @@ use frame_tracker::FrameTracker;
 use shared::Shared;
 use sync_buffers::SyncBuffers;
 
-/// A connection: what comes in and what goes out, to be moved apart as one likes.
+/// A connection. The halves can be moved apart.
 ///
-/// It is closed when both halves are dropped; without a closing handshake, unless there was one.
+/// Dropping both halves closes the connection, without a closing handshake if there was none.
 #[derive(Debug)]
 pub struct WebSocket<S: ByteStream> {
-    /// Receives.
+    /// The half that receives.
     pub incoming: Incoming<S::ReadHalf>,
-    /// Sends.
+    /// The half that sends.
     pub outgoing: Outgoing,
 }
 
 impl<S: ByteStream> WebSocket<S> {
     /// Closes the connection: sends what is queued and then the close frame, and waits for the
-    /// peer's, for at most [`close_timeout`](owned_io_websocket::StreamConfig::close_timeout). Messages that come meanwhile are
-    /// thrown away.
+    /// peer's close frame for at most
+    /// [`close_timeout`](owned_io_websocket::StreamConfig::close_timeout). Messages that arrive
+    /// meanwhile are discarded.
     ///
     /// # Errors
     /// As for [`Outgoing::close`] and [`Incoming::receive`].
@@ -120,9 +121,9 @@ impl<S: ByteStream> WebSocket<S> {
     }
 }
 
-/// The server's side of a connection, whatever path it asks for and wherever it comes from.
+/// Opens the server's side of a connection. Accepts every path and every origin.
 ///
-/// To look at the request first, see [`PendingRequest`].
+/// To look at the request first, use [`PendingRequest`] and [`accept_pending`].
 ///
 /// # Errors
 /// As for [`PendingRequest::read`] and [`PendingRequest::accept`].
@@ -131,7 +132,7 @@ impl<S: ByteStream> WebSocket<S> {
 /// The connection is dropped.
 ///
 /// # Panics
-/// If the strategy allows a buffer no bytes.
+/// If `strategy` allows buffers of no bytes.
 pub async fn accept<R: Runtime, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
@@ -142,7 +143,7 @@ pub async fn accept<R: Runtime, S: ByteStream>(
     accept_pending(pending, Origins::Any, None, &[], strategy).await
 }
 
-/// The same as [`PendingRequest::accept`], for a connection over tungstenite.
+/// Accepts a request, like [`PendingRequest::accept`], for a connection over tungstenite.
 ///
 /// # Errors
 /// As for [`PendingRequest::accept`].
@@ -151,7 +152,7 @@ pub async fn accept<R: Runtime, S: ByteStream>(
 /// The connection is dropped.
 ///
 /// # Panics
-/// If the strategy allows a buffer no bytes.
+/// If `strategy` allows buffers of no bytes.
 pub async fn accept_pending<R: Runtime, S: ByteStream>(
     pending: PendingRequest<R, S>,
     origins: Origins<'_>,
@@ -163,8 +164,8 @@ pub async fn accept_pending<R: Runtime, S: ByteStream>(
     Ok(open::<R, S>(upgraded, strategy, Role::Server))
 }
 
-/// The client's side of a connection that is open already; and the subprotocol that was agreed on,
-/// one of those of the offer.
+/// Opens the client's side on a connected stream. Returns the subprotocol too, if the server chose
+/// one from the offer.
 ///
 /// # Errors
 /// As for [`stream::connect`].
@@ -173,7 +174,7 @@ pub async fn accept_pending<R: Runtime, S: ByteStream>(
 /// The connection is dropped.
 ///
 /// # Panics
-/// If the strategy allows a buffer no bytes.
+/// If `strategy` allows buffers of no bytes.
 pub async fn connect<'o, R: Runtime, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
@@ -185,7 +186,7 @@ pub async fn connect<'o, R: Runtime, S: ByteStream>(
     Ok((open::<R, S>(upgraded, strategy, Role::Client), protocol))
 }
 
-/// A connection whose handshake is done, with what came behind the head.
+/// Creates a connection after its handshake, with the bytes that arrived behind the handshake.
 fn open<R: Runtime, S: ByteStream>(
     upgraded: Upgraded<S>,
     strategy: Strategy,

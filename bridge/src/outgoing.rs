@@ -13,20 +13,20 @@ use crate::shared::Shared;
 
 /// The half that sends.
 ///
-/// Messages are queued by the `write` methods and leave by [`flush`](Self::flush), a buffer at a time.
-/// What was queued since a flush was done is bounded by
-/// [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max); tungstenite and the bridge may each have a
-/// buffer for as much, which is reserved in the connection's [account](owned_io_websocket::stream#memory).
+/// The `write` methods queue messages, and [`flush`](Self::flush) writes them, one buffer at a
+/// time. [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max) bounds what is
+/// queued since the last complete flush. tungstenite and the bridge may each hold a buffer of that
+/// size, reserved in the connection's [account](owned_io_websocket::stream#memory).
 ///
 /// # Cancellation
 ///
-/// Dropping one of its futures loses nothing: a write that is under way goes on with the next flush,
-/// or while the other half receives.
+/// Dropping a future loses nothing. A write in progress continues with the next flush, or while the
+/// other half receives.
 ///
 /// # A peer that does not read
 ///
-/// A connection fails whose peer takes nothing of what is written for longer than
-/// [`write_timeout`](owned_io_websocket::StreamConfig::write_timeout), while either half is waited for.
+/// A connection fails if the peer accepts nothing for longer than
+/// [`write_timeout`](owned_io_websocket::StreamConfig::write_timeout) while either half is awaited.
 pub struct Outgoing {
     shared: Rc<Shared>,
 }
@@ -36,7 +36,7 @@ impl Outgoing {
         Self { shared }
     }
 
-    /// Queues a message: a copy of it is made, which tungstenite copies into its buffer.
+    /// Queues a copy of a message, which tungstenite copies into its buffer.
     ///
     /// # Errors
     /// [`Limit::Queue`], [`Limit::Memory`], [`Misuse::SentAfterClose`](owned_io_websocket::Misuse::SentAfterClose), and
@@ -46,28 +46,30 @@ impl Outgoing {
         self.write_part(Part::Whole(message.kind()), message.as_bytes())
     }
 
-    /// Queues a frame, a message or a part of one: a copy of it is made, which tungstenite copies into
-    /// its buffer. Text must be UTF-8 over all its parts.
+    /// Queues a copy of a frame, a message or a part of one, which tungstenite copies into its
+    /// buffer. Text must be UTF-8 over all parts together.
     ///
     /// # Errors
-    /// As for [`write`](Self::write), and the other misuses of parts.
+    /// As for [`write`](Self::write), and each [`Misuse`](owned_io_websocket::Misuse) of parts.
     pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), ProtocolError> {
         self.shared.write(part, Bytes::copy_from_slice(payload))
     }
 
-    /// Queues a frame by reference, which tungstenite copies into its buffer.
+    /// Queues a frame by reference. tungstenite copies it into its buffer.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part); the payload comes back.
+    /// As for [`write_part`](Self::write_part). The payload comes back.
     pub fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
         self.shared.write(part, payload.clone()).map_err(|error| Unsent { error, payload })
     }
 
-    /// Waits until all that is queued is written.
+    /// Waits until everything queued is written.
     ///
     /// # Errors
-    /// [`Error::Io`]: nothing can be sent any more. What was received can still be read.
-    /// [`Error::Protocol`]: that is because of a [timeout](owned_io_websocket::Timeout).
+    /// Nothing can be sent any more; what was received can still be read.
+    ///
+    /// - [`Error::Protocol`]: because of a [timeout](owned_io_websocket::Timeout).
+    /// - [`Error::Io`]: for any other reason.
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
@@ -79,14 +81,14 @@ impl Outgoing {
         })
     }
 
-    /// Queues a message and flushes; if the queue is full, or there is no memory, it flushes first.
+    /// Queues a message and flushes. If the queue is full or there is no memory, it flushes first.
     ///
     /// # Errors
     /// As for [`write`](Self::write) and [`flush`](Self::flush). [`Limit::Queue`] means that the
-    /// message alone exceeds it.
+    /// message alone exceeds the limit.
     ///
     /// # Cancellation
-    /// The message is queued or not; otherwise safe, see the [type](Self#cancellation).
+    /// The message may or may not be queued. Otherwise safe, see the [type](Self#cancellation).
     pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
         match self.write(message) {
             Err(ProtocolError::Limit { limit: Limit::Queue | Limit::Memory, .. }) => {
@@ -98,10 +100,10 @@ impl Outgoing {
         self.flush().await
     }
 
-    /// Waits until what was refused with `error` may be tried again: flushes.
+    /// Waits until a write that was refused with `error` may be tried again, by flushing.
     ///
     /// # Errors
-    /// Those of [`flush`](Self::flush); and `error` itself, if that makes no room.
+    /// As for [`flush`](Self::flush). Returns `error` itself if flushing cannot help.
     ///
     /// # Cancellation
     /// As for [`flush`](Self::flush).
@@ -116,48 +118,49 @@ impl Outgoing {
         }
     }
 
-    /// Queues a ping. The peer answers it, which is not told.
+    /// Queues a ping. The peer's pong is not reported.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) above 125 bytes, and as for
-    /// [`write`](Self::write).
+    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) for more than 125
+    /// bytes, and as for [`write`](Self::write).
     pub fn ping(&mut self, payload: &[u8]) -> Result<(), ProtocolError> {
         self.shared.ping(payload)
     }
 
-    /// Begins the closing handshake, and waits until the close frame is written, behind all that was
-    /// queued before. If the connection closes already, that is left as it is.
+    /// Begins the closing handshake, and waits until the close frame is written. Everything queued
+    /// is written before it. On a connection that is closing already, only the wait remains.
     ///
-    /// The handshake is done when [`receive`](crate::Incoming::receive) gives none: messages that the
-    /// peer had sent before are received until then.
+    /// The handshake is done when [`receive`](crate::Incoming::receive) returns `None`. Until then
+    /// it returns messages that the peer sent before.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) if the reason is above 123
-    /// bytes; and as for [`flush`](Self::flush).
+    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) if the reason has
+    /// more than 123 bytes; and as for [`flush`](Self::flush).
     ///
     /// # Cancellation
-    /// The handshake is begun; otherwise safe, see the [type](Self#cancellation).
+    /// The handshake has begun. Otherwise safe, see the [type](Self#cancellation).
     pub async fn close(&mut self, frame: CloseFrame<'_>) -> Result<(), Error> {
         self.begin_close(frame)?;
         self.flush().await
     }
 
-    /// How many bytes were queued since all was written, headers included.
+    /// The number of bytes queued since the queue was last empty, headers included.
     pub fn queued_bytes(&self) -> usize {
         self.shared.queued_bytes()
     }
 
-    /// What bytes went through until now, sent and received.
+    /// How many bytes were copied and moved so far, in both directions.
     pub fn copy_stats(&self) -> CopyStats {
         self.shared.copy_stats()
     }
 
-    /// A handle that ends the connection at once, without a closing handshake.
+    /// Returns a handle that ends the connection at once, without a closing handshake.
     pub fn shutdown_handle(&self) -> ShutdownHandle {
         self.shared.connection.clone()
     }
 
-    /// A handle that begins the closing handshake from elsewhere: when the program ends, say.
+    /// Returns a handle that begins the closing handshake from another task, for example when the
+    /// program ends.
     pub fn close_handle(&self) -> CloseHandle {
         CloseHandle { connection: Rc::downgrade(&self.shared) }
     }
@@ -167,19 +170,20 @@ impl Outgoing {
     }
 }
 
-/// Begins the closing handshake of a connection that is elsewhere; does not keep it open.
+/// Begins the closing handshake of a connection that another task owns. Does not keep the
+/// connection open.
 #[derive(Clone)]
 pub struct CloseHandle {
     connection: Weak<Shared>,
 }
 
 impl CloseHandle {
-    /// As [`Outgoing::close`], but waits for nothing: the close frame leaves while either half is
-    /// waited for. If the connection is gone already, nothing happens.
+    /// Like [`Outgoing::close`], but does not wait. The close frame leaves while either half is
+    /// awaited. Does nothing if the connection is gone.
     ///
     /// # Errors
-    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) if the reason is above 123
-    /// bytes.
+    /// [`Misuse::LongControlFrame`](owned_io_websocket::Misuse::LongControlFrame) if the reason has
+    /// more than 123 bytes.
     pub fn close(&self, frame: CloseFrame<'_>) -> Result<(), ProtocolError> {
         self.connection.upgrade().map_or(Ok(()), |connection| connection.begin_close(frame))
     }

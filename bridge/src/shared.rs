@@ -1,4 +1,4 @@
-//! [`Shared`]: what the halves of a connection do with the engine.
+//! [`Shared`]: the state that both halves of a connection share, and what they do with the engine.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -18,10 +18,10 @@ use crate::frame_tracker::FrameTracker;
 use crate::sync_buffers::{CopyStats, SyncBuffers};
 use crate::writing::{Done, Job, Writer, write_each};
 
-/// Boxed, and so kept from one wait to the next.
+/// Boxed, so that it can be kept from one wait to the next.
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What the halves of a connection share.
+/// The state that both halves of a connection share.
 pub(crate) struct Shared {
     engine: RefCell<Engine>,
     writer: RefCell<Writer>,
@@ -37,24 +37,25 @@ pub(crate) struct Shared {
     broken: Cell<Option<Broken>>,
     write_timer: RefCell<Option<Sleep>>,
     close_timer: RefCell<Option<Sleep>>,
-    /// How far the peer is with a message.
+    /// Which message the peer is sending.
     frame_tracker: RefCell<FrameTracker>,
-    /// When the message that has come in part has to be here.
+    /// When the partially received message times out.
     message_deadline: Cell<Option<Instant>>,
-    /// Rings then, or before: it is that of the first such message, until it has rung.
+    /// Fires at `message_deadline` or earlier. It keeps the deadline of the first such message
+    /// until it has fired.
     message_timer: RefCell<Option<Sleep>>,
 }
 
-/// How far the connection is closed.
+/// The state of closing the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseState {
-    /// Not at all.
+    /// Not closing.
     Open,
-    /// A close frame of ours is queued, or was written.
+    /// Our close frame is queued or written.
     Begun,
-    /// Nothing is sent any more but what is queued, and then our side of the stream is to be ended.
+    /// Only what is queued is still sent. Then our side of the stream is to be ended.
     Draining,
-    /// It is ended, or about to be.
+    /// Our side of the stream has ended, or a job that ends it is running.
     WriteEnded,
 }
 
@@ -90,13 +91,13 @@ impl Shared {
         new
     }
 
-    /// These bytes of the peer came.
+    /// These bytes of the peer have arrived.
     pub(crate) fn handle_received(&self, bytes: &[u8]) {
         let has_begun = self.frame_tracker.borrow_mut().push(bytes);
         self.watch_message(has_begun);
     }
 
-    /// What was received says.
+    /// Decodes up to the next message.
     pub(crate) fn next(&self) -> ReceiveStatus {
         match self.failure.get() {
             Some(failure) => ReceiveStatus::Failed(failure),
@@ -113,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Waits until memory may have been given back. Fails the connection when it has waited for too long.
+    /// Waits until memory may have been released. Fails the connection when it has waited too long.
     pub(crate) async fn wait_for_memory(&self) {
         let waiting = self.engine.borrow_mut().memory.wait((self.now)(), self.sleep);
         match waiting {
@@ -128,15 +129,15 @@ impl Shared {
         }
     }
 
-    /// Lets others have their turn: the task's budget of work is used up.
+    /// Yields to other tasks and then refills the task's work budget, which is used up.
     pub(crate) async fn yield_now(&self) {
         let mut pause = pin!((self.sleep)(Duration::ZERO));
         poll_fn(|cx| self.poll_with_upkeep(pause.as_mut(), cx)).await;
         coop::refill();
     }
 
-    /// Others need the memory that this connection holds: it fails. The peer is told, unless it takes
-    /// nothing of what it was sent before.
+    /// Fails the connection, because others need the memory that it holds. The peer is told, unless
+    /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
         let failure = self.engine.borrow().memory.out_of_memory();
@@ -160,7 +161,7 @@ impl Shared {
         self.engine.borrow_mut().ping(payload)
     }
 
-    /// How many bytes were queued since all was written.
+    /// The number of bytes queued since the queue was last empty.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.engine.borrow().queued_bytes()
     }
@@ -176,12 +177,12 @@ impl Shared {
         if self.close.get() == CloseState::Open {
             self.queue_close(frame);
             self.set_close(CloseState::Begun);
-            self.writer.borrow().waker().wake_by_ref(); // there is something to send
+            self.writer.borrow().waker().wake_by_ref(); // there is a frame to send
         }
         Ok(())
     }
 
-    /// The connection has failed: the peer is told why, if there is something to tell.
+    /// Fails the connection. The peer is told why, if there is a code for it.
     pub(crate) fn fail(&self, failure: ProtocolError) {
         if self.failure.replace(Some(failure)).is_none() {
             if let Some(code) = failure.close_code() {
@@ -191,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is sent any more but what is queued.
+    /// From now on only what is queued is sent.
     pub(crate) fn end(&self) {
         if self.close.get() != CloseState::WriteEnded {
             self.set_close(CloseState::Draining);
@@ -199,12 +200,13 @@ impl Shared {
         self.engine.borrow_mut().handle_ending();
     }
 
-    /// Ends the connection both ways, at once.
+    /// Shuts the connection down in both directions, at once.
     pub(crate) fn abort(&self) {
         self.connection.shutdown(Shutdown::Both);
     }
 
-    /// The same when a time was over: what a peer has not taken that takes nothing is not kept for it.
+    /// Ends the connection after a timeout. A peer that accepts no data gets a reset, so that the
+    /// kernel does not keep unsent bytes for it.
     pub(crate) fn abort_on_timeout(&self, timeout: Timeout) {
         match timeout {
             Timeout::Write => self.connection.abort(),
@@ -220,8 +222,8 @@ impl Shared {
         f(self.engine.borrow_mut().sync_buffers_mut())
     }
 
-    /// Has tungstenite write to its buffer, and writes that, until neither has anything; then, if that
-    /// was the end, ends our side of the stream.
+    /// Lets tungstenite fill its buffer and writes that, until both are empty. Then ends our side
+    /// of the stream, if the connection is over.
     pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         if self.account.is_evicted() && self.failure.get().is_none() {
@@ -230,7 +232,7 @@ impl Shared {
         loop {
             if let Some(broken) = self.broken.get() {
                 if self.close.get() != CloseState::Open {
-                    self.abort(); // the peer will never know
+                    self.abort(); // the peer cannot be told
                 }
                 return Poll::Ready(Err(broken.into()));
             }
@@ -246,7 +248,7 @@ impl Shared {
                 continue;
             };
             self.handle_write_moved();
-            // Otherwise our side of the stream was ended, or is gone already.
+            // Without a buffer it was a shutdown, which may find the stream gone already.
             if let Some(buf) = buf {
                 self.with_buffers(|buffers| buffers.give_back(buf));
                 self.broken.set(result.err().as_ref().map(Broken::from));
@@ -254,7 +256,7 @@ impl Shared {
         }
     }
 
-    /// Waits for `operation`; meanwhile sends answers, and watches the time.
+    /// Polls `operation`. Before and after, sends answers and handles timers.
     pub(crate) fn poll_with_upkeep<F: Future>(
         &self,
         mut operation: Pin<&mut F>,
@@ -262,17 +264,17 @@ impl Shared {
     ) -> Poll<F::Output> {
         let is_evicted = self.account.is_evicted() && self.failure.get().is_none();
         if is_evicted || self.engine.borrow().has_replies() || self.writer.borrow().is_busy() {
-            let _ = self.poll_flush(Half::Read, cx); // who sends the next message learns of an error
+            let _ = self.poll_flush(Half::Read, cx); // an error is reported to the next send
         }
         if let Poll::Ready(output) = operation.as_mut().poll(cx) {
             return Poll::Ready(output);
         }
         self.writer.borrow_mut().register(Half::Read, cx);
         if self.poll_message_timer().is_ready() {
-            let _ = self.poll_flush(Half::Read, cx); // the close frame
+            let _ = self.poll_flush(Half::Read, cx); // writes the close frame
         }
         ready!(self.poll_close_timer());
-        operation.poll(cx) // which ends by that
+        operation.poll(cx) // ready now, because the connection was shut down
     }
 
     fn check_open(&self) -> Result<(), ProtocolError> {
@@ -285,7 +287,7 @@ impl Shared {
     fn queue_close(&self, frame: CloseFrame<'_>) {
         let is_queued = self.engine.borrow_mut().close(frame);
         if !is_queued {
-            self.abort(); // a peer that has sent so many pings and takes no answer
+            self.abort(); // the peer sent very many pings and reads no answer
         }
     }
 
@@ -294,7 +296,7 @@ impl Shared {
         if let Some(buf) = engine.take_outbound() {
             return Some(Job::Write(buf));
         }
-        // RFC 6455 7.1.1: it is the server that ends the stream, and whoever fails the connection.
+        // RFC 6455 7.1.1: the server ends the stream, or the side that fails the connection.
         let is_ours_to_end = engine.is_server() || self.failure.get().is_some();
         if self.close.get() == CloseState::Draining && is_ours_to_end {
             self.close.set(CloseState::WriteEnded);
@@ -303,17 +305,18 @@ impl Shared {
         None
     }
 
-    /// All is written.
+    /// Everything is written.
     fn handle_flushed(&self, writer: &Writer) {
         self.engine.borrow_mut().handle_flushed();
         let mut timer = self.close_timer.borrow_mut();
         if self.close.get() != CloseState::Open && timer.is_none() {
             *timer = Some((self.sleep)(self.config.close_timeout));
-            writer.waker().wake_by_ref(); // the half that receives watches it
+            writer.waker().wake_by_ref(); // the half that receives watches the timer
         }
     }
 
-    /// A message may be under way, which `has_begun` just now or before.
+    /// Updates the deadline of the partially received message, if there is one. `has_begun`: it
+    /// began with the last bytes.
     fn watch_message(&self, has_begun: bool) {
         if !self.frame_tracker.borrow().is_under_way() {
             self.message_deadline.set(None);
@@ -322,7 +325,7 @@ impl Shared {
         }
     }
 
-    /// A message has come in part: ready when that was so for too long, and the connection has failed.
+    /// Ready when a message has taken too long to arrive and the connection has failed.
     fn poll_message_timer(&self) -> Poll<()> {
         let (Some(due), CloseState::Open) = (self.message_deadline.get(), self.close.get()) else {
             return Poll::Pending;
@@ -343,19 +346,19 @@ impl Shared {
 
     fn set_close(&self, close: CloseState) {
         if self.close.replace(close) == CloseState::Open {
-            *self.write_timer.borrow_mut() = None; // another time is allowed from now on
+            *self.write_timer.borrow_mut() = None; // closing has another timeout
         }
     }
 
-    /// The peer has taken some of what is written. Who broke the protocol has no claim to more time for the
-    /// rest.
+    /// The peer has accepted some of what is written. A peer that violated the protocol gets no
+    /// extra time for the rest.
     fn handle_write_moved(&self) {
         if self.failure.get().is_none() {
             *self.write_timer.borrow_mut() = None;
         }
     }
 
-    /// A write waits for the peer: ready when that was too long.
+    /// Ready when a write has waited for the peer for too long.
     fn poll_write_timer(&self, writer: &Writer) -> Poll<()> {
         let (limit, timeout) = match self.close.get() {
             CloseState::Open => (self.config.write_timeout, Timeout::Write),
@@ -373,7 +376,7 @@ impl Shared {
         Poll::Ready(())
     }
 
-    /// The closing handshake is waited for: ready when that was too long.
+    /// Ready when the closing handshake has taken too long.
     fn poll_close_timer(&self) -> Poll<()> {
         let mut timer = self.close_timer.borrow_mut();
         let Some(sleep) = &mut *timer else { return Poll::Pending };

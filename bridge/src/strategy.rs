@@ -1,45 +1,46 @@
-//! [`Strategy`]: how large the buffers of a bridge are.
+//! [`Strategy`]: the sizes of a bridge's buffers.
 
-/// How large the buffers between tungstenite and the connection are, one for each direction.
+/// The sizes of the buffers between tungstenite and the connection, one for each direction.
 ///
-/// What does not fit waits in tungstenite's own, which moves what is left to its front each time that a
-/// part was taken: a message many times as long as the buffer is copied many times over. A buffer that
-/// grows by what it has to hold grows for what is sent; for what is received it grows once a read has
-/// filled it, to 1 MiB at most.
+/// What does not fit stays in tungstenite's own buffer. Each time a part of that is taken,
+/// tungstenite moves the rest to the front, so a message many times as long as the bridge's buffer
+/// is copied many times. A write buffer grows to what it has to hold. A read buffer grows after a
+/// read has filled it, to at most 1 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Of one size, held as long as the connection: see [`FIXED`](Self::FIXED).
+    /// One size, held as long as the connection, see [`FIXED`](Self::FIXED).
     Fixed {
         /// The size, in bytes.
         bytes: usize,
     },
-    /// Grows by steps, and shrinks to one step once all is consumed and it is over four steps large:
+    /// Grows in steps. Shrinks to one step when all is consumed and it is larger than four steps,
     /// see [`LINEAR`](Self::LINEAR).
     Linear {
         /// The size of a step, in bytes.
         step_bytes: usize,
-        /// The most it grows to, in bytes.
+        /// The largest size, in bytes.
         bytes_max: usize,
     },
-    /// Grows to powers of two; taken from the worker's [`Buffers`](owned_io_websocket::stream::Buffers) when it is
-    /// needed, and given back when all is consumed: see [`EXPONENTIAL`](Self::EXPONENTIAL). A read that
-    /// comes after one that filled its buffer has one already while it waits.
+    /// Grows to powers of two. Taken from the worker's
+    /// [`Buffers`](owned_io_websocket::stream::Buffers) when needed, and returned when all is
+    /// consumed, see [`EXPONENTIAL`](Self::EXPONENTIAL). After a read that filled its buffer, the
+    /// next read holds a buffer while it waits.
     Exponential {
-        /// The most it grows to, in bytes.
+        /// The largest size, in bytes.
         bytes_max: usize,
     },
 }
 
 impl Strategy {
-    /// 8 KiB: what bridges do as a rule.
+    /// 8 KiB, as bridges usually have.
     pub const FIXED: Self = Self::Fixed { bytes: 8 * 1024 };
     /// From 128 KiB up to 64 MB.
     pub const LINEAR: Self = Self::Linear { step_bytes: 128 * 1024, bytes_max: 64_000_000 };
     /// Up to 64 MiB.
     pub const EXPONENTIAL: Self = Self::Exponential { bytes_max: 64 << 20 };
 
-    /// The most bytes that a buffer may have.
+    /// The largest size of a buffer, in bytes.
     pub(crate) const fn bytes_max(self) -> usize {
         match self {
             Self::Fixed { bytes } => bytes,
@@ -47,7 +48,7 @@ impl Strategy {
         }
     }
 
-    /// How large a buffer is to be that has to hold `needed` bytes, which is at most
+    /// The size of a buffer that has to hold `needed` bytes, which are at most
     /// [`bytes_max`](Self::bytes_max).
     pub(crate) fn capacity_for(self, needed: usize) -> usize {
         let capacity = match self {
@@ -58,7 +59,7 @@ impl Strategy {
         capacity.min(self.bytes_max())
     }
 
-    /// Whether a buffer of this capacity is kept once all of it is consumed.
+    /// Whether a buffer of this capacity is kept when all of it is consumed.
     pub(crate) const fn keeps(self, capacity: usize) -> bool {
         match self {
             Self::Fixed { .. } => true,
@@ -68,7 +69,7 @@ impl Strategy {
     }
 
     /// # Panics
-    /// If nothing could ever be read or written.
+    /// If the buffers could hold no bytes.
     pub(crate) const fn assert_valid(self) {
         assert!(self.bytes_max() > 0, "the buffers of a bridge have no bytes");
         if let Self::Linear { step_bytes, .. } = self {

@@ -1,4 +1,4 @@
-//! [`SyncBuffers`]: what tungstenite takes for its connection.
+//! [`SyncBuffers`]: the stream that tungstenite reads from and writes to.
 
 use std::io::{self, Read, Write};
 
@@ -7,45 +7,46 @@ use owned_io::{IoBufMutExt, PoolBuf, Spare};
 
 use crate::Strategy;
 
-/// The most bytes that one read is for, however far a buffer may grow: kernels hold a few MiB for a
-/// socket. It bounds what a service may find here at once, too.
+/// The most bytes of one read, however far a buffer may grow. Kernels hold a few MiB for a socket.
+/// It also bounds how much a service can receive at once.
 pub(crate) const FILL_BYTES_MAX: usize = 1024 * 1024;
 
-/// Two buffers that are read from and written to without waiting: what is not there, or does not fit,
-/// is [`WouldBlock`](io::ErrorKind::WouldBlock). They are filled and written from outside.
+/// A stream of two buffers. Reads and writes never wait: if there are no bytes or no room, they
+/// return [`WouldBlock`](io::ErrorKind::WouldBlock). The bridge fills one buffer and writes the
+/// other.
 pub(crate) struct SyncBuffers {
     strategy: Strategy,
     buffers: Buffers,
     inbound: Inbound,
-    /// How much of `inbound` is consumed.
+    /// The number of consumed bytes of `inbound`.
     consumed_bytes: usize,
-    /// How many bytes the next read is for.
+    /// The size of the next read, in bytes.
     fill_bytes: usize,
     /// Whether the peer has ended the stream.
     is_ended: bool,
-    /// None while it is being written.
+    /// `None` while it is being written.
     outbound: Option<Vec<u8>>,
     copy_stats: CopyStats,
 }
 
-/// What bytes went through on their way between tungstenite and the connection.
+/// How many bytes were copied between tungstenite and the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyStats {
-    /// Bytes that were copied between the buffers of tungstenite and those of the bridge, both ways.
+    /// Bytes copied between the buffers of tungstenite and those of the bridge, in both directions.
     pub copied_bytes: u64,
-    /// Bytes that tungstenite moved to the front of its buffer, because those before them were taken:
-    /// each byte as often as it was moved.
+    /// Bytes that tungstenite moved to the front of its buffer after the bytes before them were
+    /// taken. A byte counts each time that it is moved.
     pub moved_bytes: u64,
 }
 
-/// Received bytes, and what they are in.
+/// Received bytes.
 enum Inbound {
     Own(Vec<u8>),
     Pooled(PoolBuf),
 }
 
-/// What to read into.
+/// Where the next read puts its bytes.
 pub(crate) enum ReadTarget {
     Own(Spare<Vec<u8>>),
     /// A buffer of the pool, taken when there is something to read.
@@ -69,7 +70,7 @@ impl SyncBuffers {
         new
     }
 
-    /// The size that buffers start with.
+    /// The initial size of a buffer, in bytes.
     pub(crate) fn base_bytes(&self) -> usize {
         let base_bytes = match self.strategy {
             Strategy::Fixed { bytes } => bytes,
@@ -83,7 +84,7 @@ impl SyncBuffers {
         self.copy_stats
     }
 
-    /// For the next read, once all is consumed.
+    /// Where the next read puts its bytes. Call it when all is consumed.
     pub(crate) fn read_target(&mut self) -> ReadTarget {
         let is_pooled = matches!(self.strategy, Strategy::Exponential { .. });
         if is_pooled && self.fill_bytes <= self.buffers.pool().buf_bytes() {
@@ -100,30 +101,32 @@ impl SyncBuffers {
         ReadTarget::Own(buf.spare().limit(self.fill_bytes))
     }
 
-    /// Takes what was read into its [`read_target`](Self::read_target); nothing, if that was the end.
+    /// Takes the bytes that were read into the [`read_target`](Self::read_target). No bytes: the
+    /// stream has ended.
     pub(crate) fn fill(&mut self, buf: Vec<u8>) {
         self.handle_filled(buf.len());
         self.inbound = Inbound::Own(buf);
     }
 
-    /// Takes what was read into a buffer of the pool; nothing, if that was the end.
+    /// Takes the bytes of a pooled read. No bytes: the stream has ended.
     pub(crate) fn fill_pooled(&mut self, buf: PoolBuf) {
         self.handle_filled(buf.len());
         self.inbound = Inbound::Pooled(buf);
     }
 
-    /// What has to be written, if anything has. No more can be taken until it is
+    /// Takes what has to be written, if anything. Nothing more can be taken until the buffer is
     /// [given back](Self::give_back).
     pub(crate) fn take_outbound(&mut self) -> Option<Vec<u8>> {
         self.outbound.take_if(|buf| !buf.is_empty())
     }
 
-    /// What was taken, written.
+    /// Takes a buffer back after it was written.
     pub(crate) fn give_back(&mut self, buf: Vec<u8>) {
         self.outbound = Some(self.after_use(buf));
     }
 
-    /// A read that filled its buffer had more to read, as like as not: the next one has a larger one.
+    /// A read that filled its buffer probably left more to read, so the next one gets a larger
+    /// buffer.
     fn handle_filled(&mut self, n: usize) {
         (self.consumed_bytes, self.is_ended) = (0, n == 0);
         let was_full = n == self.fill_bytes;
@@ -137,7 +140,7 @@ impl SyncBuffers {
         self.fill_bytes = self.fill_bytes.min(self.strategy.bytes_max()).min(FILL_BYTES_MAX);
     }
 
-    /// What becomes of a buffer all of which is consumed.
+    /// Keeps, returns or drops a buffer when all of it is consumed.
     fn after_use(&self, mut buf: Vec<u8>) -> Vec<u8> {
         buf.clear();
         match self.strategy {
@@ -193,11 +196,11 @@ impl Write for SyncBuffers {
         }
         buf.extend_from_slice(&bytes[..n]);
         self.copy_stats.copied_bytes += n as u64;
-        self.copy_stats.moved_bytes += (bytes.len() - n) as u64; // by whoever is told that `n` were taken
+        self.copy_stats.moved_bytes += (bytes.len() - n) as u64; // tungstenite moves the rest
         Ok(n)
     }
 
-    /// Nothing: what is written from outside is written there.
+    /// Does nothing: the bridge writes the buffer.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -215,7 +218,7 @@ mod tests {
         SyncBuffers::new(strategy, Buffers::new(Pool::new(config), MemoryBudget::new(0)))
     }
 
-    /// One read that brings `n` bytes, all of which are consumed; says how many it could have brought.
+    /// Simulates a read of `n` bytes and consumes them. Returns how many bytes it could have read.
     fn fill(sync_buffers: &mut SyncBuffers, n: usize) -> usize {
         let room = match sync_buffers.read_target() {
             ReadTarget::Pooled => {

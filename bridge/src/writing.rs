@@ -1,4 +1,4 @@
-//! How buffers are written, by whichever half is polled.
+//! Writes buffers, driven by whichever half is polled.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,13 +13,13 @@ pub(crate) enum Job {
     Shutdown,
 }
 
-/// How a job went, and the buffer that was written.
+/// The result of a job, and the buffer that was written.
 pub(crate) struct Done {
     pub(crate) result: io::Result<()>,
     pub(crate) buf: Option<Vec<u8>>,
 }
 
-/// Does the jobs, and tells of each write.
+/// Runs the jobs, and reports each write.
 pub(crate) async fn write_each(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
     loop {
         let done = match desk.next().await {
