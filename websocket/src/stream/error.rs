@@ -23,7 +23,6 @@ pub enum Error {
 }
 
 /// A payload that could not be queued, and why.
-#[derive(Debug)]
 pub struct Unsent {
     /// Why: [`Limit::Queue`](crate::Limit::Queue), [`Limit::Memory`](crate::Limit::Memory) or a
     /// [`Misuse`](crate::Misuse).
@@ -110,6 +109,16 @@ impl error::Error for Error {
     }
 }
 
+impl fmt::Debug for Unsent {
+    /// Prints the length of the payload, not the payload: it may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsent")
+            .field("error", &self.error)
+            .field("payload_bytes", &self.payload.len())
+            .finish()
+    }
+}
+
 impl fmt::Display for Unsent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "payload of {} bytes was not queued", self.payload.len())
@@ -119,5 +128,20 @@ impl fmt::Display for Unsent {
 impl error::Error for Unsent {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         Some(&self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Misuse;
+
+    #[test]
+    fn unsent_prints_the_length_of_its_payload_and_not_the_payload() {
+        let error = Misuse::SentAfterClose.into();
+        let unsent = Unsent { error, payload: Bytes::from_static(b"a secret") };
+        let printed = format!("{unsent:?} {unsent}");
+        assert!(!printed.contains("secret"), "{printed}");
+        assert!(printed.contains("payload_bytes: 8"), "{printed}");
     }
 }
