@@ -11,7 +11,7 @@ use super::head::{
 use crate::deflate::{Agreement, Deflate, ResponseError};
 
 /// A client's request for an upgrade.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Offer<'a> {
     /// The name of the server, with its port unless that is the default of the scheme.
     pub host: &'a str,
@@ -236,6 +236,19 @@ impl<'b> Response<'b> {
     }
 }
 
+impl fmt::Debug for Offer<'_> {
+    /// Prints the names of the headers only: values may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
+        let mut offer = f.debug_struct("Offer");
+        offer.field("host", &self.host).field("path", &self.path);
+        offer.field("protocols", &self.protocols).field("headers", &names);
+        #[cfg(feature = "deflate")]
+        offer.field("deflate", &self.deflate);
+        offer.finish()
+    }
+}
+
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -252,3 +265,16 @@ impl fmt::Display for HandshakeError {
 }
 
 impl error::Error for HandshakeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_prints_the_names_of_its_headers_and_not_their_values() {
+        let headers = &[("Authorization", "Bearer secret")];
+        let printed = format!("{:?}", Offer { headers, ..Offer::default() });
+        assert!(!printed.contains("secret"), "{printed}");
+        assert!(printed.contains("Authorization"), "{printed}");
+    }
+}
