@@ -1,13 +1,38 @@
-//! Connecting without blocking: begun here, waited for by the backend, finished here.
+//! Connecting: begun and finished without blocking, waited for by the backend's socket.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::pin::pin;
 
-use owned_io::{AddrError, ConnectOptions};
+use owned_io::{AddrError, Clock, ConnectOptions, beside};
 use socket2::SockRef;
 
 use crate::listen::{new_socket, notice_who_is_gone, set_buffers};
+use crate::stream::{Socket, Stream, stream};
+
+/// Connects; see [`Tcp::connect`](owned_io::Tcp::connect).
+///
+/// # Errors
+/// [`AddrError`] inside.
+///
+/// # Cancellation
+/// Safe: the attempt is given up and its socket dropped.
+pub async fn connect<S: Socket>(options: ConnectOptions) -> io::Result<Stream<S>> {
+    let socket = connected(&options).await;
+    socket.map(stream).map_err(|error| failed(&options, error))
+}
+
+async fn connected<S: Socket>(options: &ConnectOptions) -> io::Result<S> {
+    let socket = S::register(begin(options)?)?;
+    let timeout = S::Clock::sleep(options.timeout);
+    match beside(pin!(socket.connected()), timeout).await.pinned {
+        None => return Err(timed_out(options)),
+        Some(connected) => connected?,
+    }
+    finish(socket.as_fd(), options)?;
+    Ok(socket)
+}
 
 /// A non-blocking socket that has begun to connect. Once it is writable, see [`finish`].
 ///

@@ -1,0 +1,191 @@
+//! The completion family: streams and listeners for runtimes whose reads and writes are operations of a
+//! ring, which own their buffers until they complete.
+//!
+//! A backend implements [`Completion`] for its socket, which holds a [`SharedFd`] or something like it. Then
+//! it names its types:
+//!
+//! - `type MyStream = completion::Stream<MySocket>`
+//! - `type MyListener = completion::Listener<MySocket>`
+
+use std::fmt::Debug;
+use std::io;
+use std::net::Shutdown;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use owned_io::{BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf};
+
+use crate::{ListenSocket, Socket, check_written, shutdown, try_read_pooled};
+
+/// A TCP connection.
+pub type Stream<S> = crate::Stream<CompletionSocket<S>>;
+
+/// The half of a [`Stream`] that reads.
+pub type ReadHalf<S> = crate::ReadHalf<CompletionSocket<S>>;
+
+/// The half of a [`Stream`] that writes.
+pub type WriteHalf<S> = crate::WriteHalf<CompletionSocket<S>>;
+
+/// A TCP listener.
+pub type Listener<S> = crate::Listener<CompletionSocket<S>>;
+
+/// A socket whose operations go through a ring.
+///
+/// Each operation lets other tasks and I/O run: it completes only after the runtime has polled its ring. So
+/// no operation asks for the [budget](owned_io::coop).
+///
+/// Dropping a connected socket closes it, even while the kernel still works on an operation that was dropped
+/// or forgotten. [`SharedFd`] does that. Dropping a listening socket refuses clients from then on, likewise.
+#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
+pub trait Completion: AsFd + Debug + Sized + 'static {
+    /// The runtime's clock. [`sleep`](Clock::sleep) limits how long a connect takes. A listener yields by a
+    /// sleep of zero.
+    type Clock: Clock;
+
+    /// Takes a non-blocking socket that connects, is connected, or listens.
+    ///
+    /// # Errors
+    /// The runtime's. `fd` is closed then.
+    fn register(fd: OwnedFd) -> io::Result<Self>;
+
+    /// Receives into `buf` from its start, and sets its exact length. `buf` has capacity. Receives at most
+    /// [`TRANSFER_BYTES_MAX`](owned_io::TRANSFER_BYTES_MAX) bytes.
+    async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B>;
+
+    /// Sends the first bytes of `buf`, which is not empty, and raises no SIGPIPE. Sends at most
+    /// [`TRANSFER_BYTES_MAX`](owned_io::TRANSFER_BYTES_MAX) bytes.
+    async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B>;
+
+    /// Sends the next pieces of `bufs`, advances by the bytes sent, and raises no SIGPIPE. Some bytes are
+    /// left in `bufs`.
+    ///
+    /// # Errors
+    /// The kernel's, and those of [`check_written`]. After [`WouldBlock`](io::ErrorKind::WouldBlock) the caller
+    /// tries again.
+    async fn send_vectored<B: IoBuf>(&self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>>;
+
+    /// Waits until a receive or an accept need not wait. Holds no buffer.
+    async fn readable(&self) -> io::Result<()>;
+
+    /// Waits until a send need not wait, or an attempt to connect has ended.
+    async fn writable(&self) -> io::Result<()>;
+}
+
+/// The [`Socket`] and [`ListenSocket`] over a [`Completion`].
+#[derive(Debug)]
+pub struct CompletionSocket<S>(S);
+
+impl<S: AsFd> AsFd for CompletionSocket<S> {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl<S: Completion> Socket for CompletionSocket<S> {
+    type Clock = S::Clock;
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
+        S::register(fd).map(Self)
+    }
+
+    fn connected(&self) -> impl Future<Output = io::Result<()>> {
+        self.0.writable()
+    }
+
+    async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
+        // A receive of nothing would wait for data.
+        if buf.buf_capacity() == 0 {
+            return BufResult(Ok(0), buf);
+        }
+        self.0.recv(buf).await
+    }
+
+    async fn read_pooled(&self, pool: &Pool) -> io::Result<PoolBuf> {
+        // This takes one operation. Waiting without a buffer takes one and a system call.
+        if let Some(buf) = pool.take_to_wait() {
+            return self.0.recv(buf).await.into_result().map(|(_, buf)| buf);
+        }
+        // Each round but the last waits. It was woken for nothing: another reader took the bytes, or there
+        // were none (a wrong checksum).
+        loop {
+            self.0.readable().await?;
+            match try_read_pooled(self.as_fd(), pool) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        if buf.buf_len() == 0 {
+            return BufResult(Ok(0), buf);
+        }
+        let BufResult(result, buf) = self.0.send(buf).await;
+        BufResult(result.and_then(check_written), buf)
+    }
+
+    async fn write_vectored<B: IoBuf>(&self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        if bufs.bytes_left() == 0 {
+            return BufResult(Ok(0), bufs);
+        }
+        // Each round waits in the ring.
+        loop {
+            let BufResult(result, back) = self.0.send_vectored(bufs).await;
+            bufs = back;
+            // SENDMSG on a non-blocking socket, unlike SEND, gives up when something else wakes it while the
+            // send buffer is full: bytes to read, for example (Linux 6.18).
+            if !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                return BufResult(result, bufs);
+            }
+        }
+    }
+}
+
+impl<S: Completion> ListenSocket for CompletionSocket<S> {
+    type Socket = Self;
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
+        S::register(fd).map(Self)
+    }
+
+    fn readable(&mut self) -> impl Future<Output = io::Result<()>> {
+        self.0.readable()
+    }
+}
+
+/// The descriptor of a socket. The operations in the kernel share it, and nothing else may.
+///
+/// An operation that was dropped keeps the descriptor open until it is cancelled or completes. One that was
+/// forgotten keeps it open for ever. So when a `SharedFd` is dropped while an operation shares it, it shuts the
+/// socket down. That ends the connection and with it the operation; a listener refuses clients.
+///
+/// Without an operation nothing is shut down, because closing ends the connection. Closing also resets a
+/// connection with unread bytes; after a shutdown the peer would see a clean end.
+#[derive(Debug)]
+pub struct SharedFd(Rc<OwnedFd>);
+
+impl From<OwnedFd> for SharedFd {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Rc::new(fd))
+    }
+}
+
+impl Deref for SharedFd {
+    type Target = Rc<OwnedFd>;
+
+    #[inline]
+    fn deref(&self) -> &Rc<OwnedFd> {
+        &self.0
+    }
+}
+
+impl Drop for SharedFd {
+    fn drop(&mut self) {
+        if Rc::strong_count(&self.0) > 1 {
+            // It fails only when the connection is gone. Then there is nothing to shut down.
+            let _ = shutdown(self.0.as_fd(), Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! [`Listener`]: drains the accept queue, and waits when it is empty.
+
+use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use owned_io::backend::Turn;
+use owned_io::{BoundAddr, Clock, TcpListener};
+
+use crate::stream::{Socket, Stream, stream};
+use crate::{connect, listen};
+
+/// A listening socket, and how its runtime waits for clients.
+///
+/// Dropping it refuses clients from then on, even while the kernel still works on a wait that was dropped
+/// or forgotten.
+#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
+pub trait ListenSocket: AsFd + Debug + Sized + 'static {
+    /// The socket of a client.
+    type Socket: Socket;
+
+    /// Takes a non-blocking socket that listens.
+    ///
+    /// # Errors
+    /// The runtime's. `fd` is closed then.
+    fn register(fd: OwnedFd) -> io::Result<Self>;
+
+    /// Waits until a client may be in the accept queue. The queue was empty just before.
+    ///
+    /// # Errors
+    /// Those of waiting. None of them ends the listener.
+    ///
+    /// # Cancellation
+    /// Safe.
+    async fn readable(&mut self) -> io::Result<()>;
+}
+
+/// A TCP listener.
+#[derive(Debug)]
+pub struct Listener<L> {
+    socket: L,
+    turn: Turn,
+}
+
+impl<L: ListenSocket> Listener<L> {
+    /// Listens on `bound`, beside the listeners of other workers.
+    ///
+    /// # Errors
+    /// [`AddrError`](owned_io::AddrError) inside.
+    pub fn new(bound: &BoundAddr) -> io::Result<Self> {
+        let socket = listen::listen(bound).and_then(L::register);
+        let socket = socket.map_err(|error| listen::failed(bound, error))?;
+        Ok(Self { socket, turn: Turn::default() })
+    }
+
+    async fn next(&mut self) -> io::Result<(Stream<L::Socket>, SocketAddr)> {
+        // Each round but the last waits. Clients that give up while they are queued bound the rounds.
+        loop {
+            match listen::try_accept(self.socket.as_fd()) {
+                Ok((fd, peer)) => return Ok((stream(L::Socket::register(fd)?), peer)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.readable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl<L: ListenSocket> TcpListener for Listener<L> {
+    type Stream = Stream<L::Socket>;
+
+    async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
+        if self.turn.is_over() {
+            <L::Socket as Socket>::Clock::sleep(Duration::ZERO).await;
+        }
+        let accepted = self.next().await;
+        self.turn.count(accepted)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        connect::local_addr(self.socket.as_fd())
+    }
+}

@@ -1,0 +1,205 @@
+//! The readiness family: streams and listeners for runtimes that report when a descriptor is ready, and
+//! leave reading and writing to the caller.
+//!
+//! A backend implements [`Readiness`] for its registered socket. Then it names its types:
+//!
+//! - `type MyStream = readiness::Stream<MySocket>`
+//! - `type MyListener = readiness::Listener<MySocket>`
+
+use std::fmt::Debug;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use owned_io::{BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
+
+use crate::{ListenSocket, Socket, try_read, try_read_pooled, try_write, try_write_vectored};
+
+/// A TCP connection.
+pub type Stream<S> = crate::Stream<ReadinessSocket<S>>;
+
+/// The half of a [`Stream`] that reads.
+pub type ReadHalf<S> = crate::ReadHalf<ReadinessSocket<S>>;
+
+/// The half of a [`Stream`] that writes.
+pub type WriteHalf<S> = crate::WriteHalf<ReadinessSocket<S>>;
+
+/// A TCP listener.
+pub type Listener<S> = crate::Listener<ReadinessSocket<S>>;
+
+/// A direction in which a socket can be ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes can be read, a client can be accepted, or the read side has ended.
+    Read,
+    /// Bytes can be written, an attempt to connect has ended, or the write side has ended.
+    Write,
+}
+
+/// A non-blocking socket that is registered with a reactor.
+///
+/// It remembers the reactor's report until the report is cleared. So a ready socket is read again and again
+/// without asking the reactor.
+///
+/// One task at a time waits for each direction. The halves of a stream need no more.
+///
+/// Dropping it closes the socket.
+pub trait Readiness: AsFd + Debug + Sized + 'static {
+    /// The runtime's clock. [`sleep`](Clock::sleep) limits how long a connect takes. A listener yields by a
+    /// sleep of zero.
+    type Clock: Clock;
+
+    /// Registers a socket for both directions. It connects, is connected, or listens. It is not ready until
+    /// the reactor reports it.
+    ///
+    /// # Errors
+    /// The runtime's. `fd` is closed then.
+    fn register(fd: OwnedFd) -> io::Result<Self>;
+
+    /// Ready once the reactor has reported `interest` after the last [`clear_ready`](Self::clear_ready), and
+    /// from then on. Otherwise the task is woken when the reactor reports it.
+    ///
+    /// # Errors
+    /// The runtime's, when it shuts down for example.
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>>;
+
+    /// Clears the report: the last attempt has read all there was, or has filled the kernel's buffer.
+    ///
+    /// What arrives after that attempt must be reported. A level-triggered reactor does that in any case. An
+    /// edge-triggered one does if only this thread polls it, and never while it polls a task.
+    fn clear_ready(&self, interest: Interest);
+
+    /// Wakes the running task so that it is polled after the other ready tasks. The reactor is polled within a
+    /// bounded number of such yields.
+    fn poll_yield(cx: &mut Context<'_>);
+}
+
+/// The [`Socket`] and [`ListenSocket`] over a [`Readiness`].
+#[derive(Debug)]
+pub struct ReadinessSocket<S>(S);
+
+impl<S: AsFd> AsFd for ReadinessSocket<S> {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl<S: Readiness> Socket for ReadinessSocket<S> {
+    type Clock = S::Clock;
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
+        S::register(fd).map(Self)
+    }
+
+    async fn connected(&self) -> io::Result<()> {
+        poll_fn(|cx| self.0.poll_ready(cx, Interest::Write)).await
+    }
+
+    async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
+        let capacity = buf.buf_capacity();
+        if capacity == 0 {
+            return BufResult(Ok(0), buf);
+        }
+        let result = poll_fn(|cx| {
+            self.poll_io(cx, Interest::Read, capacity, || try_read(self.as_fd(), &mut buf))
+        })
+        .await;
+        BufResult(result, buf)
+    }
+
+    fn read_pooled(&self, pool: &Pool) -> impl Future<Output = io::Result<PoolBuf>> {
+        // Each attempt takes a buffer, and is made only when the reactor reports something to read.
+        poll_fn(move |cx| {
+            let mut buf = None;
+            let result = self.poll_io(cx, Interest::Read, pool.buf_bytes(), || {
+                try_read_pooled(self.as_fd(), pool).map(|read| buf.insert(read).len())
+            });
+            result.map_ok(|_| buf.expect("what was read is in a buffer"))
+        })
+    }
+
+    async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        let len = buf.buf_len();
+        if len == 0 {
+            return BufResult(Ok(0), buf);
+        }
+        let result =
+            poll_fn(|cx| self.poll_io(cx, Interest::Write, len, || try_write(self.as_fd(), &buf)))
+                .await;
+        BufResult(result, buf)
+    }
+
+    async fn write_vectored<B: IoBuf>(&self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        if bufs.bytes_left() == 0 {
+            return BufResult(Ok(0), bufs);
+        }
+        let len = bufs.bytes_next();
+        let result = poll_fn(|cx| {
+            self.poll_io(cx, Interest::Write, len, || try_write_vectored(self.as_fd(), &mut bufs))
+        })
+        .await;
+        BufResult(result, bufs)
+    }
+}
+
+impl<S: Readiness> ReadinessSocket<S> {
+    /// Tries `transfer` whenever the reactor reports `interest`, until it need not wait. `transfer` asks for
+    /// `asked` bytes.
+    ///
+    /// A short transfer has emptied or filled the kernel's buffer. So it clears the report, which saves the
+    /// attempt that would only find that out. epoll reports new bytes again, also when it is edge-triggered
+    /// (epoll(7), question 9).
+    fn poll_io(
+        &self,
+        cx: &mut Context<'_>,
+        interest: Interest,
+        asked: usize,
+        mut transfer: impl FnMut() -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        // Each round but the last clears the report. What the reactor reported before this poll bounds the
+        // rounds: it is not polled meanwhile.
+        loop {
+            ready!(self.0.poll_ready(cx, interest))?;
+            // Not before: an operation that has to wait yields anyway.
+            if !coop::has_budget() {
+                return Self::poll_yield(cx);
+            }
+            match transfer() {
+                Ok(n) => {
+                    if 0 < n && n < asked.min(TRANSFER_BYTES_MAX) {
+                        self.0.clear_ready(interest);
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.0.clear_ready(interest);
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Ends the running poll of a task that has used up its [budget](coop).
+    #[cold]
+    #[inline(never)]
+    fn poll_yield<T>(cx: &mut Context<'_>) -> Poll<T> {
+        S::poll_yield(cx);
+        coop::handle_yield();
+        Poll::Pending
+    }
+}
+
+impl<S: Readiness> ListenSocket for ReadinessSocket<S> {
+    type Socket = Self;
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
+        S::register(fd).map(Self)
+    }
+
+    async fn readable(&mut self) -> io::Result<()> {
+        self.0.clear_ready(Interest::Read);
+        poll_fn(|cx| self.0.poll_ready(cx, Interest::Read)).await
+    }
+}
