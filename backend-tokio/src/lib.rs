@@ -39,13 +39,11 @@
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
-mod listener;
 mod runtime;
-mod stream;
+mod socket;
 
-pub use listener::TokioListener;
 pub use runtime::{Config, Tokio};
-pub use stream::{TokioReadHalf, TokioStream, TokioWriteHalf};
+pub use socket::{TokioListener, TokioReadHalf, TokioSocket, TokioStream, TokioWriteHalf};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

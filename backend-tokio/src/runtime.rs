@@ -9,8 +9,7 @@ use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use tokio::runtime::{Builder, LocalOptions};
 
-use crate::listener::{self, TokioListener};
-use crate::stream::{self, TokioStream};
+use crate::socket::{TokioListener, TokioStream};
 
 /// tokio's current-thread runtime.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +64,12 @@ impl Tcp for Tokio {
     type TcpStream = TokioStream;
     type TcpListener = TokioListener;
 
-    fn listen(bound: &BoundAddr) -> io::Result<TokioListener> {
-        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
+    fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
+        os::Listener::new(bound)
     }
 
-    async fn connect(options: ConnectOptions) -> io::Result<TokioStream> {
-        let connected = stream::connect(options.clone()).await;
-        connected.map_err(|error| os::connect::failed(&options, error))
+    async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream> {
+        os::connect::connect(options).await
     }
 
     os::runtime_functions!(Tcp);
