@@ -92,13 +92,11 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
-mod listener;
 #[expect(unsafe_code, reason = "the kernel is handed pointers into buffers that the ring owns")]
 mod op;
 mod runtime;
-mod stream;
+mod socket;
 
-pub use listener::CompioListener;
 pub use owned_io_os::uring::RingConfig;
 pub use runtime::{Compio, Config};
-pub use stream::{CompioReadHalf, CompioStream, CompioWriteHalf};
+pub use socket::{CompioListener, CompioReadHalf, CompioSocket, CompioStream, CompioWriteHalf};

@@ -40,7 +40,7 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
     let op = Send::new(Rc::clone(fd), Writing(buf), SendFlags::NOSIGNAL);
     let (result, Tracked(op)) = submit(Tracked(op)).await.into();
     let Writing(buf) = op.into_inner();
-    BufResult(result.map_err(os_error).and_then(os::check_written), buf)
+    BufResult(result.map_err(os_error), buf)
 }
 
 /// Sends the next pieces of `bufs`, of which some are left, and advances by what was sent.

@@ -13,9 +13,8 @@ use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
-use crate::listener::{self, CompioListener};
 use crate::op;
-use crate::stream::{self, CompioStream};
+use crate::socket::{CompioListener, CompioStream};
 
 /// compio's runtime.
 #[derive(Clone, Copy, Debug)]
@@ -97,13 +96,12 @@ impl Tcp for Compio {
     type TcpStream = CompioStream;
     type TcpListener = CompioListener;
 
-    fn listen(bound: &BoundAddr) -> io::Result<CompioListener> {
-        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
+    fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
+        os::Listener::new(bound)
     }
 
-    async fn connect(options: ConnectOptions) -> io::Result<CompioStream> {
-        let connected = stream::connect(options.clone()).await;
-        connected.map_err(|error| os::connect::failed(&options, error))
+    async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream> {
+        os::connect::connect(options).await
     }
 
     os::runtime_functions!(Tcp);

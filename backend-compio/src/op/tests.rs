@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::task::Poll;
 use std::thread;
 
-use owned_io::{ByteStream, Executor, OwnedRead};
+use owned_io::Executor;
+use owned_io_os::completion::Completion;
 
 use super::*;
-use crate::stream::{self, Socket};
+use crate::socket::CompioSocket;
 use crate::{Compio, Config};
 
 /// A buffer whose memory can be looked at while an operation has it; and that counts its drops,
@@ -57,14 +58,11 @@ async fn pending_read(
     panics: bool,
 ) -> (impl Future<Output = io::Result<usize>>, UnixStream, Rc<[Cell<u8>]>, Rc<Cell<u32>>) {
     let (ours, peer) = UnixStream::pair().unwrap();
-    let (mut read, write) = stream::stream(Socket::new(ours.into())).into_split();
+    let socket = CompioSocket::register(ours.into()).unwrap();
     let memory: Rc<[Cell<u8>]> = vec![Cell::new(0); 16].into();
     let drops = Rc::new(Cell::new(0));
     let probe = Probe { memory: Rc::clone(&memory), len: 0, drops: Rc::clone(&drops), panics };
-    let mut reading = Box::pin(async move {
-        let _write = write;
-        read.read(probe).await.0
-    });
+    let mut reading = Box::pin(async move { socket.recv(probe).await.0 });
     let is_pending = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_pending())).await;
     assert!(is_pending);
     turn().await; // it is in the kernel
