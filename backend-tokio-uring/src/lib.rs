@@ -50,7 +50,8 @@
 //! | pooled read | RECV while `Pool::take_to_wait` has a buffer, else POLL_ADD and then `recv` without waiting |
 //! | write | SEND |
 //! | vectored write | SENDMSG |
-//! | accept, connect | `accept4`, `connect`, once epoll has said that they can be done |
+//! | accept | `accept4` without waiting, epoll when the queue is empty |
+//! | connect | `connect` without waiting, then epoll |
 //! | sleep | epoll's timeout; of zero: NOP |
 //!
 //! The operations are those of Linux 5.6. tokio-uring's own sockets are not used: they send READ
@@ -79,9 +80,9 @@ mod listener;
 #[expect(unsafe_code, reason = "the kernel is handed pointers into what an operation holds")]
 mod op;
 mod runtime;
-mod stream;
+mod socket;
 
-pub use listener::TokioUringListener;
+pub use listener::{TokioUringListenSocket, TokioUringListener};
 pub use owned_io_os::uring::RingConfig;
 pub use runtime::{Config, TokioUring};
-pub use stream::{TokioUringReadHalf, TokioUringStream, TokioUringWriteHalf};
+pub use socket::{TokioUringReadHalf, TokioUringSocket, TokioUringStream, TokioUringWriteHalf};

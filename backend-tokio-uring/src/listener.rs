@@ -1,43 +1,47 @@
-//! [`TokioUringListener`]: drains the accept queue when epoll says that there is something in it.
+//! [`TokioUringListener`]: waits for clients in epoll.
 
 use std::io;
-use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
-use owned_io::backend::Turn;
-use owned_io::{BoundAddr, TcpListener};
 use owned_io_os as os;
+use owned_io_os::completion::CompletionSocket;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::op;
-use crate::stream::{self, TokioUringStream};
+use crate::socket::TokioUringSocket;
 
 /// A TCP listener on tokio-uring.
+pub type TokioUringListener = os::Listener<TokioUringListenSocket>;
+
+/// The socket of a [`TokioUringListener`].
+///
+/// It waits in tokio's reactor, which tokio-uring's ring is registered with too. A dropped accept leaves nothing
+/// behind there. A task that holds the ring up does not hold the listener up.
 #[derive(Debug)]
-pub struct TokioUringListener {
-    /// On the reactor that tokio-uring's ring is on too. A dropped accept leaves nothing behind
-    /// there, and the ring may be held up without the listener being.
-    tcp: tokio::net::TcpListener,
-    turn: Turn,
+pub struct TokioUringListenSocket {
+    fd: AsyncFd<Rc<OwnedFd>>,
 }
 
-pub(crate) fn listen(bound: &BoundAddr) -> io::Result<TokioUringListener> {
-    let tcp = tokio::net::TcpListener::from_std(os::listen::listen(bound)?.into())?;
-    Ok(TokioUringListener { tcp, turn: Turn::default() })
+impl AsFd for TokioUringListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.get_ref().as_fd()
+    }
 }
 
-impl TcpListener for TokioUringListener {
-    type Stream = TokioUringStream;
+impl os::ListenSocket for TokioUringListenSocket {
+    type Socket = CompletionSocket<TokioUringSocket>;
 
-    async fn accept(&mut self) -> io::Result<(TokioUringStream, SocketAddr)> {
-        if self.turn.is_over() {
-            op::turn().await;
-        }
-        let accepted = self.tcp.accept().await;
-        let accepted = accepted.and_then(|(tcp, peer)| Ok((tcp.into_std()?, peer)));
-        let (tcp, peer) = self.turn.count(accepted)?;
-        Ok((stream::stream(tcp.into()), peer))
+    fn register(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { fd: op::register(Rc::new(fd), Interest::READABLE)? })
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp.local_addr()
+    async fn readable(&mut self) -> io::Result<()> {
+        // This clears the readiness and loses no report: only this thread polls epoll, and never while it
+        // polls a task.
+        let would_block = |_: &Rc<OwnedFd>| Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = self.fd.try_io(Interest::READABLE, would_block);
+        self.fd.readable().await.map(drop)
     }
 }

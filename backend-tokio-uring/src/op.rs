@@ -4,7 +4,7 @@
 //! SIGPIPE, and allocate for each vectored write.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::mem;
@@ -16,6 +16,8 @@ use std::time::Duration;
 use io_uring::{cqueue, opcode, squeue, types};
 use owned_io::{BufResult, IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
 use owned_io_os as os;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
 
 /// Receives into `buf`, which has room, from its start; sets its exact length.
@@ -43,18 +45,18 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
     // (rule 2 of `IoBuf`). 2. and 3. The descriptor and the buffer are held.
     let op = unsafe { submit(entry, (Rc::clone(fd), buf)) };
     let (result, (_fd, buf)) = op.await;
-    BufResult(result.and_then(os::check_written), buf)
+    BufResult(result, buf)
 }
 
 /// Sends the next pieces of `bufs`, of which some are left, and advances by what was sent.
 ///
-/// `message` is what describes them to the kernel, put back for the next time.
+/// `message` holds what describes them to the kernel, and gets it back for the next time.
 pub(crate) async fn send_vectored<B: IoBuf>(
     fd: &Rc<OwnedFd>,
     mut bufs: IoVec<B>,
-    message: &mut Option<Rc<Message>>,
+    message: &MessageCell,
 ) -> BufResult<usize, IoVec<B>> {
-    let mut header = message.take().unwrap_or_default();
+    let mut header = message.0.take().unwrap_or_default();
     let pieces = bufs.as_io_slices();
     let described = Rc::get_mut(&mut header).expect("put back by who had it");
     described.0.msg_iov = pieces.as_ptr().cast_mut().cast();
@@ -68,7 +70,8 @@ pub(crate) async fn send_vectored<B: IoBuf>(
     // the header and the `IoVec` are held.
     let op = unsafe { submit(entry, (Rc::clone(fd), header, bufs)) };
     let (result, (_fd, header, back)) = op.await;
-    (*message, bufs) = (Some(header), back);
+    message.0.set(Some(header));
+    bufs = back;
     let result = result.and_then(os::check_written);
     if let Ok(n) = result {
         bufs.advance(n);
@@ -82,6 +85,12 @@ pub(crate) async fn readable(fd: &Rc<OwnedFd>) -> io::Result<()> {
     // SAFETY: 1. It uses no memory. 2. The descriptor is held. 3. Nothing else is used.
     let op = unsafe { submit(entry, Rc::clone(fd)) };
     op.await.0.map(drop)
+}
+
+/// Registers a descriptor with tokio's reactor, which the ring is on too.
+pub(crate) fn register(fd: Rc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<Rc<OwnedFd>>> {
+    // SAFETY: the `Rc` keeps it open, and nothing puts another one in its place.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 
 /// Waits until the ring has been round once: what was submitted before is with the kernel, and the
@@ -168,9 +177,13 @@ impl<D: 'static> OneshotOutputTransform for Output<D> {
     }
 }
 
-/// A reusable `msghdr` without name and control data.
+/// A `msghdr` that the vectored writes of a connection use one after the other. The first makes it.
+#[derive(Default)]
+pub(crate) struct MessageCell(Cell<Option<Rc<Message>>>);
+
+/// A `msghdr` without name and control data.
 #[repr(transparent)]
-pub(crate) struct Message(libc::msghdr);
+struct Message(libc::msghdr);
 
 impl Default for Message {
     fn default() -> Self {
@@ -179,9 +192,9 @@ impl Default for Message {
     }
 }
 
-impl std::fmt::Debug for Message {
+impl std::fmt::Debug for MessageCell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Message").finish_non_exhaustive()
+        f.debug_struct("MessageCell").finish_non_exhaustive()
     }
 }
 

@@ -9,9 +9,9 @@ use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
-use crate::listener::{self, TokioUringListener};
+use crate::listener::TokioUringListener;
 use crate::op;
-use crate::stream::{self, TokioUringStream};
+use crate::socket::TokioUringStream;
 
 /// tokio-uring's runtime.
 #[derive(Clone, Copy, Debug)]
@@ -84,13 +84,12 @@ impl Tcp for TokioUring {
     type TcpStream = TokioUringStream;
     type TcpListener = TokioUringListener;
 
-    fn listen(bound: &BoundAddr) -> io::Result<TokioUringListener> {
-        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
+    fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
+        os::Listener::new(bound)
     }
 
-    async fn connect(options: ConnectOptions) -> io::Result<TokioUringStream> {
-        let connected = stream::connect(options.clone()).await;
-        connected.map_err(|error| os::connect::failed(&options, error))
+    async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream> {
+        os::connect::connect(options).await
     }
 
     os::runtime_functions!(Tcp);
