@@ -73,14 +73,15 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
-mod listener;
 mod local;
-#[expect(unsafe_code, reason = "monoio's buffer traits are unsafe, and its halves share a stream")]
+#[expect(
+    unsafe_code,
+    reason = "monoio's buffer traits are unsafe, and its stream takes `&mut` to read and to write"
+)]
 mod op;
 mod runtime;
-mod stream;
+mod socket;
 
-pub use listener::MonoioListener;
 pub use owned_io_os::uring::RingConfig;
 pub use runtime::{Config, Monoio};
-pub use stream::{MonoioReadHalf, MonoioStream, MonoioWriteHalf};
+pub use socket::{MonoioListener, MonoioReadHalf, MonoioSocket, MonoioStream, MonoioWriteHalf};

@@ -1,16 +1,12 @@
-//! What monoio's operations ask for that only unsafe code can give: buffers of its own traits, and
-//! the stream that its halves share.
+//! The unsafe code that monoio's operations need: buffers with monoio's traits, and a stream that is read and
+//! written at the same time.
 
 use std::cell::UnsafeCell;
-use std::io;
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::rc::Rc;
-use std::{fmt, ptr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::{fmt, io};
 
-use monoio::io::{OwnedReadHalf, OwnedWriteHalf};
-use monoio::net::{TcpListener, TcpStream};
+use monoio::io::{AsyncReadRent, AsyncWriteRent};
+use monoio::net::TcpStream;
 use owned_io::{IoBuf, IoBufMut, TRANSFER_BYTES_MAX};
 
 /// A buffer to be read into, as monoio sees it.
@@ -51,87 +47,64 @@ unsafe impl<B: IoBuf> monoio::buf::IoBuf for Writing<B> {
     }
 }
 
-/// The stream that monoio's halves share, and its descriptor, which is open as long as this exists.
-pub(crate) struct Shared {
-    tcp: Rc<UnsafeCell<TcpStream>>,
+/// A descriptor in a stream of monoio, whose operations work on any descriptor.
+pub(crate) struct Tcp {
+    tcp: UnsafeCell<TcpStream>,
     fd: RawFd,
 }
 
-impl Shared {
-    /// What `half` shares with its other half.
-    pub(crate) fn new(half: &OwnedReadHalf<TcpStream>) -> Self {
-        let tcp = Rc::clone(&half.0);
-        // SAFETY: the Rc keeps the stream alive, and nobody refers to it mutably: the halves do
-        // only while one of their methods runs, and this is none of them.
-        let fd = unsafe { &*tcp.get() }.as_raw_fd();
-        Self { tcp, fd }
+impl Tcp {
+    /// # Errors
+    /// monoio's. `fd` is closed then.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        let tcp = TcpStream::from_std(fd.into())?;
+        let fd = tcp.as_raw_fd();
+        Ok(Self { tcp: UnsafeCell::new(tcp), fd })
     }
 
-    /// Waits until there is something to read, or the read side has ended.
+    /// Receives into `buf`, which has room, from its start; sets its exact length. Begins at once.
+    pub(crate) fn recv<B: IoBufMut>(
+        &self,
+        buf: Reading<B>,
+    ) -> impl Future<Output = (io::Result<usize>, Reading<B>)> {
+        // SAFETY: no other reference to the stream is used while this one is. Only these methods make one,
+        // on one thread, and monoio's functions use it only until they have made their operation. The
+        // operation has its own share of the descriptor, and its future does not use the stream.
+        unsafe { &mut *self.tcp.get() }.read(buf)
+    }
+
+    /// Sends the first bytes of `buf`, which is not empty. Begins at once.
+    pub(crate) fn send<B: IoBuf>(
+        &self,
+        buf: Writing<B>,
+    ) -> impl Future<Output = (io::Result<usize>, Writing<B>)> {
+        // SAFETY: as in `recv`.
+        unsafe { &mut *self.tcp.get() }.write(buf)
+    }
+
+    /// Waits until something can be read or accepted, or the read side has ended.
     pub(crate) async fn readable(&self) -> io::Result<()> {
-        // SAFETY: as in `writable`.
+        // SAFETY: as in `recv`. The operation is made at the first poll, which follows at once.
         unsafe { &*self.tcp.get() }.readable(true).await
     }
 
     /// Waits until something can be written, or the write side has ended.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        // SAFETY: the Rc keeps the stream alive as long as `self` is borrowed. When the reference is
-        // made and first used, nobody refers to the stream mutably: monoio's halves do only while
-        // one of their methods runs. They may do so while this future waits, but then it does not
-        // use its reference any more: at its first poll it takes the descriptor and makes the
-        // operation, which is all that it looks at later.
+        // SAFETY: as in `readable`.
         unsafe { &*self.tcp.get() }.writable(true).await
     }
 }
 
-impl AsFd for Shared {
+impl AsFd for Tcp {
+    #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: `tcp` has it open, and nothing takes it out of there.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("fd", &self.fd).finish_non_exhaustive()
+        f.debug_struct("Tcp").field("fd", &self.fd).finish_non_exhaustive()
     }
-}
-
-/// monoio's write half, but one that does not shut the write side down when it is dropped: to drop
-/// one half of ours does nothing.
-#[derive(Debug)]
-pub(crate) struct NativeWriteHalf(ManuallyDrop<OwnedWriteHalf<TcpStream>>);
-
-impl NativeWriteHalf {
-    pub(crate) const fn new(half: OwnedWriteHalf<TcpStream>) -> Self {
-        Self(ManuallyDrop::new(half))
-    }
-}
-
-impl Deref for NativeWriteHalf {
-    type Target = OwnedWriteHalf<TcpStream>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl DerefMut for NativeWriteHalf {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-impl Drop for NativeWriteHalf {
-    fn drop(&mut self) {
-        // SAFETY: valid to be read, like every field; and not read twice, because the half, which is
-        // never dropped itself, is used no more.
-        drop(unsafe { ptr::read(&raw const self.0.0) });
-    }
-}
-
-/// The descriptor of a listener.
-pub(crate) fn listener_fd(tcp: &TcpListener) -> BorrowedFd<'_> {
-    // SAFETY: the listener has it open while it is borrowed.
-    unsafe { BorrowedFd::borrow_raw(tcp.as_raw_fd()) }
 }

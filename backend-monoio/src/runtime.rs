@@ -11,9 +11,8 @@ use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
-use crate::listener::{self, MonoioListener};
 use crate::local::{self, Entered, Local};
-use crate::stream::{self, MonoioStream};
+use crate::socket::{MonoioListener, MonoioStream};
 
 /// monoio's runtime, on its io_uring driver.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +54,7 @@ impl Config {
 }
 
 /// The longest sleep: what is longer panics where monoio counts its milliseconds.
-pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Clock for Monoio {
     os::runtime_functions!(Clock);
@@ -115,13 +114,12 @@ impl Tcp for Monoio {
     type TcpStream = MonoioStream;
     type TcpListener = MonoioListener;
 
-    fn listen(bound: &BoundAddr) -> io::Result<MonoioListener> {
-        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
+    fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
+        os::Listener::new(bound)
     }
 
-    async fn connect(options: ConnectOptions) -> io::Result<MonoioStream> {
-        let connected = stream::connect(options.clone()).await;
-        connected.map_err(|error| os::connect::failed(&options, error))
+    async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream> {
+        os::connect::connect(options).await
     }
 
     os::runtime_functions!(Tcp);
