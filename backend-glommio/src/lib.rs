@@ -74,8 +74,8 @@ mod listener;
 #[expect(unsafe_code, reason = "glommio takes raw descriptors and initialised slices")]
 mod op;
 mod runtime;
-mod stream;
+mod socket;
 
-pub use listener::GlommioListener;
+pub use listener::{GlommioListenSocket, GlommioListener};
 pub use runtime::{Config, Glommio};
-pub use stream::{GlommioReadHalf, GlommioStream, GlommioWriteHalf};
+pub use socket::{GlommioReadHalf, GlommioSocket, GlommioStream, GlommioWriteHalf};

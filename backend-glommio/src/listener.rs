@@ -1,63 +1,47 @@
-//! [`GlommioListener`]: drains the accept queue when the ring says that there is something in it.
+//! [`GlommioListener`]: waits for clients in the ring.
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use owned_io::backend::Turn;
-use owned_io::{BoundAddr, TcpListener};
 use owned_io_os as os;
 
 use crate::op::Waited;
-use crate::runtime::turn;
-use crate::stream::{self, GlommioStream};
+use crate::socket::GlommioSocket;
 
 /// A TCP listener on glommio.
+pub type GlommioListener = os::Listener<GlommioListenSocket>;
+
+/// The socket of a [`GlommioListener`].
 #[derive(Debug)]
-pub struct GlommioListener {
+pub struct GlommioListenSocket {
     fd: Waited,
-    turn: Turn,
 }
 
-pub(crate) fn listen(bound: &BoundAddr) -> io::Result<GlommioListener> {
-    let fd = Waited::new(os::listen::listen(bound)?);
-    Ok(GlommioListener { fd, turn: Turn::default() })
-}
-
-impl TcpListener for GlommioListener {
-    type Stream = GlommioStream;
-
-    async fn accept(&mut self) -> io::Result<(GlommioStream, SocketAddr)> {
-        if self.turn.is_over() {
-            turn().await;
-        }
-        let accepted = accept(&mut self.fd).await;
-        let (fd, peer) = self.turn.count(accepted)?;
-        Ok((stream::stream(fd), peer))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        os::connect::local_addr(self.fd.as_fd())
+impl AsFd for GlommioListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
-impl Drop for GlommioListener {
+impl os::ListenSocket for GlommioListenSocket {
+    type Socket = GlommioSocket;
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { fd: Waited::new(fd) })
+    }
+
+    async fn readable(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.fd.poll_readable(cx)).await;
+        Ok(())
+    }
+}
+
+impl Drop for GlommioListenSocket {
     fn drop(&mut self) {
-        // The ring may have a poll of it, which keeps it open until the reactor's next turn. Nobody
-        // is to get in meanwhile.
-        let _ = os::shutdown(self.fd.as_fd(), Shutdown::Both);
-    }
-}
-
-async fn accept(listener: &mut Waited) -> io::Result<(OwnedFd, SocketAddr)> {
-    // Each turn but the last waits in the ring; bounded by clients that give up in the queue.
-    loop {
-        match os::listen::try_accept(listener.as_fd()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                poll_fn(|cx| listener.poll_readable(cx)).await;
-            }
-            accepted => return accepted,
-        }
+        // A poll in the ring may keep the descriptor open until the reactor runs next. The shutdown refuses
+        // clients meanwhile.
+        let _ = os::shutdown(self.as_fd(), Shutdown::Both);
     }
 }

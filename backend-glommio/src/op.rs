@@ -45,7 +45,7 @@ impl Tcp {
                 self.is_worth_a_try.set(polled.is_pending()); // when it is woken
                 ready!(polled)?;
             }
-            match self.with_fd(|fd| os::try_read(fd, buf)) {
+            match os::try_read(self.as_fd(), buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return Poll::Ready(read),
             }
@@ -95,11 +95,14 @@ impl Tcp {
     pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.tcp.borrow_mut()).poll_write(cx, &[]).map_ok(drop)
     }
+}
 
-    pub(crate) fn with_fd<T>(&self, f: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
-        let tcp = self.tcp.borrow();
-        // SAFETY: the stream has it open while it is borrowed.
-        f(unsafe { BorrowedFd::borrow_raw(tcp.as_raw_fd()) })
+impl AsFd for Tcp {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the stream has it open as long as `self` is borrowed: nothing puts another one in
+        // its place.
+        unsafe { BorrowedFd::borrow_raw(self.tcp.borrow().as_raw_fd()) }
     }
 }
 

@@ -16,9 +16,9 @@ use owned_io::backend::run_main;
 use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 
-use crate::listener::{self, GlommioListener};
+use crate::listener::GlommioListener;
 use crate::op::Waited;
-use crate::stream::{self, GlommioStream};
+use crate::socket::GlommioStream;
 
 /// glommio's executor.
 #[derive(Clone, Copy, Debug)]
@@ -117,13 +117,12 @@ impl Tcp for Glommio {
     type TcpStream = GlommioStream;
     type TcpListener = GlommioListener;
 
-    fn listen(bound: &BoundAddr) -> io::Result<GlommioListener> {
-        listener::listen(bound).map_err(|error| os::listen::failed(bound, error))
+    fn listen(bound: &BoundAddr) -> io::Result<Self::TcpListener> {
+        os::Listener::new(bound)
     }
 
-    async fn connect(options: ConnectOptions) -> io::Result<GlommioStream> {
-        let connected = stream::connect(options.clone()).await;
-        connected.map_err(|error| os::connect::failed(&options, error))
+    async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream> {
+        os::connect::connect(options).await
     }
 
     os::runtime_functions!(Tcp);
