@@ -20,64 +20,39 @@ use crate::stream::{Socket, Stream, stream};
 /// Safe: the attempt is given up and its socket dropped.
 pub async fn connect<S: Socket>(options: ConnectOptions) -> io::Result<Stream<S>> {
     let socket = connected(&options).await;
-    socket.map(stream).map_err(|error| failed(&options, error))
+    socket.map(stream).map_err(|error| AddrError::new("connect to", options.addr, error).into())
 }
 
 async fn connected<S: Socket>(options: &ConnectOptions) -> io::Result<S> {
     let socket = S::register(begin(options)?)?;
     let timeout = S::Clock::sleep(options.timeout);
     match beside(pin!(socket.connected()), timeout).await.pinned {
-        None => return Err(timed_out(options)),
+        None => return Err(io::ErrorKind::TimedOut.into()),
         Some(connected) => connected?,
     }
-    finish(socket.as_fd(), options)?;
+    finish(socket.as_fd())?;
     Ok(socket)
 }
 
 /// A non-blocking socket that has begun to connect. Once it is writable, see [`finish`].
-///
-/// # Errors
-/// [`AddrError`] inside.
-pub fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
-    let begin = || {
-        let socket = new_socket(options.addr)?;
-        socket.set_tcp_nodelay(options.nodelay)?;
-        notice_who_is_gone(&socket, options.keepalive, options.unacknowledged_max)?;
-        set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
-        if let Some(local) = options.local_addr {
-            socket.bind(&local.into())?;
-        }
-        match socket.connect(&options.addr.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-            _ => Ok(socket.into()),
-        }
-    };
-    begin().map_err(|error| failed(options, error))
+fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
+    let socket = new_socket(options.addr)?;
+    socket.set_tcp_nodelay(options.nodelay)?;
+    notice_who_is_gone(&socket, options.keepalive, options.unacknowledged_max)?;
+    set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
+    if let Some(local) = options.local_addr {
+        socket.bind(&local.into())?;
+    }
+    match socket.connect(&options.addr.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket.into()),
+    }
 }
 
 /// How the attempt ended.
-///
-/// # Errors
-/// [`AddrError`] inside.
-pub fn finish(fd: BorrowedFd<'_>, options: &ConnectOptions) -> io::Result<()> {
+fn finish(fd: BorrowedFd<'_>) -> io::Result<()> {
     let error = SockRef::from(&fd).take_error().unwrap_or_else(Some);
-    error.map_or(Ok(()), |error| Err(failed(options, error)))
-}
-
-/// What to return when [`ConnectOptions::timeout`] is over.
-pub fn timed_out(options: &ConnectOptions) -> io::Error {
-    failed(options, io::ErrorKind::TimedOut.into())
-}
-
-/// What to return when the kernel, or the runtime, has said why: an error with an [`AddrError`] inside.
-/// One that has it already stays as it is.
-pub fn failed(options: &ConnectOptions, error: io::Error) -> io::Error {
-    name_address("connect to", options.addr, error)
-}
-
-pub(crate) fn name_address(action: &'static str, addr: SocketAddr, error: io::Error) -> io::Error {
-    let has_address = error.get_ref().is_some_and(|inner| inner.is::<AddrError>());
-    if has_address { error } else { AddrError::new(action, addr, error).into() }
+    error.map_or(Ok(()), Err)
 }
 
 /// Our end's address.
@@ -112,7 +87,7 @@ mod tests {
             options.nodelay = nodelay;
             let fd = begin(&options).unwrap();
             let (_server, peer) = listener.accept().unwrap();
-            finish(fd.as_fd(), &options).unwrap();
+            finish(fd.as_fd()).unwrap();
             assert_eq!(peer, local_addr(fd.as_fd()).unwrap());
             assert_eq!(peer.ip().to_string(), "127.0.0.2");
             let socket = SockRef::from(&fd);

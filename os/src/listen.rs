@@ -30,8 +30,7 @@ pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
         let addr = local_addr(&socket)?;
         Ok((socket, addr))
     };
-    let (socket, addr) =
-        hold().map_err(|error| AddrError::new("listen on", options.addr, error))?;
+    let (socket, addr) = hold().map_err(|error| failed(options.addr, error))?;
     options.addr = addr;
     Ok(BoundAddr::new(options, socket))
 }
@@ -107,13 +106,12 @@ pub fn listen(bound: &BoundAddr) -> io::Result<OwnedFd> {
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(socket.into())
     };
-    listen().map_err(|error| AddrError::new("listen on", options.addr, error).into())
+    listen().map_err(|error| failed(options.addr, error))
 }
 
-/// What to return when the runtime cannot register the socket of [`listen`]: an error with an
-/// [`AddrError`] inside. One that has it already stays as it is.
-pub fn failed(bound: &BoundAddr, error: io::Error) -> io::Error {
-    crate::connect::name_address("listen on", bound.local_addr(), error)
+/// The error of an attempt to listen.
+pub(crate) fn failed(addr: SocketAddr, error: io::Error) -> io::Error {
+    AddrError::new("listen on", addr, error).into()
 }
 
 /// Takes the next client from the accept queue; its socket does not block.

@@ -50,8 +50,8 @@ impl<L: ListenSocket> Listener<L> {
     /// # Errors
     /// [`AddrError`](owned_io::AddrError) inside.
     pub fn new(bound: &BoundAddr) -> io::Result<Self> {
-        let socket = listen::listen(bound).and_then(L::register);
-        let socket = socket.map_err(|error| listen::failed(bound, error))?;
+        let socket = L::register(listen::listen(bound)?)
+            .map_err(|error| listen::failed(bound.local_addr(), error))?;
         Ok(Self { socket, turn: Turn::default() })
     }
 

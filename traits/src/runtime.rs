@@ -258,7 +258,7 @@ pub trait Tcp: Sized + 'static {
     ///
     /// # Implementer notes
     /// The time is the backend's to watch. Every error has an `AddrError` inside, those of the
-    /// runtime's own too, when it registers the socket or waits for it:
-    /// `owned_io_os::connect::failed` and `owned_io_os::listen::failed` put it around what has none.
+    /// runtime's own too, when it registers the socket or waits for it. `owned_io_os::connect` and
+    /// `owned_io_os::Listener` do both.
     async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream>;
 }
