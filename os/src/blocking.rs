@@ -1,19 +1,20 @@
-//! Closures that may block, on threads of their own.
+//! Closures that may block, on a pool of threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use owned_io::Panicked;
 
-/// Runs `f` on the process's pool for blocking closures (crate `blocking`: at most 500 threads,
-/// which end when idle), from now on, polled or not.
+/// Runs `f` on the process's pool for blocking closures. It is queued at once, even if the future is never
+/// polled.
 ///
-/// The same for all backends: the runtimes' own pools range from none to one that a panic destroys.
+/// The pool is that of the crate `blocking`: at most 500 threads, which end when they are idle. All backends use
+/// it, because some runtimes have no pool, and a panic destroys that of others.
 ///
 /// # Errors
 /// [`Panicked`] if `f` panics.
 ///
 /// # Cancellation
-/// Dropping the future abandons the result; an `f` that has not started never does.
+/// Dropping the future abandons the result. An `f` that has not started never starts.
 pub fn spawn_blocking<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, Panicked>> + 'static {

@@ -8,7 +8,7 @@ use std::pin::pin;
 use owned_io::{AddrError, Clock, ConnectOptions, beside};
 use socket2::SockRef;
 
-use crate::listen::{new_socket, notice_who_is_gone, set_buffers};
+use crate::listen::{new_socket, set_buffers, set_dead_peer_detection};
 use crate::stream::{Socket, Stream, stream};
 
 /// Connects; see [`Tcp::connect`](owned_io::Tcp::connect).
@@ -38,7 +38,7 @@ async fn connected<S: Socket>(options: &ConnectOptions) -> io::Result<S> {
 fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
     let socket = new_socket(options.addr)?;
     socket.set_tcp_nodelay(options.nodelay)?;
-    notice_who_is_gone(&socket, options.keepalive, options.unacknowledged_max)?;
+    set_dead_peer_detection(&socket, options.keepalive, options.unacknowledged_max)?;
     set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
     if let Some(local) = options.local_addr {
         socket.bind(&local.into())?;

@@ -1,4 +1,4 @@
-//! Listening sockets: bound once for the process, listened on by each worker, drained on accept.
+//! Listening sockets. The process binds an address once, each worker listens on it.
 
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -10,20 +10,20 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, TcpKeepalive, Type
 
 /// Takes an address for this process; see [`Tcp::bind`](owned_io::Tcp::bind).
 ///
-/// The socket that holds it accepts nobody. It is bound without `SO_REUSEPORT`, so that any other
-/// socket at the address is a conflict, and only then made to share it with the listeners, which are
-/// bound with. It is bound without `SO_REUSEADDR` too: of several processes that bind at the same
-/// moment, the kernel lets one. If that fails, it may be for connections of an earlier server in
-/// TIME_WAIT, and the address is taken over.
+/// The socket that holds the address accepts no client. It is bound without `SO_REUSEPORT`, so any other socket at
+/// the address is a conflict. It gets `SO_REUSEPORT` afterwards, to share the address with the listeners, which are
+/// bound with it. It is bound without `SO_REUSEADDR` too: the kernel then lets only one of several processes that
+/// bind at the same moment. That also fails while connections of an earlier server are in TIME_WAIT. So after a
+/// failure the address is taken over.
 ///
 /// # Errors
 /// [`AddrError`] inside.
 pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
     let hold = || {
         let socket = match hold_alone(options.addr) {
-            // The kernel looks for a port that nobody has; no other would do any better.
+            // For port 0 the kernel has searched for a free port. Another attempt would not do better.
             Err(error) if is_in_use(&error) && options.addr.port() != 0 => {
-                hold_beside_old_connections(options.addr)?
+                hold_despite_time_wait(options.addr)?
             }
             held => held?,
         };
@@ -38,17 +38,17 @@ pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
 fn hold_alone(addr: SocketAddr) -> io::Result<Socket> {
     let socket = new_socket(addr)?;
     socket.bind(&addr.into())?;
-    socket.set_reuse_port(true)?; // with our listeners, and those of our user
+    socket.set_reuse_port(true)?; // shared with our listeners, and with those of our user
     Ok(socket)
 }
 
-/// Holds an address at which connections of an earlier server linger, which takes `SO_REUSEADDR`.
+/// Holds an address at which connections of an earlier server linger. That takes `SO_REUSEADDR`.
 ///
-/// With it several sockets may bind, but only one of them may listen: the kernel checks that. So this
-/// one listens, until `SO_REUSEADDR` is off again and thus nobody binds or listens beside it. Meanwhile a
-/// filter drops what comes for it: a client that connects in these microseconds tries again after a
-/// second, as TCP does, and finds the real listener.
-fn hold_beside_old_connections(addr: SocketAddr) -> io::Result<Socket> {
+/// With `SO_REUSEADDR` several sockets may bind, but the kernel lets only one of them listen. So this one listens
+/// until `SO_REUSEADDR` is off again. From then on no other socket can bind or listen. Meanwhile a filter drops every
+/// packet for it. A client that connects in these microseconds tries again after a second, as TCP does, and finds
+/// the real listener.
+fn hold_despite_time_wait(addr: SocketAddr) -> io::Result<Socket> {
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     let mut attempts_left = LISTEN_ATTEMPTS_MAX;
     loop {
@@ -60,11 +60,11 @@ fn hold_beside_old_connections(addr: SocketAddr) -> io::Result<Socket> {
             Ok(()) => {
                 socket.set_reuse_address(false)?;
                 socket.set_reuse_port(true)?;
-                socket.shutdown(Shutdown::Read)?; // does not listen any more, and stays bound
+                socket.shutdown(Shutdown::Read)?; // it no longer listens, and stays bound
                 return Ok(socket);
             }
-            // Two that begin to listen within the same microsecond may both be refused: each has said
-            // that it listens before the kernel checks it.
+            // The kernel may refuse both of two sockets that begin to listen within the same microsecond: each
+            // is marked as listening before either is checked.
             Err(error) if is_in_use(&error) && attempts_left > 0 => {
                 attempts_left -= 1;
                 drop(socket);
@@ -75,7 +75,7 @@ fn hold_beside_old_connections(addr: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// How often to try again to be the one that listens: at most for so many milliseconds.
+/// How often to try again to listen alone. Each attempt waits for less than a millisecond.
 const LISTEN_ATTEMPTS_MAX: u32 = 8;
 
 fn random_below_a_millisecond() -> Duration {
@@ -99,9 +99,9 @@ pub fn listen(bound: &BoundAddr) -> io::Result<OwnedFd> {
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
         set_buffers(&socket, options.recv_buffer_bytes, options.send_buffer_bytes)?;
-        // Inherited by what it accepts, all of these.
+        // Accepted sockets inherit all of these.
         socket.set_tcp_nodelay(options.nodelay)?;
-        notice_who_is_gone(&socket, options.keepalive, options.unacknowledged_max)?;
+        set_dead_peer_detection(&socket, options.keepalive, options.unacknowledged_max)?;
         socket.bind(&options.addr.into())?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(socket.into())
@@ -126,7 +126,7 @@ pub fn try_accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)>
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made it, for us alone.
+        // SAFETY: the kernel has just made it. Nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     // SAFETY: accept4 fills in the address, and sets its length, whenever it succeeds.
@@ -143,7 +143,7 @@ pub(crate) fn new_socket(addr: SocketAddr) -> io::Result<Socket> {
 }
 
 pub(crate) fn set_buffers(socket: &Socket, recv: Option<u32>, send: Option<u32>) -> io::Result<()> {
-    // Before listen or connect, because the window scale is settled by the handshake (tcp(7)).
+    // This comes before listen and connect, because the handshake fixes the window scale (tcp(7)).
     if let Some(bytes) = recv {
         socket.set_recv_buffer_size(bytes as usize)?;
     }
@@ -153,7 +153,7 @@ pub(crate) fn set_buffers(socket: &Socket, recv: Option<u32>, send: Option<u32>)
     Ok(())
 }
 
-pub(crate) fn notice_who_is_gone(
+pub(crate) fn set_dead_peer_detection(
     socket: &Socket,
     keepalive: Option<Keepalive>,
     unacknowledged_max: Option<Duration>,
@@ -170,7 +170,7 @@ pub(crate) fn notice_who_is_gone(
         socket.set_tcp_keepalive(&options.with_retries(probes.clamp(1, PROBES_MAX)))?;
     }
     if let Some(limit) = unacknowledged_max {
-        // Of the kernel's clock; it is an `int` there.
+        // In milliseconds; the kernel's type is `int`.
         socket.set_tcp_user_timeout(Some(limit.min(Duration::from_millis(i32::MAX as u64))))?;
     }
     Ok(())
@@ -210,13 +210,13 @@ mod tests {
         }
     }
 
-    /// An address that nobody has, and the connection that lingers there, if there is to be one.
+    /// A free address. With `lingers` a connection in TIME_WAIT is there.
     fn free_addr(lingers: bool) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let addr = listener.local_addr().unwrap();
         if lingers {
             let client = TcpStream::connect(addr).unwrap();
-            drop(listener.accept().unwrap()); // the end that closes first is the one that lingers
+            drop(listener.accept().unwrap()); // the end that closes first lingers
             drop(client);
         }
         addr
@@ -230,7 +230,7 @@ mod tests {
             let (started, end) = (AtomicUsize::new(0), Barrier::new(2));
             let bind_and_listen = || {
                 let outcomes = (1..=ROUNDS).map(|round| {
-                    // A barrier wakes one a good while after the other.
+                    // A barrier would wake one thread long after the other.
                     started.fetch_add(1, Ordering::SeqCst);
                     while started.load(Ordering::SeqCst) < 2 * round {
                         std::hint::spin_loop();
@@ -240,7 +240,7 @@ mod tests {
                         let listeners = [listen(&bound)?, listen(&bound)?];
                         Ok((bound, listeners))
                     });
-                    end.wait(); // nobody lets go before both have tried
+                    end.wait(); // neither lets go before both have tried
                     match listeners {
                         Ok(_) => true,
                         Err(error) if is_in_use(&error) => false,
@@ -274,7 +274,7 @@ mod tests {
                 connected
             });
             for _ in 0..ROUNDS {
-                drop(hold_beside_old_connections(addr).unwrap());
+                drop(hold_despite_time_wait(addr).unwrap());
             }
             is_over.store(true, Ordering::Relaxed);
             assert_eq!(client.join().unwrap(), 0, "clients that nobody will ever accept");

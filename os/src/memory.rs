@@ -1,13 +1,15 @@
+//! How much memory the process may use.
+
 use std::fs;
 
-/// How much memory this process may use, in bytes: the machine's, or less if a cgroup (v2) that it is in
-/// has a limit (`memory.max`). None where `/proc` does not say.
+/// How much memory this process may use, in bytes: that of the machine, or the limit of its cgroup if that is
+/// lower (`memory.max` of version 2, of the cgroup and of its parents). `None` if `/proc` does not say.
 pub fn memory_bytes() -> Option<u64> {
     let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let cgroup = fs::read_to_string("/proc/self/cgroup").ok();
     let cgroup = cgroup.and_then(|groups| groups.lines().find_map(v2_path).map(str::to_owned));
     let mut limit = machine;
-    // A cgroup's own limit, and those of all that it is in.
+    // The limits of the cgroup and of its parents.
     let mut path = cgroup.unwrap_or_default();
     loop {
         let max = fs::read_to_string(format!("/sys/fs/cgroup{path}/memory.max"));
@@ -18,14 +20,14 @@ pub fn memory_bytes() -> Option<u64> {
     }
 }
 
-/// `MemTotal` (proc_meminfo(5)), which is in KiB.
+/// `MemTotal` in bytes (proc_meminfo(5)). The file has it in KiB.
 fn machine_bytes(meminfo: &str) -> Option<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
 
-/// The path of the cgroup in the one hierarchy of version 2 (cgroups(7)).
+/// The path of the cgroup in the hierarchy of version 2 (cgroups(7)).
 fn v2_path(line: &str) -> Option<&str> {
     line.strip_prefix("0::").map(|path| path.trim_end_matches('/'))
 }
@@ -35,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_understood() {
+    fn the_files_of_the_kernel_are_parsed() {
         let meminfo = "MemFree:  1 kB\nMemTotal:       16384 kB\n";
         assert_eq!(machine_bytes(meminfo), Some(16 << 20));
         assert_eq!(machine_bytes("MemTotal: much"), None);

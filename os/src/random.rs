@@ -5,10 +5,9 @@ use std::io;
 /// Fills `bytes` from getrandom(2).
 ///
 /// # Panics
-/// When the kernel refuses, which it only does where the call is forbidden: nothing secret could be
-/// made then.
+/// When the kernel refuses, which it does only where the call is forbidden. No secret could be made then.
 pub fn fill_random(mut bytes: &mut [u8]) {
-    // Each turn fills at least one byte, or is interrupted by a signal before the first.
+    // Each round fills at least one byte, or a signal interrupts it before the first.
     while !bytes.is_empty() {
         // SAFETY: the kernel writes at most `bytes.len()` bytes there.
         let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };

@@ -1,8 +1,7 @@
-//! The functions of a runtime that are the system's, whatever runtime it is.
+//! The functions of a runtime that are the same on every kernel backend.
 
-/// The items of [`Clock`], [`Executor`] and [`Tcp`] that are the system's, for the `impl`s of a backend on
-/// the kernel: `Clock::{now, wall_clock}`, `Executor::{spawn_blocking}`, `Tcp::{bind}`; and all of
-/// [`Random`].
+/// Expands to the items that are the same on every kernel backend, for the `impl`s of a backend:
+/// `Clock::{now, wall_clock}`, `Executor::spawn_blocking`, `Tcp::bind`, and all of [`Random`].
 ///
 /// ```
 /// use std::time::Duration;

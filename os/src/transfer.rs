@@ -1,7 +1,7 @@
 //! Reads and writes on a socket that return at once.
 //!
-//! By rustix, whose system calls are made in place: libc's are cancellation points of its threads,
-//! which costs some fifty instructions each where there are several threads.
+//! They use rustix, which makes system calls in place. Those of libc are cancellation points of its threads, which
+//! costs about fifty instructions each in a process with several threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,12 +13,12 @@ use owned_io::{IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_M
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, connect_unspec, recv, send, sendmsg};
 use socket2::SockRef;
 
-/// What has arrived, into `buf`, which has capacity, from its start; sets its exact length. Zero is
-/// the end of the stream.
+/// Receives what has arrived into `buf` from its start, and sets its exact length. `buf` has capacity. Zero is the
+/// end of the stream.
 ///
 /// # Errors
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has, and those of recv(2); the length is
-/// as it was then.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has arrived, and those of recv(2). The length of `buf`
+/// does not change then.
 pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize> {
     let capacity = buf.buf_capacity().min(TRANSFER_BYTES_MAX);
     // SAFETY: `capacity` bytes from the pointer on may be written while `buf` is borrowed.
@@ -31,12 +31,12 @@ pub fn try_read(fd: BorrowedFd<'_>, buf: &mut impl IoBufMut) -> io::Result<usize
     Ok(n)
 }
 
-/// What has arrived, into a buffer of `pool`; empty at the end of the stream.
+/// Receives what has arrived into a buffer of `pool`. The buffer is empty at the end of the stream.
 ///
 /// # Errors
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has, even if the pool is exhausted; those of
-/// recv(2); [`PoolExhausted`](owned_io::PoolExhausted), which is thus said only to those for whom there
-/// is something to read.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has arrived, even if the pool is exhausted; those of
+/// recv(2); [`PoolExhausted`](owned_io::PoolExhausted). So only a reader that has something to read is told that the
+/// pool is exhausted.
 #[inline]
 pub fn try_read_pooled(fd: BorrowedFd<'_>, pool: &Pool) -> io::Result<PoolBuf> {
     match pool.take() {
@@ -45,16 +45,16 @@ pub fn try_read_pooled(fd: BorrowedFd<'_>, pool: &Pool) -> io::Result<PoolBuf> {
     }
 }
 
-/// Whether bytes have arrived (true) or the end of the stream has; leaves them where they are.
+/// Whether bytes have arrived (true) or the end of the stream has (false). The bytes stay in the kernel.
 ///
 /// # Errors
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) when neither has, and those of recv(2).
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when neither has arrived, and those of recv(2).
 pub fn try_peek(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let (_, n) = recv(fd, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
     Ok(n > 0)
 }
 
-/// Hands the kernel as many bytes of `buf`, which is not empty, as it takes now: at least one.
+/// Gives the kernel as many bytes of `buf` as it takes now: at least one. `buf` is not empty.
 ///
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of send(2).
@@ -66,12 +66,11 @@ pub fn try_write(fd: BorrowedFd<'_>, buf: &impl IoBuf) -> io::Result<usize> {
     check_written(n)
 }
 
-/// Hands the kernel as many bytes of `bufs`, of which some are left, as it takes now, and advances
-/// by them.
+/// Gives the kernel as many bytes of `bufs` as it takes now, and advances by them. Some bytes are left in `bufs`.
 ///
 /// # Errors
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of sendmsg(2); nothing
-/// is advanced then.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of sendmsg(2). `bufs` does not advance
+/// then.
 pub fn try_write_vectored<B: IoBuf>(fd: BorrowedFd<'_>, bufs: &mut IoVec<B>) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let n = sendmsg(fd, bufs.as_io_slices(), &mut SendAncillaryBuffer::default(), flags)?;
@@ -81,7 +80,7 @@ pub fn try_write_vectored<B: IoBuf>(fd: BorrowedFd<'_>, bufs: &mut IoVec<B>) -> 
     Ok(n)
 }
 
-/// A write of bytes that were there, of which the transport took none, is an error.
+/// Turns a write that took none of the bytes into an error.
 ///
 /// # Errors
 /// [`WriteZero`](io::ErrorKind::WriteZero) when `n` is zero.
@@ -97,9 +96,9 @@ pub fn shutdown(fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
     SockRef::from(&fd).shutdown(how)
 }
 
-/// Resets a connection, whoever holds its descriptor: what is queued in either direction is thrown away,
-/// and whoever waits for the socket is woken (`tcp_disconnect` in net/ipv4/tcp.c). Closing after
-/// `SO_LINGER` at zero does the same, but only once the last operation lets go of the descriptor.
+/// Resets a connection, even while others hold its descriptor. The queued bytes of both directions are discarded,
+/// and everybody who waits for the socket is woken (`tcp_disconnect` in net/ipv4/tcp.c). Closing with `SO_LINGER` of
+/// zero does the same, but only when the last operation releases the descriptor.
 ///
 /// # Errors
 /// Those of connect(2) to `AF_UNSPEC`.
@@ -107,12 +106,13 @@ pub fn abort(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(connect_unspec(fd)?)
 }
 
-/// Ends a connection that is closed, but whose descriptor the runtime keeps open for a little while:
-/// shuts it down both ways. Only where bytes were left unread is that left to closing, which resets
-/// the connection then; after a shutdown the peer would see a clean end.
+/// Ends a closed connection whose descriptor the runtime keeps open for a moment: shuts it down both ways.
+///
+/// A connection with unread bytes is not shut down. Closing resets it; after a shutdown the peer would see a clean
+/// end.
 pub fn end(fd: BorrowedFd<'_>) {
     if !try_peek(fd).unwrap_or(false) {
-        // It fails only when the connection is gone, and then there is nothing to shut down.
+        // It fails only when the connection is gone. Then there is nothing to shut down.
         let _ = shutdown(fd, Shutdown::Both);
     }
 }

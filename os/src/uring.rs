@@ -1,4 +1,4 @@
-//! Whether io_uring is to be had, how a ring is set up, and what to say when it cannot be.
+//! Whether io_uring is available, how a ring is set up, and the error when it cannot be.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use io_uring::{IoUring, Probe, opcode};
 
 /// How a backend's ring is set up (io_uring_setup(2)).
 ///
-/// Which of these a runtime can use is its backend's to say: what it cannot is an error when the
-/// runtime starts, never ignored.
+/// Each backend documents which settings its runtime can use. One that it cannot use is an error when the runtime
+/// starts, and is never ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingConfig {
-    /// Entries of the submission queue; the completion queue has twice as many. A power of two, at
-    /// most [`ENTRIES_MAX`].
+    /// Entries of the submission queue, a power of two up to [`ENTRIES_MAX`]. The completion queue has twice as
+    /// many.
     pub entries: u32,
     /// `IORING_SETUP_COOP_TASKRUN`: completions do not interrupt the thread. Linux 5.19.
     pub coop_taskrun: bool,
     /// `IORING_SETUP_SINGLE_ISSUER`: one thread submits, which saves locking. Linux 6.0.
     pub single_issuer: bool,
-    /// `IORING_SETUP_DEFER_TASKRUN`: completions are worked off when the thread asks for them.
-    /// Needs `single_issuer`. Linux 6.1.
+    /// `IORING_SETUP_DEFER_TASKRUN`: completions are processed when the thread asks for them. Needs
+    /// `single_issuer`. Linux 6.1.
     pub defer_taskrun: bool,
-    /// `IORING_SETUP_SQPOLL`: a kernel thread submits, and sleeps after this long without work.
-    /// Takes a core of its own while it is awake.
+    /// `IORING_SETUP_SQPOLL`: a kernel thread submits, and sleeps after this time without work. It uses a whole
+    /// core while it is awake.
     pub sqpoll_idle: Option<Duration>,
 }
 
@@ -61,14 +61,14 @@ impl RingConfig {
     }
 }
 
-/// The error for a ring setting that cannot be used, and why.
+/// The error for a ring setting that cannot be used. `why` names the setting and the reason.
 pub fn invalid(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-/// Whether this process may use io_uring, and whether the kernel has every operation a backend
-/// uses. To be asked before the runtime is built: some runtimes panic, exit or leak where this
-/// fails.
+/// Checks that this process may use io_uring, and that the kernel has every operation that a backend uses.
+///
+/// A backend calls it before it builds the runtime. Where this fails, some runtimes panic, end the process or leak.
 ///
 /// # Errors
 /// [`RingError`] inside.
@@ -80,7 +80,7 @@ pub fn probe() -> io::Result<()> {
     check_kernel(ring.params().is_feature_ext_arg(), |code| probe.is_supported(code))
 }
 
-/// What to make of an error of io_uring_setup(2), from [`probe`] or from a runtime.
+/// Adds the reason and the remedy to an error of io_uring_setup(2), which comes from [`probe`] or from a runtime.
 pub fn explain(cause: io::Error) -> io::Error {
     let kind = match cause.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => io::ErrorKind::PermissionDenied,
@@ -90,19 +90,19 @@ pub fn explain(cause: io::Error) -> io::Error {
     io::Error::new(kind, RingError { cause })
 }
 
-/// Why there is no io_uring: the cause, and the way out.
+/// Why io_uring is not available: the cause, and what to do about it.
 #[derive(Debug)]
 pub struct RingError {
     cause: io::Error,
 }
 
 impl RingError {
-    /// What the kernel said.
+    /// The kernel's error.
     pub const fn cause(&self) -> &io::Error {
         &self.cause
     }
 
-    fn way_out(&self) -> &'static str {
+    fn remedy(&self) -> &'static str {
         match self.cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
                 "it is not permitted here: allow io_uring in the container's seccomp policy, set \
@@ -130,7 +130,7 @@ impl RingError {
 
 impl fmt::Display for RingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot set up io_uring: {}; {}", self.cause, self.way_out())
+        write!(f, "cannot set up io_uring: {}; {}", self.cause, self.remedy())
     }
 }
 
@@ -156,7 +156,7 @@ const OPERATIONS: [(&str, u8); 10] = [
 
 fn check_kernel(has_ext_arg: bool, has_operation: impl Fn(u8) -> bool) -> io::Result<()> {
     let operation = OPERATIONS.iter().find(|(_, code)| !has_operation(*code));
-    // compio waits with a timeout by it, and would panic.
+    // compio needs it for waits with a timeout, and panics without it.
     let feature = (!has_ext_arg).then_some("the feature EXT_ARG");
     let lacks = operation.map(|(name, _)| format!("the operation {name}"));
     match lacks.as_deref().or(feature) {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_is_told_by_what_it_lacks() {
+    fn an_old_kernel_is_recognised_by_a_missing_operation() {
         let error = check_kernel(true, |code| code < opcode::Send::CODE).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         assert!(error.to_string().contains("lacks the operation RECV"), "{error}");
@@ -186,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_names_its_way_out() {
-        for (code, kind, way_out) in [
+    fn each_refusal_names_a_remedy() {
+        for (code, kind, remedy) in [
             (libc::EPERM, io::ErrorKind::PermissionDenied, "kernel.io_uring_disabled"),
             (libc::ENOSYS, io::ErrorKind::Unsupported, "run on tokio"),
             (libc::ENOMEM, io::ErrorKind::OutOfMemory, "ulimit -l"),
@@ -195,7 +195,7 @@ mod tests {
         ] {
             let error = explain(io::Error::from_raw_os_error(code));
             assert_eq!(error.kind(), kind);
-            assert!(error.to_string().contains(way_out), "{error}");
+            assert!(error.to_string().contains(remedy), "{error}");
         }
     }
 
