@@ -50,7 +50,7 @@ pub(crate) async fn send_vectored<B: IoBuf>(
 ) -> BufResult<usize, IoVec<B>> {
     // SAFETY: all zeroes is a message without name, pieces or control data.
     let message: libc::msghdr = unsafe { mem::zeroed() };
-    let op = SendPieces { fd: Rc::clone(fd), bufs, message };
+    let op = SendVectored { fd: Rc::clone(fd), bufs, message };
     let (result, Tracked(op)) = submit(Tracked(op)).await.into();
     let mut bufs = op.bufs;
     let result = result.map_err(os_error).and_then(os::check_written);
@@ -76,9 +76,9 @@ pub(crate) async fn writable(fd: &Rc<OwnedFd>) -> io::Result<()> {
 /// completions there were have been seen. Other tasks have their turn meanwhile.
 ///
 /// Waking oneself does not do: compio polls such a task up to 61 times before it enters the ring.
-pub(crate) async fn turn() {
+pub(crate) async fn yield_to_ring() {
     // It cannot fail, and nothing would follow from it if it did.
-    let _ = submit(Nothing).await;
+    let _ = submit(Nop).await;
 }
 
 /// Ends `runtime`, after its tasks were dropped, once nothing is left in the kernel.
@@ -93,7 +93,7 @@ pub(crate) async fn turn() {
 /// With the panic of a buffer that the driver drops, or of what a task of compio's own holds.
 pub(crate) fn end(runtime: Runtime) {
     // Keeps the driver until this has looked what the end of the runtime left behind.
-    let driver = ManuallyDrop::new(runtime.enter(|| submit(Nothing)));
+    let driver = ManuallyDrop::new(runtime.enter(|| submit(Nop)));
     let settled = catch_unwind(AssertUnwindSafe(|| settle(&runtime)));
     // Here run the destructors of what tasks hold that were spawned past the contract.
     let ended = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
@@ -111,18 +111,18 @@ pub(crate) fn end(runtime: Runtime) {
 fn settle(runtime: &Runtime) {
     let (mut idle, mut panicked) = (0, None);
     // Each turn ends an operation, or counts towards the limit.
-    while IN_FLIGHT.get() > 0 && idle < IDLE_TURNS_MAX {
+    while IN_FLIGHT.get() > 0 && idle < IDLE_ROUNDS_MAX {
         let before = IN_FLIGHT.get();
-        let turn = || {
+        let round = || {
             runtime.enter(|| {
                 let mut cancel = pin!(submit(CancelAll));
                 // It is in the ring then, or there is no ring that could be asked.
                 let _ = cancel.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                runtime.poll_with(Some(TURN));
+                runtime.poll_with(Some(SETTLE_WAIT));
             });
         };
         // The driver drops a buffer whose operation was dropped: that may panic.
-        panicked = catch_unwind(AssertUnwindSafe(turn)).err().or(panicked);
+        panicked = catch_unwind(AssertUnwindSafe(round)).err().or(panicked);
         idle = if IN_FLIGHT.get() < before { 0 } else { idle + 1 };
     }
     if let Some(payload) = panicked {
@@ -131,11 +131,11 @@ fn settle(runtime: &Runtime) {
 }
 
 /// How long to wait for what a cancellation or a shutdown ends. It takes the kernel microseconds.
-const TURN: Duration = Duration::from_millis(1);
+const SETTLE_WAIT: Duration = Duration::from_millis(1);
 
 /// After how many turns in which nothing ended no more is waited for. A kernel older than 5.19 does not
 /// cancel all at once, and leaves what belongs to a connection that outlives the runtime.
-const IDLE_TURNS_MAX: u32 = 4;
+const IDLE_ROUNDS_MAX: u32 = 4;
 
 thread_local! {
     /// How many operations of this thread's runtime the kernel may still be at work on.
@@ -244,7 +244,7 @@ impl<B: IoBuf> compio_buf::IoBuf for Writing<B> {
 }
 
 /// `SENDMSG` of the next pieces.
-struct SendPieces<B> {
+struct SendVectored<B> {
     fd: Rc<OwnedFd>,
     bufs: IoVec<B>,
     message: libc::msghdr,
@@ -255,7 +255,7 @@ struct SendPieces<B> {
 // before it asks for the entry, and takes it out when it is completed. The message points to the
 // pieces, an array of `iovec` (`IoSlice` has its layout) over initialised bytes; array and bytes
 // keep their address, and nobody changes them meanwhile.
-unsafe impl<B: IoBuf> OpCode for SendPieces<B> {
+unsafe impl<B: IoBuf> OpCode for SendVectored<B> {
     type Control = ();
 
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
@@ -269,10 +269,10 @@ unsafe impl<B: IoBuf> OpCode for SendPieces<B> {
 }
 
 /// `NOP`.
-struct Nothing;
+struct Nop;
 
 // SAFETY: the entry is valid until the operation is completed: it points to nothing.
-unsafe impl OpCode for Nothing {
+unsafe impl OpCode for Nop {
     type Control = ();
 
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {

@@ -50,7 +50,7 @@ impl Clock for Compio {
         let deadline = Instant::now() + duration.min(SLEEP_MAX);
         // compio's sleep is ready at once when its time has come.
         if deadline <= Instant::now() {
-            op::turn().await;
+            op::yield_to_ring().await;
         } else {
             compio_runtime::time::sleep_until(deadline).await;
         }

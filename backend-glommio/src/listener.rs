@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use owned_io_os as os;
 
-use crate::op::Waited;
+use crate::op::PolledFd;
 use crate::socket::GlommioSocket;
 
 /// A TCP listener on glommio.
@@ -16,7 +16,7 @@ pub type GlommioListener = os::Listener<GlommioListenSocket>;
 /// The socket of a [`GlommioListener`].
 #[derive(Debug)]
 pub struct GlommioListenSocket {
-    fd: Waited,
+    fd: PolledFd,
 }
 
 impl AsFd for GlommioListenSocket {
@@ -29,7 +29,7 @@ impl os::ListenSocket for GlommioListenSocket {
     type Socket = GlommioSocket;
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { fd: Waited::new(fd) })
+        Ok(Self { fd: PolledFd::new(fd) })
     }
 
     async fn readable(&mut self) -> io::Result<()> {

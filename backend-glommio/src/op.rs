@@ -19,13 +19,13 @@ use owned_io_os as os;
 pub(crate) struct Tcp {
     tcp: RefCell<TcpStream>,
     /// A read waited, so that the next attempt is one because something came.
-    is_worth_a_try: Cell<bool>,
+    has_waited: Cell<bool>,
 }
 
 impl Tcp {
     /// Registers `fd`, with the reactor of the executor that polls this.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { tcp: RefCell::new(register(fd)), is_worth_a_try: Cell::new(false) }
+        Self { tcp: RefCell::new(register(fd)), has_waited: Cell::new(false) }
     }
 
     /// Receives what has arrived into `buf`, which has room, from its start; sets its exact length.
@@ -40,9 +40,9 @@ impl Tcp {
     ) -> Poll<io::Result<usize>> {
         // Each turn but the first two was told of bytes that somebody else took meanwhile.
         loop {
-            if !self.is_worth_a_try.replace(false) {
+            if !self.has_waited.replace(false) {
                 let polled = self.poll_readable(cx);
-                self.is_worth_a_try.set(polled.is_pending()); // when it is woken
+                self.has_waited.set(polled.is_pending()); // when it is woken
                 ready!(polled)?;
             }
             match os::try_read(self.as_fd(), buf) {
@@ -156,7 +156,7 @@ fn sigpipe() -> libc::sigset_t {
 /// glommio waits only for descriptors that its streams own, and a stream does not give its own back.
 /// So it is handed to one for each wait, and taken back when that is over.
 #[derive(Debug)]
-pub(crate) struct Waited(Option<State>);
+pub(crate) struct PolledFd(Option<State>);
 
 #[derive(Debug)]
 enum State {
@@ -165,7 +165,7 @@ enum State {
     Waiting(TcpStream),
 }
 
-impl Waited {
+impl PolledFd {
     pub(crate) const fn new(fd: OwnedFd) -> Self {
         Self(Some(State::Idle(fd)))
     }
@@ -187,7 +187,7 @@ impl Waited {
     }
 }
 
-impl AsFd for Waited {
+impl AsFd for PolledFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.0.as_ref().expect("taken only within `poll_readable`") {
             State::Idle(fd) => fd.as_fd(),

@@ -17,7 +17,7 @@ use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
 use owned_io_os as os;
 
 use crate::listener::GlommioListener;
-use crate::op::Waited;
+use crate::op::PolledFd;
 use crate::socket::GlommioStream;
 
 /// glommio's executor.
@@ -69,7 +69,7 @@ impl Clock for Glommio {
     async fn sleep(duration: Duration) {
         // glommio's sleep of zero is ready at once.
         if duration.is_zero() {
-            turn().await;
+            yield_to_ring().await;
         } else {
             Timer::new(duration.min(SLEEP_MAX)).await;
         }
@@ -95,8 +95,8 @@ impl Executor for Glommio {
         let output = executor.run(async {
             READY.set(Some(ready_fd()?));
             let output = run_main(future).await;
-            turn().await; // the tasks find that they are done
-            turn().await; // and the kernel lets go of what they polled
+            yield_to_ring().await; // the tasks find that they are done
+            yield_to_ring().await; // and the kernel lets go of what they polled
             READY.set(None);
             io::Result::Ok(output)
         });
@@ -157,11 +157,11 @@ fn ready_fd() -> io::Result<OwnedFd> {
 ///
 /// Waking oneself does not do: glommio asks the ring only when no task is ready, or when the
 /// preemption timer has run out.
-pub(crate) async fn turn() {
+pub(crate) async fn yield_to_ring() {
     let ready = READY.with_borrow(|ready| ready.as_ref().map(OwnedFd::try_clone));
     match ready.expect("called outside of `Glommio::block_on`") {
         Ok(ready) => {
-            let mut ready = Waited::new(ready);
+            let mut ready = PolledFd::new(ready);
             poll_fn(|cx| ready.poll_readable(cx)).await;
         }
         // No descriptor is free: then the tasks that are ready have their turn, and the ring when

@@ -13,7 +13,7 @@ use owned_io::{BufResult, IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, coop}
 use owned_io_os as os;
 
 use crate::op::Tcp;
-use crate::runtime::{Glommio, turn};
+use crate::runtime::{Glommio, yield_to_ring};
 
 /// A TCP connection on glommio.
 pub type GlommioStream = os::Stream<GlommioSocket>;
@@ -140,7 +140,7 @@ type Yielding = Option<Pin<Box<dyn Future<Output = ()>>>>;
 #[cold]
 #[inline(never)]
 fn poll_yield(yielding: &mut Yielding, cx: &mut Context<'_>) -> Poll<()> {
-    ready!(yielding.get_or_insert_with(|| Box::pin(turn())).as_mut().poll(cx));
+    ready!(yielding.get_or_insert_with(|| Box::pin(yield_to_ring())).as_mut().poll(cx));
     *yielding = None;
     coop::handle_yield();
     Poll::Ready(())

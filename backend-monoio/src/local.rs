@@ -33,7 +33,7 @@ impl Local {
 /// Waits until the ring has been asked for completions, with nothing left to run.
 ///
 /// Not by waking itself: monoio runs a task that does so again at once, and nothing else.
-pub(crate) async fn turn() {
+pub(crate) async fn yield_to_ring() {
     let local = LOCAL.with_borrow(Clone::clone).expect("called outside of `Monoio::block_on`");
     // Whatever the kernel answers, it was asked.
     let _ = local.ready.readable(true).await;
@@ -44,8 +44,8 @@ pub(crate) async fn turn() {
 ///
 /// monoio leaks a task that waits when its runtime is dropped, with its ring and what it holds.
 pub(crate) async fn settle() {
-    turn().await; // the tasks find that they are done, and the kernel works off their shutdowns
-    turn().await; // the kernel closes what was held until then
+    yield_to_ring().await; // the tasks find that they are done, and the kernel works off their shutdowns
+    yield_to_ring().await; // the kernel closes what was held until then
 }
 
 /// Says that a runtime is on this thread, from before it is built until after it is dropped, however

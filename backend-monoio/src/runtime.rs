@@ -62,7 +62,7 @@ impl Clock for Monoio {
     async fn sleep(duration: Duration) {
         // monoio's sleep of zero takes a millisecond.
         if duration.is_zero() {
-            local::turn().await;
+            local::yield_to_ring().await;
         } else {
             monoio::time::sleep(duration.min(SLEEP_MAX)).await;
         }

@@ -100,28 +100,28 @@ pub(crate) fn register(fd: Rc<OwnedFd>, interest: Interest) -> io::Result<AsyncF
 /// it never does while a task yields again and again.
 ///
 /// For the same reason a task that wakes itself holds the ring up, so not for longer than
-/// [`TURN_MAX`]: timers go on even then.
-pub(crate) async fn turn() {
-    let _ = tokio::time::timeout(TURN_MAX, round()).await;
+/// [`YIELD_MAX`]: timers go on even then.
+pub(crate) async fn yield_to_ring() {
+    let _ = tokio::time::timeout(YIELD_MAX, nop()).await;
 }
 
 /// Lets what was left in the kernel end: after the tasks were dropped, and their connections shut
 /// down.
 pub(crate) async fn settle() {
     let rounds = async {
-        round().await; // the kernel works off what the shutdowns have ended
-        round().await; // and the completions that came of it are seen
+        nop().await; // the kernel works off what the shutdowns have ended
+        nop().await; // and the completions that came of it are seen
     };
     let _ = tokio::time::timeout(SETTLE_MAX, rounds).await;
 }
 
 /// How long a turn may take: tokio's tick.
-const TURN_MAX: Duration = Duration::from_millis(1);
+const YIELD_MAX: Duration = Duration::from_millis(1);
 
 /// How long the end may take: 16,000 pending reads took 73 ms (Linux 6.18).
 const SETTLE_MAX: Duration = Duration::from_millis(500);
 
-async fn round() {
+async fn nop() {
     // SAFETY: 1. to 3. It does nothing, with nothing.
     let op = unsafe { submit(opcode::Nop::new().build(), ()) };
     // It cannot fail, and nothing would follow from it if it did.

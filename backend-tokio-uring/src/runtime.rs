@@ -38,7 +38,7 @@ impl Clock for TokioUring {
     async fn sleep(duration: Duration) {
         // tokio's sleep of zero is ready at once.
         if duration.is_zero() {
-            op::turn().await;
+            op::yield_to_ring().await;
         } else {
             tokio::time::sleep(duration).await;
         }

@@ -65,7 +65,7 @@ async fn pending_read(
     let mut reading = Box::pin(async move { socket.recv(probe).await.0 });
     let is_pending = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_pending())).await;
     assert!(is_pending);
-    turn().await; // it is in the kernel
+    yield_to_ring().await; // it is in the kernel
     (reading, peer, memory, drops)
 }
 
@@ -93,7 +93,7 @@ fn a_buffer_that_panics_when_the_driver_drops_it_leaves_nothing_in_the_kernel() 
             kept.set(Some(pending_read(false).await));
             drop(bomb); // when it is cancelled, the driver drops the buffer
             loop {
-                turn().await;
+                yield_to_ring().await;
             }
         })
     }));
