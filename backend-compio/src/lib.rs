@@ -24,12 +24,12 @@
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read | freed once it is cancelled, a turn later | lost, if they arrive before that | usable, with that gap |
+//! | read | freed once it is cancelled, one loop iteration later | lost, if they arrive before that | usable, with that gap |
 //! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
-//! | write, vectored write | freed once it is cancelled, a turn later | any part may be sent | only to be dropped |
+//! | write, vectored write | freed once it is cancelled, one loop iteration later | any part may be sent | only to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
-//! | stream | – | – | closed at once; shut down, and closed a turn later, if an operation was pending |
+//! | stream | – | – | closed at once; with a pending operation, shut down at once and closed one loop iteration later |
 //!
 //! # Ring settings
 //!
@@ -41,16 +41,16 @@
 //! | `defer_taskrun` | off | on | |
 //! | `sqpoll_idle` | off | off | can be used; rounded up to whole milliseconds |
 //!
-//! The default is compio's own. Nothing is refused but what no kernel takes.
+//! The default is compio's own. Only settings that no kernel takes are refused.
 //!
-//! `IORING_SETUP_TASKRUN_FLAG` is set along with `coop_taskrun` and `defer_taskrun`. Without it a
-//! task that yields again and again keeps deferred completions away: compio then only submits, and
-//! the kernel was not asked for them (of 1,000 echoes beside such a task none came through in two
-//! seconds; with the flag all did, in 32 ms, on Linux 6.18).
+//! `IORING_SETUP_TASKRUN_FLAG` is set along with `coop_taskrun` and `defer_taskrun`. Without it, a task that yields
+//! again and again keeps deferred completions away: compio only submits then, and does not ask the kernel for
+//! completions. Of 1,000 echoes beside such a task none completed in two seconds. With the flag all did, in 32 ms
+//! (Linux 6.18).
 //!
-//! Without `CAP_IPC_LOCK` each ring is charged to its user's limit on locked memory, over all rings
-//! of that user: on Linux 6.18 a limit of 8 MiB had room for 20 rings of 4,096 entries or at least
-//! 64 of 1,024; 512 KiB for one or four; 96 KiB for none.
+//! Without `CAP_IPC_LOCK`, all rings of a user count against the user's limit on locked memory. On Linux 6.18 a
+//! limit of 8 MiB had room for 20 rings of 4,096 entries, or at least 64 of 1,024. A limit of 512 KiB had room for
+//! one or four, and 96 KiB for none.
 //!
 //! # Platform notes
 //!
@@ -63,31 +63,32 @@
 //! | connect | `connect` without waiting, then `POLL_ADD` |
 //! | sleep | a time-out of the ring's wait; `NOP` for a sleep of zero |
 //!
-//! Each operation on the ring is one allocation, compio's. Linux 5.11 is needed for the time-outs,
-//! 5.19 for `coop_taskrun`, 6.1 for `defer_taskrun`. Blocking closures run on the pool that all
-//! backends share, not on compio's, which makes the worker spin when it is full.
+//! compio allocates once for each operation on the ring. The time-outs need Linux 5.11, `coop_taskrun` 5.19, and
+//! `defer_taskrun` 6.1. Blocking closures run on the pool that all backends share. compio's own makes the worker spin
+//! when it is full.
 //!
 //! # Known limits
 //!
-//! - A task that wakes itself without end leaves I/O and timers working: compio enters the ring
+//! - A task that wakes itself without end does not stop I/O and timers: compio enters the ring
 //!   after every 61 polls of tasks.
-//! - Wakes from other threads go through a queue, here of 16,384 tasks. When it is full the thread
-//!   that wakes spins until the worker has come round, so a worker must never block on it.
+//! - Wakes from other threads go through a queue of 16,384 tasks. When it is full, the waking thread
+//!   spins until the worker empties it. So a worker must never block on that thread.
 //! - A cancellation that finds the submission queue full is not sent. When more operations than
-//!   `entries` are dropped within a turn, the rest keep their buffers until the peer acts or the
-//!   connection is shut down; those whose stream is dropped too end at once.
-//! - A buffer may be dropped by the driver. One whose `Drop` starts or drops an operation panics
-//!   then; returning it to a pool, or waking a task, is fine.
+//!   `entries` are dropped within one loop iteration, the rest keep their buffers until the peer acts or
+//!   the connection is shut down. Those whose stream is dropped too end at once.
+//! - The driver may drop a buffer. A buffer whose `Drop` starts or drops an operation panics then.
+//!   Returning to a pool, or waking a task, is fine.
 //! - A pending operation whose future is leaked ([`std::mem::forget`]) keeps the ring open.
-//! - All operations are cancelled when `block_on` ends, those of a future that outlives it too. Linux
-//!   before 5.19 cannot do that: the ring is leaked then, with what such a future reads into.
+//! - All operations are cancelled when `block_on` ends, also those of a future that outlives it. Linux
+//!   before 5.19 cannot do that. The ring is leaked then, with the buffers of such a future.
 //! - The waker of the main future holds a descriptor, the runtime's eventfd. A thread that still
-//!   has one when `block_on` returns, at the end of a blocking closure say, closes it soon after.
+//!   holds such a waker when `block_on` returns closes the descriptor soon after: at the end of a blocking
+//!   closure, for example.
 //! - With the default ring a completion can interrupt a blocking system call of the worker's thread
 //!   (`EINTR`; seen with reads that have a time-out).
 //! - An error of `io_uring_enter` that compio does not expect panics the worker.
-//! - Any crate that turns on the feature `polling` of `compio-driver` keeps this one from
-//!   compiling. It would bring an epoll driver to fall back to.
+//! - This crate does not compile where any crate turns on the feature `polling` of `compio-driver`. That
+//!   feature would add an epoll driver to fall back to.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]

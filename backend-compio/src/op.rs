@@ -1,7 +1,7 @@
-//! Operations on the ring: each owns what the kernel uses for it until the kernel has let go.
+//! Operations on the ring. Each owns what the kernel uses until the kernel is done with it.
 //!
-//! They are compio's own, except the vectored write: compio's allocates an array of pieces for each
-//! one, and [`IoVec`] has that array already.
+//! They are compio's own, except the vectored write. compio's allocates an array of pieces for each write, and
+//! [`IoVec`] has that array already.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -22,7 +22,7 @@ use io_uring::{opcode, types};
 use owned_io::{BufResult, IoBuf, IoBufExt, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
 use owned_io_os as os;
 
-/// Receives into `buf`, which has room, from its start; sets its exact length.
+/// Receives into `buf` from its start, and sets its exact length. `buf` has capacity.
 pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize, B> {
     let op = Recv::new(Rc::clone(fd), Reading(buf), RecvFlags::empty());
     let (result, Tracked(op)) = submit(Tracked(op)).await.into();
@@ -43,12 +43,12 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
     BufResult(result.map_err(os_error), buf)
 }
 
-/// Sends the next pieces of `bufs`, of which some are left, and advances by what was sent.
+/// Sends the next pieces of `bufs`, and advances by the bytes sent. Some bytes are left in `bufs`.
 pub(crate) async fn send_vectored<B: IoBuf>(
     fd: &Rc<OwnedFd>,
     bufs: IoVec<B>,
 ) -> BufResult<usize, IoVec<B>> {
-    // SAFETY: all zeroes is a message without name, pieces or control data.
+    // SAFETY: a message of zeroes has no name, no pieces and no control data.
     let message: libc::msghdr = unsafe { mem::zeroed() };
     let op = SendVectored { fd: Rc::clone(fd), bufs, message };
     let (result, Tracked(op)) = submit(Tracked(op)).await.into();
@@ -60,44 +60,44 @@ pub(crate) async fn send_vectored<B: IoBuf>(
     BufResult(result, bufs)
 }
 
-/// Waits until a receive, or an accept, would not have to wait; holds no buffer.
+/// Waits until a receive or an accept need not wait. Holds no buffer.
 pub(crate) async fn readable(fd: &Rc<OwnedFd>) -> io::Result<()> {
     let op = PollOnce::new(Rc::clone(fd), Interest::Readable);
     submit(Tracked(op)).await.0.map(drop)
 }
 
-/// Waits until a send would not have to wait, or a connect has ended.
+/// Waits until a send need not wait, or an attempt to connect has ended.
 pub(crate) async fn writable(fd: &Rc<OwnedFd>) -> io::Result<()> {
     let op = PollOnce::new(Rc::clone(fd), Interest::Writable);
     submit(Tracked(op)).await.0.map(drop)
 }
 
-/// Waits until the ring has been round once: what was submitted before is with the kernel, and the
-/// completions there were have been seen. Other tasks have their turn meanwhile.
+/// Yields until the runtime has polled the ring: earlier submissions are in the kernel, and the completions that
+/// were there have been seen. Other tasks run meanwhile.
 ///
-/// Waking oneself does not do: compio polls such a task up to 61 times before it enters the ring.
+/// It is not enough that the task wakes itself: compio polls such a task up to 61 times before it enters the ring.
 pub(crate) async fn yield_to_ring() {
-    // It cannot fail, and nothing would follow from it if it did.
+    // A NOP cannot fail, and a failure would not matter.
     let _ = submit(Nop).await;
 }
 
-/// Ends `runtime`, after its tasks were dropped, once nothing is left in the kernel.
+/// Ends `runtime` once nothing is left in the kernel. The tasks were dropped before.
 ///
-/// compio closes the ring and then frees the buffers, and nothing says that close(2) waits until the
-/// kernel has let go of them: it does not before Linux 6.17. Something may be in flight even though the
-/// tasks are gone: operations that were dropped with them, for a moment; and those of a future that
-/// outlives the runtime, which is also what holds the driver then. So all of them are cancelled first. If
-/// that does not end them, the driver is leaked, with what they use.
+/// compio closes the ring and then frees the buffers. close(2) does not promise to wait until the kernel is done with
+/// them, and before Linux 6.17 it does not wait. Operations may be in flight although the tasks are gone: for a
+/// moment those that were dropped with the tasks, and those of a future that outlives the runtime, which also holds
+/// the driver. So all operations are cancelled first. If that does not end them, the driver is leaked, with
+/// everything that they use.
 ///
 /// # Panics
-/// With the panic of a buffer that the driver drops, or of what a task of compio's own holds.
+/// With the panic of a buffer that the driver drops, or of a value that a task of compio's own holds.
 pub(crate) fn end(runtime: Runtime) {
-    // Keeps the driver until this has looked what the end of the runtime left behind.
+    // It keeps the driver until the operations that outlive the runtime have been counted.
     let driver = ManuallyDrop::new(runtime.enter(|| submit(Nop)));
     let settled = catch_unwind(AssertUnwindSafe(|| settle(&runtime)));
-    // Here run the destructors of what tasks hold that were spawned past the contract.
+    // This drops the tasks that were spawned by compio itself, not through the contract.
     let ended = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
-    // What is left stays so for ever, and has no part in the count of the next runtime.
+    // What is left stays for ever, and does not count for the next runtime.
     RUNTIME.set(RUNTIME.get() + 1);
     if IN_FLIGHT.take() == 0 {
         drop(ManuallyDrop::into_inner(driver));
@@ -107,21 +107,21 @@ pub(crate) fn end(runtime: Runtime) {
     }
 }
 
-/// Cancels what is in flight, and waits until it has ended.
+/// Cancels the operations in flight, and waits until they have ended.
 fn settle(runtime: &Runtime) {
     let (mut idle, mut panicked) = (0, None);
-    // Each turn ends an operation, or counts towards the limit.
+    // Each round ends an operation, or counts towards the limit.
     while IN_FLIGHT.get() > 0 && idle < IDLE_ROUNDS_MAX {
         let before = IN_FLIGHT.get();
         let round = || {
             runtime.enter(|| {
                 let mut cancel = pin!(submit(CancelAll));
-                // It is in the ring then, or there is no ring that could be asked.
+                // This puts it into the ring, if there is a ring.
                 let _ = cancel.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 runtime.poll_with(Some(SETTLE_WAIT));
             });
         };
-        // The driver drops a buffer whose operation was dropped: that may panic.
+        // The driver drops the buffer of a dropped operation, which may panic.
         panicked = catch_unwind(AssertUnwindSafe(round)).err().or(panicked);
         idle = if IN_FLIGHT.get() < before { 0 } else { idle + 1 };
     }
@@ -130,25 +130,25 @@ fn settle(runtime: &Runtime) {
     }
 }
 
-/// How long to wait for what a cancellation or a shutdown ends. It takes the kernel microseconds.
+/// How long a round waits for cancelled operations to end. The kernel needs microseconds.
 const SETTLE_WAIT: Duration = Duration::from_millis(1);
 
-/// After how many turns in which nothing ended no more is waited for. A kernel older than 5.19 does not
-/// cancel all at once, and leaves what belongs to a connection that outlives the runtime.
+/// The number of rounds without progress after which `settle` gives up. A kernel before 5.19 cannot cancel all
+/// operations, and leaves those of a connection that outlives the runtime.
 const IDLE_ROUNDS_MAX: u32 = 4;
 
 thread_local! {
-    /// How many operations of this thread's runtime the kernel may still be at work on.
+    /// How many operations of this thread's runtime the kernel may still work on.
     static IN_FLIGHT: Cell<usize> = const { Cell::new(0) };
 
-    /// How many runtimes this thread has had before.
+    /// How many runtimes have ended on this thread.
     static RUNTIME: Cell<u64> = const { Cell::new(0) };
 }
 
-/// An operation, counted from when it is begun until it has completed, or is dropped.
+/// An operation that counts as in flight from its beginning until it has completed or is dropped.
 struct Tracked<T>(T);
 
-/// What the driver keeps beside a [`Tracked`] operation, which is moved more often.
+/// What the driver keeps beside a [`Tracked`] operation. The operation is moved more often.
 #[derive(Default)]
 struct Control<C> {
     inner: C,
@@ -180,7 +180,7 @@ unsafe impl<T: OpCode> OpCode for Tracked<T> {
     }
 }
 
-/// One in the count of a runtime, if of any.
+/// One operation in the count of a runtime, until it ends.
 struct InFlight {
     runtime: Option<u64>,
 }
@@ -206,7 +206,7 @@ impl Drop for InFlight {
     }
 }
 
-/// A buffer that compio reads into: all of its memory, from the start.
+/// A buffer that compio reads into. compio sees all of its memory, from the start.
 struct Reading<B>(B);
 
 impl<B: IoBuf> compio_buf::IoBuf for Reading<B> {
@@ -233,7 +233,7 @@ impl<B: IoBufMut> compio_buf::IoBufMut for Reading<B> {
     }
 }
 
-/// A buffer that compio writes from: its initialised bytes.
+/// A buffer that compio writes from. compio sees its initialised bytes.
 struct Writing<B>(B);
 
 impl<B: IoBuf> compio_buf::IoBuf for Writing<B> {
@@ -250,11 +250,10 @@ struct SendVectored<B> {
     message: libc::msghdr,
 }
 
-// SAFETY: the entry is valid until the operation is completed. It names the descriptor, which is
-// held. It points to the message, which does not move: compio has put the operation on the heap
-// before it asks for the entry, and takes it out when it is completed. The message points to the
-// pieces, an array of `iovec` (`IoSlice` has its layout) over initialised bytes; array and bytes
-// keep their address, and nobody changes them meanwhile.
+// SAFETY: the entry is valid until the operation completes. It names the descriptor, which the operation holds. It
+// points to the message, which does not move: compio puts the operation on the heap before it asks for the entry, and
+// takes it out when the operation has completed. The message points to the pieces, an array of `iovec` (`IoSlice` has
+// its layout) over initialised bytes. Array and bytes keep their address, and nothing changes them meanwhile.
 unsafe impl<B: IoBuf> OpCode for SendVectored<B> {
     type Control = ();
 
@@ -280,7 +279,7 @@ unsafe impl OpCode for Nop {
     }
 }
 
-/// `ASYNC_CANCEL` of all that the ring has at work.
+/// `ASYNC_CANCEL` of all operations in the ring.
 struct CancelAll;
 
 // SAFETY: the entry is valid until the operation is completed: it points to nothing.
@@ -292,7 +291,7 @@ unsafe impl OpCode for CancelAll {
     }
 }
 
-/// The error with its OS code. compio replaces ENOBUFS, which to it means its own buffers.
+/// The error with its OS code. compio replaces ENOBUFS, which it takes to mean its own buffers.
 fn os_error(error: io::Error) -> io::Error {
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::ResourceBusy, None) => io::Error::from_raw_os_error(libc::ENOBUFS),

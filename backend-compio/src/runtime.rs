@@ -24,8 +24,8 @@ pub struct Compio;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The ring. Default: compio's own, 1,024 entries and no flags. What the settings do here is in
-    /// the [crate's table](crate#ring-settings).
+    /// The ring. Default: compio's own, 1,024 entries and no flags. The [crate's table](crate#ring-settings) says
+    /// which settings can be used.
     pub ring: RingConfig,
 }
 
@@ -35,9 +35,8 @@ impl Default for Config {
     }
 }
 
-/// How many tasks other threads may have woken before this one has come round: one per connection
-/// for 10,000 of them, at 16 bytes each. compio's own 64 deadlock when a worker waits for a thread
-/// that wakes more.
+/// How many tasks other threads may wake before the worker empties the queue: one for each of 10,000 connections, at
+/// 16 bytes each. With compio's own limit of 64, a worker deadlocks when it waits for a thread that wakes more.
 const REMOTE_WAKES_MAX: usize = 16_384;
 
 /// The longest sleep: deadlines have to fit an `Instant`.
@@ -78,7 +77,7 @@ impl Executor for Compio {
         config.ring.check()?;
         os::uring::probe()?;
         let runtime = builder(&config.ring).build().map_err(os::uring::explain)?;
-        // It panics only with a buffer that the driver drops.
+        // It panics only if a buffer panics that the driver drops.
         let output = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_main(future))));
         op::end(runtime);
         let output = output.unwrap_or_else(|payload| resume_unwind(payload));
@@ -114,10 +113,10 @@ fn builder(ring: &RingConfig) -> RuntimeBuilder {
         .coop_taskrun(ring.coop_taskrun)
         .single_issuer(ring.single_issuer)
         .defer_taskrun(ring.defer_taskrun)
-        // Without it compio does not notice that completions wait to be run: see the crate's docs.
+        // Without the flag compio does not notice deferred completions: see the crate's docs.
         .taskrun_flag(ring.coop_taskrun || ring.defer_taskrun)
-        // compio asks which operations there are when it is first told to look for one, with a ring
-        // of its own. Where that fails, for want of a descriptor, it blocks threads instead.
+        // compio otherwise asks for the kernel's operations later, with a ring of its own. Where that fails for lack
+        // of a descriptor, it uses blocking threads instead.
         .detect_opcode_support(
             OpCodeFlag::Recv
                 | OpCodeFlag::Send

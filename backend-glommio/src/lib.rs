@@ -28,14 +28,14 @@
 //! | write, vectored write | freed at once | none sent | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
-//! | stream | – | – | shut down at once, closed a turn later |
+//! | stream | – | – | shut down at once, closed one loop iteration later |
 //!
-//! A stream that is dropped with bytes unread is not shut down but left to closing, which resets the
-//! connection; that comes a turn later.
+//! A stream that is dropped with unread bytes is not shut down. Closing it, one loop iteration later, resets
+//! the connection.
 //!
 //! # Ring settings
 //!
-//! glommio sets up three rings for each executor, and no flag of theirs can be chosen.
+//! glommio sets up three rings for each executor. Their flags cannot be chosen.
 //!
 //! | | default | tuned |
 //! |---|---|---|
@@ -46,25 +46,25 @@
 //! # Platform notes
 //!
 //! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send`
-//! itself. A read is that; a write is tried before it is waited for; a vectored write is `sendmsg`,
-//! waited for by writing its first piece. To wait, glommio tries to write once more, without
-//! `MSG_NOSIGNAL`; SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds a buffer
-//! while `Pool::take_to_wait` has one, which saves taking another for each attempt.
+//! itself. So does a read. A write is tried before it waits. A vectored write is `sendmsg`, and waits by
+//! writing its first piece. To wait, glommio tries to write once more, without `MSG_NOSIGNAL`. SIGPIPE is
+//! blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_to_wait` has one,
+//! which saves taking another for each attempt.
 //!
-//! An operation that need not wait does not yield; once a task has used up its budget
-//! ([`owned_io::coop`]) the ring is asked for what else there is.
+//! An operation that need not wait does not yield. Once a task has used up its budget
+//! ([`owned_io::coop`]), it yields until glommio has polled the ring.
 //!
 //! # Known limits
 //!
 //! - A task that is always ready keeps timers and I/O waiting for as long as the preemption timer
-//!   runs. A shorter one is no cure.
-//! - The executor now and then goes to sleep with operations that it has not submitted, until
-//!   something else wakes it: glommio itself does, in a hand-written server too. It was seen with a
+//!   runs. A shorter one does not help.
+//! - The executor sometimes goes to sleep with operations that it has not submitted, until
+//!   something else wakes it. glommio itself does that, in a hand-written server too. It was seen with a
 //!   preemption timer of 1 ms (5 of 74 runs on a busy machine) and once with 4,096 ring entries (1 of
-//!   113), never with glommio's own settings (0 of 271). So the tuned settings leave both alone.
+//!   113), never with glommio's own settings (0 of 271). So the tuned settings do not change them.
 //! - Each executor that ends leaves an eventfd open. Start one for each worker, not for each job.
-//! - glommio asks the kernel for its operations once in a process, and would panic, or end the
-//!   process, where they are missing. `block_on` asks first, and says what is missing.
+//! - glommio asks the kernel for its operations once in a process. Where they are missing, it panics or ends
+//!   the process. `block_on` asks first, and its error names what is missing.
 //! - At least 512 KiB of locked memory must be allowed.
 
 #![cfg(target_os = "linux")]

@@ -1,5 +1,4 @@
-//! What glommio can only be asked for by unsafe code: streams from descriptors, and the length of what
-//! was read.
+//! The unsafe code that glommio's streams need: streams from descriptors, and the length of a buffer after a read.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,7 +17,7 @@ use owned_io_os as os;
 #[derive(Debug)]
 pub(crate) struct Tcp {
     tcp: RefCell<TcpStream>,
-    /// A read waited, so that the next attempt is one because something came.
+    /// A read has waited. So the next attempt is made because something arrived.
     has_waited: Cell<bool>,
 }
 
@@ -28,21 +27,20 @@ impl Tcp {
         Self { tcp: RefCell::new(register(fd)), has_waited: Cell::new(false) }
     }
 
-    /// Receives what has arrived into `buf`, which has room, from its start; sets its exact length.
+    /// Receives what has arrived into `buf` from its start, and sets its exact length. `buf` has capacity.
     ///
-    /// glommio receives into initialised bytes only. So it is asked to wait, and the rest is done beside
-    /// it: two system calls for each read that waits, where [`poll_read_pooled`](Self::poll_read_pooled)
-    /// takes one.
+    /// glommio receives into initialised bytes only. So glommio waits, and this receives. That takes two system calls
+    /// for each read that waits, where [`poll_read_pooled`](Self::poll_read_pooled) takes one.
     pub(crate) fn poll_read(
         &self,
         cx: &mut Context<'_>,
         buf: &mut impl IoBufMut,
     ) -> Poll<io::Result<usize>> {
-        // Each turn but the first two was told of bytes that somebody else took meanwhile.
+        // Each round after the first two was woken for bytes that another reader took.
         loop {
             if !self.has_waited.replace(false) {
                 let polled = self.poll_readable(cx);
-                self.has_waited.set(polled.is_pending()); // when it is woken
+                self.has_waited.set(polled.is_pending());
                 ready!(polled)?;
             }
             match os::try_read(self.as_fd(), buf) {
@@ -52,7 +50,7 @@ impl Tcp {
         }
     }
 
-    /// The same into a buffer of a pool, by glommio's own receive: its memory is initialised once.
+    /// Receives into a buffer of a pool, by glommio's own receive. The memory of such a buffer is initialised once.
     pub(crate) fn poll_read_pooled(
         &self,
         cx: &mut Context<'_>,
@@ -63,21 +61,21 @@ impl Tcp {
         let polled = Pin::new(&mut *self.tcp.borrow_mut()).poll_read(cx, &mut memory[..room]);
         let n = ready!(polled)?;
         assert!(n <= room, "glommio received more than there is room for");
-        // SAFETY: 1. `n` is at most the capacity, as just checked. 2. All of the memory is initialised.
+        // SAFETY: 1. `n` is at most the capacity, as checked above. 2. All of the memory is initialised.
         unsafe { buf.set_buf_len(n) };
         coop::consume_transfer(n);
         Poll::Ready(Ok(n))
     }
 
-    /// Ready when a read would be; the error is one that the read will not say any more.
+    /// Ready when a read would be. An error that this returns is not returned by the next read.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Without room, glommio's receive takes no bytes, and waits like any other.
+        // Without room, glommio's receive takes no bytes and waits like any other.
         Pin::new(&mut *self.tcp.borrow_mut()).poll_read(cx, &mut []).map_ok(drop)
     }
 
-    /// Sends the first of `bytes`, which are not none, or waits until that can be tried again.
+    /// Sends the first of `bytes`, or waits until that can be tried again. `bytes` is not empty.
     ///
-    /// For when it could not be done just now: it costs two system calls more than the attempt.
+    /// It is for after a failed attempt: it takes two system calls more than an attempt.
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
         // glommio's attempt lacks MSG_NOSIGNAL.
@@ -91,7 +89,7 @@ impl Tcp {
         polled
     }
 
-    /// Ready when the connection is made, or could not be.
+    /// Ready when an attempt to connect has ended.
     pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.tcp.borrow_mut()).poll_write(cx, &[]).map_ok(drop)
     }
@@ -100,13 +98,12 @@ impl Tcp {
 impl AsFd for Tcp {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the stream has it open as long as `self` is borrowed: nothing puts another one in
-        // its place.
+        // SAFETY: the stream has it open as long as `self` is borrowed. Nothing puts another stream in its place.
         unsafe { BorrowedFd::borrow_raw(self.tcp.borrow().as_raw_fd()) }
     }
 }
 
-/// Keeps SIGPIPE from this thread until it is dropped, if it was not kept from it anyway.
+/// Blocks SIGPIPE on this thread until it is dropped, and then restores the signal mask.
 struct SigpipeBlocked {
     before: libc::sigset_t,
 }
@@ -115,7 +112,7 @@ impl SigpipeBlocked {
     fn new() -> Self {
         let mut before = MaybeUninit::uninit();
         let pipe = sigpipe();
-        // SAFETY: it reads one set and writes the other, which are there for it.
+        // SAFETY: it reads one set and writes the other. Both are valid.
         let error =
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, before.as_mut_ptr()) };
         assert_eq!(error, 0, "pthread_sigmask fails only when asked for nonsense");
@@ -123,18 +120,18 @@ impl SigpipeBlocked {
         Self { before: unsafe { before.assume_init() } }
     }
 
-    /// Takes the signal from those that wait to be delivered.
+    /// Removes the signal from the pending ones.
     fn take_back(&self) {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let pipe = sigpipe();
-        // SAFETY: it reads the set and the time, and what it would write is not asked for.
+        // SAFETY: it reads the set and the time, and writes nothing to a null pointer.
         unsafe { libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const at_once) };
     }
 }
 
 impl Drop for SigpipeBlocked {
     fn drop(&mut self) {
-        // SAFETY: it reads the set that the kernel gave, and what it would write is not asked for.
+        // SAFETY: it reads the set that the kernel wrote, and writes nothing to a null pointer.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
         };
@@ -153,15 +150,15 @@ fn sigpipe() -> libc::sigset_t {
 
 /// A descriptor of any kind that can be waited for.
 ///
-/// glommio waits only for descriptors that its streams own, and a stream does not give its own back.
-/// So it is handed to one for each wait, and taken back when that is over.
+/// glommio waits only for descriptors that its streams own, and a stream does not give its descriptor back.
+/// So each wait puts the descriptor into a new stream, and takes it back afterwards.
 #[derive(Debug)]
 pub(crate) struct PolledFd(Option<State>);
 
 #[derive(Debug)]
 enum State {
     Idle(OwnedFd),
-    /// Also after a wait was dropped: the next one goes on with it.
+    /// Also after a wait was dropped. The next wait continues with it.
     Waiting(TcpStream),
 }
 
@@ -170,8 +167,7 @@ impl PolledFd {
         Self(Some(State::Idle(fd)))
     }
 
-    /// Ready when reading, or accepting, is worth a try; a turn of the reactor from now at the
-    /// earliest.
+    /// Ready when a read or an accept may succeed. That takes at least one iteration of the reactor.
     pub(crate) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut tcp = match self.0.take().expect("put back below") {
             State::Idle(fd) => register(fd),
@@ -180,7 +176,7 @@ impl PolledFd {
         let polled = Pin::new(&mut tcp).poll_read(cx, &mut []);
         self.0 = Some(match polled {
             Poll::Pending => State::Waiting(tcp),
-            // A listener says ENOTCONN, and a stream how many bytes: none, as none were asked for.
+            // A listener returns ENOTCONN. A stream returns the number of bytes: zero, as none were asked for.
             Poll::Ready(_) => State::Idle(take_back(tcp)),
         });
         polled.map(drop)
@@ -197,16 +193,16 @@ impl AsFd for PolledFd {
     }
 }
 
-/// A stream that owns `fd`. glommio begins to wait for it to be readable.
+/// A stream that owns `fd`. glommio begins to wait until it is readable.
 fn register(fd: OwnedFd) -> TcpStream {
-    // SAFETY: the descriptor is open, and owned by nobody else from here on.
+    // SAFETY: the descriptor is open, and nothing else owns it from here on.
     unsafe { TcpStream::from_raw_fd(fd.into_raw_fd()) }
 }
 
 /// The descriptor of a stream that waits for nothing.
 ///
-/// The stream is forgotten. All that it holds then is a weak reference to the reactor, whose memory
-/// is not freed, once, when the executor ends.
+/// The stream is leaked. It holds only a weak reference to the reactor. That keeps the reactor's allocation, once,
+/// after the executor has ended.
 fn take_back(tcp: TcpStream) -> OwnedFd {
     let tcp = ManuallyDrop::new(tcp);
     // SAFETY: the stream has the descriptor open, and will never use or close it.

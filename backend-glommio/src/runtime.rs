@@ -31,11 +31,11 @@ pub struct Config {
     /// Entries of each of its three rings, a power of two from 2 to 32,768. Default 128, glommio's
     /// own.
     pub ring_entries: u32,
-    /// Memory that it registers with the rings for direct I/O on files, in bytes; TCP uses none of
-    /// it, and glommio takes at least 64 KiB. Default 10 MiB, glommio's own.
+    /// Memory that it registers with the rings for direct I/O on files, in bytes. TCP uses none of it. glommio takes
+    /// at least 64 KiB. Default 10 MiB, glommio's own.
     pub io_memory_bytes: usize,
-    /// How long tasks that are ready may keep I/O and timers waiting. Default 100 ms, glommio's own;
-    /// see the crate's [known limits](crate#known-limits) before choosing less.
+    /// How long ready tasks may keep I/O and timers waiting. Default 100 ms, glommio's own. See the crate's
+    /// [known limits](crate#known-limits) before you choose less.
     pub preempt_timer: Duration,
 }
 
@@ -50,7 +50,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Refuses what no kernel would take, and what glommio panics of: its timer takes two entries.
+    /// Refuses settings that no kernel takes, and fewer than two entries: glommio's timer takes two, and it would
+    /// panic.
     fn check(&self) -> io::Result<()> {
         os::uring::RingConfig::plain(self.ring_entries).check()?;
         if self.ring_entries < 2 {
@@ -95,8 +96,8 @@ impl Executor for Glommio {
         let output = executor.run(async {
             READY.set(Some(ready_fd()?));
             let output = run_main(future).await;
-            yield_to_ring().await; // the tasks find that they are done
-            yield_to_ring().await; // and the kernel lets go of what they polled
+            yield_to_ring().await; // the tasks end
+            yield_to_ring().await; // the kernel releases the descriptors that they polled
             READY.set(None);
             io::Result::Ok(output)
         });
@@ -105,7 +106,7 @@ impl Executor for Glommio {
     }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {
-        // Into a queue, because glommio would otherwise poll it within this call.
+        // It goes into a queue. glommio's `spawn_local` would poll it within this call.
         let task = glommio::spawn_local_into(future, TaskQueueHandle::default());
         drop(task.expect("the default queue").detach());
     }
@@ -142,7 +143,7 @@ fn executor(config: Config) -> io::Result<LocalExecutor> {
 }
 
 thread_local! {
-    /// What [`ready_fd`] made, while an executor runs.
+    /// The descriptor of [`ready_fd`], while an executor runs.
     static READY: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
 }
 
@@ -153,10 +154,10 @@ fn ready_fd() -> io::Result<OwnedFd> {
     Ok(ready.into())
 }
 
-/// Waits until the ring has been asked for what else there is. Other tasks have their turn meanwhile.
+/// Yields until glommio has polled the ring. Other tasks run meanwhile.
 ///
-/// Waking oneself does not do: glommio asks the ring only when no task is ready, or when the
-/// preemption timer has run out.
+/// It is not enough that the task wakes itself: glommio polls the ring only when no task is ready, or when the
+/// preemption timer has expired.
 pub(crate) async fn yield_to_ring() {
     let ready = READY.with_borrow(|ready| ready.as_ref().map(OwnedFd::try_clone));
     match ready.expect("called outside of `Glommio::block_on`") {
@@ -164,8 +165,7 @@ pub(crate) async fn yield_to_ring() {
             let mut ready = PolledFd::new(ready);
             poll_fn(|cx| ready.poll_readable(cx)).await;
         }
-        // No descriptor is free: then the tasks that are ready have their turn, and the ring when
-        // the timer has run out.
+        // No descriptor is free. The ready tasks run then, and glommio polls the ring when the timer has expired.
         Err(_) => {
             let mut is_first = true;
             poll_fn(|cx| {

@@ -24,16 +24,16 @@
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read | freed a turn later | lost if they arrive before the kernel cancels it, a turn later | usable, with that gap |
+//! | read | freed one loop iteration later | lost if they arrive before the kernel cancels it, one loop iteration later | usable, with that gap |
 //! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
-//! | write | freed once the kernel lets go of it | any part may have been sent | only to be dropped |
+//! | write | freed once the kernel is done with it | any part may have been sent | only to be dropped |
 //! | vectored write | freed at once | none sent | usable |
 //! | accept | – | no client lost | usable |
-//! | connect | – | – | attempt given up at once, socket closed a turn later |
-//! | stream | – | – | shut down at once, closed a turn later; with bytes unread, reset a turn later |
+//! | connect | – | – | attempt given up at once, socket closed one loop iteration later |
+//! | stream | – | – | shut down at once, closed one loop iteration later; with unread bytes, reset one loop iteration later |
 //!
-//! An operation that is forgotten (`mem::forget`) leaks its descriptor, its buffer and the ring; the
-//! connection ends nevertheless when the stream is dropped.
+//! An operation that is forgotten (`mem::forget`) leaks its descriptor, its buffer and the ring. The
+//! connection still ends when the stream is dropped.
 //!
 //! # Ring settings
 //!
@@ -47,12 +47,12 @@
 //!
 //! # Platform notes
 //!
-//! A read is a `RECV` of the ring, a write a `SEND`. So is a pooled read while `Pool::take_to_wait`
-//! has a buffer; else it waits by a `POLL_ADD`, then receives. A vectored write waits likewise, then
-//! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept and connect wait
-//! by `POLL_ADD` too. Closing is a `CLOSE` within the runtime, and close(2) outside of it. Each worker
-//! has, beside its ring and its eventfd, a descriptor that is always readable: a sleep of zero waits
-//! for it, which took 0.9 µs.
+//! A read is a `RECV` of the ring, a write is a `SEND`. A pooled read is a `RECV` while `Pool::take_to_wait`
+//! has a buffer. Otherwise it waits by `POLL_ADD`, then receives. A vectored write waits likewise, then
+//! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept tries `accept4` first,
+//! and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within the runtime,
+//! and close(2) outside of it. Each worker has a descriptor that is always readable, beside its ring and its
+//! eventfd. A sleep of zero waits for it, which took 0.9 µs.
 //!
 //! Linux 5.6 has the operations; 5.19 has `coop_taskrun`, 6.0 `single_issuer`, 6.1 `defer_taskrun`.
 //!
@@ -61,14 +61,14 @@
 //! - **A task that wakes itself while it is polled stops its worker** for as long as it does so, with
 //!   all its tasks and its I/O: monoio puts it at the front of the queue (for 3 s no other task ran
 //!   once). To yield, sleep for zero.
-//! - Tasks that wake each other without a pause let no timer fire and no wake from another thread
-//!   through; with `defer_taskrun` I/O stops too. Sleeping for zero avoids this as well.
+//! - Tasks that wake each other without a pause keep timers from firing, and wakes from other threads from
+//!   arriving. With `defer_taskrun` I/O stops too. A sleep of zero avoids this as well.
 //! - monoio panics where the kernel refuses a submission for another reason than that it is busy.
-//!   Such a panic ends `block_on`, and the tasks that wait then are leaked.
+//!   Such a panic ends `block_on`, and leaks the tasks that wait then.
 //! - Each `block_on` leaks 24 bytes. Where the ring can be set up but no descriptor is left for its
 //!   eventfd, `block_on` fails and leaks the ring's descriptor.
-//! - A turn of the ring is what a dropped operation needs to end. `block_on` takes them before it
-//!   returns; a stream that outlives it is closed when it is dropped.
+//! - A dropped operation ends one loop iteration later. `block_on` runs two iterations before it
+//!   returns. A stream that outlives it is closed when it is dropped.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]

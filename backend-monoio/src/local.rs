@@ -1,4 +1,4 @@
-//! [`Local`]: what a running runtime keeps beside monoio's own, so that its tasks can yield, and end.
+//! [`Local`]: what a running runtime keeps beside monoio's own state, so that its tasks can yield and end.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,11 +9,11 @@ use std::rc::Rc;
 use monoio::net::TcpStream;
 
 thread_local! {
-    /// That of the runtime on this thread.
+    /// The state of the runtime on this thread.
     static LOCAL: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
 }
 
-/// What belongs to one call of `block_on`.
+/// The state of one call of `block_on`.
 pub(crate) struct Local {
     /// A socket whose peer is closed: always readable.
     ready: TcpStream,
@@ -23,38 +23,37 @@ impl Local {
     /// Makes one, for the runtime that polls this.
     pub(crate) fn start() -> io::Result<()> {
         let (ready, _closed) = UnixStream::pair()?;
-        // monoio polls any descriptor; only its streams are open to others.
+        // monoio can poll any descriptor, but only its streams offer that.
         let ready = TcpStream::from_std(OwnedFd::from(ready).into())?;
         LOCAL.set(Some(Rc::new(Self { ready })));
         Ok(())
     }
 }
 
-/// Waits until the ring has been asked for completions, with nothing left to run.
+/// Yields until the runtime has polled the ring, after all ready tasks have run.
 ///
-/// Not by waking itself: monoio runs a task that does so again at once, and nothing else.
+/// It is not enough that the task wakes itself: monoio then polls that task again at once, and nothing else.
 pub(crate) async fn yield_to_ring() {
     let local = LOCAL.with_borrow(Clone::clone).expect("called outside of `Monoio::block_on`");
-    // Whatever the kernel answers, it was asked.
+    // The result does not matter: the ring has been polled.
     let _ = local.ready.readable(true).await;
 }
 
-/// Lets what was left in the kernel end: after the tasks were dropped, and their connections shut
-/// down.
+/// Lets the operations in the kernel end, after the tasks were dropped and their connections shut down.
 ///
-/// monoio leaks a task that waits when its runtime is dropped, with its ring and what it holds.
+/// When a runtime of monoio is dropped, it leaks each waiting task, with the ring and all that the task holds.
 pub(crate) async fn settle() {
-    yield_to_ring().await; // the tasks find that they are done, and the kernel works off their shutdowns
-    yield_to_ring().await; // the kernel closes what was held until then
+    yield_to_ring().await; // the tasks end, and the kernel processes their shutdowns
+    yield_to_ring().await; // the kernel closes the descriptors that operations held
 }
 
-/// Says that a runtime is on this thread, from before it is built until after it is dropped, however
-/// that comes about.
+/// A guard for the one runtime of this thread. It lives from before the runtime is built until after it is dropped,
+/// also when that panics.
 pub(crate) struct Entered(());
 
 impl Entered {
     /// # Panics
-    /// When one is there already.
+    /// When the thread has a runtime already.
     pub(crate) fn new() -> Self {
         let is_first = LOCAL.with_borrow(Option::is_none);
         assert!(is_first, "`Monoio::block_on` called within itself");

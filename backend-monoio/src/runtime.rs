@@ -22,8 +22,8 @@ pub struct Monoio;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Its ring. Default: 1,024 entries and no flags, which is monoio's own; see the crate's
-    /// [documentation](crate#ring-settings) for what it cannot use.
+    /// The ring. Default: monoio's own, 1,024 entries and no flags. The [crate's table](crate#ring-settings) says
+    /// which settings can be used.
     pub ring: RingConfig,
 }
 
@@ -33,11 +33,11 @@ impl Default for Config {
     }
 }
 
-/// The fewest entries that monoio sets a ring up with, whatever it is told.
+/// The fewest entries of a ring of monoio. It raises lower numbers to this one.
 const ENTRIES_MIN: u32 = 256;
 
 impl Config {
-    /// Refuses what no kernel would take, and what monoio cannot use.
+    /// Refuses settings that no kernel takes, and those that monoio cannot use.
     fn check(&self) -> io::Result<()> {
         self.ring.check()?;
         if self.ring.entries < ENTRIES_MIN {
@@ -53,7 +53,7 @@ impl Config {
     }
 }
 
-/// The longest sleep: what is longer panics where monoio counts its milliseconds.
+/// The longest sleep. monoio panics with longer ones, where it counts milliseconds.
 const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Clock for Monoio {

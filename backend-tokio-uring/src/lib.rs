@@ -36,7 +36,7 @@
 //!
 //! | setting | default | tuned | |
 //! |---|---|---|---|
-//! | `entries` | 256 | 4,096 | The completions of some thousand connections fit into the queue at once. A limit on locked memory of 8 MiB holds 20 such rings (Linux 6.18, not root) |
+//! | `entries` | 256 | 4,096 | The completions of some thousand connections fit into the queue at once. A limit on locked memory of 8 MiB has room for 20 such rings (Linux 6.18, not root) |
 //! | `coop_taskrun` | off | on | Linux 5.19 |
 //! | `single_issuer` | off | on | Linux 6.0 |
 //! | `defer_taskrun` | off | off | Refused: tokio-uring waits in epoll and never asks the ring for its completions, so nothing would complete |
@@ -55,23 +55,23 @@
 //! | sleep | epoll's timeout; of zero: NOP |
 //!
 //! The operations are those of Linux 5.6. tokio-uring's own sockets are not used: they send READ
-//! and WRITE, which raise SIGPIPE, and allocate for each vectored write. Its ring is one descriptor
-//! among those that tokio waits for in epoll, so tokio's timers and its listener work beside it.
+//! and WRITE, which raise SIGPIPE, and allocate for each vectored write. Its ring is one of the
+//! descriptors that tokio waits for in epoll, so tokio's timers and its listener work beside it.
 //!
 //! # Known limits
 //!
 //! Facts about tokio-uring 0.5.0 on tokio 1.54.1, found on Linux 6.18.
 //!
 //! - **A task that wakes itself again and again stops all reads and writes.** The ring is entered
-//!   only when the thread parks, which it never does then: of 1,000 echoes offered in 2 s beside
-//!   such a task none was done. Timers, accepting and connecting go on. With a kernel thread that
-//!   submits (`sqpoll_idle` of 2 s) all 1,000 were done.
-//! - Each operation takes a turn of the runtime, even one that completes when it is submitted: an
+//!   only when the thread parks, which it never does then. Of 1,000 echoes offered in 2 s beside
+//!   such a task none completed. Timers, accepting and connecting go on. With a kernel thread that
+//!   submits (`sqpoll_idle` of 2 s) all 1,000 completed.
+//! - Each operation takes an iteration of the event loop, even one that completes when it is submitted. An
 //!   echo on one connection takes four `epoll_wait` and two `io_uring_enter`.
-//! - A runtime that cannot be set up, although io_uring can be had, leaks three descriptors: with
-//!   too little locked memory for the ring, say.
-//! - The `Drop` of a buffer must not start an operation: it may be run while the ring is in use,
-//!   and would panic.
+//! - A runtime that cannot be set up, although io_uring is available, leaks three descriptors. Too little
+//!   locked memory for the ring is an example.
+//! - The `Drop` of a buffer must not start an operation. It may run while the ring is in use, and would panic
+//!   then.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]

@@ -1,7 +1,7 @@
-//! Operations on the ring: each owns what the kernel uses for it until the kernel has let go.
+//! Operations on the ring. Each owns what the kernel uses until the kernel is done with it.
 //!
-//! Submitted as raw entries, because tokio-uring's own sockets send READ and WRITE: those raise
-//! SIGPIPE, and allocate for each vectored write.
+//! They are submitted as raw entries. tokio-uring's own sockets send READ and WRITE, which raise SIGPIPE, and they
+//! allocate for each vectored write.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,13 +20,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
 
-/// Receives into `buf`, which has room, from its start; sets its exact length.
+/// Receives into `buf` from its start, and sets its exact length. `buf` has capacity.
 pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, mut buf: B) -> BufResult<usize, B> {
     let capacity = transfer_len(buf.buf_capacity());
     let entry = opcode::Recv::new(target(fd), buf.buf_mut_ptr(), capacity).build();
-    // SAFETY: 1. It writes to the buffer's memory, `capacity` bytes at most; that memory is the
-    // buffer's, and stays where it is while the buffer moves (rule 2 of `IoBufMut`). 2. and 3. The
-    // descriptor and the buffer are held.
+    // SAFETY: 1. It writes at most `capacity` bytes to the buffer's memory, which stays where it is while the buffer
+    // moves (rule 2 of `IoBufMut`). 2. and 3. The descriptor and the buffer are held.
     let op = unsafe { submit(entry, (Rc::clone(fd), buf)) };
     let (result, (_fd, mut buf)) = op.await;
     if let Ok(n) = result {
@@ -48,7 +47,7 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
     BufResult(result, buf)
 }
 
-/// Sends the next pieces of `bufs`, of which some are left, and advances by what was sent.
+/// Sends the next pieces of `bufs`, and advances by the bytes sent. Some bytes are left in `bufs`.
 ///
 /// `message` holds what describes them to the kernel, and gets it back for the next time.
 pub(crate) async fn send_vectored<B: IoBuf>(
@@ -63,11 +62,10 @@ pub(crate) async fn send_vectored<B: IoBuf>(
     described.0.msg_iovlen = pieces.len();
     let send = opcode::SendMsg::new(target(fd), Rc::as_ptr(&header).cast());
     let entry = send.flags(libc::MSG_NOSIGNAL as u32).build();
-    // SAFETY: 1. It reads the header, which is on the heap (in an `Rc`: to move a box would claim its
-    // contents anew), and whose only field is the message; and through it the pieces, which are an
-    // array of `iovec` (`IoSlice` has its layout) over initialised bytes. Array and bytes stay where
-    // they are while the `IoVec` moves, and nobody changes it meanwhile. 2. and 3. The descriptor,
-    // the header and the `IoVec` are held.
+    // SAFETY: 1. It reads the header, whose only field is the message. The header is on the heap, in an `Rc`: moving a
+    // `Box` would invalidate the pointer to its contents. Through the header it reads the pieces, an array of `iovec`
+    // (`IoSlice` has its layout) over initialised bytes. Array and bytes stay where they are while the `IoVec` moves,
+    // and nothing changes them meanwhile. 2. and 3. The descriptor, the header and the `IoVec` are held.
     let op = unsafe { submit(entry, (Rc::clone(fd), header, bufs)) };
     let (result, (_fd, header, back)) = op.await;
     message.0.set(Some(header));
@@ -79,7 +77,7 @@ pub(crate) async fn send_vectored<B: IoBuf>(
     BufResult(result, bufs)
 }
 
-/// Waits until a receive would not have to wait; holds no buffer.
+/// Waits until a receive need not wait. Holds no buffer.
 pub(crate) async fn readable(fd: &Rc<OwnedFd>) -> io::Result<()> {
     let entry = opcode::PollAdd::new(target(fd), libc::POLLIN as u32).build();
     // SAFETY: 1. It uses no memory. 2. The descriptor is held. 3. Nothing else is used.
@@ -89,62 +87,61 @@ pub(crate) async fn readable(fd: &Rc<OwnedFd>) -> io::Result<()> {
 
 /// Registers a descriptor with tokio's reactor, which the ring is on too.
 pub(crate) fn register(fd: Rc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<Rc<OwnedFd>>> {
-    // SAFETY: the `Rc` keeps it open, and nothing puts another one in its place.
+    // SAFETY: the `Rc` keeps the descriptor open, and nothing puts another one in its place.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 
-/// Waits until the ring has been round once: what was submitted before is with the kernel, and the
-/// completions there were have been seen. Other tasks have their turn meanwhile.
+/// Yields until the runtime has polled the ring: earlier submissions are in the kernel, and the completions that
+/// were there have been seen. Other tasks run meanwhile.
 ///
-/// tokio's `yield_now` does not do: tokio-uring enters the ring only when the thread parks, which
-/// it never does while a task yields again and again.
+/// tokio's `yield_now` is not enough: tokio-uring enters the ring only when the thread parks, which it never does
+/// while a task yields again and again.
 ///
-/// For the same reason a task that wakes itself holds the ring up, so not for longer than
-/// [`YIELD_MAX`]: timers go on even then.
+/// A task that wakes itself holds the ring up for the same reason. So this waits at most [`YIELD_MAX`]; timers go on
+/// even then.
 pub(crate) async fn yield_to_ring() {
     let _ = tokio::time::timeout(YIELD_MAX, nop()).await;
 }
 
-/// Lets what was left in the kernel end: after the tasks were dropped, and their connections shut
-/// down.
+/// Lets the operations in the kernel end, after the tasks were dropped and their connections shut down.
 pub(crate) async fn settle() {
     let rounds = async {
-        nop().await; // the kernel works off what the shutdowns have ended
-        nop().await; // and the completions that came of it are seen
+        nop().await; // the kernel ends the operations of the connections that were shut down
+        nop().await; // their completions are seen
     };
     let _ = tokio::time::timeout(SETTLE_MAX, rounds).await;
 }
 
-/// How long a turn may take: tokio's tick.
+/// How long a yield may take: one tick of tokio's timers.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
-/// How long the end may take: 16,000 pending reads took 73 ms (Linux 6.18).
+/// How long [`settle`] may take. 16,000 pending reads took 73 ms (Linux 6.18).
 const SETTLE_MAX: Duration = Duration::from_millis(500);
 
 async fn nop() {
-    // SAFETY: 1. to 3. It does nothing, with nothing.
+    // SAFETY: 1. to 3. It uses no memory and no descriptor.
     let op = unsafe { submit(opcode::Nop::new().build(), ()) };
-    // It cannot fail, and nothing would follow from it if it did.
+    // A NOP cannot fail, and a failure would not matter.
     let _ = op.await;
 }
 
 /// Drops `runtime`, and then what its operations held.
 ///
-/// tokio-uring drops what the operations in the kernel hold first, and cancels them after that
-/// (`Driver::drop`), so that the kernel could write to freed memory in between. Usually there are
-/// none left; there is one when a stream outlives the runtime in which a read of it was dropped.
+/// tokio-uring first drops what the operations in the kernel hold, and then cancels them (`Driver::drop`). The kernel
+/// could write to freed memory in between. Usually no operation is left. One is left when a stream outlives the
+/// runtime in which a read of it was dropped.
 pub(crate) fn end(runtime: tokio_uring::Runtime) {
     let outer = KEPT.replace(Some(Vec::new()));
     let ended = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
     let kept = KEPT.replace(outer);
     if let Err(payload) = ended {
-        mem::forget(kept); // nobody knows whether they were cancelled
+        mem::forget(kept); // it is unknown whether they were cancelled
         resume_unwind(payload);
     }
 }
 
 thread_local! {
-    /// While a runtime is dropped: what its operations held. Bounded by their number.
+    /// What the operations of a runtime held, while the runtime is dropped. The number of operations bounds it.
     static KEPT: RefCell<Option<Vec<Box<dyn Any>>>> = const { RefCell::new(None) };
 }
 
@@ -154,7 +151,7 @@ struct Held<D: 'static>(Option<D>);
 impl<D> Drop for Held<D> {
     fn drop(&mut self) {
         let mut data = self.0.take();
-        // When the thread's locals are gone, its runtimes are gone too.
+        // When the thread's locals are gone, its runtimes are gone.
         let _ = KEPT.try_with(|kept| {
             if let Some(kept) = &mut *kept.borrow_mut() {
                 kept.extend(data.take().map(|data| Box::new(data) as Box<dyn Any>));
@@ -163,7 +160,7 @@ impl<D> Drop for Held<D> {
     }
 }
 
-/// The output of an operation: how many bytes, or whatever else it counts, and what it held.
+/// The output of an operation: its result (a number of bytes, mostly), and what it held.
 struct Output<D>(PhantomData<D>);
 
 impl<D: 'static> OneshotOutputTransform for Output<D> {
@@ -187,7 +184,7 @@ struct Message(libc::msghdr);
 
 impl Default for Message {
     fn default() -> Self {
-        // SAFETY: all zeroes is such a message, without pieces.
+        // SAFETY: a message of zeroes is such a message, without pieces.
         Self(unsafe { mem::zeroed() })
     }
 }
@@ -198,13 +195,13 @@ impl std::fmt::Debug for MessageCell {
     }
 }
 
-/// Hands `entry` to the ring. Dropping what this returns does not cancel it: `data` is then held
-/// until it has completed.
+/// Gives `entry` to the ring. Dropping the future does not cancel the operation: `data` is then held until the
+/// operation has completed.
 ///
 /// # Safety
 ///
-/// 1. Whatever memory `entry` points to stays valid for it, and where it is, until `data` is
-///    dropped, however often `data` is moved.
+/// 1. The memory that `entry` points to stays valid, and where it is, until `data` is dropped, however often `data`
+///    is moved.
 /// 2. The descriptor that `entry` names stays open until `data` is dropped.
 /// 3. `entry` completes once (no multishot, no zero copy), and uses nothing after that.
 ///

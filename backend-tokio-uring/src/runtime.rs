@@ -21,8 +21,8 @@ pub struct TokioUring;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The ring. Default: tokio-uring's own, 256 entries and no flags. Which settings it takes is
-    /// in the [crate's table](crate#ring-settings).
+    /// The ring. Default: tokio-uring's own, 256 entries and no flags. The [crate's table](crate#ring-settings) says
+    /// which settings can be used.
     pub ring: RingConfig,
 }
 
@@ -95,7 +95,7 @@ impl Tcp for TokioUring {
     os::runtime_functions!(Tcp);
 }
 
-/// Refuses what tokio-uring cannot use.
+/// Refuses settings that tokio-uring cannot use.
 fn builder(ring: &RingConfig) -> io::Result<tokio_uring::Builder> {
     ring.check()?;
     if ring.defer_taskrun {

@@ -32,9 +32,9 @@
 //!
 //! # Platform notes
 //!
-//! Reads and writes are `recv`, `send` and `sendmsg` once epoll has said that they can be done.
-//! A pending pooled read holds no buffer. There is no ring to set up, so the tuned settings are
-//! the runtime's own.
+//! Reads and writes are `recv`, `send` and `sendmsg` once epoll reports that they need not wait. Accept is
+//! `accept4` without waiting, then epoll. A pending pooled read holds no buffer. There is no ring to set up,
+//! so the tuned settings are the runtime's own.
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]

@@ -15,7 +15,7 @@ use crate::socket::{TokioListener, TokioStream};
 #[derive(Clone, Copy, Debug)]
 pub struct Tokio;
 
-/// How to set the runtime up: there is nothing to choose.
+/// How to set the runtime up. There is nothing to choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {}

@@ -1,4 +1,4 @@
-//! What is left in the kernel when a runtime ends.
+//! Operations that are left in the kernel when a runtime ends.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -13,8 +13,8 @@ use super::*;
 use crate::socket::CompioSocket;
 use crate::{Compio, Config};
 
-/// A buffer whose memory can be looked at while an operation has it; and that counts its drops,
-/// after which it panics if told to.
+/// A buffer whose memory the test can read while an operation owns it. It counts its drops, and panics in `drop` if
+/// `panics` is set.
 struct Probe {
     memory: Rc<[Cell<u8>]>,
     len: usize,
@@ -53,7 +53,7 @@ unsafe impl IoBufMut for Probe {
     }
 }
 
-/// A read of a stream that is pending in the kernel; and the peer, and the probe's memory and drops.
+/// A read that is pending in the kernel, its peer, and the probe's memory and drops.
 async fn pending_read(
     panics: bool,
 ) -> (impl Future<Output = io::Result<usize>>, UnixStream, Rc<[Cell<u8>]>, Rc<Cell<u32>>) {
