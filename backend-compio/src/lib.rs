@@ -25,7 +25,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed once it is cancelled, one loop iteration later | lost, if they arrive before that | usable, with that gap |
-//! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
+//! | pooled read | like a read; none was held if `Pool::take_for_waiting_read` had none | as for a read; then none lost | as for a read |
 //! | write, vectored write | freed once it is cancelled, one loop iteration later | any part may be sent | only to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
@@ -57,7 +57,7 @@
 //! | call | is |
 //! |---|---|
 //! | read | `RECV` |
-//! | pooled read | `RECV` while `Pool::take_to_wait` has a buffer, else `POLL_ADD` and then `recv` without waiting |
+//! | pooled read | `RECV` while `Pool::take_for_waiting_read` has a buffer, else `POLL_ADD` and then `recv` without waiting |
 //! | write, vectored write | `SEND`, `SENDMSG` |
 //! | accept | `accept4` without waiting, `POLL_ADD` when the queue is empty |
 //! | connect | `connect` without waiting, then `POLL_ADD` |

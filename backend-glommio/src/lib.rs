@@ -48,7 +48,7 @@
 //! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send`
 //! itself. So does a read. A write is tried before it waits. A vectored write is `sendmsg`, and waits by
 //! writing its first piece. To wait, glommio tries to write once more, without `MSG_NOSIGNAL`. SIGPIPE is
-//! blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_to_wait` has one,
+//! blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_for_waiting_read` has one,
 //! which saves taking another for each attempt.
 //!
 //! An operation that need not wait does not yield. Once a task has used up its budget

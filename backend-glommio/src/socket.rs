@@ -62,7 +62,7 @@ impl os::Socket for GlommioSocket {
         // A buffer that is kept while the read waits saves taking one for each attempt.
         let mut waiting = None;
         spend(move |cx| {
-            if let Some(mut buf) = waiting.take().or_else(|| pool.take_to_wait()) {
+            if let Some(mut buf) = waiting.take().or_else(|| pool.take_for_waiting_read()) {
                 let polled = tcp.poll_read_pooled(cx, &mut buf);
                 if polled.is_pending() {
                     waiting = Some(buf);

@@ -25,7 +25,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed one loop iteration later | lost if they arrive before the kernel cancels it, one loop iteration later | usable, with that gap |
-//! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
+//! | pooled read | like a read; none was held if `Pool::take_for_waiting_read` had none | as for a read; then none lost | as for a read |
 //! | write | freed once the kernel is done with it | any part may have been sent | only to be dropped |
 //! | vectored write | freed at once | none sent | usable |
 //! | accept | – | no client lost | usable |
@@ -47,7 +47,7 @@
 //!
 //! # Platform notes
 //!
-//! A read is a `RECV` of the ring, a write is a `SEND`. A pooled read is a `RECV` while `Pool::take_to_wait`
+//! A read is a `RECV` of the ring, a write is a `SEND`. A pooled read is a `RECV` while `Pool::take_for_waiting_read`
 //! has a buffer. Otherwise it waits by `POLL_ADD`, then receives. A vectored write waits likewise, then
 //! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept tries `accept4` first,
 //! and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within the runtime,

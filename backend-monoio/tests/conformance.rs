@@ -4,7 +4,7 @@
 
 use owned_io::Executor;
 use owned_io::conformance::runtime::block_on_returns_before_a_task_gives_up;
-use owned_io::conformance::task::echoes_beside_a_task_that_is_always_ready;
+use owned_io::conformance::task::echoes_beside_an_always_ready_task;
 use owned_io_monoio::{Config, Monoio};
 
 mod default {
@@ -16,9 +16,9 @@ mod default {
         io_uring: true,
         dropped_read: Cancelled,
         deviations: {
-            "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+            "task::an_always_ready_task_lets_others_run" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
-            "runtime::block_on_returns_beside_a_task_that_is_always_ready" =>
+            "runtime::block_on_returns_beside_an_always_ready_task" =>
                 (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
     }
@@ -33,9 +33,9 @@ mod tuned {
         io_uring: true,
         dropped_read: Cancelled,
         deviations: {
-            "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+            "task::an_always_ready_task_lets_others_run" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
-            "runtime::block_on_returns_beside_a_task_that_is_always_ready" =>
+            "runtime::block_on_returns_beside_an_always_ready_task" =>
                 (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
     }
@@ -45,7 +45,7 @@ const WHY_OTHERS_WAIT: &str = "monoio puts a task that wakes itself at the front
                                turns to the ring only when the queue is empty";
 
 fn others_wait_until_it_ends(config: &Config) {
-    let echoes = echoes_beside_a_task_that_is_always_ready::<Monoio>();
+    let echoes = echoes_beside_an_always_ready_task::<Monoio>();
     let (beside, after) = Monoio::block_on(*config, echoes).unwrap();
     assert!(beside <= 1 && after > 10, "{beside} echoes beside it, {after} after it");
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use owned_io::{
     ByteStream, Clock, ConnectOptions, ListenOptions, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Runtime, Tcp, TcpListener, beside,
+    OwnedWriteExt, Runtime, Tcp, TcpListener, select,
 };
 use owned_io_sim::{Sim, World};
 
@@ -26,7 +26,7 @@ async fn answer<R: Runtime>(mut stream: R::TcpStream) -> io::Result<()> {
     loop {
         let asked = {
             let mut read = pin!(stream.read(Vec::with_capacity(1)));
-            beside(read.as_mut(), R::sleep(HEARTBEAT)).await.pinned
+            select(read.as_mut(), R::sleep(HEARTBEAT)).await.first
         };
         let answer = match asked {
             None => b".".to_vec(),
@@ -45,7 +45,7 @@ async fn answer_fixed<R: Runtime>(stream: R::TcpStream) -> io::Result<()> {
     loop {
         let mut pending = pin!(read.read(Vec::with_capacity(1)));
         let asked = loop {
-            match beside(pending.as_mut(), R::sleep(HEARTBEAT)).await.pinned {
+            match select(pending.as_mut(), R::sleep(HEARTBEAT)).await.first {
                 Some(asked) => break asked,
                 None => write.write_all(".").await.into_result()?,
             };

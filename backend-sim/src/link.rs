@@ -45,12 +45,12 @@ pub(crate) enum Arrival {
 /// The links of all pairs of hosts.
 pub(crate) struct Links {
     /// Indexed by the sender, then by the receiver.
-    rows: Vec<Vec<Direction>>,
+    rows: Vec<Vec<LinkDirection>>,
 }
 
 /// One direction of a link, with its current faults.
 #[derive(Clone, Copy, Default)]
-struct Direction {
+struct LinkDirection {
     link: Link,
     /// Until when earlier bytes occupy the bandwidth.
     busy_until: Time,
@@ -64,15 +64,15 @@ struct Direction {
 
 impl Links {
     pub(crate) fn new() -> Self {
-        Self { rows: vec![vec![Direction::default()]] }
+        Self { rows: vec![vec![LinkDirection::default()]] }
     }
 
     /// Adds a host, with a default link to each of the others.
     pub(crate) fn add_host(&mut self) {
         for row in &mut self.rows {
-            row.push(Direction::default());
+            row.push(LinkDirection::default());
         }
-        self.rows.push(vec![Direction::default(); self.rows.len() + 1]);
+        self.rows.push(vec![LinkDirection::default(); self.rows.len() + 1]);
     }
 
     pub(crate) fn set(&mut self, a: HostId, b: HostId, link: Link) {
@@ -158,12 +158,12 @@ impl Links {
         }
     }
 
-    fn between(&mut self, from: HostId, to: HostId) -> &mut Direction {
+    fn between(&mut self, from: HostId, to: HostId) -> &mut LinkDirection {
         &mut self.rows[from.index()][to.index()]
     }
 }
 
-impl Direction {
+impl LinkDirection {
     /// The shortest time that a segment takes.
     fn latency(&self, now: Time) -> Time {
         let slow = if self.slow_until > now { self.slow_by } else { 0 };

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use owned_io::backend::Turn;
+use owned_io::backend::AcceptBudget;
 use owned_io::{AddrError, BoundAddr, TcpListener};
 
 use crate::connection::{BUFFER_BYTES, Connection, End, Side, Socket, wait};
@@ -35,7 +35,7 @@ pub struct SimListener {
     queue: Key,
     /// Keeps the address bound as long as the listener exists.
     bound: BoundAddr,
-    turn: Turn,
+    accept_budget: AcceptBudget,
 }
 
 /// The listeners of all hosts.
@@ -63,12 +63,12 @@ impl TcpListener for SimListener {
 
     async fn accept(&mut self) -> io::Result<(SimStream, SocketAddr)> {
         let world = executor::current();
-        if self.turn.is_over() {
+        if self.accept_budget.must_yield() {
             Sleep::new(&world, Duration::ZERO).await;
         }
         let accepted = poll_fn(|cx| world.with(|core| core.accept(self.queue, cx.waker()))).await;
         let accepted = accepted.map(|(socket, peer)| (stream(&world, socket), peer));
-        self.turn.count(accepted)
+        self.accept_budget.count(accepted)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -115,7 +115,7 @@ pub(crate) fn listen(bound: &BoundAddr) -> io::Result<SimListener> {
         world: Rc::downgrade(&world),
         queue,
         bound: bound.clone(),
-        turn: Turn::default(),
+        accept_budget: AcceptBudget::default(),
     })
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use common::{connected_hosts, millis};
 use owned_io::{
     Clock, Executor, IoBuf, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Panicked, Pool, PoolConfig, beside,
+    OwnedWriteExt, Panicked, Pool, PoolConfig, select,
 };
 use owned_io_sim::{Config, Sim, pipe, run, seeds, simulate};
 
@@ -102,7 +102,7 @@ fn a_buffer_that_is_written_to_while_a_read_has_it_is_found() {
         let (mut a, mut b) = pipe();
         let bytes = Rc::new(RefCell::new(Vec::with_capacity(100)));
         let mut read = pin!(b.read(Shared(Rc::clone(&bytes))));
-        assert!(beside(read.as_mut(), Sim::sleep(millis(1))).await.pinned.is_none());
+        assert!(select(read.as_mut(), Sim::sleep(millis(1))).await.first.is_none());
         bytes.borrow_mut()[17] = 1;
         a.write_all("x").await.into_result().unwrap();
         let _ = read.await;
@@ -128,7 +128,7 @@ fn a_buffer_that_changes_while_a_write_has_it_is_found() {
                     let _ = a.write(shared).await;
                 }
             });
-            assert!(beside(write.as_mut(), Sim::sleep(millis(1))).await.pinned.is_none());
+            assert!(select(write.as_mut(), Sim::sleep(millis(1))).await.first.is_none());
             bytes.borrow_mut()[17] = 2;
             b.read_exact(Vec::with_capacity(1024), 1024).await.into_result().unwrap();
             write.await;
@@ -181,10 +181,10 @@ fn a_dropped_read_may_take_bytes() {
             if is_pooled {
                 let pool = Pool::new(PoolConfig::default());
                 let read = pin!(b.read_pooled(&pool));
-                assert!(beside(read, Sim::sleep(millis(1))).await.pinned.is_none());
+                assert!(select(read, Sim::sleep(millis(1))).await.first.is_none());
             } else {
                 let read = pin!(b.read(Vec::with_capacity(8)));
-                assert!(beside(read, Sim::sleep(millis(1))).await.pinned.is_none());
+                assert!(select(read, Sim::sleep(millis(1))).await.first.is_none());
             }
             a.write_all("first, then more").await.into_result()?;
             a.shutdown().await?;
@@ -223,7 +223,7 @@ fn a_dropped_write_may_be_sent() {
             a.write_all(vec![0; 64 * 1024]).await.into_result()?;
             {
                 let write = pin!(a.write(vec![1; 100]));
-                assert!(beside(write, Sim::sleep(millis(1))).await.pinned.is_none());
+                assert!(select(write, Sim::sleep(millis(1))).await.first.is_none());
             }
             drop(a);
             let mut all = Vec::new();

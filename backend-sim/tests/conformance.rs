@@ -13,7 +13,7 @@ owned_io::conformance! {
     config: Config::default(),
     dropped_read: LosesNothing,
     deviations: {
-        "task::blocking_closures_leave_others_their_turn" => (
+        "task::blocking_closures_let_others_run" => (
             "closures run on the simulation's own thread, because another thread's progress could \
              not be repeated",
             blocking_closures_run_in_turn,

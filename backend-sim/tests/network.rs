@@ -11,7 +11,7 @@ use common::{
 };
 use owned_io::{
     BufResult, ByteStream, Clock, ConnectOptions, Executor, ListenOptions, OwnedRead, OwnedReadExt,
-    OwnedWrite, OwnedWriteExt, Tcp, TcpListener, TcpStream, beside, is_exhaustion,
+    OwnedWrite, OwnedWriteExt, Tcp, TcpListener, TcpStream, is_exhaustion, select,
 };
 use owned_io_sim::{Fault, FaultPlan, Link, Sim, run, seeds};
 
@@ -198,7 +198,7 @@ fn a_reader_that_does_not_read_stops_the_writer() {
             let mut written = 0;
             loop {
                 let write = std::pin::pin!(a.write(vec![1; 10_000]));
-                match beside(write, Sim::sleep(millis(1_000))).await.pinned {
+                match select(write, Sim::sleep(millis(1_000))).await.first {
                     Some(BufResult(n, _)) => written += n?,
                     None => break,
                 }

@@ -26,7 +26,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed when it completes | it eats the next ones | only to be dropped |
-//! | pooled read | like a read; none was held if `Pool::take_to_wait` had none | as for a read; then none lost | as for a read |
+//! | pooled read | like a read; none was held if `Pool::take_for_waiting_read` had none | as for a read; then none lost | as for a read |
 //! | write, vectored write | freed when it completes | sent all the same, or some of them | only to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
@@ -47,7 +47,7 @@
 //! | call | system |
 //! |---|---|
 //! | read | RECV |
-//! | pooled read | RECV while `Pool::take_to_wait` has a buffer, else POLL_ADD and then `recv` without waiting |
+//! | pooled read | RECV while `Pool::take_for_waiting_read` has a buffer, else POLL_ADD and then `recv` without waiting |
 //! | write | SEND |
 //! | vectored write | SENDMSG |
 //! | accept | `accept4` without waiting, epoll when the queue is empty |

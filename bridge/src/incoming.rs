@@ -4,7 +4,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 
-use owned_io::backend::Half;
+use owned_io::backend::Direction;
 use owned_io::{BufResult, OwnedRead, Pool, Spare};
 use owned_io_websocket::stream::{Error, Message, Received};
 use owned_io_websocket::{CloseFrame, ProtocolError, Violation};
@@ -23,7 +23,7 @@ use crate::sync_buffers::ReadTarget;
 ///
 /// Its futures must not be dropped after their first poll and before they are ready. Bytes of the
 /// peer may be lost then, and every later call returns [`Error::Interrupted`]. To wait for
-/// something else as well, keep the future and use [`owned_io::beside`]. To end the wait, use
+/// something else as well, keep the future and use [`owned_io::select`]. To end the wait, use
 /// [`Outgoing::shutdown_handle`](crate::Outgoing::shutdown_handle).
 pub struct Incoming<H> {
     half: H,
@@ -220,7 +220,7 @@ impl<H: OwnedRead> Incoming<H> {
     async fn linger(&mut self) {
         while self.read().await.is_ok_and(|n| n > 0) {}
         let shared = &self.shared;
-        let flushing = poll_fn(|cx| shared.poll_flush(Half::Read, cx));
+        let flushing = poll_fn(|cx| shared.poll_flush(Direction::Read, cx));
         let mut flushing = pin!(flushing);
         let _ = poll_fn(|cx| shared.poll_with_upkeep(flushing.as_mut(), cx)).await;
         shared.abort();

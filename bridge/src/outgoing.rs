@@ -4,7 +4,7 @@ use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
-use owned_io::backend::Half;
+use owned_io::backend::Direction;
 use owned_io_websocket::stream::{Error, Message, Unsent};
 use owned_io_websocket::{CloseFrame, Limit, Part, ProtocolError};
 
@@ -74,7 +74,7 @@ impl Outgoing {
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
     pub async fn flush(&mut self) -> Result<(), Error> {
-        let flushed = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
+        let flushed = poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await;
         flushed.map_err(|error| match self.shared.failure() {
             Some(failure @ ProtocolError::Timeout(_)) => failure.into(),
             _ => error.into(),

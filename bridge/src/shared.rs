@@ -9,14 +9,14 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use owned_io::backend::{Broken, Half};
+use owned_io::backend::{Direction, StickyError};
 use owned_io::{MemoryAccount, OwnedWrite, Runtime, ShutdownHandle, coop};
 use owned_io_websocket::{CloseFrame, Misuse, Part, ProtocolError, StreamConfig, Timeout};
 
 use crate::engine::{Engine, ReceiveStatus};
 use crate::frame_tracker::FrameTracker;
 use crate::sync_buffers::{CopyStats, SyncBuffers};
-use crate::writing::{Done, Job, Writer, write_each};
+use crate::writing::{Done, Job, WriteDriver, write_each};
 
 /// Boxed, so that it can be kept from one wait to the next.
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
@@ -24,7 +24,7 @@ pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 /// The state that both halves of a connection share.
 pub(crate) struct Shared {
     engine: RefCell<Engine>,
-    writer: RefCell<Writer>,
+    writer: RefCell<WriteDriver>,
     pub(crate) connection: ShutdownHandle,
     account: MemoryAccount,
     config: StreamConfig,
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// Why the connection failed.
     failure: Cell<Option<ProtocolError>>,
     /// Why nothing can be written any more.
-    broken: Cell<Option<Broken>>,
+    broken: Cell<Option<StickyError>>,
     write_timer: RefCell<Option<Sleep>>,
     close_timer: RefCell<Option<Sleep>>,
     /// Which message the peer is sending.
@@ -67,7 +67,7 @@ impl Shared {
         connection: ShutdownHandle,
         config: StreamConfig,
     ) -> Self {
-        let writer = Writer::new(|desk| write_each(half, desk));
+        let writer = WriteDriver::new(|slot| write_each(half, slot));
         let account = engine.memory.account().clone();
         account.wake_when_evicted(writer.waker().clone());
         let new = Self {
@@ -224,7 +224,11 @@ impl Shared {
 
     /// Lets tungstenite fill its buffer and writes that, until both are empty. Then ends our side
     /// of the stream, if the connection is over.
-    pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(
+        &self,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         if self.account.is_evicted() && self.failure.get().is_none() {
             self.handle_eviction(writer.is_busy());
@@ -243,7 +247,7 @@ impl Shared {
                 };
                 writer.start(job);
             }
-            let Poll::Ready(Done { result, buf }) = writer.poll(half, cx) else {
+            let Poll::Ready(Done { result, buf }) = writer.poll(direction, cx) else {
                 ready!(self.poll_write_timer(&writer));
                 continue;
             };
@@ -251,7 +255,7 @@ impl Shared {
             // Without a buffer it was a shutdown, which may find the stream gone already.
             if let Some(buf) = buf {
                 self.with_buffers(|buffers| buffers.give_back(buf));
-                self.broken.set(result.err().as_ref().map(Broken::from));
+                self.broken.set(result.err().as_ref().map(StickyError::from));
             }
         }
     }
@@ -264,14 +268,14 @@ impl Shared {
     ) -> Poll<F::Output> {
         let is_evicted = self.account.is_evicted() && self.failure.get().is_none();
         if is_evicted || self.engine.borrow().has_replies() || self.writer.borrow().is_busy() {
-            let _ = self.poll_flush(Half::Read, cx); // an error is reported to the next send
+            let _ = self.poll_flush(Direction::Read, cx); // an error is reported to the next send
         }
         if let Poll::Ready(output) = operation.as_mut().poll(cx) {
             return Poll::Ready(output);
         }
-        self.writer.borrow_mut().register(Half::Read, cx);
+        self.writer.borrow_mut().register(Direction::Read, cx);
         if self.poll_message_timer().is_ready() {
-            let _ = self.poll_flush(Half::Read, cx); // writes the close frame
+            let _ = self.poll_flush(Direction::Read, cx); // writes the close frame
         }
         ready!(self.poll_close_timer());
         operation.poll(cx) // ready now, because the connection was shut down
@@ -306,7 +310,7 @@ impl Shared {
     }
 
     /// Everything is written.
-    fn handle_flushed(&self, writer: &Writer) {
+    fn handle_flushed(&self, writer: &WriteDriver) {
         self.engine.borrow_mut().handle_flushed();
         let mut timer = self.close_timer.borrow_mut();
         if self.close.get() != CloseState::Open && timer.is_none() {
@@ -359,13 +363,13 @@ impl Shared {
     }
 
     /// Ready when a write has waited for the peer for too long.
-    fn poll_write_timer(&self, writer: &Writer) -> Poll<()> {
+    fn poll_write_timer(&self, writer: &WriteDriver) -> Poll<()> {
         let (limit, timeout) = match self.close.get() {
             CloseState::Open => (self.config.write_timeout, Timeout::Write),
             _ => (Some(self.config.close_timeout), Timeout::Close),
         };
         let Some(limit) = limit else { return Poll::Pending };
-        if writer.has_moved() {
+        if writer.take_progress() {
             self.handle_write_moved();
         }
         let mut timer = self.write_timer.borrow_mut();

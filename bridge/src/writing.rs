@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::io;
 
-use owned_io::backend::Desk;
+use owned_io::backend::JobSlot;
 use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
 
-pub(crate) type Writer = owned_io::backend::Writer<Job, Done>;
+pub(crate) type WriteDriver = owned_io::backend::WriteDriver<Job, Done>;
 
 pub(crate) enum Job {
     Write(Vec<u8>),
@@ -20,17 +20,17 @@ pub(crate) struct Done {
 }
 
 /// Runs the jobs, and reports each write.
-pub(crate) async fn write_each(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
+pub(crate) async fn write_each(mut half: impl OwnedWrite, slot: JobSlot<Job, Done>) -> Infallible {
     loop {
-        let done = match desk.next().await {
-            Job::Write(buf) => write_all(&mut half, buf, &desk).await,
+        let done = match slot.next().await {
+            Job::Write(buf) => write_all(&mut half, buf, &slot).await,
             Job::Shutdown => Done { result: half.shutdown().await, buf: None },
         };
-        desk.finish(done);
+        slot.finish(done);
     }
 }
 
-async fn write_all(half: &mut impl OwnedWrite, buf: Vec<u8>, desk: &Desk<Job, Done>) -> Done {
+async fn write_all(half: &mut impl OwnedWrite, buf: Vec<u8>, slot: &JobSlot<Job, Done>) -> Done {
     let BufResult(mut written, mut buf) = half.write(buf).await;
     let mut at = 0;
     let result = loop {
@@ -40,7 +40,7 @@ async fn write_all(half: &mut impl OwnedWrite, buf: Vec<u8>, desk: &Desk<Job, Do
             Ok(n) => at += n,
             Err(error) => break Err(error),
         }
-        desk.progress();
+        slot.progress();
         let rest = half.write(buf.buf_slice(at..)).await;
         BufResult(written, buf) = rest.map_buf(Slice::into_inner);
     };

@@ -123,8 +123,8 @@ fn what_is_queued_for_a_peer_that_does_not_read_is_reserved() {
             let held = budget.common_bytes_held();
             assert!((59 * MIB..=64 * MIB).contains(&held), "{held}");
             for _ in 0..3 {
-                Sim::sleep(MemoryBudget::PATIENCE).await;
-                budget.relieve(Sim::now());
+                Sim::sleep(MemoryBudget::HOLDER_IDLE_MAX).await;
+                budget.evict_holders(Sim::now());
             }
             let error = serving.await.unwrap().unwrap_err();
             assert!(matches!(error, Error::Io(_)) || is_out_of_memory(&error), "{error:?}");
@@ -144,8 +144,8 @@ fn an_evicted_connection_tells_its_peer() {
             socket.incoming.receive().await.map(drop)
         });
         for _ in 0..3 {
-            Sim::sleep(MemoryBudget::PATIENCE).await;
-            budget.relieve(Sim::now());
+            Sim::sleep(MemoryBudget::HOLDER_IDLE_MAX).await;
+            budget.evict_holders(Sim::now());
         }
         let ((), told) = raw.read_exact(Vec::with_capacity(4), 4).await.into_result().unwrap();
         assert_eq!(told, [0x88, 2, 0x03, 0xF5], "1013");

@@ -6,7 +6,7 @@ mod counting;
 use std::time::Duration;
 
 use counting::live_bytes;
-use owned_io::{Clock, Executor, MemoryBudget, Pool, PoolConfig, beside};
+use owned_io::{Clock, Executor, MemoryBudget, Pool, PoolConfig, select};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::handshake::Offer;
@@ -63,7 +63,7 @@ fn bytes_kept<I: AnyIncoming + 'static, O: AnyOutgoing + 'static>(
         {
             let mut waiting = Box::pin(incoming.receive());
             let waited = Sim::sleep(Duration::from_millis(10));
-            assert!(beside(waiting.as_mut(), waited).await.pinned.is_none());
+            assert!(select(waiting.as_mut(), waited).await.first.is_none());
             bytes = live_bytes() - bytes;
         }
         drop((client, outgoing));

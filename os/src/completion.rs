@@ -104,7 +104,7 @@ impl<S: Completion> Socket for CompletionSocket<S> {
 
     async fn read_pooled(&self, pool: &Pool) -> io::Result<PoolBuf> {
         // This takes one operation. Waiting without a buffer takes one and a system call.
-        if let Some(buf) = pool.take_to_wait() {
+        if let Some(buf) = pool.take_for_waiting_read() {
             return self.0.recv(buf).await.into_result().map(|(_, buf)| buf);
         }
         // Each round but the last waits. It was woken for nothing: another reader took the bytes, or there

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::pin;
 
-use owned_io::{AddrError, Clock, ConnectOptions, beside};
+use owned_io::{AddrError, Clock, ConnectOptions, select};
 use socket2::SockRef;
 
 use crate::listen::{new_socket, set_buffers, set_dead_peer_detection};
@@ -26,7 +26,7 @@ pub async fn connect<S: Socket>(options: ConnectOptions) -> io::Result<Stream<S>
 async fn connected<S: Socket>(options: &ConnectOptions) -> io::Result<S> {
     let socket = S::register(begin(options)?)?;
     let timeout = S::Clock::sleep(options.timeout);
-    match beside(pin!(socket.connected()), timeout).await.pinned {
+    match select(pin!(socket.connected()), timeout).await.first {
         None => return Err(io::ErrorKind::TimedOut.into()),
         Some(connected) => connected?,
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use owned_io::backend::Turn;
+use owned_io::backend::AcceptBudget;
 use owned_io::{BoundAddr, Clock, TcpListener};
 
 use crate::stream::{Socket, Stream, stream};
@@ -41,7 +41,7 @@ pub trait ListenSocket: AsFd + Debug + Sized + 'static {
 #[derive(Debug)]
 pub struct Listener<L> {
     socket: L,
-    turn: Turn,
+    accept_budget: AcceptBudget,
 }
 
 impl<L: ListenSocket> Listener<L> {
@@ -52,7 +52,7 @@ impl<L: ListenSocket> Listener<L> {
     pub fn new(bound: &BoundAddr) -> io::Result<Self> {
         let socket = L::register(listen::listen(bound)?)
             .map_err(|error| listen::failed(bound.local_addr(), error))?;
-        Ok(Self { socket, turn: Turn::default() })
+        Ok(Self { socket, accept_budget: AcceptBudget::default() })
     }
 
     async fn next(&mut self) -> io::Result<(Stream<L::Socket>, SocketAddr)> {
@@ -73,11 +73,11 @@ impl<L: ListenSocket> TcpListener for Listener<L> {
     type Stream = Stream<L::Socket>;
 
     async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
-        if self.turn.is_over() {
+        if self.accept_budget.must_yield() {
             <L::Socket as Socket>::Clock::sleep(Duration::ZERO).await;
         }
         let accepted = self.next().await;
-        self.turn.count(accepted)
+        self.accept_budget.count(accepted)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use owned_io::{ByteStream, Runtime, StopSignal, TcpListener, beside, is_exhaustion};
+use owned_io::{ByteStream, Runtime, StopSignal, TcpListener, is_exhaustion, select};
 use tracing::{debug, warn};
 
 use crate::connection_limit::ConnectionLimit;
@@ -35,11 +35,11 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
     let serve = Rc::new(serve);
     let (mut failure_log, mut refusal_log) = (LogLimit::default(), LogLimit::default());
     let mut is_failing = false;
-    // Checked before each accept: while clients wait, `beside` finds both futures ready.
+    // Checked before each accept: while clients wait, `select` finds both futures ready.
     while !stop.is_stopped() {
         // An accept that is dropped has accepted nobody.
         let next = pin!(limit.acquire(listener.accept()));
-        let Some((mut permit, accepted)) = beside(next, stop.stopped()).await.pinned else {
+        let Some((mut permit, accepted)) = select(next, stop.stopped()).await.first else {
             return;
         };
         match accepted {

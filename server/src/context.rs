@@ -61,6 +61,6 @@ impl Resources {
 impl Context {
     /// The buffers of WebSockets, with what this connection holds reserved in its account.
     pub(crate) fn websocket_buffers(&self) -> Buffers {
-        self.worker.websocket_buffers.in_account(self.connection.account())
+        self.worker.websocket_buffers.with_account(self.connection.account())
     }
 }

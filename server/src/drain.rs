@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use owned_io::{Runtime, StopSignal, beside};
+use owned_io::{Runtime, StopSignal, select};
 
 use crate::connection_limit::ConnectionLimit;
 use crate::connections::Connections;
@@ -42,7 +42,7 @@ pub(crate) async fn drain<R: Runtime>(
     time: Duration,
 ) -> usize {
     connections.close_all();
-    match beside(pin!(limit.all_released()), R::sleep(time)).await.pinned {
+    match select(pin!(limit.all_released()), R::sleep(time)).await.first {
         Some(()) => 0,
         None => connections.reset_all(),
     }

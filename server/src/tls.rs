@@ -82,7 +82,7 @@ mod present {
             let Some(tls) = &self.tls else { return Err(io::ErrorKind::Unsupported.into()) };
             let acceptor = if service == Service::Http { &tls.https } else { &tls.other };
             // Boxed because it is large, and needed only once.
-            let buffers = self.buffers.in_account(connection.account());
+            let buffers = self.buffers.with_account(connection.account());
             let stream = Box::pin(acceptor.accept::<R, S>(stream, &buffers)).await?;
             connection.set_close_method(CloseMethod::ShutdownRead(stream.shutdown_handle()));
             Ok(stream)

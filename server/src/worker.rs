@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use owned_io::{ByteStream, MemoryBudget, Runtime, StopSignal, Worker, beside};
+use owned_io::{ByteStream, MemoryBudget, Runtime, StopSignal, Worker, select};
 use tracing::{info, warn};
 
 use crate::accept::accept_loop;
@@ -60,7 +60,7 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
     if !accepting_admins.is_empty() {
         // The kernel sends some admins to this worker, even if only another worker still drains.
         let left = deadline.saturating_duration_since(R::now());
-        let _ = beside(pin!(server.limit.all_released()), R::sleep(left)).await;
+        let _ = select(pin!(server.limit.all_released()), R::sleep(left)).await;
     }
     admins.stop.stop();
     for task in accepting_admins {

@@ -105,7 +105,7 @@ fn the_accept_loop_ends_at_the_stop_signal() {
 }
 
 /// The simulator, except that an accept at port [`BROKEN`] panics.
-struct Broken;
+struct WithBrokenListener;
 
 /// The port of the listener that panics.
 const BROKEN: u16 = 8;
@@ -125,19 +125,19 @@ impl TcpListener for BrokenListener {
     }
 }
 
-impl Clock for Broken {
+impl Clock for WithBrokenListener {
     forward_runtime!(Clock => Sim);
 }
 
-impl Random for Broken {
+impl Random for WithBrokenListener {
     forward_runtime!(Random => Sim);
 }
 
-impl Executor for Broken {
+impl Executor for WithBrokenListener {
     forward_runtime!(Executor => Sim);
 }
 
-impl Tcp for Broken {
+impl Tcp for WithBrokenListener {
     type TcpListener = BrokenListener;
 
     fn listen(bound: &BoundAddr) -> io::Result<BrokenListener> {
@@ -154,7 +154,8 @@ fn a_panic_of_the_accept_loop_ends_the_server_and_says_so() {
         let (echo, sink) = (address(echo), address(sink));
         let flags = ["server", "--workers", "1", "--echo", &echo, "--sink", &sink];
         let config = Flags::parse_from(flags).into_config().unwrap();
-        let error = server::run::<Broken>(&config, StopSignal::new(), |_| {}).unwrap_err();
+        let error =
+            server::run::<WithBrokenListener>(&config, StopSignal::new(), |_| {}).unwrap_err();
         assert!(error.to_string().contains("this listener is broken"), "{error}");
     }
 }

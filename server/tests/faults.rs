@@ -14,7 +14,7 @@ use std::time::Duration;
 use owned_io::Random as _;
 use owned_io::{
     ByteStream, Clock, ConnectOptions, Executor, ListenOptions, MemoryBudget, OwnedReadExt,
-    OwnedWriteExt, Pool, PoolConfig, StopSignal, Tcp, timeout,
+    OwnedWriteExt, Pool, PoolConfig, StopSignal, Tcp, shutdown_after,
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::{Limits, WebSockets};
@@ -211,10 +211,10 @@ async fn one_session(
     let handle = stream.shutdown_handle();
     let session = async {
         let outcome = session(stream, world).await;
-        // As an `io::Error`, which `timeout` needs.
+        // As an `io::Error`, which `shutdown_after` needs.
         outcome.map_err(|error| io::Error::other(error.to_string()))
     };
-    Ok(timeout::<Sim, io::Result<()>>(PATIENCE, &handle, session).await?)
+    Ok(shutdown_after::<Sim, io::Result<()>>(PATIENCE, &handle, session).await?)
 }
 
 /// Runs the server's accept loop until its host goes down.

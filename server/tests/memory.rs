@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use owned_io::{
     ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, Random, copy,
-    timeout,
+    shutdown_after,
 };
 use owned_io_server::memory::Memory;
 use owned_io_server::service::source::Pattern;
@@ -223,7 +223,7 @@ impl Worker {
             socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
         };
         let session = async { session.await.map_err(|error| io::Error::other(error.to_string())) };
-        let served = timeout::<Sim, io::Result<()>>(PATIENCE, &handle, session).await;
+        let served = shutdown_after::<Sim, io::Result<()>>(PATIENCE, &handle, session).await;
         served.unwrap_or_else(|error| panic!("a newcomer: {error}; {:?}", self.budget));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use owned_io::{
     BufResult, ByteStream, ConnectOptions, ListenOptions, MemoryBudget, OwnedRead, OwnedReadExt,
-    OwnedWriteExt, Runtime, Worker, WorkersConfig, timeout,
+    OwnedWriteExt, Runtime, Worker, WorkersConfig, shutdown_after,
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::connection_limit::ConnectionLimit;
@@ -128,7 +128,7 @@ async fn echoed<R: Runtime>(client: &mut R::TcpStream, bytes: &'static [u8]) {
         let len = bytes.len();
         Ok(client.read_exact(Vec::with_capacity(len), len).await.into_result()?.1)
     };
-    let answer = timeout::<R, io::Result<Vec<u8>>>(PATIENCE, &handle, exchange).await;
+    let answer = shutdown_after::<R, io::Result<Vec<u8>>>(PATIENCE, &handle, exchange).await;
     assert_eq!(answer.expect("an answer"), bytes);
 }
 
@@ -139,7 +139,7 @@ async fn assert_ended<R: Runtime>(client: &mut R::TcpStream) {
         let BufResult(result, _) = client.read(Vec::with_capacity(16)).await;
         result
     };
-    match timeout::<R, _>(PATIENCE, &handle, end).await {
+    match shutdown_after::<R, _>(PATIENCE, &handle, end).await {
         Ok(0) => {}
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
         other => panic!("expected the end, got {other:?}"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use owned_io::{
     BufResult, ByteStream, Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt,
-    OwnedWriteExt, Pool, PoolConfig, Random, beside,
+    OwnedWriteExt, Pool, PoolConfig, Random, select,
 };
 use owned_io_server::config::{Deflate, Engine, Limits, WebSockets};
 use owned_io_server::connections::Connections;
@@ -267,7 +267,7 @@ fn pipelined_messages_all_come_back() {
                 outgoing.send(Message::Binary(&message)).await.unwrap();
             }
         };
-        if beside(receiving.as_mut(), sending).await.pinned.is_none() {
+        if select(receiving.as_mut(), sending).await.first.is_none() {
             receiving.as_mut().await;
         }
         drop(receiving);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use owned_io::{BufResult, ByteStream, Clock, OwnedRead, OwnedWriteExt, Slice, timeout};
+use owned_io::{BufResult, ByteStream, Clock, OwnedRead, OwnedWriteExt, Slice, shutdown_after};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
@@ -129,11 +129,11 @@ async fn open<C: Clock, S: ByteStream>(
         })
         .await
     };
-    if let Err(error) = timeout::<C, _>(limit, &handle, handshake).await {
+    if let Err(error) = shutdown_after::<C, _>(limit, &handle, handshake).await {
         let why = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
         if why.is_some_and(|why| *why != TlsError::Evicted) {
             let ending = end(&mut transport, buffers);
-            let _ = timeout::<C, io::Result<()>>(limit, &handle, ending).await;
+            let _ = shutdown_after::<C, io::Result<()>>(limit, &handle, ending).await;
         }
         return Err(error);
     }

@@ -9,10 +9,10 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use owned_io::backend::{Broken, Desk, Half, ShutdownTarget, Writer};
+use owned_io::backend::{Direction, JobSlot, ShutdownTarget, StickyError, WriteDriver};
 use owned_io::{
     BufResult, IoBuf, IoBufExt, MemoryAccount, OwnedWrite, OwnedWriteExt, ShutdownHandle, Slice,
-    beside,
+    select,
 };
 
 use crate::memory::ClockFns;
@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     pub(crate) buffers: Buffers,
     pub(crate) account: MemoryAccount,
     pub(crate) clock: ClockFns,
-    writer: RefCell<Writer<Job, Done>>,
+    writer: RefCell<WriteDriver<Job, Done>>,
     /// The waker of `writer`, which wakes both halves.
     waker: Waker,
     /// The handle of the transport.
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     /// Whether the alert about that was sent, or is being sent.
     has_told: Cell<bool>,
     /// Why nothing can be written any more.
-    broken: Cell<Option<Broken>>,
+    broken: Cell<Option<StickyError>>,
     /// The result of a shutdown of the transport, until somebody has taken it.
     is_shut: Cell<Option<io::Result<()>>>,
 }
@@ -70,7 +70,7 @@ impl Shared {
         buffers: Buffers,
         clock: ClockFns,
     ) -> Self {
-        let writer = Writer::new(|desk| write_records(half, desk));
+        let writer = WriteDriver::new(|slot| write_records(half, slot));
         let account = session.account().clone();
         account.wake_when_evicted(writer.waker().clone());
         Self {
@@ -95,20 +95,28 @@ impl Shared {
     }
 
     /// Writes all records.
-    pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.check_eviction(half, cx)?;
-        self.poll_write(half, cx)
+    pub(crate) fn poll_flush(
+        &self,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_eviction(direction, cx)?;
+        self.poll_write(direction, cx)
     }
 
     /// If others need the memory that TLS holds here, frees it and fails. Begins to write an alert, unless an earlier
     /// write is still pending because the peer takes nothing; then the connection is reset.
     #[inline]
-    pub(crate) fn check_eviction(&self, half: Half, cx: &Context<'_>) -> Result<(), TlsError> {
-        if self.account.is_evicted() { self.end_evicted(half, cx) } else { Ok(()) }
+    pub(crate) fn check_eviction(
+        &self,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Result<(), TlsError> {
+        if self.account.is_evicted() { self.end_evicted(direction, cx) } else { Ok(()) }
     }
 
     #[cold]
-    fn end_evicted(&self, half: Half, cx: &Context<'_>) -> Result<(), TlsError> {
+    fn end_evicted(&self, direction: Direction, cx: &Context<'_>) -> Result<(), TlsError> {
         if self.is_evicted.get() {
             return Err(TlsError::Evicted);
         }
@@ -119,20 +127,20 @@ impl Shared {
         if self.writer.borrow().is_busy() {
             self.connection.abort();
         }
-        let _ = self.poll_write(half, cx); // writes the alert, or frees the buffer of the write that was aborted
+        let _ = self.poll_write(direction, cx); // writes the alert, or frees the buffer of the write that was aborted
         Err(TlsError::Evicted)
     }
 
     /// Fails as [`check_eviction`](Self::check_eviction) does, after the alert was sent.
     #[cold]
-    pub(crate) async fn end_if_evicted(&self, half: Half) -> Result<(), TlsError> {
-        let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(half, cx))).await;
+    pub(crate) async fn end_if_evicted(&self, direction: Direction) -> Result<(), TlsError> {
+        let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(direction, cx))).await;
         if checked.is_err() && !self.has_told.replace(true) {
-            let mut telling = pin!(poll_fn(|cx| match self.poll_write(half, cx) {
-                Poll::Ready(Ok(())) => self.poll_shut(half, cx),
+            let mut telling = pin!(poll_fn(|cx| match self.poll_write(direction, cx) {
+                Poll::Ready(Ok(())) => self.poll_shut(direction, cx),
                 other => other,
             }));
-            let told = beside(telling.as_mut(), (self.clock.sleep)(TELLING)).await.pinned;
+            let told = select(telling.as_mut(), (self.clock.sleep)(TELLING)).await.first;
             if !matches!(told, Some(Ok(()))) {
                 self.connection.abort();
             }
@@ -141,16 +149,16 @@ impl Shared {
     }
 
     /// Has `half` woken when the writer makes progress, when reads are shut down, or when the connection is evicted.
-    pub(crate) fn register(&self, half: Half, cx: &Context<'_>) {
-        self.writer.borrow_mut().register(half, cx);
+    pub(crate) fn register(&self, direction: Direction, cx: &Context<'_>) {
+        self.writer.borrow_mut().register(direction, cx);
     }
 
-    fn poll_write(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_write(&self, direction: Direction, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         // Each iteration but the last does one job. There are at most two, that of the other half first.
         loop {
             if writer.is_busy() {
-                let polled = self.poll_job(&mut writer, half, cx);
+                let polled = self.poll_job(&mut writer, direction, cx);
                 if polled.is_pending() {
                     self.session.borrow_mut().settle(); // counts records that the peer does not take
                 }
@@ -168,7 +176,7 @@ impl Shared {
     /// Continues to write the records of the read half, mostly alerts. It does not wait: the read goes on meanwhile,
     /// and its task is woken to poll this again.
     pub(crate) fn answer(&self, cx: &Context<'_>) {
-        if self.is_answering.get() && self.poll_flush(Half::Read, cx).is_ready() {
+        if self.is_answering.get() && self.poll_flush(Direction::Read, cx).is_ready() {
             self.is_answering.set(false);
         }
     }
@@ -191,8 +199,8 @@ impl Shared {
     /// Waits until the records of the read half were written, or cannot be, and our side of the transport is ended.
     /// Returns whether the peer may get them; false if reads are shut down meanwhile.
     pub(crate) fn poll_last_words(&self, cx: &Context<'_>) -> Poll<bool> {
-        let ended = match self.poll_flush(Half::Read, cx) {
-            Poll::Ready(Ok(())) => self.poll_shut(Half::Read, cx),
+        let ended = match self.poll_flush(Direction::Read, cx) {
+            Poll::Ready(Ok(())) => self.poll_shut(Direction::Read, cx),
             ended => ended,
         };
         match ended {
@@ -203,7 +211,7 @@ impl Shared {
     }
 
     /// Ends our side of the transport.
-    pub(crate) fn poll_shut(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_shut(&self, direction: Direction, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         // At most two iterations, as in `poll_flush`. The result of an earlier, dropped shutdown counts as well.
         loop {
@@ -213,12 +221,17 @@ impl Shared {
             if !writer.is_busy() {
                 writer.start(Job::Shutdown);
             }
-            ready!(self.poll_job(&mut writer, half, cx));
+            ready!(self.poll_job(&mut writer, direction, cx));
         }
     }
 
-    fn poll_job(&self, writer: &mut Writer<Job, Done>, half: Half, cx: &Context<'_>) -> Poll<()> {
-        match ready!(writer.poll(half, cx)) {
+    fn poll_job(
+        &self,
+        writer: &mut WriteDriver<Job, Done>,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Poll<()> {
+        match ready!(writer.poll(direction, cx)) {
             Done::Written(result, buf) => {
                 self.session.borrow_mut().handle_written(buf);
                 if let Err(error) = result {
@@ -245,9 +258,9 @@ impl ShutdownTarget for Shared {
     }
 }
 
-async fn write_records(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
+async fn write_records(mut half: impl OwnedWrite, slot: JobSlot<Job, Done>) -> Infallible {
     loop {
-        desk.finish(match desk.next().await {
+        slot.finish(match slot.next().await {
             Job::Write(records) => {
                 // One write is usually enough, and cheaper than `write_all`.
                 let BufResult(written, records) = half.write(records).await;

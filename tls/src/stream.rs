@@ -9,10 +9,10 @@ use std::rc::{Rc, Weak};
 use std::task::Context;
 use std::time::Duration;
 
-use owned_io::backend::{Duplex, Endpoint, Half};
+use owned_io::backend::{Direction, Duplex, Endpoint};
 use owned_io::{
     BufResult, ByteStream, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedWrite,
-    Pool, PoolBuf, ShutdownHandle, Spare, beside, coop,
+    Pool, PoolBuf, ShutdownHandle, Spare, coop, select,
 };
 
 use crate::TlsError;
@@ -69,7 +69,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
     async fn receive(&mut self, filling: &mut impl Filling) -> io::Result<()> {
         loop {
             if self.shared.account.is_evicted() {
-                Box::pin(self.shared.end_if_evicted(Half::Read)).await?;
+                Box::pin(self.shared.end_if_evicted(Direction::Read)).await?;
             }
             let readable = self.shared.session.borrow().readable();
             match readable {
@@ -103,17 +103,17 @@ impl<H: OwnedRead> TlsReadHalf<H> {
             }
             let mut reading = pin!(self.half.read_pooled(self.shared.buffers.pool()));
             let read = poll_fn(|cx| {
-                self.shared.check_eviction(Half::Read, cx)?;
+                self.shared.check_eviction(Direction::Read, cx)?;
                 self.shared.answer(cx);
                 let polled = reading.as_mut().poll(cx);
                 if polled.is_pending() && self.shared.session.borrow().held_bytes() > 0 {
-                    self.shared.register(Half::Read, cx); // to learn of an eviction
+                    self.shared.register(Direction::Read, cx); // to learn of an eviction
                 }
                 polled
             })
             .await;
             if read.is_err() && self.shared.account.is_evicted() {
-                Box::pin(self.shared.end_if_evicted(Half::Read)).await?;
+                Box::pin(self.shared.end_if_evicted(Direction::Read)).await?;
             }
             let mut bytes = read?;
             if bytes.is_empty() {
@@ -152,7 +152,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 read_to_end(half, &shared.buffers).await;
             }
         });
-        if beside(ending.as_mut(), (shared.clock.sleep)(LINGER)).await.pinned.is_none() {
+        if select(ending.as_mut(), (shared.clock.sleep)(LINGER)).await.first.is_none() {
             shared.connection.shutdown(Shutdown::Both);
             ending.await;
         }
@@ -166,12 +166,12 @@ async fn wait_for_memory(shared: &Shared, bytes: &[u8], room: usize) -> io::Resu
     let is_granted = || shared.is_read_shut() || session.borrow_mut().has_memory_for(bytes, room);
     let poll = |cx: &Context<'_>| {
         shared.answer(cx);
-        shared.register(Half::Read, cx);
+        shared.register(Direction::Read, cx);
     };
     let waited = until_granted(account, *clock, is_granted, poll).await;
     match waited {
         // It may be for what runs over this to end the connection.
-        Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Half::Read).await?),
+        Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Direction::Read).await?),
         Err(failure) => {
             session.borrow_mut().fail(failure, 0); // which is told next
             Ok(())
@@ -216,7 +216,7 @@ impl TlsWriteHalf {
     ) -> io::Result<usize> {
         let sent = self.try_send(encrypt).await;
         if sent.is_err() && self.shared.account.is_evicted() {
-            Box::pin(self.shared.end_if_evicted(Half::Write)).await?;
+            Box::pin(self.shared.end_if_evicted(Direction::Write)).await?;
         }
         sent
     }
@@ -226,9 +226,9 @@ impl TlsWriteHalf {
         encrypt: impl FnOnce(&mut Session) -> io::Result<usize>,
     ) -> io::Result<usize> {
         // Of a write that was given up, or an alert.
-        poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
+        poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await?;
         let n = encrypt(&mut self.shared.session.borrow_mut())?;
-        poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
+        poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await?;
         Ok(n)
     }
 
@@ -274,8 +274,8 @@ impl OwnedWrite for TlsWriteHalf {
     async fn shutdown(&mut self) -> io::Result<()> {
         self.shared.session.borrow_mut().close();
         // Why that cannot be written, the transport says again.
-        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
-        poll_fn(|cx| self.shared.poll_shut(Half::Write, cx)).await
+        let _ = poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await;
+        poll_fn(|cx| self.shared.poll_shut(Direction::Write, cx)).await
     }
 }
 

@@ -14,7 +14,7 @@ use common::{
     server_name, simulate, tls_error, with_forger, with_plain_client,
 };
 use owned_io::{
-    BufResult, ByteStream, Clock, Executor, OwnedRead, OwnedWrite, OwnedWriteExt, Random, beside,
+    BufResult, ByteStream, Clock, Executor, OwnedRead, OwnedWrite, OwnedWriteExt, Random, select,
 };
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
@@ -434,8 +434,8 @@ fn a_failed_connection_is_ended_from_beside() {
         client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
         let handle = server.shutdown_handle();
         let mut reading = pin!(server.read(vec![0; 10]));
-        let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        assert!(ready.pinned.is_none(), "the client has not ended its side");
+        let selected = select(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(selected.first.is_none(), "the client has not ended its side");
         let started = Sim::now();
         handle.shutdown(Shutdown::Read);
         let BufResult(result, buf) = reading.await;

@@ -15,7 +15,7 @@ use common::{
 };
 use owned_io::{
     BufResult, ByteStream, Clock, Executor, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
-    Pool, PoolConfig, Random, beside,
+    Pool, PoolConfig, Random, select,
 };
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
@@ -120,8 +120,8 @@ fn an_alert_leaves_behind_a_write_that_waits() {
 async fn fill(server: &mut TlsStream<SimStream>) {
     loop {
         let mut writing = pin!(server.write(pattern(50_000)));
-        let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        if ready.pinned.is_none() {
+        let selected = select(writing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        if selected.first.is_none() {
             break;
         }
     }
@@ -138,8 +138,8 @@ fn what_came_before_a_bad_record_waits_for_nobody() {
         client.stream.write_all(records).await.into_result().unwrap();
         {
             let mut reading = pin!(server.read_exact(Vec::with_capacity(4), 4));
-            let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-            assert_eq!(ready.pinned.expect("what came").into_result().unwrap().1, b"once");
+            let selected = select(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+            assert_eq!(selected.first.expect("what came").into_result().unwrap().1, b"once");
         }
         let reading = Sim::spawn(async move { server.read(vec![0; 10]).await.0.unwrap_err() });
         let alert = client.alert().await;
@@ -157,11 +157,11 @@ fn a_read_that_waits_for_its_alert_is_ended_from_beside() {
         client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();
         let handle = server.shutdown_handle();
         let mut reading = pin!(server.read(vec![0; 10]));
-        let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        assert!(ready.pinned.is_none(), "the alert has no room");
+        let selected = select(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(selected.first.is_none(), "the alert has no room");
         let ending = Sim::spawn(async move { handle.shutdown(Shutdown::Read) });
-        let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        let BufResult(result, _) = ready.pinned.expect("it is ended");
+        let selected = select(reading.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        let BufResult(result, _) = selected.first.expect("it is ended");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidData);
         ending.await.unwrap();
     });

@@ -12,7 +12,7 @@ use common::{Plain, acceptor, pattern, tls_error};
 use counting::{allocations, live_bytes};
 use owned_io::{
     ByteStream, Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt,
-    Pool, PoolConfig, beside,
+    Pool, PoolConfig, select,
 };
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::{Buffers, TlsError, TlsStream};
@@ -81,7 +81,7 @@ async fn failures(serving: Vec<JoinHandle<io::Error>>) -> Vec<io::Error> {
     for task in serving {
         let mut task = pin!(task);
         let waited = Sim::sleep(Duration::from_millis(1));
-        if let Some(error) = beside(task.as_mut(), waited).await.pinned {
+        if let Some(error) = select(task.as_mut(), waited).await.first {
             errors.push(error.unwrap());
         }
     }
@@ -144,8 +144,8 @@ fn connections_whose_peers_do_not_read_hold_no_more_than_the_budget() {
 /// Others wait for memory that a single connection holds.
 async fn evict(budget: &MemoryBudget) {
     for _ in 0..3 {
-        Sim::sleep(MemoryBudget::PATIENCE).await;
-        budget.relieve(Sim::now());
+        Sim::sleep(MemoryBudget::HOLDER_IDLE_MAX).await;
+        budget.evict_holders(Sim::now());
     }
 }
 
@@ -277,14 +277,14 @@ fn a_connection_may_bring_its_account() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(100 * KIB);
         let account = budget.account();
-        let (mut client, mut server) = connection(&buffers(&budget).in_account(&account)).await;
+        let (mut client, mut server) = connection(&buffers(&budget).with_account(&account)).await;
         let mut record = client.encrypted(&[7; 16_000]);
         record.truncate(15_000);
         client.stream.write_all(record).await.into_result().unwrap();
         {
             let mut reading = pin!(server.read(Vec::with_capacity(KIB)));
             let waited = Sim::sleep(Duration::from_millis(10));
-            assert!(beside(reading.as_mut(), waited).await.pinned.is_none());
+            assert!(select(reading.as_mut(), waited).await.first.is_none());
             assert!(account.held_bytes() >= 15_000);
         }
         drop(server);

@@ -13,7 +13,7 @@ use common::{
     with_forger,
 };
 use counting::live_bytes;
-use owned_io::{Clock, Executor, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, beside};
+use owned_io::{Clock, Executor, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, select};
 use owned_io_sim::Sim;
 use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{ContentType, Error};
@@ -40,8 +40,8 @@ fn a_hello_without_end_takes_so_much_and_no_more() {
             let accepting = acceptor();
             let buffers = buffers();
             let mut accepting = pin!(accepting.accept::<Sim, _>(b, &buffers));
-            let nothing = beside(accepting.as_mut(), Sim::sleep(Duration::from_millis(1))).await;
-            assert!(nothing.pinned.is_none());
+            let nothing = select(accepting.as_mut(), Sim::sleep(Duration::from_millis(1))).await;
+            assert!(nothing.first.is_none());
             let records = endless(piece, in_the_clear);
             let before = live_bytes();
             let (mut held_max, mut refused) = (0, None);
@@ -51,7 +51,7 @@ fn a_hello_without_end_takes_so_much_and_no_more() {
                     break;
                 }
                 let waited = Sim::sleep(Duration::from_millis(1));
-                refused = beside(accepting.as_mut(), waited).await.pinned;
+                refused = select(accepting.as_mut(), waited).await.first;
                 held_max = held_max.max(live_bytes() - before);
             }
             println!("in pieces of {piece} bytes: {held_max} bytes");
@@ -125,7 +125,7 @@ fn what_an_idle_connection_takes_does_not_depend_on_what_it_did() {
             client.flush().await;
             let waited = Sim::sleep(Duration::from_millis(10));
             let mut reading = pin!(server.read(Vec::with_capacity(1)));
-            assert!(beside(reading.as_mut(), waited).await.pinned.is_none());
+            assert!(select(reading.as_mut(), waited).await.first.is_none());
             let now = live_bytes();
             if round == 1 {
                 idle = now; // the pipe and the shared buffers have reached their largest size

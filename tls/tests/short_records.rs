@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use common::{Forger, Plain, acceptor, buffers, client_config, pattern, simulate, with_forger};
-use owned_io::{Clock, Executor, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, beside};
+use owned_io::{Clock, Executor, JoinHandle, OwnedRead, OwnedReadExt, OwnedWriteExt, select};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_tls::TlsStream;
 use owned_io_tls::rustls::version::{TLS12, TLS13};
@@ -45,8 +45,8 @@ fn many_short_records_are_not_decrypted_in_one_go() {
         Sim::sleep(Duration::from_secs(1)).await; // everything has arrived
         let mut reading = pin!(server.read_exact(Vec::with_capacity(700), 700));
         let received = loop {
-            let ready = beside(reading.as_mut(), Sim::sleep(Duration::ZERO)).await;
-            if let Some(read) = ready.pinned {
+            let selected = select(reading.as_mut(), Sim::sleep(Duration::ZERO)).await;
+            if let Some(read) = selected.first {
                 break read.into_result().unwrap().1;
             }
             turns.set(turns.get() + 1);

@@ -12,7 +12,7 @@ use common::{
 };
 use owned_io::{
     ByteStream, Clock, Executor, IoVec, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Pool, PoolConfig, beside,
+    OwnedWriteExt, Pool, PoolConfig, select,
 };
 use owned_io_sim::{Config, Sim};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
@@ -213,9 +213,9 @@ fn another_handshake_is_declined_at_once() {
         client.stream.write_all(request).await.into_result().unwrap();
         {
             let mut answer = pin!(client.receive());
-            let ready = beside(answer.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+            let selected = select(answer.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
             let no_renegotiation = (ContentType::Alert, vec![1, 100]);
-            assert_eq!(ready.pinned.expect("an answer"), no_renegotiation);
+            assert_eq!(selected.first.expect("an answer"), no_renegotiation);
         }
         let record = client.record(ContentType::ApplicationData, b"goes on");
         client.stream.write_all(record).await.into_result().unwrap();
@@ -254,8 +254,8 @@ fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
         {
             let mut reading = pin!(read.read(Vec::with_capacity(100)));
             for part in client.encrypted(b"in parts").chunks(3) {
-                let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_millis(3))).await;
-                assert!(ready.pinned.is_none());
+                let selected = select(reading.as_mut(), Sim::sleep(Duration::from_millis(3))).await;
+                assert!(selected.first.is_none());
                 client.stream.write_all(part.to_vec()).await.into_result().unwrap();
             }
             assert_eq!(reading.await.into_result().unwrap().1, b"in parts");
@@ -265,8 +265,8 @@ fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
         let mut written = 0;
         loop {
             let mut writing = pin!(write.write(sent[written..].to_vec()));
-            let ready = beside(writing.as_mut(), Sim::sleep(Duration::from_millis(50))).await;
-            match ready.pinned {
+            let selected = select(writing.as_mut(), Sim::sleep(Duration::from_millis(50))).await;
+            match selected.first {
                 Some(result) => written += result.into_result().unwrap().0,
                 None => break,
             }
@@ -301,8 +301,9 @@ fn an_idle_connection_has_no_buffer() {
             let sent = pattern(20_000);
             let mut received = {
                 let mut reading = pin!(server.read_pooled(&pool));
-                let ready = beside(reading.as_mut(), Sim::sleep(Duration::from_millis(50))).await;
-                assert!(ready.pinned.is_none());
+                let selected =
+                    select(reading.as_mut(), Sim::sleep(Duration::from_millis(50))).await;
+                assert!(selected.first.is_none());
                 assert_eq!((pool.leased(), buffers.pool().leased()), (0, 0), "round {round}");
                 client.write(&sent).await;
                 reading.await.unwrap().to_vec()

@@ -60,7 +60,7 @@ const SPARE_BUF_BYTES_MAX: usize = 256 * 1024;
 /// 3 MiB of arrays.
 const SPARE_ARRAYS_MAX: usize = 64;
 /// How many buffers [`Buffers::take_fitting`] looks at, which bounds its time.
-const LOOKED_AT_MAX: usize = 64;
+const FITTING_SCAN_MAX: usize = 64;
 
 impl Buffers {
     /// The largest alignment that [`aligned_to`](Self::aligned_to) takes, in bytes: a page, as direct I/O
@@ -109,7 +109,7 @@ impl Buffers {
     /// So a protocol and the one that it runs over can share what one connection may hold. If such an
     /// account is evicted, it is for the protocols that hold some of it to end the connection.
     #[must_use]
-    pub fn in_account(&self, account: &MemoryAccount) -> Self {
+    pub fn with_account(&self, account: &MemoryAccount) -> Self {
         Self { account: Some(account.clone()), ..self.clone() }
     }
 
@@ -123,7 +123,7 @@ impl Buffers {
         &self.shared.budget
     }
 
-    /// The account of a connection: the one that it [has](Self::in_account) already, or a new one.
+    /// The account of a connection: the one that it [has](Self::with_account) already, or a new one.
     pub fn account(&self) -> MemoryAccount {
         self.account.clone().unwrap_or_else(|| self.shared.budget.account())
     }
@@ -153,7 +153,7 @@ impl Buffers {
     /// `capacity_max`, in bytes. If there is none, one without capacity.
     pub fn take_fitting(&self, capacity: usize, capacity_max: usize) -> Vec<u8> {
         let mut spare = self.shared.spare.borrow_mut();
-        let last = spare.iter().enumerate().rev().take(LOOKED_AT_MAX);
+        let last = spare.iter().enumerate().rev().take(FITTING_SCAN_MAX);
         let fits = last.filter(|(_, buf)| buf.capacity() <= capacity_max);
         let best = fits.min_by_key(|(_, buf)| match buf.capacity().checked_sub(capacity) {
             Some(more) => (0, more),

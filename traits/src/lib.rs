@@ -3,7 +3,6 @@
 #[cfg(not(unix))]
 compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `iovec`");
 
-mod beside;
 mod buf;
 mod buffers;
 pub mod coop;
@@ -14,27 +13,27 @@ mod pool;
 mod read;
 mod result;
 mod runtime;
+mod select;
+mod shutdown_after;
 mod slice;
 mod stream;
 mod task;
-mod time;
 mod vectored;
 mod worker;
 mod write;
-mod writer;
+mod write_driver;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
 /// What only the author of a backend needs, or of a protocol over connections.
 pub mod backend {
-    pub use crate::net::Turn;
+    pub use crate::net::AcceptBudget;
     pub use crate::stream::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
     pub use crate::task::run_main;
-    pub use crate::writer::{Broken, Desk, Half, Writer};
+    pub use crate::write_driver::{Direction, JobSlot, StickyError, WriteDriver};
 }
 
-pub use beside::{Ready, beside};
 pub use buf::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt};
 pub use buffers::Buffers;
 pub use memory::{
@@ -48,10 +47,11 @@ pub use pool::{Pool, PoolBuf, PoolConfig, PoolExhausted};
 pub use read::{OwnedRead, OwnedReadExt};
 pub use result::BufResult;
 pub use runtime::{Clock, Executor, Random, Runtime, Tcp};
+pub use select::{Selected, select};
+pub use shutdown_after::{WithError, shutdown_after};
 pub use slice::{Slice, Spare};
 pub use stream::{ByteStream, ShutdownHandle, TRANSFER_BYTES_MAX};
 pub use task::{JoinError, JoinHandle, Panicked};
-pub use time::{Fallible, timeout};
 pub use vectored::{IOV_MAX, IoVec};
 pub use worker::{StopSignal, Stopped, Worker, WorkersConfig};
 pub use write::{OwnedWrite, OwnedWriteExt, copy};

@@ -21,7 +21,7 @@ pub use wait::{MemoryReleased, MemoryWait};
 /// When the rest is used up, a reservation is refused, and its connection waits: it stops reading, so
 /// that its peer feels back-pressure. While somebody waits, nobody may come to hold more of the rest than
 /// it divided by all who hold some; and those who hold much without moving it are
-/// [evicted](Self::relieve). Otherwise hoarders would keep everybody else waiting.
+/// [evicted](Self::evict_holders). Otherwise hoarders would keep everybody else waiting.
 ///
 /// Cloning gives another handle to the same budget.
 ///
@@ -58,9 +58,9 @@ pub struct Reservation {
     bytes: usize,
 }
 
-/// How many rounds make [`MemoryBudget::PATIENCE`].
+/// How many rounds make [`MemoryBudget::HOLDER_IDLE_MAX`].
 const IDLE_ROUNDS: u32 =
-    (MemoryBudget::PATIENCE.as_millis() / MemoryBudget::ROUND.as_millis()) as u32;
+    (MemoryBudget::HOLDER_IDLE_MAX.as_millis() / MemoryBudget::ROUND.as_millis()) as u32;
 
 struct Shared {
     bytes_max: usize,
@@ -78,7 +78,7 @@ struct Shared {
     waiting: RefCell<Vec<Waker>>,
     /// How many accounts wait: they were refused something, and have been granted nothing since.
     waiting_count: Cell<usize>,
-    /// Counts the rounds of [`MemoryBudget::relieve`].
+    /// Counts the rounds of [`MemoryBudget::evict_holders`].
     round: Cell<u32>,
     round_began: Cell<Option<Instant>>,
     /// How many rounds there were in a row.
@@ -102,9 +102,9 @@ struct Account {
 impl MemoryBudget {
     /// How long holders may leave their memory unmoved while others wait for some: a round trip across
     /// the world and a retransmission.
-    pub const PATIENCE: Duration = Duration::from_secs(1);
+    pub const HOLDER_IDLE_MAX: Duration = Duration::from_secs(1);
 
-    /// How often a connection that waits has others [evicted](Self::relieve).
+    /// How often a connection that waits has others [evicted](Self::evict_holders).
     pub const ROUND: Duration = Duration::from_millis(500);
 
     /// A budget of so many bytes, none of them in shares.
@@ -182,10 +182,10 @@ impl MemoryBudget {
     /// To be called by a connection that begins to wait for memory, and again after each
     /// [`ROUND`](Self::ROUND): evicts accounts until a quarter of the common part will be given back.
     ///
-    /// First those that hold more than their share and have not moved for [`PATIENCE`](Self::PATIENCE), the
+    /// First those that hold more than their share and have not moved for [`HOLDER_IDLE_MAX`](Self::HOLDER_IDLE_MAX), the
     /// largest first. If nobody is idle although others have waited for longer, those that hold most, until
     /// a 32nd will be given back.
-    pub fn relieve(&self, now: Instant) {
+    pub fn evict_holders(&self, now: Instant) {
         let Shared { round, round_began, holders, common_bytes, .. } = &*self.shared;
         // Several may wait. The rounds are as long all the same.
         let began = round_began.get();
@@ -500,8 +500,8 @@ mod tests {
         let mut busy_holds = holding(&busy, 40 * KIB);
         let mut evicted = |round: u32| {
             busy_holds.resize(40 * KIB + round as usize).unwrap();
-            budget.relieve(now + ROUND * round);
-            budget.relieve(now + ROUND * round + ROUND / 4); // within the same round
+            budget.evict_holders(now + ROUND * round);
+            budget.evict_holders(now + ROUND * round + ROUND / 4); // within the same round
             [&small, &large, &busy].map(MemoryAccount::is_evicted)
         };
         assert_eq!([1, 2].map(&mut evicted), [[false; 3]; 2], "nobody has been idle for long");
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "once");
         first.wake_when_evicted(waker);
         let now = Instant::now();
-        (0..4).for_each(|round| budget.relieve(now + MemoryBudget::ROUND * round));
+        (0..4).for_each(|round| budget.evict_holders(now + MemoryBudget::ROUND * round));
         assert!(first.is_evicted());
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
     }

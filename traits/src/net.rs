@@ -160,26 +160,26 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
 /// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
 /// after every error, and once the [budget](crate::coop) of the poll is used up.
 ///
-/// Before each accept: if [`is_over`](Self::is_over), yield, in whatever way has the runtime ask for
+/// Before each accept: if [`must_yield`](Self::must_yield), yield, in whatever way has the runtime ask for
 /// I/O within a bounded number of such yields. After it: pass what came of it, but not
 /// `WouldBlock`, through [`count`](Self::count).
 #[derive(Debug, Default)]
-pub struct Turn {
+pub struct AcceptBudget {
     accepted: u32,
 }
 
-impl Turn {
+impl AcceptBudget {
     /// Whether the next accept has to wait a turn first; then a new batch begins.
-    pub fn is_over(&mut self) -> bool {
+    pub fn must_yield(&mut self) -> bool {
         let is_exhausted = !coop::has_budget();
         if is_exhausted {
             coop::handle_yield();
         }
-        let over = is_exhausted || self.accepted >= ACCEPT_BATCH_MAX;
-        if over {
+        let must_yield = is_exhausted || self.accepted >= ACCEPT_BATCH_MAX;
+        if must_yield {
             self.accepted = 0;
         }
-        over
+        must_yield
     }
 
     /// Counts an accept and its work, and passes its outcome on.
@@ -224,7 +224,7 @@ impl ListenOptions {
             backlog: 1024,
             nodelay: true,
             keepalive: Some(Keepalive::new()),
-            unacknowledged_max: Some(Keepalive::new().noticed_after()),
+            unacknowledged_max: Some(Keepalive::new().detection_time()),
             recv_buffer_bytes: None,
             send_buffer_bytes: None,
         }
@@ -258,7 +258,7 @@ impl Keepalive {
     }
 
     /// How long after its last word a peer counts as gone.
-    pub const fn noticed_after(&self) -> Duration {
+    pub const fn detection_time(&self) -> Duration {
         self.idle.saturating_add(self.interval.saturating_mul(self.probes))
     }
 }
@@ -304,7 +304,7 @@ impl ConnectOptions {
             timeout: Duration::from_secs(30),
             nodelay: true,
             keepalive: Some(Keepalive::new()),
-            unacknowledged_max: Some(Keepalive::new().noticed_after()),
+            unacknowledged_max: Some(Keepalive::new().detection_time()),
             local_addr: None,
             recv_buffer_bytes: None,
             send_buffer_bytes: None,
@@ -373,7 +373,7 @@ impl AddrError {
         &self.cause
     }
 
-    fn way_out(&self) -> &'static str {
+    fn hint(&self) -> &'static str {
         match self.cause.kind() {
             io::ErrorKind::AddrInUse => {
                 "; another socket has it: end that program or choose another port"
@@ -394,7 +394,7 @@ impl AddrError {
 impl fmt::Display for AddrError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { action, addr, cause } = self;
-        write!(f, "cannot {action} {addr}: {cause}{}", self.way_out())
+        write!(f, "cannot {action} {addr}: {cause}{}", self.hint())
     }
 }
 
@@ -415,35 +415,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_over_after_a_batch_and_after_an_error() {
-        let mut turn = Turn::default();
+    fn accepting_yields_after_a_batch_and_after_an_error() {
+        let mut budget = AcceptBudget::default();
         for _ in 0..3 {
             for _ in 0..ACCEPT_BATCH_MAX {
                 coop::refill();
-                assert!(!turn.is_over());
-                turn.count(Ok(())).unwrap();
+                assert!(!budget.must_yield());
+                budget.count(Ok(())).unwrap();
             }
-            assert!(turn.is_over());
+            assert!(budget.must_yield());
         }
         coop::refill();
-        turn.count(Ok(())).unwrap();
-        turn.count::<()>(Err(io::ErrorKind::ConnectionAborted.into())).unwrap_err();
-        assert!(turn.is_over());
-        assert!(!turn.is_over(), "a new batch has begun");
+        budget.count(Ok(())).unwrap();
+        budget.count::<()>(Err(io::ErrorKind::ConnectionAborted.into())).unwrap_err();
+        assert!(budget.must_yield());
+        assert!(!budget.must_yield(), "a new batch has begun");
     }
 
     #[test]
-    fn a_turn_is_over_once_the_budget_of_the_poll_is_used_up() {
-        let mut turn = Turn::default();
+    fn accepting_yields_once_the_budget_of_the_poll_is_used_up() {
+        let mut budget = AcceptBudget::default();
         coop::refill();
         let accepted = (1..=ACCEPT_BATCH_MAX).take_while(|_| {
-            let is_over = turn.is_over();
-            turn.count(Ok(())).unwrap();
-            !is_over
+            let must_yield = budget.must_yield();
+            budget.count(Ok(())).unwrap();
+            !must_yield
         });
         assert_eq!(accepted.count() as u64, u64::from(coop::POLL_BUDGET_NANOS) / ACCEPT_NANOS);
         coop::refill();
         coop::consume(coop::POLL_BUDGET_NANOS.into());
-        assert!(turn.is_over(), "used up by other work");
+        assert!(budget.must_yield(), "used up by other work");
     }
 }

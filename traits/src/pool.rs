@@ -102,7 +102,7 @@ impl Pool {
     /// and [take](Self::take) it then; none when [`idle_max`](PoolConfig::idle_max) are in use, or
     /// half of [`leased_max`](PoolConfig::leased_max): the rest is for those for whom there is data.
     #[inline]
-    pub fn take_to_wait(&self) -> Option<PoolBuf> {
+    pub fn take_for_waiting_read(&self) -> Option<PoolBuf> {
         let Shared { config, leased, .. } = &*self.shared;
         let waiting_max = config.idle_max.min(config.leased_max / 2);
         if leased.get() < waiting_max { self.take().ok() } else { None }
@@ -311,12 +311,13 @@ mod tests {
     #[test]
     fn who_waits_takes_no_buffer_that_others_need() {
         let pool = Pool::new(PoolConfig { buf_bytes: 8, leased_max: 6, idle_max: 2 });
-        let waiting = [pool.take_to_wait().unwrap(), pool.take_to_wait().unwrap()];
-        assert!(pool.take_to_wait().is_none(), "over idle_max");
+        let waiting =
+            [pool.take_for_waiting_read().unwrap(), pool.take_for_waiting_read().unwrap()];
+        assert!(pool.take_for_waiting_read().is_none(), "over idle_max");
         drop(waiting);
         let pool = Pool::new(PoolConfig { buf_bytes: 8, leased_max: 3, idle_max: 2 });
-        let _waiting = pool.take_to_wait().unwrap();
-        assert!(pool.take_to_wait().is_none(), "over half of leased_max");
+        let _waiting = pool.take_for_waiting_read().unwrap();
+        assert!(pool.take_for_waiting_read().is_none(), "over half of leased_max");
         let _others = [pool.take().unwrap(), pool.take().unwrap()];
     }
 }

@@ -61,7 +61,7 @@ pub trait OwnedRead {
     /// # Cancellation
     /// A polled read that is dropped forfeits its buffer (freed once the kernel has let go of it)
     /// and may lose bytes of the stream, so the stream is good for nothing but to be dropped. To
-    /// wait for something else meanwhile, keep the future and use [`beside`](fn@crate::beside); to end
+    /// wait for something else meanwhile, keep the future and use [`select`](fn@crate::select); to end
     /// it, use the stream's [`ShutdownHandle`](crate::ShutdownHandle). What a backend promises
     /// beyond this is in its documentation, and declared in its conformance tests.
     ///
@@ -95,7 +95,7 @@ pub trait OwnedRead {
     ///
     /// # Implementer notes
     /// Take the buffer once there is something to read: wait for readiness first. Where a read that
-    /// owns its buffer is faster, use that as long as [`take_to_wait`](Pool::take_to_wait) gives a
+    /// owns its buffer is faster, use that as long as [`take_for_waiting_read`](Pool::take_for_waiting_read) gives a
     /// buffer. A stream that never waits may take the buffer first.
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf>;
 }

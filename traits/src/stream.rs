@@ -126,7 +126,7 @@ impl ShutdownHandle {
     /// - [`Shutdown::Both`]: both, and a pending write ends, with that error or a short count.
     ///
     /// Never fails: a connection that is gone already needs no shutting down. As in
-    /// [`timeout`](crate::timeout), the caller keeps in mind that it was the one who did it: a read
+    /// [`shutdown_after`](crate::shutdown_after), the caller keeps in mind that it was the one who did it: a read
     /// ended this way looks like a clean end.
     pub fn shutdown(&self, how: Shutdown) {
         if let Some(target) = self.target.upgrade() {

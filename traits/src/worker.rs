@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::task::{CatchPanic, Panicked};
-use crate::{Clock, Executor, beside};
+use crate::{Clock, Executor, select};
 
 /// How many workers to run, and how they end.
 ///
@@ -104,7 +104,7 @@ impl Worker {
             self.stop.stopped().await;
             R::sleep(self.drain).await;
         };
-        let outcome = match beside(service.as_mut(), deadline).await.pinned {
+        let outcome = match select(service.as_mut(), deadline).await.first {
             Some(Ok(outcome)) => outcome,
             Some(Err(panicked)) => Err(panicked.into()),
             None => {

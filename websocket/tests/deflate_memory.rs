@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use counting::{allocations, live_bytes, peak_bytes};
 use owned_io::{
-    Clock, Executor, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, beside,
+    Clock, Executor, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, select,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::{COMPRESSOR_BYTES_MAX, DECOMPRESSOR_BYTES, Deflate};
@@ -99,7 +99,7 @@ fn bytes_each(deflate: Option<Deflate>) -> isize {
                     drop(socket);
                 });
                 let waited = Sim::sleep(Duration::from_millis(10));
-                assert!(beside(receiving.as_mut(), waited).await.pinned.is_none());
+                assert!(select(receiving.as_mut(), waited).await.first.is_none());
                 idle.push(receiving);
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{BINARY, FIN, Role, frame};
 use ends::{Protocol, Socket, raw_client, read_to_end, simulate};
-use owned_io::{Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Random, beside};
+use owned_io::{Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Random, select};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Buffers, Error, Message, Received};
 use owned_io_websocket::{Config, Kind, Limit, Part};
@@ -37,7 +37,7 @@ fn is_out_of_memory(error: &Error) -> bool {
 }
 
 async fn after(time: Duration, future: impl Future) -> bool {
-    beside(pin!(future), Sim::sleep(time)).await.pinned.is_some()
+    select(pin!(future), Sim::sleep(time)).await.first.is_some()
 }
 
 /// "They are reserved as their bytes come": what was announced and has not come counts for little.
@@ -106,7 +106,7 @@ fn who_hoards_while_others_wait_is_evicted_and_told() {
         let began = Sim::now();
         let received = other.incoming.receive().await.unwrap();
         assert_eq!(received, Some(Message::Binary(&message)));
-        assert!(Sim::now() - began < 4 * MemoryBudget::PATIENCE);
+        assert!(Sim::now() - began < 4 * MemoryBudget::HOLDER_IDLE_MAX);
         let (result, _hoarder) = hoarding.await.unwrap();
         assert!(is_out_of_memory(&result.unwrap_err()));
         assert_eq!(told.await, b"\x88\x02\x03\xF5"); // 1013

@@ -13,7 +13,7 @@ use common::{BINARY, CLOSE, CONTINUATION, FIN, KEY, PING, PONG, Role, TEXT, fram
 use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, read_to_end, simulate};
 use owned_io::{
     Clock, Executor, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
-    PoolConfig, beside,
+    PoolConfig, select,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{HandshakeError, Offer, Origins, Refusal};
@@ -221,9 +221,9 @@ fn a_peer_that_does_not_read_fills_the_queue_and_nothing_is_lost() {
         // A flush that is given up, in the middle of a write.
         let late = {
             let flush = pin!(server.outgoing.flush());
-            beside(flush, Sim::sleep(Duration::from_secs(1))).await
+            select(flush, Sim::sleep(Duration::from_secs(1))).await
         };
-        assert!(late.pinned.is_none());
+        assert!(late.first.is_none());
         server.outgoing.write(Message::Binary(&[0; 20_000])).unwrap_err();
 
         // What the peer sends is received all the same.
@@ -414,8 +414,8 @@ fn a_receive_that_was_dropped_while_it_read_is_told() {
         let (mut server, _client) = pair(Config::default(), Config::default()).await;
         {
             let receive = pin!(server.incoming.receive());
-            let ready = beside(receive, Sim::sleep(Duration::from_secs(1))).await;
-            assert!(ready.pinned.is_none());
+            let selected = select(receive, Sim::sleep(Duration::from_secs(1))).await;
+            assert!(selected.first.is_none());
         }
         assert!(server.incoming.try_receive().is_none());
         assert!(matches!(server.incoming.receive().await, Err(Error::Interrupted)));
@@ -432,14 +432,14 @@ fn halves_are_woken_in_the_task_where_they_are() {
         let WebSocket { mut incoming, mut outgoing } = server;
         let close = outgoing.close_handle();
         let mut receiving = Box::pin(async move { incoming.receive().await.map(|m| m.is_none()) });
-        let waited = beside(receiving.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        assert!(waited.pinned.is_none());
+        let waited = select(receiving.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(waited.first.is_none());
         // More than fits on the way.
         let large = vec![7; 300_000];
         outgoing.write(Message::Binary(&large)).unwrap();
         let mut flushing = Box::pin(async move { outgoing.flush().await });
-        let waited = beside(flushing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        assert!(waited.pinned.is_none());
+        let waited = select(flushing.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(waited.first.is_none());
 
         let (receiving, flushing) = (Sim::spawn(receiving), Sim::spawn(flushing));
         Sim::sleep(Duration::from_secs(1)).await;
@@ -467,8 +467,8 @@ fn a_receive_that_is_kept_goes_on_beside_sending() {
         let WebSocket { incoming, outgoing } = &mut client;
         {
             let mut receive = pin!(incoming.receive());
-            let early = beside(receive.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-            assert!(early.pinned.is_none());
+            let early = select(receive.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+            assert!(early.first.is_none());
             outgoing.ping(b"").unwrap();
             outgoing.send(Message::Text("hello")).await.unwrap();
             assert_eq!(receive.await.unwrap(), Some(Message::Text("hello")));
@@ -639,7 +639,7 @@ fn an_idle_connection_holds_no_buffer() {
         let received = server.incoming.receive().await.unwrap();
         assert_eq!(received, Some(Message::Text("hello")));
         let mut waiting = Box::pin(server.incoming.receive());
-        beside(waiting.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        select(waiting.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
         assert_eq!(buffers.pool().leased(), 0);
     });
 }

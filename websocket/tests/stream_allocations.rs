@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use counting::{allocations, live_bytes};
 use owned_io::{
-    Clock, Executor, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, beside,
+    Clock, Executor, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig, select,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::Offer;
@@ -130,7 +130,7 @@ fn an_idle_connection_is_small_whatever_it_was_busy_with() {
                     drop(socket);
                 });
                 let waited = Sim::sleep(Duration::from_millis(10));
-                assert!(beside(receiving.as_mut(), waited).await.pinned.is_none());
+                assert!(select(receiving.as_mut(), waited).await.first.is_none());
                 idle.push(receiving);
             }
         }

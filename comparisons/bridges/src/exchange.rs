@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime, ShutdownHandle, timeout};
+use owned_io::{
+    ByteStream, MemoryBudget, Pool, PoolConfig, Runtime, ShutdownHandle, shutdown_after,
+};
 use owned_io_tungstenite as bridge;
 use owned_io_websocket::handshake::Origins;
 use owned_io_websocket::stream::{Buffers, Error, Message, PendingRequest, Received, WebSocket};
@@ -85,7 +87,7 @@ impl Meter {
             }
             incoming.receive_owned().await
         };
-        let received = timeout::<R, _>(TIME_MAX, connection, exchange).await?;
+        let received = shutdown_after::<R, _>(TIME_MAX, connection, exchange).await?;
         let (time, memory) = (started.elapsed(), memory::so_far());
         let expected: &[u8] = match self.direction {
             Direction::Sends => &[],

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, coop, timeout};
+use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, coop, shutdown_after};
 
 use super::message::{reset_if_late, too_long};
 use crate::context::{Context, Resources};
@@ -40,7 +40,7 @@ async fn answer_each<R: Runtime>(
             None => read.read_pooled(pool).await?,
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(R::now());
-                timeout::<R, _>(left, &connection, read.read_pooled(pool)).await?
+                shutdown_after::<R, _>(left, &connection, read.read_pooled(pool)).await?
             }
         };
         if buf.is_empty() {
@@ -63,7 +63,8 @@ async fn answer_each<R: Runtime>(
             }
             if !answers.is_empty() {
                 let written = write.write_all(answers);
-                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                let written =
+                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
                 ((), answers) = reset_if_late(written, &connection)?;
                 answers.clear();
             }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use owned_io::{
     ByteStream, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime,
-    Spare, coop, timeout,
+    Spare, coop, shutdown_after,
 };
 
 use super::message::{reset_if_late, too_long};
@@ -60,7 +60,7 @@ async fn answer_each<R: Runtime>(
             return Ok(());
         }
         let rest = read.read_exact(request_bytes.spare(), Request::BYTES - n);
-        let rest = timeout::<R, _>(limits.message_time_max, &connection, rest).await;
+        let rest = shutdown_after::<R, _>(limits.message_time_max, &connection, rest).await;
         ((), request_bytes) = rest.map_buf(Spare::into_inner).into_result()?;
         let request = Request::parse(&request_bytes, limits.message_bytes_max)?;
         let mut answer = Answer::new(request, pattern);
@@ -68,7 +68,8 @@ async fn answer_each<R: Runtime>(
             while answer.copy(&mut copied) {
                 activity.write();
                 let written = write.write_all(copied);
-                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                let written =
+                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
                 ((), copied) = reset_if_late(written, &connection)?;
                 copied.clear();
             }
@@ -76,7 +77,8 @@ async fn answer_each<R: Runtime>(
             while answer.refer(&mut pieces) {
                 activity.write();
                 let written = write.write_all_vectored(pieces);
-                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                let written =
+                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
                 ((), pieces) = reset_if_late(written, &connection)?;
                 pieces.clear();
             }

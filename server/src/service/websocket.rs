@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 
-use owned_io::{beside, coop};
+use owned_io::{coop, select};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
 use owned_io_websocket::{
     AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Extent, Kind, Misuse, Part,
@@ -108,8 +108,8 @@ pub async fn source(
         send(outgoing, messages, pattern).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
     };
-    let ready = beside(closing.as_mut(), sending).await;
-    match (ready.pinned, ready.other) {
+    let selected = select(closing.as_mut(), sending).await;
+    match (selected.first, selected.second) {
         (Some(closed), _) => closed,
         (None, Some(Err(error))) if !is_closing(&error) => Err(error),
         _ => closing.await,

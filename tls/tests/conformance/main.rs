@@ -40,9 +40,9 @@ macro_rules! over {
                     "io::copy_moves_everything_and_counts" => (WHY_CUT, a_copy_is_cut::<$runtime>),
                     "cancel::shutdown_handle_ends_the_write_side" =>
                         (WHY_CUT, what_a_handle_ends_is_cut::<$runtime>),
-                    "cancel::write_all_vectored_tells_how_far_it_came" =>
+                    "cancel::write_all_vectored_reports_progress" =>
                         (WHY_AHEAD, the_peer_may_be_ahead::<$runtime>),
-                    "net::peer_addr_tells_of_a_connection_that_is_gone" =>
+                    "net::peer_addr_reports_a_closed_connection" =>
                         (WHY_CACHED, the_address_stays::<$runtime>),
                     $($case => ($reason, $instead),)*
                 },
@@ -52,12 +52,12 @@ macro_rules! over {
 }
 
 over! { sim: owned_io_sim::Sim, LosesNothing,
-    "task::blocking_closures_leave_others_their_turn" =>
+    "task::blocking_closures_let_others_run" =>
         (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
     "worker::each_worker_has_a_thread_of_its_own" =>
         (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
-    "io::writes_that_never_wait_leave_others_their_turn" =>
-        (WHY_NO_ROOM, fewer_writes_leave_others_their_turn),
+    "io::writes_that_never_wait_let_others_run" =>
+        (WHY_NO_ROOM, fewer_writes_let_others_run),
 }
 #[cfg(target_os = "linux")]
 over! { tokio: owned_io_tokio::Tokio, LosesNothing }
@@ -67,16 +67,16 @@ over! { compio: owned_io_compio::Compio, Cancelled }
 over! { glommio: owned_io_glommio::Glommio, LosesNothing }
 #[cfg(target_os = "linux")]
 over! { monoio: owned_io_monoio::Monoio, Cancelled,
-    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+    "task::an_always_ready_task_lets_others_run" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
-    "runtime::block_on_returns_beside_a_task_that_is_always_ready" =>
+    "runtime::block_on_returns_beside_an_always_ready_task" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
 }
 #[cfg(target_os = "linux")]
 over! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
-    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+    "task::an_always_ready_task_lets_others_run" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
-    "cancel::dropped_read_does_what_it_says" =>
+    "cancel::dropped_read_does_what_is_declared" =>
         (WHY_NOTICED, bytes_that_are_lost_are_noticed::<owned_io_tokio_uring::TokioUring>),
 }
 
@@ -90,7 +90,7 @@ const WHY_NOTICED: &str =
 /// Deviations that the runtime's own suite asserts, in which TLS has no part.
 fn still_deviates<R: Runtime>(_config: &R::Config) {}
 
-fn fewer_writes_leave_others_their_turn(config: &owned_io_sim::Config) {
+fn fewer_writes_let_others_run(config: &owned_io_sim::Config) {
     use owned_io_sim::Sim;
     on::<Sim>(config, async {
         let (mut a, _b) = pair::<Sim>().await;
@@ -199,7 +199,7 @@ fn bytes_that_are_lost_are_noticed<R: Runtime>(config: &R::Config) {
         {
             let mut read = std::pin::pin!(b.read(Vec::with_capacity(16)));
             let nap = R::sleep(std::time::Duration::from_millis(30));
-            assert!(owned_io::beside(read.as_mut(), nap).await.pinned.is_none());
+            assert!(owned_io::select(read.as_mut(), nap).await.first.is_none());
         }
         a.write_all("first").await.into_result().unwrap();
         R::sleep(std::time::Duration::from_millis(30)).await;

@@ -98,14 +98,14 @@ pub enum Defect {
     NamesNoAddress,
 }
 
-/// Panics unless a case fails when it is run on the canary with the defect of `D`, `broken`, and does
+/// Panics unless a case fails when it is run on the canary with the defect of `D`, `defective`, and does
 /// not when it is run on one without defect, `sound`.
-pub fn check_canary<R: Runtime, D: Broken>(
+pub fn check_canary<R: Runtime, D: HasDefect>(
     config: &R::Config,
-    broken: fn(&R::Config),
+    defective: fn(&R::Config),
     sound: fn(&R::Config),
 ) {
-    assert!(prove(config, broken).is_err(), "{:?} was not noticed", D::DEFECT);
+    assert!(prove(config, defective).is_err(), "{:?} was not noticed", D::DEFECT);
     assert_eq!(prove(config, sound), Ok(()), "fails without {:?} too", D::DEFECT);
 }
 
@@ -124,14 +124,14 @@ macro_rules! canaries {
             keeps_the_length: KeepsTheLength => io::read_sets_the_exact_length,
             keeps_stale_bytes: KeepsStaleBytes => io::read_leaves_no_stale_bytes,
             empties_on_error: EmptiesOnError => io::read_error_leaves_the_length,
-            swallows_the_end: SwallowsTheEnd => io::end_of_stream_is_zero_and_stays,
-            waits_without_capacity: WaitsWithoutCapacity => io::read_without_capacity_says_nothing,
-            never_yields: NeverYields => io::reads_that_never_wait_leave_others_their_turn,
+            swallows_the_end: SwallowsTheEnd => io::end_of_stream_is_zero_and_repeats,
+            waits_without_capacity: WaitsWithoutCapacity => io::read_without_capacity_returns_at_once,
+            never_yields: NeverYields => io::reads_that_never_wait_let_others_run,
             never_yields_to_pooled_reads:
-                NeverYields => pooled::reads_that_never_wait_leave_others_their_turn,
+                NeverYields => pooled::reads_that_never_wait_let_others_run,
             counts_reads: CountsReads => coop::reads_yield_once_the_budget_is_used_up,
             counts_reads_of_all:
-                CountsReads => coop::reads_let_io_go_on_once_the_budget_is_used_up,
+                CountsReads => coop::reads_let_io_run_once_the_budget_is_used_up,
             counts_pooled_reads: CountsReads => coop::pooled_reads_yield_once_the_budget_is_used_up,
             writes_without_budget:
                 WritesWithoutBudget => coop::writes_yield_once_the_budget_is_used_up,
@@ -139,29 +139,29 @@ macro_rules! canaries {
                 AcceptsWithoutBudget => coop::accepts_yield_once_the_budget_is_used_up,
             writes_all: WritesAll => io::one_operation_transfers_a_bounded_number_of_bytes,
             cuts_the_length: CutsTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
-            exhausts_early: ExhaustsEarly => pooled::read_waits_though_the_pool_is_exhausted,
-            pins_pooled_buffer: PinsPooledBuffer => pooled::reads_that_wait_hold_few_buffers,
+            exhausts_early: ExhaustsEarly => pooled::read_waits_while_the_pool_is_exhausted,
+            pins_pooled_buffer: PinsPooledBuffer => pooled::pending_reads_hold_few_buffers,
             writes_zero: WritesZero => io::write_takes_at_least_one_byte,
             reorders_pieces: ReordersPieces => vectored::write_keeps_the_order_and_advances,
             forgets_to_advance: ForgetsToAdvance => vectored::write_keeps_the_order_and_advances,
             writes_after_shutdown: WritesAfterShutdown => io::write_after_shutdown_is_a_broken_pipe,
-            shuts_what_is_gone: ShutsWhatIsGone => io::shutdown_tells_of_a_connection_that_is_gone,
+            shuts_what_is_gone: ShutsWhatIsGone => io::shutdown_reports_a_closed_connection,
             leaks_streams: LeaksStreams => net::a_dropped_stream_closes,
-            closes_with_one_half: ClosesWithOneHalf => net::dropped_halves_close_once_both_are,
+            closes_with_one_half: ClosesWithOneHalf => net::dropping_both_halves_closes,
             ignores_shutdown: IgnoresShutdown => cancel::shutdown_handle_ends_a_pending_read,
             ignores_shutdown_of_reads:
                 IgnoresShutdown => cancel::shutdown_handle_ends_later_reads_too,
             ignores_abort: IgnoresShutdown => cancel::abort_resets_and_ends_a_pending_write,
             ignores_abort_of_a_read: IgnoresShutdown => cancel::abort_ends_a_pending_read,
-            loses_clients: LosesClients => net::accept_when_dropped_loses_nobody,
-            hoards_clients: HoardsClients => net::accept_lets_others_have_their_turn,
+            loses_clients: LosesClients => net::dropped_accept_loses_no_client,
+            hoards_clients: HoardsClients => net::accept_lets_others_run,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
             blocks_when_polled: BlocksWhenPolled => task::blocking_closures_start_at_once,
             sleeps_half: SleepsHalf => time::sleep_is_never_early,
             sleeps_by_the_tick:
                 SleepsByTheTick => time::sleep_is_rounded_up_by_at_most_two_milliseconds,
-            sleeps_no_turn: SleepsNoTurn => time::sleep_of_zero_gives_others_their_turn,
-            connects_forever: ConnectsForever => net::connect_gives_up_when_its_time_is_over,
+            sleeps_no_turn: SleepsNoTurn => time::sleep_of_zero_lets_others_run,
+            connects_forever: ConnectsForever => net::connect_times_out,
             repeats_random: RepeatsRandom => time::random_bytes_differ,
             names_no_address: NamesNoAddress => net::connect_refused_names_the_address,
         }
@@ -169,7 +169,7 @@ macro_rules! canaries {
             functions { $runtime, $config }
             ends_tasks_late: EndsTasksLate => runtime::block_on_ends_its_tasks_within_the_runtime,
             drains_to_the_end:
-                DrainsToTheEnd => runtime::block_on_returns_beside_a_task_that_is_always_ready,
+                DrainsToTheEnd => runtime::block_on_returns_beside_an_always_ready_task,
         }
     };
 }
@@ -179,30 +179,30 @@ macro_rules! canaries {
 macro_rules! __canaries {
     ({ $runtime:ty, $config:expr } $($test:ident: $defect:ident => $module:ident::$case:ident,)*) => {$(
         $crate::__canaries!(@ $runtime, $config, $test, $defect, $module, config,
-            canary::run::<Broken, _>(config, $module::$case::<Broken>()),
+            canary::run::<Defective, _>(config, $module::$case::<Defective>()),
             canary::run::<Sound, _>(config, $module::$case::<Sound>()));
     )*};
     (functions { $runtime:ty, $config:expr }
         $($test:ident: $defect:ident => $module:ident::$case:ident,)*
     ) => {$(
         $crate::__canaries!(@ $runtime, $config, $test, $defect, $module, config,
-            $module::$case::<Broken>(config), $module::$case::<Sound>(config));
+            $module::$case::<Defective>(config), $module::$case::<Sound>(config));
     )*};
     (@ $runtime:ty, $config:expr, $test:ident, $defect:ident, $module:ident, $given:ident,
-        $broken:expr, $sound:expr
+        $defective:expr, $sound:expr
     ) => {
         #[test]
         fn $test() {
             use $crate::conformance::{$module, canary};
             struct This;
-            impl canary::Broken for This {
+            impl canary::HasDefect for This {
                 const DEFECT: canary::Defect = canary::Defect::$defect;
             }
-            type Broken = canary::Canary<$runtime, This>;
+            type Defective = canary::Canary<$runtime, This>;
             type Sound = canary::Canary<$runtime, canary::Sound>;
             canary::check_canary::<$runtime, This>(
                 &$config,
-                |$given| $broken,
+                |$given| $defective,
                 |$given| $sound,
             );
         }
@@ -210,7 +210,7 @@ macro_rules! __canaries {
 }
 
 /// A type that stands for a [`Defect`].
-pub trait Broken: 'static {
+pub trait HasDefect: 'static {
     /// The defect.
     const DEFECT: Defect;
 }
@@ -219,7 +219,7 @@ pub trait Broken: 'static {
 #[derive(Debug)]
 pub struct Sound;
 
-impl Broken for Sound {
+impl HasDefect for Sound {
     const DEFECT: Defect = Defect::None;
 }
 
@@ -230,7 +230,7 @@ pub struct Canary<R, D>(PhantomData<(R, D)>);
 type Whole<R> = <R as Tcp>::TcpStream;
 
 /// The read half of a canary's stream.
-pub struct CanaryRead<R: Runtime, D: Broken> {
+pub struct CanaryRead<R: Runtime, D: HasDefect> {
     inner: <Whole<R> as ByteStream>::ReadHalf,
     handle: ShutdownHandle,
     /// Read already, to be given out without waiting.
@@ -270,7 +270,7 @@ thread_local! {
     static POLLS: Cell<u32> = const { Cell::new(0) };
 }
 
-fn stream<R: Runtime, D: Broken>(whole: Whole<R>) -> io::Result<CanaryStream<R, D>> {
+fn stream<R: Runtime, D: HasDefect>(whole: Whole<R>) -> io::Result<CanaryStream<R, D>> {
     use crate::TcpStream;
     let (handle, local, peer) = (whole.shutdown_handle(), whole.local_addr()?, whole.peer_addr()?);
     let (read, write) = whole.into_split();
@@ -290,7 +290,7 @@ fn stream<R: Runtime, D: Broken>(whole: Whole<R>) -> io::Result<CanaryStream<R, 
     ))
 }
 
-impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
+impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         if D::DEFECT == Defect::WaitsWithoutCapacity && buf.buf_capacity() == 0 {
             return pending().await;
@@ -349,7 +349,7 @@ impl<R: Runtime, D: Broken> OwnedRead for CanaryRead<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> Drop for CanaryRead<R, D> {
+impl<R: Runtime, D: HasDefect> Drop for CanaryRead<R, D> {
     fn drop(&mut self) {
         if D::DEFECT == Defect::ClosesWithOneHalf {
             self.handle.shutdown(Shutdown::Both);
@@ -357,7 +357,7 @@ impl<R: Runtime, D: Broken> Drop for CanaryRead<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> OwnedWrite for CanaryWrite<R, D> {
+impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
         if D::DEFECT == Defect::WritesZero && buf.buf_len() > 0 {
             return BufResult(Ok(0), buf);
@@ -415,22 +415,22 @@ impl<R: Runtime, D: Broken> OwnedWrite for CanaryWrite<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> Endpoint for CanaryWrite<R, D> {
+impl<R: Runtime, D: HasDefect> Endpoint for CanaryWrite<R, D> {
     fn shutdown_handle(&self) -> ShutdownHandle {
-        struct Deaf;
-        impl crate::backend::ShutdownTarget for Deaf {
+        struct NoTarget;
+        impl crate::backend::ShutdownTarget for NoTarget {
             fn shutdown(&self, _how: Shutdown) {}
             fn abort(&self) {}
         }
         if D::DEFECT == Defect::IgnoresShutdown {
-            let deaf: std::rc::Weak<Deaf> = std::rc::Weak::new();
-            return ShutdownHandle::new(deaf);
+            let no_target: std::rc::Weak<NoTarget> = std::rc::Weak::new();
+            return ShutdownHandle::new(no_target);
         }
         self.handle.clone()
     }
 }
 
-impl<R: Runtime, D: Broken> TcpEndpoint for CanaryWrite<R, D> {
+impl<R: Runtime, D: HasDefect> TcpEndpoint for CanaryWrite<R, D> {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
@@ -440,7 +440,7 @@ impl<R: Runtime, D: Broken> TcpEndpoint for CanaryWrite<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> TcpListener for CanaryListener<R, D> {
+impl<R: Runtime, D: HasDefect> TcpListener for CanaryListener<R, D> {
     type Stream = CanaryStream<R, D>;
 
     async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
@@ -470,7 +470,7 @@ impl<R: Runtime, D: Broken> TcpListener for CanaryListener<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> Clock for Canary<R, D> {
+impl<R: Runtime, D: HasDefect> Clock for Canary<R, D> {
     forward_runtime!(Clock::{now, wall_clock} => R);
 
     async fn sleep(duration: Duration) {
@@ -486,7 +486,7 @@ impl<R: Runtime, D: Broken> Clock for Canary<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> Random for Canary<R, D> {
+impl<R: Runtime, D: HasDefect> Random for Canary<R, D> {
     fn fill_random(bytes: &mut [u8]) {
         if D::DEFECT == Defect::RepeatsRandom {
             return bytes.fill(4); // chosen by fair dice roll
@@ -495,7 +495,7 @@ impl<R: Runtime, D: Broken> Random for Canary<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> Executor for Canary<R, D> {
+impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
     forward_runtime!(Executor::{NAME, Config, tuned} => R);
 
     fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output> {
@@ -555,7 +555,7 @@ impl<R: Runtime, D: Broken> Executor for Canary<R, D> {
     }
 }
 
-impl<R: Runtime, D: Broken> Tcp for Canary<R, D> {
+impl<R: Runtime, D: HasDefect> Tcp for Canary<R, D> {
     type TcpStream = CanaryStream<R, D>;
     type TcpListener = CanaryListener<R, D>;
 

@@ -16,7 +16,7 @@ use super::support::{
 use super::{Declared, DroppedRead};
 use crate::{
     BufResult, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
-    PoolConfig, Runtime, beside, timeout,
+    PoolConfig, Runtime, select, shutdown_after,
 };
 
 /// "`Shutdown::Read`: a pending read returns `Ok(0)`. `Shutdown::Both`: both."
@@ -25,8 +25,8 @@ pub async fn shutdown_handle_ends_a_pending_read<R: Runtime>() {
         let (_a, mut b) = pair::<R>().await;
         let handle = b.shutdown_handle();
         let mut read = pin!(b.read(b"old".to_vec()));
-        let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
-        assert!(ready.pinned.is_none());
+        let selected = select(read.as_mut(), R::sleep(A_WHILE)).await;
+        assert!(selected.first.is_none());
         handle.shutdown(how);
         let (n, buf) = soon::<R, _>("the read's end", read).await.into_result().unwrap();
         assert_eq!((n, buf.len()), (0, 0), "{how:?}");
@@ -56,8 +56,8 @@ pub async fn abort_resets_and_ends_a_pending_write<R: Runtime>() {
     let (mut read, mut write) = b.into_split();
     let sent = scaled(16 << 20);
     let mut writing = Box::pin(write.write_all(pattern(sent)));
-    let ready = beside(writing.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(ready.pinned.is_none(), "nobody reads");
+    let selected = select(writing.as_mut(), R::sleep(A_WHILE)).await;
+    assert!(selected.first.is_none(), "nobody reads");
     handle.abort();
     let ended = soon::<R, _>("the write's end", writing).await;
     ended.into_result().expect_err("it was not all taken");
@@ -83,8 +83,8 @@ pub async fn abort_ends_a_pending_read<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let handle = b.shutdown_handle();
     let mut read = Box::pin(b.read(b"old".to_vec()));
-    let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(ready.pinned.is_none());
+    let selected = select(read.as_mut(), R::sleep(A_WHILE)).await;
+    assert!(selected.first.is_none());
     handle.abort();
     handle.abort();
     let BufResult(result, buf) = soon::<R, _>("the read's end", read).await;
@@ -134,7 +134,7 @@ pub async fn shutdown_handle_ends_a_pending_pooled_read<R: Runtime>() {
     let (mut read, _write) = b.into_split();
     let pool = Pool::new(PoolConfig::default());
     let mut read = pin!(read.read_pooled(&pool));
-    assert!(beside(read.as_mut(), R::sleep(A_WHILE)).await.pinned.is_none());
+    assert!(select(read.as_mut(), R::sleep(A_WHILE)).await.first.is_none());
     handle.shutdown(Shutdown::Both);
     assert!(soon::<R, _>("the read's end", read).await.unwrap().is_empty());
 }
@@ -152,7 +152,7 @@ pub async fn shutdown_handle_ends_a_pending_write<R: Runtime>() {
 }
 
 /// "`bytes_left` tells how far it came", when a vectored write of all ends with an error.
-pub async fn write_all_vectored_tells_how_far_it_came<R: Runtime>() {
+pub async fn write_all_vectored_reports_progress<R: Runtime>() {
     const BYTES: usize = scaled(64 << 20);
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
     let handle = a.shutdown_handle();
@@ -182,7 +182,7 @@ pub async fn shutdown_handle_ends_the_write_side<R: Runtime>() {
 
 /// "It does not keep the connection open: once the stream and its halves are dropped, it does
 /// nothing."
-pub async fn shutdown_handle_does_not_keep_the_stream<R: Runtime>() {
+pub async fn shutdown_handle_does_not_keep_the_stream_open<R: Runtime>() {
     let (a, mut b) = pair::<R>().await;
     let handle = a.shutdown_handle();
     let (read, write) = a.into_split();
@@ -198,12 +198,12 @@ pub async fn shutdown_handle_does_not_keep_the_stream<R: Runtime>() {
 
 /// "`TimedOut` when the limit came first, however the operation ended then: a deadline never reads
 /// as a clean end of the stream", and "its buffer comes back in every case."
-pub async fn timeout_is_no_clean_end<R: Runtime>() {
+pub async fn shutdown_after_is_not_a_clean_end<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let handle = b.shutdown_handle();
     let buf = Vec::with_capacity(100);
     let before = buf.as_ptr();
-    let read = timeout::<R, _>(A_WHILE, &handle, b.read(buf));
+    let read = shutdown_after::<R, _>(A_WHILE, &handle, b.read(buf));
     let BufResult(result, buf) = soon::<R, _>("the deadline", read).await;
     assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(buf.as_ptr(), before);
@@ -211,30 +211,31 @@ pub async fn timeout_is_no_clean_end<R: Runtime>() {
 }
 
 /// The same for a write that waits for a peer who does not read.
-pub async fn timeout_ends_a_write<R: Runtime>() {
+pub async fn shutdown_after_ends_a_write<R: Runtime>() {
     let (mut a, _b) = pair_with::<R>(Some(16 * 1024)).await;
     let handle = a.shutdown_handle();
-    let write = timeout::<R, _>(A_WHILE * 3, &handle, a.write_all(pattern(scaled(64 << 20))));
+    let write =
+        shutdown_after::<R, _>(A_WHILE * 3, &handle, a.write_all(pattern(scaled(64 << 20))));
     let BufResult(result, buf) = soon::<R, _>("the deadline", write).await;
     assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(buf.len(), scaled(64 << 20));
 }
 
 /// "Gives `operation` at most `limit`": one that is done in time is left alone.
-pub async fn timeout_leaves_success_alone<R: Runtime>() {
+pub async fn shutdown_after_keeps_success<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let handle = b.shutdown_handle();
     for word in ["one", "two"] {
         a.write_all(word).await.into_result().unwrap();
         let read = b.read_exact(Vec::with_capacity(3), 3);
-        let ((), buf) = timeout::<R, _>(SOON, &handle, read).await.into_result().unwrap();
+        let ((), buf) = shutdown_after::<R, _>(SOON, &handle, read).await.into_result().unwrap();
         assert_eq!(buf, word.as_bytes());
     }
 }
 
 /// "The read is borrowed, not given away, so nothing of it is lost and it is waited for again
 /// afterwards."
-pub async fn beside_resumes_the_read<R: Runtime>() {
+pub async fn select_resumes_the_read<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let sent = pattern(5_000);
     let writer = R::spawn({
@@ -251,8 +252,8 @@ pub async fn beside_resumes_the_read<R: Runtime>() {
     loop {
         let mut read = pin!(b.read(Vec::with_capacity(64)));
         let (n, buf) = loop {
-            let ready = beside(read.as_mut(), R::sleep(Duration::from_micros(100))).await;
-            if let Some(result) = ready.pinned {
+            let selected = select(read.as_mut(), R::sleep(Duration::from_micros(100))).await;
+            if let Some(result) = selected.first {
                 break result.into_result().unwrap();
             }
             interrupted += 1;
@@ -267,19 +268,19 @@ pub async fn beside_resumes_the_read<R: Runtime>() {
 }
 
 /// "When both are ready both come back."
-pub async fn beside_gives_both<R: Runtime>() {
+pub async fn select_returns_both<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("x").await.into_result().unwrap();
     let read = R::spawn(async move { b.read(Vec::with_capacity(1)).await.into_result() });
     R::sleep(A_WHILE).await;
     let mut read = pin!(read);
-    let ready = beside(read.as_mut(), std::future::ready("other")).await;
-    assert_eq!(ready.pinned.unwrap().unwrap().unwrap().1, b"x");
-    assert_eq!(ready.other, Some("other"));
+    let selected = select(read.as_mut(), std::future::ready("other")).await;
+    assert_eq!(selected.first.unwrap().unwrap().unwrap().1, b"x");
+    assert_eq!(selected.second, Some("other"));
 }
 
 /// `DroppedRead`: "what becomes of the bytes that arrive after a pending read was dropped."
-pub async fn dropped_read_does_what_it_says<R: Runtime>(declared: &Declared) {
+pub async fn dropped_read_does_what_is_declared<R: Runtime>(declared: &Declared) {
     if declared.dropped_read == DroppedRead::LosesNothing {
         // However soon after the drop they arrive.
         let (mut a, mut b) = pair::<R>().await;
@@ -307,7 +308,7 @@ pub async fn dropped_read_does_what_it_says<R: Runtime>(declared: &Declared) {
 }
 
 /// `OwnedWrite::shutdown`, dropped: "the stream is as it was, or shut down."
-pub async fn dropped_shutdown_did_it_or_did_not<R: Runtime>() {
+pub async fn dropped_shutdown_leaves_the_stream_usable<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     drop(a.shutdown()); // not polled
     a.write_all("before").await.into_result().unwrap();
@@ -350,7 +351,7 @@ pub async fn dropped_read_and_stream_close<R: Runtime>() {
 pub async fn forgotten_read_and_stream_close<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let mut read = Box::pin(b.read(Vec::with_capacity(16)));
-    assert!(beside(read.as_mut(), R::sleep(A_WHILE)).await.pinned.is_none());
+    assert!(select(read.as_mut(), R::sleep(A_WHILE)).await.first.is_none());
     if cfg!(miri) {
         drop(read); // Miri takes what is forgotten for a leak
     } else {

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, connect, count_turns, echo, echoed, listener, loopback, pair, pattern, soon,
+    A_WHILE, SOON, connect, count_runs, echo, echoed, listener, loopback, pair, pattern, soon,
 };
 use crate::coop::{self, POLL_BUDGET_NANOS};
 use crate::{
     ACCEPT_BATCH_MAX, ByteStream, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, TcpListener, timeout,
+    Runtime, TcpListener, shutdown_after,
 };
 
 /// Operations that each case makes, each with [`WORK_NANOS`] of work.
@@ -22,7 +22,7 @@ const WORK_NANOS: u64 = POLL_BUDGET_NANOS as u64 / 2;
 
 /// Half of the yields that [`OPERATIONS`] make: the task that counts may need two turns of the runtime
 /// for each of its own.
-const TURNS_MIN: u32 = OPERATIONS / 4;
+const RUNS_MIN: u32 = OPERATIONS / 4;
 
 /// "Once the budget is used up, the task's next read or write first lets the runtime run other tasks":
 /// a read of bytes that are there.
@@ -30,13 +30,13 @@ pub async fn reads_yield_once_the_budget_is_used_up<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all(pattern(OPERATIONS as usize)).await.into_result().unwrap();
     R::sleep(A_WHILE).await;
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     let mut buf = Vec::with_capacity(1);
     for _ in 0..OPERATIONS {
         coop::consume(WORK_NANOS);
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} reads", turns.get());
+    assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} reads", runs.get());
 }
 
 /// The same for a pooled read.
@@ -45,12 +45,12 @@ pub async fn pooled_reads_yield_once_the_budget_is_used_up<R: Runtime>() {
     a.write_all(pattern(OPERATIONS as usize)).await.into_result().unwrap();
     R::sleep(A_WHILE).await;
     let pool = Pool::new(PoolConfig { buf_bytes: 1, ..PoolConfig::default() });
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     for _ in 0..OPERATIONS {
         coop::consume(WORK_NANOS);
         assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
     }
-    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} reads", turns.get());
+    assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} reads", runs.get());
 }
 
 /// The same for an accept of a client that is there.
@@ -61,44 +61,44 @@ pub async fn accepts_yield_once_the_budget_is_used_up<R: Runtime>() {
     for _ in 0..CLIENTS {
         clients.push(connect::<R>(addr).await);
     }
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     for _ in 0..CLIENTS {
         coop::consume(WORK_NANOS);
         soon::<R, _>("a client", listener.accept()).await.unwrap();
     }
-    assert!(turns.get() >= CLIENTS / 4, "{} turns beside {CLIENTS} accepts", turns.get());
+    assert!(runs.get() >= CLIENTS / 4, "{} runs beside {CLIENTS} accepts", runs.get());
 }
 
 /// The same for a write for which there is room.
 pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     let (mut a, _b) = pair::<R>().await; // whose buffers have room for all of them
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     for _ in 0..OPERATIONS {
         coop::consume(WORK_NANOS);
         let write = soon::<R, _>("a byte", a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    assert!(turns.get() >= TURNS_MIN, "{} turns beside {OPERATIONS} writes", turns.get());
+    assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} writes", runs.get());
 }
 
-/// The same for a write that has a [`timeout`](crate::timeout()).
-pub async fn writes_with_a_timeout_yield_too<R: Runtime>() {
+/// The same for a write that has a [`shutdown_after`](crate::shutdown_after()).
+pub async fn writes_in_shutdown_after_yield_too<R: Runtime>() {
     let (mut a, _b) = pair::<R>().await;
     let connection = a.shutdown_handle();
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     for _ in 0..OPERATIONS {
         coop::consume(WORK_NANOS);
-        let write = timeout::<R, _>(SOON, &connection, a.write_all("x"));
+        let write = shutdown_after::<R, _>(SOON, &connection, a.write_all("x"));
         write.await.into_result().unwrap();
     }
     // Fewer by a few: a delay that is no yield of the budget is over by the second poll.
-    let turns_min = TURNS_MIN / 2;
-    assert!(turns.get() >= turns_min, "{} turns beside {OPERATIONS} writes", turns.get());
+    let runs_min = RUNS_MIN / 2;
+    assert!(runs.get() >= runs_min, "{} runs beside {OPERATIONS} writes", runs.get());
 }
 
 /// "... lets the runtime run other tasks and do its I/O": a client of another connection is answered
 /// within a bounded number of reads.
-pub async fn reads_let_io_go_on_once_the_budget_is_used_up<R: Runtime>() {
+pub async fn reads_let_io_run_once_the_budget_is_used_up<R: Runtime>() {
     const READS: u32 = if cfg!(miri) { 400 } else { 4_000 };
     let (mut a, mut b) = pair::<R>().await;
     a.write_all(pattern(READS as usize)).await.into_result().unwrap();
@@ -115,7 +115,7 @@ pub async fn reads_let_io_go_on_once_the_budget_is_used_up<R: Runtime>() {
 
 /// "A poll of a task has a budget": what the task consumed before it waited, and what others did
 /// meanwhile, counts no more.
-pub async fn each_poll_begins_with_a_whole_budget<R: Runtime>() {
+pub async fn each_poll_begins_with_a_full_budget<R: Runtime>() {
     let spend_all = || {
         assert!(coop::has_budget(), "used up when the poll begins");
         coop::consume(u64::from(POLL_BUDGET_NANOS) - 1);
@@ -139,32 +139,32 @@ pub async fn each_poll_begins_with_a_whole_budget<R: Runtime>() {
 
 /// "Lets other tasks and I/O have their turn if the budget is used up": a service that neither reads nor
 /// writes keeps nobody waiting.
-pub async fn yield_if_exhausted_lets_io_go_on<R: Runtime>() {
+pub async fn yield_if_exhausted_lets_io_run<R: Runtime>() {
     const YIELDS: u32 = if cfg!(miri) { 200 } else { 2_000 };
-    let (turns, echoes) = (count_turns::<R>(), count_echoes::<R>().await);
-    let before = turns.get();
+    let (runs, echoes) = (count_runs::<R>(), count_echoes::<R>().await);
+    let before = runs.get();
     for _ in 0..YIELDS {
         coop::consume(POLL_BUDGET_NANOS.into());
         coop::yield_if_exhausted::<R>().await;
         assert!(coop::has_budget(), "still used up after it");
     }
-    let (turns, echoes) = (turns.get() - before, echoes.get());
-    assert!(turns >= YIELDS / 2, "{turns} turns beside {YIELDS} yields");
+    let (runs, echoes) = (runs.get() - before, echoes.get());
+    assert!(runs >= YIELDS / 2, "{runs} runs beside {YIELDS} yields");
     assert!(echoes >= YIELDS / YIELDS_TO_ECHO_MAX, "{echoes} echoes beside {YIELDS} yields");
 }
 
 /// "Otherwise is ready at once."
 pub async fn yield_if_exhausted_is_ready_while_there_is_budget<R: Runtime>() {
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     R::sleep(A_WHILE).await; // to the beginning of a poll
-    let before = turns.get();
+    let before = runs.get();
     for _ in 0..POLL_BUDGET_NANOS / 1_000 {
         let mut ready = pin!(coop::yield_if_exhausted::<R>());
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(ready.as_mut().poll(&mut cx).is_ready());
         coop::consume(999);
     }
-    assert_eq!(turns.get(), before);
+    assert_eq!(runs.get(), before);
 }
 
 /// How often a task may yield for each echo of a client beside it: the client writes and reads, and so

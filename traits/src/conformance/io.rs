@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::support::{
-    A_WHILE, count_turns, pair, pair_with, pattern, read_to_end, reset_stream, scaled, soon,
+    A_WHILE, count_runs, pair, pair_with, pattern, read_to_end, reset_stream, scaled, soon,
 };
 use crate::{
     BufResult, ByteStream, IoBuf, IoBufExt, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt,
@@ -49,7 +49,7 @@ pub async fn read_appends_through_spare<R: Runtime>() {
 }
 
 /// "Reads into `buf` and hands it back": that very buffer, on success and on an error.
-pub async fn read_gives_the_same_buffer_back<R: Runtime>() {
+pub async fn read_returns_the_same_buffer<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("bytes").await.into_result().unwrap();
     let buf = Vec::with_capacity(100);
@@ -75,7 +75,7 @@ pub async fn read_error_leaves_the_length<R: Runtime>() {
 
 /// "A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says nothing
 /// about it."
-pub async fn read_without_capacity_says_nothing<R: Runtime>() {
+pub async fn read_without_capacity_returns_at_once<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let read = soon::<R, _>("a read without capacity", b.read(Vec::new()));
     assert_eq!(read.await.into_result().unwrap().0, 0);
@@ -100,7 +100,7 @@ pub async fn read_takes_a_buffer_of_more_than_four_gibibytes<R: Runtime>() {
 }
 
 /// "`Ok(0)`: the peer has ended the stream, and every later read says so again."
-pub async fn end_of_stream_is_zero_and_stays<R: Runtime>() {
+pub async fn end_of_stream_is_zero_and_repeats<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("last").await.into_result().unwrap();
     a.shutdown().await.unwrap();
@@ -114,7 +114,7 @@ pub async fn end_of_stream_is_zero_and_stays<R: Runtime>() {
 
 /// "Ends the write side: the peer reads what was written, then the end of the stream. The read side
 /// stays open."
-pub async fn half_close_leaves_the_other_way_open<R: Runtime>() {
+pub async fn half_close_leaves_the_other_direction_open<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("question").await.into_result().unwrap();
     a.shutdown().await.unwrap();
@@ -125,7 +125,7 @@ pub async fn half_close_leaves_the_other_way_open<R: Runtime>() {
 }
 
 /// "The buffer comes back unchanged."
-pub async fn write_gives_the_buffer_back_unchanged<R: Runtime>() {
+pub async fn write_returns_the_buffer_unchanged<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     let buf = b"some bytes".to_vec();
     let before = buf.as_ptr();
@@ -235,7 +235,7 @@ pub async fn write_after_shutdown_is_a_broken_pipe<R: Runtime>() {
 }
 
 /// "That or `ConnectionReset` when the peer is gone."
-pub async fn write_to_a_peer_that_is_gone_fails<R: Runtime>() {
+pub async fn write_to_a_closed_peer_fails<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     drop(b);
     // The first writes may still be taken; bounded by the time a reset takes on loopback.
@@ -259,7 +259,7 @@ pub async fn shutdown_may_be_repeated<R: Runtime>() {
 }
 
 /// "`NotConnected` once the connection is gone: reset, or ended from both sides."
-pub async fn shutdown_tells_of_a_connection_that_is_gone<R: Runtime>() {
+pub async fn shutdown_reports_a_closed_connection<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.shutdown().await.unwrap();
     b.shutdown().await.unwrap();
@@ -293,7 +293,7 @@ pub async fn read_exact_reads_exactly<R: Runtime>() {
 }
 
 /// "`UnexpectedEof` if the stream ends first: the buffer comes back with what was read until then."
-pub async fn read_exact_tells_of_an_early_end<R: Runtime>() {
+pub async fn read_exact_reports_an_early_end<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("half").await.into_result().unwrap();
     a.shutdown().await.unwrap();
@@ -314,29 +314,29 @@ pub async fn read_exact_needs_the_capacity<R: Runtime>() {
 }
 
 /// "A loop of reads that never have to wait does not keep other tasks from their turn."
-pub async fn reads_that_never_wait_leave_others_their_turn<R: Runtime>() {
+pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
     let (mut a, mut b) = pair::<R>().await;
     a.write_all(pattern(BYTES as usize)).await.into_result().unwrap();
     R::sleep(A_WHILE).await;
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     let mut buf = Vec::with_capacity(1);
     for _ in 0..BYTES {
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    assert!(turns.get() >= 10, "{} turns beside {BYTES} reads", turns.get());
+    assert!(runs.get() >= 10, "{} runs beside {BYTES} reads", runs.get());
 }
 
 /// "Others have their turn as they have beside reads."
-pub async fn writes_that_never_wait_leave_others_their_turn<R: Runtime>() {
+pub async fn writes_that_never_wait_let_others_run<R: Runtime>() {
     const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
     let (mut a, _b) = pair::<R>().await; // whose buffers have room for all of them
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     for _ in 0..BYTES {
         let write = soon::<R, _>("a byte", a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    assert!(turns.get() >= 10, "{} turns beside {BYTES} writes", turns.get());
+    assert!(runs.get() >= 10, "{} runs beside {BYTES} writes", runs.get());
 }
 
 /// "The most bytes that one read or write passes to the kernel": however large the buffer is, and however
@@ -397,7 +397,7 @@ pub async fn copy_moves_everything_and_counts<R: Runtime>() {
 }
 
 /// "Cut-through": what was read is written, however long the next read waits.
-pub async fn copy_holds_nothing_back<R: Runtime>() {
+pub async fn copy_writes_before_the_next_read<R: Runtime>() {
     let ((mut source, mut reader), (mut writer, mut sink)) = (pair::<R>().await, pair::<R>().await);
     drop(R::spawn(async move {
         copy(&mut reader, &mut writer, &Pool::new(PoolConfig::default())).await
@@ -410,7 +410,7 @@ pub async fn copy_holds_nothing_back<R: Runtime>() {
 }
 
 /// "What was read and could not be written is lost", and nothing else.
-pub async fn copy_loses_what_it_could_not_write<R: Runtime>() {
+pub async fn copy_loses_only_what_it_could_not_write<R: Runtime>() {
     let ((mut source, mut reader), (mut writer, _sink)) = (pair::<R>().await, pair::<R>().await);
     writer.shutdown().await.unwrap();
     source.write_all("x").await.into_result().unwrap();

@@ -37,9 +37,9 @@ const NOBODY: u32 = 65_534;
 ///
 /// # Panics
 /// If the case failed.
-pub(super) fn run_elsewhere<R: Runtime>(case: &str, module: &str, config: &R::Config) -> bool {
+pub(super) fn run_in_process<R: Runtime>(case: &str, module: &str, config: &R::Config) -> bool {
     if let Ok(role) = env::var(PEER) {
-        peer::play::<R>(&role, config);
+        peer::run::<R>(&role, config);
         return true;
     }
     if env::var(CASE).is_ok_and(|this| this == case) {
@@ -48,7 +48,7 @@ pub(super) fn run_elsewhere<R: Runtime>(case: &str, module: &str, config: &R::Co
     let (_crate, module) = module.split_once("::").expect("a module within a crate");
     let name = case.rsplit("::").next().expect("a name");
     let test = format!("{module}::{name}");
-    let mut command = again(env::current_exe().expect("our own path"), &test);
+    let mut command = test_command(env::current_exe().expect("our own path"), &test);
     let child = command.env(CASE, case).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Process(child.spawn().expect("to start a process"));
     let (stdout, stderr) = (child.0.stdout.take(), child.0.stderr.take());
@@ -86,16 +86,16 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts the peer of this name; see [`peer::play`].
+    /// Starts the peer of this name; see [`peer::run`].
     pub(super) fn start(role: &str) -> Self {
-        Self::spawn(again(env::current_exe().expect("our own path"), &test()), role, None)
+        Self::spawn(test_command(env::current_exe().expect("our own path"), &test()), role, None)
     }
 
     /// The same, as a user without privileges where this process is root.
     pub(super) fn start_as_nobody(role: &str) -> Self {
         // The binary may be in a folder that this user cannot enter.
         let program = Program::copied();
-        let mut command = again(program.0.clone(), &test());
+        let mut command = test_command(program.0.clone(), &test());
         if rustix::process::geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
@@ -123,13 +123,13 @@ impl Peer {
     }
 
     /// Gives the peer a command.
-    pub(super) fn tell(&mut self, command: &str) {
+    pub(super) fn send(&mut self, command: &str) {
         let stdin = self.stdin.as_mut().expect("not closed");
         writeln!(stdin, "{command}").expect("the peer lives");
     }
 
     /// The peer's next line, while the runtime goes on; `limit` is how long it may take.
-    pub(super) async fn hear<R: Runtime>(&mut self, limit: Duration) -> String {
+    pub(super) async fn receive<R: Runtime>(&mut self, limit: Duration) -> String {
         let heard = within::<R, _>(limit, async {
             loop {
                 match self.lines.try_recv() {
@@ -143,24 +143,24 @@ impl Peer {
     }
 
     /// The peer's next line, where no runtime runs.
-    pub(super) fn hear_blocking(&mut self) -> String {
+    pub(super) fn receive_blocking(&mut self) -> String {
         self.lines.recv_timeout(SOON).expect("the peer says something")
     }
 
     /// Gives a command and waits for the answer.
-    pub(super) async fn ask<R: Runtime>(&mut self, command: &str) -> String {
-        self.tell(command);
-        self.hear::<R>(super::CASE_TAKES_MAX / 2).await
+    pub(super) async fn request<R: Runtime>(&mut self, command: &str) -> String {
+        self.send(command);
+        self.receive::<R>(super::CASE_TAKES_MAX / 2).await
     }
 }
 
 /// Says why the case failed, on one line, to the process that started this one.
-pub(super) fn say_why(why: &str) {
+pub(super) fn report_failure(why: &str) {
     println!("{WHY}{}", why.lines().map(str::trim).collect::<Vec<_>>().join("; "));
 }
 
 /// Says a line to the process that started this one.
-pub(super) fn say(line: &str) {
+pub(super) fn send_line(line: &str) {
     println!("{LINE}{line}");
 }
 
@@ -168,7 +168,7 @@ fn test() -> String {
     env::var(TEST).expect("within an isolated case")
 }
 
-fn again(program: PathBuf, test: &str) -> Command {
+fn test_command(program: PathBuf, test: &str) -> Command {
     let mut command = Command::new(program);
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(TEST, test);
     command

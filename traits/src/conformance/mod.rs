@@ -32,7 +32,7 @@
 //!     runtime: my_backend::MyRuntime,
 //!     config: my_backend::Config::default(),
 //!     deviations: {
-//!         "task::a_task_that_is_always_ready_leaves_others_their_turn" => (
+//!         "task::an_always_ready_task_lets_others_run" => (
 //!             "the runtime polls for I/O only when no task is ready",
 //!             my_deviations::io_waits_until_the_task_ends,
 //!         ),
@@ -133,7 +133,7 @@ pub fn check<R: Runtime>(
 ) {
     let cases = cases::<R>();
     let case = cases.iter().find(|known| known.name == case).expect("a case of the table");
-    if case.isolated && isolate::run_elsewhere::<R>(case.name, module, config) {
+    if case.isolated && isolate::run_in_process::<R>(case.name, module, config) {
         return;
     }
     let case_proof = case.prove;
@@ -161,7 +161,7 @@ pub fn check<R: Runtime>(
 
 fn fail(is_isolated: bool, why: &str) -> ! {
     if is_isolated {
-        isolate::say_why(why);
+        isolate::report_failure(why);
     }
     panic!("{why}");
 }
@@ -207,28 +207,28 @@ macro_rules! __conformance_cases {
             process os {
                 ten_thousand_connections_are_open
                 a_burst_of_two_thousand_connects_is_served
-                out_of_descriptors_is_survived
+                accept_recovers_from_exhausted_descriptors
                 idle_connections_cost_no_cpu
-                a_flood_leaves_timers_alone
-                a_reset_in_the_middle_is_an_error
+                a_flood_does_not_delay_timers
+                a_reset_is_an_error
                 writes_raise_no_signal
-                bind_refuses_what_another_process_shares
-                bind_goes_again_right_after_a_restart
-                bind_names_a_port_that_is_not_permitted
+                bind_refuses_a_shared_port_of_another_process
+                bind_works_right_after_a_restart
+                bind_explains_a_forbidden_port
                 nodelay_is_set_at_both_ends
                 keepalive_is_set_at_both_ends
                 an_aborted_connection_leaves_nothing_behind
-                connect_tells_of_exhaustion
-                connect_and_listen_name_the_address_whatever_fails
+                connect_reports_exhaustion
+                connect_and_listen_errors_name_the_address
                 a_dropped_connect_closes_its_socket
                 connections_leave_no_descriptor_behind
                 block_on_leaves_no_descriptor_behind
                 block_on_closes_the_connections_of_its_tasks
                 block_on_runs_nothing_when_it_cannot_be_set_up(declared)
-                block_on_tells_why_there_is_no_io_uring(declared)
-                block_on_tells_of_a_small_memlock(declared)
-                workers_tell_why_there_is_no_io_uring(declared)
-                a_worker_that_is_stuck_is_given_up
+                block_on_explains_missing_io_uring(declared)
+                block_on_explains_a_small_memlock_limit(declared)
+                workers_explain_missing_io_uring(declared)
+                a_stuck_worker_is_abandoned
             }
         ] }
     };
@@ -239,30 +239,30 @@ macro_rules! __conformance_cases {
                 read_sets_the_exact_length
                 read_leaves_no_stale_bytes
                 read_appends_through_spare
-                read_gives_the_same_buffer_back
+                read_returns_the_same_buffer
                 read_error_leaves_the_length
-                read_without_capacity_says_nothing
+                read_without_capacity_returns_at_once
                 read_takes_a_buffer_of_more_than_four_gibibytes
-                end_of_stream_is_zero_and_stays
-                half_close_leaves_the_other_way_open
-                write_gives_the_buffer_back_unchanged
+                end_of_stream_is_zero_and_repeats
+                half_close_leaves_the_other_direction_open
+                write_returns_the_buffer_unchanged
                 write_takes_at_least_one_byte
                 write_takes_a_buffer_of_more_than_four_gibibytes
                 write_of_nothing_returns_at_once
                 write_takes_buffers_of_every_kind
                 write_after_shutdown_is_a_broken_pipe
-                write_to_a_peer_that_is_gone_fails
+                write_to_a_closed_peer_fails
                 shutdown_may_be_repeated
-                shutdown_tells_of_a_connection_that_is_gone
+                shutdown_reports_a_closed_connection
                 read_exact_reads_exactly
-                read_exact_tells_of_an_early_end
+                read_exact_reports_an_early_end
                 read_exact_needs_the_capacity
-                reads_that_never_wait_leave_others_their_turn
-                writes_that_never_wait_leave_others_their_turn
+                reads_that_never_wait_let_others_run
+                writes_that_never_wait_let_others_run
                 one_operation_transfers_a_bounded_number_of_bytes
                 copy_moves_everything_and_counts
-                copy_holds_nothing_back
-                copy_loses_what_it_could_not_write
+                copy_writes_before_the_next_read
+                copy_loses_only_what_it_could_not_write
                 halves_read_and_write_at_once
                 a_gibibyte_arrives_whole
             }
@@ -270,36 +270,36 @@ macro_rules! __conformance_cases {
                 write_keeps_the_order_and_advances
                 write_of_nothing_returns_at_once
                 write_takes_more_than_iov_max_pieces
-                write_goes_on_after_a_short_one
+                write_continues_after_a_short_write
                 write_takes_pieces_of_more_than_four_gibibytes
             }
             future pooled {
-                read_brings_what_is_there
+                read_returns_available_bytes
                 read_is_empty_at_the_end
-                reads_that_wait_hold_few_buffers
+                pending_reads_hold_few_buffers
                 read_loses_nothing_when_the_pool_is_exhausted
-                read_waits_though_the_pool_is_exhausted
-                reads_that_never_wait_leave_others_their_turn
+                read_waits_while_the_pool_is_exhausted
+                reads_that_never_wait_let_others_run
             }
             future net {
-                bind_tells_the_real_port
+                bind_reports_the_real_port
                 bind_refuses_an_address_in_use
                 bind_holds_the_address_until_dropped
                 bound_but_not_listening_refuses
                 listeners_share_an_address
                 a_dropped_listener_refuses
-                accept_tells_the_peer
-                accept_when_dropped_loses_nobody
-                accept_lets_others_have_their_turn
+                accept_reports_the_peer
+                dropped_accept_loses_no_client
+                accept_lets_others_run
                 accept_is_fair_beside_busy_connections
                 connect_refused_names_the_address
-                connect_gives_up_when_its_time_is_over
+                connect_times_out
                 connect_may_be_dropped
-                connect_may_take_for_ever
-                connect_comes_from_the_address_asked_for
-                peer_addr_tells_of_a_connection_that_is_gone
+                connect_timeout_may_be_endless
+                connect_uses_the_requested_local_address
+                peer_addr_reports_a_closed_connection
                 a_dropped_stream_closes
-                dropped_halves_close_once_both_are
+                dropping_both_halves_closes
                 a_peer_that_drops_unread_bytes_resets
             }
             future cancel {
@@ -308,18 +308,18 @@ macro_rules! __conformance_cases {
                 shutdown_handle_for_reads_leaves_a_pending_write
                 shutdown_handle_ends_a_pending_pooled_read
                 shutdown_handle_ends_a_pending_write
-                write_all_vectored_tells_how_far_it_came
+                write_all_vectored_reports_progress
                 shutdown_handle_ends_the_write_side
-                shutdown_handle_does_not_keep_the_stream
+                shutdown_handle_does_not_keep_the_stream_open
                 abort_resets_and_ends_a_pending_write
                 abort_ends_a_pending_read
-                timeout_is_no_clean_end
-                timeout_ends_a_write
-                timeout_leaves_success_alone
-                beside_resumes_the_read
-                beside_gives_both
-                dropped_read_does_what_it_says(declared)
-                dropped_shutdown_did_it_or_did_not
+                shutdown_after_is_not_a_clean_end
+                shutdown_after_ends_a_write
+                shutdown_after_keeps_success
+                select_resumes_the_read
+                select_returns_both
+                dropped_read_does_what_is_declared(declared)
+                dropped_shutdown_leaves_the_stream_usable
                 dropped_read_and_stream_close
                 forgotten_read_and_stream_close
                 dropped_write_and_stream_close
@@ -330,41 +330,41 @@ macro_rules! __conformance_cases {
                 reads_yield_once_the_budget_is_used_up
                 pooled_reads_yield_once_the_budget_is_used_up
                 writes_yield_once_the_budget_is_used_up
-                writes_with_a_timeout_yield_too
+                writes_in_shutdown_after_yield_too
                 accepts_yield_once_the_budget_is_used_up
-                reads_let_io_go_on_once_the_budget_is_used_up
-                each_poll_begins_with_a_whole_budget
-                yield_if_exhausted_lets_io_go_on
+                reads_let_io_run_once_the_budget_is_used_up
+                each_poll_begins_with_a_full_budget
+                yield_if_exhausted_lets_io_run
                 yield_if_exhausted_is_ready_while_there_is_budget
             }
             future task {
-                a_task_gives_its_output
+                a_task_returns_its_output
                 a_task_goes_on_when_its_handle_is_dropped
                 a_panic_stays_in_its_task
                 a_panic_closes_what_the_task_held
                 wakes_come_from_other_threads
-                blocking_closures_leave_others_their_turn
+                blocking_closures_let_others_run
                 blocking_closures_start_at_once
                 blocking_closures_may_panic
-                blocking_closures_that_have_started_run_to_their_end
-                a_task_that_is_always_ready_leaves_others_their_turn
+                started_blocking_closures_run_to_their_end
+                an_always_ready_task_lets_others_run
             }
             function runtime {
-                block_on_gives_the_output
+                block_on_returns_the_output
                 block_on_may_be_repeated
-                block_on_passes_a_panic_on
-                block_on_refuses_to_nest
+                block_on_propagates_a_panic
+                nested_block_on_panics
                 block_on_ends_the_tasks_that_still_run
                 block_on_ends_its_own_tasks_only
                 block_on_ends_its_tasks_within_the_runtime
-                block_on_returns_beside_a_task_that_is_always_ready
-                block_on_tells_the_handles_that_it_has_ended
+                block_on_returns_beside_an_always_ready_task
+                handles_report_the_end_of_block_on
             }
             future time {
                 sleep_is_never_early
                 sleep_is_rounded_up_by_at_most_two_milliseconds
-                sleep_ends_in_order_of_time
-                sleep_of_zero_gives_others_their_turn
+                sleeps_end_in_order_of_time
+                sleep_of_zero_lets_others_run
                 sleep_may_be_dropped
                 sleep_may_be_endless
                 sleep_ends_while_connections_are_busy
@@ -375,8 +375,8 @@ macro_rules! __conformance_cases {
                 each_worker_runs_once
                 each_worker_has_a_thread_of_its_own
                 workers_share_an_address
-                workers_stop_when_told
-                workers_stop_when_told_from_another_thread
+                workers_see_the_stop_signal
+                workers_see_a_stop_signal_from_another_thread
                 workers_that_do_not_drain_are_cut_off
                 a_failing_worker_stops_the_others
                 the_first_worker_that_failed_is_named

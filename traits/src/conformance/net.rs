@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, connect, count_turns, echo, echoed, expect_closed, listener, loopback, pair,
+    A_WHILE, SOON, connect, count_runs, echo, echoed, expect_closed, listener, loopback, pair,
     reset_stream, soon, stays_pending, within,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// "The address, with the real port."
-pub async fn bind_tells_the_real_port<R: Runtime>() {
+pub async fn bind_reports_the_real_port<R: Runtime>() {
     let bound = R::bind(loopback()).unwrap();
     assert_ne!(bound.local_addr().port(), 0);
     let mut listener = R::listen(&bound).unwrap();
@@ -124,7 +124,7 @@ pub async fn a_dropped_listener_refuses<R: Runtime>() {
 }
 
 /// `accept` gives the connection and the peer's address.
-pub async fn accept_tells_the_peer<R: Runtime>() {
+pub async fn accept_reports_the_peer<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
     let client = connect::<R>(addr).await;
     let (server, peer) = listener.accept().await.unwrap();
@@ -133,7 +133,7 @@ pub async fn accept_tells_the_peer<R: Runtime>() {
 }
 
 /// "Safe: a dropped accept has taken no client."
-pub async fn accept_when_dropped_loses_nobody<R: Runtime>() {
+pub async fn dropped_accept_loses_no_client<R: Runtime>() {
     const CLIENTS: usize = 20;
     let (mut listener, addr) = listener::<R>(loopback());
     for _ in 0..CLIENTS {
@@ -161,16 +161,16 @@ pub async fn accept_when_dropped_loses_nobody<R: Runtime>() {
 
 /// "It lets them be served after at most `ACCEPT_BATCH_MAX` clients": so many in a row it hands out
 /// at most, and then it waits, while others have their turn.
-pub async fn accept_lets_others_have_their_turn<R: Runtime>() {
+pub async fn accept_lets_others_run<R: Runtime>() {
     const CLIENTS: u32 = 3 * ACCEPT_BATCH_MAX;
     let (mut listener, addr) = listener::<R>(loopback());
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(connect::<R>(addr).await);
     }
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     let (mut streams, mut in_a_row) = (Vec::new(), 0);
-    let mut last_turn = (0, 0);
+    let mut last_run = (0, 0);
     for client in 0..CLIENTS {
         let mut accept = pin!(listener.accept());
         let accepted = poll_fn(|cx| {
@@ -183,11 +183,11 @@ pub async fn accept_lets_others_have_their_turn<R: Runtime>() {
         streams.push(accepted.await.unwrap());
         in_a_row += 1;
         assert!(in_a_row <= ACCEPT_BATCH_MAX, "{in_a_row} clients in a row");
-        if turns.get() != last_turn.1 {
-            last_turn = (client, turns.get());
+        if runs.get() != last_run.1 {
+            last_run = (client, runs.get());
         }
         // Their turn may be the last of one wait and the first of the next but one.
-        assert!(client - last_turn.0 <= 2 * ACCEPT_BATCH_MAX, "others had no turn");
+        assert!(client - last_run.0 <= 2 * ACCEPT_BATCH_MAX, "others had no turn");
     }
 }
 
@@ -234,7 +234,7 @@ pub async fn connect_refused_names_the_address<R: Runtime>() {
 }
 
 /// "`TimedOut` after `ConnectOptions::timeout`."
-pub async fn connect_gives_up_when_its_time_is_over<R: Runtime>() {
+pub async fn connect_times_out<R: Runtime>() {
     let mut options = loopback();
     options.backlog = 1;
     let (_listener, addr) = listener::<R>(options);
@@ -282,7 +282,7 @@ pub async fn connect_may_be_dropped<R: Runtime>() {
 }
 
 /// However long the time it may take: what never ends is waited for, not an error.
-pub async fn connect_may_take_for_ever<R: Runtime>() {
+pub async fn connect_timeout_may_be_endless<R: Runtime>() {
     let (_listener, addr) = listener::<R>(loopback());
     for timeout in [Duration::MAX, Duration::from_millis(u64::MAX)] {
         let mut options = ConnectOptions::new(addr);
@@ -292,7 +292,7 @@ pub async fn connect_may_take_for_ever<R: Runtime>() {
 }
 
 /// "Our own address, to choose an interface."
-pub async fn connect_comes_from_the_address_asked_for<R: Runtime>() {
+pub async fn connect_uses_the_requested_local_address<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
     let mut options = ConnectOptions::new(addr);
     options.local_addr = Some(([127, 0, 0, 2], 0).into());
@@ -303,7 +303,7 @@ pub async fn connect_comes_from_the_address_asked_for<R: Runtime>() {
 }
 
 /// "`NotConnected` once the connection is gone: reset, or ended from both sides."
-pub async fn peer_addr_tells_of_a_connection_that_is_gone<R: Runtime>() {
+pub async fn peer_addr_reports_a_closed_connection<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.shutdown().await.unwrap();
     R::sleep(A_WHILE).await;
@@ -325,7 +325,7 @@ pub async fn a_dropped_stream_closes<R: Runtime>() {
 }
 
 /// "Dropping both halves does the same, and dropping one of them does nothing."
-pub async fn dropped_halves_close_once_both_are<R: Runtime>() {
+pub async fn dropping_both_halves_closes<R: Runtime>() {
     let (a, mut b) = pair::<R>().await;
     let (mut read, write) = a.into_split();
     drop(write);

@@ -48,10 +48,10 @@ pub fn ten_thousand_connections_are_open<R: Runtime>(config: &R::Config) {
             }
         }));
         let mut peer = clients(addr);
-        peer.ask::<R>(&format!("connect {CONNECTIONS}")).await;
+        peer.request::<R>(&format!("connect {CONNECTIONS}")).await;
         wait_until::<R>("all are accepted", || accepted.get() == CONNECTIONS).await;
         for _ in 0..2 {
-            peer.ask::<R>(&format!("echo {CONNECTIONS}")).await;
+            peer.request::<R>(&format!("echo {CONNECTIONS}")).await;
         }
         R::sleep(A_WHILE).await;
         let (held, allowed) = (pool.leased(), PoolConfig::default().idle_max);
@@ -65,33 +65,33 @@ pub fn a_burst_of_two_thousand_connects_is_served<R: Runtime>(config: &R::Config
     run::<R, _>(config, async {
         let (listener, addr) = listener::<R>(loopback());
         drop(R::spawn(serve::<R>(listener, Rc::default())));
-        clients(addr).ask::<R>("burst 2000").await;
+        clients(addr).request::<R>("burst 2000").await;
     });
 }
 
 /// "None of them ends the listener. Descriptors are used up: the client is still in the queue": what
 /// is open goes on, nothing spins, and clients are taken again once descriptors are free.
-pub fn out_of_descriptors_is_survived<R: Runtime>(config: &R::Config) {
+pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (listener, addr) = listener::<R>(loopback());
         let mut peer = clients(addr);
         let exhausted = Rc::new(Cell::new(0));
-        peer.ask::<R>("connect 1").await;
+        peer.request::<R>("connect 1").await;
         drop(R::spawn(serve::<R>(listener, Rc::clone(&exhausted))));
-        peer.ask::<R>("echo 1").await;
+        peer.request::<R>("echo 1").await;
 
         limit_descriptors(open_descriptors() as u64 + 40);
-        peer.ask::<R>("connect 100").await;
+        peer.request::<R>("connect 100").await;
         wait_until::<R>("descriptors are used up", || exhausted.get() > 0).await;
-        peer.ask::<R>("echo 30").await; // those that are open
+        peer.request::<R>("echo 30").await; // those that are open
 
         let cpu = cpu_time();
         R::sleep(Duration::from_secs(1)).await;
         let cpu = cpu_time() - cpu;
         assert!(cpu < Duration::from_millis(300), "{cpu:?} of CPU in a second at the limit");
 
-        peer.ask::<R>("close 66").await;
-        peer.ask::<R>("echo 35").await; // those that had waited
+        peer.request::<R>("close 66").await;
+        peer.request::<R>("echo 35").await; // those that had waited
     });
 }
 
@@ -101,8 +101,8 @@ pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
         let (listener, addr) = listener::<R>(loopback());
         drop(R::spawn(serve::<R>(listener, Rc::default())));
         let mut peer = clients(addr);
-        peer.ask::<R>("connect 100").await;
-        peer.ask::<R>("echo 100").await;
+        peer.request::<R>("connect 100").await;
+        peer.request::<R>("echo 100").await;
         R::sleep(A_WHILE).await;
         let before = cpu_time();
         R::sleep(Duration::from_secs(2)).await;
@@ -112,11 +112,11 @@ pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
 }
 
 /// "However much there is to read, other tasks have their turn", and timers are on time.
-pub fn a_flood_leaves_timers_alone<R: Runtime>(config: &R::Config) {
+pub fn a_flood_does_not_delay_timers<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
         let mut peer = clients(addr);
-        peer.ask::<R>("connect 1").await;
+        peer.request::<R>("connect 1").await;
         let (mut flooded, _) = listener.accept().await.unwrap();
         let received = Rc::new(Cell::new(0));
         drop(R::spawn({
@@ -130,7 +130,7 @@ pub fn a_flood_leaves_timers_alone<R: Runtime>(config: &R::Config) {
                 }
             }
         }));
-        peer.tell("flood");
+        peer.send("flood");
         wait_until::<R>("the flood has come", || received.get() > 1 << 20).await;
         for _ in 0..20 {
             let started = R::now();
@@ -143,13 +143,13 @@ pub fn a_flood_leaves_timers_alone<R: Runtime>(config: &R::Config) {
 
 /// "`ConnectionReset`", with its OS error code, once the bytes before it are read or lost; the
 /// buffer's length is as it was.
-pub fn a_reset_in_the_middle_is_an_error<R: Runtime>(config: &R::Config) {
+pub fn a_reset_is_an_error<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
         let mut peer = clients(addr);
-        peer.ask::<R>("connect 1").await;
+        peer.request::<R>("connect 1").await;
         let (mut stream, _) = listener.accept().await.unwrap();
-        peer.ask::<R>("reset").await;
+        peer.request::<R>("reset").await;
         loop {
             let read = soon::<R, _>("the reset", stream.read(b"length 9.".to_vec()));
             let BufResult(result, buf) = read.await;
@@ -176,7 +176,7 @@ pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
         let mut peer = clients(addr);
         for case in 0..8 {
             let [vectored, waits, reset] = [1, 2, 4].map(|bit| case & bit != 0);
-            peer.ask::<R>("connect 1").await;
+            peer.request::<R>("connect 1").await;
             let (stream, _) = listener.accept().await.unwrap();
             let handle = stream.shutdown_handle();
             let (mut read, write) = stream.into_split();
@@ -193,10 +193,10 @@ pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
             });
             R::sleep(before_the_end).await;
             if reset {
-                peer.ask::<R>("reset").await;
+                peer.request::<R>("reset").await;
             } else {
                 handle.shutdown(Shutdown::Both);
-                peer.ask::<R>("close 1").await;
+                peer.request::<R>("close 1").await;
             }
             soon::<R, _>("the writes fail", writer).await.unwrap();
             let raised = raised.load(Ordering::SeqCst);
@@ -207,22 +207,22 @@ pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
 
 /// "`AddrInUse` when another socket listens on the address, even one that would share it
 /// (`SO_REUSEPORT`)."
-pub fn bind_refuses_what_another_process_shares<R: Runtime>(_config: &R::Config) {
+pub fn bind_refuses_a_shared_port_of_another_process<R: Runtime>(_config: &R::Config) {
     let mut peer = Peer::start("listener");
     let mut options = loopback();
-    options.addr = peer.hear_blocking().parse().expect("an address");
+    options.addr = peer.receive_blocking().parse().expect("an address");
     let error = R::bind(options.clone()).expect_err("the port is the peer's");
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     assert!(error.to_string().contains(&options.addr.to_string()), "{error}");
 }
 
 /// Connections that linger in TIME_WAIT do not keep a restarted server from its address.
-pub fn bind_goes_again_right_after_a_restart<R: Runtime>(config: &R::Config) {
+pub fn bind_works_right_after_a_restart<R: Runtime>(config: &R::Config) {
     let serve_one = |options| {
         run::<R, _>(config, async {
             let (mut listener, addr) = listener::<R>(options);
             let mut peer = clients(addr);
-            peer.ask::<R>("connect 1").await;
+            peer.request::<R>("connect 1").await;
             let (stream, _) = listener.accept().await.unwrap();
             drop(stream); // the end that closes first is the one that lingers
             R::sleep(A_WHILE).await;
@@ -235,7 +235,7 @@ pub fn bind_goes_again_right_after_a_restart<R: Runtime>(config: &R::Config) {
 }
 
 /// "`PermissionDenied`; `AddrNotAvailable`": an error that names the address and the way out.
-pub fn bind_names_a_port_that_is_not_permitted<R: Runtime>(_config: &R::Config) {
+pub fn bind_explains_a_forbidden_port<R: Runtime>(_config: &R::Config) {
     let foreign: SocketAddr = ([192, 0, 2, 1], 0).into(); // RFC 5737: nobody's
     let mut options = loopback();
     options.addr = foreign;
@@ -245,12 +245,12 @@ pub fn bind_names_a_port_that_is_not_permitted<R: Runtime>(_config: &R::Config) 
 
     let first_free = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let first_free: u16 = first_free.expect("procfs").trim().parse().expect("a port");
-    let said = Peer::start_as_nobody("bind 127.0.0.1:79").hear_blocking();
+    let report = Peer::start_as_nobody("bind 127.0.0.1:79").receive_blocking();
     if first_free > 79 {
-        assert!(said.starts_with("PermissionDenied: cannot listen on 127.0.0.1:79"), "{said}");
-        assert!(said.contains("CAP_NET_BIND_SERVICE"), "{said}");
+        assert!(report.starts_with("PermissionDenied: cannot listen on 127.0.0.1:79"), "{report}");
+        assert!(report.contains("CAP_NET_BIND_SERVICE"), "{report}");
     } else {
-        assert_eq!(said, "ok");
+        assert_eq!(report, "ok");
     }
 }
 
@@ -265,8 +265,8 @@ pub fn nodelay_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
             options.nodelay = !nodelay;
             let connected = R::connect(options).await.unwrap();
             let (accepted, _) = listener.accept().await.unwrap();
-            assert_eq!(nodelay_of(&accepted), nodelay, "accepted");
-            assert_eq!(nodelay_of(&connected), !nodelay, "connected");
+            assert_eq!(is_nodelay(&accepted), nodelay, "accepted");
+            assert_eq!(is_nodelay(&connected), !nodelay, "connected");
         }
     });
 }
@@ -320,22 +320,22 @@ pub fn an_aborted_connection_leaves_nothing_behind<R: Runtime>(config: &R::Confi
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
         let mut peer = clients(addr);
-        peer.ask::<R>("connect 1").await; // which reads nothing
+        peer.request::<R>("connect 1").await; // which reads nothing
         let (stream, client) = listener.accept().await.unwrap();
         let handle = stream.shutdown_handle();
         let mut stream = stream;
         fill::<R>(&mut stream).await;
-        assert!(knows_of(addr, client), "it is open");
+        assert!(has_socket(addr, client), "it is open");
         handle.abort();
-        wait_until::<R>("it is gone", || !knows_of(addr, client)).await;
+        wait_until::<R>("it is gone", || !has_socket(addr, client)).await;
         drop(stream);
         R::sleep(A_WHILE).await;
-        assert!(!knows_of(addr, client), "it is there again");
+        assert!(!has_socket(addr, client), "it is there again");
     });
 }
 
 /// Whether the kernel has a TCP socket between these addresses, in any state (proc_net_tcp).
-fn knows_of(local: SocketAddr, remote: SocketAddr) -> bool {
+fn has_socket(local: SocketAddr, remote: SocketAddr) -> bool {
     let hex = |addr: SocketAddr| match addr {
         SocketAddr::V4(addr) => {
             format!("{:08X}:{:04X}", u32::from_ne_bytes(addr.ip().octets()), addr.port())
@@ -347,7 +347,7 @@ fn knows_of(local: SocketAddr, remote: SocketAddr) -> bool {
 }
 
 /// "Whether a connect failed because descriptors are used up, which passes when something is closed."
-pub fn connect_tells_of_exhaustion<R: Runtime>(config: &R::Config) {
+pub fn connect_reports_exhaustion<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (_listener, addr) = listener::<R>(loopback());
         limit_descriptors(0);
@@ -362,7 +362,7 @@ pub fn connect_tells_of_exhaustion<R: Runtime>(config: &R::Config) {
 
 /// "Every error has an `AddrError` inside, those of the runtime's own too": where the runtime's epoll takes
 /// no more descriptors, if it has one.
-pub fn connect_and_listen_name_the_address_whatever_fails<R: Runtime>(config: &R::Config) {
+pub fn connect_and_listen_errors_name_the_address<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (_listener, addr) = listener::<R>(loopback());
         let bound = R::bind(loopback()).expect("a free port");
@@ -411,14 +411,14 @@ pub fn connections_leave_no_descriptor_behind<R: Runtime>(config: &R::Config) {
         drop(R::spawn(serve::<R>(listener, Rc::default())));
         let mut peer = clients(addr);
         for round in 0..3 {
-            peer.ask::<R>("connect 1").await;
-            peer.ask::<R>("echo 1").await;
-            peer.ask::<R>("close 1").await;
+            peer.request::<R>("connect 1").await;
+            peer.request::<R>("echo 1").await;
+            peer.request::<R>("close 1").await;
             R::sleep(A_WHILE).await;
             let before = open_descriptors();
-            peer.ask::<R>("connect 100").await;
-            peer.ask::<R>("echo 100").await;
-            peer.ask::<R>("close 100").await;
+            peer.request::<R>("connect 100").await;
+            peer.request::<R>("echo 100").await;
+            peer.request::<R>("close 100").await;
             let what = format!("round {round}: as many descriptors as before ({before})");
             wait_until::<R>(&what, || open_descriptors() <= before).await;
         }
@@ -521,10 +521,7 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
 
 /// "Where io_uring is not to be had, the error names the cause and the way out": refused by a
 /// seccomp policy, as containers do, or missing.
-pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(
-    config: &R::Config,
-    declared: &Declared,
-) {
+pub fn block_on_explains_missing_io_uring<R: Runtime>(config: &R::Config, declared: &Declared) {
     for errno in [libc::EPERM, libc::ENOSYS] {
         let config = config.clone();
         // Filters are a thread's own, and for good.
@@ -545,7 +542,7 @@ pub fn block_on_tells_why_there_is_no_io_uring<R: Runtime>(
 }
 
 /// "The runtime's, when it could not be set up": with the worker's number.
-pub fn workers_tell_why_there_is_no_io_uring<R: Runtime>(_config: &R::Config, declared: &Declared) {
+pub fn workers_explain_missing_io_uring<R: Runtime>(_config: &R::Config, declared: &Declared) {
     let outcome = std::thread::spawn(|| {
         refuse_io_uring(libc::EPERM); // the workers' threads inherit it
         let workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
@@ -561,7 +558,7 @@ pub fn workers_tell_why_there_is_no_io_uring<R: Runtime>(_config: &R::Config, de
 }
 
 /// "Or its thread did not even notice": nobody waits for it for ever.
-pub fn a_worker_that_is_stuck_is_given_up<R: Runtime>(config: &R::Config) {
+pub fn a_stuck_worker_is_abandoned<R: Runtime>(config: &R::Config) {
     let mut workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
     workers.runtime = config.clone();
     workers.drain = Duration::from_millis(100);
@@ -580,12 +577,15 @@ const STUCK: &str = "worker 0: its thread is stuck";
 
 /// The same where too little memory may be locked for a ring: it starts only where it has none, or
 /// the limit does not apply.
-pub fn block_on_tells_of_a_small_memlock<R: Runtime>(_config: &R::Config, declared: &Declared) {
-    let said = Peer::start_as_nobody("block_on").hear_blocking();
-    if !declared.io_uring || said == "ok, with CAP_IPC_LOCK" {
-        assert!(said.starts_with("ok"), "{said}");
-    } else if said != "ok" || rings_are_locked_memory() {
-        assert!(said.contains("limit on locked memory is too small"), "{said}");
+pub fn block_on_explains_a_small_memlock_limit<R: Runtime>(
+    _config: &R::Config,
+    declared: &Declared,
+) {
+    let report = Peer::start_as_nobody("block_on").receive_blocking();
+    if !declared.io_uring || report == "ok, with CAP_IPC_LOCK" {
+        assert!(report.starts_with("ok"), "{report}");
+    } else if report != "ok" || rings_are_locked_memory() {
+        assert!(report.contains("limit on locked memory is too small"), "{report}");
     }
 }
 
@@ -663,7 +663,7 @@ fn limit_descriptors(current: u64) {
 }
 
 /// What the socket of this end is set to.
-fn nodelay_of(stream: &impl TcpStream) -> bool {
+fn is_nodelay(stream: &impl TcpStream) -> bool {
     with_socket(stream, |socket| socket.tcp_nodelay().expect("a socket"))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::isolate::say;
+use super::isolate::send_line;
 use super::support::loopback;
 use crate::Runtime;
 
@@ -17,18 +17,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Plays the peer of this name until its standard input is closed:
 ///
-/// - `clients ADDR`: connections, by commands; see [`Clients::obey`].
+/// - `clients ADDR`: connections, by commands; see [`Clients::execute`].
 /// - `listener`: listens on a port that it would share (`SO_REUSEPORT`), and says which.
 /// - `block_on`: locks no memory, starts the runtime, and says how that went.
 /// - `bind ADDR`: binds the address through the runtime, and says how that went.
-pub(super) fn play<R: Runtime>(role: &str, config: &R::Config) {
+pub(super) fn run<R: Runtime>(role: &str, config: &R::Config) {
     match role.split_once(' ').unwrap_or((role, "")) {
         ("clients", addr) => {
             let mut clients =
                 Clients { addr: addr.parse().expect("an address"), open: VecDeque::new() };
             for command in stdin().lines() {
                 let Ok(command) = command else { return };
-                clients.obey(&command);
+                clients.execute(&command);
             }
         }
         ("listener", _) => {
@@ -37,7 +37,7 @@ pub(super) fn play<R: Runtime>(role: &str, config: &R::Config) {
             socket.bind(&loopback().addr.into()).expect("a free port");
             socket.listen(1).expect("to listen");
             let addr = socket.local_addr().expect("bound").as_socket().expect("an IP address");
-            say(&addr.to_string());
+            send_line(&addr.to_string());
             let _ = std::io::read_to_string(stdin());
         }
         ("block_on", _) => {
@@ -46,14 +46,18 @@ pub(super) fn play<R: Runtime>(role: &str, config: &R::Config) {
             setrlimit(Resource::Memlock, none).expect("a limit may always be lowered");
             let outcome = R::block_on(config.clone(), async {});
             let ok = if may_lock_memory() { "ok, with CAP_IPC_LOCK" } else { "ok" };
-            say(&outcome.map_or_else(|error| error.to_string(), |()| ok.to_owned()));
+            send_line(&outcome.map_or_else(|error| error.to_string(), |()| ok.to_owned()));
         }
         ("bind", addr) => {
             let mut options = loopback();
             options.addr = addr.parse().expect("an address");
             let outcome = R::bind(options);
-            say(&outcome
-                .map_or_else(|error| format!("{:?}: {error}", error.kind()), |_| "ok".to_owned()));
+            send_line(
+                &outcome.map_or_else(
+                    |error| format!("{:?}: {error}", error.kind()),
+                    |_| "ok".to_owned(),
+                ),
+            );
         }
         (role, _) => panic!("there is no peer {role}"),
     }
@@ -82,14 +86,14 @@ impl Clients {
     /// - `flood`: writes on the oldest until that fails.
     ///
     /// Says the command again when it is done.
-    fn obey(&mut self, command: &str) {
+    fn execute(&mut self, command: &str) {
         let (verb, count) = command.split_once(' ').unwrap_or((command, "0"));
         let count: usize = count.parse().expect("a count");
         match verb {
             "connect" => {
                 for _ in 0..count {
                     let stream = TcpStream::connect(self.addr).expect("to connect");
-                    self.adopt(stream);
+                    self.add_stream(stream);
                 }
             }
             "burst" => self.burst(count),
@@ -110,7 +114,7 @@ impl Clients {
             }
             verb => panic!("there is no command {verb}"),
         }
-        say(command);
+        send_line(command);
     }
 
     fn burst(&mut self, count: usize) {
@@ -125,14 +129,14 @@ impl Clients {
             .collect();
         for socket in sockets {
             socket.set_nonblocking(false).expect("to clear O_NONBLOCK");
-            self.adopt(socket.into());
+            self.add_stream(socket.into());
             let stream = self.open.back_mut().expect("just adopted");
             // A blocking write waits for the handshake.
             echoed(stream, b"!");
         }
     }
 
-    fn adopt(&mut self, stream: TcpStream) {
+    fn add_stream(&mut self, stream: TcpStream) {
         stream.set_read_timeout(Some(PATIENCE)).expect("to set a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("to set a timeout");
         self.open.push_back(stream);

@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::pin::pin;
 
-use super::support::{A_WHILE, count_turns, pair, pattern, scaled, soon};
-use crate::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, beside};
+use super::support::{A_WHILE, count_runs, pair, pattern, scaled, soon};
+use crate::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, select};
 
 /// "The buffer that comes back holds what was read", and goes back to the pool when dropped.
-pub async fn read_brings_what_is_there<R: Runtime>() {
+pub async fn read_returns_available_bytes<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig::default());
     let sent = pattern(scaled(10 << 20));
@@ -39,7 +39,7 @@ pub async fn read_is_empty_at_the_end<R: Runtime>() {
 }
 
 /// "However many reads of a pool wait, they hold at most `idle_max` of its buffers."
-pub async fn reads_that_wait_hold_few_buffers<R: Runtime>() {
+pub async fn pending_reads_hold_few_buffers<R: Runtime>() {
     const READS: usize = 6;
     let pool = Pool::new(PoolConfig { idle_max: 2, ..PoolConfig::default() });
     let (mut peers, mut reads) = (Vec::new(), Vec::new());
@@ -81,28 +81,28 @@ pub async fn read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
 }
 
 /// "`PoolExhausted` when there is something to read": who waits is not told before.
-pub async fn read_waits_though_the_pool_is_exhausted<R: Runtime>() {
+pub async fn read_waits_while_the_pool_is_exhausted<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
     let taken = pool.take().unwrap();
     let mut read = pin!(b.read_pooled(&pool));
-    let ready = beside(read.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(ready.pinned.is_none(), "told of an exhausted pool with nothing to read");
+    let selected = select(read.as_mut(), R::sleep(A_WHILE)).await;
+    assert!(selected.first.is_none(), "told of an exhausted pool with nothing to read");
     drop(taken);
     a.write_all("x").await.into_result().unwrap();
     assert_eq!(&*soon::<R, _>("the byte", read).await.unwrap(), b"x");
 }
 
 /// "Waits like `read`, and like it leaves others their turn."
-pub async fn reads_that_never_wait_leave_others_their_turn<R: Runtime>() {
+pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
     let (mut a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig { buf_bytes: 1, ..PoolConfig::default() });
     a.write_all(pattern(BYTES as usize)).await.into_result().unwrap();
     R::sleep(A_WHILE).await;
-    let turns = count_turns::<R>();
+    let runs = count_runs::<R>();
     for _ in 0..BYTES {
         assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
     }
-    assert!(turns.get() >= 10, "{} turns beside {BYTES} reads", turns.get());
+    assert!(runs.get() >= 10, "{} runs beside {BYTES} reads", runs.get());
 }

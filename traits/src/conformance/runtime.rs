@@ -11,7 +11,7 @@ use super::support::{A_WHILE, pair};
 use crate::{JoinError, OwnedRead, Panicked, Runtime};
 
 /// "Runs `future` on this thread until it is done", and gives its output.
-pub fn block_on_gives_the_output<R: Runtime>(config: &R::Config) {
+pub fn block_on_returns_the_output<R: Runtime>(config: &R::Config) {
     let here = std::thread::current().id();
     let borrowed = String::from("output");
     let output = R::block_on(config.clone(), async {
@@ -35,7 +35,7 @@ pub fn block_on_may_be_repeated<R: Runtime>(config: &R::Config) {
 }
 
 /// "Panics when `future` panics, with its panic"; and the thread may run another runtime.
-pub fn block_on_passes_a_panic_on<R: Runtime>(config: &R::Config) {
+pub fn block_on_propagates_a_panic<R: Runtime>(config: &R::Config) {
     let panicking = || {
         R::block_on(config.clone(), async {
             R::sleep(Duration::from_millis(1)).await;
@@ -44,18 +44,18 @@ pub fn block_on_passes_a_panic_on<R: Runtime>(config: &R::Config) {
     };
     let payload = catch_unwind(AssertUnwindSafe(panicking)).unwrap_err();
     assert_eq!(Panicked::new(payload).message(), "on purpose");
-    block_on_gives_the_output::<R>(config);
+    block_on_returns_the_output::<R>(config);
 }
 
 /// "And when called within itself."
-pub fn block_on_refuses_to_nest<R: Runtime>(config: &R::Config) {
+pub fn nested_block_on_panics<R: Runtime>(config: &R::Config) {
     let nested = || R::block_on(config.clone(), async {}).is_ok();
     let outcome = R::block_on(config.clone(), async {
         let outcome = catch_unwind(AssertUnwindSafe(nested));
         outcome.is_err()
     });
     assert!(outcome.unwrap(), "a runtime ran within a runtime");
-    block_on_gives_the_output::<R>(config);
+    block_on_returns_the_output::<R>(config);
 }
 
 /// The same where another runtime ran within one of its polls (a simulation in a test, say): each
@@ -112,7 +112,7 @@ pub fn block_on_ends_its_tasks_within_the_runtime<R: Runtime>(config: &R::Config
 }
 
 /// "This returns soon after, even beside a task that is always ready."
-pub fn block_on_returns_beside_a_task_that_is_always_ready<R: Runtime>(config: &R::Config) {
+pub fn block_on_returns_beside_an_always_ready_task<R: Runtime>(config: &R::Config) {
     assert!(
         block_on_returns_before_a_task_gives_up::<R>(config),
         "expected `block_on` to return beside a task that is always ready; seen: it waited until the \
@@ -206,7 +206,7 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
 
 /// What a handle that outlives its runtime says: of a task that was done its output, of another
 /// "`JoinError::Ended`", and `JoinError::Panicked` only where something panicked.
-pub fn block_on_tells_the_handles_that_it_has_ended<R: Runtime>(config: &R::Config) {
+pub fn handles_report_the_end_of_block_on<R: Runtime>(config: &R::Config) {
     let handles = R::block_on(config.clone(), async {
         let done = R::spawn(async { 7 });
         let ended = R::spawn(std::future::pending::<()>());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::prove::waits_for;
 use crate::{
     BufResult, ByteStream, ConnectOptions, IoBuf, ListenOptions, OwnedRead, OwnedWrite, Runtime,
-    TcpListener, beside,
+    TcpListener, select,
 };
 
 /// Long enough for anything on loopback, on a busy machine; short enough to wait for in a case that
@@ -93,7 +93,7 @@ pub(super) async fn soon<R: Runtime, F: Future>(what: &str, future: F) -> F::Out
 /// The output of `future`, if it comes within `limit`. Drops it if not.
 pub(super) async fn within<R: Runtime, F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
-    beside(future.as_mut(), R::sleep(limit)).await.pinned
+    select(future.as_mut(), R::sleep(limit)).await.first
 }
 
 /// Whether `future` is still pending after a while. Drops it.
@@ -157,18 +157,18 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// Counts how often a task has had its turn that is done with it at once, a million times at most.
-pub(super) fn count_turns<R: Runtime>() -> Rc<Cell<u32>> {
-    let turns = Rc::new(Cell::new(0));
+pub(super) fn count_runs<R: Runtime>() -> Rc<Cell<u32>> {
+    let runs = Rc::new(Cell::new(0));
     drop(R::spawn({
-        let turns = Rc::clone(&turns);
+        let runs = Rc::clone(&runs);
         async move {
-            while turns.get() < 1_000_000 {
+            while runs.get() < 1_000_000 {
                 R::sleep(Duration::ZERO).await;
-                turns.set(turns.get() + 1);
+                runs.set(runs.get() + 1);
             }
         }
     }));
-    turns
+    runs
 }
 
 /// Echoes until the client ends, then ends too.

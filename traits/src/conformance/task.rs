@@ -10,10 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon};
-use crate::{JoinError, Runtime, beside};
+use crate::{JoinError, Runtime, select};
 
 /// "Waits for a task's output."
-pub async fn a_task_gives_its_output<R: Runtime>() {
+pub async fn a_task_returns_its_output<R: Runtime>() {
     let tasks: Vec<_> = (0..100).map(|n| R::spawn(async move { n * n })).collect();
     for (n, task) in tasks.into_iter().enumerate() {
         assert_eq!(task.await.unwrap(), n * n);
@@ -97,7 +97,7 @@ pub async fn wakes_come_from_other_threads<R: Runtime>() {
 }
 
 /// "Runs `f` on another thread, so that this one's other tasks go on meanwhile."
-pub async fn blocking_closures_leave_others_their_turn<R: Runtime>() {
+pub async fn blocking_closures_let_others_run<R: Runtime>() {
     let (go_on, wait) = mpsc::channel();
     let blocked = R::spawn(R::spawn_blocking(move || wait.recv_timeout(SOON)));
     R::sleep(A_WHILE).await;
@@ -135,7 +135,7 @@ pub async fn blocking_closures_may_panic<R: Runtime>() {
 }
 
 /// "Dropping the future abandons the result; an `f` that has started runs to its end."
-pub async fn blocking_closures_that_have_started_run_to_their_end<R: Runtime>() {
+pub async fn started_blocking_closures_run_to_their_end<R: Runtime>() {
     let (started, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut closure = Box::pin(R::spawn_blocking({
         let (started, ended) = (Arc::clone(&started), Arc::clone(&ended));
@@ -147,7 +147,7 @@ pub async fn blocking_closures_that_have_started_run_to_their_end<R: Runtime>() 
     }));
     let starts = soon::<R, _>("its start", async {
         while !started.load(Ordering::SeqCst) {
-            beside(closure.as_mut(), R::sleep(Duration::from_millis(1))).await;
+            select(closure.as_mut(), R::sleep(Duration::from_millis(1))).await;
         }
     });
     starts.await;
@@ -162,14 +162,14 @@ pub async fn blocking_closures_that_have_started_run_to_their_end<R: Runtime>() 
 
 /// A task that is always ready (it wakes itself whenever it is polled) leaves others their turn:
 /// tasks, timers, connections.
-pub async fn a_task_that_is_always_ready_leaves_others_their_turn<R: Runtime>() {
-    let (beside, _) = echoes_beside_a_task_that_is_always_ready::<R>().await;
+pub async fn an_always_ready_task_lets_others_run<R: Runtime>() {
+    let (beside, _) = echoes_beside_an_always_ready_task::<R>().await;
     assert!(beside >= 3, "{beside} echoes beside a task that is always ready for a second");
 }
 
 /// How many echoes, a millisecond apart, another task gets done while one is always ready, and then
 /// in a second without it: for the declaration of a deviation.
-pub async fn echoes_beside_a_task_that_is_always_ready<R: Runtime>() -> (u32, u32) {
+pub async fn echoes_beside_an_always_ready_task<R: Runtime>() -> (u32, u32) {
     let lasts = Duration::from_millis(if cfg!(miri) { 5 } else { 1_000 });
     let (mut a, b) = pair::<R>().await;
     drop(R::spawn(echo(b)));

@@ -45,7 +45,7 @@ pub async fn sleep_is_rounded_up_by_at_most_two_milliseconds<R: Runtime>() {
 }
 
 /// Sleeps end in the order of their times, whatever order they were begun in.
-pub async fn sleep_ends_in_order_of_time<R: Runtime>() {
+pub async fn sleeps_end_in_order_of_time<R: Runtime>() {
     let order = Rc::new(RefCell::new(Vec::new()));
     let tasks: Vec<_> = [60, 20, 80, 40]
         .map(|millis| {
@@ -63,7 +63,7 @@ pub async fn sleep_ends_in_order_of_time<R: Runtime>() {
 }
 
 /// "While it waits, other tasks and I/O go on, even for a duration of zero."
-pub async fn sleep_of_zero_gives_others_their_turn<R: Runtime>() {
+pub async fn sleep_of_zero_lets_others_run<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     drop(R::spawn(echo(b)));
     let echoes = Rc::new(Cell::new(0));

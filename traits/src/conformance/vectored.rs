@@ -45,7 +45,7 @@ pub async fn write_takes_more_than_iov_max_pieces<R: Runtime>() {
 }
 
 /// "Writes the bytes that are left in `bufs`, or the first of them": a short write ends anywhere.
-pub async fn write_goes_on_after_a_short_one<R: Runtime>() {
+pub async fn write_continues_after_a_short_write<R: Runtime>() {
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
     let sent = pattern(scaled(16 << 20));
     let mut bufs = IoVec::new();

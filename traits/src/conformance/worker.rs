@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::support::{SOON, connect, echo, echoed, loopback, soon};
-use crate::{Runtime, TcpListener, Worker, WorkersConfig, beside};
+use crate::{Runtime, TcpListener, Worker, WorkersConfig, select};
 
 fn workers<R: Runtime>(config: &R::Config, count: usize) -> WorkersConfig<R> {
     let mut workers = WorkersConfig::new(NonZeroUsize::new(count).expect("some workers"));
@@ -70,8 +70,8 @@ pub fn workers_share_an_address<R: Runtime>(config: &R::Config) {
                 worker.stop.stop();
             }
             let mut serving = std::pin::pin!(serving);
-            let ready = beside(serving.as_mut(), worker.stop.stopped()).await;
-            assert!(ready.pinned.is_none(), "the listener failed");
+            let selected = select(serving.as_mut(), worker.stop.stopped()).await;
+            assert!(selected.first.is_none(), "the listener failed");
             Ok(())
         }
     })
@@ -79,7 +79,7 @@ pub fn workers_share_an_address<R: Runtime>(config: &R::Config) {
 }
 
 /// "Says when to stop": all workers see it.
-pub fn workers_stop_when_told<R: Runtime>(config: &R::Config) {
+pub fn workers_see_the_stop_signal<R: Runtime>(config: &R::Config) {
     R::run_workers(workers::<R>(config, 3), |worker| async move {
         if worker.id == 1 {
             R::sleep(Duration::from_millis(5)).await;
@@ -94,7 +94,7 @@ pub fn workers_stop_when_told<R: Runtime>(config: &R::Config) {
 }
 
 /// "A signal to stop, given once, from any thread, and seen on every thread."
-pub fn workers_stop_when_told_from_another_thread<R: Runtime>(config: &R::Config) {
+pub fn workers_see_a_stop_signal_from_another_thread<R: Runtime>(config: &R::Config) {
     let workers = workers::<R>(config, 2);
     let stop = workers.stop.clone();
     let thread = std::thread::spawn(move || {

@@ -60,7 +60,7 @@ pub struct MemoryWait {
 pub struct MemoryReleased<S> {
     account: MemoryAccount,
     sleep: S,
-    was_polled: bool,
+    polled: bool,
 }
 
 impl MemoryWait {
@@ -72,7 +72,7 @@ impl MemoryWait {
     /// the account is evicted, the round is over, or the task is polled for another reason. None: it has waited
     /// for [`ROUNDS_MAX`](Self::ROUNDS_MAX).
     ///
-    /// Has others give memory up, at first and with each round: see [`MemoryBudget::relieve`].
+    /// Has others give memory up, at first and with each round: see [`MemoryBudget::evict_holders`].
     ///
     /// # Cancellation
     /// Safe: the time that was waited counts.
@@ -93,11 +93,11 @@ impl MemoryWait {
                     self.rounds.set(self.rounds.get() + 1);
                 }
                 self.since.set(Some(now));
-                account.budget().relieve(now);
+                account.budget().evict_holders(now);
                 MemoryBudget::ROUND
             }
         };
-        Some(MemoryReleased { account: account.clone(), sleep: sleep(left), was_polled: false })
+        Some(MemoryReleased { account: account.clone(), sleep: sleep(left), polled: false })
     }
 
     /// What was refused is granted.
@@ -114,7 +114,7 @@ impl<S: Future<Output = ()> + Unpin> Future for MemoryReleased<S> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if mem::replace(&mut self.was_polled, true) || self.account.is_evicted() {
+        if mem::replace(&mut self.polled, true) || self.account.is_evicted() {
             return Poll::Ready(());
         }
         self.account.wake_when_released(cx.waker());

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use owned_io::{
     ByteStream, Clock, IoBufMutExt, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Random,
-    ShutdownHandle, Spare, beside, timeout,
+    ShutdownHandle, Spare, select, shutdown_after,
 };
 
 use super::compression::{self, CompressionSetup};
@@ -122,7 +122,8 @@ async fn request_upgrade<'o, R: Clock + Random, S: ByteStream>(
         })
         .await
     };
-    let (head, decoded) = timeout::<R, _>(config.handshake.timeout, &connection, exchange).await?;
+    let (head, decoded) =
+        shutdown_after::<R, _>(config.handshake.timeout, &connection, exchange).await?;
     decoded?;
     let decoded = Response::decode(&head, head_bytes_max)?;
     let (response, head_bytes) = decoded.ok_or(HandshakeError::Malformed)?;
@@ -276,7 +277,8 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         };
         let connection = self.stream.shutdown_handle();
         let writing = self.stream.write_all(response);
-        let written = timeout::<R, _>(self.config.handshake.timeout, &connection, writing).await;
+        let written =
+            shutdown_after::<R, _>(self.config.handshake.timeout, &connection, writing).await;
         self.buffers.give(written.into_result()?.1);
 
         let Self { stream, head, buffers, config, .. } = self;
@@ -379,12 +381,12 @@ async fn read_within<R: Clock, T>(
     if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
         return Some(read);
     }
-    let ready = beside(reading.as_mut(), R::sleep(limit)).await;
-    if ready.pinned.is_none() {
+    let selected = select(reading.as_mut(), R::sleep(limit)).await;
+    if selected.first.is_none() {
         connection.shutdown(Shutdown::Read);
         reading.await; // the kernel still owns its buffer
     }
-    ready.pinned
+    selected.first
 }
 
 /// Sends `response` and waits until the client ends the stream. Closing earlier with unread bytes
@@ -400,7 +402,7 @@ async fn respond_and_close<R: Clock, S: ByteStream>(
         stream.write_all(response).await.into_result()?;
         stream.shutdown().await
     };
-    timeout::<R, _>(limit, &connection, writing).await?;
+    shutdown_after::<R, _>(limit, &connection, writing).await?;
     let reading = async {
         let mut read = 0;
         while read < DISCARDED_BYTES_MAX {
@@ -411,7 +413,7 @@ async fn respond_and_close<R: Clock, S: ByteStream>(
         }
         Ok(())
     };
-    let _ = timeout::<R, io::Result<()>>(limit, &connection, reading).await;
+    let _ = shutdown_after::<R, io::Result<()>>(limit, &connection, reading).await;
     Ok(())
 }
 

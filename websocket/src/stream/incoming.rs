@@ -21,7 +21,7 @@ use crate::engine::Piece;
 ///
 /// Its futures must not be dropped after their first poll and before they are ready. Bytes of the
 /// peer may be lost then, and every later call returns [`Error::Interrupted`]. To wait for
-/// something else as well, keep the future and use [`owned_io::beside`]. To end the wait, use
+/// something else as well, keep the future and use [`owned_io::select`]. To end the wait, use
 /// [`Outgoing::shutdown_handle`](super::Outgoing::shutdown_handle).
 pub struct Incoming<H> {
     driver: ReadDriver<H>,

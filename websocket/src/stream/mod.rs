@@ -58,7 +58,7 @@
 //! If a reservation is refused, the connection stops reading until memory is released. A message
 //! that can never fit fails its connection with [`Limit::Memory`](crate::Limit::Memory). So does a
 //! connection that holds much memory while others wait
-//! ([`MemoryBudget::relieve`](owned_io::MemoryBudget::relieve)). The peer is told
+//! ([`MemoryBudget::evict_holders`](owned_io::MemoryBudget::evict_holders)). The peer is told
 //! [`CloseCode::TRY_AGAIN`](crate::CloseCode::TRY_AGAIN).
 
 mod assembly;

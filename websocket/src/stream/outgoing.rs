@@ -5,7 +5,7 @@ use std::task::{Poll, ready};
 
 use bytes::Bytes;
 use owned_io::ShutdownHandle;
-use owned_io::backend::Half;
+use owned_io::backend::Direction;
 
 use super::shared::Shared;
 use super::timer::LazyTimer;
@@ -37,7 +37,7 @@ use crate::{CloseFrame, Limit, Part};
 ///
 /// A connection fails if the peer accepts nothing for longer than
 /// [`write_timeout`](crate::StreamConfig::write_timeout) while either half is awaited. To bound the
-/// duration of a flush as a whole, use [`owned_io::timeout`] with the
+/// duration of a flush as a whole, use [`owned_io::shutdown_after`] with the
 /// [`shutdown_handle`](Self::shutdown_handle).
 pub struct Outgoing {
     shared: Rc<Shared>,
@@ -116,12 +116,12 @@ impl Outgoing {
         let Self { shared, timer } = self;
         let flushed = poll_fn(|cx| {
             loop {
-                if let Poll::Ready(flushed) = shared.poll_flush(Half::Write, cx) {
+                if let Poll::Ready(flushed) = shared.poll_flush(Direction::Write, cx) {
                     return Poll::Ready(flushed);
                 }
                 let timer = timer.get_or_insert_with(|| {
                     let waker = shared.writer.borrow().waker().clone();
-                    Box::new(LazyTimer::new(Half::Write, waker))
+                    Box::new(LazyTimer::new(Direction::Write, waker))
                 });
                 ready!(timer.poll(shared));
             }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use owned_io::backend::Half;
+use owned_io::backend::Direction;
 use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf, coop};
 
 use super::Error;
@@ -153,7 +153,7 @@ impl<H: OwnedRead> ReadDriver<H> {
         let shared = Rc::clone(&self.shared);
         let is_late = || shared.control.handle_timeout((shared.clock.now)()).is_err();
         while !is_late() && self.discard().await.is_ok_and(|bytes| bytes > 0) {}
-        let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Half::Read, cx)));
+        let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Direction::Read, cx)));
         let _ = poll_fn(|cx| poll_with_upkeep(&self.shared, flush.as_mut(), cx)).await;
         self.shared.abort();
     }
@@ -181,11 +181,11 @@ fn poll_with_upkeep<F: Future>(
     cx: &mut Context<'_>,
 ) -> Poll<F::Output> {
     loop {
-        shared.poll_replies(Half::Read, cx);
+        shared.poll_replies(Direction::Read, cx);
         if let Poll::Ready(output) = operation.as_mut().poll(cx) {
             return Poll::Ready(output);
         }
-        shared.writer.borrow_mut().register(Half::Read, cx);
+        shared.writer.borrow_mut().register(Direction::Read, cx);
         ready!(shared.timer.borrow_mut().poll(shared));
     }
 }

@@ -6,13 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use owned_io::backend::{Broken, Half};
+use owned_io::backend::{Direction, StickyError};
 use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, ShutdownHandle};
 
 use super::assembly::out_of_memory;
 use super::queue::Queue;
 use super::timer::LazyTimer;
-use super::writing::{Done, Job, Writer, write_batches};
+use super::writing::{Done, Job, WriteDriver, write_batches};
 use crate::engine::{Control, State};
 use crate::{CloseFrame, Timeout};
 
@@ -20,12 +20,12 @@ use crate::{CloseFrame, Timeout};
 #[repr(C)] // the fields that each message uses lie together, in as few cache lines as possible
 pub(super) struct Shared {
     pub(super) queue: RefCell<Queue>,
-    pub(super) writer: RefCell<Writer>,
+    pub(super) writer: RefCell<WriteDriver>,
     /// The timer of the half that receives.
     pub(super) timer: RefCell<LazyTimer>,
     pub(super) clock: ClockFns,
     /// Why nothing can be written any more.
-    broken: Cell<Option<Broken>>,
+    broken: Cell<Option<StickyError>>,
     /// A server ends the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
     /// Whether our side of the stream has ended, or a job that ends it is running.
@@ -56,8 +56,8 @@ impl Shared {
         account: MemoryAccount,
         is_server: bool,
     ) -> Self {
-        let writer = Writer::new(|desk| write_batches(half, desk));
-        let timer = LazyTimer::new(Half::Read, writer.waker().clone());
+        let writer = WriteDriver::new(|slot| write_batches(half, slot));
+        let timer = LazyTimer::new(Direction::Read, writer.waker().clone());
         account.wake_when_evicted(writer.waker().clone());
         Self {
             control,
@@ -82,7 +82,11 @@ impl Shared {
 
     /// Writes all that is queued and due. Then ends our side of the stream, if the connection is
     /// over.
-    pub(super) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_flush(
+        &self,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         if self.account.is_evicted() && self.control.failure().is_none() {
             self.handle_eviction(writer.is_busy());
@@ -96,13 +100,13 @@ impl Shared {
                     if !self.queue.borrow().is_compressing() {
                         return Poll::Ready(Ok(()));
                     }
-                    ready!(self.poll_compression(&mut writer, half, cx));
+                    ready!(self.poll_compression(&mut writer, direction, cx));
                     continue;
                 };
                 writer.start(job);
             }
-            let Poll::Ready(Done { result, batch }) = writer.poll(half, cx) else {
-                if writer.has_moved() {
+            let Poll::Ready(Done { result, batch }) = writer.poll(direction, cx) else {
+                if writer.take_progress() {
                     self.handle_write_blocked(&writer);
                 }
                 return Poll::Pending;
@@ -124,8 +128,13 @@ impl Shared {
 
     /// Compresses the long message until it is queued.
     #[cold]
-    fn poll_compression(&self, writer: &mut Writer, half: Half, cx: &Context<'_>) -> Poll<()> {
-        writer.register(half, cx);
+    fn poll_compression(
+        &self,
+        writer: &mut WriteDriver,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Poll<()> {
+        writer.register(direction, cx);
         let sleep = self.clock.sleep;
         self.queue.borrow_mut().poll_compression(&self.control, sleep, writer.waker())
     }
@@ -139,13 +148,13 @@ impl Shared {
     /// Continues a write in progress, and starts one if a control frame is due or queued. An error
     /// is reported to the next send.
     #[inline]
-    pub(super) fn poll_replies(&self, half: Half, cx: &Context<'_>) {
+    pub(super) fn poll_replies(&self, direction: Direction, cx: &Context<'_>) {
         let is_due = self.control.has_due_frames()
             || self.account.is_evicted()
             || self.queue.borrow().has_replies()
             || self.control.state() == State::Closed;
         if is_due || self.writer.borrow().is_busy() {
-            let _ = self.poll_flush(half, cx);
+            let _ = self.poll_flush(direction, cx);
         }
     }
 
@@ -196,7 +205,7 @@ impl Shared {
 
     /// A write waits for the peer. The half that receives watches the write timeout too, because a
     /// flush may have been dropped and then nobody else does.
-    fn handle_write_blocked(&self, writer: &Writer) {
+    fn handle_write_blocked(&self, writer: &WriteDriver) {
         self.control.handle_write_blocked((self.clock.now)());
         let due = self.control.poll_write_timeout();
         if due.is_some_and(|due| self.timer.borrow_mut().recheck_by(due)) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Instant;
 
-use owned_io::backend::Half;
+use owned_io::backend::Direction;
 
 use super::shared::{Shared, Sleep};
 use crate::ProtocolError;
@@ -14,7 +14,7 @@ use crate::engine::State;
 /// A lazy timer: it may fire early, and then rearms. Messages do not reset it, and nothing reads
 /// the clock or polls the sleep before it fires.
 pub(super) struct LazyTimer {
-    half: Half,
+    direction: Direction,
     armed: Option<(Instant, Sleep)>,
     /// Whether `armed` fires no later than the next known deadline.
     is_current: bool,
@@ -34,10 +34,10 @@ struct TimerWaker {
 
 impl LazyTimer {
     /// Creates a timer that wakes `waker`.
-    pub(super) fn new(half: Half, waker: Waker) -> Self {
+    pub(super) fn new(direction: Direction, waker: Waker) -> Self {
         let timer_waker = Arc::new(TimerWaker { waker, has_fired: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&timer_waker));
-        Self { half, armed: None, is_current: false, has_aborted: false, timer_waker, waker }
+        Self { direction, armed: None, is_current: false, has_aborted: false, timer_waker, waker }
     }
 
     /// A deadline may have moved to an earlier time. The next poll computes it again.
@@ -70,11 +70,11 @@ impl LazyTimer {
         let Shared { control, clock, .. } = shared;
         self.is_current = true;
         while !self.has_aborted {
-            let due = match self.half {
-                Half::Read => control.poll_timeout(),
+            let due = match self.direction {
+                Direction::Read => control.poll_timeout(),
                 // A half that does not read cannot tell whether the peer is alive, only whether it
                 // accepts data.
-                Half::Write => control.poll_write_timeout(),
+                Direction::Write => control.poll_write_timeout(),
             };
             let Some(due) = due else { break };
             match &mut self.armed {
@@ -85,9 +85,9 @@ impl LazyTimer {
                     if now < due {
                         continue;
                     }
-                    let handled = match self.half {
-                        Half::Read => control.handle_timeout(now),
-                        Half::Write => control.handle_write_timeout(now),
+                    let handled = match self.direction {
+                        Direction::Read => control.handle_timeout(now),
+                        Direction::Write => control.handle_write_timeout(now),
                     };
                     if let Err(failure @ ProtocolError::Timeout(timeout)) = handled
                         && failure.close_code().is_none()

@@ -3,12 +3,12 @@
 use std::convert::Infallible;
 use std::{io, mem};
 
-use owned_io::backend::Desk;
+use owned_io::backend::JobSlot;
 use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
 
 use super::queue::Batch;
 
-pub(super) type Writer = owned_io::backend::Writer<Job, Done>;
+pub(super) type WriteDriver = owned_io::backend::WriteDriver<Job, Done>;
 
 pub(super) enum Job {
     Write(Batch),
@@ -23,9 +23,12 @@ pub(super) struct Done {
 
 /// Like `write_all` and `write_all_vectored`, but reports each write. It is one function, because
 /// that makes an idle connection smaller, whose writer waits for its first job.
-pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Done>) -> Infallible {
+pub(super) async fn write_batches(
+    mut half: impl OwnedWrite,
+    slot: JobSlot<Job, Done>,
+) -> Infallible {
     loop {
-        let (result, batch) = match desk.next().await {
+        let (result, batch) = match slot.next().await {
             Job::Write(Batch::Single(buf)) => {
                 let BufResult(mut written, mut buf) = half.write(buf).await;
                 let mut at = 0;
@@ -36,7 +39,7 @@ pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Don
                         Ok(n) => at += n,
                         Err(error) => break Err(error),
                     }
-                    desk.progress();
+                    slot.progress();
                     let rest = half.write(buf.buf_slice(at..)).await;
                     BufResult(written, buf) = rest.map_buf(Slice::into_inner);
                 };
@@ -52,7 +55,7 @@ pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Don
                     BufResult(written, bufs) = half.write_vectored(bufs).await;
                     match written {
                         Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                        Ok(_) => desk.progress(),
+                        Ok(_) => slot.progress(),
                         Err(error) => break Err(error),
                     }
                 };
@@ -61,6 +64,6 @@ pub(super) async fn write_batches(mut half: impl OwnedWrite, desk: Desk<Job, Don
             }
             Job::Shutdown => (half.shutdown().await, None),
         };
-        desk.finish(Done { result, batch });
+        slot.finish(Done { result, batch });
     }
 }

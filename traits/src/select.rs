@@ -1,32 +1,32 @@
-//! [`beside`]: waiting for two things without dropping the first.
+//! [`select`]: waiting for two things without dropping the first.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// Waits for `pinned`, which goes on living, beside `other`, which does not.
+/// Waits for `first`, which goes on living, beside `second`, which does not.
 ///
 /// This is how one waits for a timer, a queue or a stop signal while a read is pending: the read is
 /// borrowed, not given away, so nothing of it is lost and it is waited for again afterwards. Both
-/// are polled on every wake, so neither can starve the other; when both are ready both come back.
+/// are polled on every wake, so neither can starve the second; when both are ready both come back.
 ///
 /// # Cancellation
-/// Dropping it drops `other` and leaves `pinned` as it is, to be polled again.
+/// Dropping it drops `second` and leaves `first` as it is, to be polled again.
 ///
 /// # Panics
-/// As `pinned` does when it is polled after it was ready: once [`Ready::pinned`] was `Some`, that
+/// As `first` does when it is polled after it was ready: once [`Selected::first`] was `Some`, that
 /// future is used up.
 ///
 /// ```
 /// # use owned_io_sim::Sim;
 /// # owned_io_sim::block_on(async {
 /// use std::{pin::pin, time::Duration};
-/// use owned_io::{Clock, OwnedRead, OwnedWrite, beside};
+/// use owned_io::{Clock, OwnedRead, OwnedWrite, select};
 ///
 /// let (mut a, mut b) = owned_io_sim::pipe();
 /// let mut read = pin!(b.read(Vec::with_capacity(16)));
-/// let ready = beside(read.as_mut(), Sim::sleep(Duration::from_millis(10))).await;
-/// assert!(ready.pinned.is_none(), "nothing was written yet");
+/// let selected = select(read.as_mut(), Sim::sleep(Duration::from_millis(10))).await;
+/// assert!(selected.first.is_none(), "nothing was written yet");
 ///
 /// let _ = a.write("late").await;
 /// let (_, buf) = read.await.into_result()?; // the same read, resumed
@@ -34,18 +34,18 @@ use std::task::Poll;
 /// # Ok::<(), std::io::Error>(())
 /// # }).unwrap();
 /// ```
-pub async fn beside<A: Future, B: Future>(
-    mut pinned: Pin<&mut A>,
-    other: B,
-) -> Ready<A::Output, B::Output> {
-    let mut other = pin!(other);
+pub async fn select<A: Future, B: Future>(
+    mut first: Pin<&mut A>,
+    second: B,
+) -> Selected<A::Output, B::Output> {
+    let mut second = pin!(second);
     poll_fn(|cx| {
-        let ready = Ready {
-            pinned: into_option(pinned.as_mut().poll(cx)),
-            other: into_option(other.as_mut().poll(cx)),
+        let selected = Selected {
+            first: into_option(first.as_mut().poll(cx)),
+            second: into_option(second.as_mut().poll(cx)),
         };
-        if ready.pinned.is_some() || ready.other.is_some() {
-            Poll::Ready(ready)
+        if selected.first.is_some() || selected.second.is_some() {
+            Poll::Ready(selected)
         } else {
             Poll::Pending
         }
@@ -53,13 +53,13 @@ pub async fn beside<A: Future, B: Future>(
     .await
 }
 
-/// What [`beside`] waited for: one of them, or both.
+/// What [`select`] waited for: one of them, or both.
 #[derive(Debug)]
-pub struct Ready<A, B> {
-    /// The output of the pinned future, if it is done.
-    pub pinned: Option<A>,
-    /// The output of the other future, if it is done.
-    pub other: Option<B>,
+pub struct Selected<A, B> {
+    /// The output of the first future, if it is done.
+    pub first: Option<A>,
+    /// The output of the second future, if it is done.
+    pub second: Option<B>,
 }
 
 fn into_option<T>(poll: Poll<T>) -> Option<T> {
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// "Both are polled on every wake, so neither can starve the other": not even one that wakes
+    /// "Both are polled on every wake, so neither can starve the second": not even one that wakes
     /// itself whenever it is polled.
     #[test]
     fn neither_starves_the_other() {
@@ -105,18 +105,18 @@ mod tests {
             assert_eq!(busy.get(), 3);
         };
         poll_thrice(
-            pin!(async { beside(pin!(always_ready()), third_time()).await.other.is_some() }),
+            pin!(async { select(pin!(always_ready()), third_time()).await.second.is_some() }),
             cx,
         );
         poll_thrice(
-            pin!(async { beside(pin!(third_time()), always_ready()).await.pinned.is_some() }),
+            pin!(async { select(pin!(third_time()), always_ready()).await.first.is_some() }),
             cx,
         );
     }
 
-    /// "Dropping it drops `other` and leaves `pinned` as it is, to be polled again."
+    /// "Dropping it drops `second` and leaves `first` as it is, to be polled again."
     #[test]
-    fn dropping_it_leaves_the_pinned_one() {
+    fn dropping_it_leaves_the_first_pending() {
         struct Dropped<'a>(&'a Cell<bool>);
         impl Drop for Dropped<'_> {
             fn drop(&mut self) {
@@ -124,22 +124,22 @@ mod tests {
             }
         }
         let cx = &mut Context::from_waker(Waker::noop());
-        let (pinned_dropped, other_dropped) = (Cell::new(false), Cell::new(false));
+        let (first_dropped, second_dropped) = (Cell::new(false), Cell::new(false));
         let mut polls = 0;
-        let pinned_guard = Dropped(&pinned_dropped);
-        let mut pinned = pin!(poll_fn(|_| {
-            let _guard = &pinned_guard;
+        let first_guard = Dropped(&first_dropped);
+        let mut first = pin!(poll_fn(|_| {
+            let _guard = &first_guard;
             polls += 1;
             if polls < 2 { Poll::Pending } else { Poll::Ready("resumed") }
         }));
-        let other_guard = Dropped(&other_dropped);
-        let mut both = Box::pin(beside(pinned.as_mut(), async move {
-            let _guard = other_guard;
+        let second_guard = Dropped(&second_dropped);
+        let mut both = Box::pin(select(first.as_mut(), async move {
+            let _guard = second_guard;
             pending::<()>().await;
         }));
         assert!(both.as_mut().poll(cx).is_pending());
         drop(both);
-        assert!(other_dropped.get() && !pinned_dropped.get());
-        assert_eq!(pinned.poll(cx), Poll::Ready("resumed"));
+        assert!(second_dropped.get() && !first_dropped.get());
+        assert_eq!(first.poll(cx), Poll::Ready("resumed"));
     }
 }

@@ -1,4 +1,4 @@
-//! [`timeout`]: a deadline that ends an operation by shutting its connection down.
+//! [`shutdown_after`]: a deadline that ends an operation by shutting its connection down.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::{BufResult, Clock, ShutdownHandle, beside};
+use crate::{BufResult, Clock, ShutdownHandle, select};
 
 /// Gives `operation` at most `limit`; then shuts `connection` down, both ways, and waits for the
 /// operation to end.
@@ -27,17 +27,17 @@ use crate::{BufResult, Clock, ShutdownHandle, beside};
 /// # use owned_io_sim::Sim;
 /// # owned_io_sim::block_on(async {
 /// use std::{io, time::Duration};
-/// use owned_io::{BufResult, ByteStream, OwnedRead, timeout};
+/// use owned_io::{BufResult, ByteStream, OwnedRead, shutdown_after};
 ///
 /// let (_silent, mut stream) = owned_io_sim::pipe();
 /// let connection = stream.shutdown_handle();
 /// let read = stream.read(Vec::with_capacity(512));
-/// let BufResult(result, buf) = timeout::<Sim, _>(Duration::from_secs(5), &connection, read).await;
+/// let BufResult(result, buf) = shutdown_after::<Sim, _>(Duration::from_secs(5), &connection, read).await;
 /// assert_eq!(result.unwrap_err().kind(), io::ErrorKind::TimedOut);
 /// assert_eq!(buf.capacity(), 512);
 /// # });
 /// ```
-pub async fn timeout<C: Clock, T: Fallible>(
+pub async fn shutdown_after<C: Clock, T: WithError>(
     limit: Duration,
     connection: &ShutdownHandle,
     operation: impl Future<Output = T>,
@@ -47,27 +47,27 @@ pub async fn timeout<C: Clock, T: Fallible>(
     if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(operation.as_mut().poll(cx))).await {
         return output;
     }
-    let ready = beside(operation.as_mut(), C::sleep(limit)).await;
-    if let Some(output) = ready.pinned {
+    let selected = select(operation.as_mut(), C::sleep(limit)).await;
+    if let Some(output) = selected.first {
         return output;
     }
     connection.shutdown(Shutdown::Both);
     operation.await.with_error(io::ErrorKind::TimedOut.into())
 }
 
-/// The outcomes that [`timeout`] can turn into an error: [`BufResult`], and any [`Result`] whose error
+/// The outcomes that [`shutdown_after`] can turn into an error: [`BufResult`], and any [`Result`] whose error
 /// an [`io::Error`] can be turned into.
 ///
 /// # Implementing it
 ///
 /// ```
 /// use std::io;
-/// use owned_io::Fallible;
+/// use owned_io::WithError;
 ///
 /// /// How many bytes came before the end, and how it ended.
 /// struct Transfer { bytes: u64, end: io::Result<()> }
 ///
-/// impl Fallible for Transfer {
+/// impl WithError for Transfer {
 ///     fn with_error(self, error: io::Error) -> Self {
 ///         Self { end: Err(error), ..self }
 ///     }
@@ -75,19 +75,19 @@ pub async fn timeout<C: Clock, T: Fallible>(
 /// # let late = Transfer { bytes: 7, end: Ok(()) }.with_error(io::ErrorKind::TimedOut.into());
 /// # assert!(late.bytes == 7 && late.end.is_err());
 /// ```
-pub trait Fallible {
+pub trait WithError {
     /// The same with `error` in place of what it was; a buffer stays.
     #[must_use]
     fn with_error(self, error: io::Error) -> Self;
 }
 
-impl<T, E: From<io::Error>> Fallible for Result<T, E> {
+impl<T, E: From<io::Error>> WithError for Result<T, E> {
     fn with_error(self, error: io::Error) -> Self {
         Err(error.into())
     }
 }
 
-impl<T, B> Fallible for BufResult<T, B> {
+impl<T, B> WithError for BufResult<T, B> {
     fn with_error(self, error: io::Error) -> Self {
         Self(Err(error), self.1)
     }
