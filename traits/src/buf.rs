@@ -1,4 +1,4 @@
-//! Buffers that an operation may own: [`IoBuf`] to be written from, [`IoBufMut`] to be read into.
+//! Buffers that an operation may own: [`IoBuf`] for writes, [`IoBufMut`] for reads.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use crate::{Slice, Spare};
 ///
 /// Implemented for `Vec<u8>`, `String`, `&'static [u8]`, `&'static [u8; N]`, `&'static str`,
 /// `Rc<[u8]>`, `Arc<[u8]>`, [`bytes::Bytes`], [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf), and
-/// for the views [`Slice`] and [`Spare`]. Not for `Box<[u8]>`: moving a box claims its bytes anew, so
-/// that a pointer taken before is not to be used any more; `Vec::from` takes one without copying.
+/// for the views [`Slice`] and [`Spare`]. `Box<[u8]>` is not among them: a move of the box asserts unique
+/// access to its bytes, which invalidates pointers taken before. `Vec::from` converts a box without copying.
 ///
-/// The methods carry the prefix `buf_`, so that none shadows a method of the buffer's own.
+/// The methods have the prefix `buf_`, so that they shadow no method of the buffer type.
 ///
 /// # Safety
 ///
-/// Callers hand the pointer to the kernel and move the value while the kernel still reads. So:
+/// Callers pass the pointer to the kernel and may move the value while the kernel still reads. The
+/// implementer guarantees:
 ///
 /// 1. [`buf_ptr`](Self::buf_ptr) points to [`buf_len`](Self::buf_len) initialised bytes.
-/// 2. The bytes keep their address and stay initialised until the value is dropped or handed out
+/// 2. The bytes keep their address and stay initialised until the value is dropped or borrowed
 ///    mutably, **however often the value itself is moved**. A type that holds its bytes inline
 ///    (`[u8; N]`, a small-string) must not implement this trait.
 /// 3. Both methods return the same answer until the value is changed through `&mut`.
-/// 4. Nobody writes to the bytes but through this value.
+/// 4. The bytes change only through this value.
 ///
 /// # Implementing it
 ///
@@ -34,7 +35,7 @@ use crate::{Slice, Spare};
 /// struct Message(std::rc::Rc<Vec<u8>>);
 ///
 /// // SAFETY: 1. The pointer and the length are the vector's. 2. The vector lives in the Rc's heap
-/// // block and nobody can reach it mutably through the Rc. 3. and 4. For the same reason.
+/// // block, and an Rc gives no mutable access. 3. and 4. For the same reason.
 /// unsafe impl IoBuf for Message {
 ///     fn buf_ptr(&self) -> *const u8 {
 ///         self.0.as_ptr()
@@ -45,16 +46,16 @@ use crate::{Slice, Spare};
 /// }
 /// ```
 pub unsafe trait IoBuf: Unpin + 'static {
-    /// Where the bytes start. Dangling, but never null, when there are none.
+    /// The address of the first byte. It may dangle if there are no bytes, but it is never null.
     fn buf_ptr(&self) -> *const u8;
 
-    /// How many bytes from [`buf_ptr`](Self::buf_ptr) on are initialised.
+    /// The number of initialised bytes, starting at [`buf_ptr`](Self::buf_ptr).
     fn buf_len(&self) -> usize;
 }
 
 const _: [&dyn IoBuf; 0] = []; // object-safe
 
-/// What follows from [`IoBuf`]: nobody implements it otherwise, so unsafe code may rely on it.
+/// Methods of every [`IoBuf`]. No type can override them, so unsafe code may rely on them.
 ///
 /// ```compile_fail,E0407
 /// struct Liar(Vec<u8>);
@@ -75,15 +76,14 @@ const _: [&dyn IoBuf; 0] = []; // object-safe
 pub trait IoBufExt: IoBuf {
     /// The initialised bytes.
     fn buf_bytes(&self) -> &[u8] {
-        // SAFETY: rule 1 of the trait; the borrow of `self` keeps the bytes from being changed.
+        // SAFETY: rule 1 of the trait. The borrow of `self` prevents changes to the bytes.
         unsafe { std::slice::from_raw_parts(self.buf_ptr(), self.buf_len()) }
     }
 
-    /// A view of some of the initialised bytes, which gives the buffer back with
-    /// [`into_inner`](Slice::into_inner).
+    /// A view of some of the initialised bytes. [`into_inner`](Slice::into_inner) returns the buffer.
     ///
     /// # Panics
-    /// If `range` reaches past [`buf_len`](IoBuf::buf_len).
+    /// If `range` ends after [`buf_len`](IoBuf::buf_len).
     fn buf_slice(self, range: impl std::ops::RangeBounds<usize>) -> Slice<Self>
     where
         Self: Sized,
@@ -96,21 +96,21 @@ impl<B: IoBuf + ?Sized> IoBufExt for B {}
 
 /// A buffer that an operation may fill while it owns it.
 ///
-/// Implemented for `Vec<u8>`, [`PoolBuf`](crate::PoolBuf) and [`Spare`]. Not for `String`, whose bytes
-/// must be UTF-8 at all times, nor for [`bytes::BytesMut`], which gives out no pointer that reaches
+/// Implemented for `Vec<u8>`, [`PoolBuf`](crate::PoolBuf) and [`Spare`]. `String` is not among them: its
+/// bytes must be UTF-8 at all times. Neither is [`bytes::BytesMut`]: it provides no pointer that is valid
 /// past its length.
 ///
 /// # Safety
 ///
-/// Besides the rules of [`IoBuf`]:
+/// In addition to the rules of [`IoBuf`]:
 ///
 /// 1. [`buf_mut_ptr`](Self::buf_mut_ptr) equals [`buf_ptr`](IoBuf::buf_ptr), and
-///    [`buf_capacity`](Self::buf_capacity) bytes from it on may be written.
-/// 2. That memory keeps its address and its extent until the value is dropped or handed out
-///    mutably, however often the value is moved. An operation that owns the value may write there:
-///    initialised bytes.
-/// 3. After [`set_buf_len(n)`](Self::set_buf_len), [`buf_len`](IoBuf::buf_len) is exactly `n`; it
-///    never exceeds the capacity.
+///    [`buf_capacity`](Self::buf_capacity) bytes starting there may be written.
+/// 2. That memory keeps its address and its size until the value is dropped or borrowed mutably,
+///    however often the value is moved. An operation that owns the value may write initialised bytes
+///    there.
+/// 3. After [`set_buf_len(n)`](Self::set_buf_len), [`buf_len`](IoBuf::buf_len) is exactly `n`. The
+///    length never exceeds the capacity.
 ///
 /// # Implementing it
 ///
@@ -129,7 +129,7 @@ impl<B: IoBuf + ?Sized> IoBufExt for B {}
 ///     }
 /// }
 ///
-/// // SAFETY: 1. `filled` only ever grows by `set_buf_len`, whose caller initialised the bytes.
+/// // SAFETY: 1. Only `set_buf_len` changes `filled`, and its caller initialised the bytes.
 /// // 2. The bytes are on the heap. 3. and 4. They depend on nothing but `self`.
 /// unsafe impl IoBuf for Page {
 ///     fn buf_ptr(&self) -> *const u8 {
@@ -165,14 +165,14 @@ impl<B: IoBuf + ?Sized> IoBufExt for B {}
 /// # }).unwrap();
 /// ```
 pub unsafe trait IoBufMut: IoBuf {
-    /// Where the buffer's memory starts.
+    /// The address of the first byte of the buffer's memory.
     fn buf_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes from [`buf_mut_ptr`](Self::buf_mut_ptr) on may be written, the initialised
-    /// ones included.
+    /// The number of bytes that may be written, starting at [`buf_mut_ptr`](Self::buf_mut_ptr). It
+    /// includes the initialised bytes.
     fn buf_capacity(&self) -> usize;
 
-    /// Sets the length to exactly `len`, which may be less than it was.
+    /// Sets the length to exactly `len`, which may be less than the current length.
     ///
     /// # Safety
     ///
@@ -183,27 +183,28 @@ pub unsafe trait IoBufMut: IoBuf {
 
 const _: [&dyn IoBufMut; 0] = []; // object-safe
 
-/// What follows from [`IoBufMut`]: nobody implements it otherwise, so unsafe code may rely on it.
+/// Methods of every [`IoBufMut`]. No type can override them, so unsafe code may rely on them.
 pub trait IoBufMutExt: IoBufMut {
-    /// Empties the buffer; its memory stays.
+    /// Sets the length to zero and keeps the memory.
     fn buf_clear(&mut self) {
-        // SAFETY: 1. and 2. No byte at all.
+        // SAFETY: 1. and 2. The length is zero.
         unsafe { self.set_buf_len(0) }
     }
 
-    /// Replaces what the buffer holds by the first of `bytes`, as many as it has room for, and says
-    /// how many: what a read does, for streams that have the bytes in memory.
+    /// Replaces the contents by as many of `bytes` as fit. Returns their number.
+    ///
+    /// A stream that has its bytes in memory implements a read with it.
     fn buf_fill(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.buf_capacity());
-        // SAFETY: `n` bytes may be written there, and `bytes` is not within this buffer, which is
-        // borrowed mutably.
+        // SAFETY: `n` bytes may be written there. `bytes` does not overlap this buffer, because the
+        // buffer is borrowed mutably.
         unsafe { self.buf_mut_ptr().copy_from_nonoverlapping(bytes.as_ptr(), n) };
-        // SAFETY: 1. and 2. `n` is within the capacity, and that many were written.
+        // SAFETY: 1. and 2. `n` is within the capacity, and `n` bytes were written.
         unsafe { self.set_buf_len(n) };
         n
     }
 
-    /// The part after the length, as a buffer of its own: reading into it appends.
+    /// A view of the memory after the length. A read into it appends.
     ///
     /// ```
     /// # owned_io_sim::block_on(async {
@@ -230,12 +231,12 @@ pub trait IoBufMutExt: IoBufMut {
 
 impl<B: IoBufMut + ?Sized> IoBufMutExt for B {}
 
-// For all of these: 1. pointer and length are those of the type's own initialised bytes. 2. The
-// bytes are on the heap or static, and none of the types moves them while it is moved. 3. The
-// answers change through `&mut` only. 4. The types own their bytes, or share them read-only.
+// For all of these: 1. The pointer and the length are those of the type's initialised bytes. 2. The
+// bytes are on the heap or static, and a move of the value does not move them. 3. The answers change
+// through `&mut` only. 4. The types own their bytes, or share them read-only.
 macro_rules! heap_bytes {
     ($($buf:ty),+ $(,)?) => {$(
-        // SAFETY: rules 1 to 4 as above the macro.
+        // SAFETY: rules 1 to 4: see the comment above the macro.
         unsafe impl IoBuf for $buf {
             fn buf_ptr(&self) -> *const u8 {
                 self.as_ptr()
@@ -258,7 +259,7 @@ heap_bytes!(
     bytes::BytesMut,
 );
 
-// SAFETY: as for the others above the macro.
+// SAFETY: rules 1 to 4: see the comment above the macro.
 unsafe impl<const N: usize> IoBuf for &'static [u8; N] {
     fn buf_ptr(&self) -> *const u8 {
         self.as_ptr()
@@ -268,8 +269,8 @@ unsafe impl<const N: usize> IoBuf for &'static [u8; N] {
     }
 }
 
-// SAFETY: 1. The pointer is the allocation's, and `capacity` bytes from it on belong to it. 2. The
-// allocation changes through `&mut` only. 3. `set_len` sets exactly that length.
+// SAFETY: 1. The pointer is the start of the allocation, which has `capacity` bytes. 2. The allocation
+// changes through `&mut` only. 3. `set_len` sets exactly that length.
 unsafe impl IoBufMut for Vec<u8> {
     fn buf_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()

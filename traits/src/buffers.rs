@@ -8,12 +8,14 @@ use bytes::Bytes;
 
 use crate::{IOV_MAX, IoVec, MemoryAccount, MemoryBudget, Pool};
 
-/// The memory that the connections of one worker share: the [`Pool`] that they read into, buffers of any
-/// length that they put messages together in and write from, and the [`MemoryBudget`] for what they hold.
+/// The memory that the connections of one worker share.
 ///
-/// It is for those who write a protocol over connections. A connection has a buffer only while there is
-/// something in it, so an idle one has none. The buffer that was used last is used first, so many
-/// connections work in as little of the cache as a few. Cloning gives another handle to the same memory.
+/// It has three parts: the [`Pool`] for reads, buffers of any length to assemble messages in and to write
+/// from, and the [`MemoryBudget`] that limits what the connections hold.
+///
+/// It is for authors of protocols over connections. A connection has a buffer only while the buffer
+/// contains something, so an idle connection has none. The most recently used buffer is taken first, so
+/// many connections touch as little of the CPU cache as a few. A clone is another handle to the same memory.
 ///
 /// ```
 /// use owned_io::{Buffers, MemoryBudget, Pool, PoolConfig};
@@ -22,7 +24,7 @@ use crate::{IOV_MAX, IoVec, MemoryAccount, MemoryBudget, Pool};
 /// let mut buf = buffers.take();
 /// buf.extend_from_slice(b"a message");
 /// let mut held = buffers.account().reservation();
-/// held.resize(buf.capacity())?; // as long as the connection has it
+/// held.resize(buf.capacity())?; // while the connection has the buffer
 /// buffers.give(buf);
 /// held.force(0);
 /// assert!(buffers.take().is_empty());
@@ -32,7 +34,7 @@ use crate::{IOV_MAX, IoVec, MemoryAccount, MemoryBudget, Pool};
 pub struct Buffers {
     shared: Rc<Shared>,
     align: usize,
-    /// That of the connection, if it has one already.
+    /// The account of the connection, if it already has one.
     account: Option<MemoryAccount>,
 }
 
@@ -40,35 +42,35 @@ pub struct Buffers {
 struct Shared {
     pool: Pool,
     budget: MemoryBudget,
-    /// The buffer that was used last is the last one. At most [`SPARE_MAX`], of [`SPARE_BYTES_MAX`] together.
+    /// The most recently used buffer is last. At most [`SPARE_MAX`] buffers and [`SPARE_BYTES_MAX`] bytes.
     spare: RefCell<Vec<Vec<u8>>>,
     /// The sum of the capacities of `spare`.
     spare_bytes: Cell<usize>,
-    /// The same for vectored writes: at most [`SPARE_ARRAYS_MAX`], each for at most [`IOV_MAX`] pieces.
+    /// Arrays for vectored writes: at most [`SPARE_ARRAYS_MAX`], each for at most [`IOV_MAX`] pieces.
     #[expect(clippy::vec_box, reason = "the box is what protocols have, and writes move")]
     spare_arrays: RefCell<Vec<Box<IoVec<Bytes>>>>,
-    /// One of each type, for each protocol: a few.
+    /// At most one of each type. Bounded by the number of protocols.
     extensions: RefCell<Vec<Rc<dyn Any>>>,
 }
 
-/// On a completion runtime this many connections may write at a time, each from a buffer.
+/// Spare buffers. On a completion runtime, this many connections can write at the same time.
 const SPARE_MAX: usize = 1024;
-/// As much as a pool keeps by default.
+/// Bytes of all spare buffers: as many as a pool keeps by default.
 const SPARE_BYTES_MAX: usize = 16 << 20;
-/// Larger buffers are given back to the allocator: they cost little beside what was in them.
+/// Larger buffers go back to the allocator. Their allocation is cheap compared to the work on their bytes.
 const SPARE_BUF_BYTES_MAX: usize = 256 * 1024;
-/// 3 MiB of arrays.
+/// Spare arrays: 3 MiB in all.
 const SPARE_ARRAYS_MAX: usize = 64;
-/// How many buffers [`Buffers::take_fitting`] looks at, which bounds its time.
+/// How many buffers [`Buffers::take_fitting`] examines. This bounds its time.
 const FITTING_SCAN_MAX: usize = 64;
 
 impl Buffers {
-    /// The largest alignment that [`aligned_to`](Self::aligned_to) takes, in bytes: a page, as direct I/O
-    /// asks for.
+    /// The largest alignment that [`aligned_to`](Self::aligned_to) accepts, in bytes: a page, which direct
+    /// I/O requires.
     pub const ALIGN_MAX: usize = 4096;
 
-    /// Memory of `pool`, and buffers of any length. What connections hold beyond the buffers of the pool is
-    /// reserved in an [account](Self::account) of `budget` for each of them.
+    /// Uses `pool` for reads. Memory beyond its buffers is reserved in `budget`, in one
+    /// [account](Self::account) per connection.
     pub fn new(pool: Pool, budget: MemoryBudget) -> Self {
         Self {
             shared: Rc::new(Shared {
@@ -84,18 +86,18 @@ impl Buffers {
         }
     }
 
-    /// The same memory, for connections whose messages are to begin at a multiple of `align` bytes where
-    /// they are put together. One that is handed out where it was received begins anywhere.
+    /// The same memory, for connections that align each message which they assemble to `align` bytes.
+    /// A message that is handed out in its receive buffer starts at any address.
     ///
     /// ```
     /// # use owned_io::{Buffers, MemoryBudget, Pool, PoolConfig};
     /// let budget = MemoryBudget::new(64 * 1024 * 1024);
     /// let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
-    /// let for_direct_io = buffers.aligned_to(4096); // to accept or connect with
+    /// let for_direct_io = buffers.aligned_to(4096); // pass it to accept or connect
     /// ```
     ///
     /// # Panics
-    /// If `align` is no power of two, or above [`ALIGN_MAX`](Self::ALIGN_MAX).
+    /// If `align` is not a power of two, or greater than [`ALIGN_MAX`](Self::ALIGN_MAX).
     #[must_use]
     pub fn aligned_to(&self, align: usize) -> Self {
         let is_valid = align.is_power_of_two() && align <= Self::ALIGN_MAX;
@@ -103,11 +105,11 @@ impl Buffers {
         Self { align, ..self.clone() }
     }
 
-    /// The same memory, for a connection that has an account already: what it holds is reserved there. It
-    /// must be an account of the same budget to be bounded by that.
+    /// The same memory, for a connection that already has an account: its memory is reserved there. The
+    /// account must belong to the same budget.
     ///
-    /// So a protocol and the one that it runs over can share what one connection may hold. If such an
-    /// account is evicted, it is for the protocols that hold some of it to end the connection.
+    /// With it, stacked protocols (WebSocket over TLS) share the limit of one connection. If the account is
+    /// evicted, the protocols that hold memory in it end the connection.
     #[must_use]
     pub fn with_account(&self, account: &MemoryAccount) -> Self {
         Self { account: Some(account.clone()), ..self.clone() }
@@ -118,22 +120,22 @@ impl Buffers {
         &self.shared.pool
     }
 
-    /// The budget for what connections hold.
+    /// The budget that limits what the connections hold.
     pub fn budget(&self) -> &MemoryBudget {
         &self.shared.budget
     }
 
-    /// The account of a connection: the one that it [has](Self::with_account) already, or a new one.
+    /// The account of a connection: the one [set before](Self::with_account), or a new one.
     pub fn account(&self) -> MemoryAccount {
         self.account.clone().unwrap_or_else(|| self.shared.budget.account())
     }
 
-    /// What messages are to begin at a multiple of, in bytes; 1 unless [asked for](Self::aligned_to).
+    /// The alignment of messages, in bytes. 1 unless [set](Self::aligned_to).
     pub const fn align(&self) -> usize {
         self.align
     }
 
-    /// An empty buffer of any capacity: one that was given back, if there is one.
+    /// An empty buffer of any capacity. Reuses the most recent spare buffer if there is one.
     #[inline]
     pub fn take(&self) -> Vec<u8> {
         let mut buf = self.take_initialised();
@@ -141,16 +143,16 @@ impl Buffers {
         buf
     }
 
-    /// A buffer with the length and the bytes that it was given back with, for whoever overwrites them:
-    /// they need not be initialised once more.
+    /// A buffer that keeps the length and the bytes from its last use. A caller that overwrites the bytes
+    /// saves their initialisation.
     #[inline]
     pub fn take_initialised(&self) -> Vec<u8> {
         let buf = self.shared.spare.borrow_mut().pop().unwrap_or_default();
         self.taken(buf)
     }
 
-    /// An empty buffer: of those used last, the shortest that has this capacity, or else the longest; of at most
-    /// `capacity_max`, in bytes. If there is none, one without capacity.
+    /// An empty buffer, of at most `capacity_max` bytes. Of the recently used buffers it takes the smallest
+    /// with `capacity` bytes, or else the largest. If there is none, the result has no capacity.
     pub fn take_fitting(&self, capacity: usize, capacity_max: usize) -> Vec<u8> {
         let mut spare = self.shared.spare.borrow_mut();
         let last = spare.iter().enumerate().rev().take(FITTING_SCAN_MAX);
@@ -172,8 +174,8 @@ impl Buffers {
         buf
     }
 
-    /// Takes a buffer back, to be taken again; it is dropped if there are enough of them, or if it is
-    /// larger than 256 KiB.
+    /// Returns a buffer for reuse. Drops it if there are enough spare buffers, or if it is larger than
+    /// 256 KiB.
     #[inline]
     pub fn give(&self, buf: Vec<u8>) {
         let Shared { spare, spare_bytes, .. } = &*self.shared;
@@ -190,12 +192,12 @@ impl Buffers {
         self.shared.spare_arrays.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes an array back, and the memory of those of its pieces that nobody else has: such a piece is
-    /// most often a message that was received, and its buffer serves for the next one.
+    /// Returns an array for reuse, and the memory of its pieces that have no other owner. Such a piece is
+    /// usually a received message, and its buffer serves for the next one.
     pub fn give_array(&self, mut array: Box<IoVec<Bytes>>) {
         let is_long = array.bufs().len() > IOV_MAX;
         for mut own in array.drain().filter_map(|piece| piece.try_into_mut().ok()) {
-            own.clear(); // or it would be copied within
+            own.clear(); // otherwise the conversion moves its bytes to the front
             self.give(own.into());
         }
         let mut spare = self.shared.spare_arrays.borrow_mut();
@@ -204,8 +206,8 @@ impl Buffers {
         }
     }
 
-    /// What a protocol keeps for all connections of the worker, compressors for example: the one `T` that
-    /// there is, made when it is first asked for.
+    /// The state that a protocol shares between all connections of the worker, compressors for example.
+    /// There is one value of each type `T`. The first call creates it.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -239,18 +241,18 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_used_again_empty_or_as_it_was_left() {
+    fn a_reused_buffer_is_empty_or_keeps_its_bytes() {
         let buffers = buffers();
         buffers.give(vec![7; 100]);
         let again = buffers.take();
         assert_eq!((again.len(), again.capacity()), (0, 100));
         buffers.give(vec![7; 100]);
         assert_eq!(buffers.take_initialised(), [7; 100]);
-        assert_eq!(buffers.take().capacity(), 0, "there is none left");
+        assert_eq!(buffers.take().capacity(), 0, "no spare buffer is left");
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn spare_buffers_are_bounded() {
         let buffers = buffers();
         buffers.give(Vec::with_capacity(SPARE_BUF_BYTES_MAX + 1));
         buffers.give(Vec::new());
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_that_fits_or_else_the_longest() {
+    fn takes_the_smallest_that_fits_or_else_the_largest() {
         let buffers = buffers();
         let give_all = || [100, 10, 1000, 50].map(|bytes| buffers.give(vec![7; bytes]));
         for (capacity, capacity_max, expected) in
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_gives_its_own_pieces_back() {
+    fn an_array_returns_the_pieces_that_it_alone_owns() {
         let buffers = buffers();
         let shared = Bytes::from(vec![1; 30]);
         let mut array = buffers.take_array();
@@ -290,7 +292,7 @@ mod tests {
         buffers.give_array(array);
         let again = buffers.take();
         assert_eq!((again.len(), again.capacity()), (0, 20));
-        assert_eq!(buffers.take().capacity(), 0, "the other is somebody else's");
+        assert_eq!(buffers.take().capacity(), 0, "the other piece has another owner");
         assert_eq!(shared, [1; 30][..]);
         assert!(buffers.take_array().bufs().is_empty());
     }

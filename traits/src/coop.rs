@@ -1,15 +1,14 @@
-//! Cooperative scheduling: how much a task does before other tasks and I/O get their turn.
+//! Cooperative scheduling: limits the work of a task before other tasks and I/O run.
 //!
 //! Each poll of a task has a budget of work: [`POLL_BUDGET_NANOS`]. Reads and writes of every backend
-//! [`consume`] it, and so does every protocol on top for the work it does between them:
-//! frames, decompressed bytes, records. Once the budget is used up, the task's next read or write
-//! first lets the runtime run other tasks and do its I/O. So no peer owns a worker, however fast it
-//! sends and however little its bytes cost it.
+//! [`consume`] it. So do the protocols above, for frames, decompressed bytes and records. Once the budget
+//! is used up, the task's next read or write first lets the runtime run other tasks and do its I/O. So no
+//! peer can monopolise a worker, however fast it sends and however cheap its bytes are.
 //!
-//! Work is counted, not timed: each kind has a fixed [`cost`]. Counting
-//! takes a subtraction where reading the clock takes a call, and a simulation repeats.
+//! Work is counted, not timed: each kind has a fixed [`cost`]. Counting takes one subtraction, reading a
+//! clock takes a call. Counts are also repeatable, which a simulation needs.
 //!
-//! A service that loops without reading or writing asks for itself:
+//! A service that loops without reads or writes yields explicitly:
 //!
 //! ```
 //! use owned_io::{Clock, coop};
@@ -18,7 +17,7 @@
 //!     let mut sum = 0;
 //!     for block in blocks {
 //!         sum += block.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-//!         coop::consume(1_000); // what a block takes, in nanoseconds
+//!         coop::consume(1_000); // the time for a block, in nanoseconds
 //!         coop::yield_if_exhausted::<C>().await;
 //!     }
 //!     sum
@@ -36,38 +35,38 @@ use crate::Clock;
 
 /// The work that a task may do in one poll, in nanoseconds.
 ///
-/// 50 µs: fifty tasks that always have work leave a new client waiting for 2.5 ms, and a turn costs the
-/// twentieth part of it. The last piece of work may overshoot, by 50 µs as a rule: a
-/// [transfer](crate::TRANSFER_BYTES_MAX), say.
+/// 50 µs: with fifty tasks that always have work, a new client waits 2.5 ms. A yield costs a twentieth of
+/// the budget. The last piece of work may exceed the budget, usually by at most 50 µs: the time of the
+/// largest [transfer](crate::TRANSFER_BYTES_MAX).
 pub const POLL_BUDGET_NANOS: u32 = 50_000;
 
 thread_local! {
-    /// What is left of the budget of the poll that runs on this thread, in nanoseconds; negative when the
-    /// last piece of work overshot.
+    /// The rest of the budget of the current poll on this thread, in nanoseconds. Negative if the last piece
+    /// of work exceeded it.
     static LEFT: Cell<i64> = const { Cell::new(POLL_BUDGET_NANOS as i64) };
 }
 
-/// Takes `nanos` nanoseconds of work from the budget of the running poll.
+/// Subtracts `nanos` nanoseconds of work from the budget of the current poll.
 #[inline]
 pub fn consume(nanos: u64) {
     LEFT.set(LEFT.get().wrapping_sub_unsigned(nanos));
 }
 
-/// Takes what a read or write of `bytes` bytes [costs](cost::transfer).
+/// Subtracts the [cost](cost::transfer) of a read or write of `bytes` bytes.
 ///
-/// For backends, after each operation that did not have to wait.
+/// Backends call it after each operation that did not have to wait.
 #[inline]
 pub fn consume_transfer(bytes: usize) {
     consume(cost::transfer(bytes));
 }
 
-/// Whether the running poll may do more work.
+/// Whether the current poll may do more work.
 #[inline]
 pub fn has_budget() -> bool {
     LEFT.get() > 0
 }
 
-/// Lets other tasks and I/O have their turn if the budget is used up; otherwise is ready at once.
+/// Lets other tasks and I/O run if the budget is used up. Otherwise it is ready at once.
 ///
 /// # Cancellation
 /// Safe.
@@ -78,21 +77,25 @@ pub async fn yield_if_exhausted<C: Clock>() {
     }
 }
 
-/// Begins a new budget. [`Executor::spawn`](crate::Executor::spawn) does so for each poll of its tasks, and
-/// [`run_main`](crate::backend::run_main) for each of the main future: it is one of the poll, so that what
-/// is polled twice in a task yields twice.
+/// Starts a new budget.
+///
+/// [`Executor::spawn`](crate::Executor::spawn) calls it for each poll of its tasks, and
+/// [`run_main`](crate::backend::run_main) for each poll of the main future. The budget belongs to the poll
+/// of the whole task, so futures that share a task share its budget.
 #[inline]
 pub fn refill() {
     LEFT.set(POLL_BUDGET_NANOS.into());
 }
 
-/// For backends, when an operation yields because the budget is used up: gives a microsecond back, so that
-/// a task that nobody began a budget for comes to have one again.
+/// Adds a microsecond to the budget. Backends call it when an operation yields because the budget is used up.
+///
+/// A task that was not started by [`Executor::spawn`](crate::Executor::spawn) has no [`refill`]. This way it
+/// also regains a budget.
 pub fn handle_yield() {
     LEFT.set(LEFT.get().saturating_add(1_000));
 }
 
-/// For a simulator, after a poll: nanoseconds of work since the last [`refill`].
+/// The nanoseconds of work since the last [`refill`]. A simulator calls it after a poll.
 pub fn spent_nanos() -> u64 {
     i64::from(POLL_BUDGET_NANOS).saturating_sub(LEFT.get()).unsigned_abs()
 }
@@ -106,13 +109,13 @@ mod tests {
         refill();
         consume(u64::from(POLL_BUDGET_NANOS) - 1);
         assert!(has_budget());
-        consume_transfer(4_000); // overshoots
+        consume_transfer(4_000); // exceeds the budget
         assert!(!has_budget());
         assert_eq!(spent_nanos(), u64::from(POLL_BUDGET_NANOS) - 1 + 3_000);
         (0..2).for_each(|_| handle_yield());
         assert!(!has_budget());
         handle_yield();
-        assert!(has_budget(), "it has yielded for as long");
+        assert!(has_budget(), "the yields have paid for the excess");
         refill();
         assert_eq!(spent_nanos(), 0);
     }

@@ -1,8 +1,9 @@
-//! [`forward_runtime!`](crate::forward_runtime): how a wrapper of a runtime passes on what it does not
+//! [`forward_runtime!`](crate::forward_runtime): a wrapper of a runtime forwards the items that it does not
 //! change.
 
-/// Writes the items of [`Clock`], [`Random`], [`Executor`] or [`Tcp`] that call those of another
-/// runtime, for the `impl` of a wrapper: all of a trait, or those that are named.
+/// Implements items of [`Clock`], [`Random`], [`Executor`] or [`Tcp`] by calls to another runtime.
+///
+/// Use it in the `impl` of a wrapper. It forwards all items of a trait, or the listed ones.
 ///
 /// ```
 /// use owned_io::{Clock, Executor, Random, Runtime, Tcp, forward_runtime};
@@ -30,13 +31,13 @@
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// A macro, because Rust has no other way: an implementation for all wrappers of a runtime would
-/// overlap with those of the runtimes themselves (coherence), and a trait's provided functions could
-/// not call the wrapped runtime without each runtime being a wrapper.
+/// It is a macro, because Rust has no other way. A blanket implementation for all wrappers would overlap
+/// with the implementations of the runtimes (coherence). Provided functions of a trait could call the
+/// wrapped runtime only if every runtime were a wrapper.
 ///
-/// [`Executor::spawn`] is not forwarded: its provided body calls the wrapper's `spawn_detached`.
-/// [`run_workers`](Executor::run_workers) runs the workers as the wrapped runtime does, on its own
-/// `block_on`; leave it out where the wrapper changes `block_on`, and each worker calls the wrapper's.
+/// [`Executor::spawn`] is not forwarded: its provided body calls the wrapper's `spawn_detached`. A forwarded
+/// [`run_workers`](crate::Executor::run_workers) uses the `block_on` of the wrapped runtime. If the wrapper changes
+/// `block_on`, leave `run_workers` out: then each worker calls the wrapper's `block_on`.
 ///
 /// [`Clock`]: crate::Clock
 /// [`Random`]: crate::Random
@@ -64,7 +65,7 @@ macro_rules! forward_runtime {
     };
 }
 
-/// One item after the other.
+/// Expands one item and calls itself for the rest.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __forward_runtime {

@@ -26,7 +26,7 @@ mod write_driver;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-/// What only the author of a backend needs, or of a protocol over connections.
+/// Items for authors of backends, and of protocols over connections.
 pub mod backend {
     pub use crate::net::AcceptBudget;
     pub use crate::stream::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};

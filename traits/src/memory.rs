@@ -1,4 +1,4 @@
-//! [`MemoryBudget`]: how much memory the peers of a worker can make it hold.
+//! [`MemoryBudget`]: limits the memory that peers can make a worker hold.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -11,19 +11,18 @@ mod wait;
 
 pub use wait::{MemoryReleased, MemoryWait};
 
-/// The memory of one worker that its peers can make it hold, in bytes, and who holds it.
+/// Limits the memory that peers can make one worker hold, in bytes, and tracks which connections hold it.
 ///
-/// Each connection has a [`MemoryAccount`], and reserves there what it is about to hold: messages that
-/// are put together, output that the peer does not take, decompressors. Every account has an equal
-/// share that it always gets. What it needs beyond its share comes from the rest, first come, first
-/// served.
+/// Each connection has a [`MemoryAccount`], and reserves memory there before it uses it: for messages that it
+/// assembles, output that the peer does not read, decompressors. Every account has an equal share that is
+/// always available to it. Memory beyond the share comes from the common part, first come, first served.
 ///
-/// When the rest is used up, a reservation is refused, and its connection waits: it stops reading, so
-/// that its peer feels back-pressure. While somebody waits, nobody may come to hold more of the rest than
-/// it divided by all who hold some; and those who hold much without moving it are
-/// [evicted](Self::evict_holders). Otherwise hoarders would keep everybody else waiting.
+/// When the common part is used up, reservations are refused, and the connection waits. It stops reading, so
+/// its peer sees back-pressure. While any connection waits, two rules apply. No account may grow beyond the
+/// common part divided by the number of accounts that hold some of it. Accounts that hold much and do not
+/// change are [evicted](Self::evict_holders). Otherwise idle holders would block all others.
 ///
-/// Cloning gives another handle to the same budget.
+/// A clone is another handle to the same budget.
 ///
 /// ```
 /// use owned_io::MemoryBudget;
@@ -32,10 +31,10 @@ pub use wait::{MemoryReleased, MemoryWait};
 /// let budget = MemoryBudget::new(1 << 20).with_shares(8, 512 << 10);
 /// let (first, second) = (budget.account(), budget.account());
 /// let mut large = first.reservation();
-/// large.resize((64 + 512) << 10)?; // its share, and all that is not in shares
+/// large.resize((64 + 512) << 10)?; // its share and the whole common part
 /// let mut small = second.reservation();
 /// assert!(small.resize(65 << 10).is_err());
-/// small.resize(64 << 10)?; // nobody can take that from it
+/// small.resize(64 << 10)?; // its share is always available
 /// drop(large);
 /// small.resize(65 << 10)?;
 /// # Ok::<(), owned_io::MemoryExhausted>(())
@@ -45,43 +44,43 @@ pub struct MemoryBudget {
     shared: Rc<Shared>,
 }
 
-/// What one connection holds of a [`MemoryBudget`]. Cloning gives another handle to the same account.
+/// The memory that one connection holds of a [`MemoryBudget`]. A clone is another handle to the same account.
 #[derive(Clone)]
 pub struct MemoryAccount {
     state: Rc<Account>,
 }
 
-/// Bytes that are reserved in an account; given back when dropped.
+/// Bytes that are reserved in an account. Dropping it releases them.
 #[derive(Debug)]
 pub struct Reservation {
     account: MemoryAccount,
     bytes: usize,
 }
 
-/// How many rounds make [`MemoryBudget::HOLDER_IDLE_MAX`].
+/// [`MemoryBudget::HOLDER_IDLE_MAX`] in rounds.
 const IDLE_ROUNDS: u32 =
     (MemoryBudget::HOLDER_IDLE_MAX.as_millis() / MemoryBudget::ROUND.as_millis()) as u32;
 
 struct Shared {
     bytes_max: usize,
-    /// What each account always gets.
+    /// The share of each account.
     share_bytes: usize,
-    /// How many more accounts may be given a share.
+    /// How many further accounts can have a share.
     shares_left: Cell<usize>,
-    /// What is not in shares.
+    /// The size of the common part: all bytes that are not in shares.
     common_bytes: usize,
-    /// How much of it is reserved. More than there is if reservations were forced.
+    /// The reserved bytes of the common part. Forced reservations can exceed its size.
     common_held: Cell<usize>,
     /// The accounts that hold more than their share. Bounded by the number of accounts.
     holders: RefCell<Vec<Rc<Account>>>,
-    /// Those to wake once something is given back. Bounded by the number of accounts.
+    /// Wakers to wake when memory is released. Bounded by the number of accounts.
     waiting: RefCell<Vec<Waker>>,
-    /// How many accounts wait: they were refused something, and have been granted nothing since.
+    /// The number of waiting accounts: a reservation was refused, and none was granted since.
     waiting_count: Cell<usize>,
-    /// Counts the rounds of [`MemoryBudget::evict_holders`].
+    /// The number of the current round of [`MemoryBudget::evict_holders`].
     round: Cell<u32>,
     round_began: Cell<Option<Instant>>,
-    /// How many rounds there were in a row.
+    /// The number of consecutive rounds before the current one.
     rounds_in_a_row: Cell<u32>,
 }
 
@@ -89,31 +88,31 @@ struct Account {
     budget: Rc<Shared>,
     share_bytes: usize,
     held: Cell<usize>,
-    /// Where it is in `holders`, if it holds more than its share.
+    /// Its index in `holders`, if it holds more than its share.
     holder_at: Cell<usize>,
     /// The round in which its reservations changed last.
     moved_in: Cell<u32>,
     is_evicted: Cell<bool>,
     is_waiting: Cell<bool>,
-    /// Of the connection, to be woken when it is evicted.
+    /// The waker of the connection. It is woken when the account is evicted.
     waker: RefCell<Option<Waker>>,
 }
 
 impl MemoryBudget {
-    /// How long holders may leave their memory unmoved while others wait for some: a round trip across
-    /// the world and a retransmission.
+    /// How long a reservation may stay unchanged while others wait, before its account counts as idle. It
+    /// is enough for a round trip across the world and a retransmission.
     pub const HOLDER_IDLE_MAX: Duration = Duration::from_secs(1);
 
-    /// How often a connection that waits has others [evicted](Self::evict_holders).
+    /// The interval at which a waiting connection calls [`evict_holders`](Self::evict_holders).
     pub const ROUND: Duration = Duration::from_millis(500);
 
-    /// A budget of so many bytes, none of them in shares.
+    /// A budget of `bytes_max` bytes without shares.
     pub fn new(bytes_max: usize) -> Self {
         Self::build(bytes_max, 0, 0)
     }
 
-    /// The same budget with `share_bytes_sum` of it in equal shares for the first `accounts_max` accounts
-    /// that exist at a time; further ones have no share.
+    /// The same budget, with `share_bytes_sum` bytes of it divided into `accounts_max` equal shares. Each
+    /// account takes a share while it exists. Once all shares are taken, further accounts have none.
     ///
     /// # Panics
     /// If the shares exceed the budget, or the budget is in use.
@@ -164,30 +163,31 @@ impl MemoryBudget {
         }
     }
 
-    /// The whole of it, in bytes.
+    /// The size of the budget, in bytes.
     pub fn bytes_max(&self) -> usize {
         self.shared.bytes_max
     }
 
-    /// What each account always gets, in bytes.
+    /// The share of each account, in bytes.
     pub fn share_bytes(&self) -> usize {
         self.shared.share_bytes
     }
 
-    /// Of what is not in shares, how many bytes are reserved.
+    /// The reserved bytes of the common part.
     pub fn common_bytes_held(&self) -> usize {
         self.shared.common_held.get()
     }
 
-    /// To be called by a connection that begins to wait for memory, and again after each
-    /// [`ROUND`](Self::ROUND): evicts accounts until a quarter of the common part will be given back.
+    /// Evicts accounts that hold more than their share. A connection calls it when it starts to wait for
+    /// memory, and again after each [`ROUND`](Self::ROUND).
     ///
-    /// First those that hold more than their share and have not moved for [`HOLDER_IDLE_MAX`](Self::HOLDER_IDLE_MAX), the
-    /// largest first. If nobody is idle although others have waited for longer, those that hold most, until
-    /// a 32nd will be given back.
+    /// It evicts accounts whose reservations have not changed for
+    /// [`HOLDER_IDLE_MAX`](Self::HOLDER_IDLE_MAX), the largest first, until a quarter of the common part will
+    /// be released. If no account is idle and the wait has lasted longer than that, it evicts the largest
+    /// accounts, until a 32nd will be released.
     pub fn evict_holders(&self, now: Instant) {
         let Shared { round, round_began, holders, common_bytes, .. } = &*self.shared;
-        // Several may wait. The rounds are as long all the same.
+        // Several connections may wait. They do not shorten the round.
         let began = round_began.get();
         if began.is_some_and(|began| now < began + Self::ROUND) {
             return;
@@ -202,14 +202,14 @@ impl MemoryBudget {
         let mut holding = holders.borrow().clone();
         holding.retain(|account| !account.is_evicted.get());
         holding.sort_unstable_by_key(|account| usize::MAX - account.excess());
-        // Who waits for more does not move either, and is not the one that others wait for.
+        // A waiting account does not change its reservations either, but it is not idle.
         let is_idle = |account: &Rc<Account>| {
             let rounds = round.get().wrapping_sub(account.moved_in.get());
             rounds > IDLE_ROUNDS && !account.is_waiting.get()
         };
         let is_anybody_idle = holding.iter().any(is_idle);
         if rounds <= IDLE_ROUNDS && !is_anybody_idle {
-            return; // who is idle is not known yet
+            return; // too early to know which accounts are idle
         }
         holding.retain(|account| !is_anybody_idle || is_idle(account));
         let wanted = common_bytes / if is_anybody_idle { 4 } else { 32 };
@@ -235,34 +235,34 @@ impl MemoryAccount {
         MemoryBudget { shared: Rc::clone(&self.state.budget) }
     }
 
-    /// The most that it can ever hold, in bytes: its share, and all that is in no share.
+    /// The most that it can hold, in bytes: its share and the whole common part.
     pub fn bytes_max(&self) -> usize {
         self.state.share_bytes + self.state.budget.common_bytes
     }
 
-    /// How many bytes are reserved in it.
+    /// The reserved bytes.
     pub fn held_bytes(&self) -> usize {
         self.state.held.get()
     }
 
-    /// How many more bytes of its own share it may reserve.
+    /// The unreserved bytes of its share.
     pub fn share_bytes_left(&self) -> usize {
         self.state.share_bytes.saturating_sub(self.state.held.get())
     }
 
-    /// Whether its connection is to give up what it holds and to end: others wait for the memory.
+    /// Whether the account is evicted. If so, its connection must release its memory and end, because others
+    /// wait for the memory.
     #[inline]
     pub fn is_evicted(&self) -> bool {
         self.state.is_evicted.get()
     }
 
-    /// Has `waker` woken when the account is evicted.
+    /// Registers `waker`, which is woken when the account is evicted. Replaces the previous one.
     pub fn wake_when_evicted(&self, waker: Waker) {
         self.state.waker.replace(Some(waker));
     }
 
-    /// Has `waker` woken once, when somebody has given memory back. What was refused may be tried again
-    /// then.
+    /// Registers `waker`, which is woken once, when memory is released. Then retry the refused reservation.
     pub fn wake_when_released(&self, waker: &Waker) {
         self.state.set_waiting(true);
         let mut waiting = self.state.budget.waiting.borrow_mut();
@@ -273,7 +273,7 @@ impl MemoryAccount {
 }
 
 impl Reservation {
-    /// How many bytes it is for.
+    /// The number of reserved bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -283,10 +283,10 @@ impl Reservation {
         &self.account
     }
 
-    /// Reserves `bytes` bytes instead of those before. A smaller number is never refused.
+    /// Changes the reservation to `bytes` bytes. A reduction always succeeds.
     ///
     /// # Errors
-    /// [`MemoryExhausted`]: nothing has changed.
+    /// [`MemoryExhausted`]. The reservation is unchanged.
     #[inline]
     pub fn resize(&mut self, bytes: usize) -> Result<(), MemoryExhausted> {
         let account = &self.account.state;
@@ -299,8 +299,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// The same for bytes that are held already, whether or not there is room for them: others wait the
-    /// longer then.
+    /// Changes the reservation to `bytes` bytes, even beyond the budget. It is for memory that is already
+    /// held. Other connections then wait longer.
     #[inline]
     pub fn force(&mut self, bytes: usize) {
         let account = &self.account.state;
@@ -320,13 +320,12 @@ impl Drop for Reservation {
 }
 
 impl Account {
-    /// How much it holds of what is not in shares.
+    /// The bytes that it holds of the common part.
     fn excess(&self) -> usize {
         self.held.get().saturating_sub(self.share_bytes)
     }
 
-    /// Takes from the common part, or gives back there, what the account holds beyond its share once it
-    /// holds `held`.
+    /// Adjusts what the account holds of the common part, for a new total of `held` bytes.
     #[cold]
     fn move_common(self: &Rc<Self>, held: usize, is_forced: bool) -> Result<(), MemoryExhausted> {
         let Shared { bytes_max, common_bytes, common_held, waiting, round, .. } = &*self.budget;
@@ -351,7 +350,7 @@ impl Account {
         Ok(())
     }
 
-    /// The most that the account may come to hold of the common part.
+    /// The limit up to which the account may grow in the common part.
     fn fair_bytes(&self) -> usize {
         let Shared { common_bytes, holders, waiting_count, .. } = &*self.budget;
         if waiting_count.get() == 0 {
@@ -420,8 +419,8 @@ impl Drop for Account {
     }
 }
 
-/// A worker's budget of memory is used up, and so is the connection's share of it. Trying again once
-/// [somebody has given memory back](MemoryAccount::wake_when_released) is right.
+/// The worker's memory budget is used up, and so is the connection's share. Retry when
+/// [memory is released](MemoryAccount::wake_when_released).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryExhausted {
     bytes_max: usize,
@@ -461,25 +460,29 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_always_there_and_the_rest_is_first_come_first_served() {
+    fn shares_are_always_available_and_the_rest_is_first_come_first_served() {
         let budget = MemoryBudget::new(100 * KIB).with_shares(4, 40 * KIB);
         let accounts: Vec<_> = (0..5).map(|_| budget.account()).collect();
         let all_common = holding(&accounts[0], 70 * KIB);
         assert_eq!(budget.common_bytes_held(), 60 * KIB);
         let shares: Vec<_> = accounts[1..4].iter().map(|one| holding(one, 10 * KIB)).collect();
         assert!(accounts[1].reservation().resize(1).is_err());
-        assert!(accounts[4].reservation().resize(1).is_err(), "there are four shares");
+        assert!(accounts[4].reservation().resize(1).is_err(), "all four shares are taken");
         drop(all_common);
         let mut late = holding(&accounts[4], 60 * KIB);
         assert!(late.resize(60 * KIB + 1).is_err());
         assert_eq!(late.bytes(), 60 * KIB, "a refusal changes nothing");
         drop((shares, late, accounts));
         assert_eq!(budget.common_bytes_held(), 0);
-        assert_eq!(holding(&budget.account(), 70 * KIB).bytes(), 70 * KIB, "shares are given back");
+        assert_eq!(
+            holding(&budget.account(), 70 * KIB).bytes(),
+            70 * KIB,
+            "a dropped account returns its share"
+        );
     }
 
     #[test]
-    fn what_is_forced_counts_until_it_is_given_back() {
+    fn forced_bytes_count_until_they_are_released() {
         let budget = MemoryBudget::new(10);
         let mut forced = budget.account().reservation();
         forced.force(15);
@@ -490,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_holders_are_evicted_the_largest_first_and_else_the_largest() {
+    fn evicts_idle_holders_largest_first_or_else_the_largest() {
         const ROUND: Duration = MemoryBudget::ROUND;
         let now = Instant::now();
         let budget = MemoryBudget::new(80 * KIB);
@@ -504,14 +507,14 @@ mod tests {
             budget.evict_holders(now + ROUND * round + ROUND / 4); // within the same round
             [&small, &large, &busy].map(MemoryAccount::is_evicted)
         };
-        assert_eq!([1, 2].map(&mut evicted), [[false; 3]; 2], "nobody has been idle for long");
+        assert_eq!([1, 2].map(&mut evicted), [[false; 3]; 2], "no account has been idle for long");
         assert_eq!(evicted(3), [false, true, false]);
         assert_eq!(evicted(4), [true, true, false]);
-        assert_eq!(evicted(5), [true; 3], "nobody is idle any more: the largest");
+        assert_eq!(evicted(5), [true; 3], "no account is idle any more, so the largest");
     }
 
     #[test]
-    fn while_somebody_waits_nobody_takes_more_than_a_fair_part() {
+    fn no_account_exceeds_its_fair_part_while_another_waits() {
         let budget = MemoryBudget::new(90 * KIB);
         let (hoarder, other, newcomer) = (budget.account(), budget.account(), budget.account());
         let mut hoards = holding(&hoarder, 50 * KIB);
@@ -519,15 +522,15 @@ mod tests {
         assert!(newcomer.reservation().resize(20 * KIB).is_err());
         newcomer.wake_when_released(Waker::noop());
         hoards.resize(40 * KIB).unwrap();
-        assert!(others.resize(46 * KIB).is_err(), "it is for who has less");
+        assert!(others.resize(46 * KIB).is_err(), "the rest is for accounts that hold less");
         others.resize(30 * KIB).unwrap();
         let _granted = holding(&newcomer, 20 * KIB);
-        hoards.resize(40 * KIB).unwrap(); // nobody waits any more
+        hoards.resize(40 * KIB).unwrap(); // no account waits any more
         drop(newcomer);
     }
 
     #[test]
-    fn who_waits_is_woken() {
+    fn waiting_and_evicted_accounts_are_woken() {
         use std::sync::Arc;
         use std::sync::atomic::{AtomicU32, Ordering};
         struct Count(AtomicU32);

@@ -1,4 +1,4 @@
-//! TCP: addresses, options, listeners, connections.
+//! TCP: addresses, options, listeners and connections.
 
 use std::any::Any;
 use std::error::Error;
@@ -13,7 +13,7 @@ use crate::{ByteStream, coop};
 ///
 /// # Implementing it
 ///
-/// A backend gets it from [`Duplex`](crate::backend::Duplex); a wrapper passes it on:
+/// A backend uses [`Duplex`](crate::backend::Duplex), which implements it. A wrapper forwards the calls:
 ///
 /// ```
 /// use std::io;
@@ -22,7 +22,7 @@ use crate::{ByteStream, coop};
 /// # use owned_io::{BufResult, ByteStream, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool};
 /// # use owned_io::{PoolBuf, ShutdownHandle};
 ///
-/// /// A connection that a proxy made on behalf of somebody else.
+/// /// A connection that a proxy opened for another client.
 /// struct Forwarded<S> { inner: S, client: SocketAddr }
 ///
 /// impl<S: TcpStream> TcpStream for Forwarded<S> {
@@ -58,17 +58,17 @@ use crate::{ByteStream, coop};
 /// # });
 /// ```
 pub trait TcpStream: ByteStream {
-    /// Our end's address.
+    /// The local address.
     ///
     /// # Errors
-    /// The kernel's (`getsockname(2)`).
+    /// Those of getsockname(2).
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// The peer's address.
     ///
     /// # Errors
-    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is gone: reset, or ended from
-    /// both sides.
+    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is closed: reset, or ended by both
+    /// sides.
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 }
 
@@ -83,13 +83,13 @@ pub trait TcpStream: ByteStream {
 /// use owned_io::{TcpListener, TcpStream};
 /// use owned_io_sim::SimStream;
 ///
-/// /// Hands out connections that were made beforehand, and then waits for ever.
+/// /// Returns prepared connections, and then waits forever.
 /// struct Prepared { streams: VecDeque<SimStream>, addr: SocketAddr }
 ///
 /// impl TcpListener for Prepared {
 ///     type Stream = SimStream;
 ///
-///     // Nothing is taken before it is returned, so a dropped accept has taken nobody.
+///     // It never waits with a connection in hand, so a dropped accept loses no client.
 ///     async fn accept(&mut self) -> io::Result<(SimStream, SocketAddr)> {
 ///         let Some(stream) = self.streams.pop_front() else { return std::future::pending().await };
 ///         let peer = stream.peer_addr()?;
@@ -110,43 +110,41 @@ pub trait TcpStream: ByteStream {
 /// ```
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait TcpListener: 'static {
-    /// What it accepts.
+    /// The connections that it accepts.
     type Stream: TcpStream;
 
     /// Waits for a client, and takes it from the accept queue.
     ///
-    /// A listener is fair in both directions: it is served however many connections are busy, and
-    /// it lets them be served after at most [`ACCEPT_BATCH_MAX`] clients, an error, or the
-    /// [budget](crate::coop) of the poll.
+    /// A listener is fair in both directions. Busy connections do not starve it. It yields to other tasks
+    /// after at most [`ACCEPT_BATCH_MAX`] clients, after an error, and when the [budget](crate::coop) of the
+    /// poll is used up.
     ///
     /// # Errors
-    /// None of them ends the listener.
-    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the client gave up while it
-    /// queued; go on. When [`is_exhaustion`] says so, descriptors or memory are used up: the
-    /// client is still in the queue, so wait a little (100 ms, say) before going on.
+    /// The listener stays usable after every error.
+    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the client left the queue; accept again.
+    /// If [`is_exhaustion`] is true for the error, descriptors or memory are used up. The client is still in
+    /// the queue, so wait (100 ms, for example) before the next accept.
     ///
     /// # Cancellation
     /// Safe: a dropped accept has taken no client.
     async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)>;
 
-    /// The address it listens on, with the real port when 0 was asked for.
+    /// The address that it listens on, with the real port if port 0 was requested.
     ///
     /// # Errors
-    /// The kernel's (`getsockname(2)`).
+    /// Those of getsockname(2).
     fn local_addr(&self) -> io::Result<SocketAddr>;
 }
 
-/// The most clients that [`accept`](TcpListener::accept) hands out before other tasks and completions
-/// have their turn: enough that the cost of a turn is shared, few enough that they take under a
-/// millisecond.
+/// The most clients that [`accept`](TcpListener::accept) returns before other tasks and completions run.
+/// 64 is enough to spread the cost of a yield, and takes less than a millisecond.
 pub const ACCEPT_BATCH_MAX: u32 = 64;
 
-/// What an accept costs, in nanoseconds: accept(2), the options of the socket, its registration and the task
-/// that serves it.
+/// The cost of an accept, in nanoseconds: accept(2), the socket options, the registration and the new task.
 const ACCEPT_NANOS: u64 = 5_000;
 
-/// Whether an accept, or a connect, failed because descriptors or kernel memory are used up (`EMFILE`, `ENFILE`,
-/// `ENOBUFS`, `ENOMEM`; accept(2)), which passes when something is closed.
+/// Whether an accept or a connect failed because descriptors or kernel memory are used up (`EMFILE`, `ENFILE`,
+/// `ENOBUFS`, `ENOMEM`; accept(2)). Retry after something is closed.
 pub fn is_exhaustion(error: &io::Error) -> bool {
     const ENOMEM: i32 = 12;
     const ENFILE: i32 = 23;
@@ -157,19 +155,19 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(code, Some(ENOMEM | ENFILE | EMFILE | ENOBUFS))
 }
 
-/// When a listener has to let others have their turn: after [`ACCEPT_BATCH_MAX`] clients in a row,
-/// after every error, and once the [budget](crate::coop) of the poll is used up.
+/// Decides when a listener has to yield: after [`ACCEPT_BATCH_MAX`] clients in a row, after every error, and
+/// when the [budget](crate::coop) of the poll is used up.
 ///
-/// Before each accept: if [`must_yield`](Self::must_yield), yield, in whatever way has the runtime ask for
-/// I/O within a bounded number of such yields. After it: pass what came of it, but not
-/// `WouldBlock`, through [`count`](Self::count).
+/// Before each accept, call [`must_yield`](Self::must_yield). If it is true, yield so that the runtime polls
+/// I/O after a bounded number of yields. After each accept, pass the result through [`count`](Self::count),
+/// except `WouldBlock`.
 #[derive(Debug, Default)]
 pub struct AcceptBudget {
     accepted: u32,
 }
 
 impl AcceptBudget {
-    /// Whether the next accept has to wait a turn first; then a new batch begins.
+    /// Whether the listener has to yield before the next accept. If so, a new batch begins.
     pub fn must_yield(&mut self) -> bool {
         let is_exhausted = !coop::has_budget();
         if is_exhausted {
@@ -182,7 +180,7 @@ impl AcceptBudget {
         must_yield
     }
 
-    /// Counts an accept and its work, and passes its outcome on.
+    /// Counts an accept and its cost. Returns `outcome`.
     pub fn count<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
         coop::consume(ACCEPT_NANOS);
         self.accepted = if outcome.is_ok() { self.accepted + 1 } else { ACCEPT_BATCH_MAX };
@@ -190,29 +188,31 @@ impl AcceptBudget {
     }
 }
 
-/// How to listen. The same on every backend, whatever the runtime's own defaults are.
+/// How to listen. The defaults are the same on every backend, whatever the defaults of the runtime are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenOptions {
-    /// The address; port 0 lets the system choose one.
+    /// The address. For port 0, the system chooses a free port.
     pub addr: SocketAddr,
-    /// Connections that may wait to be accepted. Default 1,024. The kernel caps it at
-    /// `net.core.somaxconn`; what overflows is retried by the client after a second.
+    /// The number of connections that may wait to be accepted. Default 1,024. The kernel limits it to
+    /// `net.core.somaxconn`. A client that finds the queue full retries after a second.
     pub backlog: u32,
-    /// Sends small writes at once (`TCP_NODELAY`), on every accepted connection. Default true.
+    /// Whether accepted connections send small writes at once (`TCP_NODELAY`). Default true.
     pub nodelay: bool,
-    /// How a peer that vanished is noticed while nothing is under way. Default: [`Keepalive::new`]; none
-    /// turns it off.
+    /// How to detect a vanished peer while no sent bytes wait for an acknowledgement. Default:
+    /// [`Keepalive::new`]. `None` disables it.
     pub keepalive: Option<Keepalive>,
-    /// How long bytes may be under way that the peer does not acknowledge, or for which it has no room
-    /// (`TCP_USER_TIMEOUT`), before the connection fails with
-    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^31 - 1 ms; zero is the same as none. Default
-    /// 120 s, as long as [`Keepalive::new`] takes, whose probes end by it too (tcp(7)); none: the kernel's
-    /// retries, 15 minutes or more (tcp(7), `tcp_retries2`), and for a peer without room no end.
+    /// How long sent bytes may stay unacknowledged, or the peer's receive window closed, before the connection
+    /// fails with [`TimedOut`](io::ErrorKind::TimedOut) (`TCP_USER_TIMEOUT`). At most 2^31 - 1 ms. Zero means
+    /// `None`.
+    ///
+    /// Default 120 s, the detection time of [`Keepalive::new`]: this limit also ends the probes (tcp(7)). With
+    /// `None`, the retries of the kernel take 15 minutes or more (tcp(7), `tcp_retries2`), and a peer with a
+    /// closed window has no time limit.
     pub unacknowledged_max: Option<Duration>,
-    /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
+    /// The receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
     pub recv_buffer_bytes: Option<u32>,
-    /// Send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
+    /// The send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
     pub send_buffer_bytes: Option<u32>,
 }
 
@@ -231,33 +231,36 @@ impl ListenOptions {
     }
 }
 
-/// How a peer is noticed that is gone without a word: its power failed, or the path to it (`SO_KEEPALIVE`).
-/// On a connection on which nothing has come for a while the kernel asks, and what the peer's kernel
-/// answers is never seen by either service. When nobody answers, reads and writes fail with
+/// How to detect a peer that vanished without closing the connection, by a power or network failure
+/// (`SO_KEEPALIVE`).
+///
+/// When nothing has arrived for a while, the kernel sends probes, and the peer's kernel answers them. Neither
+/// service sees them. If no answer arrives, reads and writes fail with
 /// [`TimedOut`](io::ErrorKind::TimedOut).
 ///
-/// The simulator takes the options and never asks: a simulated peer that vanished stays unnoticed until
-/// something is sent to it.
+/// The simulator accepts the options and sends no probes: a vanished peer is detected only when something is
+/// sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Keepalive {
-    /// How long nothing must have come before the kernel asks (`TCP_KEEPIDLE`). Default 60 s: below what
-    /// the address translators on the way commonly remember. Whole seconds, rounded up; from 1 to 32,767.
+    /// The idle time before the first probe (`TCP_KEEPIDLE`). Default 60 s: shorter than the usual memory of
+    /// address translators on the path. In whole seconds, rounded up, from 1 to 32,767.
     pub idle: Duration,
-    /// How long it waits for an answer before it asks again (`TCP_KEEPINTVL`). Default 15 s. Whole
-    /// seconds, rounded up; from 1 to 32,767.
+    /// The time between probes that get no answer (`TCP_KEEPINTVL`). Default 15 s. In whole seconds, rounded
+    /// up, from 1 to 32,767.
     pub interval: Duration,
-    /// How often it asks in vain (`TCP_KEEPCNT`). Default 4; from 1 to 127.
+    /// The number of probes without an answer before the connection fails (`TCP_KEEPCNT`). Default 4; from 1 to
+    /// 127.
     pub probes: u32,
 }
 
 impl Keepalive {
-    /// The defaults: a peer that vanished is noticed after two minutes.
+    /// The defaults, which detect a vanished peer after two minutes.
     pub const fn new() -> Self {
         Self { idle: Duration::from_secs(60), interval: Duration::from_secs(15), probes: 4 }
     }
 
-    /// How long after its last word a peer counts as gone.
+    /// The time from the last bytes of the peer until the connection fails.
     pub const fn detection_time(&self) -> Duration {
         self.idle.saturating_add(self.interval.saturating_mul(self.probes))
     }
@@ -269,30 +272,33 @@ impl Default for Keepalive {
     }
 }
 
-/// How to connect. The same on every backend.
+/// How to connect. The defaults are the same on every backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectOptions {
     /// The address to connect to.
     pub addr: SocketAddr,
-    /// How long to try. Default 30 s: five retries of a lost SYN (tcp(7), `tcp_syn_retries`).
+    /// The time limit of the attempt. Default 30 s, enough for five retries of a lost SYN (tcp(7),
+    /// `tcp_syn_retries`).
     pub timeout: Duration,
-    /// Sends small writes at once (`TCP_NODELAY`). Default true.
+    /// Whether the connection sends small writes at once (`TCP_NODELAY`). Default true.
     pub nodelay: bool,
-    /// Our own address, to choose an interface. Default: the kernel chooses.
+    /// The local address, which selects an interface. Default: the kernel chooses.
     pub local_addr: Option<SocketAddr>,
-    /// How a peer that vanished is noticed while nothing is under way. Default: [`Keepalive::new`]; none
-    /// turns it off.
+    /// How to detect a vanished peer while no sent bytes wait for an acknowledgement. Default:
+    /// [`Keepalive::new`]. `None` disables it.
     pub keepalive: Option<Keepalive>,
-    /// How long bytes may be under way that the peer does not acknowledge, or for which it has no room
-    /// (`TCP_USER_TIMEOUT`), before the connection fails with
-    /// [`TimedOut`](io::ErrorKind::TimedOut). At most 2^31 - 1 ms; zero is the same as none. Default
-    /// 120 s, as long as [`Keepalive::new`] takes, whose probes end by it too (tcp(7)); none: the kernel's
-    /// retries, 15 minutes or more (tcp(7), `tcp_retries2`), and for a peer without room no end.
+    /// How long sent bytes may stay unacknowledged, or the peer's receive window closed, before the connection
+    /// fails with [`TimedOut`](io::ErrorKind::TimedOut) (`TCP_USER_TIMEOUT`). At most 2^31 - 1 ms. Zero means
+    /// `None`.
+    ///
+    /// Default 120 s, the detection time of [`Keepalive::new`]: this limit also ends the probes (tcp(7)). With
+    /// `None`, the retries of the kernel take 15 minutes or more (tcp(7), `tcp_retries2`), and a peer with a
+    /// closed window has no time limit.
     pub unacknowledged_max: Option<Duration>,
-    /// Receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
+    /// The receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
     pub recv_buffer_bytes: Option<u32>,
-    /// Send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
+    /// The send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
     pub send_buffer_bytes: Option<u32>,
 }
 
@@ -314,18 +320,17 @@ impl ConnectOptions {
 
 /// An address that this process holds, for its workers to listen on.
 ///
-/// Made once by [`Tcp::bind`](crate::Tcp::bind), cloned into every worker, which
-/// [listens](crate::Tcp::listen) on it with a listener of its own. The address is held until
-/// the last clone is dropped.
+/// [`Tcp::bind`](crate::Tcp::bind) creates it once. Each worker has a clone and [listens](crate::Tcp::listen)
+/// on it with its own listener. The address is held until the last clone is dropped.
 #[derive(Clone)]
 pub struct BoundAddr {
     options: Arc<ListenOptions>,
-    /// Keeps the address taken; the type is the backend's own.
+    /// Keeps the address bound. The backend chooses the type.
     _hold: Arc<dyn Any + Send + Sync>,
 }
 
 impl BoundAddr {
-    /// For backends: `options.addr` has the real port, and is free again when `hold` is dropped.
+    /// For backends. `options.addr` must have the real port. Dropping `hold` must release the address.
     pub fn new(options: ListenOptions, hold: impl Any + Send + Sync) -> Self {
         Self { options: Arc::new(options), _hold: Arc::new(hold) }
     }
@@ -335,7 +340,7 @@ impl BoundAddr {
         self.options.addr
     }
 
-    /// What was asked for, with the real port.
+    /// The options, with the real port.
     pub fn options(&self) -> &ListenOptions {
         &self.options
     }
@@ -347,9 +352,10 @@ impl fmt::Debug for BoundAddr {
     }
 }
 
-/// Why an address could not be used: the cause inside an [`io::Error`] of the same kind, from
-/// [`bind`](crate::Tcp::bind), [`listen`](crate::Tcp::listen) and
-/// [`connect`](crate::Tcp::connect).
+/// Why an address could not be used.
+///
+/// It is the inner error of the [`io::Error`] that [`bind`](crate::Tcp::bind), [`listen`](crate::Tcp::listen)
+/// and [`connect`](crate::Tcp::connect) return. Both have the same kind.
 #[derive(Debug)]
 pub struct AddrError {
     action: &'static str,
@@ -358,7 +364,7 @@ pub struct AddrError {
 }
 
 impl AddrError {
-    /// `action` as in "cannot *listen on* 127.0.0.1:80".
+    /// `action` is the verb in "cannot *listen on* 127.0.0.1:80".
     pub const fn new(action: &'static str, addr: SocketAddr, cause: io::Error) -> Self {
         Self { action, addr, cause }
     }
@@ -368,7 +374,7 @@ impl AddrError {
         self.addr
     }
 
-    /// What the system said, with its OS error code.
+    /// The error of the system, with its OS error code.
     pub const fn cause(&self) -> &io::Error {
         &self.cause
     }

@@ -1,4 +1,4 @@
-//! [`Pool`]: the buffers of one worker.
+//! [`Pool`]: read buffers of one worker.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -8,10 +8,10 @@ use std::{fmt, io};
 
 use crate::{IoBuf, IoBufMut};
 
-/// Buffers of one size that one worker reads into, and uses again and again.
+/// Reusable buffers of one size, for the reads of one worker.
 ///
-/// Cloning gives another handle to the same pool. What [`take`](Self::take) gives returns to the
-/// pool when it is dropped, wherever that happens.
+/// A clone is another handle to the same pool. A buffer from [`take`](Self::take) returns to the pool when it
+/// is dropped.
 ///
 /// ```
 /// use owned_io::{IoBufMut, Pool, PoolConfig};
@@ -31,18 +31,17 @@ pub struct Pool {
     shared: Rc<Shared>,
 }
 
-/// How large a [`Pool`] is.
+/// The limits of a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolConfig {
-    /// Capacity of each buffer, in bytes. Default 16 KiB: the largest TLS record, and large enough
-    /// that a larger one saves few system calls.
+    /// The capacity of each buffer, in bytes. Default 16 KiB: the largest TLS record. Larger buffers save few
+    /// system calls.
     pub buf_bytes: usize,
-    /// The most buffers in use at once. Default 16,384: with the default size, 256 MiB a worker.
+    /// The most buffers in use at the same time. Default 16,384: 256 MiB per worker at the default size.
     pub leased_max: usize,
-    /// The most unused buffers that are kept, and the most that reads hold which wait. Default
-    /// 1,024: with the default size, 16 MiB stay with a worker after a burst, or while 10,000
-    /// connections are idle.
+    /// The most unused buffers that are kept, and the most buffers that waiting reads hold. Default 1,024: at
+    /// the default size, a worker keeps 16 MiB after a burst, or while 10,000 connections are idle.
     pub idle_max: usize,
 }
 
@@ -56,13 +55,13 @@ impl Default for PoolConfig {
 struct Shared {
     config: PoolConfig,
     leased: Cell<usize>,
-    /// Last in, first out: the buffer used last is the one in the cache.
+    /// Last in, first out: the most recently used buffer is in the CPU cache.
     #[expect(clippy::vec_box, reason = "the box is what a `PoolBuf` is made of")]
     idle: RefCell<Vec<Box<Buffer>>>,
 }
 
 impl Pool {
-    /// An empty pool; buffers are allocated when they are first needed.
+    /// An empty pool. It allocates buffers when they are first needed.
     ///
     /// # Panics
     /// If `buf_bytes` or `leased_max` is zero.
@@ -81,8 +80,8 @@ impl Pool {
     /// An empty buffer of [`buf_bytes`](PoolConfig::buf_bytes) capacity.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when [`leased_max`](PoolConfig::leased_max) are in use, or the allocator has no
-    /// memory for another one.
+    /// [`PoolExhausted`] if [`leased_max`](PoolConfig::leased_max) buffers are in use, or if the allocation
+    /// of another one fails.
     #[inline]
     pub fn take(&self) -> Result<PoolBuf, PoolExhausted> {
         let Shared { config, leased, idle } = &*self.shared;
@@ -98,9 +97,11 @@ impl Pool {
         Ok(PoolBuf { buffer: Some(buffer), pool: Rc::clone(&self.shared) })
     }
 
-    /// A buffer for a read that waits, on a runtime where that is faster than to wait without one
-    /// and [take](Self::take) it then; none when [`idle_max`](PoolConfig::idle_max) are in use, or
-    /// half of [`leased_max`](PoolConfig::leased_max): the rest is for those for whom there is data.
+    /// A buffer for a read that waits.
+    ///
+    /// For runtimes on which a read with a buffer is faster than waiting first and [taking](Self::take) the
+    /// buffer afterwards. Returns `None` if [`idle_max`](PoolConfig::idle_max) buffers or half of
+    /// [`leased_max`](PoolConfig::leased_max) are in use. The rest is reserved for reads that have data ready.
     #[inline]
     pub fn take_for_waiting_read(&self) -> Option<PoolBuf> {
         let Shared { config, leased, .. } = &*self.shared;
@@ -108,23 +109,23 @@ impl Pool {
         if leased.get() < waiting_max { self.take().ok() } else { None }
     }
 
-    /// Capacity of each buffer, in bytes.
+    /// The capacity of each buffer, in bytes.
     pub fn buf_bytes(&self) -> usize {
         self.shared.config.buf_bytes
     }
 
-    /// How many buffers are in use.
+    /// The number of buffers in use.
     pub fn leased(&self) -> usize {
         self.shared.leased.get()
     }
 }
 
-/// A buffer of a [`Pool`]; goes back to it when dropped.
+/// A buffer of a [`Pool`]. Dropping it returns it to the pool.
 ///
-/// Two words, because it is moved a dozen times on its way through a read and a write: with the vector
-/// in it, an echo took 70 instructions more on tokio, of 1,280.
+/// It is two words long, because a read and a write move it a dozen times. With the vector inline, an echo on
+/// tokio took 70 instructions more, of 1,280.
 pub struct PoolBuf {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     buffer: Option<Box<Buffer>>,
     pool: Rc<Shared>,
 }
@@ -132,8 +133,8 @@ pub struct PoolBuf {
 #[derive(Debug)]
 struct Buffer {
     bytes: Vec<u8>,
-    /// All of the memory is initialised, not only what is within the length. So it stays: an operation
-    /// writes initialised bytes only.
+    /// Whether the memory up to the capacity is initialised, not only up to the length. Once true, it stays
+    /// true, because operations write initialised bytes only.
     is_initialised: bool,
 }
 
@@ -148,31 +149,31 @@ impl Buffer {
 }
 
 impl PoolBuf {
-    /// All of its memory, initialised; whatever its length, which stays as it is. For backends whose
-    /// runtime reads into initialised bytes. What is behind the length is left over from earlier reads.
+    /// All of its memory up to the capacity, initialised. The length is unchanged.
     ///
-    /// That costs something once for each buffer that the pool makes, not with every use.
+    /// For backends whose runtime reads into initialised bytes. The bytes after the length are those of earlier
+    /// reads. Each buffer of the pool is initialised once, not on every use.
     pub fn memory_mut(&mut self) -> &mut [u8] {
         let Buffer { bytes, is_initialised } =
-            &mut **self.buffer.as_mut().expect("there until it is dropped");
+            &mut **self.buffer.as_mut().expect("present until it is dropped");
         if !mem::replace(is_initialised, true) {
             bytes.spare_capacity_mut().fill(MaybeUninit::new(0));
         }
         let capacity = self.pool.config.buf_bytes;
-        // SAFETY: that many bytes are within the allocation. They are initialised: the last time that was
-        // made sure of, here, they all were, and since then only initialised bytes were written there
-        // (rule 2 of `IoBufMut`). The borrow of `self` keeps everybody else away from them.
+        // SAFETY: `capacity` bytes are within the allocation. They are initialised: the first call
+        // initialised all of them, and since then only initialised bytes were written there (rule 2 of
+        // `IoBufMut`). The borrow of `self` excludes other accesses.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), capacity) }
     }
 
     #[inline]
     fn bytes(&self) -> &Vec<u8> {
-        &self.buffer.as_ref().expect("there until it is dropped").bytes
+        &self.buffer.as_ref().expect("present until it is dropped").bytes
     }
 
     #[inline]
     fn bytes_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.buffer.as_mut().expect("there until it is dropped").bytes
+        &mut self.buffer.as_mut().expect("present until it is dropped").bytes
     }
 }
 
@@ -213,8 +214,8 @@ impl fmt::Debug for PoolBuf {
     }
 }
 
-// SAFETY: 1. Pointer and length are the vector's. 2. Its bytes are on the heap, and it never grows:
-// only its bytes are handed out. 3. Both change through `set_buf_len` alone. 4. Nobody else has it.
+// SAFETY: 1. The pointer and the length are the vector's. 2. Its bytes are on the heap, and it never grows:
+// callers get only its bytes. 3. Only `set_buf_len` changes them. 4. The vector has no other owner.
 unsafe impl IoBuf for PoolBuf {
     fn buf_ptr(&self) -> *const u8 {
         self.bytes().as_ptr()
@@ -224,7 +225,8 @@ unsafe impl IoBuf for PoolBuf {
     }
 }
 
-// SAFETY: 1. Within the vector's allocation. 2. It is never grown. 3. `set_len` sets exactly that.
+// SAFETY: 1. The memory is the vector's allocation. 2. The vector never grows. 3. `set_len` sets exactly that
+// length.
 unsafe impl IoBufMut for PoolBuf {
     fn buf_mut_ptr(&mut self) -> *mut u8 {
         self.bytes_mut().as_mut_ptr()
@@ -238,11 +240,10 @@ unsafe impl IoBufMut for PoolBuf {
     }
 }
 
-/// All buffers of a [`Pool`] are in use, or there is no memory for another one. Nothing was lost: trying
-/// again later is right.
+/// All buffers of a [`Pool`] are in use, or there is no memory for another one. Nothing was lost. Retry later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolExhausted {
-    /// None: it was the allocator that refused.
+    /// `None` if the allocation failed.
     leased_max: Option<usize>,
 }
 
@@ -268,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_used_again_empty() {
+    fn a_reused_buffer_is_empty() {
         assert_eq!(size_of::<PoolBuf>(), 2 * size_of::<usize>());
         let pool = Pool::new(PoolConfig::default());
         let mut buf = pool.take().unwrap();
@@ -288,15 +289,15 @@ mod tests {
     }
 
     #[test]
-    fn all_memory_of_a_buffer_can_be_had_initialised() {
+    fn memory_mut_is_initialised_up_to_the_capacity() {
         let pool = Pool::new(PoolConfig { buf_bytes: 8, leased_max: 1, idle_max: 1 });
         let mut buf = pool.take().unwrap();
         buf.bytes_mut().extend_from_slice(b"abc");
         assert_eq!(buf.memory_mut(), b"abc\0\0\0\0\0");
         buf.memory_mut()[4] = b'e';
-        assert_eq!(&buf[..], b"abc", "the length is not its business");
+        assert_eq!(&buf[..], b"abc", "the length is unchanged");
         drop(buf);
-        assert_eq!(pool.take().unwrap().memory_mut(), b"abc\0e\0\0\0", "as it was left");
+        assert_eq!(pool.take().unwrap().memory_mut(), b"abc\0e\0\0\0", "the bytes of the last use");
     }
 
     #[test]
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_takes_no_buffer_that_others_need() {
+    fn waiting_reads_leave_buffers_for_reads_with_data() {
         let pool = Pool::new(PoolConfig { buf_bytes: 8, leased_max: 6, idle_max: 2 });
         let waiting =
             [pool.take_for_waiting_read().unwrap(), pool.take_for_waiting_read().unwrap()];

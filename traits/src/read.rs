@@ -1,11 +1,11 @@
-//! [`OwnedRead`] and what is built on it.
+//! [`OwnedRead`] and its extension [`OwnedReadExt`].
 
 use std::future::Future;
 use std::io;
 
 use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
 
-/// Reads bytes into buffers that it owns for as long as it needs them.
+/// Reads bytes into buffers that the operation owns.
 ///
 /// # Implementing it
 ///
@@ -18,11 +18,11 @@ use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
 ///
 /// impl OwnedRead for Text {
 ///     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
-///         // No room: the stream and the buffer stay as they are.
+///         // Without capacity, the stream and the buffer are unchanged.
 ///         if buf.buf_capacity() == 0 {
 ///             return BufResult(Ok(0), buf);
 ///         }
-///         let n = buf.buf_fill(self.0.as_bytes()); // sets the length too
+///         let n = buf.buf_fill(self.0.as_bytes()); // also sets the length
 ///         self.0 = &self.0[n..];
 ///         BufResult(Ok(n), buf)
 ///     }
@@ -41,62 +41,65 @@ use crate::{BufResult, IoBufMut, IoBufMutExt, Pool, PoolBuf, Spare};
 /// ```
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait OwnedRead {
-    /// Reads into `buf`, from its start, and hands it back.
+    /// Reads into `buf`, from its start, and returns it.
     ///
-    /// Waits until data, the end of the stream or an error is there. `Ok(n)`: `n` bytes are new,
-    /// from the buffer's start, and its length is exactly `n`, whatever it was before; `n` may be
-    /// less than the capacity. `Ok(0)`: the peer has ended the stream, and every later read says so
-    /// again. To append, read into [`buf.spare()`](crate::IoBufMutExt::spare).
+    /// Waits for data, the end of the stream or an error.
     ///
-    /// A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says
-    /// nothing about it.
+    /// `Ok(n)`: the first `n` bytes of the buffer are new, and its length is exactly `n`, whatever it was
+    /// before. `n` may be less than the capacity. To append instead, read into
+    /// [`buf.spare()`](crate::IoBufMutExt::spare).
     ///
-    /// However much there is to read, other tasks have their turn: a loop of reads that never have to
-    /// wait does not keep them from it.
+    /// `Ok(0)`: the peer has ended the stream. Every later read returns `Ok(0)` again.
+    ///
+    /// A buffer without capacity returns `Ok(0)` at once. The stream is unchanged, and the result says nothing
+    /// about it.
+    ///
+    /// A loop of reads lets other tasks run, even if no read ever has to wait.
     ///
     /// # Errors
-    /// The buffer comes back with its length unchanged; no byte was consumed. The OS error code is
-    /// kept ([`io::Error::raw_os_error`]).
+    /// The buffer comes back with its length unchanged, and no byte was consumed. The error keeps its OS error
+    /// code ([`io::Error::raw_os_error`]).
     ///
     /// # Cancellation
-    /// A polled read that is dropped forfeits its buffer (freed once the kernel has let go of it)
-    /// and may lose bytes of the stream, so the stream is good for nothing but to be dropped. To
-    /// wait for something else meanwhile, keep the future and use [`select`](fn@crate::select); to end
-    /// it, use the stream's [`ShutdownHandle`](crate::ShutdownHandle). What a backend promises
-    /// beyond this is in its documentation, and declared in its conformance tests.
+    /// Not safe once polled. A dropped read forfeits its buffer, which is freed when the kernel releases it.
+    /// Bytes of the stream may be lost, so drop the stream too. A backend may promise more: see its
+    /// documentation and its conformance tests.
+    ///
+    /// To wait for something else at the same time, keep the future and use [`select`](fn@crate::select). To
+    /// end the read, use the stream's [`ShutdownHandle`](crate::ShutdownHandle).
     ///
     /// # Implementer notes
-    /// Set the length before you return, and only on success. Ask the kernel for no more than
-    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX): its length fields are 32 bits wide.
+    /// Set the length before you return, and only on success. Request at most
+    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX) bytes from the kernel: its length fields are 32 bits
+    /// wide.
     ///
-    /// Ration what need not wait by [`coop`](crate::coop), in reads, pooled reads and writes alike: take
-    /// each operation's cost from the budget with [`consume_transfer`](crate::coop::consume_transfer),
-    /// which the transfers of `owned-io-os` do, and begin each operation by yielding while
-    /// [`has_budget`](crate::coop::has_budget) is false. The budget is that of the running poll of a
-    /// task, whichever streams the task uses. Yield in a way that has the runtime poll I/O, and call
-    /// [`handle_yield`](crate::coop::handle_yield).
+    /// Limit operations that do not wait by [`coop`](crate::coop): reads, pooled reads and writes. Begin each
+    /// operation by yielding while [`has_budget`](crate::coop::has_budget) is false. Then subtract its cost
+    /// with [`consume_transfer`](crate::coop::consume_transfer); the transfers of `owned-io-os` do so. The
+    /// budget belongs to the current poll of a task, whichever streams the task uses. Yield so that the runtime
+    /// polls I/O, and call [`handle_yield`](crate::coop::handle_yield).
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B>;
 
-    /// Reads into a buffer of `pool`, taken as late as serves the runtime best.
+    /// Reads into a buffer of `pool`. The backend takes the buffer as late as its runtime allows.
     ///
-    /// Waits like [`read`](Self::read), and like it leaves others their turn. The buffer that comes
-    /// back holds what was read; it is empty at the end of the stream. However many reads of a pool
-    /// wait, they hold at most [`idle_max`](crate::PoolConfig::idle_max) of its buffers, so 10,000
-    /// idle connections need no 10,000.
+    /// Waits like [`read`](Self::read), and lets other tasks run like it. The buffer contains the bytes that
+    /// were read. It is empty at the end of the stream.
+    ///
+    /// All waiting reads of a pool together hold at most [`idle_max`](crate::PoolConfig::idle_max) of its
+    /// buffers. So 10,000 idle connections do not need 10,000 buffers.
     ///
     /// # Errors
-    /// Those of `read`, and [`PoolExhausted`](crate::PoolExhausted) (as
-    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded)) when there is something to read and all of
-    /// the pool's buffers are in use: then nothing was consumed, and reading again later goes on
-    /// where this left off.
+    /// Those of `read`. [`PoolExhausted`](crate::PoolExhausted) inside a
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if data is ready and all buffers of the pool are in use:
+    /// nothing was consumed, and a later read continues there.
     ///
     /// # Cancellation
-    /// As for `read`; the buffer goes back to the pool.
+    /// As for `read`. The buffer returns to the pool.
     ///
     /// # Implementer notes
-    /// Take the buffer once there is something to read: wait for readiness first. Where a read that
-    /// owns its buffer is faster, use that as long as [`take_for_waiting_read`](Pool::take_for_waiting_read) gives a
-    /// buffer. A stream that never waits may take the buffer first.
+    /// Wait for readiness first, and take the buffer when data is ready. If a read with a buffer is faster, use
+    /// it as long as [`take_for_waiting_read`](Pool::take_for_waiting_read) returns a buffer. A stream that
+    /// never waits may take the buffer first.
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf>;
 }
 
@@ -120,19 +123,18 @@ impl<T: OwnedRead + ?Sized> OwnedRead for Box<T> {
     }
 }
 
-/// Reads made of several reads.
+/// Operations that consist of several reads.
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait OwnedReadExt: OwnedRead {
     /// Reads exactly `len` bytes into `buf`, from its start.
     ///
-    /// Success means that the buffer's length is `len` and those are the bytes. `len` 0 returns at
-    /// once.
+    /// On success the buffer contains exactly these `len` bytes. If `len` is 0, it returns at once.
     ///
     /// # Errors
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the stream ends first, and those of
-    /// [`read`](OwnedRead::read): the buffer comes back with what was read until then.
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if the buffer's capacity is less than `len`:
-    /// nothing was consumed.
+    /// [`read`](OwnedRead::read): the buffer contains the bytes read so far.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if the buffer's capacity is less than `len`: nothing was
+    /// consumed.
     ///
     /// # Cancellation
     /// As for `read`, at every await.

@@ -1,14 +1,14 @@
-//! [`BufResult`]: what an operation that owned a buffer returns.
+//! [`BufResult`]: the result of an operation that owned a buffer.
 
 use std::io;
 
-/// The outcome of an operation and, always, the buffer it owned: on success, on error and on a
-/// short transfer alike.
+/// The result of an operation together with the buffer that it owned. The buffer comes back on success, on
+/// error and on a short transfer alike.
 ///
 /// ```
 /// # use owned_io::BufResult;
 /// # fn done() -> BufResult<usize, Vec<u8>> { BufResult(Ok(3), vec![1, 2, 3]) }
-/// // Either look at both ...
+/// // Either use both ...
 /// let BufResult(result, buf) = done();
 /// # let _ = (result, buf);
 /// // ... or let an error drop the buffer.
@@ -21,22 +21,23 @@ use std::io;
 pub struct BufResult<T, B>(pub io::Result<T>, pub B);
 
 impl<T, B> BufResult<T, B> {
-    /// Value and buffer, or the error alone: for `?`, where an error ends the buffer's use too.
+    /// The value and the buffer, or the error alone. It is for `?`, when an error also ends the use of the
+    /// buffer.
     ///
     /// # Errors
-    /// The operation's.
+    /// The error of the operation.
     pub fn into_result(self) -> io::Result<(T, B)> {
         let Self(result, buf) = self;
         result.map(|value| (value, buf))
     }
 
-    /// Changes the buffer: takes it out of a view, say.
+    /// Maps the buffer, for example to take it out of a view.
     pub fn map_buf<C>(self, f: impl FnOnce(B) -> C) -> BufResult<T, C> {
         let Self(result, buf) = self;
         BufResult(result, f(buf))
     }
 
-    /// Changes the value.
+    /// Maps the value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> BufResult<U, B> {
         let Self(result, buf) = self;
         BufResult(result.map(f), buf)

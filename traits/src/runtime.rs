@@ -1,5 +1,4 @@
-//! What a service needs of the runtime that drives it: [`Clock`], [`Random`], [`Executor`], [`Tcp`],
-//! and [`Runtime`] for all of them.
+//! The runtime as traits: [`Clock`], [`Random`], [`Executor`] and [`Tcp`]. [`Runtime`] stands for all of them.
 
 use std::future::Future;
 use std::io;
@@ -9,31 +8,29 @@ use crate::task::{self, JoinHandle, Panicked};
 use crate::worker::{self, Worker, WorkersConfig};
 use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 
-/// An async runtime that runs on one thread: one name for [`Clock`], [`Random`], [`Executor`] and
-/// [`Tcp`].
+/// An async runtime that runs on one thread: [`Clock`], [`Random`], [`Executor`] and [`Tcp`].
 ///
-/// A runtime is a type without values. The functions of these traits act on the runtime of the
-/// calling thread. A service that is generic over `R: Runtime` runs on each of them; the program
-/// names one, once. A protocol asks for what it uses: TLS for a [`Clock`], WebSocket for a `Clock`
-/// and [`Random`].
+/// A runtime is a type without values. The functions of these traits act on the runtime of the calling thread.
+/// A service that is generic over `R: Runtime` runs on every runtime. The program names one, in one place. A
+/// protocol requires only what it uses: TLS a [`Clock`], WebSocket a `Clock` and [`Random`].
 ///
-/// Every type that has the four traits is a `Runtime`. Nothing will be added to it: what a later
-/// version adds (files, Unix sockets, UDP) is one more trait, which a service asks for beside this one.
+/// Every type that implements the four traits is a `Runtime`. The list is final: a later version adds files,
+/// Unix sockets or UDP as a further trait, which a service requires in addition to this one.
 ///
-/// Call [`block_on`](Executor::block_on), [`run_workers`](Executor::run_workers),
-/// [`tuned`](Executor::tuned) and [`bind`](Tcp::bind) anywhere, and all other functions within
-/// `block_on`: elsewhere they may panic.
+/// [`block_on`](Executor::block_on), [`run_workers`](Executor::run_workers), [`tuned`](Executor::tuned) and
+/// [`bind`](Tcp::bind) may be called anywhere. All other functions must be called within `block_on`: elsewhere
+/// they may panic.
 ///
 /// ```
 /// use std::time::Duration;
 /// use owned_io::{Pool, PoolConfig, Runtime, TcpListener, ListenOptions, ByteStream, copy};
 ///
-/// /// Echoes on every connection, on whatever runtime.
+/// /// Echoes on every connection, on any runtime.
 /// async fn echo<R: Runtime>(mut listener: R::TcpListener) {
 ///     let pool = Pool::new(PoolConfig::default());
 ///     loop {
 ///         let Ok((stream, _peer)) = listener.accept().await else {
-///             R::sleep(Duration::from_millis(50)).await; // out of descriptors, say
+///             R::sleep(Duration::from_millis(50)).await; // for example, out of descriptors
 ///             continue;
 ///         };
 ///         let pool = pool.clone();
@@ -44,7 +41,7 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 ///     }
 /// }
 ///
-/// // To call functions of a runtime by its own name, import the trait that has them.
+/// // To call a function of a runtime by its type, import the trait of the function.
 /// use owned_io::{Executor, Tcp};
 /// use owned_io_sim::Sim;
 /// # use owned_io::{ConnectOptions, OwnedReadExt, OwnedWriteExt};
@@ -65,12 +62,12 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 ///
 /// # Implementing it
 ///
-/// Implement the four traits. The page `docs/adding-a-backend.md` of the repository has the steps.
-/// `owned-io-tokio` is the shortest implementation on a kernel, `owned-io-sim` the one without. The
-/// conformance suite (feature `conformance`) says when yours is done.
+/// Implement the four traits. The page `docs/adding-a-backend.md` of the repository lists the steps.
+/// `owned-io-tokio` is the shortest implementation with a kernel, `owned-io-sim` is one without. The
+/// implementation is complete when it passes the conformance suite (feature `conformance`).
 ///
-/// A runtime made of another overrides what it changes, and has
-/// [`forward_runtime!`](crate::forward_runtime) write the rest:
+/// A wrapper of a runtime implements what it changes. [`forward_runtime!`](crate::forward_runtime) implements
+/// the rest:
 ///
 /// ```
 /// use std::time::{Duration, Instant, SystemTime};
@@ -103,23 +100,21 @@ pub trait Runtime: Clock + Random + Executor + Tcp {}
 
 impl<R: Clock + Random + Executor + Tcp> Runtime for R {}
 
-/// The time, and waiting for it.
+/// The time, and timers.
 pub trait Clock: Sized + 'static {
-    /// The time by the runtime's clock, which never goes back.
+    /// The time of the runtime's monotonic clock.
     fn now() -> Instant;
 
     /// The time of day.
     fn wall_clock() -> SystemTime;
 
-    /// Waits until `duration` has passed by [`now`](Self::now) since this was called, or since it was
-    /// first polled.
+    /// Waits until `duration` has passed, measured by [`now`](Self::now) from the call or from the first poll.
     ///
-    /// The runtime rounds the time up to the tick of its timers, by at most 2 ms. That bound is for a
-    /// runtime that has nothing else to do: what keeps the calling thread busy, and with it the task
-    /// that sleeps, adds to it. Where the timers are on another thread of the runtime's, the time that
-    /// this thread takes counts as the runtime's, against the 2 ms.
+    /// The runtime rounds the time up to the tick of its timers, by at most 2 ms. This bound holds for an idle
+    /// runtime: work on the calling thread delays the sleeping task further. If the runtime's timers are on
+    /// another thread, the delay of that thread counts towards the 2 ms.
     ///
-    /// While it waits, other tasks and I/O go on, even for a duration of zero.
+    /// Other tasks and I/O run while it waits, even for a duration of zero.
     ///
     /// # Cancellation
     /// Safe.
@@ -128,47 +123,47 @@ pub trait Clock: Sized + 'static {
 
 /// Random numbers.
 pub trait Random: Sized + 'static {
-    /// Fills `bytes` at random, good enough for keys; repeatable in a simulation.
+    /// Fills `bytes` with random bytes that are suitable for keys. A simulation repeats them.
     fn fill_random(bytes: &mut [u8]);
 }
 
-/// Runs futures, as tasks of one thread; closures that block, on other threads; and workers, each a
-/// thread with a runtime of its own.
+/// Runs futures as tasks of one thread, blocking closures on other threads, and workers: threads that each have
+/// their own runtime.
 pub trait Executor: Sized + 'static {
-    /// How users name it, on a command line say.
+    /// The name for users, for example on a command line.
     const NAME: &'static str;
 
-    /// How to set the runtime up. Its default is the runtime's own.
+    /// The configuration of the runtime. `default()` is the runtime's own default.
     type Config: Clone + Default + Send + 'static;
 
-    /// The settings that serve a loaded server best, where they differ from the runtime's own.
+    /// The configuration for a loaded server. It may differ from the runtime's own default.
     fn tuned() -> Self::Config;
 
-    /// Runs `future` on this thread, with the tasks it spawns, until it is done.
+    /// Runs `future` and the tasks that it spawns on this thread, until `future` is done.
     ///
-    /// Tasks that still run then are dropped with what they hold, and their connections closed,
-    /// before this returns; their handles say [`JoinError::Ended`](crate::JoinError::Ended). They are
-    /// dropped within the runtime, so what they hold may call it. This returns soon after, even beside
-    /// a task that is always ready.
+    /// Tasks that are still running are dropped before this returns, with everything that they hold, and
+    /// their connections are closed. Their handles return [`JoinError::Ended`](crate::JoinError::Ended). The
+    /// tasks are dropped within the runtime, so destructors may call it. A task that is always ready does not
+    /// delay the return.
     ///
     /// # Errors
-    /// When the runtime cannot be set up: io_uring is refused, no descriptor is free, too little memory
-    /// may be locked. Then nothing of `future` has run. It is never a panic, not even the first time in
-    /// a process, when a reactor that all threads share is set up. A runtime that needs nothing of what
-    /// is missing runs `future`. Where io_uring is missing, the error names the cause and the way out.
+    /// The runtime could not be set up: io_uring is refused, no descriptor is free, or the limit on locked
+    /// memory is too low. No part of `future` has run. A failed set-up never panics, not even the first in a
+    /// process, when a reactor that all threads share is set up. A runtime that does not need the missing
+    /// resource runs `future`. If io_uring is missing, the error names the cause and a remedy.
     ///
     /// # Panics
-    /// When `future` panics, with its panic; and when called within itself.
+    /// If `future` panics, with its panic. If called within itself.
     ///
     /// # Implementer notes
-    /// The body is [`run_main`](crate::backend::run_main), polled within the runtime, on every
-    /// backend. Its documentation says what comes after it. Make a nested call panic, if the runtime
-    /// does not.
+    /// On every backend the body is [`run_main`](crate::backend::run_main), polled within the runtime. The
+    /// documentation of `run_main` says what to do after it. If the runtime permits a nested call, add a panic.
     fn block_on<F: Future>(config: Self::Config, future: F) -> io::Result<F::Output>;
 
-    /// Starts a task on this thread and returns at once. The task goes on when the handle is
-    /// dropped; if it panics, the handle says [`JoinError::Panicked`](crate::JoinError::Panicked), and
-    /// nobody else is disturbed.
+    /// Starts a task on this thread and returns at once.
+    ///
+    /// The task continues when the handle is dropped. If it panics, the handle returns
+    /// [`JoinError::Panicked`](crate::JoinError::Panicked), and other tasks are not affected.
     fn spawn<F>(future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: 'static> + 'static,
@@ -176,38 +171,38 @@ pub trait Executor: Sized + 'static {
         task::spawn::<Self, F>(future)
     }
 
-    /// The part of [`spawn`](Self::spawn) that the runtime does.
+    /// The part of [`spawn`](Self::spawn) that depends on the runtime. It starts a task without a handle.
     ///
     /// # Implementer notes
-    /// `future` never panics. It must run to its end even though nobody holds a handle to it. It
-    /// begins each of its polls with a whole [budget of work](crate::coop); one that was not started by
-    /// `spawn` does not.
+    /// `future` does not panic when `spawn` passes it. It must run to its end although no handle to it exists.
+    /// Each of its polls begins with a full [budget of work](crate::coop) if `spawn` passed it.
     fn spawn_detached(future: impl Future<Output = ()> + 'static);
 
-    /// Runs `f` on another thread, so that this one's other tasks go on meanwhile.
+    /// Runs `f` on another thread, so that the tasks of this thread continue.
     ///
-    /// That begins when this is called, whether or not the future is ever polled; when all threads
-    /// for such closures are busy, as soon as one is free.
+    /// The call starts `f`, even if the future is never polled. If all threads for blocking closures are
+    /// busy, `f` starts as soon as one is free.
     ///
     /// # Errors
     /// [`Panicked`] if `f` panics.
     ///
     /// # Cancellation
-    /// Dropping the future abandons the result; an `f` that has started runs to its end.
+    /// Dropping the future discards the result. If `f` has started, it runs to its end.
     fn spawn_blocking<T: Send + 'static>(
         f: impl FnOnce() -> T + Send + 'static,
     ) -> impl Future<Output = Result<T, Panicked>> + 'static;
 
-    /// Runs `config.count` workers, each on a thread and a runtime of its own, until all are done.
+    /// Runs `config.count` workers until all are done. Each has its own thread and runtime.
     ///
-    /// Each worker runs the future that `service` makes for it. A worker that fails, or panics,
-    /// stops the others. After the stop signal the workers have
-    /// [`drain`](WorkersConfig::drain) to finish; what is not done then is dropped.
+    /// Each worker runs the future that `service` returns for it. A worker that fails or panics stops the
+    /// others. After the stop signal, the workers have [`drain`](WorkersConfig::drain) to finish. A service
+    /// that is not done by then is dropped.
     ///
     /// # Errors
-    /// The first worker's that failed, with its number: its service's error, the runtime's when it
-    /// could not be set up, a panic's message, [`TimedOut`](io::ErrorKind::TimedOut) when it had
-    /// not drained by the deadline or its thread did not even notice.
+    /// The error of the first worker that failed, with its number. It is the error of its service, the error
+    /// of a runtime that could not be set up, the message of a panic, or
+    /// [`TimedOut`](io::ErrorKind::TimedOut) if the worker had not drained by the deadline or its thread is
+    /// stuck.
     fn run_workers<F, Fut>(config: WorkersConfig<Self>, service: F) -> io::Result<()>
     where
         Self: Clock,
@@ -221,25 +216,25 @@ pub trait Executor: Sized + 'static {
 /// TCP connections and listeners.
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait Tcp: Sized + 'static {
-    /// Its TCP connections.
+    /// The connections of this runtime.
     type TcpStream: TcpStream;
 
-    /// Its TCP listeners.
+    /// The listeners of this runtime.
     type TcpListener: TcpListener<Stream = Self::TcpStream>;
 
-    /// Takes an address for this process. Nobody can connect before somebody
-    /// [listens](Self::listen) on it.
+    /// Binds an address for this process. Connections are refused until a worker [listens](Self::listen) on it.
     ///
     /// # Errors
-    /// [`AddrError`](crate::AddrError) inside. [`AddrInUse`](io::ErrorKind::AddrInUse) when another
-    /// socket listens on the address, even one that would share it (`SO_REUSEPORT`), or holds it as
-    /// this does;
-    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied);
-    /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable).
+    /// The inner error is an [`AddrError`](crate::AddrError).
+    ///
+    /// - [`AddrInUse`](io::ErrorKind::AddrInUse): another socket listens on the address, even with
+    ///   `SO_REUSEPORT`, or holds it by a `bind` like this.
+    /// - [`PermissionDenied`](io::ErrorKind::PermissionDenied).
+    /// - [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable).
     fn bind(options: ListenOptions) -> io::Result<BoundAddr>;
 
-    /// Listens on a bound address. Each worker has a listener of its own; the kernel spreads
-    /// clients over the listeners.
+    /// Listens on a bound address. Each worker has its own listener, and the kernel distributes clients over
+    /// the listeners.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind).
@@ -248,17 +243,17 @@ pub trait Tcp: Sized + 'static {
     /// Connects to a listener.
     ///
     /// # Errors
-    /// [`AddrError`](crate::AddrError) inside.
+    /// The inner error is an [`AddrError`](crate::AddrError).
     /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused),
-    /// [`TimedOut`](io::ErrorKind::TimedOut) after [`ConnectOptions::timeout`], and the rest of
+    /// [`TimedOut`](io::ErrorKind::TimedOut) after [`ConnectOptions::timeout`], and the other errors of
     /// connect(2).
     ///
     /// # Cancellation
-    /// Safe: the attempt is given up and its socket closed.
+    /// Safe: the attempt ends and its socket is closed.
     ///
     /// # Implementer notes
-    /// The time is the backend's to watch. Every error has an `AddrError` inside, those of the
-    /// runtime's own too, when it registers the socket or waits for it. `owned_io_os::connect` and
-    /// `owned_io_os::Listener` do both.
+    /// The backend enforces the time limit. Every error has an `AddrError` inside, also the errors of the
+    /// runtime itself, when it registers the socket or waits for it. `owned_io_os::connect` and
+    /// `owned_io_os::Listener` add it.
     async fn connect(options: ConnectOptions) -> io::Result<Self::TcpStream>;
 }

@@ -1,21 +1,23 @@
-//! [`select`]: waiting for two things without dropping the first.
+//! [`select`]: waits for two futures and keeps the first one.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// Waits for `first`, which goes on living, beside `second`, which does not.
+/// Waits until `first` or `second` is ready. Borrows `first`, and drops `second`.
 ///
-/// This is how one waits for a timer, a queue or a stop signal while a read is pending: the read is
-/// borrowed, not given away, so nothing of it is lost and it is waited for again afterwards. Both
-/// are polled on every wake, so neither can starve the second; when both are ready both come back.
+/// Use it to wait for a timer, a queue or a stop signal while a read is pending. The read is borrowed,
+/// so none of its bytes are lost: await it again afterwards.
+///
+/// Every wake polls both futures, so neither can starve the other. If both are ready, both outputs come
+/// back.
 ///
 /// # Cancellation
-/// Dropping it drops `second` and leaves `first` as it is, to be polled again.
+/// Safe. Dropping it drops `second`. `first` stays pending and can be polled again.
 ///
 /// # Panics
-/// As `first` does when it is polled after it was ready: once [`Selected::first`] was `Some`, that
-/// future is used up.
+/// If `first` panics. Most futures panic when they are polled after they were ready, so do not pass
+/// `first` again once [`Selected::first`] was `Some`.
 ///
 /// ```
 /// # use owned_io_sim::Sim;
@@ -53,12 +55,12 @@ pub async fn select<A: Future, B: Future>(
     .await
 }
 
-/// What [`select`] waited for: one of them, or both.
+/// The output of [`select`]: at least one of the two is `Some`.
 #[derive(Debug)]
 pub struct Selected<A, B> {
-    /// The output of the first future, if it is done.
+    /// The output of the first future, if it was ready.
     pub first: Option<A>,
-    /// The output of the second future, if it is done.
+    /// The output of the second future, if it was ready.
     pub second: Option<B>,
 }
 
@@ -77,8 +79,8 @@ mod tests {
 
     use super::*;
 
-    /// "Both are polled on every wake, so neither can starve the second": not even one that wakes
-    /// itself whenever it is polled.
+    /// "Every wake polls both futures, so neither can starve the other", not even a future that wakes
+    /// itself on each poll.
     #[test]
     fn neither_starves_the_other() {
         let cx = &mut Context::from_waker(Waker::noop());
@@ -114,7 +116,7 @@ mod tests {
         );
     }
 
-    /// "Dropping it drops `second` and leaves `first` as it is, to be polled again."
+    /// "Dropping it drops `second`. `first` stays pending and can be polled again."
     #[test]
     fn dropping_it_leaves_the_first_pending() {
         struct Dropped<'a>(&'a Cell<bool>);

@@ -1,4 +1,4 @@
-//! [`shutdown_after`]: a deadline that ends an operation by shutting its connection down.
+//! [`shutdown_after`]: a time limit that ends an operation by a shutdown of its connection.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use crate::{BufResult, Clock, ShutdownHandle, select};
 
-/// Gives `operation` at most `limit`; then shuts `connection` down, both ways, and waits for the
-/// operation to end.
+/// Runs `operation`. After `limit` it shuts down `connection` in both directions, and waits for the operation
+/// to end.
 ///
-/// The operation is never dropped, so its buffer comes back in every case. The connection is of no
-/// more use after a timeout. What waits for anything else than this connection does not end by it: a
-/// [`copy`](crate::copy) to another one needs that one's deadline too.
+/// The operation is never dropped, so its buffer always comes back. It may take longer than `limit` to end. The
+/// connection is unusable after the shutdown. An operation that waits for something else does not end by it: a
+/// [`copy`](crate::copy) to another connection also needs a limit for that connection.
 ///
 /// # Errors
-/// Those of the operation; [`TimedOut`](io::ErrorKind::TimedOut) when the limit came first, however
-/// the operation ended then: a deadline never reads as a clean end of the stream.
+/// Those of the operation. [`TimedOut`](io::ErrorKind::TimedOut) if the limit came first, whatever the result of
+/// the operation is: a time limit never looks like a clean end of the stream.
 ///
 /// # Cancellation
 /// As for the operation.
@@ -43,7 +43,7 @@ pub async fn shutdown_after<C: Clock, T: WithError>(
     operation: impl Future<Output = T>,
 ) -> T {
     let mut operation = pin!(operation);
-    // Most need not wait, and need no timer then.
+    // Most operations do not wait, and then need no timer.
     if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(operation.as_mut().poll(cx))).await {
         return output;
     }
@@ -55,8 +55,8 @@ pub async fn shutdown_after<C: Clock, T: WithError>(
     operation.await.with_error(io::ErrorKind::TimedOut.into())
 }
 
-/// The outcomes that [`shutdown_after`] can turn into an error: [`BufResult`], and any [`Result`] whose error
-/// an [`io::Error`] can be turned into.
+/// The results that [`shutdown_after`] can replace by an error: [`BufResult`], and every [`Result`] whose error
+/// implements `From<io::Error>`.
 ///
 /// # Implementing it
 ///
@@ -64,7 +64,7 @@ pub async fn shutdown_after<C: Clock, T: WithError>(
 /// use std::io;
 /// use owned_io::WithError;
 ///
-/// /// How many bytes came before the end, and how it ended.
+/// /// The number of bytes before the end, and the result of the end.
 /// struct Transfer { bytes: u64, end: io::Result<()> }
 ///
 /// impl WithError for Transfer {
@@ -76,7 +76,7 @@ pub async fn shutdown_after<C: Clock, T: WithError>(
 /// # assert!(late.bytes == 7 && late.end.is_err());
 /// ```
 pub trait WithError {
-    /// The same with `error` in place of what it was; a buffer stays.
+    /// Replaces the result by `error`. A buffer is kept.
     #[must_use]
     fn with_error(self, error: io::Error) -> Self;
 }

@@ -1,12 +1,12 @@
-//! Views of part of a buffer that own the buffer and give it back: [`Slice`] and [`Spare`].
+//! Views of a part of a buffer: [`Slice`] and [`Spare`]. They own the buffer and return it.
 
 use std::ops::{Bound, RangeBounds};
 
 use crate::{IoBuf, IoBufMut};
 
-/// Some of the initialised bytes of a buffer: what is left to write, say.
+/// A part of the initialised bytes of a buffer, for example the bytes that are left to write.
 ///
-/// Made by [`IoBufExt::buf_slice`](crate::IoBufExt::buf_slice).
+/// [`IoBufExt::buf_slice`](crate::IoBufExt::buf_slice) creates it.
 #[derive(Debug)]
 pub struct Slice<B> {
     buf: B,
@@ -32,7 +32,7 @@ impl<B: IoBuf> Slice<B> {
         Self { buf, start, end }
     }
 
-    /// Leaves out the next `n` bytes.
+    /// Removes the first `n` bytes from the view.
     ///
     /// # Panics
     /// If fewer than `n` bytes are left.
@@ -52,8 +52,8 @@ impl<B: IoBuf> Slice<B> {
     }
 }
 
-// SAFETY: 1. By the invariant the range lies within the buffer's initialised bytes, and stays
-// there: the buffer is not handed out mutably. 2. to 4. As the buffer, which this value owns.
+// SAFETY: 1. By the invariant the range lies within the buffer's initialised bytes. It stays there, because
+// the buffer is never borrowed mutably. 2. to 4. As for the buffer, which this value owns.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     fn buf_ptr(&self) -> *const u8 {
         self.buf.buf_ptr().wrapping_add(self.start)
@@ -63,16 +63,16 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     }
 }
 
-/// The part of a buffer after its length, as a buffer that starts empty: reading into it appends.
+/// The part of a buffer after its length. The view starts empty, and a read into it appends to the buffer.
 ///
-/// Made by [`IoBufMutExt::spare`](crate::IoBufMutExt::spare). What is read counts as the inner buffer's at once, so nothing has
-/// to be set after [`into_inner`](Self::into_inner).
+/// [`IoBufMutExt::spare`](crate::IoBufMutExt::spare) creates it. A read also updates the length of the inner
+/// buffer, so [`into_inner`](Self::into_inner) returns the complete bytes.
 #[derive(Debug)]
 pub struct Spare<B> {
     buf: B,
-    /// Length of the buffer when the view was made. Invariant: `start <= buf.buf_len()`.
+    /// The length of the buffer when the view was created. Invariant: `start <= buf.buf_len()`.
     start: usize,
-    /// Capacity of the view. Invariant: `start + capacity <= buf.buf_capacity()`.
+    /// The capacity of the view. Invariant: `start + capacity <= buf.buf_capacity()`.
     capacity: usize,
 }
 
@@ -83,14 +83,14 @@ impl<B: IoBufMut> Spare<B> {
         Self { buf, start, capacity }
     }
 
-    /// Narrows the view, so that at most `bytes` are read into it. Never below what it holds.
+    /// Limits the capacity of the view to `bytes`, but not below its current length.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
         self.capacity = self.capacity.min(bytes.max(self.buf_len()));
         self
     }
 
-    /// The whole buffer: the bytes from before, then what was read.
+    /// The whole buffer: the earlier bytes, then the bytes that were read.
     pub fn into_inner(self) -> B {
         self.buf
     }
@@ -101,11 +101,11 @@ impl<B: IoBufMut> Spare<B> {
     }
 }
 
-// SAFETY: 1. The buffer's initialised bytes from `start` on. 2. to 4. As the buffer, which this value
-// owns.
+// SAFETY: 1. The bytes are the buffer's initialised bytes from `start` on. 2. to 4. As for the buffer, which
+// this value owns.
 unsafe impl<B: IoBufMut> IoBuf for Spare<B> {
     fn buf_ptr(&self) -> *const u8 {
-        // Not through `buf_bytes()`: the pointer must be good for the bytes after the length too.
+        // Not through `buf_bytes()`: the pointer must be valid for the bytes after the length too.
         self.buf.buf_ptr().wrapping_add(self.start)
     }
     fn buf_len(&self) -> usize {
@@ -113,8 +113,8 @@ unsafe impl<B: IoBufMut> IoBuf for Spare<B> {
     }
 }
 
-// SAFETY: 1. The same offset into the buffer's memory; by the invariant `capacity` bytes from there
-// on are within it. 2. As the buffer. 3. `start + n` less `start`.
+// SAFETY: 1. The pointer has the same offset into the buffer's memory. By the invariant, `capacity` bytes
+// from there are within it. 2. As for the buffer. 3. The length is `start + n` minus `start`.
 unsafe impl<B: IoBufMut> IoBufMut for Spare<B> {
     fn buf_mut_ptr(&mut self) -> *mut u8 {
         self.buf.buf_mut_ptr().wrapping_add(self.start)
@@ -123,9 +123,9 @@ unsafe impl<B: IoBufMut> IoBufMut for Spare<B> {
         self.capacity
     }
     unsafe fn set_buf_len(&mut self, len: usize) {
-        // SAFETY: 1. `start + len` is at most the capacity, by the caller's promise 1 and the
-        // invariant. 2. The bytes before `start` were initialised when the view was made and have
-        // not been given up since; the next `len` are, by the caller's promise 2.
+        // SAFETY: 1. `start + len` is at most the capacity, by the caller's promise 1 and the invariant.
+        // 2. The bytes before `start` were initialised when the view was created, and still are. The next
+        // `len` bytes are initialised by the caller's promise 2.
         unsafe { self.buf.set_buf_len(self.start + len) }
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     use crate::{IoBufExt, IoBufMutExt};
 
     #[test]
-    fn slice_gives_the_buffer_back_whole() {
+    fn slice_returns_the_whole_buffer() {
         let mut slice = b"abcdef".to_vec().buf_slice(1..5);
         assert_eq!(slice.buf_bytes(), b"bcde");
         slice.advance(3);
@@ -158,10 +158,10 @@ mod tests {
         assert_eq!((spare.buf_len(), spare.buf_capacity()), (0, 2));
         // SAFETY: two bytes are within the capacity.
         unsafe { spare.buf_mut_ptr().copy_from_nonoverlapping(b"de".as_ptr(), 2) };
-        // SAFETY: 1. and 2. They are within it and were written just now.
+        // SAFETY: 1. and 2. The two bytes are within the capacity and were just written.
         unsafe { spare.set_buf_len(2) };
         assert_eq!(spare.buf_bytes(), b"de");
-        // SAFETY: 1. and 2. No byte at all.
+        // SAFETY: 1. and 2. The length is zero.
         unsafe { spare.set_buf_len(0) };
         assert_eq!(spare.into_inner(), b"abc");
     }

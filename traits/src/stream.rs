@@ -1,4 +1,4 @@
-//! [`ByteStream`]: a connection, whatever carries it, and the handle that ends it.
+//! [`ByteStream`]: a connection over any transport. [`ShutdownHandle`] ends it.
 
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Weak;
@@ -6,14 +6,15 @@ use std::{fmt, io};
 
 use crate::{BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, TcpStream};
 
-/// The most bytes that one read or write passes to the kernel, so that one operation, during which the
-/// thread does nothing else, takes at most some 50 µs. A larger buffer is used in part.
+/// The most bytes that one read or write passes to the kernel. A larger buffer is used in part.
+///
+/// The limit keeps one operation to about 50 µs, during which the thread does nothing else.
 pub const TRANSFER_BYTES_MAX: usize = 128 * 1024;
 
-/// A connection: reads, writes, splits into halves, and can be ended from beside.
+/// A connection: it reads, writes and splits into halves. A [`ShutdownHandle`] ends it from elsewhere.
 ///
-/// Dropping it closes the connection, even while the kernel still works on an operation that was
-/// forgotten; dropping both halves does the same, and dropping one of them does nothing.
+/// Dropping it closes the connection, even while the kernel still works on a forgotten operation. Dropping both
+/// halves does the same. Dropping one half does nothing.
 ///
 /// # Implementing it
 ///
@@ -72,19 +73,18 @@ pub const TRANSFER_BYTES_MAX: usize = 128 * 1024;
 /// # });
 /// ```
 pub trait ByteStream: OwnedRead + OwnedWrite + 'static {
-    /// The half that reads.
+    /// The read half.
     type ReadHalf: OwnedRead + 'static;
-    /// The half that writes.
+    /// The write half.
     type WriteHalf: OwnedWrite + 'static;
 
-    /// Two halves, so that one task may read while another writes.
+    /// Splits the connection into two halves, so that one task can read while another writes.
     ///
     /// The connection is closed when both are dropped. To end one direction, call
     /// [`shutdown`](OwnedWrite::shutdown) on the write half.
     fn into_split(self) -> (Self::ReadHalf, Self::WriteHalf);
 
-    /// A handle that ends operations on this connection. Made before splitting, it serves both
-    /// halves.
+    /// A handle that ends operations on this connection. It also works after the connection is split.
     fn shutdown_handle(&self) -> ShutdownHandle;
 }
 
@@ -101,52 +101,51 @@ impl<T: ByteStream> ByteStream for Box<T> {
     }
 }
 
-/// Ends a connection that somebody else is reading from or writing to.
+/// Ends a connection while other code reads from it or writes to it.
 ///
-/// Cheap to clone. It does not keep the connection open: once the stream and its halves are
-/// dropped, it does nothing.
+/// It is cheap to clone. It does not keep the connection open: once the stream and its halves are dropped, it
+/// does nothing.
 #[derive(Clone)]
 pub struct ShutdownHandle {
     target: Weak<dyn ShutdownTarget>,
 }
 
 impl ShutdownHandle {
-    /// A handle to what a backend's stream and its halves share.
+    /// For backends: a handle to the state that a stream and its halves share.
     pub const fn new(target: Weak<dyn ShutdownTarget>) -> Self {
         Self { target }
     }
 
-    /// Shuts the connection down: the given side, or both.
+    /// Shuts down one side of the connection, or both.
     ///
-    /// - [`Shutdown::Read`]: a pending read returns `Ok(0)`, and so does a later one while there is
-    ///   nothing to read. What the peer sends nevertheless is still read, on Linux. Writes go on,
-    ///   those that wait too.
-    /// - [`Shutdown::Write`]: the peer sees the end of the stream; a later write fails with
+    /// - [`Shutdown::Read`]: a pending read returns `Ok(0)`. A later read does so too while nothing is to be
+    ///   read. On Linux, bytes that the peer still sends can be read. Writes continue, pending ones included.
+    /// - [`Shutdown::Write`]: the peer reads the end of the stream. A later write fails with
     ///   [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
-    /// - [`Shutdown::Both`]: both, and a pending write ends, with that error or a short count.
+    /// - [`Shutdown::Both`]: both of these. A pending write also ends, with that error or a short count.
     ///
-    /// Never fails: a connection that is gone already needs no shutting down. As in
-    /// [`shutdown_after`](crate::shutdown_after), the caller keeps in mind that it was the one who did it: a read
-    /// ended this way looks like a clean end.
+    /// It never fails: a closed connection needs no shutdown. The caller must remember its own shutdown, as
+    /// [`shutdown_after`](fn@crate::shutdown_after) does, because the read returns as if the peer had ended the
+    /// stream.
     pub fn shutdown(&self, how: Shutdown) {
         if let Some(target) = self.target.upgrade() {
             target.shutdown(how);
         }
     }
 
-    /// Resets the connection, at once.
+    /// Resets the connection at once.
     ///
-    /// What was written and has not reached the peer is thrown away, and so is what has arrived and was
-    /// not read; the kernel keeps nothing of the connection. The peer's next operation fails with
-    /// [`ConnectionReset`](std::io::ErrorKind::ConnectionReset), a write perhaps with
-    /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). At this end a pending read or write fails, and so
-    /// does each later one; a write of which the peer took some may say how much first.
+    /// Written bytes that have not reached the peer are discarded, and so are received bytes that were not
+    /// read. The kernel keeps no state of the connection. The peer's next operation fails with
+    /// [`ConnectionReset`](std::io::ErrorKind::ConnectionReset); a write may fail with
+    /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). At this end, pending and later reads and writes fail. A
+    /// pending write of which the peer took a part may return its length first.
     ///
-    /// For a peer that takes nothing: what is only [shut down](Self::shutdown) and dropped, with bytes
-    /// still queued, stays in the kernel with them until the peer takes them or the kernel gives up,
-    /// minutes later. And where an end that comes too early must not look like a clean one.
+    /// Use it for a peer that reads nothing. After a [shutdown](Self::shutdown) and a drop, queued bytes stay
+    /// in the kernel until the peer reads them or the kernel gives up, minutes later. Also use it when an early
+    /// end must not look like a clean one.
     ///
-    /// Never fails: a connection that is gone already needs no reset.
+    /// It never fails: a closed connection needs no reset.
     pub fn abort(&self) {
         if let Some(target) = self.target.upgrade() {
             target.abort();
@@ -161,7 +160,7 @@ impl fmt::Debug for ShutdownHandle {
     }
 }
 
-/// What a [`ShutdownHandle`] acts upon.
+/// The state that a [`ShutdownHandle`] acts on.
 ///
 /// # Implementing it
 ///
@@ -172,7 +171,7 @@ impl fmt::Debug for ShutdownHandle {
 /// use owned_io::ShutdownHandle;
 /// use owned_io::backend::ShutdownTarget;
 ///
-/// /// What the halves of a stream share: a socket, in a backend.
+/// /// The state that the halves of a stream share. In a backend it has the socket.
 /// struct Shared { is_shut: Cell<bool> }
 ///
 /// impl ShutdownTarget for Shared {
@@ -180,7 +179,7 @@ impl fmt::Debug for ShutdownHandle {
 ///         self.is_shut.set(true);
 ///     }
 ///     fn abort(&self) {
-///         self.is_shut.set(true); // and reset, where there is a socket
+///         self.is_shut.set(true); // with a socket: reset it
 ///     }
 /// }
 ///
@@ -190,15 +189,15 @@ impl fmt::Debug for ShutdownHandle {
 /// assert!(shared.is_shut.get());
 /// ```
 pub trait ShutdownTarget: 'static {
-    /// See [`ShutdownHandle::shutdown`]. Errors are of no use to anybody: drop them.
+    /// See [`ShutdownHandle::shutdown`]. Ignore errors.
     fn shutdown(&self, how: Shutdown);
 
-    /// See [`ShutdownHandle::abort`]. It does not wait for operations that hold the descriptor: closing,
-    /// with `SO_LINGER` at zero, would. Errors are of no use here either.
+    /// See [`ShutdownHandle::abort`]. It must not wait for operations that hold the descriptor, as close(2)
+    /// with a zero `SO_LINGER` would. Ignore errors.
     fn abort(&self);
 }
 
-/// A connection made of its two halves: with it a backend implements only the halves.
+/// A connection that consists of two halves. With it, a backend implements only the halves.
 ///
 /// ```
 /// use std::io;
@@ -207,7 +206,7 @@ pub trait ShutdownTarget: 'static {
 /// use owned_io::{BufResult, IoBuf, IoVec, OwnedWrite, ShutdownHandle};
 /// # use owned_io_sim::SimWriteHalf;
 ///
-/// /// Writes to a connection, except what it is told to keep back.
+/// /// Writes to a connection, but discards the bytes while it is muted.
 /// struct Muted { inner: SimWriteHalf, muted: bool }
 ///
 /// impl OwnedWrite for Muted {
@@ -253,32 +252,32 @@ pub struct Duplex<R, W> {
 }
 
 impl<R, W> Duplex<R, W> {
-    /// The connection that these are the halves of.
+    /// Joins two halves of one connection.
     pub const fn new(read: R, write: W) -> Self {
         Self { read, write }
     }
 
-    /// Its halves. [`into_split`](ByteStream::into_split) gives them away.
+    /// The halves. [`into_split`](ByteStream::into_split) returns them by value.
     pub const fn get_ref(&self) -> (&R, &W) {
         (&self.read, &self.write)
     }
 
-    /// Its halves. What is read from one, or written to it, the connection does not see.
+    /// The halves. The connection does not see the bytes that are read from them or written to them directly.
     pub const fn get_mut(&mut self) -> (&mut R, &mut W) {
         (&mut self.read, &mut self.write)
     }
 }
 
-/// What a [`Duplex`] asks of its write half, to be a [`ByteStream`]. An implementation is shown
-/// [there](Duplex).
+/// The write half of a [`Duplex`] implements it, so that the `Duplex` is a [`ByteStream`]. See the example at
+/// [`Duplex`].
 pub trait Endpoint {
     /// See [`ByteStream::shutdown_handle`].
     fn shutdown_handle(&self) -> ShutdownHandle;
 }
 
-/// What a [`Duplex`] asks of its write half beyond that, to be a [`TcpStream`].
+/// The write half of a [`Duplex`] implements it, so that the `Duplex` is a [`TcpStream`].
 pub trait TcpEndpoint: Endpoint {
-    /// Our end's address.
+    /// The local address.
     ///
     /// # Errors
     /// Those of [`TcpStream::local_addr`].

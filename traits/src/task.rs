@@ -1,4 +1,4 @@
-//! Tasks: [`JoinHandle`] and the catching of panics, the same on every runtime.
+//! Tasks: [`JoinHandle`] and the handling of panics, the same on every runtime.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,9 +14,9 @@ use std::{fmt, io};
 
 use crate::{Executor, coop};
 
-/// Waits for a task's output.
+/// Waits for the output of a task.
 ///
-/// Dropping it detaches the task, which goes on.
+/// Dropping it detaches the task, which continues.
 #[must_use = "dropping it detaches the task; say so with `drop`"]
 pub struct JoinHandle<T> {
     task: Rc<dyn Join<T>>,
@@ -26,7 +26,7 @@ impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     /// # Panics
-    /// When polled again after it was ready.
+    /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.task.poll_join(cx)
     }
@@ -38,20 +38,21 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// For backends, all of them: runs the main future, then drops the tasks that [`Executor::spawn`]
-/// started and that still run, whatever the runtime would do with them: monoio and glommio leak
-/// those that wait, with their connections; others resume them in the next `block_on`, or drop them
-/// when waking is no longer possible.
+/// Runs the main future, then drops the tasks of [`Executor::spawn`] that are still running. Every backend
+/// calls it.
 ///
-/// Call it inside the runtime, as the body of [`Executor::block_on`]. Where the runtime leaks tasks, or
-/// leaves their operations in the kernel, let it run twice more afterwards: two sleeps of zero do that,
-/// where a sleep of zero polls I/O. In the first, each task is woken once more and finds that it is
-/// done; in the second, the kernel lets go of what the tasks polled. Do not run until no task is ready:
-/// one that was given to [`spawn_detached`](Executor::spawn_detached) directly is not ended here, and may
-/// be ready for ever. Then resume the panic, if there was one.
+/// Without it, the runtimes treat such tasks differently. monoio and glommio leak waiting tasks with their
+/// connections. Others resume them in the next `block_on`, or drop them when they can no longer be woken.
+///
+/// Call it inside the runtime, as the body of [`Executor::block_on`]. If the runtime leaks tasks, or leaves
+/// their operations in the kernel, let it run twice more afterwards. Two sleeps of zero do that, if a sleep of
+/// zero polls I/O. In the first, each task is polled once more and completes. In the second, the kernel releases
+/// the operations of the tasks. Do not wait until no task is ready: a task that was passed to
+/// [`spawn_detached`](Executor::spawn_detached) directly is not ended here, and may always be ready. Finally
+/// resume the panic, if there was one.
 ///
 /// # Errors
-/// [`Panicked`] when `future` did.
+/// [`Panicked`] if `future` panicked.
 pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
     let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
     let mut future = pin!(CatchPanic::new(future));
@@ -62,14 +63,14 @@ pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
     .await
 }
 
-/// Forgets the tasks of this thread's runtime, so that [`run_main`] does not end them: for a canary.
+/// Forgets the tasks of this thread's runtime, so that [`run_main`] does not end them. A canary needs it.
 #[cfg(feature = "conformance")]
 pub(crate) fn forget_tasks() {
     let tasks = RUNNING.with_borrow_mut(|running| take(&mut running.tasks));
-    drop(tasks); // the runtime has them too
+    drop(tasks); // the runtime still has them
 }
 
-/// Starts `future` as a task of `R` whose panic stays its own.
+/// Starts `future` as a task of `R` and catches its panic.
 pub(crate) fn spawn<R: Executor, F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: 'static> + 'static,
@@ -85,7 +86,7 @@ where
 }
 
 thread_local! {
-    /// The tasks of this thread's runtime that are not done.
+    /// The unfinished tasks of this thread's runtime.
     static RUNNING: RefCell<Running> = const { RefCell::new(Running::new()) };
 }
 
@@ -109,17 +110,17 @@ impl Running {
 
 /// Ends the tasks of a runtime when its main future is done, or dropped.
 struct EndTasks {
-    /// Those of a runtime within whose poll this one runs (a simulation in a test, say).
+    /// The tasks of an outer runtime, if this one runs within its poll (a simulation in a test, for example).
     outer: BTreeMap<u64, Rc<dyn End>>,
 }
 
 impl Drop for EndTasks {
     fn drop(&mut self) {
-        // A task may spawn another while it is dropped; that one is in the list then.
+        // A task may spawn another while it is dropped. The loop ends that one too.
         while let Some((_, task)) = RUNNING.with_borrow_mut(|running| running.tasks.pop_first()) {
             task.end();
         }
-        // Numbers are never given twice, so what is dropped late removes nobody else.
+        // Ids are never reused, so a task that is dropped late removes no other task.
         RUNNING.with_borrow_mut(|running| running.tasks = take(&mut self.outer));
     }
 }
@@ -127,7 +128,7 @@ impl Drop for EndTasks {
 struct Task<F: Future> {
     future: RefCell<CatchPanic<F>>,
     state: RefCell<State<F::Output>>,
-    /// Wakes what the runtime polls.
+    /// Wakes the [`Poller`].
     poller: RefCell<Option<Waker>>,
 }
 
@@ -137,7 +138,7 @@ enum State<T> {
     Taken,
 }
 
-/// What a [`JoinHandle`] knows of its task.
+/// A task as its [`JoinHandle`] sees it.
 trait Join<T> {
     fn poll_join(&self, cx: &Context<'_>) -> Poll<Result<T, JoinError>>;
 }
@@ -156,10 +157,9 @@ impl<F: Future> Join<F::Output> for Task<F> {
     }
 }
 
-/// What [`run_main`] knows of a task.
+/// A task as [`run_main`] sees it.
 trait End {
-    /// Drops what the task holds, unless it is done; whoever waits for it learns that it was ended,
-    /// and so does the runtime.
+    /// Drops the future of the task if it is not done. Wakes the task's handle and the runtime.
     fn end(&self);
 }
 
@@ -186,7 +186,7 @@ impl<F: Future> Task<F> {
     }
 }
 
-/// What the runtime polls: ready when the task is done or was ended.
+/// The future that the runtime polls. It is ready when the task is done or was ended.
 struct Poller<F: Future> {
     task: Rc<Task<F>>,
     id: u64,
@@ -214,22 +214,22 @@ impl<F: Future> Future for Poller<F> {
 
 impl<F: Future> Drop for Poller<F> {
     fn drop(&mut self) {
-        // Nobody is left to be woken. Dropped before it is done where the runtime drops its tasks.
+        // The runtime no longer polls it. If the runtime drops its tasks, this one may not be done.
         self.task.poller.take();
         self.task.end();
-        // Not there any more while a thread's locals are destroyed.
+        // The list is gone while the locals of the thread are destroyed.
         drop(RUNNING.try_with(|running| running.borrow_mut().tasks.remove(&self.id)));
-        // The last to know of a task that nobody waits for: its output is dropped here.
+        // If no handle is left, this drops the output of the task.
         let output =
             (Rc::strong_count(&self.task) == 1).then(|| self.task.state.replace(State::Taken));
         drop(catch_unwind(AssertUnwindSafe(|| drop(output))));
     }
 }
 
-/// A future whose panic is its output. What it holds is dropped before it is ready, and a panic
-/// while that is dropped is its output too.
+/// A future that catches a panic and returns it as its output. It drops the inner future before it is ready,
+/// and also catches a panic of that drop.
 pub(crate) struct CatchPanic<F> {
-    /// Boxed, so that it can be dropped in place without being pinned in what holds it.
+    /// Boxed, so that it can be dropped without being pinned in its owner.
     future: Option<Pin<Box<F>>>,
 }
 
@@ -252,7 +252,7 @@ impl<F: Future> Future for CatchPanic<F> {
     type Output = Result<F::Output, Panicked>;
 
     /// # Panics
-    /// When polled again after it was ready.
+    /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.future.as_mut().expect("polled after it was ready");
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
@@ -266,13 +266,13 @@ impl<F: Future> Future for CatchPanic<F> {
     }
 }
 
-/// Why a task has no output: what its [`JoinHandle`] says.
+/// Why a task has no output. The [`JoinHandle`] returns it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// It panicked; or what it held did, when the end of the runtime dropped it.
+    /// The task panicked, or a value that it held panicked when the end of the runtime dropped it.
     Panicked(Panicked),
-    /// Its runtime has ended, and dropped it.
+    /// The runtime has ended and dropped the task.
     Ended,
 }
 
@@ -288,7 +288,7 @@ impl fmt::Display for JoinError {
 impl Error for JoinError {}
 
 impl From<JoinError> for io::Error {
-    /// Keeps the message of a panic, not its payload.
+    /// Keeps the message of a panic, but not its payload.
     fn from(error: JoinError) -> Self {
         Self::other(error.to_string())
     }
@@ -300,12 +300,12 @@ pub struct Panicked {
 }
 
 impl Panicked {
-    /// For backends: from what [`catch_unwind`] caught.
+    /// For backends. `payload` is the error of [`catch_unwind`].
     pub fn new(payload: Box<dyn Any + Send>) -> Self {
         Self { payload }
     }
 
-    /// Goes on panicking with it.
+    /// Resumes the panic.
     ///
     /// # Panics
     /// Always.
@@ -313,7 +313,7 @@ impl Panicked {
         resume_unwind(self.payload)
     }
 
-    /// The panic's message, where it was a string.
+    /// The message of the panic, if it was a string.
     pub fn message(&self) -> &str {
         if let Some(message) = self.payload.downcast_ref::<&'static str>() {
             message
@@ -340,7 +340,7 @@ impl fmt::Debug for Panicked {
 impl Error for Panicked {}
 
 impl From<Panicked> for io::Error {
-    /// Keeps the message; the payload cannot be shared between threads, as an `io::Error` must.
+    /// Keeps the message, but not the payload, which is not `Sync` as an `io::Error` must be.
     fn from(panicked: Panicked) -> Self {
         Self::other(panicked.to_string())
     }

@@ -6,13 +6,13 @@ use std::mem;
 use crate::{IoBuf, TRANSFER_BYTES_MAX};
 
 /// The most pieces that one vectored write passes to the kernel: `IOV_MAX` of Linux
-/// (`include/uapi/linux/uio.h`, `UIO_MAXIOV`). More are written by further operations.
+/// (`include/uapi/linux/uio.h`, `UIO_MAXIOV`). Further operations write the rest.
 pub const IOV_MAX: usize = 1024;
 
-/// Owned buffers that leave in one write, in order, and the array the kernel reads them from.
+/// Owned buffers for one vectored write, in order, and the array of pointers for the kernel.
 ///
-/// Both arrays are reused: a warm `IoVec` that is [cleared](Self::clear) and filled again does not
-/// allocate. Nothing bounds how many buffers are pushed; one operation takes at most [`IOV_MAX`].
+/// Both arrays are reused: an `IoVec` that is [cleared](Self::clear) and filled again does not allocate. The
+/// number of buffers is unbounded. One operation writes at most [`IOV_MAX`] pieces.
 ///
 /// ```
 /// # owned_io_sim::block_on(async {
@@ -30,16 +30,16 @@ pub const IOV_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct IoVec<B> {
     bufs: Vec<B>,
-    /// The bytes of the buffers in order, at most [`TRANSFER_BYTES_MAX`] to an entry. Invariant: entries
-    /// from `written` on lie within the initialised bytes of a buffer in `bufs`, none of them empty.
+    /// The bytes of the buffers in order, at most [`TRANSFER_BYTES_MAX`] per entry. Invariant: entries from
+    /// `written` on lie within the initialised bytes of a buffer in `bufs`, and none is empty.
     pieces: Vec<RawPiece>,
-    /// How many pieces, from the first on, were written whole.
+    /// The number of pieces that are completely written. They are the first ones.
     written: usize,
-    /// Bytes in the pieces from `written` on.
+    /// The bytes in the pieces from `written` on.
     bytes_left: usize,
 }
 
-/// What POSIX calls `struct iovec`, and `std` guarantees `IoSlice` to be on Unix.
+/// `struct iovec` of POSIX. `std` guarantees that `IoSlice` has this layout on Unix.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct RawPiece {
@@ -53,12 +53,12 @@ const _: () = assert!(
 );
 
 impl<B: IoBuf> IoVec<B> {
-    /// An empty one, which allocates nothing yet.
+    /// An empty `IoVec`. It does not allocate.
     pub const fn new() -> Self {
         Self { bufs: Vec::new(), pieces: Vec::new(), written: 0, bytes_left: 0 }
     }
 
-    /// Room for `bufs` buffers.
+    /// An empty `IoVec` with capacity for `bufs` buffers.
     pub fn with_capacity(bufs: usize) -> Self {
         Self { bufs: Vec::with_capacity(bufs), pieces: Vec::with_capacity(bufs), ..Self::new() }
     }
@@ -66,7 +66,7 @@ impl<B: IoBuf> IoVec<B> {
     /// Adds `buf` at the end.
     pub fn push(&mut self, buf: B) {
         let (mut ptr, mut left) = (buf.buf_ptr(), buf.buf_len());
-        self.bufs.push(buf); // first: no piece is there without its buffer
+        self.bufs.push(buf); // first, so that no piece exists without its buffer
         self.bytes_left += left;
         while left > 0 {
             let len = left.min(TRANSFER_BYTES_MAX);
@@ -76,23 +76,23 @@ impl<B: IoBuf> IoVec<B> {
         }
     }
 
-    /// How many bytes are still to be written.
+    /// The number of bytes that are left to write.
     pub const fn bytes_left(&self) -> usize {
         self.bytes_left
     }
 
-    /// How many bytes the next operation can write at most: those of
+    /// The most bytes that the next operation can write: the length of
     /// [`as_io_slices`](Self::as_io_slices).
     pub fn bytes_next(&self) -> usize {
         self.as_io_slices().iter().map(|piece| piece.len()).sum()
     }
 
-    /// The buffers, written or not, in order.
+    /// All buffers in order, including written ones.
     pub fn bufs(&self) -> &[B] {
         &self.bufs
     }
 
-    /// The buffers, written or not, in order.
+    /// All buffers in order, including written ones.
     pub fn into_bufs(self) -> Vec<B> {
         self.bufs
     }
@@ -102,7 +102,7 @@ impl<B: IoBuf> IoVec<B> {
         drop(self.drain());
     }
 
-    /// Takes the buffers out, written or not, in order, and keeps the arrays.
+    /// Removes all buffers in order, including written ones, and keeps the arrays.
     pub fn drain(&mut self) -> impl Iterator<Item = B> {
         self.pieces.clear();
         self.written = 0;
@@ -110,7 +110,7 @@ impl<B: IoBuf> IoVec<B> {
         self.bufs.drain(..)
     }
 
-    /// Takes the next `n` bytes as written.
+    /// Marks the next `n` bytes as written.
     ///
     /// # Panics
     /// If fewer than `n` bytes are left.
@@ -129,23 +129,23 @@ impl<B: IoBuf> IoVec<B> {
         }
     }
 
-    /// What the next operation writes: the first pieces that are left, at most [`IOV_MAX`] of them and
-    /// at most [`TRANSFER_BYTES_MAX`] bytes.
+    /// The pieces for the next operation: the first that are left, at most [`IOV_MAX`] pieces and
+    /// [`TRANSFER_BYTES_MAX`] bytes.
     ///
-    /// For backends. The array and the bytes keep their address while the `IoVec` moves, as long
-    /// as nothing is pushed, advanced or cleared.
+    /// For backends. The array and the bytes keep their address while the `IoVec` moves, until it is pushed
+    /// to, advanced or cleared.
     pub fn as_io_slices(&self) -> &[IoSlice<'_>] {
         let left = &self.pieces[self.written..];
         let next = &left[..left.len().min(IOV_MAX)];
         let next = if self.bytes_left > TRANSFER_BYTES_MAX { first_transfer(next) } else { next };
-        // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, which `RawPiece` has too.
-        // By the invariant each piece is within initialised bytes of a buffer that this value owns,
-        // and the borrow of `self` keeps the buffers where they are and as they are.
+        // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, which `RawPiece` has too. By the
+        // invariant each piece is within the initialised bytes of a buffer that this value owns. The borrow
+        // of `self` prevents changes to the buffers.
         unsafe { mem::transmute::<&[RawPiece], &[IoSlice<'_>]>(next) }
     }
 }
 
-/// The first of `pieces`, as many as one operation transfers.
+/// The first of `pieces` that one operation can transfer.
 fn first_transfer(pieces: &[RawPiece]) -> &[RawPiece] {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|piece| {
@@ -198,10 +198,10 @@ mod tests {
         assert_eq!(next(&vec), b"once more");
     }
 
-    /// "A warm `IoVec` that is cleared and filled again does not allocate": its arrays stay where
-    /// they are, with room for as much.
+    /// "An `IoVec` that is cleared and filled again does not allocate": the arrays keep their address and
+    /// their capacity.
     #[test]
-    fn a_warm_one_keeps_its_arrays() {
+    fn a_cleared_vec_keeps_its_arrays() {
         let mut vec = IoVec::new();
         let mut warm = None;
         for _ in 0..3 {

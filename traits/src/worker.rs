@@ -1,4 +1,4 @@
-//! Workers: one thread, one runtime and one service each; started, stopped and drained together.
+//! Workers: each has one thread, one runtime and one service. They start, stop and drain together.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::task::{CatchPanic, Panicked};
 use crate::{Clock, Executor, select};
 
-/// How many workers to run, and how they end.
+/// The number of workers, their runtime, and how they end.
 ///
 /// ```
 /// # use owned_io_sim::Sim;
@@ -22,7 +22,7 @@ use crate::{Clock, Executor, select};
 /// use owned_io::{Executor, WorkersConfig};
 ///
 /// let config = WorkersConfig::<Sim>::new(NonZeroUsize::MIN);
-/// let stop = config.stop.clone(); // for a signal handler's thread, say
+/// let stop = config.stop.clone(); // for the thread of a signal handler, for example
 /// Sim::run_workers(config, move |worker| {
 ///     let stop = stop.clone();
 ///     async move {
@@ -36,14 +36,14 @@ use crate::{Clock, Executor, select};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkersConfig<R: Executor> {
-    /// The set-up of each worker's runtime.
+    /// The configuration of each worker's runtime.
     pub runtime: R::Config,
-    /// How many workers.
+    /// The number of workers.
     pub count: NonZeroUsize,
-    /// How long a worker may take to finish after the stop signal. Default 10 s: less than the
-    /// 30 s after which process supervisors commonly kill.
+    /// The time that a worker has to finish after the stop signal. Default 10 s: less than the 30 s after
+    /// which process supervisors usually kill a process.
     pub drain: Duration,
-    /// Stops them all.
+    /// Stops all workers.
     pub stop: StopSignal,
 }
 
@@ -58,13 +58,13 @@ impl<R: Executor> WorkersConfig<R> {
         }
     }
 
-    /// For wrappers of a runtime: the same workers, on `Inner`.
+    /// For wrappers of a runtime: the same workers on the wrapped runtime.
     pub fn for_runtime<Inner: Executor<Config = R::Config>>(self) -> WorkersConfig<Inner> {
         let Self { runtime, count, drain, stop } = self;
         WorkersConfig { runtime, count, drain, stop }
     }
 
-    /// For backends: the workers to run.
+    /// For backends: the workers to start.
     pub fn workers(&self) -> impl Iterator<Item = Worker> + use<R> {
         let Self { count, drain, .. } = *self;
         let stop = self.stop.clone();
@@ -72,26 +72,26 @@ impl<R: Executor> WorkersConfig<R> {
     }
 }
 
-/// What a service is told about the worker it runs on.
+/// The worker that a service runs on.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Worker {
-    /// From 0 to `count - 1`.
+    /// The number of the worker, from 0 to `count - 1`.
     pub id: usize,
-    /// How many workers there are.
+    /// The number of all workers.
     pub count: NonZeroUsize,
-    /// Says when to stop: accept no more, finish what is open, return.
+    /// The signal to stop: then accept no more clients, finish the open connections, and return.
     pub stop: StopSignal,
-    /// How long that may take; what is not done then is dropped.
+    /// The time to finish after the signal. A service that is not done by then is dropped.
     pub drain: Duration,
 }
 
 impl Worker {
-    /// For backends that run workers in a way of their own: runs `service` on this worker until it
-    /// is done, or until its time to drain is over.
+    /// Runs `service` on this worker until it is done, or until the time to drain is over. It is for backends
+    /// with their own implementation of workers.
     ///
     /// # Errors
-    /// The service's, its panic, or [`TimedOut`](io::ErrorKind::TimedOut); all name the worker.
+    /// The error of the service, its panic, or [`TimedOut`](io::ErrorKind::TimedOut). All name the worker.
     pub async fn run<R, F, Fut>(self, service: F) -> io::Result<()>
     where
         R: Clock,
@@ -115,9 +115,9 @@ impl Worker {
     }
 }
 
-/// A signal to stop, given once, from any thread, and seen on every thread.
+/// A signal to stop. Any thread can send it, once, and every thread sees it.
 ///
-/// Clones are the same signal.
+/// A clone is another handle to the same signal.
 #[derive(Clone, Debug, Default)]
 pub struct StopSignal {
     state: Arc<Mutex<StopState>>,
@@ -126,18 +126,18 @@ pub struct StopSignal {
 #[derive(Debug, Default)]
 struct StopState {
     stopped: bool,
-    /// Those that wait, by the number of their wait. Bounded by the waits that are pending.
+    /// The wakers, by the id of the wait. Bounded by the number of pending waits.
     waiting: BTreeMap<u64, Waker>,
     last_wait: u64,
 }
 
 impl StopSignal {
-    /// A signal that is not given yet.
+    /// A signal that was not sent yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives the signal. Giving it again does nothing.
+    /// Sends the signal. Repeated calls do nothing.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;
@@ -148,12 +148,12 @@ impl StopSignal {
         }
     }
 
-    /// Whether it was given.
+    /// Whether the signal was sent.
     pub fn is_stopped(&self) -> bool {
         self.lock().stopped
     }
 
-    /// Waits until it is given.
+    /// Waits until the signal is sent.
     ///
     /// # Cancellation
     /// Safe.
@@ -162,12 +162,12 @@ impl StopSignal {
     }
 
     fn lock(&self) -> MutexGuard<'_, StopState> {
-        // No code that can panic runs under the lock.
+        // No code under the lock can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The wait for a [`StopSignal`].
+/// Waits for a [`StopSignal`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Stopped<'a> {
@@ -184,7 +184,8 @@ impl Future for Stopped<'_> {
         if state.stopped {
             return Poll::Ready(());
         }
-        // The main future of a worker waits for this beside all else: on some runtimes each wake polls it.
+        // The main future of a worker always waits for this too. On some runtimes each wake polls it, so the
+        // unchanged waker is the fast path.
         let known = self.wait.and_then(|wait| state.waiting.get(&wait));
         if known.is_some_and(|known| known.will_wake(cx.waker())) {
             return Poll::Pending;
@@ -195,7 +196,7 @@ impl Future for Stopped<'_> {
         });
         let before = state.waiting.insert(wait, cx.waker().clone());
         drop(state);
-        // Not under the lock: it may be the last to hold a future, with a wait of its own.
+        // Not under the lock: the waker may own the last reference to a future, which may own another wait.
         drop(before);
         Poll::Pending
     }
@@ -210,14 +211,14 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// The longest time to drain that the clock has room for.
+/// The longest time to drain that the clock can represent.
 const DRAIN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// How long after the deadline a worker's thread may take to drop what it holds, before it counts
-/// as stuck (in a blocking call, or an endless loop).
+/// Extra time after the drain deadline, in which a worker's thread drops its tasks. After it, the thread counts
+/// as stuck in a blocking call or an endless loop. The worker enforces the deadline itself.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// [`Executor::run_workers`] on threads of the operating system.
+/// [`Executor::run_workers`] with threads of the operating system.
 pub(crate) fn run_on_threads<R, F, Fut>(config: WorkersConfig<R>, service: F) -> io::Result<()>
 where
     R: Executor + Clock,
@@ -227,7 +228,7 @@ where
     let stop = &config.stop;
     let (done, outcomes) = mpsc::channel();
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut running = Vec::new(); // a count that nobody means is the error of the threads, not of this
+    let mut running = Vec::new(); // no capacity: a huge count must fail in `spawn`, not here
     let mut first_error = None;
     for worker in config.workers() {
         let id = worker.id;
@@ -235,7 +236,7 @@ where
         let (done, waker) = (done.clone(), waker.clone());
         let thread = thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
             let outcome = run_worker::<R, _, _>(runtime, worker, service);
-            // The receiver is gone if this worker was given up as stuck.
+            // The receiver is gone if this worker was abandoned as stuck.
             let _ = done.send((id, outcome));
             waker.wake();
         });
@@ -249,7 +250,7 @@ where
         }
     }
     let mut stuck_at = None;
-    // Ends at the latest when the workers count as stuck; turns only when something has happened.
+    // Ends at the latest when the workers count as stuck. Each iteration waits for an event.
     loop {
         for (id, outcome) in outcomes.try_iter() {
             running.retain(|other| *other != id);
@@ -292,7 +293,7 @@ where
     }
 }
 
-/// `error`, naming the worker, of the same kind.
+/// Adds the number of the worker to `error`. The kind stays the same.
 fn worker_error(id: usize, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), WorkerError { id, cause: error })
 }

@@ -1,14 +1,14 @@
-//! [`OwnedWrite`] and what is built on it.
+//! [`OwnedWrite`], its extension [`OwnedWriteExt`], and [`copy`].
 
 use std::future::Future;
 use std::io;
 
 use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 
-/// Writes bytes from buffers that it owns for as long as it needs them.
+/// Writes bytes from buffers that the operation owns.
 ///
-/// There is no flush: a write that has returned has handed its bytes to the transport. What queues
-/// messages above it has a flush of its own.
+/// There is no flush: a write returns after the transport has taken the bytes. A protocol that queues messages
+/// has its own flush.
 ///
 /// # Implementing it
 ///
@@ -16,7 +16,7 @@ use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 /// use std::io;
 /// use owned_io::{BufResult, IoBuf, IoBufExt, IoVec, OwnedWrite, OwnedWriteExt};
 ///
-/// /// Keeps what it is given, up to 8 bytes, then fails as a full disk would.
+/// /// Stores up to 8 bytes, then fails like a full disk.
 /// #[derive(Default)]
 /// struct Small { bytes: Vec<u8>, ended: bool }
 ///
@@ -27,7 +27,7 @@ use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 ///         }
 ///         let n = bytes.len().min(8 - self.bytes.len());
 ///         self.bytes.extend_from_slice(&bytes[..n]);
-///         // Never `Ok(0)` for bytes that were there to be written.
+///         // Never return `Ok(0)` for a buffer that is not empty.
 ///         if n == 0 && !bytes.is_empty() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(n) }
 ///     }
 /// }
@@ -39,7 +39,7 @@ use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 ///     async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
 ///         let result = self.take(bufs.as_io_slices().first().map_or(&[], |piece| piece));
 ///         if let Ok(n) = result {
-///             bufs.advance(n); // the implementer's duty
+///             bufs.advance(n); // the implementer has to do this
 ///         }
 ///         BufResult(result, bufs)
 ///     }
@@ -59,55 +59,57 @@ use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 /// ```
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait OwnedWrite {
-    /// Writes the initialised bytes of `buf`, or the first of them, and hands it back.
+    /// Writes the initialised bytes of `buf`, or the first of them, and returns it.
     ///
-    /// Waits until the transport has taken at least one byte; others have their turn as they have
-    /// beside [`read`](OwnedRead::read)s. `Ok(n)`: it has taken the first `n`;
-    /// `n` is at least 1 and may be less than the length. The buffer comes back unchanged. An
-    /// empty buffer returns `Ok(0)` at once and leaves the stream as it is.
+    /// Waits until the transport has taken at least one byte. Lets other tasks run, as
+    /// [`read`](OwnedRead::read) does.
+    ///
+    /// `Ok(n)`: the transport has taken the first `n` bytes. `n` is at least 1 and may be less than the length.
+    /// The buffer comes back unchanged.
+    ///
+    /// An empty buffer returns `Ok(0)` at once, and the stream is unchanged.
     ///
     /// # Errors
-    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe) after a shutdown of the write side, by whichever
-    /// way; that or [`ConnectionReset`](io::ErrorKind::ConnectionReset) when the peer is gone. The
-    /// buffer comes back unchanged, the OS error code is kept, and no signal is raised.
+    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe) after any shutdown of the write side. `BrokenPipe` or
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) if the peer is gone. The buffer comes back
+    /// unchanged, the error keeps its OS error code, and no signal is raised.
     ///
     /// # Cancellation
-    /// A polled write that is dropped forfeits its buffer, and any part of it may have been, or may
-    /// still be, sent: the stream is good for nothing but to be dropped.
+    /// Not safe once polled. A dropped write forfeits its buffer, and any part of the bytes may be sent, even
+    /// later. Drop the stream too.
     ///
     /// # Implementer notes
-    /// Map a zero from the transport to [`WriteZero`](io::ErrorKind::WriteZero). Hand the kernel no
-    /// more than [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX) at once.
+    /// Map a zero from the transport to [`WriteZero`](io::ErrorKind::WriteZero). Pass at most
+    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX) bytes to the kernel at once.
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B>;
 
-    /// Writes the bytes that are left in `bufs`, or the first of them, and hands it back.
+    /// Writes the bytes that are left in `bufs`, or the first of them, and returns it.
     ///
-    /// Like [`write`](Self::write) of the pieces put together, at most
-    /// [`IOV_MAX`](crate::IOV_MAX) of them. On `Ok(n)` `bufs` is already
-    /// [advanced](IoVec::advance) by `n`.
+    /// It is like a [`write`](Self::write) of the concatenated pieces, at most [`IOV_MAX`](crate::IOV_MAX) of
+    /// them. After `Ok(n)`, `bufs` is already [advanced](IoVec::advance) by `n`.
     ///
     /// # Errors
-    /// Those of `write`; `bufs` comes back unchanged.
+    /// Those of `write`. `bufs` comes back unchanged.
     ///
     /// # Cancellation
     /// As for `write`.
     ///
     /// # Implementer notes
-    /// [`as_io_slices`](IoVec::as_io_slices) is the array for `sendmsg`; it stays where it is while
-    /// the `IoVec` moves. Advance before you return.
+    /// [`as_io_slices`](IoVec::as_io_slices) is the array for sendmsg(2). It keeps its address while the `IoVec`
+    /// moves. Advance before you return.
     async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>>;
 
-    /// Ends the write side: the peer reads what was written, then the end of the stream.
+    /// Ends the write side: the peer reads all written bytes, then the end of the stream.
     ///
-    /// The read side stays open. Doing it again, or after the peer has ended its own side, is no
-    /// error.
+    /// The read side stays open. A repeated shutdown is no error. Neither is a shutdown after the peer has
+    /// ended its own side.
     ///
     /// # Errors
-    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is gone: reset, or ended from
-    /// both sides.
+    /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is closed: reset, or ended by both
+    /// sides.
     ///
     /// # Cancellation
-    /// The stream is as it was, or shut down.
+    /// Safe: the stream is unchanged or shut down.
     async fn shutdown(&mut self) -> io::Result<()>;
 }
 
@@ -145,16 +147,16 @@ impl<T: OwnedWrite + ?Sized> OwnedWrite for Box<T> {
     }
 }
 
-/// Writes made of several writes.
+/// Operations that consist of several writes.
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait OwnedWriteExt: OwnedWrite {
-    /// Writes all initialised bytes of `buf` and hands it back unchanged.
+    /// Writes all initialised bytes of `buf` and returns it unchanged.
     ///
-    /// An empty buffer succeeds at once: nothing is asked of the stream.
+    /// For an empty buffer it succeeds at once, without a write.
     ///
     /// # Errors
-    /// Those of [`write`](OwnedWrite::write), and [`WriteZero`](io::ErrorKind::WriteZero) when that
-    /// takes none of the bytes that are left; how much was written before is not told.
+    /// Those of [`write`](OwnedWrite::write). [`WriteZero`](io::ErrorKind::WriteZero) if a write takes no byte.
+    /// The result does not include the number of bytes that were written before.
     ///
     /// # Cancellation
     /// As for `write`, at every await.
@@ -172,13 +174,13 @@ pub trait OwnedWriteExt: OwnedWrite {
         BufResult(Ok(()), Slice::into_inner(left))
     }
 
-    /// Writes all that is left in `bufs` and hands it back, with nothing left. Where nothing is, it
-    /// succeeds at once.
+    /// Writes all bytes that are left in `bufs` and returns it.
+    ///
+    /// If no bytes are left, it succeeds at once.
     ///
     /// # Errors
-    /// Those of [`write_vectored`](OwnedWrite::write_vectored), and
-    /// [`WriteZero`](io::ErrorKind::WriteZero) as for `write_all`;
-    /// [`bytes_left`](IoVec::bytes_left) tells how far it came.
+    /// Those of [`write_vectored`](OwnedWrite::write_vectored), and [`WriteZero`](io::ErrorKind::WriteZero) as
+    /// for `write_all`. [`bytes_left`](IoVec::bytes_left) is the number of bytes that were not written.
     ///
     /// # Cancellation
     /// As for `write_vectored`, at every await.
@@ -201,18 +203,17 @@ pub trait OwnedWriteExt: OwnedWrite {
 
 impl<T: OwnedWrite + ?Sized> OwnedWriteExt for T {}
 
-/// Writes to `writer` what `reader` reads, until the end of the stream, through one buffer of
-/// `pool` at a time; says how many bytes that were. Does not shut the writer down.
+/// Copies bytes from `reader` to `writer` until the end of the stream. Returns their number.
 ///
-/// Cut-through: what one read brings is written before the next read, so a slow writer holds the
-/// reader back.
+/// It uses one buffer of `pool` at a time, and does not shut down the writer. The bytes of each read are written
+/// before the next read, so a slow writer slows the reader down.
 ///
 /// # Errors
-/// Those of [`read_pooled`](OwnedRead::read_pooled) and [`write`](OwnedWrite::write). What was read
-/// and could not be written is lost.
+/// Those of [`read_pooled`](OwnedRead::read_pooled) and [`write`](OwnedWrite::write). Bytes that were read but
+/// not written are lost.
 ///
 /// # Cancellation
-/// As for `read` and `write`: both streams are good for nothing but to be dropped.
+/// As for `read` and `write`: drop both streams.
 pub async fn copy(
     reader: &mut impl OwnedRead,
     writer: &mut impl OwnedWrite,
@@ -226,7 +227,7 @@ pub async fn copy(
         }
         let len = buf.buf_len();
         let (n, buf) = writer.write(buf).await.into_result()?;
-        // Rarely: a `write_all` of each would take 50 instructions more an echo, of 1,200 on tokio.
+        // A short write is rare. Always calling `write_all` costs 50 instructions per echo, of 1,200 on tokio.
         if n < len {
             writer.write_all(buf.buf_slice(n..)).await.into_result()?;
         }

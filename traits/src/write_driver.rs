@@ -1,4 +1,4 @@
-//! [`WriteDriver`]: writing that either half of a connection can drive.
+//! [`WriteDriver`]: a write that both halves of a connection can drive.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -9,12 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::{io, mem};
 
-/// Does one job at a time, in a future of its own, which has the write half: for protocols whose reading
-/// half has something to send, too.
+/// Executes one write job at a time, in a separate future that owns the write half.
 ///
-/// That future lives as long as the connection, so nobody who waits for a write drops it by giving up, and
-/// a write that one half has begun is carried on by whichever half is polled: an answer to a ping, or an
-/// alert, holds up neither the half that has it to send nor the other.
+/// It is for protocols whose read half also sends, for example an answer to a ping, or an alert. The future
+/// lives as long as the connection, so a cancelled caller does not drop a write. Each half that is polled
+/// drives the current write, so a write that one half started delays neither half.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -44,44 +43,44 @@ pub struct WriteDriver<J, D> {
     task: Pin<Box<dyn Future<Output = Infallible>>>,
     slot: JobSlot<J, D>,
     is_busy: bool,
-    /// Which halves wait for the job to be done.
+    /// Whether each half waits for the current job.
     is_awaited: [bool; 2],
-    /// The halves' wakers, those that are in `wakers`: so that there is nothing to lock as long as
-    /// each half waits in one task.
+    /// Copies of the halves' wakers in `wakers`. They avoid the lock while the tasks of the halves stay the
+    /// same.
     registered: [Option<Waker>; 2],
     wakers: Arc<Wakers>,
     /// Wakes `wakers`.
     waker: Waker,
 }
 
-/// Who waits for a job.
+/// The half that waits for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The half that reads.
+    /// The read half.
     Read,
-    /// The half that writes.
+    /// The write half.
     Write,
 }
 
-/// Where a [`WriteDriver`] and its future meet: jobs are left here, and what became of them.
+/// Passes jobs from a [`WriteDriver`] to its future, and results back. It has space for one of each.
 pub struct JobSlot<J, D>(Rc<SlotState<J, D>>);
 
 struct SlotState<J, D> {
     job: Cell<Option<J>>,
     done: Cell<Option<D>>,
-    /// Whether a job has begun, or some of it was done, since that was asked.
+    /// Whether a job has started or progressed since [`WriteDriver::take_progress`].
     has_progressed: Cell<bool>,
 }
 
-/// Wakes both halves: each of which may wait in a task of its own, or not at all.
+/// Wakes both halves. They may wait in the same task, in different tasks, or not at all.
 #[derive(Default)]
 struct Wakers {
-    /// The first alone, where both are the same.
+    /// Only the first, if both wake the same task.
     halves: Mutex<[Option<Waker>; 2]>,
 }
 
 impl<J: 'static, D: 'static> WriteDriver<J, D> {
-    /// One whose jobs `work` does, each as it comes.
+    /// Creates a driver. `work` takes each job from the slot and executes it.
     pub fn new<F>(work: impl FnOnce(JobSlot<J, D>) -> F) -> Self
     where
         F: Future<Output = Infallible> + 'static,
@@ -100,27 +99,27 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
         }
     }
 
-    /// Whether there is a job that is not done.
+    /// Whether a job is unfinished.
     pub const fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// Takes a job: when it is not [busy](Self::is_busy), and to be followed by [`poll`](Self::poll).
+    /// Starts a job. Call it only if the driver is not [busy](Self::is_busy), and [`poll`](Self::poll) afterwards.
     pub fn start(&mut self, job: J) {
         self.slot.0.job.set(Some(job));
         self.slot.0.has_progressed.set(true);
         self.is_busy = true;
     }
 
-    /// Whether a job has begun, or [some of it was done](JobSlot::progress), since this was asked last.
+    /// Whether a job has started or [progressed](JobSlot::progress) since the last call.
     pub fn take_progress(&self) -> bool {
         self.slot.0.has_progressed.take()
     }
 
-    /// Waits for the job that was started.
+    /// Waits for the current job, and drives it.
     #[inline(always)]
     pub fn poll(&mut self, direction: Direction, cx: &Context<'_>) -> Poll<D> {
-        self.register(direction, cx); // before, because it may be woken at once
+        self.register(direction, cx); // before the poll, which may wake it at once
         let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(&self.waker));
         let Some(done) = self.slot.0.done.take() else {
             self.is_awaited[direction as usize] = true;
@@ -139,7 +138,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
         Poll::Ready(done)
     }
 
-    /// Has `half` woken from now on: when there is something to poll, and by
+    /// Registers the task of a half. It is woken when the current job can continue, and by
     /// [`waker`](Self::waker).
     #[inline]
     pub fn register(&mut self, direction: Direction, cx: &Context<'_>) {
@@ -149,7 +148,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
         }
     }
 
-    /// Wakes both halves, whichever tasks they are in by then.
+    /// Wakes the registered tasks of both halves. Later registrations count too.
     pub const fn waker(&self) -> &Waker {
         &self.waker
     }
@@ -175,12 +174,12 @@ impl<J, D> JobSlot<J, D> {
         poll_fn(|_| self.0.job.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// Says that some of the job is done, and not yet all.
+    /// Reports that a part of the job is done.
     pub fn progress(&self) {
         self.0.has_progressed.set(true);
     }
 
-    /// Says what became of the job.
+    /// Reports the result of the job.
     pub fn finish(&self, done: D) {
         self.0.done.set(Some(done));
     }
@@ -209,7 +208,7 @@ impl Wake for Wakers {
     }
 }
 
-/// An I/O error that is told again and again, which an [`io::Error`] cannot be.
+/// A copy of an I/O error that can be returned repeatedly. An [`io::Error`] cannot be cloned.
 #[derive(Clone, Copy, Debug)]
 pub struct StickyError {
     os_error: Option<i32>,

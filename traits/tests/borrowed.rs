@@ -1,4 +1,4 @@
-//! Streams that are lent, and streams in boxes.
+//! Streams by mutable reference, and streams in boxes.
 
 use owned_io::{ByteStream, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool, PoolConfig};
 
@@ -15,9 +15,9 @@ fn split<S: ByteStream>(stream: S) -> (S::ReadHalf, S::WriteHalf) {
     stream.into_split()
 }
 
-/// Who takes a stream by value can be lent one, or given one in a box.
+/// A function that takes a stream by value also accepts a mutable reference or a box.
 #[test]
-fn streams_may_be_lent_and_boxed() {
+fn streams_may_be_borrowed_and_boxed() {
     owned_io_sim::block_on(async {
         let (mut a, mut b) = owned_io_sim::pipe();
         send(&mut a, "lent").await;

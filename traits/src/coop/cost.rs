@@ -1,84 +1,84 @@
-//! What each kind of work costs, in nanoseconds: the one table that all protocols count by.
+//! The cost of each kind of work, in nanoseconds. All protocols use this table.
 //!
-//! | work | once | for each byte |
+//! | work | fixed | per byte |
 //! |---|---|---|
-//! | [`transfer`]: a read or a write, its system call | 2,000 | 1/4 |
-//! | [`frame_in`]: a WebSocket frame is decoded, with the turn of its answer through the queue | 60 | 1/8 |
-//! | [`frame_out`]: a WebSocket frame is encoded; for each byte that is copied or masked | 30 | 1/8 |
-//! | [`bridged_frame`]: a frame goes through tungstenite, either way | 200 | 1/4 |
-//! | [`inflated`]: a round of decompression, and what comes out of it | 300 | 2 |
-//! | [`compressed`]: a message is compressed, at the fastest level | 2,000 | 5 |
-//! | [`compressed_piece`]: the same for a piece of a long message | 500 | 5 |
-//! | [`tls_records`]: TLS records are encrypted or decrypted | 400 each | 1/2 |
-//! | [`tls_read`]: bytes that are decrypted already are read | 200 | – |
-//! | [`sink_message`]: a message over TCP is counted | 8 | – |
-//! | [`source_message`]: a message over TCP is made; for each byte that is copied | 12 | 1/8 |
+//! | [`transfer`]: a read or a write with its system call | 2,000 | 1/4 |
+//! | [`frame_in`]: decoding a WebSocket frame, and passing its answer through the queue | 60 | 1/8 |
+//! | [`frame_out`]: encoding a WebSocket frame; per byte that is copied or masked | 30 | 1/8 |
+//! | [`bridged_frame`]: passing a frame through tungstenite, in either direction | 200 | 1/4 |
+//! | [`inflated`]: one decompression step; per byte of output | 300 | 2 |
+//! | [`compressed`]: compressing a message at the fastest level | 2,000 | 5 |
+//! | [`compressed_piece`]: compressing a piece of a long message | 500 | 5 |
+//! | [`tls_records`]: encrypting or decrypting TLS records | 400 each | 1/2 |
+//! | [`tls_read`]: reading bytes that are already decrypted | 200 | – |
+//! | [`sink_message`]: counting a message over TCP | 8 | – |
+//! | [`source_message`]: generating a message over TCP; per byte that is copied | 12 | 1/8 |
 //!
-//! Measured on a 3 GHz core of 2021, in November 2026, and rounded. On a machine that is half as fast a turn takes
-//! twice as long; nothing else depends on the figures. To measure one again, have a server on one core do that work
-//! alone, and divide its processor time by how often it was done.
+//! The figures were measured on a 3 GHz core of 2021, in November 2026, and rounded. On a machine with half the
+//! speed, tasks run twice as long before they yield. Nothing else depends on the figures. To measure one again,
+//! let a server on one core do only that work, and divide its CPU time by the number of repetitions.
 
-/// A read or a write of so many bytes.
+/// A read or a write of `bytes` bytes.
 #[inline]
 pub const fn transfer(bytes: usize) -> u64 {
     2_000 + bytes as u64 / 4
 }
 
-/// A WebSocket frame with so many bytes of payload is decoded, unmasked and checked.
+/// Decoding, unmasking and checking a WebSocket frame with `bytes` bytes of payload.
 #[inline]
 pub const fn frame_in(bytes: usize) -> u64 {
     60 + bytes as u64 / 8
 }
 
-/// A WebSocket frame is encoded, of whose payload so many bytes are copied or masked.
+/// Encoding a WebSocket frame. `bytes` bytes of its payload are copied or masked.
 #[inline]
 pub const fn frame_out(bytes: usize) -> u64 {
     30 + bytes as u64 / 8
 }
 
-/// A frame with so many bytes of payload goes through tungstenite.
+/// Passing a frame with `bytes` bytes of payload through tungstenite.
 #[inline]
 pub const fn bridged_frame(bytes: usize) -> u64 {
     200 + bytes as u64 / 4
 }
 
-/// A round of decompression, of which so many bytes come.
+/// One decompression step with `bytes` bytes of output.
 #[inline]
 pub const fn inflated(bytes: usize) -> u64 {
     300 + bytes as u64 * 2
 }
 
-/// A message of so many bytes is compressed.
+/// Compressing a message of `bytes` bytes.
 #[inline]
 pub const fn compressed(bytes: usize) -> u64 {
     2_000 + bytes as u64 * 5
 }
 
-/// A piece of a message is compressed, of so many bytes.
+/// Compressing a piece of a message, of `bytes` bytes.
 #[inline]
 pub const fn compressed_piece(bytes: usize) -> u64 {
     500 + bytes as u64 * 5
 }
 
-/// So many TLS records are encrypted or decrypted, with so many bytes in all.
+/// Encrypting or decrypting `records` TLS records, with `bytes` bytes in all.
 #[inline]
 pub const fn tls_records(records: usize, bytes: usize) -> u64 {
     records as u64 * 400 + bytes as u64 / 2
 }
 
-/// Bytes are read that are decrypted already.
+/// Reading bytes that are already decrypted.
 #[inline]
 pub const fn tls_read() -> u64 {
     200
 }
 
-/// A message is counted that a client has sent to `sink` over TCP.
+/// Counting a message that a client sent to `sink` over TCP.
 #[inline]
 pub const fn sink_message() -> u64 {
     8
 }
 
-/// A message of `source` over TCP is made, of which so many bytes are copied.
+/// Generating a message of `source` over TCP. `bytes` of its bytes are copied.
 #[inline]
 pub const fn source_message(bytes: usize) -> u64 {
     12 + bytes as u64 / 8

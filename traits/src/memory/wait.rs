@@ -1,4 +1,4 @@
-//! [`MemoryWait`]: waiting for memory that the budget does not have yet.
+//! [`MemoryWait`]: waits for memory that the budget has refused.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::{MemoryAccount, MemoryBudget};
 
-/// How long a connection has waited for memory: from the first refusal to the next grant.
+/// Tracks how long a connection has waited for memory, from the first refusal to the next grant.
 ///
-/// Who is refused waits, and tries again, until it is granted what it needs, evicted, or has waited for too
-/// long:
+/// After a refusal, a connection waits and retries, until the reservation succeeds, the account is evicted, or
+/// the wait has taken too long:
 ///
 /// ```
 /// use owned_io::{MemoryExhausted, MemoryWait, Reservation, Runtime};
@@ -49,12 +49,12 @@ use super::{MemoryAccount, MemoryBudget};
 /// ```
 #[derive(Debug, Default)]
 pub struct MemoryWait {
-    /// When it began to wait, or last had others give memory up.
+    /// When the current round of the wait started.
     since: Cell<Option<Instant>>,
     rounds: Cell<u32>,
 }
 
-/// Waits until memory may have been given back: see [`MemoryWait::begin`].
+/// Waits until memory may have been released. See [`MemoryWait::begin`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
 pub struct MemoryReleased<S> {
@@ -64,18 +64,19 @@ pub struct MemoryReleased<S> {
 }
 
 impl MemoryWait {
-    /// How many [rounds](MemoryBudget::ROUND) it may take until memory is granted: half a minute, as long as a
-    /// WebSocket message may take by default.
+    /// The longest wait, in [rounds](MemoryBudget::ROUND): half a minute, the default time limit of a
+    /// WebSocket message.
     pub const ROUNDS_MAX: u32 = 60;
 
-    /// Something was refused to `account`. The future waits until it may be tried again: memory was given back,
-    /// the account is evicted, the round is over, or the task is polled for another reason. None: it has waited
-    /// for [`ROUNDS_MAX`](Self::ROUNDS_MAX).
+    /// Starts or continues the wait after a refusal. Returns `None` after [`ROUNDS_MAX`](Self::ROUNDS_MAX)
+    /// rounds.
     ///
-    /// Has others give memory up, at first and with each round: see [`MemoryBudget::evict_holders`].
+    /// The future is ready when a retry makes sense: memory was released, the account is evicted, the round is
+    /// over, or the task was polled for another reason. At the start and in each round this calls
+    /// [`MemoryBudget::evict_holders`].
     ///
     /// # Cancellation
-    /// Safe: the time that was waited counts.
+    /// Safe. The elapsed time still counts.
     pub fn begin<S>(
         &self,
         account: &MemoryAccount,
@@ -100,7 +101,7 @@ impl MemoryWait {
         Some(MemoryReleased { account: account.clone(), sleep: sleep(left), polled: false })
     }
 
-    /// What was refused is granted.
+    /// Ends the wait: the reservation was granted.
     #[inline]
     pub fn end(&self) {
         if self.since.get().is_some() {
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_has_others_evicted_and_gives_up_after_the_last_round() {
+    fn a_wait_evicts_holders_and_ends_after_the_last_round() {
         let budget = MemoryBudget::new(10);
         let (holder, refused) = (budget.account(), budget.account());
         let mut held = holder.reservation();
@@ -160,6 +161,6 @@ mod tests {
         let sleep = |_| Box::pin(pending::<()>());
         let mut waiting = Box::pin(waited.begin(&account, now, sleep).unwrap());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
-        assert!(waiting.as_mut().poll(&mut cx).is_ready(), "woken for whatever reason");
+        assert!(waiting.as_mut().poll(&mut cx).is_ready(), "a second poll ends the wait");
     }
 }
