@@ -1,5 +1,5 @@
-//! Backends that each break one sentence of the contract, to test the suite: each must fail the case
-//! named for it.
+//! Backends that each break one sentence of the contract. They test the suite: each must fail the case for its
+//! sentence.
 //!
 //! ```ignore
 //! owned_io::canaries! { runtime: my_backend::MyRuntime, config: my_backend::Config::default() }
@@ -25,46 +25,46 @@ use crate::{
     Runtime, ShutdownHandle, Slice, Tcp, TcpListener, coop, forward_runtime, task,
 };
 
-/// Which sentence a canary breaks.
+/// The sentence that a canary breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// None: for [`Sound`], which shows that a case fails for the defect and not for the wrapper.
+    /// No defect. [`Sound`] uses it, to show that a case fails because of the defect, not the wrapper.
     None,
-    /// A read leaves a longer buffer's length as it was.
+    /// A read does not shorten the length of a longer buffer.
     KeepsTheLength,
-    /// A read sets the length, and leaves what the buffer held.
+    /// A read sets the length, but keeps the old bytes.
     KeepsStaleBytes,
     /// An error empties the buffer.
     EmptiesOnError,
-    /// The end of the stream is waited for, not told.
+    /// A read waits at the end of the stream.
     SwallowsTheEnd,
     /// A read without capacity waits for bytes.
     WaitsWithoutCapacity,
-    /// A read that need not wait never yields.
+    /// A read that does not have to wait never yields.
     NeverYields,
-    /// A read yields after so many reads, whatever work is done between them.
+    /// A read yields after a number of reads, whatever work is done between them.
     CountsReads,
-    /// A write has a whole budget, whatever work was done before it.
+    /// A write starts with a full budget, whatever work was done before.
     WritesWithoutBudget,
-    /// An accept has a whole budget, whatever work was done before it.
+    /// An accept starts with a full budget, whatever work was done before.
     AcceptsWithoutBudget,
-    /// A write takes all of its buffer, however long that is.
+    /// A write takes its whole buffer, whatever its length is.
     WritesAll,
-    /// A write takes its length for one of 32 bits.
+    /// A write truncates its length to 32 bits.
     CutsTheLength,
-    /// An exhausted pool is told of before there is something to read.
+    /// A pooled read reports an exhausted pool before data is ready.
     ExhaustsEarly,
-    /// A pooled read takes its buffer before there is something to read.
+    /// A pooled read takes its buffer before data is ready.
     PinsPooledBuffer,
-    /// A write says zero, though bytes were there.
+    /// A write of a non-empty buffer returns zero.
     WritesZero,
-    /// A vectored write sends the pieces last to first.
+    /// A vectored write sends the pieces in reverse order.
     ReordersPieces,
     /// A vectored write does not advance.
     ForgetsToAdvance,
-    /// A write after the shutdown is taken, and goes nowhere.
+    /// A write after the shutdown succeeds, and its bytes are discarded.
     WritesAfterShutdown,
-    /// Shutting down what is gone is no error.
+    /// A shutdown of a closed connection is no error.
     ShutsWhatIsGone,
     /// Dropping a stream leaves it open.
     LeaksStreams,
@@ -72,34 +72,33 @@ pub enum Defect {
     ClosesWithOneHalf,
     /// The shutdown handle does nothing.
     IgnoresShutdown,
-    /// A dropped accept takes a client with it.
+    /// A dropped accept loses a client.
     LosesClients,
-    /// Clients are handed out by the hundred.
+    /// A listener accepts a hundred clients in one batch.
     HoardsClients,
-    /// Tasks are forgotten after they were first polled.
+    /// A task is dropped after its first poll.
     ForgetsTasks,
-    /// Tasks that still run are dropped after the runtime has ended.
+    /// Running tasks are dropped after the runtime has ended.
     EndsTasksLate,
-    /// At its end the runtime goes on until no task is ready.
+    /// At its end, the runtime runs until no task is ready.
     DrainsToTheEnd,
-    /// A blocking closure starts when it is first waited for.
+    /// A blocking closure starts when its future is first polled.
     BlocksWhenPolled,
     /// Sleeps end early.
     SleepsHalf,
-    /// Sleeps end by a tick of ten milliseconds.
+    /// Sleeps are rounded up to a tick of ten milliseconds.
     SleepsByTheTick,
     /// A sleep of zero is ready at once.
     SleepsNoTurn,
-    /// The time that connecting may take is ignored.
+    /// A connect ignores its time limit.
     ConnectsForever,
-    /// Random bytes are all the same.
+    /// All random bytes are the same.
     RepeatsRandom,
-    /// A connection that could not be made says nothing of the address.
+    /// The error of a failed connect does not name the address.
     NamesNoAddress,
 }
 
-/// Panics unless a case fails when it is run on the canary with the defect of `D`, `defective`, and does
-/// not when it is run on one without defect, `sound`.
+/// Panics unless a case fails with the defect of `D` (`defective`) and passes without it (`sound`).
 pub fn check_canary<R: Runtime, D: HasDefect>(
     config: &R::Config,
     defective: fn(&R::Config),
@@ -114,8 +113,7 @@ pub fn run<R: Runtime, F: Future<Output = ()>>(config: &R::Config, case: F) {
     support::run::<R, F>(config, case);
 }
 
-/// Makes a `#[test]` of each canary, on top of a sound runtime: it passes when the case named beside
-/// the defect fails.
+/// Creates a `#[test]` for each canary over a correct runtime. The test passes if the case of its defect fails.
 #[macro_export]
 macro_rules! canaries {
     (runtime: $runtime:ty, config: $config:expr $(,)?) => {
@@ -209,13 +207,13 @@ macro_rules! __canaries {
     };
 }
 
-/// A type that stands for a [`Defect`].
+/// A type that selects a [`Defect`].
 pub trait HasDefect: 'static {
     /// The defect.
     const DEFECT: Defect;
 }
 
-/// Stands for no defect.
+/// Selects no defect.
 #[derive(Debug)]
 pub struct Sound;
 
@@ -233,9 +231,9 @@ type Whole<R> = <R as Tcp>::TcpStream;
 pub struct CanaryRead<R: Runtime, D: HasDefect> {
     inner: <Whole<R> as ByteStream>::ReadHalf,
     handle: ShutdownHandle,
-    /// Read already, to be given out without waiting.
+    /// Bytes that were read in advance. Reads return them without waiting.
     ahead: Vec<u8>,
-    /// How many reads there were.
+    /// The number of reads.
     reads: u32,
     defect: PhantomData<D>,
 }
@@ -253,7 +251,7 @@ pub struct CanaryWrite<R: Runtime, D> {
 /// The listener of a canary.
 pub struct CanaryListener<R: Runtime, D> {
     inner: R::TcpListener,
-    /// Accepted already, to be handed out without waiting.
+    /// Clients that were accepted in advance. Accepts return them without waiting.
     ahead: VecDeque<(R::TcpStream, SocketAddr)>,
     defect: PhantomData<D>,
 }
@@ -263,9 +261,9 @@ type Task = Rc<RefCell<std::pin::Pin<Box<dyn Future<Output = ()>>>>>;
 type CanaryStream<R, D> = Duplex<CanaryRead<R, D>, CanaryWrite<R, D>>;
 
 thread_local! {
-    /// Dropped with the thread, which is the case's own: after its runtime has ended.
+    /// Dropped at the end of the case's thread, after its runtime has ended.
     static LEAKED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
-    /// The tasks of a canary that keeps them until its runtime has ended, and how often they were polled.
+    /// Tasks that a canary keeps until its runtime has ended. `POLLS` counts their polls.
     static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) };
     static POLLS: Cell<u32> = const { Cell::new(0) };
 }
@@ -445,7 +443,7 @@ impl<R: Runtime, D: HasDefect> TcpListener for CanaryListener<R, D> {
 
     async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
         if D::DEFECT == Defect::HoardsClients && self.ahead.is_empty() {
-            // Others have their turn meanwhile, but not when these are handed out.
+            // Other tasks run while it waits here, but not while it returns these clients.
             while self.ahead.len() < 100
                 && let Some(client) = support::within::<R, _>(SOON, self.inner.accept()).await
             {
@@ -502,7 +500,7 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
         let future = async {
             let output = future.await;
             match D::DEFECT {
-                // As a `block_on` without `run_main`, whose runtime drops its tasks when it is dropped.
+                // Like a `block_on` without `run_main`: the drop of the runtime drops its tasks.
                 Defect::EndsTasksLate => task::forget_tasks(),
                 Defect::DrainsToTheEnd => {
                     let mut polls = u32::MAX;

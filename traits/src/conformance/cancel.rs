@@ -1,4 +1,4 @@
-//! Cases about ending operations: by shutdown, by deadline, by drop.
+//! Cases about the end of operations: by shutdown, by time limit, by drop.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ use crate::{
     PoolConfig, Runtime, select, shutdown_after,
 };
 
-/// "`Shutdown::Read`: a pending read returns `Ok(0)`. `Shutdown::Both`: both."
+/// "`Shutdown::Read`: a pending read returns `Ok(0)`. `Shutdown::Both`: both of these."
 pub async fn shutdown_handle_ends_a_pending_read<R: Runtime>() {
     for how in [Shutdown::Read, Shutdown::Both] {
         let (_a, mut b) = pair::<R>().await;
@@ -33,8 +33,8 @@ pub async fn shutdown_handle_ends_a_pending_read<R: Runtime>() {
     }
 }
 
-/// "And so does a later one while there is nothing to read. What the peer sends nevertheless is still
-/// read, on Linux."
+/// "A later read does so too while nothing is to be read. On Linux, bytes that the peer still sends can be
+/// read."
 pub async fn shutdown_handle_ends_later_reads_too<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     b.shutdown_handle().shutdown(Shutdown::Read);
@@ -48,8 +48,8 @@ pub async fn shutdown_handle_ends_later_reads_too<R: Runtime>() {
     }
 }
 
-/// "The peer's next operation fails with `ConnectionReset`": what was queued is thrown away, where after a
-/// shutdown it would still be sent. "A pending write fails, and so does each later one."
+/// "The peer's next operation fails with `ConnectionReset`": queued bytes are discarded, which a shutdown would
+/// still send. "At this end, pending and later reads and writes fail."
 pub async fn abort_resets_and_ends_a_pending_write<R: Runtime>() {
     let (mut a, b) = pair_with::<R>(Some(16 * 1024)).await;
     let handle = b.shutdown_handle();
@@ -57,7 +57,7 @@ pub async fn abort_resets_and_ends_a_pending_write<R: Runtime>() {
     let sent = scaled(16 << 20);
     let mut writing = Box::pin(write.write_all(pattern(sent)));
     let selected = select(writing.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(selected.first.is_none(), "nobody reads");
+    assert!(selected.first.is_none(), "the peer does not read");
     handle.abort();
     let ended = soon::<R, _>("the write's end", writing).await;
     ended.into_result().expect_err("it was not all taken");
@@ -77,8 +77,8 @@ pub async fn abort_resets_and_ends_a_pending_write<R: Runtime>() {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
-/// "A pending read fails": it does not look like the end of the stream. "A connection that is gone already
-/// needs no reset."
+/// "Pending reads fail": the result does not look like the end of the stream. "A closed connection needs no
+/// reset."
 pub async fn abort_ends_a_pending_read<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let handle = b.shutdown_handle();
@@ -90,13 +90,13 @@ pub async fn abort_ends_a_pending_read<R: Runtime>() {
     let BufResult(result, buf) = soon::<R, _>("the read's end", read).await;
     assert!(result.is_err(), "not the end of the stream");
     assert_eq!(buf, b"old");
-    let told = soon::<R, _>("the reset", a.read(Vec::with_capacity(16))).await.into_result();
-    assert_eq!(told.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let result = soon::<R, _>("the reset", a.read(Vec::with_capacity(16))).await.into_result();
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
     drop(b);
     handle.abort();
 }
 
-/// "Writes go on, those that wait too": also when the peer sends meanwhile.
+/// "Writes continue, pending ones included", also while the peer sends.
 pub async fn shutdown_handle_for_reads_leaves_a_pending_write<R: Runtime>() {
     for is_vectored in [false, true] {
         let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
@@ -127,7 +127,7 @@ pub async fn shutdown_handle_for_reads_leaves_a_pending_write<R: Runtime>() {
     }
 }
 
-/// As for a read: a pending pooled read comes back empty.
+/// As for a read: a pending pooled read returns an empty buffer.
 pub async fn shutdown_handle_ends_a_pending_pooled_read<R: Runtime>() {
     let (_a, b) = pair::<R>().await;
     let handle = b.shutdown_handle();
@@ -139,7 +139,7 @@ pub async fn shutdown_handle_ends_a_pending_pooled_read<R: Runtime>() {
     assert!(soon::<R, _>("the read's end", read).await.unwrap().is_empty());
 }
 
-/// "`Shutdown::Both`: a pending write ends, with that error or a short count."
+/// "`Shutdown::Both`: a pending write also ends, with that error or a short count."
 pub async fn shutdown_handle_ends_a_pending_write<R: Runtime>() {
     let (mut a, _b) = pair_with::<R>(Some(16 * 1024)).await;
     let handle = a.shutdown_handle();
@@ -151,7 +151,7 @@ pub async fn shutdown_handle_ends_a_pending_write<R: Runtime>() {
     assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
 }
 
-/// "`bytes_left` tells how far it came", when a vectored write of all ends with an error.
+/// "`bytes_left` is the number of bytes that were not written", if `write_all_vectored` fails.
 pub async fn write_all_vectored_reports_progress<R: Runtime>() {
     const BYTES: usize = scaled(64 << 20);
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
@@ -168,7 +168,7 @@ pub async fn write_all_vectored_reports_progress<R: Runtime>() {
     assert!(!received.is_empty() && received == pattern(BYTES)[..received.len()]);
 }
 
-/// "`Shutdown::Write`: the peer sees the end of the stream; a later write fails with `BrokenPipe`."
+/// "`Shutdown::Write`: the peer reads the end of the stream. A later write fails with `BrokenPipe`."
 pub async fn shutdown_handle_ends_the_write_side<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("before").await.into_result().unwrap();
@@ -188,7 +188,7 @@ pub async fn shutdown_handle_does_not_keep_the_stream_open<R: Runtime>() {
     let (read, write) = a.into_split();
     drop((read, write));
     expect_closed::<R>(&mut b).await;
-    // Were its descriptor used still, these new connections might have it now.
+    // If the handle still used its descriptor, these new connections might have the same one.
     let (mut c, mut d) = pair::<R>().await;
     handle.shutdown(Shutdown::Both);
     c.write_all("unharmed").await.into_result().unwrap();
@@ -196,8 +196,8 @@ pub async fn shutdown_handle_does_not_keep_the_stream_open<R: Runtime>() {
     assert_eq!(read.into_result().unwrap().1, b"unharmed");
 }
 
-/// "`TimedOut` when the limit came first, however the operation ended then: a deadline never reads
-/// as a clean end of the stream", and "its buffer comes back in every case."
+/// "`TimedOut` if the limit came first: a time limit never looks like a clean end of the stream", and "its buffer
+/// always comes back."
 pub async fn shutdown_after_is_not_a_clean_end<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let handle = b.shutdown_handle();
@@ -210,7 +210,7 @@ pub async fn shutdown_after_is_not_a_clean_end<R: Runtime>() {
     expect_closed::<R>(&mut a).await;
 }
 
-/// The same for a write that waits for a peer who does not read.
+/// The same for a write that waits for a peer that does not read.
 pub async fn shutdown_after_ends_a_write<R: Runtime>() {
     let (mut a, _b) = pair_with::<R>(Some(16 * 1024)).await;
     let handle = a.shutdown_handle();
@@ -221,7 +221,7 @@ pub async fn shutdown_after_ends_a_write<R: Runtime>() {
     assert_eq!(buf.len(), scaled(64 << 20));
 }
 
-/// "Gives `operation` at most `limit`": one that is done in time is left alone.
+/// An operation that is done within the limit is not affected.
 pub async fn shutdown_after_keeps_success<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let handle = b.shutdown_handle();
@@ -233,8 +233,7 @@ pub async fn shutdown_after_keeps_success<R: Runtime>() {
     }
 }
 
-/// "The read is borrowed, not given away, so nothing of it is lost and it is waited for again
-/// afterwards."
+/// "The read is borrowed, so none of its bytes are lost: await it again afterwards."
 pub async fn select_resumes_the_read<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let sent = pattern(5_000);
@@ -267,7 +266,7 @@ pub async fn select_resumes_the_read<R: Runtime>() {
     writer.await.unwrap();
 }
 
-/// "When both are ready both come back."
+/// "If both are ready, both outputs come back."
 pub async fn select_returns_both<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("x").await.into_result().unwrap();
@@ -279,10 +278,10 @@ pub async fn select_returns_both<R: Runtime>() {
     assert_eq!(selected.second, Some("other"));
 }
 
-/// `DroppedRead`: "what becomes of the bytes that arrive after a pending read was dropped."
+/// `DroppedRead`: "what happens to bytes that arrive after a pending read was dropped."
 pub async fn dropped_read_does_what_is_declared<R: Runtime>(declared: &Declared) {
     if declared.dropped_read == DroppedRead::LosesNothing {
-        // However soon after the drop they arrive.
+        // No bytes are lost, even if they arrive right after the drop.
         let (mut a, mut b) = pair::<R>().await;
         for _ in 0..50 {
             let read = b.read(Vec::with_capacity(16));
@@ -294,7 +293,7 @@ pub async fn dropped_read_does_what_is_declared<R: Runtime>(declared: &Declared)
     }
     let (mut a, mut b) = pair::<R>().await;
     assert!(stays_pending::<R>(b.read(Vec::with_capacity(16))).await);
-    // Long enough for a cancellation to reach the kernel.
+    // This is long enough for a cancellation to reach the kernel.
     R::sleep(A_WHILE).await;
     a.write_all("first").await.into_result().unwrap();
     R::sleep(A_WHILE).await;
@@ -307,7 +306,7 @@ pub async fn dropped_read_does_what_is_declared<R: Runtime>(declared: &Declared)
     }
 }
 
-/// `OwnedWrite::shutdown`, dropped: "the stream is as it was, or shut down."
+/// A dropped `OwnedWrite::shutdown`: "the stream is unchanged or shut down."
 pub async fn dropped_shutdown_leaves_the_stream_usable<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     drop(a.shutdown()); // not polled
@@ -332,7 +331,7 @@ pub async fn dropped_shutdown_leaves_the_stream_usable<R: Runtime>() {
     assert_eq!(read.await.into_result().unwrap().1, b"the other way");
 }
 
-/// "Dropping the stream closes the connection all the same."
+/// A drop of the stream after a dropped read "still closes the connection."
 pub async fn dropped_read_and_stream_close<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     assert!(stays_pending::<R>(b.read(Vec::with_capacity(16))).await);
@@ -346,14 +345,13 @@ pub async fn dropped_read_and_stream_close<R: Runtime>() {
     expect_closed::<R>(&mut a).await;
 }
 
-/// "Dropping it closes the connection, even while the kernel still works on an operation that was
-/// forgotten."
+/// "Dropping it closes the connection, even while the kernel still works on a forgotten operation."
 pub async fn forgotten_read_and_stream_close<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let mut read = Box::pin(b.read(Vec::with_capacity(16)));
     assert!(select(read.as_mut(), R::sleep(A_WHILE)).await.first.is_none());
     if cfg!(miri) {
-        drop(read); // Miri takes what is forgotten for a leak
+        drop(read); // Miri reports a forgotten value as a leak
     } else {
         std::mem::forget(read);
     }
@@ -361,7 +359,7 @@ pub async fn forgotten_read_and_stream_close<R: Runtime>() {
     expect_closed::<R>(&mut a).await;
 }
 
-/// The same after a write that was pending.
+/// The same after a pending write was dropped.
 pub async fn dropped_write_and_stream_close<R: Runtime>() {
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
     fill::<R>(&mut b).await;
@@ -369,8 +367,8 @@ pub async fn dropped_write_and_stream_close<R: Runtime>() {
     expect_closed::<R>(&mut a).await;
 }
 
-/// "Its buffer is forfeited (freed once the kernel has let go of it)": at the latest when the
-/// stream is dropped, and once.
+/// "A dropped read forfeits its buffer, which is freed when the kernel releases it": once, and at the latest
+/// when the stream is dropped.
 pub async fn dropped_read_frees_its_buffer_with_the_stream<R: Runtime>() {
     let (a, mut b) = pair::<R>().await;
     let drops = Rc::new(Cell::new(0));
@@ -388,7 +386,7 @@ pub async fn dropped_read_frees_its_buffer_with_the_stream<R: Runtime>() {
     drop(a);
 }
 
-/// "As for `read`; the buffer goes back to the pool."
+/// "As for `read`. The buffer returns to the pool."
 pub async fn dropped_pooled_read_returns_its_buffer<R: Runtime>() {
     let (_a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig::default());

@@ -1,4 +1,5 @@
-//! Cases about the budget of work: turns are counted, because a busy machine would change any time.
+//! Cases about the budget of work. They count how often other tasks run, because times depend on the load of the
+//! machine.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -14,18 +15,18 @@ use crate::{
     Runtime, TcpListener, shutdown_after,
 };
 
-/// Operations that each case makes, each with [`WORK_NANOS`] of work.
+/// The number of operations in each case, each with [`WORK_NANOS`] of work.
 const OPERATIONS: u32 = 200;
 
-/// Two operations use up a budget.
+/// The work of one operation: two use up a budget.
 const WORK_NANOS: u64 = POLL_BUDGET_NANOS as u64 / 2;
 
-/// Half of the yields that [`OPERATIONS`] make: the task that counts may need two turns of the runtime
-/// for each of its own.
+/// How often the counting task must run: half as often as [`OPERATIONS`] yield, because it may need two rounds of
+/// the runtime for each run.
 const RUNS_MIN: u32 = OPERATIONS / 4;
 
-/// "Once the budget is used up, the task's next read or write first lets the runtime run other tasks":
-/// a read of bytes that are there.
+/// "Once the budget is used up, the task's next read or write first lets the runtime run other tasks": for a read
+/// that has data ready.
 pub async fn reads_yield_once_the_budget_is_used_up<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all(pattern(OPERATIONS as usize)).await.into_result().unwrap();
@@ -53,9 +54,9 @@ pub async fn pooled_reads_yield_once_the_budget_is_used_up<R: Runtime>() {
     assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} reads", runs.get());
 }
 
-/// The same for an accept of a client that is there.
+/// The same for an accept with a client in the queue.
 pub async fn accepts_yield_once_the_budget_is_used_up<R: Runtime>() {
-    const CLIENTS: u32 = ACCEPT_BATCH_MAX - 1; // fewer than end a batch
+    const CLIENTS: u32 = ACCEPT_BATCH_MAX - 1; // less than a batch
     let (mut listener, addr) = listener::<R>(loopback());
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
@@ -69,9 +70,9 @@ pub async fn accepts_yield_once_the_budget_is_used_up<R: Runtime>() {
     assert!(runs.get() >= CLIENTS / 4, "{} runs beside {CLIENTS} accepts", runs.get());
 }
 
-/// The same for a write for which there is room.
+/// The same for a write that does not have to wait.
 pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
-    let (mut a, _b) = pair::<R>().await; // whose buffers have room for all of them
+    let (mut a, _b) = pair::<R>().await; // all bytes fit into its buffers
     let runs = count_runs::<R>();
     for _ in 0..OPERATIONS {
         coop::consume(WORK_NANOS);
@@ -81,7 +82,7 @@ pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} writes", runs.get());
 }
 
-/// The same for a write that has a [`shutdown_after`](crate::shutdown_after()).
+/// The same for a write within [`shutdown_after`](crate::shutdown_after()).
 pub async fn writes_in_shutdown_after_yield_too<R: Runtime>() {
     let (mut a, _b) = pair::<R>().await;
     let connection = a.shutdown_handle();
@@ -91,13 +92,14 @@ pub async fn writes_in_shutdown_after_yield_too<R: Runtime>() {
         let write = shutdown_after::<R, _>(SOON, &connection, a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    // Fewer by a few: a delay that is no yield of the budget is over by the second poll.
+    // The limit is lower: `shutdown_after` polls the write twice in a row. A yield that is only a delay may be
+    // over at the second poll.
     let runs_min = RUNS_MIN / 2;
     assert!(runs.get() >= runs_min, "{} runs beside {OPERATIONS} writes", runs.get());
 }
 
-/// "... lets the runtime run other tasks and do its I/O": a client of another connection is answered
-/// within a bounded number of reads.
+/// "... lets the runtime run other tasks and do its I/O": another connection is served within a bounded number of
+/// reads.
 pub async fn reads_let_io_run_once_the_budget_is_used_up<R: Runtime>() {
     const READS: u32 = if cfg!(miri) { 400 } else { 4_000 };
     let (mut a, mut b) = pair::<R>().await;
@@ -113,8 +115,7 @@ pub async fn reads_let_io_run_once_the_budget_is_used_up<R: Runtime>() {
     assert!(echoes >= READS / YIELDS_TO_ECHO_MAX / 2, "{echoes} echoes beside {READS} reads");
 }
 
-/// "A poll of a task has a budget": what the task consumed before it waited, and what others did
-/// meanwhile, counts no more.
+/// "Each poll of a task has a budget": neither earlier work of the task nor work of other tasks counts.
 pub async fn each_poll_begins_with_a_full_budget<R: Runtime>() {
     let spend_all = || {
         assert!(coop::has_budget(), "used up when the poll begins");
@@ -133,12 +134,11 @@ pub async fn each_poll_begins_with_a_full_budget<R: Runtime>() {
     });
     for task in tasks {
         soon::<R, _>("the task", task).await.unwrap();
-        spend_all(); // the main future's poll too
+        spend_all(); // also in a poll of the main future
     }
 }
 
-/// "Lets other tasks and I/O have their turn if the budget is used up": a service that neither reads nor
-/// writes keeps nobody waiting.
+/// "Lets other tasks and I/O run if the budget is used up", in a service that neither reads nor writes.
 pub async fn yield_if_exhausted_lets_io_run<R: Runtime>() {
     const YIELDS: u32 = if cfg!(miri) { 200 } else { 2_000 };
     let (runs, echoes) = (count_runs::<R>(), count_echoes::<R>().await);
@@ -153,10 +153,10 @@ pub async fn yield_if_exhausted_lets_io_run<R: Runtime>() {
     assert!(echoes >= YIELDS / YIELDS_TO_ECHO_MAX, "{echoes} echoes beside {YIELDS} yields");
 }
 
-/// "Otherwise is ready at once."
+/// "Otherwise it is ready at once."
 pub async fn yield_if_exhausted_is_ready_while_there_is_budget<R: Runtime>() {
     let runs = count_runs::<R>();
-    R::sleep(A_WHILE).await; // to the beginning of a poll
+    R::sleep(A_WHILE).await; // the next poll starts with a full budget
     let before = runs.get();
     for _ in 0..POLL_BUDGET_NANOS / 1_000 {
         let mut ready = pin!(coop::yield_if_exhausted::<R>());
@@ -167,11 +167,11 @@ pub async fn yield_if_exhausted_is_ready_while_there_is_budget<R: Runtime>() {
     assert_eq!(runs.get(), before);
 }
 
-/// How often a task may yield for each echo of a client beside it: the client writes and reads, and so
-/// does the server, each at most a few turns of the runtime later.
+/// The most yields of a task per echo of another client. The client and the server each write and read, and each
+/// step takes at most a few rounds of the runtime.
 const YIELDS_TO_ECHO_MAX: u32 = 40;
 
-/// Counts the echoes of a client and a server that are tasks of this thread; they have begun.
+/// Counts the echoes between a client and a server, which are tasks of this thread. Returns after the first echo.
 async fn count_echoes<R: Runtime>() -> Rc<Cell<u32>> {
     let (mut client, server) = pair::<R>().await;
     drop(R::spawn(echo(server)));

@@ -12,8 +12,7 @@ use crate::{
     OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Runtime, Slice, Spare, TRANSFER_BYTES_MAX, copy,
 };
 
-/// "`Ok(n)`: `n` bytes are new, from the buffer's start, and its length is exactly `n`, whatever it
-/// was before."
+/// "`Ok(n)`: the first `n` bytes of the buffer are new, and its length is exactly `n`, whatever it was before."
 pub async fn read_sets_the_exact_length<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("5byte").await.into_result().unwrap();
@@ -23,7 +22,7 @@ pub async fn read_sets_the_exact_length<R: Runtime>() {
     assert_eq!(buf.len(), n);
 }
 
-/// "`n` bytes are new, from the buffer's start."
+/// "The first `n` bytes of the buffer are new."
 pub async fn read_leaves_no_stale_bytes<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("new").await.into_result().unwrap();
@@ -31,7 +30,7 @@ pub async fn read_leaves_no_stale_bytes<R: Runtime>() {
     assert_eq!(buf, &b"new"[..n]);
 }
 
-/// "To append, read into `buf.spare()`."
+/// "To append instead, read into `buf.spare()`."
 pub async fn read_appends_through_spare<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let mut buf = Vec::with_capacity(64);
@@ -48,7 +47,7 @@ pub async fn read_appends_through_spare<R: Runtime>() {
     assert_eq!(buf, b"one two three");
 }
 
-/// "Reads into `buf` and hands it back": that very buffer, on success and on an error.
+/// "Reads into `buf` and returns it": the same buffer, on success and on error.
 pub async fn read_returns_the_same_buffer<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("bytes").await.into_result().unwrap();
@@ -63,8 +62,8 @@ pub async fn read_returns_the_same_buffer<R: Runtime>() {
     assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity));
 }
 
-/// "The buffer comes back with its length unchanged; no byte was consumed. The OS error code is
-/// kept."
+/// "The buffer comes back with its length unchanged, and no byte was consumed. The error keeps its OS error
+/// code."
 pub async fn read_error_leaves_the_length<R: Runtime>() {
     let mut b = reset_stream::<R>().await;
     let BufResult(result, buf) = b.read(b"length 9.".to_vec()).await;
@@ -73,8 +72,8 @@ pub async fn read_error_leaves_the_length<R: Runtime>() {
     assert_eq!(buf, b"length 9.");
 }
 
-/// "A buffer without capacity returns `Ok(0)` at once, leaves the stream as it is and says nothing
-/// about it."
+/// "A buffer without capacity returns `Ok(0)` at once. The stream is unchanged, and the result says nothing about
+/// it."
 pub async fn read_without_capacity_returns_at_once<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let read = soon::<R, _>("a read without capacity", b.read(Vec::new()));
@@ -87,19 +86,19 @@ pub async fn read_without_capacity_returns_at_once<R: Runtime>() {
     assert_eq!((n, &buf[..]), (1, &b"x"[..]), "the byte is still there");
 }
 
-/// "Ask the kernel for no more than `TRANSFER_BYTES_MAX`: its length fields are 32 bits wide."
+/// "Request at most `TRANSFER_BYTES_MAX` bytes from the kernel: its length fields are 32 bits wide."
 pub async fn read_takes_a_buffer_of_more_than_four_gibibytes<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("x").await.into_result().unwrap();
     R::sleep(A_WHILE).await;
-    // Reserved, not touched, so it costs no memory. Its low 32 bits are zero.
+    // The memory is reserved but not touched, so it costs nothing. The low 32 bits of the capacity are zero.
     let mut buf = Vec::new();
     buf.try_reserve_exact(1 << 33).expect("8 GiB of address space (vm.overcommit_memory 0 or 1)");
     let (n, buf) = soon::<R, _>("a read", b.read(buf)).await.into_result().unwrap();
     assert_eq!((n, &buf[..]), (1, &b"x"[..]));
 }
 
-/// "`Ok(0)`: the peer has ended the stream, and every later read says so again."
+/// "`Ok(0)`: the peer has ended the stream. Every later read returns `Ok(0)` again."
 pub async fn end_of_stream_is_zero_and_repeats<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("last").await.into_result().unwrap();
@@ -112,8 +111,7 @@ pub async fn end_of_stream_is_zero_and_repeats<R: Runtime>() {
     }
 }
 
-/// "Ends the write side: the peer reads what was written, then the end of the stream. The read side
-/// stays open."
+/// "Ends the write side: the peer reads all written bytes, then the end of the stream. The read side stays open."
 pub async fn half_close_leaves_the_other_direction_open<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("question").await.into_result().unwrap();
@@ -148,7 +146,7 @@ pub async fn write_returns_the_buffer_unchanged<R: Runtime>() {
     panic!("writing to a peer that is gone never failed");
 }
 
-/// "`Ok(n)`: it has taken the first `n`; `n` is at least 1 and may be less than the length."
+/// "`Ok(n)`: the transport has taken the first `n` bytes. `n` is at least 1 and may be less than the length."
 pub async fn write_takes_at_least_one_byte<R: Runtime>() {
     const BYTES: usize = scaled(4 << 20);
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
@@ -165,13 +163,13 @@ pub async fn write_takes_at_least_one_byte<R: Runtime>() {
     assert!(reader.await.unwrap() == sent);
 }
 
-/// "Hand the kernel no more than `TRANSFER_BYTES_MAX` at once": a length of which 32 bits say
-/// something else, or nothing, is not taken for that, and what is said to be written is.
+/// "Pass at most `TRANSFER_BYTES_MAX` bytes to the kernel at once": a length is not truncated to 32 bits, and the
+/// returned number of bytes arrives.
 pub async fn write_takes_a_buffer_of_more_than_four_gibibytes<R: Runtime>() {
     for len in [1 << 32, (1 << 32) + 5] {
         let (mut a, mut b) = pair::<R>().await;
         let reader = R::spawn(async move { read_to_end(&mut b).await });
-        // Its pages stay the zero page that all share, as long as they are only read.
+        // Its pages are only read, so they share the zero page and cost no memory.
         let write = soon::<R, _>("a write", a.write(vec![0; len]));
         let (n, buf) = write.await.into_result().unwrap();
         assert!((1..=TRANSFER_BYTES_MAX).contains(&n), "{n} bytes of {len}");
@@ -181,7 +179,7 @@ pub async fn write_takes_a_buffer_of_more_than_four_gibibytes<R: Runtime>() {
     }
 }
 
-/// "An empty buffer returns `Ok(0)` at once and leaves the stream as it is."
+/// "An empty buffer returns `Ok(0)` at once, and the stream is unchanged."
 pub async fn write_of_nothing_returns_at_once<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     for _ in 0..3 {
@@ -193,7 +191,7 @@ pub async fn write_of_nothing_returns_at_once<R: Runtime>() {
     assert_eq!(soon::<R, _>("the end", read_to_end(&mut b)).await, b"something");
 }
 
-/// Buffers of every kind are written from: "`Vec<u8>`, `String`, `&'static [u8]`,
+/// A write accepts every buffer type: "`Vec<u8>`, `String`, `&'static [u8]`,
 /// `&'static [u8; N]`, `&'static str`, `Rc<[u8]>`, `Arc<[u8]>`, `Bytes`, `BytesMut`, `PoolBuf`,
 /// `Slice` and `Spare`".
 pub async fn write_takes_buffers_of_every_kind<R: Runtime>() {
@@ -219,7 +217,7 @@ pub async fn write_takes_buffers_of_every_kind<R: Runtime>() {
     assert_eq!(read_to_end(&mut b).await, b"abcdefghijkl");
 }
 
-/// "`BrokenPipe` after a shutdown of the write side, by whichever way."
+/// "`BrokenPipe` after any shutdown of the write side."
 pub async fn write_after_shutdown_is_a_broken_pipe<R: Runtime>() {
     let (mut a, _b) = pair::<R>().await;
     a.shutdown().await.unwrap();
@@ -234,14 +232,14 @@ pub async fn write_after_shutdown_is_a_broken_pipe<R: Runtime>() {
     assert_eq!(bufs.bytes_left(), 8, "nothing was advanced");
 }
 
-/// "That or `ConnectionReset` when the peer is gone."
+/// "`BrokenPipe` or `ConnectionReset` if the peer is gone."
 pub async fn write_to_a_closed_peer_fails<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     drop(b);
     // The first writes may still be taken; bounded by the time a reset takes on loopback.
     for _ in 0..100 {
         R::sleep(A_WHILE).await;
-        if let Err(error) = a.write("anybody there?").await.0 {
+        if let Err(error) = a.write("is it open?").await.0 {
             assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset));
             return;
         }
@@ -249,7 +247,7 @@ pub async fn write_to_a_closed_peer_fails<R: Runtime>() {
     panic!("writing to a peer that is gone never failed");
 }
 
-/// "Doing it again, or after the peer has ended its own side, is no error."
+/// "A repeated shutdown is no error. Neither is a shutdown after the peer has ended its own side."
 pub async fn shutdown_may_be_repeated<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.shutdown().await.unwrap();
@@ -258,7 +256,7 @@ pub async fn shutdown_may_be_repeated<R: Runtime>() {
     b.shutdown().await.unwrap();
 }
 
-/// "`NotConnected` once the connection is gone: reset, or ended from both sides."
+/// "`NotConnected` once the connection is closed: reset, or ended by both sides."
 pub async fn shutdown_reports_a_closed_connection<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.shutdown().await.unwrap();
@@ -270,7 +268,7 @@ pub async fn shutdown_reports_a_closed_connection<R: Runtime>() {
     }
 }
 
-/// "Success means that the buffer's length is `len` and those are the bytes."
+/// "On success the buffer contains exactly these `len` bytes."
 pub async fn read_exact_reads_exactly<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let sent = pattern(scaled(4 << 20));
@@ -292,7 +290,7 @@ pub async fn read_exact_reads_exactly<R: Runtime>() {
     writer.await.unwrap().unwrap();
 }
 
-/// "`UnexpectedEof` if the stream ends first: the buffer comes back with what was read until then."
+/// "`UnexpectedEof` if the stream ends first: the buffer contains the bytes read so far."
 pub async fn read_exact_reports_an_early_end<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.write_all("half").await.into_result().unwrap();
@@ -313,7 +311,7 @@ pub async fn read_exact_needs_the_capacity<R: Runtime>() {
     assert_eq!(b.read_exact(small, 1).await.into_result().unwrap().1, b"x");
 }
 
-/// "A loop of reads that never have to wait does not keep other tasks from their turn."
+/// "A loop of reads lets other tasks run, even if no read ever has to wait."
 pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
     let (mut a, mut b) = pair::<R>().await;
@@ -327,10 +325,10 @@ pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     assert!(runs.get() >= 10, "{} runs beside {BYTES} reads", runs.get());
 }
 
-/// "Others have their turn as they have beside reads."
+/// "Lets other tasks run, as `read` does."
 pub async fn writes_that_never_wait_let_others_run<R: Runtime>() {
     const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
-    let (mut a, _b) = pair::<R>().await; // whose buffers have room for all of them
+    let (mut a, _b) = pair::<R>().await; // all bytes fit into its buffers
     let runs = count_runs::<R>();
     for _ in 0..BYTES {
         let write = soon::<R, _>("a byte", a.write_all("x"));
@@ -339,8 +337,8 @@ pub async fn writes_that_never_wait_let_others_run<R: Runtime>() {
     assert!(runs.get() >= 10, "{} runs beside {BYTES} writes", runs.get());
 }
 
-/// "The most bytes that one read or write passes to the kernel": however large the buffer is, and however
-/// much there is to read or room to write.
+/// "The most bytes that one read or write passes to the kernel", whatever the size of the buffer is, and however
+/// many bytes are ready.
 pub async fn one_operation_transfers_a_bounded_number_of_bytes<R: Runtime>() {
     const BYTES: usize = if cfg!(miri) { 2 } else { 16 } * TRANSFER_BYTES_MAX;
     const PIECES: usize = 64;
@@ -358,7 +356,7 @@ pub async fn one_operation_transfers_a_bounded_number_of_bytes<R: Runtime>() {
         a.shutdown().await.unwrap();
         longest
     });
-    // What is there by then is more than one read may take, where the kernel's buffers hold as much.
+    // By then more bytes are ready than one read may take, if the kernel's buffers hold as many.
     R::sleep(A_WHILE).await;
     let (mut buf, mut longest) = (Vec::with_capacity(BYTES), 0);
     loop {
@@ -374,8 +372,8 @@ pub async fn one_operation_transfers_a_bounded_number_of_bytes<R: Runtime>() {
     assert!(longest <= TRANSFER_BYTES_MAX, "one write took {longest} bytes");
 }
 
-/// "Writes to `writer` what `reader` reads, until the end of the stream; says how many bytes that
-/// were. Does not shut the writer down."
+/// "Copies bytes from `reader` to `writer` until the end of the stream. Returns their number. Does not shut down
+/// the writer."
 pub async fn copy_moves_everything_and_counts<R: Runtime>() {
     const BYTES: usize = scaled(1 << 20);
     let (client, server) = pair::<R>().await;
@@ -396,7 +394,7 @@ pub async fn copy_moves_everything_and_counts<R: Runtime>() {
     assert_eq!(echo.await.unwrap(), BYTES as u64);
 }
 
-/// "Cut-through": what was read is written, however long the next read waits.
+/// "The bytes of each read are written before the next read", however long the next read waits.
 pub async fn copy_writes_before_the_next_read<R: Runtime>() {
     let ((mut source, mut reader), (mut writer, mut sink)) = (pair::<R>().await, pair::<R>().await);
     drop(R::spawn(async move {
@@ -409,7 +407,7 @@ pub async fn copy_writes_before_the_next_read<R: Runtime>() {
     }
 }
 
-/// "What was read and could not be written is lost", and nothing else.
+/// "Bytes that were read but not written are lost", and no others.
 pub async fn copy_loses_only_what_it_could_not_write<R: Runtime>() {
     let ((mut source, mut reader), (mut writer, _sink)) = (pair::<R>().await, pair::<R>().await);
     writer.shutdown().await.unwrap();
@@ -423,7 +421,7 @@ pub async fn copy_loses_only_what_it_could_not_write<R: Runtime>() {
     assert_eq!(read.await.into_result().unwrap().1, b"next");
 }
 
-/// "Two halves, so that one task may read while another writes."
+/// "Splits the connection into two halves, so that one task can read while another writes."
 pub async fn halves_read_and_write_at_once<R: Runtime>() {
     const BYTES: usize = scaled(4 << 20);
     let (a, b) = pair_with::<R>(Some(16 * 1024)).await;
@@ -431,7 +429,7 @@ pub async fn halves_read_and_write_at_once<R: Runtime>() {
     for stream in [a, b] {
         let (mut read, mut write) = stream.into_split();
         tasks.push(R::spawn(async move {
-            // Were the halves to exclude each other, neither end would ever read.
+            // If the halves excluded each other, neither end would ever read.
             let writer = R::spawn(async move {
                 write.write_all(pattern(BYTES)).await.into_result().unwrap();
                 write.shutdown().await.unwrap();
@@ -446,10 +444,10 @@ pub async fn halves_read_and_write_at_once<R: Runtime>() {
     }
 }
 
-/// Nothing is lost, doubled or swapped, however long the stream: a gibibyte through 64 KiB buffers.
+/// No byte of a long stream is lost, doubled or swapped: a gibibyte through buffers of 64 KiB.
 pub async fn a_gibibyte_arrives_whole<R: Runtime>() {
     const BYTES: usize = scaled(1 << 30);
-    const BLOCK: usize = 64 * 1024 - 8; // not a power of two, so that a shift is seen
+    const BLOCK: usize = 64 * 1024 - 8; // not a power of two, so that a shift is detected
     let (mut a, mut b) = pair::<R>().await;
     let writer = R::spawn(async move {
         let (mut sent, mut block) = (0, pattern(BLOCK));

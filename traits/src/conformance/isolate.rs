@@ -1,5 +1,5 @@
-//! Processes: one for a case that changes limits or counts descriptors, one for its peers. Both are
-//! the test binary again, which finds the same test and is told by its environment what to be.
+//! Processes: one for each case that changes limits or counts descriptors, and one for its peers. Both run the
+//! test binary with the same test, and an environment variable selects the role.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -13,27 +13,27 @@ use super::peer;
 use super::support::{SOON, within};
 use crate::Runtime;
 
-/// Which case this process is to run.
+/// Environment variable: the case that this process runs.
 const CASE: &str = "OWNED_IO_CASE";
-/// Which peer this process is to be.
+/// Environment variable: the role of this peer process.
 const PEER: &str = "OWNED_IO_PEER";
-/// The test that leads here, as the test harness names it.
+/// Environment variable: the name of the test in the test harness.
 const TEST: &str = "OWNED_IO_TEST";
 
-/// What a line to the parent begins with, because the harness writes to the same pipe.
+/// The prefix of lines to the parent. The harness writes to the same pipe.
 const LINE: &str = "@";
 
-/// What the line begins with that says why a case failed.
+/// The prefix of the line with the reason of a failure.
 const WHY: &str = "@why: ";
 
-/// More than a case may take: by then its process has ended itself.
+/// Longer than the time limit of a case, so its process normally ends itself.
 const PROCESS_TAKES_MAX: Duration = Duration::from_secs(180);
 
-/// The user that may do the least; by convention the same number everywhere.
+/// The unprivileged user `nobody`, which has the same id everywhere by convention.
 const NOBODY: u32 = 65_534;
 
-/// Runs `case` in a process of its own, or as the peer that this process is; false when this is
-/// the case's process, and the case still to be run.
+/// Runs `case` in its own process, or runs the peer if this is a peer process. Returns false if this is the
+/// process of the case: then the caller has to run the case.
 ///
 /// # Panics
 /// If the case failed.
@@ -68,7 +68,7 @@ pub(super) fn run_in_process<R: Runtime>(case: &str, module: &str, config: &R::C
     let (stdout, stderr) = (output(stdout), output(stderr));
     if !status.success() {
         let why = stdout.lines().find_map(|line| line.split_once(WHY));
-        let why = why.map_or("its process ended without saying why", |(_, why)| why);
+        let why = why.map_or("its process ended without a reason", |(_, why)| why);
         panic!(
             "{why}\n{case}: its process ended with {status}, and this output:\n{stdout}{stderr}"
         );
@@ -77,7 +77,7 @@ pub(super) fn run_in_process<R: Runtime>(case: &str, module: &str, config: &R::C
     true
 }
 
-/// A peer of the case, in a process of its own. Ended when dropped.
+/// A peer of the case, in its own process. Dropping it ends the process.
 pub(super) struct Peer {
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -86,14 +86,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts the peer of this name; see [`peer::run`].
+    /// Starts the peer of this role. See [`peer::run`].
     pub(super) fn start(role: &str) -> Self {
         Self::spawn(test_command(env::current_exe().expect("our own path"), &test()), role, None)
     }
 
-    /// The same, as a user without privileges where this process is root.
-    pub(super) fn start_as_nobody(role: &str) -> Self {
-        // The binary may be in a folder that this user cannot enter.
+    /// Starts the peer of this role. If this process is root, the peer runs as an unprivileged user.
+    pub(super) fn start_unprivileged(role: &str) -> Self {
+        // The binary may be in a directory that this user cannot enter.
         let program = Program::copied();
         let mut command = test_command(program.0.clone(), &test());
         if rustix::process::geteuid().is_root() {
@@ -111,7 +111,7 @@ impl Peer {
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                // The harness does not end its own line before the test begins.
+                // The harness does not end its own line before the test starts.
                 if let Some((_, line)) = line.split_once(LINE)
                     && sender.send(line.to_owned()).is_err()
                 {
@@ -122,13 +122,13 @@ impl Peer {
         Self { stdin, lines, _process: process, _program: program }
     }
 
-    /// Gives the peer a command.
+    /// Sends a command to the peer.
     pub(super) fn send(&mut self, command: &str) {
         let stdin = self.stdin.as_mut().expect("not closed");
         writeln!(stdin, "{command}").expect("the peer lives");
     }
 
-    /// The peer's next line, while the runtime goes on; `limit` is how long it may take.
+    /// Waits up to `limit` for the next line of the peer. The runtime continues.
     pub(super) async fn receive<R: Runtime>(&mut self, limit: Duration) -> String {
         let heard = within::<R, _>(limit, async {
             loop {
@@ -139,27 +139,27 @@ impl Peer {
                 }
             }
         });
-        heard.await.unwrap_or_else(|| panic!("the peer said nothing in {limit:?}"))
+        heard.await.unwrap_or_else(|| panic!("the peer sent no line in {limit:?}"))
     }
 
-    /// The peer's next line, where no runtime runs.
+    /// Waits for the next line of the peer, without a runtime.
     pub(super) fn receive_blocking(&mut self) -> String {
-        self.lines.recv_timeout(SOON).expect("the peer says something")
+        self.lines.recv_timeout(SOON).expect("the peer sends a line")
     }
 
-    /// Gives a command and waits for the answer.
+    /// Sends a command and waits for the answer.
     pub(super) async fn request<R: Runtime>(&mut self, command: &str) -> String {
         self.send(command);
         self.receive::<R>(super::CASE_TAKES_MAX / 2).await
     }
 }
 
-/// Says why the case failed, on one line, to the process that started this one.
+/// Prints the reason of a failure on one line, for the parent process.
 pub(super) fn report_failure(why: &str) {
     println!("{WHY}{}", why.lines().map(str::trim).collect::<Vec<_>>().join("; "));
 }
 
-/// Says a line to the process that started this one.
+/// Prints a line for the parent process.
 pub(super) fn send_line(line: &str) {
     println!("{LINE}{line}");
 }
@@ -174,7 +174,7 @@ fn test_command(program: PathBuf, test: &str) -> Command {
     command
 }
 
-/// Killed, and waited for, when dropped.
+/// Dropping it kills the process and waits for its end.
 struct Process(Child);
 
 impl Drop for Process {
@@ -184,7 +184,7 @@ impl Drop for Process {
     }
 }
 
-/// A copy of this binary that everybody may run. Removed when dropped.
+/// A copy of this binary that every user can execute. Dropping it removes the file.
 struct Program(PathBuf);
 
 impl Program {

@@ -1,4 +1,4 @@
-//! The conformance suite: one case for each sentence of the contract, runnable on any backend.
+//! The conformance suite: one case for each sentence of the contract. It runs on any backend.
 //!
 //! ```ignore
 //! // backend/tests/conformance.rs
@@ -8,11 +8,11 @@
 //! }
 //! ```
 //!
-//! This makes one `#[test]` for each case, named after it: `io::read_sets_the_exact_length`. The
-//! sentence that a case proves is quoted in its documentation here.
+//! The macro creates one `#[test]` per case with the name of the case: `io::read_sets_the_exact_length`. The
+//! documentation of each case quotes the sentence that it proves.
 //!
-//! Where the contract leaves a choice, the backend declares what it does, and the suite checks it.
-//! What is left out is the stricter answer:
+//! Where the contract leaves a choice, the backend declares its behaviour, and the suite checks it. The default
+//! is the stricter behaviour:
 //!
 //! ```ignore
 //! owned_io::conformance! {
@@ -23,9 +23,8 @@
 //! }
 //! ```
 //!
-//! A sentence that a runtime cannot keep is declared, with the reason and a function that asserts
-//! what it does instead. The case itself must then fail, so that a declaration cannot outlive its
-//! cause:
+//! If a runtime cannot keep a sentence, declare a deviation: the case, the reason, and a function that asserts
+//! the actual behaviour. The case itself must then fail, so that a declaration cannot outlive its cause:
 //!
 //! ```ignore
 //! owned_io::conformance! {
@@ -40,15 +39,15 @@
 //! }
 //! ```
 //!
-//! Where a runtime keeps a sentence most of the time, write `sometimes` before the parenthesis: then the
-//! case may also pass, and what happens instead is asserted when it fails.
+//! If a runtime keeps a sentence most of the time, write `sometimes` before the parenthesis. Then the case may
+//! also pass. If it fails, the function asserts the actual behaviour.
 //!
-//! Cases of the module [`os`] are about the operating system: each runs in a process of its own,
-//! with its peers in another, both made by running the test binary again. A backend without kernel
-//! sockets leaves them out with `portable` as the macro's first word.
+//! The cases of the module [`os`] are about the operating system. Each runs in its own process, with its peers
+//! in another process. Both are started from the test binary. A backend without kernel sockets excludes these
+//! cases: it writes `portable` as the first word in the macro.
 //!
-//! [`canary`] tests the suite itself: backends that each break one sentence must each fail the case
-//! named for it.
+//! [`canary`] tests the suite itself. Each canary is a backend that breaks one sentence, and must fail the case
+//! for it.
 
 pub mod canary;
 pub mod cancel;
@@ -71,54 +70,54 @@ mod support;
 use crate::Runtime;
 use prove::{CASE_TAKES_MAX, prove};
 
-/// One sentence of the contract, to be proved on `R`.
+/// A test of one sentence of the contract on `R`.
 pub struct Case<R: Runtime> {
-    /// Module and function, as in `io::read_sets_the_exact_length`.
+    /// The module and the function: `io::read_sets_the_exact_length`.
     pub name: &'static str,
-    /// Whether it needs a process of its own.
+    /// Whether it needs its own process.
     pub isolated: bool,
-    /// Proves it with runtimes set up like this, of a backend that declares this; panics if it fails.
+    /// Runs the case with the configuration and the declaration of a backend. Panics if it fails.
     pub prove: fn(&R::Config, &Declared),
 }
 
-/// What a backend does where the contract leaves it a choice.
+/// The declared behaviour of a backend where the contract leaves a choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Declared {
-    /// Whether it needs io_uring, and starts nothing where io_uring is not available.
+    /// Whether the backend needs io_uring. If so, nothing starts without it.
     pub io_uring: bool,
-    /// What becomes of the bytes that arrive after a pending read was dropped.
+    /// What happens to bytes that arrive after a pending read was dropped.
     pub dropped_read: DroppedRead,
 }
 
-/// What becomes of the bytes that arrive after a pending read was dropped. Generic code relies on
-/// none of it, and drops the stream.
+/// What happens to bytes that arrive after a pending read was dropped. Generic code does not rely on it, and
+/// drops the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DroppedRead {
-    /// The next read gets them.
+    /// The next read returns them.
     #[default]
     LosesNothing,
-    /// The dropped read is cancelled; bytes that arrive before the kernel gets to it are lost.
+    /// The kernel cancels the dropped read. Bytes that arrive before the cancellation are lost.
     Cancelled,
-    /// The dropped read goes on in the kernel, and eats the next bytes.
+    /// The dropped read continues in the kernel and consumes the next bytes.
     EatsNextBytes,
 }
 
 /// A sentence of the contract that a backend does not keep.
 pub struct Deviation<R: Runtime> {
-    /// The case that proves it.
+    /// The case for the sentence.
     pub case: &'static str,
     /// Why the backend cannot keep it.
     pub reason: &'static str,
-    /// Asserts what happens instead; panics if it does not.
+    /// Asserts the actual behaviour. Panics if it differs.
     pub instead: fn(&R::Config),
-    /// Whether the sentence is kept now and then. If not, the case must fail.
+    /// Whether the case may also pass. If false, it must fail.
     pub is_intermittent: bool,
 }
 
-/// Proves one case, or that it deviates as declared. What the tests of [`conformance!`] call.
+/// Checks that a case passes, or deviates as declared. The tests of [`conformance!`] call it.
 ///
-/// `module` is the path of the module that the calling test, named as the case, stands in.
+/// `module` is the path of the module of the calling test. The test has the name of the case.
 ///
 /// [`conformance!`]: crate::conformance!
 ///
@@ -175,14 +174,14 @@ pub fn check_deviations<R: Runtime>(deviations: &[Deviation<R>]) {
     }
 }
 
-/// The suite.
+/// All cases of the suite.
 pub fn cases<R: Runtime>() -> Vec<Case<R>> {
     crate::__conformance_cases!(all __conformance_table { R })
 }
 
-/// Makes a `#[test]` of each case of the suite, for one runtime and one configuration.
+/// Creates a `#[test]` for each case of the suite, for one runtime and one configuration.
 ///
-/// See the [module](mod@crate::conformance) for what it takes.
+/// The [module](mod@crate::conformance) documents the arguments.
 #[macro_export]
 macro_rules! conformance {
     (portable, $($rest:tt)*) => {
@@ -193,9 +192,10 @@ macro_rules! conformance {
     };
 }
 
-/// The table of cases, passed to the macro named, after its context. A `future` runs within
-/// `block_on`, a `function` calls `block_on` itself, and a `process` does so alone in its process. A case
-/// marked `(declared)` is given what the backend [declares](Declared).
+/// Passes the table of cases to the callback macro, after its context.
+///
+/// A `future` runs within `block_on`. A `function` calls `block_on` itself. A `process` does so in its own
+/// process. A case with `(declared)` takes the [declaration](Declared) of the backend.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_cases {
@@ -388,7 +388,7 @@ macro_rules! __conformance_cases {
     };
 }
 
-/// Makes the table of [`cases`].
+/// Expands to the table of [`cases`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_table {
@@ -409,7 +409,7 @@ macro_rules! __conformance_table {
     (@ $kind:ident $case:expr, declared) => { $case };
 }
 
-/// Makes the tests of [`conformance!`].
+/// Expands to the tests of [`conformance!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {

@@ -30,8 +30,8 @@ pub async fn bind_reports_the_real_port<R: Runtime>() {
     assert_eq!(server.local_addr().unwrap(), bound.local_addr());
 }
 
-/// "`AddrInUse` when another socket listens on the address, or holds it as this does": bound alone, or
-/// listened on too.
+/// "`AddrInUse`: another socket listens on the address, or holds it by a `bind` like this", with or without a
+/// listener.
 pub async fn bind_refuses_an_address_in_use<R: Runtime>() {
     let first = R::bind(loopback()).unwrap();
     let mut again = loopback();
@@ -48,7 +48,7 @@ pub async fn bind_refuses_an_address_in_use<R: Runtime>() {
     refused("listened on");
 }
 
-/// "The address is held until the last clone is dropped", and by each listener.
+/// "The address is held until the last clone is dropped", and also while a listener exists.
 pub async fn bind_holds_the_address_until_dropped<R: Runtime>() {
     let first = R::bind(loopback()).unwrap();
     let mut again = loopback();
@@ -72,15 +72,15 @@ pub async fn bind_holds_the_address_until_dropped<R: Runtime>() {
     assert_eq!(bound.await.local_addr(), again.addr);
 }
 
-/// "Nobody can connect before somebody listens on it."
+/// "Connections are refused until a worker listens on it."
 pub async fn bound_but_not_listening_refuses<R: Runtime>() {
     let bound = R::bind(loopback()).unwrap();
     let connect = soon::<R, _>("the refusal", R::connect(ConnectOptions::new(bound.local_addr())));
     assert_eq!(connect.await.err().unwrap().kind(), ErrorKind::ConnectionRefused);
 }
 
-/// "Each worker has a listener of its own; the kernel spreads clients over the listeners": every
-/// client reaches one of them.
+/// "Each worker has its own listener, and the kernel distributes clients over the listeners": every client
+/// reaches one of them.
 pub async fn listeners_share_an_address<R: Runtime>() {
     const CLIENTS: usize = 64;
     let bound = R::bind(loopback()).unwrap();
@@ -106,13 +106,13 @@ pub async fn listeners_share_an_address<R: Runtime>() {
     assert_eq!(accepted.get(), CLIENTS);
 }
 
-/// A listener that is dropped listens no more, even with an accept that was dropped before.
+/// A dropped listener no longer listens, even if an accept was dropped before.
 pub async fn a_dropped_listener_refuses<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
     assert!(stays_pending::<R>(listener.accept()).await);
     drop(listener);
     let refused = soon::<R, _>("the refusal", async {
-        // Until the runtime has turned, connections may still be taken, and are reset then.
+        // Until the runtime has closed the socket, connections may still succeed, and are then reset.
         loop {
             match R::connect(ConnectOptions::new(addr)).await {
                 Ok(mut stream) => expect_closed::<R>(&mut stream).await,
@@ -123,7 +123,7 @@ pub async fn a_dropped_listener_refuses<R: Runtime>() {
     assert_eq!(refused.await.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// `accept` gives the connection and the peer's address.
+/// `accept` returns the connection and the peer's address.
 pub async fn accept_reports_the_peer<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
     let client = connect::<R>(addr).await;
@@ -143,7 +143,7 @@ pub async fn dropped_accept_loses_no_client<R: Runtime>() {
     for _ in 0..CLIENTS {
         clients.push(connect::<R>(addr).await);
     }
-    // Polled once and dropped: each either has a client, or has left it in the queue.
+    // Each accept is polled once and dropped: it returned a client, or left it in the queue.
     let mut accepted = 0;
     for _ in 0..CLIENTS {
         let mut accept = pin!(listener.accept());
@@ -156,11 +156,11 @@ pub async fn dropped_accept_loses_no_client<R: Runtime>() {
     for _ in accepted..CLIENTS {
         soon::<R, _>("a client", listener.accept()).await.unwrap();
     }
-    assert!(stays_pending::<R>(listener.accept()).await, "nobody else");
+    assert!(stays_pending::<R>(listener.accept()).await, "no further client");
 }
 
-/// "It lets them be served after at most `ACCEPT_BATCH_MAX` clients": so many in a row it hands out
-/// at most, and then it waits, while others have their turn.
+/// "It yields to other tasks after at most `ACCEPT_BATCH_MAX` clients": it returns at most that many in a row,
+/// and then waits while other tasks run.
 pub async fn accept_lets_others_run<R: Runtime>() {
     const CLIENTS: u32 = 3 * ACCEPT_BATCH_MAX;
     let (mut listener, addr) = listener::<R>(loopback());
@@ -186,12 +186,12 @@ pub async fn accept_lets_others_run<R: Runtime>() {
         if runs.get() != last_run.1 {
             last_run = (client, runs.get());
         }
-        // Their turn may be the last of one wait and the first of the next but one.
-        assert!(client - last_run.0 <= 2 * ACCEPT_BATCH_MAX, "others had no turn");
+        // Other tasks may run at the end of one wait and at the start of the one after the next.
+        assert!(client - last_run.0 <= 2 * ACCEPT_BATCH_MAX, "other tasks did not run");
     }
 }
 
-/// "A listener is served however many connections are busy."
+/// "Busy connections do not starve it."
 pub async fn accept_is_fair_beside_busy_connections<R: Runtime>() {
     const BUSY: usize = if cfg!(miri) { 5 } else { 100 };
     const CLIENTS: usize = BUSY;
@@ -220,9 +220,9 @@ pub async fn accept_is_fair_beside_busy_connections<R: Runtime>() {
     assert!(all.await.is_some(), "{CLIENTS} new connections beside as many busy ones");
 }
 
-/// "`ConnectionRefused`", with `AddrError` inside, which names the address and keeps the OS error.
+/// "`ConnectionRefused`", with an `AddrError` inside that names the address and keeps the OS error code.
 pub async fn connect_refused_names_the_address<R: Runtime>() {
-    let bound = R::bind(loopback()).unwrap(); // held, so that nobody else listens there
+    let bound = R::bind(loopback()).unwrap(); // held, so that no other socket listens there
     let addr = bound.local_addr();
     let error = R::connect(ConnectOptions::new(addr)).await.err().expect("nothing listens there");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
@@ -241,7 +241,7 @@ pub async fn connect_times_out<R: Runtime>() {
     let mut connect = ConnectOptions::new(addr);
     connect.timeout = Duration::from_millis(200);
     let mut clients = Vec::new();
-    // Bounded: a queue of one takes two, and the kernel two or so more that it has not answered.
+    // Bounded: a queue of one takes two clients, and about two more whose SYN is not answered yet.
     for _ in 0..16 {
         let started = R::now();
         match soon::<R, _>("the end of the attempt", R::connect(connect.clone())).await {
@@ -258,7 +258,7 @@ pub async fn connect_times_out<R: Runtime>() {
     panic!("a queue of one took sixteen clients");
 }
 
-/// "Safe: the attempt is given up": others that were begun, or are begun later, are not disturbed.
+/// "Safe: the attempt ends": other attempts, earlier or later, are not affected.
 pub async fn connect_may_be_dropped<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
     for _ in 0..20 {
@@ -268,7 +268,7 @@ pub async fn connect_may_be_dropped<R: Runtime>() {
     }
     let mut client = connect::<R>(addr).await;
     let peer = client.local_addr().unwrap();
-    // Those that were given up may have come as far as the accept queue.
+    // Dropped attempts may already be in the accept queue.
     let served = soon::<R, _>("the client", async {
         loop {
             let (stream, from) = listener.accept().await.unwrap();
@@ -281,7 +281,7 @@ pub async fn connect_may_be_dropped<R: Runtime>() {
     assert_eq!(echoed(&mut client, b"still here").await, b"still here");
 }
 
-/// However long the time it may take: what never ends is waited for, not an error.
+/// A connect accepts the longest possible time limits.
 pub async fn connect_timeout_may_be_endless<R: Runtime>() {
     let (_listener, addr) = listener::<R>(loopback());
     for timeout in [Duration::MAX, Duration::from_millis(u64::MAX)] {
@@ -291,7 +291,7 @@ pub async fn connect_timeout_may_be_endless<R: Runtime>() {
     }
 }
 
-/// "Our own address, to choose an interface."
+/// "The local address, which selects an interface."
 pub async fn connect_uses_the_requested_local_address<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
     let mut options = ConnectOptions::new(addr);
@@ -302,7 +302,7 @@ pub async fn connect_uses_the_requested_local_address<R: Runtime>() {
     assert_eq!(client.local_addr().unwrap(), peer);
 }
 
-/// "`NotConnected` once the connection is gone: reset, or ended from both sides."
+/// "`NotConnected` once the connection is closed: reset, or ended by both sides."
 pub async fn peer_addr_reports_a_closed_connection<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.shutdown().await.unwrap();
@@ -324,7 +324,7 @@ pub async fn a_dropped_stream_closes<R: Runtime>() {
     expect_closed::<R>(&mut b).await;
 }
 
-/// "Dropping both halves does the same, and dropping one of them does nothing."
+/// "Dropping both halves does the same. Dropping one half does nothing."
 pub async fn dropping_both_halves_closes<R: Runtime>() {
     let (a, mut b) = pair::<R>().await;
     let (mut read, write) = a.into_split();
@@ -345,8 +345,8 @@ pub async fn dropping_both_halves_closes<R: Runtime>() {
     expect_closed::<R>(&mut b_read).await;
 }
 
-/// A connection that is dropped with bytes unread is reset: the peer learns that they were not seen
-/// (RFC 2525 2.17).
+/// A connection that is dropped with unread bytes is reset, so the peer learns that they were not read (RFC 2525
+/// 2.17).
 pub async fn a_peer_that_drops_unread_bytes_resets<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     a.write_all("never read").await.into_result().unwrap();

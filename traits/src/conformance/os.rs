@@ -1,5 +1,5 @@
-//! Cases about the operating system: limits, queues, descriptors, other processes. Each runs in a
-//! process of its own, with its peers in another.
+//! Cases about the operating system: limits, queues, descriptors, other processes. Each runs in its own process,
+//! with its peers in another process.
 
 use std::cell::Cell;
 use std::fs;
@@ -28,8 +28,8 @@ use crate::{
     OwnedWriteExt, Pool, PoolConfig, Runtime, TcpListener, TcpStream, WorkersConfig, is_exhaustion,
 };
 
-/// Ten thousand connections are open at once, each is served, and together they hold at most
-/// `idle_max` buffers while they are idle.
+/// Ten thousand connections are open at the same time. Each is served, and while they are idle, they hold at most
+/// `idle_max` buffers together.
 pub fn ten_thousand_connections_are_open<R: Runtime>(config: &R::Config) {
     const CONNECTIONS: usize = 10_000;
     raise_descriptor_limit(CONNECTIONS as u64 + 100);
@@ -59,7 +59,7 @@ pub fn ten_thousand_connections_are_open<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// Two thousand connects at once overflow no queue for good: each is served.
+/// Each of two thousand simultaneous connects is served.
 pub fn a_burst_of_two_thousand_connects_is_served<R: Runtime>(config: &R::Config) {
     raise_descriptor_limit(2_100);
     run::<R, _>(config, async {
@@ -69,8 +69,8 @@ pub fn a_burst_of_two_thousand_connects_is_served<R: Runtime>(config: &R::Config
     });
 }
 
-/// "None of them ends the listener. Descriptors are used up: the client is still in the queue": what
-/// is open goes on, nothing spins, and clients are taken again once descriptors are free.
+/// "The listener stays usable after every error. Descriptors are used up: the client is still in the queue." Open
+/// connections continue, no loop spins, and clients are accepted again once descriptors are free.
 pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (listener, addr) = listener::<R>(loopback());
@@ -83,7 +83,7 @@ pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config
         limit_descriptors(open_descriptors() as u64 + 40);
         peer.request::<R>("connect 100").await;
         wait_until::<R>("descriptors are used up", || exhausted.get() > 0).await;
-        peer.request::<R>("echo 30").await; // those that are open
+        peer.request::<R>("echo 30").await; // the open ones
 
         let cpu = cpu_time();
         R::sleep(Duration::from_secs(1)).await;
@@ -91,11 +91,11 @@ pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config
         assert!(cpu < Duration::from_millis(300), "{cpu:?} of CPU in a second at the limit");
 
         peer.request::<R>("close 66").await;
-        peer.request::<R>("echo 35").await; // those that had waited
+        peer.request::<R>("echo 35").await; // the ones that had waited
     });
 }
 
-/// Connections that do nothing cost nothing.
+/// Idle connections use no CPU time.
 pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (listener, addr) = listener::<R>(loopback());
@@ -111,7 +111,7 @@ pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// "However much there is to read, other tasks have their turn", and timers are on time.
+/// Beside a connection that floods, other tasks run and timers are on time.
 pub fn a_flood_does_not_delay_timers<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
@@ -141,8 +141,8 @@ pub fn a_flood_does_not_delay_timers<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// "`ConnectionReset`", with its OS error code, once the bytes before it are read or lost; the
-/// buffer's length is as it was.
+/// A reset is "`ConnectionReset`" with its OS error code, after the bytes before it are read or lost. The length of
+/// the buffer is unchanged.
 pub fn a_reset_is_an_error<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
@@ -165,10 +165,10 @@ pub fn a_reset_is_an_error<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// "No signal is raised", whether a write fails at once or after it had to wait, because the peer
-/// has reset the connection or because it was shut down from beside.
+/// "No signal is raised": whether a write fails at once or after a wait, and whether the peer has reset the
+/// connection or a handle has shut it down.
 pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
-    // Rust's `main` ignores SIGPIPE; this has the kernel raise it again.
+    // Rust's `main` ignores SIGPIPE. A handler enables it again.
     let raised = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(libc::SIGPIPE, Arc::clone(&raised)).expect("to handle a signal");
     run::<R, _>(config, async {
@@ -180,7 +180,7 @@ pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
             let (stream, _) = listener.accept().await.unwrap();
             let handle = stream.shutdown_handle();
             let (mut read, write) = stream.into_split();
-            // Has the reset told to it, so that the write, more often than not, meets a broken pipe.
+            // The read consumes the reset, so that the write usually fails with a broken pipe.
             drop(R::spawn(
                 async move { while read.read(vec![0; 64]).await.0.is_ok_and(|n| n > 0) {} },
             ));
@@ -205,8 +205,7 @@ pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// "`AddrInUse` when another socket listens on the address, even one that would share it
-/// (`SO_REUSEPORT`)."
+/// "`AddrInUse`: another socket listens on the address, even with `SO_REUSEPORT`."
 pub fn bind_refuses_a_shared_port_of_another_process<R: Runtime>(_config: &R::Config) {
     let mut peer = Peer::start("listener");
     let mut options = loopback();
@@ -216,7 +215,7 @@ pub fn bind_refuses_a_shared_port_of_another_process<R: Runtime>(_config: &R::Co
     assert!(error.to_string().contains(&options.addr.to_string()), "{error}");
 }
 
-/// Connections that linger in TIME_WAIT do not keep a restarted server from its address.
+/// Connections in TIME_WAIT do not prevent a restarted server from binding its address.
 pub fn bind_works_right_after_a_restart<R: Runtime>(config: &R::Config) {
     let serve_one = |options| {
         run::<R, _>(config, async {
@@ -224,7 +223,7 @@ pub fn bind_works_right_after_a_restart<R: Runtime>(config: &R::Config) {
             let mut peer = clients(addr);
             peer.request::<R>("connect 1").await;
             let (stream, _) = listener.accept().await.unwrap();
-            drop(stream); // the end that closes first is the one that lingers
+            drop(stream); // the end that closes first enters TIME_WAIT
             R::sleep(A_WHILE).await;
             addr
         })
@@ -234,9 +233,9 @@ pub fn bind_works_right_after_a_restart<R: Runtime>(config: &R::Config) {
     assert_eq!(serve_one(again.clone()), again.addr);
 }
 
-/// "`PermissionDenied`; `AddrNotAvailable`": an error that names the address and the way out.
+/// "`PermissionDenied`" and "`AddrNotAvailable`": the error names the address and a remedy.
 pub fn bind_explains_a_forbidden_port<R: Runtime>(_config: &R::Config) {
-    let foreign: SocketAddr = ([192, 0, 2, 1], 0).into(); // RFC 5737: nobody's
+    let foreign: SocketAddr = ([192, 0, 2, 1], 0).into(); // RFC 5737: reserved for documentation
     let mut options = loopback();
     options.addr = foreign;
     let error = R::bind(options).expect_err("no interface has it");
@@ -245,7 +244,7 @@ pub fn bind_explains_a_forbidden_port<R: Runtime>(_config: &R::Config) {
 
     let first_free = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let first_free: u16 = first_free.expect("procfs").trim().parse().expect("a port");
-    let report = Peer::start_as_nobody("bind 127.0.0.1:79").receive_blocking();
+    let report = Peer::start_unprivileged("bind 127.0.0.1:79").receive_blocking();
     if first_free > 79 {
         assert!(report.starts_with("PermissionDenied: cannot listen on 127.0.0.1:79"), "{report}");
         assert!(report.contains("CAP_NET_BIND_SERVICE"), "{report}");
@@ -254,7 +253,7 @@ pub fn bind_explains_a_forbidden_port<R: Runtime>(_config: &R::Config) {
     }
 }
 
-/// "Sends small writes at once (`TCP_NODELAY`)": at each end of a connection as was asked for there.
+/// "Whether connections send small writes at once (`TCP_NODELAY`)": each end of a connection uses its own option.
 pub fn nodelay_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         for nodelay in [true, false] {
@@ -271,8 +270,8 @@ pub fn nodelay_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// "How a peer that vanished is noticed", and "how long bytes may be under way": at each end of a connection
-/// as was asked for there, and on by default.
+/// "How to detect a vanished peer", and "how long sent bytes may stay unacknowledged": each end of a connection uses
+/// its own options, and both are on by default.
 pub fn keepalive_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
     let sockets = |stream: &R::TcpStream| {
         with_socket(stream, |socket| {
@@ -314,13 +313,13 @@ pub fn keepalive_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// "The kernel keeps nothing of the connection", however much was queued, and although an operation holds the
+/// "The kernel keeps no state of the connection", however many bytes were queued, and even if an operation holds the
 /// descriptor.
 pub fn an_aborted_connection_leaves_nothing_behind<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
         let mut peer = clients(addr);
-        peer.request::<R>("connect 1").await; // which reads nothing
+        peer.request::<R>("connect 1").await; // the peer reads nothing
         let (stream, client) = listener.accept().await.unwrap();
         let handle = stream.shutdown_handle();
         let mut stream = stream;
@@ -334,7 +333,7 @@ pub fn an_aborted_connection_leaves_nothing_behind<R: Runtime>(config: &R::Confi
     });
 }
 
-/// Whether the kernel has a TCP socket between these addresses, in any state (proc_net_tcp).
+/// Whether the kernel has a TCP socket between these addresses, in any state (proc_net_tcp(5)).
 fn has_socket(local: SocketAddr, remote: SocketAddr) -> bool {
     let hex = |addr: SocketAddr| match addr {
         SocketAddr::V4(addr) => {
@@ -346,7 +345,7 @@ fn has_socket(local: SocketAddr, remote: SocketAddr) -> bool {
     fs::read_to_string("/proc/net/tcp").expect("procfs").contains(&pair)
 }
 
-/// "Whether a connect failed because descriptors are used up, which passes when something is closed."
+/// "Whether a connect failed because descriptors are used up. Retry after something is closed."
 pub fn connect_reports_exhaustion<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (_listener, addr) = listener::<R>(loopback());
@@ -360,13 +359,13 @@ pub fn connect_reports_exhaustion<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// "Every error has an `AddrError` inside, those of the runtime's own too": where the runtime's epoll takes
-/// no more descriptors, if it has one.
+/// "Every error has an `AddrError` inside, also the errors of the runtime itself": here the epoll instance of the
+/// runtime, if it has one, accepts no more descriptors.
 pub fn connect_and_listen_errors_name_the_address<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (_listener, addr) = listener::<R>(loopback());
         let bound = R::bind(loopback()).expect("a free port");
-        // Filters are a thread's own, and for good.
+        // Filters are per thread and permanent.
         refuse(libc::SYS_epoll_ctl, libc::ENOSPC, Some((1, libc::EPOLL_CTL_ADD as u64)));
         let connected = R::connect(ConnectOptions::new(addr)).await.map(drop);
         let listened = R::listen(&bound).map(drop);
@@ -382,7 +381,7 @@ pub fn connect_and_listen_errors_name_the_address<R: Runtime>(config: &R::Config
     });
 }
 
-/// "Safe: the attempt is given up and its socket closed."
+/// "Safe: the attempt ends and its socket is closed."
 pub fn a_dropped_connect_closes_its_socket<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let mut options = loopback();
@@ -398,13 +397,13 @@ pub fn a_dropped_connect_closes_its_socket<R: Runtime>(config: &R::Config) {
                     dropped += 1;
                 }
             }
-            // A queue of one takes two, and the kernel two or so more that it has not answered.
+            // A queue of one takes two clients, and about two more whose SYN is not answered yet.
             assert!(clients.len() < 16, "a queue of one took sixteen clients");
         }
     });
 }
 
-/// Connections that come and go leave nothing behind.
+/// Closed connections leave no descriptor behind.
 pub fn connections_leave_no_descriptor_behind<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (listener, addr) = listener::<R>(loopback());
@@ -425,7 +424,7 @@ pub fn connections_leave_no_descriptor_behind<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// A runtime that has ended leaves nothing behind, whatever its tasks were waiting for.
+/// A runtime that has ended leaves no descriptor behind, whatever its tasks were waiting for.
 pub fn block_on_leaves_no_descriptor_behind<R: Runtime>(config: &R::Config) {
     let once = || {
         run::<R, _>(config, async {
@@ -447,8 +446,8 @@ pub fn block_on_leaves_no_descriptor_behind<R: Runtime>(config: &R::Config) {
     assert_eq!(open_descriptors(), before, "descriptors after five more runtimes");
 }
 
-/// "Tasks that still run then are dropped with what they hold, and their connections closed, before
-/// this returns": seen from the other ends, of those that were accepted and those that were made.
+/// "Tasks that are still running are dropped before this returns, and their connections are closed": the other ends
+/// of accepted and of connected streams see it.
 pub fn block_on_closes_the_connections_of_its_tasks<R: Runtime>(config: &R::Config) {
     let elsewhere = std::net::TcpListener::bind(loopback().addr).unwrap();
     let other_ends = run::<R, _>(config, async {
@@ -470,13 +469,13 @@ pub fn block_on_closes_the_connections_of_its_tasks<R: Runtime>(config: &R::Conf
         other_ends
     });
     for mut other_end in other_ends {
-        // Nobody is left who would close it later.
+        // After `block_on`, no code is left that could close it later.
         other_end.set_read_timeout(Some(SOON)).unwrap();
         assert_eq!(io::Read::read(&mut other_end, &mut [0; 8]).unwrap(), 0);
     }
 }
 
-/// "When the runtime cannot be set up: then nothing of `future` has run."
+/// "The runtime could not be set up. No part of `future` has run."
 pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
     config: &R::Config,
     declared: &Declared,
@@ -486,7 +485,7 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
         let (config, ran) = (config.clone(), Arc::clone(&ran));
         move || R::block_on(config, async move { ran.store(true, Ordering::SeqCst) })
     };
-    // First, so that a reactor that all threads share is set up without a descriptor, too.
+    // This comes first, so that a reactor that all threads share is also set up without a descriptor.
     limit_descriptors(0);
     let without_descriptors = std::panic::catch_unwind(std::panic::AssertUnwindSafe(block_on()));
     raise_descriptor_limit(0);
@@ -503,7 +502,7 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
     );
 
     let without_ring = block_on();
-    // Filters are a thread's own, and for good.
+    // Filters are per thread and permanent.
     let without_ring = std::thread::spawn(move || {
         refuse_io_uring(libc::EPERM);
         without_ring()
@@ -519,12 +518,12 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
     );
 }
 
-/// "Where io_uring is not to be had, the error names the cause and the way out": refused by a
-/// seccomp policy, as containers do, or missing.
+/// "If io_uring is missing, the error names the cause and a remedy": it is refused by a seccomp policy, as in
+/// containers, or the kernel does not have it.
 pub fn block_on_explains_missing_io_uring<R: Runtime>(config: &R::Config, declared: &Declared) {
     for errno in [libc::EPERM, libc::ENOSYS] {
         let config = config.clone();
-        // Filters are a thread's own, and for good.
+        // Filters are per thread and permanent.
         let outcome = std::thread::spawn(move || {
             refuse_io_uring(errno);
             R::block_on(config, async { pair::<R>().await }).map(drop)
@@ -541,7 +540,7 @@ pub fn block_on_explains_missing_io_uring<R: Runtime>(config: &R::Config, declar
     }
 }
 
-/// "The runtime's, when it could not be set up": with the worker's number.
+/// "The error of a runtime that could not be set up", with the number of the worker.
 pub fn workers_explain_missing_io_uring<R: Runtime>(_config: &R::Config, declared: &Declared) {
     let outcome = std::thread::spawn(|| {
         refuse_io_uring(libc::EPERM); // the workers' threads inherit it
@@ -557,7 +556,7 @@ pub fn workers_explain_missing_io_uring<R: Runtime>(_config: &R::Config, declare
     }
 }
 
-/// "Or its thread did not even notice": nobody waits for it for ever.
+/// "Or its thread is stuck": `run_workers` does not wait forever.
 pub fn a_stuck_worker_is_abandoned<R: Runtime>(config: &R::Config) {
     let mut workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
     workers.runtime = config.clone();
@@ -565,7 +564,7 @@ pub fn a_stuck_worker_is_abandoned<R: Runtime>(config: &R::Config) {
     workers.stop.stop();
     let started = Instant::now();
     let outcome = R::run_workers(workers, |_worker| async {
-        std::thread::sleep(3 * SOON); // blocks the thread: what nobody should do
+        std::thread::sleep(3 * SOON); // blocks the thread, as no service should
         Ok(())
     });
     let error = outcome.expect_err("the worker is stuck");
@@ -575,13 +574,13 @@ pub fn a_stuck_worker_is_abandoned<R: Runtime>(config: &R::Config) {
 
 const STUCK: &str = "worker 0: its thread is stuck";
 
-/// The same where too little memory may be locked for a ring: it starts only where it has none, or
-/// the limit does not apply.
+/// The error also names a limit on locked memory that is too low for a ring. The runtime starts only if it has no
+/// ring, or if the limit does not apply.
 pub fn block_on_explains_a_small_memlock_limit<R: Runtime>(
     _config: &R::Config,
     declared: &Declared,
 ) {
-    let report = Peer::start_as_nobody("block_on").receive_blocking();
+    let report = Peer::start_unprivileged("block_on").receive_blocking();
     if !declared.io_uring || report == "ok, with CAP_IPC_LOCK" {
         assert!(report.starts_with("ok"), "{report}");
     } else if report != "ok" || rings_are_locked_memory() {
@@ -589,15 +588,15 @@ pub fn block_on_explains_a_small_memlock_limit<R: Runtime>(
     }
 }
 
-/// Whether the kernel counts rings against the limit on locked memory. They have not always counted
-/// since Linux 5.12 (liburing's README); on 6.18 they were found to.
+/// Whether the kernel counts rings against the limit on locked memory. Since Linux 5.12 they do not always count
+/// (README of liburing). On Linux 6.18 they were observed to count.
 fn rings_are_locked_memory() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
     let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
     (numbers.next(), numbers.next()) >= (Some(6), Some(18))
 }
 
-/// Accepts and echoes, and backs off when descriptors are used up, which it counts.
+/// Accepts clients and echoes. Waits when descriptors are used up, and counts these errors in `exhausted`.
 async fn serve<R: Runtime>(mut listener: R::TcpListener, exhausted: Rc<Cell<u32>>) {
     loop {
         match listener.accept().await {
@@ -625,10 +624,10 @@ fn clients(addr: SocketAddr) -> Peer {
     Peer::start(&format!("clients {addr}"))
 }
 
-/// Writes what nobody reads until that fails, and then a few times more.
+/// Writes until three writes have failed. The peer does not read.
 async fn write_until_it_fails(mut write: impl OwnedWrite, vectored: bool) {
     let mut failures = 0;
-    // Bounded by what the buffers on the way hold.
+    // Bounded by the capacity of the buffers on the path.
     while failures < 3 {
         let block = vec![0x5a; 64 * 1024];
         let outcome = if vectored {
@@ -662,19 +661,19 @@ fn limit_descriptors(current: u64) {
     setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum }).expect("below it");
 }
 
-/// What the socket of this end is set to.
+/// Whether the socket of this stream has `TCP_NODELAY`.
 fn is_nodelay(stream: &impl TcpStream) -> bool {
     with_socket(stream, |socket| socket.tcp_nodelay().expect("a socket"))
 }
 
-/// Looks at the socket of this end: found among this process's descriptors, by its addresses.
+/// Calls `look` with the socket of this stream. Finds it among the descriptors of this process by its addresses.
 fn with_socket<T>(stream: &impl TcpStream, look: impl Fn(SockRef<'_>) -> T) -> T {
     let ends = [stream.local_addr(), stream.peer_addr()].map(|end| Some(end.expect("connected")));
     let this_process = pidfd_open(getpid(), PidfdFlags::empty()).expect("a descriptor is free");
     for entry in fs::read_dir("/proc/self/fd").expect("procfs") {
         let name = entry.expect("procfs").file_name();
         let fd = name.to_string_lossy().parse().expect("a descriptor");
-        // A copy, because the descriptor itself is the backend's.
+        // Uses a copy, because the backend owns the descriptor.
         let copy = pidfd_getfd(&this_process, fd, PidfdGetfdFlags::empty()).expect("pidfd_getfd");
         let socket = SockRef::from(&copy);
         let here = [socket.local_addr(), socket.peer_addr()];
@@ -689,19 +688,19 @@ fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
 
-/// The time this process has been on a CPU, user and system together.
+/// The CPU time of this process, user and system together.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("it is not negative")
 }
 
-/// Makes io_uring_setup(2) fail on this thread from now on.
+/// Makes io_uring_setup(2) fail on this thread, permanently.
 fn refuse_io_uring(errno: i32) {
     refuse(libc::SYS_io_uring_setup, errno, None);
 }
 
-/// Makes a system call fail on this thread from now on: always, or if this argument, by its number, has
-/// this value.
+/// Makes a system call fail on this thread, permanently. With `argument`, it fails only if the argument with that
+/// number has that value.
 fn refuse(syscall: i64, errno: i32, argument: Option<(u8, u64)>) {
     use seccompiler::{
         BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,

@@ -1,5 +1,5 @@
-//! What stands at the other end of an isolated case: plain blocking sockets of the standard
-//! library, told what to do line by line.
+//! The peer process of an isolated case: blocking sockets of the standard library, controlled by one command
+//! per line.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write, stdin};
@@ -12,15 +12,15 @@ use super::isolate::send_line;
 use super::support::loopback;
 use crate::Runtime;
 
-/// How long any read or write may take, so that a peer ends even if nobody ends it.
+/// The time limit of each read and write, so that a peer ends in any case.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Plays the peer of this name until its standard input is closed:
+/// Runs the peer of this role until its standard input is closed:
 ///
-/// - `clients ADDR`: connections, by commands; see [`Clients::execute`].
-/// - `listener`: listens on a port that it would share (`SO_REUSEPORT`), and says which.
-/// - `block_on`: locks no memory, starts the runtime, and says how that went.
-/// - `bind ADDR`: binds the address through the runtime, and says how that went.
+/// - `clients ADDR`: opens connections by command. See [`Clients::execute`].
+/// - `listener`: listens on a port with `SO_REUSEPORT`, and prints its address.
+/// - `block_on`: sets the limit on locked memory to zero, starts the runtime, and prints the result.
+/// - `bind ADDR`: binds the address through the runtime, and prints the result.
 pub(super) fn run<R: Runtime>(role: &str, config: &R::Config) {
     match role.split_once(' ').unwrap_or((role, "")) {
         ("clients", addr) => {
@@ -63,7 +63,7 @@ pub(super) fn run<R: Runtime>(role: &str, config: &R::Config) {
     }
 }
 
-/// Whether no limit on locked memory applies to this process: `CAP_IPC_LOCK`, by its number.
+/// Whether this process has `CAP_IPC_LOCK` (bit 14), so that no limit on locked memory applies.
 fn may_lock_memory() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -79,13 +79,13 @@ struct Clients {
 
 impl Clients {
     /// - `connect N`: opens N more connections, one after the other.
-    /// - `burst N`: opens N more at once, and waits until each has had a byte echoed.
-    /// - `echo N`: has eight bytes echoed on each of the oldest N.
-    /// - `close N`: closes the oldest N.
-    /// - `reset`: sends a little on the oldest, then resets it.
-    /// - `flood`: writes on the oldest until that fails.
+    /// - `burst N`: opens N more connections at once, and waits for the echo of a byte on each.
+    /// - `echo N`: waits for the echo of eight bytes on each of the oldest N connections.
+    /// - `close N`: closes the oldest N connections.
+    /// - `reset`: sends some bytes on the oldest connection, then resets it.
+    /// - `flood`: writes to the oldest connection until a write fails.
     ///
-    /// Says the command again when it is done.
+    /// Prints the command again when it is done.
     fn execute(&mut self, command: &str) {
         let (verb, count) = command.split_once(' ').unwrap_or((command, "0"));
         let count: usize = count.parse().expect("a count");
@@ -122,7 +122,7 @@ impl Clients {
             .map(|_| {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
                 socket.set_nonblocking(true).expect("to set O_NONBLOCK");
-                // In progress, mostly; what fails shows when it is written to.
+                // Usually in progress. A failure shows at the first write.
                 let _ = socket.connect(&self.addr.into());
                 socket
             })
@@ -130,7 +130,7 @@ impl Clients {
         for socket in sockets {
             socket.set_nonblocking(false).expect("to clear O_NONBLOCK");
             self.add_stream(socket.into());
-            let stream = self.open.back_mut().expect("just adopted");
+            let stream = self.open.back_mut().expect("just added");
             // A blocking write waits for the handshake.
             echoed(stream, b"!");
         }

@@ -6,7 +6,7 @@ use std::pin::pin;
 use super::support::{A_WHILE, count_runs, pair, pattern, scaled, soon};
 use crate::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, select};
 
-/// "The buffer that comes back holds what was read", and goes back to the pool when dropped.
+/// "The buffer contains the bytes that were read", and returns to the pool when it is dropped.
 pub async fn read_returns_available_bytes<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig::default());
@@ -38,7 +38,7 @@ pub async fn read_is_empty_at_the_end<R: Runtime>() {
     }
 }
 
-/// "However many reads of a pool wait, they hold at most `idle_max` of its buffers."
+/// "All waiting reads of a pool together hold at most `idle_max` of its buffers."
 pub async fn pending_reads_hold_few_buffers<R: Runtime>() {
     const READS: usize = 6;
     let pool = Pool::new(PoolConfig { idle_max: 2, ..PoolConfig::default() });
@@ -53,15 +53,15 @@ pub async fn pending_reads_hold_few_buffers<R: Runtime>() {
     R::sleep(A_WHILE).await;
     let held = pool.leased();
     assert!(held <= 2, "{READS} reads that wait hold {held} buffers; idle_max is 2");
-    // Those without a buffer are served as well, in whatever order.
+    // Reads without a buffer are served as well, in any order.
     for (peer, read) in peers.iter_mut().zip(reads).rev() {
         peer.write_all("x").await.into_result().unwrap();
         assert_eq!(soon::<R, _>("the byte", read).await.unwrap().unwrap(), b"x");
     }
 }
 
-/// "`PoolExhausted` (as `QuotaExceeded`) when all of the pool's buffers are in use: then nothing was
-/// consumed, and reading again later goes on where this left off."
+/// "`PoolExhausted` inside a `QuotaExceeded` if all buffers of the pool are in use: nothing was consumed, and a
+/// later read continues there."
 pub async fn read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
@@ -80,20 +80,20 @@ pub async fn read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
     assert_eq!(received, b"kept");
 }
 
-/// "`PoolExhausted` when there is something to read": who waits is not told before.
+/// "`PoolExhausted` if data is ready": a waiting read does not return it earlier.
 pub async fn read_waits_while_the_pool_is_exhausted<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig { leased_max: 1, ..PoolConfig::default() });
     let taken = pool.take().unwrap();
     let mut read = pin!(b.read_pooled(&pool));
     let selected = select(read.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(selected.first.is_none(), "told of an exhausted pool with nothing to read");
+    assert!(selected.first.is_none(), "reported an exhausted pool while no data was ready");
     drop(taken);
     a.write_all("x").await.into_result().unwrap();
     assert_eq!(&*soon::<R, _>("the byte", read).await.unwrap(), b"x");
 }
 
-/// "Waits like `read`, and like it leaves others their turn."
+/// "Waits like `read`, and lets other tasks run like it."
 pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     const BYTES: u32 = if cfg!(miri) { 500 } else { 10_000 };
     let (mut a, mut b) = pair::<R>().await;

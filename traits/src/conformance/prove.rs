@@ -1,4 +1,4 @@
-//! Running a case on a thread of its own, so that a hang is a failure too, and saying why it failed.
+//! Runs a case on its own thread, so that a hang is a failure too, and reports why it failed.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::RefCell;
@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use crate::Panicked;
 
-/// How long a case may take, before it counts as hung. Most take milliseconds; the longest moves a
-/// gibibyte in an unoptimised build on a busy machine.
+/// The time limit of a case. After it, the case counts as hung. Most cases take milliseconds. The longest
+/// transfers a gibibyte in an unoptimised build on a busy machine.
 pub(super) const CASE_TAKES_MAX: Duration = Duration::from_secs(120);
 
-/// Runs `prove` on a thread of its own.
+/// Runs `prove` on its own thread.
 ///
 /// # Errors
-/// Why it failed: what was expected and seen, then where, then a backtrace if there is to be one. After a
-/// hang the thread is left behind.
+/// The reason of the failure: what was expected and seen, then the location, then a backtrace if backtraces are
+/// enabled. After a hang the thread keeps running.
 pub(super) fn prove<C: Clone + Send + 'static>(
     config: &C,
     prove: impl FnOnce(&C) + Send + 'static,
@@ -32,7 +32,7 @@ pub(super) fn prove<C: Clone + Send + 'static>(
         let outcome = outcome.map_err(|payload| {
             format!("{}{}", Panicked::new(payload).message(), watched.lock().last_panic)
         });
-        let _ = done.send(outcome); // nobody listens any more after a hang
+        let _ = done.send(outcome); // fails after a hang: the receiver is gone
     });
     let Ok(outcome) = outcome.recv_timeout(CASE_TAKES_MAX) else {
         let step = progress.lock().step.clone();
@@ -46,7 +46,7 @@ pub(super) fn prove<C: Clone + Send + 'static>(
     outcome
 }
 
-/// Says what the case on this thread waits for from now on: for the report of a hang.
+/// Records what the case on this thread waits for from now on. The report of a hang names it.
 pub(super) fn waits_for(step: &str) {
     PROGRESS.with_borrow(|progress| {
         if let Some(progress) = progress {
@@ -56,7 +56,7 @@ pub(super) fn waits_for(step: &str) {
 }
 
 thread_local! {
-    /// That of the case which this thread runs.
+    /// The progress of the case that this thread runs.
     static PROGRESS: RefCell<Option<Arc<Progress>>> = const { RefCell::new(None) };
 }
 
@@ -66,7 +66,7 @@ struct Progress(Mutex<State>);
 #[derive(Default)]
 struct State {
     step: String,
-    /// Where the last panic was. Earlier ones were caught: cases panic on purpose.
+    /// The location of the last panic. Earlier panics were caught: cases panic on purpose.
     last_panic: String,
 }
 
@@ -76,8 +76,8 @@ impl Progress {
     }
 }
 
-/// Keeps the panics of the cases' threads to themselves: what is caught is no news, and the last one is
-/// reported with its cause in front.
+/// Suppresses the output of panics on the threads of the cases. Caught panics need no report, and [`prove`]
+/// reports the last one with its cause first.
 fn watch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -90,7 +90,7 @@ fn watch_panics() {
     });
 }
 
-/// Whether the panic is that of a case's thread.
+/// Records the panic if this is the thread of a case. Returns whether it is.
 fn keep(info: &PanicHookInfo<'_>) -> bool {
     let kept = PROGRESS.try_with(|progress| {
         let progress = progress.try_borrow().ok()?;

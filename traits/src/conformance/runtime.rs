@@ -1,4 +1,4 @@
-//! Cases about starting and ending a runtime.
+//! Cases about the start and the end of a runtime.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::support::{A_WHILE, pair};
 use crate::{JoinError, OwnedRead, Panicked, Runtime};
 
-/// "Runs `future` on this thread until it is done", and gives its output.
+/// "Runs `future` on this thread until it is done", and returns its output.
 pub fn block_on_returns_the_output<R: Runtime>(config: &R::Config) {
     let here = std::thread::current().id();
     let borrowed = String::from("output");
@@ -22,7 +22,7 @@ pub fn block_on_returns_the_output<R: Runtime>(config: &R::Config) {
     assert_eq!(output.unwrap(), "output");
 }
 
-/// One runtime after the other on the same thread.
+/// One thread can run several runtimes, one after the other.
 pub fn block_on_may_be_repeated<R: Runtime>(config: &R::Config) {
     for _ in 0..10 {
         let echoed = R::block_on(config.clone(), async {
@@ -34,7 +34,7 @@ pub fn block_on_may_be_repeated<R: Runtime>(config: &R::Config) {
     }
 }
 
-/// "Panics when `future` panics, with its panic"; and the thread may run another runtime.
+/// "Panics if `future` panics, with its panic." The thread can run another runtime afterwards.
 pub fn block_on_propagates_a_panic<R: Runtime>(config: &R::Config) {
     let panicking = || {
         R::block_on(config.clone(), async {
@@ -47,7 +47,7 @@ pub fn block_on_propagates_a_panic<R: Runtime>(config: &R::Config) {
     block_on_returns_the_output::<R>(config);
 }
 
-/// "And when called within itself."
+/// "Panics if called within itself."
 pub fn nested_block_on_panics<R: Runtime>(config: &R::Config) {
     let nested = || R::block_on(config.clone(), async {}).is_ok();
     let outcome = R::block_on(config.clone(), async {
@@ -58,8 +58,8 @@ pub fn nested_block_on_panics<R: Runtime>(config: &R::Config) {
     block_on_returns_the_output::<R>(config);
 }
 
-/// The same where another runtime ran within one of its polls (a simulation in a test, say): each
-/// ends its own tasks, and only those.
+/// A runtime may run within a poll of another one (a simulation in a test, for example). Each ends its own tasks,
+/// and only those.
 pub fn block_on_ends_its_own_tasks_only<R: Runtime>(config: &R::Config) {
     let ended = Rc::new(Cell::new(0));
     let hold = || {
@@ -73,7 +73,7 @@ pub fn block_on_ends_its_own_tasks_only<R: Runtime>(config: &R::Config) {
     R::block_on(config.clone(), async {
         drop(R::spawn(hold()));
         R::sleep(A_WHILE).await;
-        // The part of a nested runtime that could mix them up.
+        // This is the part of a nested runtime that could confuse the tasks.
         let nested = crate::backend::run_main(async { drop(R::spawn(hold())) });
         nested.await.unwrap();
         assert_eq!(ended.get(), 1);
@@ -85,7 +85,7 @@ pub fn block_on_ends_its_own_tasks_only<R: Runtime>(config: &R::Config) {
     assert_eq!(ended.get(), 3);
 }
 
-/// "They are dropped within the runtime, so what they hold may call it."
+/// "The tasks are dropped within the runtime, so destructors may call it."
 pub fn block_on_ends_its_tasks_within_the_runtime<R: Runtime>(config: &R::Config) {
     let ended = Rc::new(Cell::new(false));
     R::block_on(config.clone(), async {
@@ -111,7 +111,7 @@ pub fn block_on_ends_its_tasks_within_the_runtime<R: Runtime>(config: &R::Config
     );
 }
 
-/// "This returns soon after, even beside a task that is always ready."
+/// "A task that is always ready does not delay the return."
 pub fn block_on_returns_beside_an_always_ready_task<R: Runtime>(config: &R::Config) {
     assert!(
         block_on_returns_before_a_task_gives_up::<R>(config),
@@ -120,18 +120,18 @@ pub fn block_on_returns_beside_an_always_ready_task<R: Runtime>(config: &R::Conf
     );
 }
 
-/// Whether `block_on` returns before a task gives up that wakes itself whenever it is polled, and that
-/// [`run_main`](crate::backend::run_main) does not know of: for the declaration of a deviation.
+/// Whether `block_on` returns before an always-ready task gives up. [`run_main`](crate::backend::run_main) does
+/// not know the task. Deviations use this function.
 pub fn block_on_returns_before_a_task_gives_up<R: Runtime>(config: &R::Config) -> bool {
-    /// What gives up first: some milliseconds are enough where the end takes a bounded number of polls,
-    /// but for a runtime that preempts by a timer.
+    /// The task gives up after this many polls or after `LASTS`, whichever is first. Some milliseconds are enough
+    /// if the end of the runtime takes a bounded number of polls. A runtime that preempts by a timer needs more.
     const POLLS_MAX: u32 = 20_000_000;
     const LASTS: Duration = Duration::from_secs(2);
     let has_given_up = Rc::new(Cell::new(false));
     R::block_on(config.clone(), async {
         let has_given_up = Rc::clone(&has_given_up);
         let (mut polls, started) = (0, Instant::now());
-        // The main future is done before this is polled, which may then be all that is polled.
+        // The main future is done before the first poll of this task. It may then be the only task.
         R::spawn_detached(poll_fn(move |cx| {
             polls += 1;
             if polls == POLLS_MAX || (polls % 1024 == 0 && started.elapsed() >= LASTS) {
@@ -156,8 +156,7 @@ fn on_drop(f: impl FnMut()) -> impl Drop {
     Guard(f)
 }
 
-/// "Tasks that still run then are dropped with what they hold, and their connections closed, before
-/// this returns."
+/// "Tasks that are still running are dropped before this returns, with everything that they hold."
 pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
     struct Ended(Rc<Cell<u32>>);
     impl Drop for Ended {
@@ -193,7 +192,7 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
             std::future::pending::<()>().await;
         });
         R::sleep(A_WHILE).await;
-        // Never polled before the runtime ends.
+        // This task is never polled before the runtime ends.
         let new = start();
         drop(R::spawn(async move {
             let _new = new;
@@ -204,8 +203,8 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
     drop(output);
 }
 
-/// What a handle that outlives its runtime says: of a task that was done its output, of another
-/// "`JoinError::Ended`", and `JoinError::Panicked` only where something panicked.
+/// A handle that outlives its runtime returns the output of a finished task, or "`JoinError::Ended`".
+/// It returns `JoinError::Panicked` only if something panicked.
 pub fn handles_report_the_end_of_block_on<R: Runtime>(config: &R::Config) {
     let handles = R::block_on(config.clone(), async {
         let done = R::spawn(async { 7 });
@@ -215,7 +214,7 @@ pub fn handles_report_the_end_of_block_on<R: Runtime>(config: &R::Config) {
             std::future::pending::<()>().await;
         });
         R::sleep(A_WHILE).await;
-        // Never polled before the runtime ends.
+        // This task is never polled before the runtime ends.
         let new = R::spawn(async {});
         (done, ended, panicked, new)
     });

@@ -1,4 +1,4 @@
-//! What the cases share: connected pairs, bounded waits, bytes that can be checked.
+//! Helpers for the cases: connected pairs, bounded waits, bytes that can be verified.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -13,14 +13,14 @@ use crate::{
     TcpListener, select,
 };
 
-/// Long enough for anything on loopback, on a busy machine; short enough to wait for in a case that
-/// fails.
+/// The limit for events that must happen. Long enough for every operation on loopback on a busy machine, short
+/// enough for a failing case.
 pub(super) const SOON: Duration = Duration::from_secs(5);
 
-/// Long enough for whatever is under way on loopback to arrive, or for a runtime to turn.
+/// Long enough for bytes on loopback to arrive, and for a runtime to poll its tasks and I/O.
 pub(super) const A_WHILE: Duration = Duration::from_millis(30);
 
-/// `bytes`, or fewer where every byte is slow (Miri); still more than any buffer on the way holds.
+/// `bytes`, or fewer under Miri, where every byte is slow. Still more than all buffers on the path hold.
 pub(super) const fn scaled(bytes: usize) -> usize {
     if cfg!(miri) { bytes / 256 } else { bytes }
 }
@@ -36,7 +36,7 @@ pub(super) fn run<R: Runtime, F: Future>(config: &R::Config, case: F) -> F::Outp
     R::block_on(config.clone(), case).expect("expected the runtime to start")
 }
 
-/// Any free port.
+/// The options to listen on any free port.
 pub(super) fn loopback() -> ListenOptions {
     ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
 }
@@ -51,12 +51,12 @@ pub(super) async fn connect<R: Runtime>(addr: SocketAddr) -> R::TcpStream {
     R::connect(ConnectOptions::new(addr)).await.expect("to connect")
 }
 
-/// A client and the server's end of it.
+/// A client connection and the server's end of it.
 pub(super) async fn pair<R: Runtime>() -> (R::TcpStream, R::TcpStream) {
     pair_with::<R>(None).await
 }
 
-/// A client and the server's end of it, with small buffers on the way if `buffer_bytes` says so.
+/// A client connection and the server's end of it. `buffer_bytes` is the size of all kernel buffers between them.
 pub(super) async fn pair_with<R: Runtime>(
     buffer_bytes: Option<u32>,
 ) -> (R::TcpStream, R::TcpStream) {
@@ -72,7 +72,7 @@ pub(super) async fn pair_with<R: Runtime>(
     (client, server)
 }
 
-/// A stream whose peer has reset it, which its next read tells.
+/// A stream that its peer has reset. The next read returns the error.
 pub(super) async fn reset_stream<R: Runtime>() -> R::TcpStream {
     let (a, mut b) = pair::<R>().await;
     crate::OwnedWriteExt::write_all(&mut b, "never read").await.into_result().expect("to write");
@@ -82,7 +82,7 @@ pub(super) async fn reset_stream<R: Runtime>() -> R::TcpStream {
     b
 }
 
-/// The output of `future`, which must come soon.
+/// The output of `future`. Panics if it takes longer than [`SOON`].
 pub(super) async fn soon<R: Runtime, F: Future>(what: &str, future: F) -> F::Output {
     waits_for(what);
     let output = within::<R, F>(SOON, future).await;
@@ -90,18 +90,18 @@ pub(super) async fn soon<R: Runtime, F: Future>(what: &str, future: F) -> F::Out
         .unwrap_or_else(|| panic!("expected {what} within {SOON:?}; seen: it is still waited for"))
 }
 
-/// The output of `future`, if it comes within `limit`. Drops it if not.
+/// The output of `future` if it is ready within `limit`. Otherwise drops the future.
 pub(super) async fn within<R: Runtime, F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     select(future.as_mut(), R::sleep(limit)).await.first
 }
 
-/// Whether `future` is still pending after a while. Drops it.
+/// Whether `future` is still pending after [`A_WHILE`]. Drops it.
 pub(super) async fn stays_pending<R: Runtime>(future: impl Future) -> bool {
     within::<R, _>(A_WHILE, future).await.is_none()
 }
 
-/// Waits until the peer has ended the stream, or it was reset: either way it is closed.
+/// Waits until the stream is closed: the peer has ended it or reset it.
 pub(super) async fn expect_closed<R: Runtime>(stream: &mut impl OwnedRead) {
     let closed = soon::<R, _>("the end of the stream", async {
         loop {
@@ -128,10 +128,10 @@ pub(super) async fn read_to_end(stream: &mut impl OwnedRead) -> Vec<u8> {
     }
 }
 
-/// Writes until the kernel takes no more for a while, and forgets the write that is pending then:
-/// what is left is a stream that a peer must read from before another byte fits in.
+/// Writes until the kernel takes no more bytes, and drops the pending write. Then no byte fits before the peer
+/// reads.
 pub(super) async fn fill<R: Runtime>(stream: &mut impl OwnedWrite) {
-    // Bounded: buffers on loopback grow to some megabytes.
+    // Bounded, because buffers on loopback grow to a few megabytes only.
     for _ in 0..10_000 {
         let write = stream.write(vec![0x5a; 64 * 1024]);
         match within::<R, _>(A_WHILE, write).await {
@@ -139,10 +139,10 @@ pub(super) async fn fill<R: Runtime>(stream: &mut impl OwnedWrite) {
             None => return,
         }
     }
-    panic!("the connection takes bytes for ever");
+    panic!("the connection takes bytes without end");
 }
 
-/// `len` bytes, none of them what its neighbours would be if some were lost or swapped.
+/// `len` pseudo-random bytes, so that lost or swapped bytes are detected.
 pub(super) fn pattern(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -156,7 +156,7 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Counts how often a task has had its turn that is done with it at once, a million times at most.
+/// Counts how often another task runs. The task yields after each run, and ends after a million runs.
 pub(super) fn count_runs<R: Runtime>() -> Rc<Cell<u32>> {
     let runs = Rc::new(Cell::new(0));
     drop(R::spawn({
@@ -171,7 +171,7 @@ pub(super) fn count_runs<R: Runtime>() -> Rc<Cell<u32>> {
     runs
 }
 
-/// Echoes until the client ends, then ends too.
+/// Echoes until the client ends the stream.
 pub(super) async fn echo(stream: impl ByteStream) {
     let (mut read, mut write) = stream.into_split();
     let mut buf = Vec::with_capacity(4096);
@@ -189,7 +189,7 @@ pub(super) async fn echo(stream: impl ByteStream) {
     }
 }
 
-/// Sends `bytes` and reads as many back.
+/// Sends `bytes`, and reads and returns as many.
 pub(super) async fn echoed(stream: &mut (impl OwnedRead + OwnedWrite), bytes: &[u8]) -> Vec<u8> {
     use crate::{OwnedReadExt, OwnedWriteExt};
     stream.write_all(bytes.to_vec()).await.into_result().expect("to write");
@@ -197,7 +197,7 @@ pub(super) async fn echoed(stream: &mut (impl OwnedRead + OwnedWrite), bytes: &[
     stream.read_exact(buf, bytes.len()).await.into_result().expect("to read").1
 }
 
-/// A buffer whose drops are counted.
+/// A buffer that counts its drops.
 pub(super) struct Counted {
     pub(super) bytes: Vec<u8>,
     pub(super) drops: Rc<Cell<u32>>,
@@ -209,8 +209,8 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: 1. Pointer and length are the vector's. 2. Its bytes are on the heap, and nobody grows it.
-// 3. Both change through `&mut` only. 4. The vector owns its bytes.
+// SAFETY: 1. The pointer and the length are the vector's. 2. Its bytes are on the heap, and the vector never
+// grows. 3. Both change through `&mut` only. 4. The vector owns its bytes.
 unsafe impl IoBuf for Counted {
     fn buf_ptr(&self) -> *const u8 {
         self.bytes.buf_ptr()
@@ -220,7 +220,8 @@ unsafe impl IoBuf for Counted {
     }
 }
 
-// SAFETY: 1. The vector's pointer and capacity. 2. Nobody grows it. 3. `set_buf_len` is the vector's.
+// SAFETY: 1. The pointer and the capacity are the vector's. 2. The vector never grows. 3. `set_buf_len` is the
+// vector's.
 unsafe impl crate::IoBufMut for Counted {
     fn buf_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.buf_mut_ptr()

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon};
 use crate::{JoinError, Runtime, select};
 
-/// "Waits for a task's output."
+/// "Waits for the output of a task."
 pub async fn a_task_returns_its_output<R: Runtime>() {
     let tasks: Vec<_> = (0..100).map(|n| R::spawn(async move { n * n })).collect();
     for (n, task) in tasks.into_iter().enumerate() {
@@ -20,7 +20,7 @@ pub async fn a_task_returns_its_output<R: Runtime>() {
     }
 }
 
-/// "The task goes on when the handle is dropped."
+/// "The task continues when the handle is dropped."
 pub async fn a_task_goes_on_when_its_handle_is_dropped<R: Runtime>() {
     let done = Rc::new(Cell::new(false));
     drop(R::spawn({
@@ -38,7 +38,7 @@ pub async fn a_task_goes_on_when_its_handle_is_dropped<R: Runtime>() {
     .await;
 }
 
-/// "If it panics, the handle says so, and nobody else is disturbed."
+/// "If it panics, the handle returns `JoinError::Panicked`, and other tasks are not affected."
 pub async fn a_panic_stays_in_its_task<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     drop(R::spawn(echo(b)));
@@ -55,7 +55,7 @@ pub async fn a_panic_stays_in_its_task<R: Runtime>() {
     }
 }
 
-/// What a panicking task held is dropped: its connection closes.
+/// A panic drops the values of its task, so its connection closes.
 pub async fn a_panic_closes_what_the_task_held<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     let panicking = R::spawn(async move {
@@ -68,7 +68,7 @@ pub async fn a_panic_closes_what_the_task_held<R: Runtime>() {
     assert!(outcome.is_err());
 }
 
-/// "Wakes from other threads work everywhere."
+/// A task can be woken from any thread.
 pub async fn wakes_come_from_other_threads<R: Runtime>() {
     const WAKES: u32 = if cfg!(miri) { 100 } else { 1_000 };
     let (to_thread, wakers) = mpsc::channel::<Waker>();
@@ -85,7 +85,7 @@ pub async fn wakes_come_from_other_threads<R: Runtime>() {
             }
             sent = true;
             if wake % 100 == 0 {
-                thread::sleep(Duration::from_micros(100)); // now and then a late one
+                thread::sleep(Duration::from_micros(100)); // some wakes are late
             }
             to_thread.send(cx.waker().clone()).expect("the thread lives");
             Poll::Pending
@@ -96,7 +96,7 @@ pub async fn wakes_come_from_other_threads<R: Runtime>() {
     thread.join().unwrap();
 }
 
-/// "Runs `f` on another thread, so that this one's other tasks go on meanwhile."
+/// "Runs `f` on another thread, so that the tasks of this thread continue."
 pub async fn blocking_closures_let_others_run<R: Runtime>() {
     let (go_on, wait) = mpsc::channel();
     let blocked = R::spawn(R::spawn_blocking(move || wait.recv_timeout(SOON)));
@@ -107,7 +107,7 @@ pub async fn blocking_closures_let_others_run<R: Runtime>() {
     assert_eq!(received.unwrap(), "from the runtime's thread");
 }
 
-/// "That begins when this is called, whether or not the future is ever polled."
+/// "The call starts `f`, even if the future is never polled."
 pub async fn blocking_closures_start_at_once<R: Runtime>() {
     let started = Arc::new(AtomicBool::new(false));
     let unpolled = R::spawn_blocking({
@@ -123,7 +123,7 @@ pub async fn blocking_closures_start_at_once<R: Runtime>() {
     soon::<R, _>("its result", unpolled).await.unwrap();
 }
 
-/// "`Panicked` if `f` panics", time and again.
+/// "`Panicked` if `f` panics", repeatedly.
 pub async fn blocking_closures_may_panic<R: Runtime>() {
     for _ in 0..3 {
         let outcome = soon::<R, _>("the panic", R::spawn_blocking(|| panic!("on purpose"))).await;
@@ -134,7 +134,7 @@ pub async fn blocking_closures_may_panic<R: Runtime>() {
     }
 }
 
-/// "Dropping the future abandons the result; an `f` that has started runs to its end."
+/// "Dropping the future discards the result. If `f` has started, it runs to its end."
 pub async fn started_blocking_closures_run_to_their_end<R: Runtime>() {
     let (started, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut closure = Box::pin(R::spawn_blocking({
@@ -160,15 +160,14 @@ pub async fn started_blocking_closures_run_to_their_end<R: Runtime>() {
     waited.await;
 }
 
-/// A task that is always ready (it wakes itself whenever it is polled) leaves others their turn:
-/// tasks, timers, connections.
+/// Other tasks, timers and connections proceed beside a task that is always ready: it wakes itself on each poll.
 pub async fn an_always_ready_task_lets_others_run<R: Runtime>() {
     let (beside, _) = echoes_beside_an_always_ready_task::<R>().await;
     assert!(beside >= 3, "{beside} echoes beside a task that is always ready for a second");
 }
 
-/// How many echoes, a millisecond apart, another task gets done while one is always ready, and then
-/// in a second without it: for the declaration of a deviation.
+/// The number of echoes that another task completes, a millisecond apart: first beside a task that is always ready
+/// for a second, then in a second without it. Deviations use this function.
 pub async fn echoes_beside_an_always_ready_task<R: Runtime>() -> (u32, u32) {
     let lasts = Duration::from_millis(if cfg!(miri) { 5 } else { 1_000 });
     let (mut a, b) = pair::<R>().await;

@@ -1,4 +1,4 @@
-//! Cases about time and chance.
+//! Cases about time and random numbers.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::support::{A_WHILE, SOON, echo, echoed, pair, soon, within};
 use crate::Runtime;
 
-/// "Waits until `duration` has passed by `now` since this was called, or since it was first polled."
+/// "Waits until `duration` has passed, measured by `now` from the call or from the first poll."
 pub async fn sleep_is_never_early<R: Runtime>() {
     for micros in [1, 500, 1_000, 1_500, 10_000, 20_000] {
         let duration = Duration::from_micros(micros);
@@ -19,7 +19,7 @@ pub async fn sleep_is_never_early<R: Runtime>() {
     }
 }
 
-/// "A runtime rounds it up to its tick, by at most 2 ms."
+/// "The runtime rounds the time up to the tick of its timers, by at most 2 ms."
 pub async fn sleep_is_rounded_up_by_at_most_two_milliseconds<R: Runtime>() {
     const ROUNDED_MAX: Duration = Duration::from_millis(2);
     const SLEEPS: u32 = 16;
@@ -28,8 +28,8 @@ pub async fn sleep_is_rounded_up_by_at_most_two_milliseconds<R: Runtime>() {
         let duration = Duration::from_micros(micros);
         let longest = SLEEPS * (duration + ROUNDED_MAX);
         let mut best = Duration::MAX;
-        // What else runs here may delay any of them, but seldom all: the best attempt counts. It is
-        // of many sleeps in a row, so that none gains by being begun late in a tick.
+        // Other programs may delay any attempt, but rarely all: the best one counts. An attempt consists of
+        // many sleeps in a row, so that a start late in a tick is no advantage.
         for _ in 0..ATTEMPTS {
             let started = R::now();
             for _ in 0..SLEEPS {
@@ -44,7 +44,7 @@ pub async fn sleep_is_rounded_up_by_at_most_two_milliseconds<R: Runtime>() {
     }
 }
 
-/// Sleeps end in the order of their times, whatever order they were begun in.
+/// Sleeps end in the order of their times, in whatever order they start.
 pub async fn sleeps_end_in_order_of_time<R: Runtime>() {
     let order = Rc::new(RefCell::new(Vec::new()));
     let tasks: Vec<_> = [60, 20, 80, 40]
@@ -62,7 +62,7 @@ pub async fn sleeps_end_in_order_of_time<R: Runtime>() {
     assert_eq!(*order.borrow(), [20, 40, 60, 80]);
 }
 
-/// "While it waits, other tasks and I/O go on, even for a duration of zero."
+/// "Other tasks and I/O run while it waits, even for a duration of zero."
 pub async fn sleep_of_zero_lets_others_run<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     drop(R::spawn(echo(b)));
@@ -76,7 +76,7 @@ pub async fn sleep_of_zero_lets_others_run<R: Runtime>() {
             }
         }
     }));
-    // Counted, because time stands still for who gives it no turn.
+    // The sleeps are counted: if nothing else runs, simulated time does not advance.
     for _ in 0..100_000 {
         if echoes.get() >= 10 {
             return;
@@ -86,7 +86,7 @@ pub async fn sleep_of_zero_lets_others_run<R: Runtime>() {
     panic!("{} echoes beside 100,000 sleeps of zero", echoes.get());
 }
 
-/// "Safe" to drop, at any time.
+/// "Safe": a sleep may be dropped at any time.
 pub async fn sleep_may_be_dropped<R: Runtime>() {
     for _ in 0..100 {
         assert!(within::<R, _>(Duration::ZERO, R::sleep(SOON)).await.is_none());
@@ -94,7 +94,7 @@ pub async fn sleep_may_be_dropped<R: Runtime>() {
     R::sleep(Duration::from_millis(1)).await;
 }
 
-/// However long the duration: what never ends is waited for, not an error.
+/// A sleep accepts the longest possible durations.
 pub async fn sleep_may_be_endless<R: Runtime>() {
     let longest = [Duration::MAX, Duration::from_millis(u64::MAX), Duration::from_nanos(u64::MAX)];
     for duration in longest {
@@ -102,7 +102,7 @@ pub async fn sleep_may_be_endless<R: Runtime>() {
     }
 }
 
-/// "Other tasks and I/O go on", and timers beside them.
+/// Sleeps end on time while connections are busy.
 pub async fn sleep_ends_while_connections_are_busy<R: Runtime>() {
     for _ in 0..20 {
         let (mut a, b) = pair::<R>().await;
@@ -113,24 +113,24 @@ pub async fn sleep_ends_while_connections_are_busy<R: Runtime>() {
             }
         }));
     }
-    // A thousand polls for each millisecond, in the simulation.
+    // In the simulation, a millisecond takes a thousand polls.
     let (sleeps, duration) = if cfg!(miri) { (2, 1) } else { (10, 10) };
     for _ in 0..sleeps {
         soon::<R, _>("a short sleep", R::sleep(Duration::from_millis(duration))).await;
     }
 }
 
-/// "The time by the runtime's clock, which never goes back", and the time of day.
+/// "The time of the runtime's monotonic clock", and the time of day.
 pub async fn clocks_go_forward<R: Runtime>() {
     let (now, day) = (R::now(), R::wall_clock());
     R::sleep(Duration::from_millis(20)).await;
     assert!(R::now() >= now + Duration::from_millis(20));
-    // The wall clock may be set while this runs, but not to before this was written.
+    // The wall clock may be set while this runs, but not to a time before this case was written.
     assert!(R::wall_clock() > SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
     assert!(day > SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
 }
 
-/// "Fills `bytes` at random": all of them, and never twice the same.
+/// "Fills `bytes` with random bytes": all of them, and different ones on each call.
 pub async fn random_bytes_differ<R: Runtime>() {
     let (mut one, mut other) = ([0; 4096], [0; 4096]);
     R::fill_random(&mut one);

@@ -3,7 +3,7 @@
 use super::support::{pair, pair_with, pattern, read_to_end, scaled, soon};
 use crate::{IOV_MAX, IoVec, OwnedWrite, OwnedWriteExt, Runtime, TRANSFER_BYTES_MAX};
 
-/// "Like `write` of the pieces put together. On `Ok(n)` `bufs` is already advanced by `n`."
+/// "It is like a `write` of the concatenated pieces. After `Ok(n)`, `bufs` is already advanced by `n`."
 pub async fn write_keeps_the_order_and_advances<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let mut bufs = IoVec::new();
@@ -30,7 +30,7 @@ pub async fn write_of_nothing_returns_at_once<R: Runtime>() {
     assert_eq!(write.await.into_result().unwrap().0, 0);
 }
 
-/// "At most `IOV_MAX` of them": more leave by further writes.
+/// "At most `IOV_MAX` of them": further writes send the rest.
 pub async fn write_takes_more_than_iov_max_pieces<R: Runtime>() {
     const PIECES: usize = if cfg!(miri) { 1 } else { 3 } * IOV_MAX + 17;
     let (mut a, mut b) = pair::<R>().await;
@@ -44,7 +44,7 @@ pub async fn write_takes_more_than_iov_max_pieces<R: Runtime>() {
     assert!(reader.await.unwrap() == sent);
 }
 
-/// "Writes the bytes that are left in `bufs`, or the first of them": a short write ends anywhere.
+/// "Writes the bytes that are left in `bufs`, or the first of them": a short write may end anywhere.
 pub async fn write_continues_after_a_short_write<R: Runtime>() {
     let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
     let sent = pattern(scaled(16 << 20));
@@ -56,12 +56,12 @@ pub async fn write_continues_after_a_short_write<R: Runtime>() {
     assert!(reader.await.unwrap() == sent);
 }
 
-/// "Like `write` of the pieces put together", however long they are.
+/// "It is like a `write` of the concatenated pieces", whatever their length is.
 pub async fn write_takes_pieces_of_more_than_four_gibibytes<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let reader = R::spawn(async move { read_to_end(&mut b).await });
     let mut bufs = IoVec::new();
-    // Of the same length as far as 32 bits can tell: 5. Pages that are only read cost no memory.
+    // Both lengths are 5 when truncated to 32 bits. The pages are only read, so they cost no memory.
     bufs.extend([vec![0; (1 << 32) + 5], vec![0; 5]]);
     let before = bufs.bytes_left();
     let write = soon::<R, _>("a write", a.write_vectored(bufs));

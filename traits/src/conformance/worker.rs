@@ -17,7 +17,7 @@ fn workers<R: Runtime>(config: &R::Config, count: usize) -> WorkersConfig<R> {
     workers
 }
 
-/// "Runs `config.count` workers, until all are done": each once, with its number.
+/// "Runs `config.count` workers until all are done": each once, with its number.
 pub fn each_worker_runs_once<R: Runtime>(config: &R::Config) {
     let ran = Arc::new(Mutex::new(Vec::new()));
     let service = {
@@ -38,7 +38,7 @@ pub fn each_worker_runs_once<R: Runtime>(config: &R::Config) {
     assert_eq!(ran, [0, 1, 2]);
 }
 
-/// "Its own listener on the same address": every client is served by some worker.
+/// Each worker listens on the same address, and every client is served by one of them.
 pub fn workers_share_an_address<R: Runtime>(config: &R::Config) {
     const CLIENTS: usize = 32;
     let bound = R::bind(loopback()).unwrap();
@@ -78,7 +78,7 @@ pub fn workers_share_an_address<R: Runtime>(config: &R::Config) {
     .unwrap();
 }
 
-/// "Says when to stop": all workers see it.
+/// "The signal to stop": all workers see it.
 pub fn workers_see_the_stop_signal<R: Runtime>(config: &R::Config) {
     R::run_workers(workers::<R>(config, 3), |worker| async move {
         if worker.id == 1 {
@@ -86,14 +86,14 @@ pub fn workers_see_the_stop_signal<R: Runtime>(config: &R::Config) {
             worker.stop.stop();
         }
         worker.stop.stopped().await;
-        worker.stop.stopped().await; // and goes on saying so
+        worker.stop.stopped().await; // the signal stays set
         assert!(worker.stop.is_stopped());
         Ok(())
     })
     .unwrap();
 }
 
-/// "A signal to stop, given once, from any thread, and seen on every thread."
+/// "Any thread can send it, once, and every thread sees it."
 pub fn workers_see_a_stop_signal_from_another_thread<R: Runtime>(config: &R::Config) {
     let workers = workers::<R>(config, 2);
     let stop = workers.stop.clone();
@@ -109,8 +109,8 @@ pub fn workers_see_a_stop_signal_from_another_thread<R: Runtime>(config: &R::Con
     thread.join().unwrap();
 }
 
-/// "After the stop signal the workers have `drain` to finish; what is not done then is dropped":
-/// `TimedOut`, naming the worker.
+/// "After the stop signal, the workers have `drain` to finish. A service that is not done by then is dropped":
+/// the error is `TimedOut` and names the worker.
 pub fn workers_that_do_not_drain_are_cut_off<R: Runtime>(config: &R::Config) {
     struct Dropped(Arc<AtomicUsize>);
     impl Drop for Dropped {
@@ -139,7 +139,7 @@ pub fn workers_that_do_not_drain_are_cut_off<R: Runtime>(config: &R::Config) {
     assert_eq!(dropped.load(Ordering::SeqCst), 2);
 }
 
-/// "A worker that fails stops the others": the error is the first one's, with its number.
+/// "A worker that fails stops the others": the error is its own, with its number.
 pub fn a_failing_worker_stops_the_others<R: Runtime>(config: &R::Config) {
     let outcome = R::run_workers(workers::<R>(config, 3), |worker| async move {
         if worker.id == 2 {
@@ -156,14 +156,14 @@ pub fn a_failing_worker_stops_the_others<R: Runtime>(config: &R::Config) {
     );
 }
 
-/// "The first worker's that failed": not the lowest number's, which fails in its wake.
+/// "The error of the first worker that failed", not of the one with the lowest number, which fails later.
 pub fn the_first_worker_that_failed_is_named<R: Runtime>(config: &R::Config) {
     let outcome = R::run_workers(workers::<R>(config, 3), |worker| async move {
         if worker.id == 2 {
             R::sleep(Duration::from_millis(5)).await;
             return Err(Error::new(ErrorKind::AddrInUse, "on purpose"));
         }
-        std::future::pending().await // not drained when the time is over
+        std::future::pending().await // does not drain in time
     });
     let error = outcome.unwrap_err();
     assert_eq!(
@@ -172,7 +172,7 @@ pub fn the_first_worker_that_failed_is_named<R: Runtime>(config: &R::Config) {
     );
 }
 
-/// "Each on a thread and a runtime of its own": what is a thread's own is a worker's own.
+/// "Each has its own thread and runtime."
 pub fn each_worker_has_a_thread_of_its_own<R: Runtime>(config: &R::Config) {
     let mut threads = threads_of_three_workers::<R>(config);
     threads.push(std::thread::current().id());
@@ -181,7 +181,7 @@ pub fn each_worker_has_a_thread_of_its_own<R: Runtime>(config: &R::Config) {
     }
 }
 
-/// The threads that three workers run on: for the declaration of a deviation.
+/// The threads that three workers run on. Deviations use this function.
 pub fn threads_of_three_workers<R: Runtime>(config: &R::Config) -> Vec<ThreadId> {
     let threads = Arc::new(Mutex::new(Vec::new()));
     let service = {
@@ -200,10 +200,10 @@ pub fn threads_of_three_workers<R: Runtime>(config: &R::Config) -> Vec<ThreadId>
     threads
 }
 
-/// The same where it panics before it is a future.
+/// A service that panics before it returns its future stops the others.
 pub fn a_service_that_panics_at_once_stops_the_others<R: Runtime>(config: &R::Config) {
     let mut workers = workers::<R>(config, 2);
-    workers.drain = Duration::MAX; // as long as they like
+    workers.drain = Duration::MAX; // no time limit
     let outcome = R::run_workers(workers, |worker| {
         assert!(worker.id != 1, "on purpose");
         async move {
@@ -214,7 +214,7 @@ pub fn a_service_that_panics_at_once_stops_the_others<R: Runtime>(config: &R::Co
     assert_eq!(outcome.unwrap_err().to_string(), "worker 1: panicked: on purpose");
 }
 
-/// "Or panics": its message, with its number.
+/// "A worker that panics stops the others": the error has the message and the number of the worker.
 pub fn a_panicking_worker_stops_the_others<R: Runtime>(config: &R::Config) {
     let outcome = R::run_workers(workers::<R>(config, 2), |worker| async move {
         assert!(worker.id != 0, "on purpose");
