@@ -34,7 +34,7 @@ use super::{MemoryAccount, MemoryBudget};
 ///         }
 ///     }
 /// }
-/// # use owned_io::MemoryBudget;
+/// # use owned_io::{Clock, Executor, MemoryBudget};
 /// # use owned_io_sim::Sim;
 /// # owned_io_sim::block_on(async {
 /// #     let budget = MemoryBudget::new(10);
