@@ -516,16 +516,16 @@ mod tests {
     #[test]
     fn no_account_exceeds_its_fair_part_while_another_waits() {
         let budget = MemoryBudget::new(90 * KIB);
-        let (hoarder, other, newcomer) = (budget.account(), budget.account(), budget.account());
-        let mut hoards = holding(&hoarder, 50 * KIB);
+        let (holder, other, newcomer) = (budget.account(), budget.account(), budget.account());
+        let mut held = holding(&holder, 50 * KIB);
         let mut others = holding(&other, 40 * KIB);
         assert!(newcomer.reservation().resize(20 * KIB).is_err());
         newcomer.wake_when_released(Waker::noop());
-        hoards.resize(40 * KIB).unwrap();
+        held.resize(40 * KIB).unwrap();
         assert!(others.resize(46 * KIB).is_err(), "the rest is for accounts that hold less");
         others.resize(30 * KIB).unwrap();
         let _granted = holding(&newcomer, 20 * KIB);
-        hoards.resize(40 * KIB).unwrap(); // no account waits any more
+        held.resize(40 * KIB).unwrap(); // no account waits any more
         drop(newcomer);
     }
 

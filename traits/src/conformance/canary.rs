@@ -35,9 +35,9 @@ pub enum Defect {
     /// A read sets the length, but keeps the old bytes.
     KeepsStaleBytes,
     /// An error empties the buffer.
-    EmptiesOnError,
+    ClearsOnError,
     /// A read waits at the end of the stream.
-    SwallowsTheEnd,
+    HidesTheEnd,
     /// A read without capacity waits for bytes.
     WaitsWithoutCapacity,
     /// A read that does not have to wait never yields.
@@ -51,11 +51,11 @@ pub enum Defect {
     /// A write takes its whole buffer, whatever its length is.
     WritesAll,
     /// A write truncates its length to 32 bits.
-    CutsTheLength,
+    TruncatesTheLength,
     /// A pooled read reports an exhausted pool before data is ready.
-    ExhaustsEarly,
+    ReportsExhaustionEarly,
     /// A pooled read takes its buffer before data is ready.
-    PinsPooledBuffer,
+    HoldsPooledBuffer,
     /// A write of a non-empty buffer returns zero.
     WritesZero,
     /// A vectored write sends the pieces in reverse order.
@@ -65,7 +65,7 @@ pub enum Defect {
     /// A write after the shutdown succeeds, and its bytes are discarded.
     WritesAfterShutdown,
     /// A shutdown of a closed connection is no error.
-    ShutsWhatIsGone,
+    IgnoresClosedConnection,
     /// Dropping a stream leaves it open.
     LeaksStreams,
     /// Dropping the read half closes the connection.
@@ -75,21 +75,21 @@ pub enum Defect {
     /// A dropped accept loses a client.
     LosesClients,
     /// A listener accepts a hundred clients in one batch.
-    HoardsClients,
+    AcceptsLongBatches,
     /// A task is dropped after its first poll.
     ForgetsTasks,
     /// Running tasks are dropped after the runtime has ended.
     EndsTasksLate,
     /// At its end, the runtime runs until no task is ready.
-    DrainsToTheEnd,
+    DrainsUnbounded,
     /// A blocking closure starts when its future is first polled.
     BlocksWhenPolled,
     /// Sleeps end early.
-    SleepsHalf,
+    SleepsHalfTheTime,
     /// Sleeps are rounded up to a tick of ten milliseconds.
-    SleepsByTheTick,
+    SleepsByLongTicks,
     /// A sleep of zero is ready at once.
-    SleepsNoTurn,
+    ReadySleepOfZero,
     /// A connect ignores its time limit.
     ConnectsForever,
     /// All random bytes are the same.
@@ -121,14 +121,14 @@ macro_rules! canaries {
             { $runtime, $config }
             keeps_the_length: KeepsTheLength => io::read_sets_the_exact_length,
             keeps_stale_bytes: KeepsStaleBytes => io::read_leaves_no_stale_bytes,
-            empties_on_error: EmptiesOnError => io::read_error_leaves_the_length,
-            swallows_the_end: SwallowsTheEnd => io::end_of_stream_is_zero_and_repeats,
+            clears_on_error: ClearsOnError => io::read_error_leaves_the_length,
+            hides_the_end: HidesTheEnd => io::end_of_stream_is_zero_and_repeats,
             waits_without_capacity: WaitsWithoutCapacity => io::read_without_capacity_returns_at_once,
             never_yields: NeverYields => io::reads_that_never_wait_let_others_run,
             never_yields_to_pooled_reads:
                 NeverYields => pooled::reads_that_never_wait_let_others_run,
             counts_reads: CountsReads => coop::reads_yield_once_the_budget_is_used_up,
-            counts_reads_of_all:
+            counts_reads_beside_io:
                 CountsReads => coop::reads_let_io_run_once_the_budget_is_used_up,
             counts_pooled_reads: CountsReads => coop::pooled_reads_yield_once_the_budget_is_used_up,
             writes_without_budget:
@@ -136,14 +136,14 @@ macro_rules! canaries {
             accepts_without_budget:
                 AcceptsWithoutBudget => coop::accepts_yield_once_the_budget_is_used_up,
             writes_all: WritesAll => io::one_operation_transfers_a_bounded_number_of_bytes,
-            cuts_the_length: CutsTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
-            exhausts_early: ExhaustsEarly => pooled::read_waits_while_the_pool_is_exhausted,
-            pins_pooled_buffer: PinsPooledBuffer => pooled::pending_reads_hold_few_buffers,
+            truncates_the_length: TruncatesTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
+            reports_exhaustion_early: ReportsExhaustionEarly => pooled::read_waits_while_the_pool_is_exhausted,
+            holds_pooled_buffer: HoldsPooledBuffer => pooled::pending_reads_hold_few_buffers,
             writes_zero: WritesZero => io::write_takes_at_least_one_byte,
             reorders_pieces: ReordersPieces => vectored::write_keeps_the_order_and_advances,
             forgets_to_advance: ForgetsToAdvance => vectored::write_keeps_the_order_and_advances,
             writes_after_shutdown: WritesAfterShutdown => io::write_after_shutdown_is_a_broken_pipe,
-            shuts_what_is_gone: ShutsWhatIsGone => io::shutdown_reports_a_closed_connection,
+            ignores_closed_connection: IgnoresClosedConnection => io::shutdown_reports_a_closed_connection,
             leaks_streams: LeaksStreams => net::a_dropped_stream_closes,
             closes_with_one_half: ClosesWithOneHalf => net::dropping_both_halves_closes,
             ignores_shutdown: IgnoresShutdown => cancel::shutdown_handle_ends_a_pending_read,
@@ -152,13 +152,13 @@ macro_rules! canaries {
             ignores_abort: IgnoresShutdown => cancel::abort_resets_and_ends_a_pending_write,
             ignores_abort_of_a_read: IgnoresShutdown => cancel::abort_ends_a_pending_read,
             loses_clients: LosesClients => net::dropped_accept_loses_no_client,
-            hoards_clients: HoardsClients => net::accept_lets_others_run,
+            accepts_long_batches: AcceptsLongBatches => net::accept_lets_others_run,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
             blocks_when_polled: BlocksWhenPolled => task::blocking_closures_start_at_once,
-            sleeps_half: SleepsHalf => time::sleep_is_never_early,
-            sleeps_by_the_tick:
-                SleepsByTheTick => time::sleep_is_rounded_up_by_at_most_two_milliseconds,
-            sleeps_no_turn: SleepsNoTurn => time::sleep_of_zero_lets_others_run,
+            sleeps_half_the_time: SleepsHalfTheTime => time::sleep_is_never_early,
+            sleeps_by_long_ticks:
+                SleepsByLongTicks => time::sleep_is_rounded_up_by_at_most_two_milliseconds,
+            ready_sleep_of_zero: ReadySleepOfZero => time::sleep_of_zero_lets_others_run,
             connects_forever: ConnectsForever => net::connect_times_out,
             repeats_random: RepeatsRandom => time::random_bytes_differ,
             names_no_address: NamesNoAddress => net::connect_refused_names_the_address,
@@ -166,8 +166,8 @@ macro_rules! canaries {
         $crate::__canaries! {
             functions { $runtime, $config }
             ends_tasks_late: EndsTasksLate => runtime::block_on_ends_its_tasks_within_the_runtime,
-            drains_to_the_end:
-                DrainsToTheEnd => runtime::block_on_returns_beside_an_always_ready_task,
+            drains_unbounded:
+                DrainsUnbounded => runtime::block_on_returns_beside_an_always_ready_task,
         }
     };
 }
@@ -225,11 +225,11 @@ impl HasDefect for Sound {
 #[derive(Debug)]
 pub struct Canary<R, D>(PhantomData<(R, D)>);
 
-type Whole<R> = <R as Tcp>::TcpStream;
+type Inner<R> = <R as Tcp>::TcpStream;
 
 /// The read half of a canary's stream.
 pub struct CanaryRead<R: Runtime, D: HasDefect> {
-    inner: <Whole<R> as ByteStream>::ReadHalf,
+    inner: <Inner<R> as ByteStream>::ReadHalf,
     handle: ShutdownHandle,
     /// Bytes that were read in advance. Reads return them without waiting.
     ahead: Vec<u8>,
@@ -240,7 +240,7 @@ pub struct CanaryRead<R: Runtime, D: HasDefect> {
 
 /// The write half of a canary's stream.
 pub struct CanaryWrite<R: Runtime, D> {
-    inner: Rc<Cell<Option<<Whole<R> as ByteStream>::WriteHalf>>>,
+    inner: Rc<Cell<Option<<Inner<R> as ByteStream>::WriteHalf>>>,
     handle: ShutdownHandle,
     local: SocketAddr,
     peer: SocketAddr,
@@ -268,10 +268,11 @@ thread_local! {
     static POLLS: Cell<u32> = const { Cell::new(0) };
 }
 
-fn stream<R: Runtime, D: HasDefect>(whole: Whole<R>) -> io::Result<CanaryStream<R, D>> {
+fn stream<R: Runtime, D: HasDefect>(inner_stream: Inner<R>) -> io::Result<CanaryStream<R, D>> {
     use crate::TcpStream;
-    let (handle, local, peer) = (whole.shutdown_handle(), whole.local_addr()?, whole.peer_addr()?);
-    let (read, write) = whole.into_split();
+    let (handle, local, peer) =
+        (inner_stream.shutdown_handle(), inner_stream.local_addr()?, inner_stream.peer_addr()?);
+    let (read, write) = inner_stream.into_split();
     let inner = Rc::new(Cell::new(Some(write)));
     if D::DEFECT == Defect::LeaksStreams {
         LEAKED.with_borrow_mut(|leaked| leaked.push(Box::new(Rc::clone(&inner))));
@@ -324,8 +325,8 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
                 bytes.resize(n, 0);
                 buf.buf_fill(&bytes);
             }
-            (Defect::EmptiesOnError, Err(_)) => buf.buf_clear(),
-            (Defect::SwallowsTheEnd, Ok(0)) if buf.buf_capacity() > 0 => return pending().await,
+            (Defect::ClearsOnError, Err(_)) => buf.buf_clear(),
+            (Defect::HidesTheEnd, Ok(0)) if buf.buf_capacity() > 0 => return pending().await,
             _ => {}
         }
         BufResult(result, buf)
@@ -336,11 +337,11 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
             let (_, buf) = self.read(pool.take()?).await.into_result()?;
             return Ok(buf);
         }
-        if D::DEFECT == Defect::PinsPooledBuffer {
+        if D::DEFECT == Defect::HoldsPooledBuffer {
             let (_, buf) = self.inner.read(pool.take()?).await.into_result()?;
             return Ok(buf);
         }
-        if D::DEFECT == Defect::ExhaustsEarly {
+        if D::DEFECT == Defect::ReportsExhaustionEarly {
             drop(pool.take()?);
         }
         self.inner.read_pooled(pool).await
@@ -364,7 +365,7 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
             return BufResult(Ok(buf.buf_len()), buf);
         }
         let mut inner = self.inner.take().expect("put back after each use");
-        let result = if D::DEFECT == Defect::CutsTheLength {
+        let result = if D::DEFECT == Defect::TruncatesTheLength {
             let len = buf.buf_len() as u32 as usize;
             let BufResult(result, cut) = inner.write(buf.buf_slice(..len)).await;
             BufResult(result, Slice::into_inner(cut))
@@ -409,7 +410,7 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
         let mut inner = self.inner.take().expect("put back after each use");
         let result = inner.shutdown().await;
         self.inner.set(Some(inner));
-        if D::DEFECT == Defect::ShutsWhatIsGone { Ok(()) } else { result }
+        if D::DEFECT == Defect::IgnoresClosedConnection { Ok(()) } else { result }
     }
 }
 
@@ -442,7 +443,7 @@ impl<R: Runtime, D: HasDefect> TcpListener for CanaryListener<R, D> {
     type Stream = CanaryStream<R, D>;
 
     async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
-        if D::DEFECT == Defect::HoardsClients && self.ahead.is_empty() {
+        if D::DEFECT == Defect::AcceptsLongBatches && self.ahead.is_empty() {
             // Other tasks run while it waits here, but not while it returns these clients.
             while self.ahead.len() < 100
                 && let Some(client) = support::within::<R, _>(SOON, self.inner.accept()).await
@@ -453,14 +454,14 @@ impl<R: Runtime, D: HasDefect> TcpListener for CanaryListener<R, D> {
         if D::DEFECT == Defect::AcceptsWithoutBudget {
             coop::refill();
         }
-        let (whole, peer) = match self.ahead.pop_front() {
+        let (inner_stream, peer) = match self.ahead.pop_front() {
             Some(client) => client,
             None => self.inner.accept().await?,
         };
         if D::DEFECT == Defect::LosesClients {
             R::sleep(Duration::ZERO).await; // with the client in hand
         }
-        Ok((stream::<R, D>(whole)?, peer))
+        Ok((stream::<R, D>(inner_stream)?, peer))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -473,12 +474,12 @@ impl<R: Runtime, D: HasDefect> Clock for Canary<R, D> {
 
     async fn sleep(duration: Duration) {
         match D::DEFECT {
-            Defect::SleepsHalf => R::sleep(duration / 2).await,
-            Defect::SleepsByTheTick => {
+            Defect::SleepsHalfTheTime => R::sleep(duration / 2).await,
+            Defect::SleepsByLongTicks => {
                 R::sleep(Duration::from_millis(duration.as_micros().div_ceil(10_000) as u64 * 10))
                     .await;
             }
-            Defect::SleepsNoTurn if duration.is_zero() => {}
+            Defect::ReadySleepOfZero if duration.is_zero() => {}
             _ => R::sleep(duration).await,
         }
     }
@@ -502,7 +503,7 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
             match D::DEFECT {
                 // Like a `block_on` without `run_main`: the drop of the runtime drops its tasks.
                 Defect::EndsTasksLate => task::forget_tasks(),
-                Defect::DrainsToTheEnd => {
+                Defect::DrainsUnbounded => {
                     let mut polls = u32::MAX;
                     while std::mem::replace(&mut polls, POLLS.get()) != POLLS.get() {
                         R::sleep(Duration::ZERO).await;
@@ -526,7 +527,7 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
                     .await;
             });
         }
-        if matches!(D::DEFECT, Defect::EndsTasksLate | Defect::DrainsToTheEnd) {
+        if matches!(D::DEFECT, Defect::EndsTasksLate | Defect::DrainsUnbounded) {
             let future: Task = Rc::new(RefCell::new(Box::pin(future)));
             TASKS.with_borrow_mut(|tasks| tasks.push(Rc::clone(&future)));
             return R::spawn_detached(std::future::poll_fn(move |cx| {
@@ -568,10 +569,10 @@ impl<R: Runtime, D: HasDefect> Tcp for Canary<R, D> {
         if D::DEFECT == Defect::ConnectsForever {
             options.timeout = Duration::from_secs(7);
         }
-        let whole = R::connect(options).await;
+        let inner_stream = R::connect(options).await;
         if D::DEFECT == Defect::NamesNoAddress {
-            return stream::<R, D>(whole.map_err(|error| io::Error::from(error.kind()))?);
+            return stream::<R, D>(inner_stream.map_err(|error| io::Error::from(error.kind()))?);
         }
-        stream::<R, D>(whole?)
+        stream::<R, D>(inner_stream?)
     }
 }
