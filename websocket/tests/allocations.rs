@@ -1,4 +1,4 @@
-//! Once warm, the engine allocates nothing, whatever comes and goes.
+//! Once warm, the engine allocates nothing, whatever it receives and sends.
 
 mod common;
 mod counting;
@@ -38,7 +38,7 @@ fn echo_of_every_size_in_both_roles() {
             }
             let Engine { sender, control, .. } = &mut engine;
             sender.handle_written(control, out.len(), Instant::now());
-            // A client's frames are longer by their key, a server's shorter.
+            // A frame of a client is longer than one of a server by the masking key.
             assert!(out.len().abs_diff(wire.len()) < 200, "{} for {}", out.len(), wire.len());
             out.clear();
         }
@@ -46,9 +46,9 @@ fn echo_of_every_size_in_both_roles() {
     }
 }
 
-/// Whatever it announces: not even a limit is needed for that.
+/// The engine allocates nothing for the length that a header announces, even without a limit.
 #[test]
-fn a_header_takes_no_memory() {
+fn a_frame_header_allocates_nothing() {
     let mut config = Config::default();
     (config.engine.frame_bytes_max, config.engine.message_bytes_max) = (usize::MAX, usize::MAX);
     for len in [1_u64 << 20, 1 << 40, 1 << 62, 1 << 63] {
@@ -69,7 +69,7 @@ fn a_header_takes_no_memory() {
     }
 }
 
-/// Answers each event in `buf` with the same, and leaves there what needs more bytes.
+/// Echoes each event in `buf`. Bytes of an incomplete frame stay in `buf`.
 fn echo(engine: &mut Engine, buf: &mut Vec<u8>, out: &mut Vec<u8>) {
     let Engine { receiver, sender, control } = engine;
     control.handle_received(Instant::now());

@@ -1,4 +1,4 @@
-//! What it means to drop a future of a connection at any of its awaits: what its documentation says.
+//! A future of a connection that is dropped at any of its awaits does what its documentation says.
 
 mod common;
 mod ends;
@@ -16,21 +16,21 @@ use owned_io_websocket::Config;
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Error, Message, accept, connect};
 
-/// Runs `test` under many seeds, and in each with 0, 1, 2 and so on waits before something is dropped;
-/// says what came out.
+/// Runs `test` under many seeds. Each seed runs with 0, 1, 2 and more waits before a future is dropped. Returns the
+/// distinct outcomes.
 fn simulate<F: Future<Output: Ord>>(
     waits_max: usize,
     test: impl Fn(usize) -> F,
 ) -> BTreeSet<F::Output> {
     let runs = (0..30).flat_map(|seed| (0..waits_max).map(move |waits| (seed, waits)));
     runs.map(|(seed, waits)| {
-        println!("seed {seed}, {waits} waits"); // the last one, if this fails
+        println!("seed {seed}, {waits} waits"); // shown when the test fails
         Sim::block_on(SimConfig::with_seed(seed), test(waits)).unwrap()
     })
     .collect()
 }
 
-/// Waits for `future`, but not another time once it has waited `waits_left` times: then it is dropped.
+/// Waits for `future` at most `waits_left` times, then drops it.
 async fn dropped_after<F: Future>(waits_left: &mut usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -45,18 +45,19 @@ async fn dropped_after<F: Future>(waits_left: &mut usize, future: F) -> Option<F
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+/// The form in which a message is received.
+enum Form {
     Whole,
     Owned,
     Pieces,
 }
 
-async fn receive(server: &mut Socket, way: Way) -> Result<Option<Vec<u8>>, Error> {
+async fn receive(server: &mut Socket, form: Form) -> Result<Option<Vec<u8>>, Error> {
     let incoming = &mut server.incoming;
-    Ok(match way {
-        Way::Whole => incoming.receive().await?.map(|message| message.as_bytes().to_vec()),
-        Way::Owned => incoming.receive_owned().await?.map(|message| message.as_bytes().to_vec()),
-        Way::Pieces => {
+    Ok(match form {
+        Form::Whole => incoming.receive().await?.map(|message| message.as_bytes().to_vec()),
+        Form::Owned => incoming.receive_owned().await?.map(|message| message.as_bytes().to_vec()),
+        Form::Pieces => {
             let mut message = Vec::new();
             loop {
                 let Some(piece) = incoming.receive_piece().await? else { return Ok(None) };
@@ -70,7 +71,7 @@ async fn receive(server: &mut Socket, way: Way) -> Result<Option<Vec<u8>>, Error
 }
 
 #[test]
-fn receiving_is_interrupted_unless_all_had_come() {
+fn a_dropped_receive_interrupts_unless_the_stream_had_ended() {
     let wire = [
         frame(Role::Server, FIN | TEXT, b"short"),
         frame(Role::Server, FIN | BINARY, &[1; 9_000]),
@@ -79,7 +80,7 @@ fn receiving_is_interrupted_unless_all_had_come() {
     ];
     let wire = &wire.concat();
     let expected = [&b"short"[..], &[1; 9_000], &[2; 30_000]];
-    for way in [Way::Whole, Way::Owned, Way::Pieces] {
+    for form in [Form::Whole, Form::Owned, Form::Pieces] {
         let received = simulate(40, |mut waits| async move {
             let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
             let wire = wire.clone();
@@ -89,7 +90,7 @@ fn receiving_is_interrupted_unless_all_had_come() {
             });
             let mut received = 0;
             loop {
-                match dropped_after(&mut waits, receive(&mut server, way)).await {
+                match dropped_after(&mut waits, receive(&mut server, form)).await {
                     None => break,
                     Some(message) => match message.unwrap() {
                         Some(message) => assert_eq!(message, expected[received]),
@@ -100,7 +101,7 @@ fn receiving_is_interrupted_unless_all_had_come() {
             }
             assert_eq!(server.incoming.try_receive(), None);
             for _ in 0..2 {
-                match receive(&mut server, way).await {
+                match receive(&mut server, form).await {
                     Err(Error::Interrupted) => {}
                     Ok(None) => assert_eq!(received, expected.len()),
                     other => panic!("{other:?}"),
@@ -114,7 +115,7 @@ fn receiving_is_interrupted_unless_all_had_come() {
 }
 
 #[test]
-fn sending_has_queued_the_message_or_not_and_tears_none() {
+fn a_dropped_send_queued_the_whole_message_or_nothing() {
     let mut config = Config::default();
     config.engine.queue_bytes_max = 100_000;
     let received = simulate(40, |mut waits| async move {
@@ -127,7 +128,7 @@ fn sending_has_queued_the_message_or_not_and_tears_none() {
             }
             Ok::<_, Error>(received)
         });
-        // Of two that do not fit the queue together the second waits until the first is written.
+        // Two messages do not fit the queue together. The second waits until the first is written.
         for number in 0..2 {
             let payload = vec![number; 60_000];
             let sending = server.outgoing.send(Message::Binary(&payload));
@@ -144,7 +145,7 @@ fn sending_has_queued_the_message_or_not_and_tears_none() {
 }
 
 #[test]
-fn closing_has_begun() {
+fn a_dropped_close_goes_on_with_the_next_receive() {
     let is_written = simulate(40, |mut waits| async move {
         let (mut server, mut client) = pair(Config::default(), Config::default()).await;
         server.outgoing.write(Message::Binary(&[7; 30_000])).unwrap();
@@ -163,7 +164,7 @@ fn closing_has_begun() {
 }
 
 #[test]
-fn waiting_for_the_close_of_the_peer_is_interrupted() {
+fn a_dropped_wait_for_the_close_of_the_peer_interrupts() {
     let is_closed = simulate(60, |mut waits| async move {
         let (mut server, mut client) = pair(Config::default(), Config::default()).await;
         let receiving = Sim::spawn(async move { client.incoming.receive().await.map(|_| ()) });
@@ -175,14 +176,14 @@ fn waiting_for_the_close_of_the_peer_is_interrupted() {
             other => panic!("{other:?}"),
         }
         drop(server);
-        let _ = receiving.await.unwrap(); // closed or lost, and over
+        let _ = receiving.await.unwrap(); // either closed or lost
         is_closed
     });
     assert!(is_closed.into_iter().eq([false, true]));
 }
 
 #[test]
-fn a_handshake_drops_the_connection_and_gives_its_buffers_back() {
+fn a_dropped_handshake_drops_the_connection_and_returns_its_buffers() {
     for asks in [false, true] {
         let is_open = simulate(30, |mut waits| async move {
             let (a, b) = pipe();
@@ -210,7 +211,7 @@ fn a_handshake_drops_the_connection_and_gives_its_buffers_back() {
             let is_open = opened.is_some();
             drop(opened.map(Result::unwrap));
             assert_eq!(own.pool().leased(), 0);
-            peer.await.unwrap().unwrap_err(); // ended, in the handshake or behind it
+            peer.await.unwrap().unwrap_err(); // the connection ended, during the handshake or after it
             is_open
         });
         assert!(is_open.into_iter().eq([false, true]));

@@ -1,5 +1,4 @@
-//! Compression (RFC 7692), on the simulator: what is agreed on, what goes over the wire, and the answer
-//! to everything that must not.
+//! Compression (RFC 7692), on the simulator: negotiation, the bytes on the wire, and the answers to bad input.
 
 mod common;
 mod ends;
@@ -27,9 +26,9 @@ const COMPRESSED: u8 = 0x40;
 const RSV2: u8 = 0x20;
 const RSV3: u8 = 0x10;
 
-/// What section 7.2.3.1 makes of "Hello".
+/// "Hello", compressed as in section 7.2.3.1.
 const HELLO: &[u8] = b"\xf2\x48\xcd\xc9\xc9\x07\x00";
-/// And 7.2.3.2, the second time.
+/// "Hello" a second time, as in section 7.2.3.2.
 const HELLO_AGAIN: &[u8] = b"\xf2\x00\x11\x00\x00";
 
 const OFFER: &str = "permessage-deflate; client_max_window_bits";
@@ -46,8 +45,8 @@ fn takeover() -> Deflate {
     deflate
 }
 
-/// All combinations of takeover, at three windows.
-fn ways() -> impl Iterator<Item = Deflate> {
+/// All combinations of takeover, at three combinations of windows.
+fn settings() -> impl Iterator<Item = Deflate> {
     (0..4).flat_map(|flags| {
         [(9, 15), (15, 10), (15, 15)].map(|(send, receive)| {
             let mut deflate = Deflate::default();
@@ -68,7 +67,7 @@ async fn pair(server: Deflate, client: Deflate) -> (Socket, Socket) {
     (accepted.await.unwrap().unwrap(), client)
 }
 
-/// A server that has agreed to what a client that is driven by hand offers, and its answer.
+/// A server, a client that is driven by hand, and the server's answer to the client's offer.
 async fn raw_client(
     config: Config,
     buffers: Buffers,
@@ -91,7 +90,7 @@ async fn raw_client(
     (accepted.await.unwrap().unwrap(), raw, answer.map(str::to_owned))
 }
 
-/// What a client sends, and how the server is left: with these messages, and with this failure.
+/// Sends `wire` to a server. Returns the messages that it received, its failure, and the bytes that it sent.
 async fn received(
     config: Config,
     buffers: Buffers,
@@ -128,8 +127,8 @@ fn compressed(message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A number below this, another with each seed.
-fn chance(below: usize) -> usize {
+/// A random number below `below`, from the seed.
+fn random_below(below: usize) -> usize {
     let mut random = [0; 8];
     Sim::fill_random(&mut random);
     (u64::from_le_bytes(random) % below as u64) as usize
@@ -159,13 +158,13 @@ fn noise(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn echo_in_all_ways() {
-    let ways: Vec<_> = ways().collect();
-    let ways = &ways;
+fn echo_with_all_settings() {
+    let settings: Vec<_> = settings().collect();
+    let settings = &settings;
     simulate(|| async move {
-        // Others with each seed, or it would take a minute.
+        // Each seed picks other settings. All of them would take a minute.
         for _ in 0..4 {
-            let [server, client] = [(); 2].map(|()| ways[chance(ways.len())]);
+            let [server, client] = [(); 2].map(|()| settings[random_below(settings.len())]);
             let (server, mut client) = pair(server, client).await;
             let echoing = Sim::spawn(async move {
                 let WebSocket { mut incoming, mut outgoing } = server;
@@ -195,11 +194,11 @@ fn echo_in_all_ways() {
 
 /// "A message of more than 32 KiB is compressed by `flush`, in pieces", and in one frame.
 #[test]
-fn long_messages_there_and_back_in_all_ways() {
-    let ways: Vec<_> = ways().collect();
-    let ways = &ways;
+fn echo_of_long_messages_with_all_settings() {
+    let settings: Vec<_> = settings().collect();
+    let settings = &settings;
     simulate(|| async move {
-        let [server, client] = [(); 2].map(|()| ways[chance(ways.len())]);
+        let [server, client] = [(); 2].map(|()| settings[random_below(settings.len())]);
         let (server, mut client) = pair(server, client).await;
         let echoing = Sim::spawn(async move {
             let WebSocket { mut incoming, mut outgoing } = server;
@@ -210,13 +209,13 @@ fn long_messages_there_and_back_in_all_ways() {
                 outgoing.flush().await.unwrap();
             }
         });
-        let len = [16 * 1024, 16 * 1024 + 1, 100_000][chance(3)];
+        let len = [16 * 1024, 16 * 1024 + 1, 100_000][random_below(3)];
         for payload in [noise(32 * 1024 + 1), json(len * 2)] {
             let message = Message::Binary(&payload);
             client.outgoing.send(message).await.unwrap();
             assert!(client.incoming.receive().await.unwrap() == Some(message));
         }
-        // Several, of which one is long, leave in order.
+        // Several messages, one of them long, are sent in order.
         let (short, long) = (json(1000), json(70_000));
         for payload in [&short, &long, &short] {
             client.outgoing.write(Message::Binary(payload)).unwrap();
@@ -231,7 +230,7 @@ fn long_messages_there_and_back_in_all_ways() {
     });
 }
 
-/// "Other tasks have their turn between two pieces", and pings are answered.
+/// "Other tasks have their turn between two pieces". Pings are answered meanwhile.
 #[test]
 fn others_have_their_turn_while_a_long_message_is_compressed() {
     const PERIOD: Duration = Duration::from_millis(1);
@@ -269,7 +268,7 @@ fn others_have_their_turn_while_a_long_message_is_compressed() {
     }
 }
 
-/// "Dropping a flush loses nothing": the compression goes on with the next one, or with the close.
+/// "Dropping a flush loses nothing": the next flush, or the close, continues the compression.
 #[test]
 fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
     simulate(|| async {
@@ -286,8 +285,8 @@ fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
             let (long, short) = (json(150_000), json(500));
             for _ in 0..3 {
                 client.outgoing.write(Message::Binary(&long)).unwrap();
-                // Of ten pieces, some.
-                let polls = chance(5);
+                // Compresses some of ten pieces.
+                let polls = random_below(5);
                 let mut flushing = Box::pin(client.outgoing.flush());
                 for _ in 0..polls {
                     let done =
@@ -296,7 +295,7 @@ fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
                     Sim::sleep(Duration::from_micros(100)).await;
                 }
                 drop(flushing);
-                match chance(3) {
+                match random_below(3) {
                     0 => client.outgoing.flush().await.unwrap(),
                     1 => client.outgoing.write(Message::Binary(&short)).unwrap(),
                     _ => client.outgoing.send(Message::Binary(&short)).await.unwrap(),
@@ -312,12 +311,12 @@ fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
     });
 }
 
-/// "It is sent as it is where there is no memory to compress it with", and what comes next is not spoiled.
+/// "It is sent as it is where there is no memory to compress it with". The messages after it are intact.
 #[test]
-fn a_long_message_that_cannot_be_compressed_goes_as_it_is() {
+fn a_long_message_without_memory_for_compression_is_sent_uncompressed() {
     simulate(|| async {
         for deflate in [Deflate::default(), takeover()] {
-            // Enough for the compressor, the message and a little of what it comes to.
+            // Enough for the compressor, the message and a small part of the compressed message.
             let bytes_max = owned_io_websocket::deflate::COMPRESSOR_BYTES_MAX + 330 * 1024;
             let pool = Pool::new(PoolConfig::default());
             let buffers = Buffers::new(pool, MemoryBudget::new(bytes_max));
@@ -343,7 +342,7 @@ fn a_long_message_that_cannot_be_compressed_goes_as_it_is() {
 }
 
 #[test]
-fn what_goes_over_the_wire() {
+fn small_and_incompressible_messages_on_the_wire() {
     simulate(|| async {
         let text = "{\"price\":1}".repeat(20);
         for (deflate, is_shorter_again) in [(Deflate::default(), false), (takeover(), true)] {
@@ -371,7 +370,7 @@ fn what_goes_over_the_wire() {
             assert_eq!(frames.next(), Some((TEXT, text.clone().into_bytes())));
             assert_eq!(frames.next(), Some((FIN | CONTINUATION, text.clone().into_bytes())));
             assert_eq!(frames.next(), Some((FIN | TEXT, text.clone().into_bytes())));
-            // What does not shrink is sent as it is, unless what comes next may refer to it.
+            // A message that does not shrink is sent uncompressed, unless later messages may refer to it.
             let (first, last) = frames.next().unwrap();
             assert_eq!(first & COMPRESSED != 0, is_shorter_again);
             assert_eq!(last == noise(100), !is_shorter_again);
@@ -380,7 +379,7 @@ fn what_goes_over_the_wire() {
     });
 }
 
-/// The frames of a server.
+/// Splits `wire` into the frames of a server.
 fn frames(mut wire: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut frames = Vec::new();
     while let [first, len, rest @ ..] = wire {
@@ -395,11 +394,13 @@ fn frames(mut wire: &[u8]) -> Vec<(u8, Vec<u8>)> {
 }
 
 #[test]
-fn frames_cut_anywhere_and_fragments() {
+fn compressed_frames_and_fragments_cut_anywhere_are_received() {
     simulate(|| async {
         let text = json(3000);
         let wire = compressed(&text);
-        for cut in [0, 1, chance(wire.len()), chance(wire.len()), wire.len() - 1, wire.len()] {
+        for cut in
+            [0, 1, random_below(wire.len()), random_below(wire.len()), wire.len() - 1, wire.len()]
+        {
             let frames = [
                 frame(Role::Server, COMPRESSED | TEXT, &wire[..cut]),
                 frame(Role::Server, FIN | PING, b"between"),
@@ -417,7 +418,7 @@ fn frames_cut_anywhere_and_fragments() {
 }
 
 #[test]
-fn a_long_compressed_frame_comes_through_small_buffers() {
+fn small_buffers_receive_a_long_compressed_frame() {
     simulate(|| async {
         let message = noise(40_000);
         let frames = [
@@ -433,7 +434,7 @@ fn a_long_compressed_frame_comes_through_small_buffers() {
 }
 
 #[test]
-fn a_context_is_kept_or_not() {
+fn the_context_is_kept_only_with_takeover() {
     simulate(|| async {
         let twice = [
             frame(Role::Server, FIN | COMPRESSED | TEXT, HELLO),
@@ -450,7 +451,7 @@ fn a_context_is_kept_or_not() {
 }
 
 #[test]
-fn pieces_and_what_is_passed_over() {
+fn a_message_may_refer_to_pieces_that_were_skipped() {
     simulate(|| async {
         let text = json(50_000);
         let wire = compressed(&text);
@@ -462,8 +463,8 @@ fn pieces_and_what_is_passed_over() {
             ]
             .concat()
         };
-        // The first in pieces; of the second one piece, and the rest is passed over, to which the last
-        // refers: it ends in what the first began with.
+        // The first message is received in pieces. One piece of the second is received, and the rest is skipped. The
+        // last message refers to that rest.
         let last = {
             let mut compress = Compress::new(Compression::new(6), false);
             let mut out = Vec::with_capacity(200_000);
@@ -502,7 +503,7 @@ fn pieces_and_what_is_passed_over() {
 }
 
 #[test]
-fn bad_input_has_its_answer() {
+fn bad_compressed_input_is_answered_with_its_close_code() {
     let hello = FIN | COMPRESSED | TEXT;
     let split: &[u8] = "é".as_bytes();
     type Frames<'a> = &'a [(u8, Vec<u8>)];
@@ -525,7 +526,7 @@ fn bad_input_has_its_answer() {
         (&[(hello, [HELLO, b"\xff"].concat())], Violation::NotCompressed, 1007),
         (&[(hello, HELLO_AGAIN.to_vec())], Violation::NotCompressed, 1007),
         (
-            // Garbage behind the last block.
+            // Garbage after the last block.
             &[(hello, b"\xf3\x48\xcd\xc9\xc9\x07\x00\xff\xff".to_vec())],
             Violation::NotCompressed,
             1007,
@@ -547,7 +548,7 @@ fn bad_input_has_its_answer() {
                 assert_eq!(sent, [&[0x88, 2][..], &code.to_be_bytes()].concat());
             }
         }
-        // Without an agreement.
+        // Compression was not negotiated.
         let wire = frame(Role::Server, hello, HELLO);
         let (_, failure, sent) = received(Config::default(), buffers(), &wire).await;
         assert_eq!(failure, Some(Violation::ReservedBits.into()));
@@ -556,7 +557,7 @@ fn bad_input_has_its_answer() {
 }
 
 #[test]
-fn a_message_that_gets_too_long() {
+fn a_message_that_inflates_beyond_a_limit_fails() {
     let message = |bytes| {
         let wire = compressed(&vec![b'a'; bytes]);
         frame(Role::Server, FIN | COMPRESSED | BINARY, &wire)
@@ -572,7 +573,7 @@ fn a_message_that_gets_too_long() {
         let limit = Protocol::Limit { limit: Limit::Message, max: 10_000, got: 10_001 };
         assert_eq!(failure, Some(limit));
         assert_eq!(sent, b"\x88\x02\x03\xF1"); // 1009
-        // A bomb, and fragments that are each within the limit.
+        // A compression bomb, and fragments that are each within the limit.
         let (_, failure, _) = received(config, buffers(), bomb).await;
         assert_eq!(failure, Some(limit));
         let wire = compressed(&[b'a'; 15_000]);
@@ -583,7 +584,7 @@ fn a_message_that_gets_too_long() {
         let (_, failure, _) = received(config, buffers(), &fragments.concat()).await;
         assert_eq!(failure, Some(limit));
 
-        // The same, where it is the worker that has not so much memory.
+        // The same where the limit is the worker's memory.
         let small = Buffers::new(
             Pool::new(PoolConfig::default()),
             MemoryBudget::new(120_000 + DECOMPRESSOR_BYTES),
@@ -596,16 +597,16 @@ fn a_message_that_gets_too_long() {
             "{failure:?}"
         );
         assert_eq!(sent, b"\x88\x02\x03\xF5"); // 1013
-        // All of it is given back.
+        // The memory was returned.
         let (messages, ..) = received(with(takeover()), small, &message(59_000)).await;
         assert_eq!(messages.len(), 1);
     });
 }
 
-/// A message in one piece needs no decompressor of its own; one in several has one meanwhile, which counts
-/// as promised.
+/// A message that arrives whole needs no decompressor of its own. An incomplete message holds one, which is reserved
+/// in the memory budget.
 #[test]
-fn decompressors_of_incomplete_messages_are_promised() {
+fn decompressors_of_incomplete_messages_are_reserved() {
     simulate(|| async {
         let few = || Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(10_000));
         let text = json(1000);
@@ -620,23 +621,23 @@ fn decompressors_of_incomplete_messages_are_promised() {
             frame(Role::Server, FIN | CONTINUATION, &wire[50..]),
         ]
         .concat();
-        // However it is cut on its way: a frame that fits the buffer comes whole.
+        // A frame that fits the buffer is decoded whole, wherever the transport cuts it.
         let (messages, ..) = received(with(Deflate::default()), few(), &whole.repeat(3)).await;
         assert!(messages == [&text[..]; 3]);
         for _ in 0..2 {
             let wire = in_parts.repeat(3);
             let (messages, ..) = received(with(Deflate::default()), many.clone(), &wire).await;
-            assert!(messages == [&text[..]; 3], "it is given back");
+            assert!(messages == [&text[..]; 3], "the memory was not returned");
         }
         let (messages, failure, _) = received(with(Deflate::default()), few(), &in_parts).await;
         assert_eq!(messages.len(), 0);
-        let promised = matches!(failure, Some(Protocol::Limit { limit: Limit::Memory, .. }));
-        assert!(promised, "{failure:?}");
+        let is_refused = matches!(failure, Some(Protocol::Limit { limit: Limit::Memory, .. }));
+        assert!(is_refused, "{failure:?}");
     });
 }
 
 #[test]
-fn offers_and_answers() {
+fn each_offer_has_its_answer() {
     const PLAIN: &str =
         "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
     simulate(|| async {
@@ -661,7 +662,7 @@ fn offers_and_answers() {
         ] {
             let (mut server, mut raw, answer) = raw_client(with(deflate), buffers(), offer).await;
             assert_eq!(answer.as_deref(), expected);
-            // It is open, with compression or without.
+            // The connection is open, with compression or without.
             raw.write_all(frame(Role::Server, FIN | TEXT, b"hello")).await.into_result().unwrap();
             assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("hello")));
         }
@@ -669,10 +670,10 @@ fn offers_and_answers() {
 }
 
 /// "A server MUST decline an extension negotiation offer for this extension if [...] the server doesn't
-/// support the offered configuration" (7.1): zlib does not compress within 256 bytes. The offer after that
-/// is taken if there is one, and what is sent then is compressed.
+/// support the offered configuration" (7.1): zlib cannot compress with a window of 256 bytes. The server takes the
+/// next offer if there is one, and then compresses what it sends.
 #[test]
-fn a_window_that_cannot_be_sent_with_is_not_agreed_to() {
+fn a_server_declines_a_window_that_it_cannot_send_with() {
     simulate(|| async {
         for (offer, expected) in [
             ("permessage-deflate; server_max_window_bits=8", None),
@@ -684,7 +685,7 @@ fn a_window_that_cannot_be_sent_with_is_not_agreed_to() {
                 "permessage-deflate; server_max_window_bits=9",
                 Some("permessage-deflate; server_max_window_bits=9"),
             ),
-            // What the client sends can be read, however near it refers.
+            // The server can decompress with any window of the client.
             (
                 "permessage-deflate; client_max_window_bits=8",
                 Some("permessage-deflate; client_max_window_bits=8"),
@@ -709,7 +710,7 @@ fn a_window_that_cannot_be_sent_with_is_not_agreed_to() {
 }
 
 #[test]
-fn a_client_fails_where_the_answer_is_none_to_its_offer() {
+fn a_client_refuses_an_answer_that_does_not_match_its_offer() {
     use HandshakeError as E;
     simulate(|| async {
         let open = "permessage-deflate; server_no_context_takeover";

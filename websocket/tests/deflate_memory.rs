@@ -1,4 +1,4 @@
-//! What compression takes, with context takeover and without, and what a bomb does not get.
+//! The memory of compression: with context takeover, without it, and with a compression bomb.
 
 mod counting;
 
@@ -16,7 +16,7 @@ use owned_io_websocket::{Config, Limit};
 
 type Socket = WebSocket<SimStream>;
 
-/// Takeover both ways or not, with a window of so many bits.
+/// Takeover in both directions or in none, with a window of `send_window_bits`.
 fn deflate(takeover: bool, send_window_bits: u8) -> Option<Deflate> {
     let mut deflate = Deflate::default();
     (deflate.send_takeover, deflate.receive_takeover) = (takeover, takeover);
@@ -33,7 +33,7 @@ fn config(deflate: Option<Deflate>) -> Config {
 async fn pair(config: Config, buffers: &Buffers) -> (Socket, Socket) {
     let (mut a, mut b) = pipe();
     for _ in 0..2 {
-        // What the pipe takes itself is not to depend on what goes through it.
+        // The pipe allocates its own memory now, so that it does not grow during the measurement.
         a.write_all(vec![0; 8192]).await.into_result().unwrap();
         b.read_exact(Vec::with_capacity(8192), 8192).await.into_result().unwrap();
         std::mem::swap(&mut a, &mut b);
@@ -47,7 +47,7 @@ async fn pair(config: Config, buffers: &Buffers) -> (Socket, Socket) {
     (accepting.await.unwrap().unwrap(), client)
 }
 
-/// Messages there and back.
+/// Sends a message from the client to the server, and back.
 async fn echo(server: &mut Socket, client: &mut Socket, message: Message<'_>) {
     client.outgoing.send(message).await.unwrap();
     let received = server.incoming.receive().await.unwrap().unwrap();
@@ -57,27 +57,27 @@ async fn echo(server: &mut Socket, client: &mut Socket, message: Message<'_>) {
 }
 
 #[test]
-fn what_a_connection_takes() {
+fn bytes_that_a_connection_holds() {
     let plain = bytes_each(None);
     let [shared, takeover, small] = [deflate(false, 15), deflate(true, 15), deflate(true, 9)]
         .map(|deflate| bytes_each(deflate) - plain);
     println!("{plain} bytes for each connection; more: {shared}, {takeover}, {small}");
-    // Without takeover it is what remembers how: the rest is shared.
+    // Without takeover a connection holds its settings alone. Compressors are shared.
     assert!((0..800).contains(&shared), "{shared} bytes");
     let own = (COMPRESSOR_BYTES_MAX + DECOMPRESSOR_BYTES) as isize;
     assert!((own * 9 / 10..own).contains(&takeover), "{takeover} bytes");
-    // Whatever the level.
+    // The level makes no difference.
     for level in 2..=9 {
         let mut deflate = deflate(true, 15).unwrap();
         deflate.level = level;
         let bytes = bytes_each(Some(deflate)) - plain;
         assert!(bytes < own, "level {level}: {bytes} bytes");
     }
-    // Of a compressor's memory two thirds do not depend on the window.
+    // Two thirds of a compressor's memory do not depend on the window.
     assert!((own * 6 / 10..own * 8 / 10).contains(&small), "{small} bytes");
 }
 
-/// Of a connection that has exchanged messages, and waits for more.
+/// The bytes that a connection holds after it has exchanged messages.
 fn bytes_each(deflate: Option<Deflate>) -> isize {
     const PAIRS: isize = 10;
     let text = "{\"price\":1.25,\"symbol\":\"ABC\"},".repeat(40);
@@ -87,7 +87,7 @@ fn bytes_each(deflate: Option<Deflate>) -> isize {
         let mut idle = Vec::new();
         for pair in -1..PAIRS {
             if pair == 0 {
-                bytes = live_bytes(); // what is shared is there by now
+                bytes = live_bytes(); // everything that is shared has been allocated
             }
             let (mut server, mut client) = self::pair(config(deflate), &buffers).await;
             for _ in 0..3 {
@@ -131,7 +131,7 @@ fn once_warm_an_echo_allocates_nothing() {
 }
 
 #[test]
-fn a_bomb_does_not_get_the_memory() {
+fn a_compression_bomb_gets_no_more_than_the_budget() {
     const BYTES_MAX: usize = 512 * 1024;
     for takeover in [false, true] {
         owned_io_sim::block_on(async {
@@ -158,7 +158,7 @@ fn a_bomb_does_not_get_the_memory() {
                 Err(Error::Protocol(error)) => assert_eq!(error, expected),
                 other => panic!("{other:?}"),
             }
-            // What there was, twice as much at most when it grew; and the rest of the bomb on its way.
+            // The budget, twice while a buffer grows, and the rest of the bomb in the transport.
             let peak = peak_bytes() - before;
             assert!(peak < 3 * BYTES_MAX as isize, "{peak} bytes");
             drop(server);

@@ -1,4 +1,4 @@
-//! The opening handshake, RFC 6455 section 4: what is agreed to, and the answer to everything else.
+//! The opening handshake, RFC 6455 section 4: what is accepted, and the answer to everything else.
 
 use owned_io_websocket::handshake::{
     HEADERS_MAX, HandshakeError, InvalidHeader, Key, Offer, Origins, Refusal, Request, Response,
@@ -7,7 +7,7 @@ use owned_io_websocket::handshake::{
 
 const HEAD_BYTES_MAX: usize = 8192;
 
-/// The example of section 1.2, its lines apart.
+/// The example of section 1.2, in lines.
 const REQUEST: [&str; 9] = [
     "GET /chat?room=1 HTTP/1.1",
     "Host: server.example.com",
@@ -29,7 +29,7 @@ const RESPONSE: [&str; 6] = [
     "",
 ];
 
-/// The lines, with the one that starts like `from` replaced, or left out if `to` is empty.
+/// Joins the lines into a head. The line that starts with `from` is replaced by `to`, or left out if `to` is empty.
 fn head(lines: &[&str], from: &str, to: &str) -> Vec<u8> {
     assert!(lines.iter().any(|line| line.starts_with(from)), "{from}");
     let lines = lines.iter().map(|line| if line.starts_with(from) { to } else { line });
@@ -85,7 +85,7 @@ fn a_head_cut_anywhere_needs_more_bytes() {
 }
 
 #[test]
-fn lists_of_tokens_in_any_case_and_over_several_headers() {
+fn token_lists_may_be_of_any_case_and_in_several_headers() {
     for (from, to) in [
         ("Upgrade", "upgrade: WebSocket"),
         ("Upgrade", "Upgrade: h2c , websocket"),
@@ -93,7 +93,7 @@ fn lists_of_tokens_in_any_case_and_over_several_headers() {
         ("Connection", "CONNECTION: keep-alive, UPGRADE"),
         ("Connection", "Connection: keep-alive\r\nConnection: ,upgrade,"),
         ("Connection", "Connection: Upgrade\r\nContent-Length: 0"),
-        ("Origin", ""), // no browser
+        ("Origin", ""), // a client that is no browser
         ("Origin", "Origin: HTTP://EXAMPLE.COM"),
         ("Sec-WebSocket-Protocol", ""),
     ] {
@@ -109,7 +109,7 @@ fn lists_of_tokens_in_any_case_and_over_several_headers() {
 }
 
 #[test]
-fn every_bad_request_has_its_answer() {
+fn every_bad_request_has_its_status() {
     let key = "Sec-WebSocket-Key";
     for (from, to, refusal, status) in [
         ("GET", "POST / HTTP/1.1", Refusal::NotGet, 405),
@@ -164,7 +164,7 @@ fn every_bad_request_has_its_answer() {
 }
 
 #[test]
-fn a_head_has_a_greatest_size() {
+fn the_size_of_a_head_is_limited() {
     let wire = request("Host", &format!("Host: {}", "a".repeat(500)));
     let decode = |bytes: &[u8], max| Request::decode(bytes, max).map(|decoded| decoded.is_some());
     assert_eq!(decode(&wire, wire.len()), Ok(true));
@@ -183,14 +183,14 @@ fn a_head_has_a_greatest_size() {
 }
 
 #[test]
-fn what_cannot_be_a_head_is_known_before_it_ends() {
+fn malformed_bytes_are_refused_before_the_head_ends() {
     assert_eq!(Request::decode(b"\x16\x03\x01", HEAD_BYTES_MAX).err(), Some(Refusal::Malformed));
     let malformed = Some(HandshakeError::Malformed);
     assert_eq!(Response::decode(b"SSH-2.0-", HEAD_BYTES_MAX).err(), malformed);
 }
 
 #[test]
-fn any_status_rejects() {
+fn a_request_can_be_rejected_with_any_status() {
     let mut wire = Vec::new();
     respond(503, &[("Retry-After", "5")], b"full", &mut wire).unwrap();
     let (response, head_bytes) = Response::decode(&wire, HEAD_BYTES_MAX).unwrap().unwrap();
@@ -205,7 +205,7 @@ fn any_status_rejects() {
 }
 
 #[test]
-fn both_sides_agree() {
+fn both_sides_agree_on_a_protocol() {
     for (supported, agreed) in [(&["b", "a"][..], Some("b")), (&["c"], None), (&[], None)] {
         let key = Key::new(*b"the sample nonce");
         let headers = [("Authorization", "Basic x")];
@@ -313,7 +313,7 @@ fn headers_cannot_be_smuggled() {
 
 /// RFC 9112 section 3.2.2: "a server MUST accept the absolute-form in requests".
 #[test]
-fn a_target_in_absolute_form_is_as_good() {
+fn a_target_in_absolute_form_is_accepted() {
     let wire = request("GET", "GET http://server.example.com/chat?room=1 HTTP/1.1");
     let (request, _) = Request::decode(&wire, HEAD_BYTES_MAX).unwrap().unwrap();
     assert_eq!((request.path(), request.query()), ("/chat", "room=1"));
@@ -322,7 +322,7 @@ fn a_target_in_absolute_form_is_as_good() {
 }
 
 /// RFC 9112 section 3.2: 400 "to any HTTP/1.1 request message that lacks a Host header field and to any
-/// request message that contains more than one": whether or not it asks for an upgrade.
+/// request message that contains more than one". That holds with and without an upgrade.
 #[test]
 fn a_request_names_one_host() {
     let decoded = |head: &str| Request::decode(head.as_bytes(), HEAD_BYTES_MAX).map(|_| ());

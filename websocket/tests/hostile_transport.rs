@@ -1,5 +1,5 @@
-//! Text over a transport that is safe code and breaks every rule: it opens the buffers it is lent, and
-//! rewrites what was received and checked before. No `str` may come of that which is not UTF-8.
+//! Text over a transport that is safe code but breaks the contract. It unwraps the buffers that it is given, and
+//! overwrites bytes that were received and checked before. This must never produce a `str` that is not UTF-8.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -17,12 +17,12 @@ use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::stream::{Error, accept};
 use owned_io_websocket::{Config, Kind};
 
-/// A character of three bytes; any cut of a text of these that is not at a multiple of three leaves the
-/// engine with part of a character.
+/// A character of three bytes. If a text of these is cut at any offset that is no multiple of three, the engine
+/// holds a part of a character.
 const EURO: &str = "\u{20AC}";
 
-/// Gives one chunk with each read; and from some read on, fills all that a buffer held before with bytes
-/// that no text has.
+/// Returns one chunk with each read. After `reads_before` reads, it overwrites everything that a buffer held before
+/// with bytes that are never part of UTF-8.
 struct Hostile {
     chunks: VecDeque<Vec<u8>>,
     reads_before: usize,
@@ -75,8 +75,8 @@ impl AsMutBytes for PoolBuf {
     }
 }
 
-/// The first message of these chunks, which come after the handshake, if the transport begins with the
-/// read of chunk `from` to change what it gave before: text that is UTF-8.
+/// Receives the first message from these chunks, which follow the handshake, and asserts that it is UTF-8. The
+/// transport begins to overwrite earlier bytes with the read of chunk `from`.
 fn receive(chunks: impl IntoIterator<Item = Vec<u8>>, from: usize) -> Result<Vec<u8>, Error> {
     let chunks = [request()].into_iter().chain(chunks).collect();
     owned_io_sim::block_on(async {
@@ -99,32 +99,40 @@ fn cut(bytes: &[u8], at: &[usize]) -> Vec<Vec<u8>> {
 
 #[test]
 #[should_panic(expected = "the transport changed bytes that were received")]
-fn the_rest_of_a_long_frame_behind_the_message() {
+fn an_overwritten_long_message_panics() {
     let text = EURO.repeat(20_000);
     receive(cut(&frame(Role::Server, FIN | TEXT, text.as_bytes()), &[1000]), 1).unwrap();
 }
 
 #[test]
-fn the_rest_of_a_fragment_behind_its_start_is_out_of_reach() {
+fn the_start_of_a_fragment_cannot_be_overwritten() {
     let mut chunks = cut(&frame(Role::Server, TEXT, EURO.repeat(30).as_bytes()), &[10, 51]);
     chunks.push(frame(Role::Server, FIN | CONTINUATION, EURO.as_bytes()));
     assert_eq!(receive(chunks, 2).unwrap(), EURO.repeat(31).as_bytes());
 }
 
 #[test]
-fn the_rest_of_a_short_message_behind_its_start_is_out_of_reach() {
+fn the_start_of_a_short_message_cannot_be_overwritten() {
     let whole = frame(Role::Server, FIN | TEXT, EURO.repeat(30).as_bytes());
     assert_eq!(receive(cut(&whole, &[10, 51]), 2).unwrap(), EURO.repeat(30).as_bytes());
 }
 
 #[test]
-fn text_that_the_transport_never_has_again_is_right() {
+fn text_that_the_transport_gets_no_second_time_is_intact() {
     let whole = frame(Role::Server, FIN | TEXT, EURO.as_bytes());
     assert_eq!(receive([whole], 0).unwrap(), EURO.as_bytes());
     let fragments = [
         frame(Role::Server, TEXT, &EURO.as_bytes()[..1]),
         frame(Role::Server, FIN | CONTINUATION, &EURO.as_bytes()[1..]),
     ];
-    assert_eq!(receive(fragments.clone(), 0).unwrap(), EURO.as_bytes(), "a read for each");
-    assert_eq!(receive([fragments.concat()], 0).unwrap(), EURO.as_bytes(), "in one read");
+    assert_eq!(
+        receive(fragments.clone(), 0).unwrap(),
+        EURO.as_bytes(),
+        "one read for each fragment"
+    );
+    assert_eq!(
+        receive([fragments.concat()], 0).unwrap(),
+        EURO.as_bytes(),
+        "both fragments in one read"
+    );
 }

@@ -1,4 +1,4 @@
-//! How much memory peers can make a worker hold, and what becomes of those who hold it.
+//! The memory that peers can make a worker hold, and when a connection that holds it is evicted.
 
 mod common;
 mod ends;
@@ -23,7 +23,7 @@ async fn open(budget: &MemoryBudget) -> (Socket, SimStream) {
     raw_client(Config::default(), buffers(budget), b"").await
 }
 
-/// A client that sends `bytes`, and what it is sent until the end.
+/// A client that sends `bytes`. The future returns everything that the client receives until the end.
 fn send(mut raw: SimStream, bytes: Vec<u8>) -> impl Future<Output = Vec<u8>> {
     let sending = Sim::spawn(async move {
         let _ = raw.write_all(bytes).await;
@@ -36,13 +36,13 @@ fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Protocol(Protocol::Limit { limit: Limit::Memory, .. }))
 }
 
-async fn after(time: Duration, future: impl Future) -> bool {
-    select(pin!(future), Sim::sleep(time)).await.first.is_some()
+async fn completes_within(time: Duration, future: impl Future) -> bool {
+    beside(pin!(future), Sim::sleep(time)).await.pinned.is_some()
 }
 
-/// "They are reserved as their bytes come": what was announced and has not come counts for little.
+/// "They are reserved as their bytes come": bytes that were only announced are hardly reserved.
 #[test]
-fn what_is_announced_is_not_reserved() {
+fn announced_bytes_are_not_reserved() {
     simulate(|| async {
         let budget = MemoryBudget::new(1024 * KIB);
         let announced = frame(Role::Server, FIN | BINARY, &vec![0; 1000 * KIB])[..15].to_vec();
@@ -67,19 +67,19 @@ fn what_is_announced_is_not_reserved() {
 
 /// "Where a reservation is refused, the connection stops reading until memory is given back."
 #[test]
-fn who_is_refused_waits_until_memory_is_given_back() {
+fn a_refused_connection_waits_until_memory_is_returned() {
     simulate(|| async {
         let budget = MemoryBudget::new(300 * KIB);
         let message = vec![7; 200 * KIB];
         let wire = frame(Role::Server, FIN | BINARY, &message);
         let (mut first, raw) = open(&budget).await;
         let _peer = send(raw, wire.clone());
-        assert!(first.incoming.receive().await.unwrap().is_some()); // and holds it
+        assert!(first.incoming.receive().await.unwrap().is_some()); // `first` holds the message
 
         let (mut second, raw) = open(&budget).await;
         let _peer = send(raw, wire);
         let mut receiving = Box::pin(second.incoming.receive());
-        assert!(!after(Duration::from_millis(500), receiving.as_mut()).await);
+        assert!(!completes_within(Duration::from_millis(500), receiving.as_mut()).await);
         drop(first);
         let received = receiving.await.unwrap();
         assert_eq!(received, Some(Message::Binary(&message)));
@@ -88,13 +88,13 @@ fn who_is_refused_waits_until_memory_is_given_back() {
 
 /// "Holding much while others wait" fails a connection, "its peer is told TRY_AGAIN".
 #[test]
-fn who_hoards_while_others_wait_is_evicted_and_told() {
+fn a_connection_that_hoards_while_others_wait_is_evicted_and_told() {
     simulate(|| async {
         let budget = MemoryBudget::new(300 * KIB);
         let message = vec![7; 200 * KIB];
         let wire = frame(Role::Server, FIN | BINARY, &message);
         let (mut hoarder, raw) = open(&budget).await;
-        let told = send(raw, wire[..150 * KIB].to_vec());
+        let answer = send(raw, wire[..150 * KIB].to_vec());
         let hoarding = Sim::spawn(async move {
             let result = hoarder.incoming.receive().await.map(drop);
             (result, hoarder)
@@ -109,13 +109,13 @@ fn who_hoards_while_others_wait_is_evicted_and_told() {
         assert!(Sim::now() - began < 4 * MemoryBudget::HOLDER_IDLE_MAX);
         let (result, _hoarder) = hoarding.await.unwrap();
         assert!(is_out_of_memory(&result.unwrap_err()));
-        assert_eq!(told.await, b"\x88\x02\x03\xF5"); // 1013
+        assert_eq!(answer.await, b"\x88\x02\x03\xF5"); // 1013
     });
 }
 
-/// Output that a peer does not take counts, and is given up when others wait.
+/// Output that a peer does not read is reserved memory. The connection is evicted when others wait for memory.
 #[test]
-fn who_does_not_read_is_evicted() {
+fn a_connection_whose_peer_does_not_read_is_evicted() {
     simulate(|| async {
         let budget = MemoryBudget::new(400 * KIB);
         let message = vec![7; 200 * KIB];
@@ -138,9 +138,9 @@ fn who_does_not_read_is_evicted() {
     });
 }
 
-/// However many hold how much: no more is held than there is, and who behaves is served.
+/// The connections together hold no more than the budget, whatever peers do. A well-behaved connection is served.
 #[test]
-fn no_more_is_held_than_there_is_whatever_peers_do() {
+fn peers_cannot_make_connections_hold_more_than_the_budget() {
     let seeds = std::env::var("SIM_SEEDS").map_or(20, |seeds| seeds.parse().expect("a number"));
     owned_io_sim::run(0..seeds, async |_| {
         const SHARE: usize = 8 * KIB;
@@ -158,7 +158,7 @@ fn no_more_is_held_than_there_is_whatever_peers_do() {
                 if byte % 2 == 0 {
                     read_to_end(&mut raw).await;
                 }
-                Sim::sleep(Duration::from_secs(100)).await; // and reads nothing
+                Sim::sleep(Duration::from_secs(100)).await; // reads nothing
             }));
             drop(Sim::spawn(async move {
                 while let Ok(Some(message)) = server.incoming.receive_owned().await {
@@ -173,14 +173,14 @@ fn no_more_is_held_than_there_is_whatever_peers_do() {
         }
         for _ in 0..200 {
             Sim::sleep(Duration::from_millis(50)).await;
-            // What is forced is the queue's least reservation, and a decompressor's.
+            // Two reservations are always granted: the smallest of the queue, and that of a decompressor.
             assert!(budget.common_bytes_held() <= 512 * KIB + 32 * 4 * KIB, "{budget:?}");
         }
         let message = vec![9; 256 * KIB];
         let (mut server, raw) = open(&budget).await;
         drop(send(raw, frame(Role::Server, FIN | BINARY, &message)));
         let mut receiving = Box::pin(server.incoming.receive());
-        assert!(after(Duration::from_secs(20), receiving.as_mut()).await, "{budget:?}");
+        assert!(completes_within(Duration::from_secs(20), receiving.as_mut()).await, "{budget:?}");
         Ok(())
     });
 }

@@ -1,4 +1,4 @@
-//! Ways to receive, one after the other, and what is held meanwhile.
+//! The forms in which messages are received, in any order, and the memory that receiving holds.
 
 mod common;
 mod ends;
@@ -10,7 +10,7 @@ use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Buffers, Error, Incoming, Message, Received};
 use owned_io_websocket::{Config, Kind, Limit, Part, Violation};
 
-/// Sends `wire`, and closes once the other side has.
+/// Sends `wire`, reads to the end, and returns what was read.
 fn send(mut raw: SimStream, wire: Vec<u8>) -> owned_io::JoinHandle<Vec<u8>> {
     Sim::spawn(async move {
         raw.write_all(wire).await.into_result().unwrap();
@@ -18,7 +18,7 @@ fn send(mut raw: SimStream, wire: Vec<u8>) -> owned_io::JoinHandle<Vec<u8>> {
     })
 }
 
-/// The next message, piece by piece.
+/// Receives the next message in pieces.
 async fn in_pieces(incoming: &mut Incoming<impl OwnedRead>) -> Vec<u8> {
     let mut message = Vec::new();
     loop {
@@ -32,7 +32,7 @@ async fn in_pieces(incoming: &mut Incoming<impl OwnedRead>) -> Vec<u8> {
 }
 
 #[test]
-fn pieces_behind_a_message_that_was_put_together() {
+fn pieces_can_follow_an_assembled_message() {
     simulate(|| async {
         let wire = [
             frame(Role::Server, FIN | BINARY, &[1; 40_000]),
@@ -49,7 +49,7 @@ fn pieces_behind_a_message_that_was_put_together() {
 }
 
 #[test]
-fn closing_behind_a_message_that_was_put_together() {
+fn a_close_can_follow_an_assembled_message() {
     simulate(|| async {
         let wire = [
             frame(Role::Server, FIN | BINARY, &[1; 40_000]),
@@ -65,7 +65,7 @@ fn closing_behind_a_message_that_was_put_together() {
 }
 
 #[test]
-fn pieces_of_a_message_that_was_begun_to_be_put_together() {
+fn a_message_that_is_partly_assembled_can_be_received_in_pieces() {
     simulate(|| async {
         let wire = [
             frame(Role::Server, FIN | TEXT, b"short"),
@@ -83,7 +83,7 @@ fn pieces_of_a_message_that_was_begun_to_be_put_together() {
 }
 
 #[test]
-fn what_is_left_of_a_message_in_pieces_is_passed_over() {
+fn receiving_whole_messages_skips_the_rest_of_a_message_in_pieces() {
     simulate(|| async {
         let text = "\u{e4}".repeat(30_000);
         let wire = [
@@ -100,7 +100,7 @@ fn what_is_left_of_a_message_in_pieces_is_passed_over() {
 }
 
 #[test]
-fn a_message_that_can_never_fit_ends_it_at_once() {
+fn a_message_that_can_never_fit_ends_the_connection_at_once() {
     simulate(|| async {
         let wire = [
             frame(Role::Server, FIN | TEXT, b"short"),
@@ -124,9 +124,9 @@ fn a_message_that_can_never_fit_ends_it_at_once() {
 }
 
 #[test]
-fn a_connection_that_is_over_holds_no_memory() {
+fn an_ended_connection_holds_no_memory() {
     let big = frame(Role::Server, BINARY, &[1; 20_000]);
-    let violation = frame(Role::Server, FIN | TEXT, b"\xFF"); // within a message, too
+    let violation = frame(Role::Server, FIN | TEXT, b"\xFF"); // and it is within a message
     let close = frame(Role::Server, FIN | CLOSE, b"");
     let within = Protocol::Peer(Violation::MessageWithinMessage);
     let cases = [
@@ -146,19 +146,19 @@ fn a_connection_that_is_over_holds_no_memory() {
                 Err(error) => panic!("{error}"),
             }
             assert_eq!(buffers.pool().leased(), 0);
-            // All that came behind was read, or the peer might not have had its answer.
+            // The connection read everything after the end. Otherwise the peer might not get the answer.
             assert_eq!(peer.await.unwrap(), answer);
 
             let (mut other, raw) = raw_client(Config::default(), buffers, b"").await;
             let _peer = send(raw, frame(Role::Server, FIN | BINARY, &[2; 20_000]));
             let message = other.incoming.receive().await.unwrap();
-            assert_eq!(message, Some(Message::Binary(&[2; 20_000])), "the memory was given back");
+            assert_eq!(message, Some(Message::Binary(&[2; 20_000])), "the memory was not returned");
         }
     });
 }
 
 #[test]
-fn what_fits_the_buffers_of_the_pool_is_not_put_together() {
+fn a_message_that_fits_a_pool_buffer_is_not_assembled() {
     simulate(|| async {
         let mut config = PoolConfig::default();
         config.buf_bytes = 32 * 1024;
@@ -176,7 +176,7 @@ fn what_fits_the_buffers_of_the_pool_is_not_put_together() {
 }
 
 #[test]
-fn large_messages_move_out_and_back() {
+fn large_messages_are_received_and_sent_back_without_a_copy() {
     simulate(|| async {
         let (server, mut client) = pair(Config::default(), Config::default()).await;
         let echoing = Sim::spawn(async move {
@@ -216,12 +216,12 @@ fn large_messages_move_out_and_back() {
         assert_eq!(message, Some(Message::Text("in partsin partsin parts")));
         client.close(NORMAL).await.unwrap();
         let moved = [17_000, 17_000, 60_000, 60_000, 100_000, 100_000];
-        assert_eq!(echoing.await.unwrap(), moved, "not the short one in parts");
+        assert_eq!(echoing.await.unwrap(), moved, "the short message in parts is borrowed");
     });
 }
 
 #[test]
-fn what_is_moved_out_counts_no_more_and_keeps_little_in_vain() {
+fn an_owned_message_is_not_reserved_and_wastes_little_capacity() {
     simulate(|| async {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(210_000));
         let (mut server, raw) = raw_client(Config::default(), buffers, b"").await;
@@ -230,7 +230,7 @@ fn what_is_moved_out_counts_no_more_and_keeps_little_in_vain() {
         let _peer = send(raw, wire.concat());
         let mut kept = Vec::new();
         for (i, len) in lens.into_iter().enumerate() {
-            // The buffer of each that is given back is there for the next one.
+            // The buffer of a borrowed message is used for the next one.
             let received = match i {
                 0 | 2 => Received::Borrowed(server.incoming.receive().await.unwrap().unwrap()),
                 _ => server.incoming.receive_owned().await.unwrap().unwrap(),
@@ -241,12 +241,12 @@ fn what_is_moved_out_counts_no_more_and_keeps_little_in_vain() {
             }
         }
         let lens: Vec<_> = kept.iter().map(|payload| payload.len()).collect();
-        assert_eq!(lens, [60_000, 200_000], "17,000 bytes would have kept 200,000");
+        assert_eq!(lens, [60_000, 200_000], "17,000 bytes are not to keep 200,000");
     });
 }
 
 #[test]
-fn messages_begin_where_they_were_asked_to() {
+fn messages_begin_at_the_requested_alignment() {
     for align in [2, 64, 4096] {
         simulate(|| async move {
             let buffers = buffers().aligned_to(align);

@@ -1,4 +1,4 @@
-//! What RFC 6455 says, sentence by sentence: violations, limits, closing, answers; and the timers.
+//! The engine against RFC 6455: violations, limits, closing, answers and timers.
 
 mod common;
 
@@ -22,11 +22,11 @@ fn small() -> Config {
     config
 }
 
-/// What is due to be sent, unmasked.
+/// The control frames that the engine has to send, unmasked.
 fn sent(engine: &mut Engine) -> Vec<Got> {
     let mut wire = Vec::new();
     engine.sender.poll_control(&engine.control, &mut wire);
-    // The key of the client in these tests; a server uses none.
+    // The client's frames are masked, the server's are not.
     let role = if wire.get(1).is_some_and(|second| second & 0x80 != 0) {
         Role::Server
     } else {
@@ -38,7 +38,7 @@ fn sent(engine: &mut Engine) -> Vec<Got> {
 }
 
 #[test]
-fn every_violation_has_its_error_and_its_code() {
+fn every_violation_has_its_error_and_its_close_code() {
     use Violation as V;
     const PROTOCOL: CloseCode = CloseCode::PROTOCOL_ERROR;
     const DATA: CloseCode = CloseCode::INVALID_DATA;
@@ -106,7 +106,7 @@ fn every_violation_has_its_error_and_its_code() {
     }
 }
 
-/// Feeds `wire` as a whole and byte by byte: both fail, stay failed, and send the code alone.
+/// Feeds `wire` as a whole and byte by byte. Both fail, stay failed, and send nothing but the close code.
 #[track_caller]
 fn fails_with(role: Role, wire: &[u8], error: ProtocolError, code: CloseCode) {
     for size in [wire.len(), 1] {
@@ -132,10 +132,10 @@ fn fails_with(role: Role, wire: &[u8], error: ProtocolError, code: CloseCode) {
     }
 }
 
-/// Section 8.1, and Autobahn 6.4: at the byte that cannot go on, not at the end of the frame. If that is
-/// among the first that come of a frame, which are not yet looked at, with the next.
+/// Section 8.1, and Autobahn 6.4: text fails at the first invalid byte, not at the end of the frame. The first bytes
+/// that arrive of a frame are not validated yet. An error in them is found with the next byte.
 #[test]
-fn text_fails_at_the_first_byte_that_cannot_go_on() {
+fn text_fails_at_the_first_invalid_byte() {
     let payload = b"\xCE\xBA\xE1\xBD\xB9\xCF\x83\xCE\xBC\xCE\xB5\xF4\x90\x80\x80edited";
     let bad = 12;
     for (role, whole_frame_bytes_max) in
@@ -198,7 +198,7 @@ fn limits_hold_before_anything_is_received() {
 }
 
 #[test]
-fn a_long_frame_is_announced_before_its_bytes_come() {
+fn a_long_frame_is_announced_before_its_payload_arrives() {
     let Engine { mut receiver, control, .. } = engine(Role::Server, Config::default());
     let mut wire = frame(Role::Server, FIN | BINARY, &[7; 100_000]);
     let header_bytes = wire.len() - 100_000;
@@ -245,7 +245,7 @@ fn the_peer_closes() {
             assert_eq!(reader.got, [Got::Ping(b"last".to_vec()), Got::Close(code, reason)]);
             let mut engine = reader.engine;
             assert_eq!(engine.control.state(), State::Closing);
-            assert_eq!(engine.control.close(NORMAL, Instant::now()), Ok(())); // too late: the answer is due
+            assert_eq!(engine.control.close(NORMAL, Instant::now()), Ok(())); // too late: an answer is queued
             assert_eq!(
                 sent(&mut engine),
                 [Got::Pong(b"last".to_vec()), Got::Close(code, String::new())]
@@ -265,14 +265,14 @@ fn we_close() {
         let Engine { sender, control, .. } = &mut reader.engine;
         control.ping(b"not after a close").unwrap();
         control.close(CloseFrame { reason: "done", ..NORMAL }, now).unwrap();
-        control.close(CloseFrame { code: None, reason: "" }, now).unwrap(); // the first counts
+        control.close(CloseFrame { code: None, reason: "" }, now).unwrap(); // no effect: the first close counts
         assert_eq!(control.state(), State::Closing);
         let refused = sender.encode(control, Part::Whole(Kind::Binary), b"", &mut Vec::new());
         assert_eq!(refused, Err(Misuse::SentAfterClose.into()));
         assert_eq!(sent(&mut reader.engine), [Got::Close(Some(CloseCode::NORMAL), "done".into())]);
         assert_eq!(reader.engine.control.state(), State::Closing);
 
-        // What the peer sent before it knew still comes; its pings are not answered any more.
+        // Messages that the peer sent before our close are still received. Its pings are no longer answered.
         let wire = [frame(role, FIN | TEXT, b"late"), frame(role, FIN | PING, b"")];
         assert_eq!(reader.feed(&wire.concat()), Ok(()));
         assert_eq!(sent(&mut reader.engine), []);
@@ -297,7 +297,7 @@ fn the_stream_ends_without_a_close_frame() {
 }
 
 #[test]
-fn messages_in_parts_and_what_is_misuse() {
+fn parts_out_of_order_are_misuse() {
     use Part::{First, Last, Middle, Whole};
     for role in ROLES {
         let Engine { mut sender, control, .. } = engine(role, Config::default());
@@ -330,7 +330,7 @@ fn messages_in_parts_and_what_is_misuse() {
 }
 
 #[test]
-fn three_ways_to_send_are_the_same_on_the_wire() {
+fn the_three_functions_that_send_write_the_same_bytes() {
     for (role, len) in
         ROLES.into_iter().flat_map(|role| [0, 1, 125, 126, 65_535, 65_536].map(|len| (role, len)))
     {
@@ -355,7 +355,7 @@ fn three_ways_to_send_are_the_same_on_the_wire() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_goes_on() {
+fn a_full_queue_refuses_messages_until_there_is_room() {
     let mut config = Config::default();
     config.engine.queue_bytes_max = 1000;
     let Engine { mut sender, mut receiver, control } = engine(Role::Server, config);
@@ -392,7 +392,7 @@ fn masking_keys_are_used_once() {
 }
 
 #[test]
-fn a_silent_peer_is_pinged_then_given_up() {
+fn a_silent_peer_is_pinged_and_then_fails() {
     let mut config = Config::default();
     config.stream.ping_interval = Some(30 * SECOND);
     config.stream.pong_timeout = 20 * SECOND;
@@ -401,7 +401,7 @@ fn a_silent_peer_is_pinged_then_given_up() {
     let mut engine = Engine::server(config, start);
     assert_eq!(engine.control.poll_timeout(), Some(start + 30 * SECOND));
     engine.control.handle_received(start + SECOND);
-    assert_eq!(engine.control.handle_timeout(start + 30 * SECOND), Ok(())); // it was put off
+    assert_eq!(engine.control.handle_timeout(start + 30 * SECOND), Ok(())); // the bytes at 1 s moved the deadline
     assert_eq!(
         (sent(&mut engine), engine.control.poll_timeout()),
         (vec![], Some(start + 31 * SECOND))
@@ -410,7 +410,7 @@ fn a_silent_peer_is_pinged_then_given_up() {
     assert_eq!(engine.control.handle_timeout(start + 31 * SECOND), Ok(()));
     assert_eq!(sent(&mut engine), [Got::Ping(vec![])]);
     assert_eq!(engine.control.poll_timeout(), Some(start + 51 * SECOND));
-    engine.control.handle_received(start + 50 * SECOND); // whatever it is
+    engine.control.handle_received(start + 50 * SECOND); // any bytes count, not only a pong
     assert_eq!(engine.control.poll_timeout(), Some(start + 80 * SECOND));
 
     assert_eq!(engine.control.handle_timeout(start + 80 * SECOND), Ok(()));
@@ -421,11 +421,11 @@ fn a_silent_peer_is_pinged_then_given_up() {
     assert_eq!(engine.control.poll_timeout(), Some(start + 105 * SECOND));
     let late = Err(ProtocolError::Timeout(Timeout::Close));
     assert_eq!(engine.control.handle_timeout(start + 105 * SECOND), late);
-    assert_eq!(engine.control.failure(), dead.err()); // the first reason stays
+    assert_eq!(engine.control.failure(), dead.err()); // the first failure is kept
 }
 
 #[test]
-fn a_connection_without_messages_is_closed() {
+fn a_connection_without_messages_is_closed_after_the_idle_timeout() {
     let mut config = Config::default();
     config.stream.ping_interval = None;
     config.stream.idle_timeout = Some(60 * SECOND);
@@ -439,12 +439,12 @@ fn a_connection_without_messages_is_closed() {
     control.handle_received(start + 10 * SECOND);
     receiver.decode(control, &mut frame(Role::Server, TEXT, b"a fragment")).unwrap();
     control.handle_received(start + 20 * SECOND);
-    receiver.decode(control, &mut frame(Role::Server, FIN | PING, b"")).unwrap(); // no message
+    receiver.decode(control, &mut frame(Role::Server, FIN | PING, b"")).unwrap(); // a ping is no message
     assert_eq!(control.poll_timeout(), Some(start + 70 * SECOND));
 
     control.handle_received(start + 30 * SECOND);
     sender.encode(control, Part::Whole(Kind::Text), b"", &mut Vec::new()).unwrap();
-    sender.handle_written(control, 2, start + 40 * SECOND); // when it goes is what counts
+    sender.handle_written(control, 2, start + 40 * SECOND); // the time of the write counts
     assert_eq!(control.poll_timeout(), Some(start + 100 * SECOND));
     assert_eq!(
         control.handle_timeout(start + 100 * SECOND),
@@ -462,7 +462,7 @@ fn a_message_that_does_not_end_closes_the_connection() {
     let mut engine = Engine::server(config, start);
     let Engine { receiver, control, .. } = &mut engine;
     let mut received = Vec::new();
-    // The deadline, after these bytes have come.
+    // Receives these bytes, and returns the deadline.
     let mut receive = |seconds: u32, bytes: &[u8]| {
         control.handle_received(start + seconds * SECOND);
         received.extend_from_slice(bytes);
@@ -479,7 +479,7 @@ fn a_message_that_does_not_end_closes_the_connection() {
     let whole = frame(Role::Server, FIN | TEXT, b"whole");
     assert_eq!(receive(5, &whole), None, "between messages nothing is due");
 
-    // From the first byte of a header on, whatever comes between the fragments.
+    // The time begins with the first byte of a header. Control frames between the fragments do not change it.
     let first = frame(Role::Server, TEXT, b"first");
     assert_eq!(receive(10, &first[..1]), due(70));
     assert_eq!(receive(20, &first[1..]), due(70));
@@ -488,12 +488,12 @@ fn a_message_that_does_not_end_closes_the_connection() {
     assert_eq!(receive(40, &last[..7]), due(70));
     assert_eq!(receive(50, &last[7..]), None);
 
-    // The next one has its own time, also if it comes with the end of the one before.
+    // The next message has its own time, even if its start arrives with the end of the message before.
     assert_eq!(receive(60, &whole[..8]), due(120));
     assert_eq!(receive(70, &[&whole[8..], &whole[..8]].concat()), due(130));
 
-    // What passes until it is read on does not count, however often that begins.
-    control.handle_read_start(start + 75 * SECOND);
+    // The time until the next read begins does not count. Later calls change nothing.
+    control.handle_reading(start + 75 * SECOND);
     assert_eq!(control.poll_timeout(), due(135));
     control.handle_read_start(start + 80 * SECOND);
     assert_eq!(control.poll_timeout(), due(135));
@@ -505,7 +505,7 @@ fn a_message_that_does_not_end_closes_the_connection() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_a_close_is_given_up() {
+fn a_peer_that_does_not_answer_a_close_fails() {
     let start = Instant::now();
     let mut engine = Engine::client(Config::default(), start, |key| key.fill(1));
     engine.control.close(NORMAL, start + 3 * SECOND).unwrap();
@@ -518,9 +518,9 @@ fn a_peer_that_does_not_answer_a_close_is_given_up() {
     assert_eq!(sent(&mut engine), []);
 }
 
-/// However long ago its bytes were read: nobody has told the time since.
+/// The close timeout begins with the first `handle_timeout` after the violation, however long ago its bytes were read.
 #[test]
-fn a_violation_has_its_time_from_when_it_is_found() {
+fn the_close_timeout_of_a_violation_begins_when_it_is_found() {
     let start = Instant::now();
     let Engine { mut receiver, control, .. } = Engine::server(Config::default(), start);
     let unmasked = ProtocolError::Peer(Violation::NotMasked);
@@ -532,7 +532,7 @@ fn a_violation_has_its_time_from_when_it_is_found() {
 }
 
 #[test]
-fn times_too_far_away_are_none() {
+fn deadlines_beyond_the_range_of_the_clock_are_none() {
     let mut config = Config::default();
     config.stream.ping_interval = Some(Duration::MAX);
     config.stream.idle_timeout = Some(Duration::MAX);
@@ -543,15 +543,15 @@ fn times_too_far_away_are_none() {
     assert_eq!(control.poll_timeout(), None);
 }
 
-/// RFC 7692 section 6, where it was agreed on.
+/// RFC 7692 section 6, where compression was negotiated.
 #[test]
-fn a_compressed_message_comes_as_it_is_and_says_so() {
+fn a_compressed_message_is_passed_on_with_its_flag() {
     const COMPRESSED: u8 = 0x40;
     for role in ROLES {
         let mut engine = engine(role, Config::default());
         engine.receiver.allow_compressed();
         let mut wire = [
-            frame(role, FIN | COMPRESSED | TEXT, b"\xF2\xFF"), // no text, but none is expected
+            frame(role, FIN | COMPRESSED | TEXT, b"\xF2\xFF"), // UTF-8 is not checked here
             frame(role, COMPRESSED | BINARY, b"first"),
             frame(role, FIN | CONTINUATION, b"last"),
             frame(role, FIN | TEXT, b"plain"),
@@ -585,7 +585,7 @@ fn a_compressed_message_comes_as_it_is_and_says_so() {
     }
 }
 
-/// What does not shrink is longer over the wire than the message may be.
+/// Data that does not shrink may be longer on the wire than `message_bytes_max`.
 #[test]
 fn a_compressed_message_may_be_longer_on_the_wire() {
     const COMPRESSED: u8 = 0x40;

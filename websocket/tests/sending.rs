@@ -1,4 +1,4 @@
-//! Ways to send, and what bounds them.
+//! Encoded frames, and what happens when a peer reads slowly or not at all.
 
 mod common;
 mod ends;
@@ -13,7 +13,7 @@ use owned_io_websocket::stream::{EncodedFrame, Error, Message, WebSocket};
 use owned_io_websocket::{Config, Kind, Limit, Misuse, Part, Timeout};
 
 #[test]
-fn one_frame_goes_to_many_connections() {
+fn one_encoded_frame_is_sent_to_many_connections() {
     simulate(|| async {
         let large = "\u{fc}".repeat(30_000);
         let frames = [
@@ -60,7 +60,7 @@ fn one_frame_goes_to_many_connections() {
 }
 
 #[test]
-fn an_encoded_frame_keeps_to_the_rules_of_others() {
+fn an_encoded_frame_has_the_rules_of_other_messages() {
     simulate(|| async {
         let mut config = Config::default();
         config.engine.queue_bytes_max = 5000;
@@ -92,14 +92,14 @@ fn an_encoded_frame_keeps_to_the_rules_of_others() {
     });
 }
 
-/// Queues a megabyte, which is more than there can be under way.
+/// Queues a megabyte, which is more than the transport holds.
 fn write_much(server: &mut Socket) {
     for _ in 0..100 {
         server.outgoing.write(Message::Binary(&[7; 10_000])).unwrap();
     }
 }
 
-/// How long `receive` goes on without a message, and how it ends.
+/// The failure that ends `receive`, and after how many seconds.
 async fn failure(server: &mut Socket) -> (Protocol, u64) {
     let start = Sim::now();
     match server.incoming.receive().await {
@@ -123,7 +123,7 @@ fn a_peer_that_sends_and_does_not_read_is_cut_off() {
 }
 
 #[test]
-fn whoever_waits_already_learns_of_a_write_that_is_stuck() {
+fn a_stuck_write_also_fails_a_pending_receive() {
     simulate(|| async {
         let mut config = Config::default();
         config.stream.ping_interval = None;
@@ -140,9 +140,9 @@ fn whoever_waits_already_learns_of_a_write_that_is_stuck() {
     });
 }
 
-/// Nobody receives meanwhile: what the peer sends is not known, and not held against it.
+/// No receive is pending meanwhile, so the connection cannot see pongs, and a missing pong is no failure.
 #[test]
-fn a_flush_alone_minds_whether_the_peer_takes_anything_and_nothing_else() {
+fn a_flush_without_a_receive_has_the_write_timeout_alone() {
     simulate(|| async {
         let mut config = Config::default();
         config.stream.ping_interval = Some(Duration::from_secs(10));
@@ -156,7 +156,7 @@ fn a_flush_alone_minds_whether_the_peer_takes_anything_and_nothing_else() {
                 let some = raw.read_exact(Vec::with_capacity(10_000), 10_000).await;
                 some.into_result().unwrap();
             }
-            raw // open, and not read any more
+            raw // still open, but no longer read
         });
         let failure = server.outgoing.flush().await.unwrap_err();
         assert!(matches!(failure, Error::Protocol(Protocol::Timeout(Timeout::Write))));
@@ -166,7 +166,7 @@ fn a_flush_alone_minds_whether_the_peer_takes_anything_and_nothing_else() {
 }
 
 #[test]
-fn a_peer_that_reads_slowly_has_all_the_time_it_takes() {
+fn a_peer_that_reads_slowly_is_not_cut_off() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         let start = Sim::now();
@@ -192,7 +192,7 @@ fn a_peer_that_reads_slowly_has_all_the_time_it_takes() {
 }
 
 #[test]
-fn a_peer_that_broke_the_protocol_has_no_time_for_what_was_queued() {
+fn a_peer_that_violated_the_protocol_gets_only_the_close_timeout() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         write_much(&mut server);

@@ -1,4 +1,4 @@
-//! Every kind of frame, cut wherever it can be cut, comes out the same.
+//! Every kind of frame decodes to the same events wherever it is cut.
 
 mod common;
 
@@ -6,10 +6,10 @@ use common::{BINARY, CLOSE, CONTINUATION, FIN, Got, PING, PONG, ROLES, Reader, R
 use common::{frame, message};
 use owned_io_websocket::{CloseCode, Kind};
 
-/// One length of each class, and those around where the classes meet.
+/// Lengths of each class, and on both sides of the class boundaries.
 const LENGTHS: [usize; 10] = [0, 1, 7, 124, 125, 126, 127, 65_535, 65_536, 70_001];
 
-/// Frames of every kind and the events they are. The close frame is the last.
+/// Frames of every kind, each with its event. The close frame is the last.
 fn samples(role: Role, len: usize) -> Vec<(Vec<u8>, Got)> {
     let text: String = "a€\u{10348}é".chars().cycle().take(len / 2).collect();
     let text = text.as_bytes();
@@ -38,10 +38,10 @@ fn samples(role: Role, len: usize) -> Vec<(Vec<u8>, Got)> {
     samples
 }
 
-/// Frames that come out whole, and frames that come out in pieces.
+/// Limits with which frames are decoded whole, or in pieces.
 const WHOLE_FRAME_BYTES_MAX: [usize; 3] = [14, 1000, 1 << 20];
 
-/// Feeds `parts` and expects `expected`, and the ping that comes before it where it is fragmented.
+/// Feeds `parts` and expects `expected`. Before a fragmented message it expects the ping between the fragments.
 #[track_caller]
 fn check(role: Role, whole: usize, parts: impl IntoIterator<Item: AsRef<[u8]>>, expected: &Got) {
     let mut reader = Reader::whole_up_to(role, whole);
@@ -58,7 +58,7 @@ fn in_two_parts() {
     for (role, len) in ROLES.into_iter().flat_map(|role| LENGTHS.map(|len| (role, len))) {
         for (wire, expected) in samples(role, len) {
             for whole in WHOLE_FRAME_BYTES_MAX {
-                // Of long frames, the cuts at every byte of the headers, and some of the others.
+                // Long frames are cut at every byte of the headers, and at some of the others.
                 let all = if wire.len() > 60_000 { 24 } else { wire.len() };
                 let step = |at: usize| if at < all || at + 6 > wire.len() { 1 } else { 9_973 };
                 let mut cut = 0;
@@ -106,7 +106,7 @@ fn all_in_one_buffer_and_in_chunks_of_every_size() {
     for role in ROLES {
         let lengths = [0, 1, 7, 125, 126, 700];
         let mut samples: Vec<_> = lengths.into_iter().flat_map(|len| samples(role, len)).collect();
-        samples.sort_by_key(|(_, got)| matches!(got, Got::Close(..))); // the last event
+        samples.sort_by_key(|(_, got)| matches!(got, Got::Close(..))); // the close comes last
         let wire: Vec<u8> = samples.iter().flat_map(|(wire, _)| wire.clone()).collect();
         let expected: Vec<_> = samples.into_iter().map(|(_, got)| got).collect();
         let in_between = Got::Ping(b"in between".to_vec());

@@ -1,5 +1,4 @@
-//! The stream, on the simulator: reads and writes are short everywhere, and each test runs under many
-//! seeds.
+//! The stream, on the simulator. Reads and writes are short everywhere, and each test runs under many seeds.
 
 mod common;
 mod ends;
@@ -22,11 +21,11 @@ use owned_io_websocket::stream::{
 };
 use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Limit, Misuse, Part, Violation};
 
-/// Every way to be handed out: whole, in pieces, at each width of a length, at each limit.
+/// Lengths around each width of the length field, and around each limit between whole messages and pieces.
 const LENGTHS: [usize; 13] =
     [0, 1, 125, 126, 1000, 1024, 1025, 16_370, 16_371, 16_384, 65_535, 65_536, 300_000];
 
-/// Text if `len` is even.
+/// A payload that is sent as text if `len` is even.
 fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| b'a' + (i % 23) as u8).collect()
 }
@@ -52,7 +51,7 @@ async fn echo(incoming: &mut Incoming<impl OwnedRead>, outgoing: &mut Outgoing) 
     echoed
 }
 
-/// Sends all lengths, waits for each to come back, and closes.
+/// Sends messages of all lengths, waits for each echo, and closes.
 async fn ask(mut socket: Socket) {
     for len in LENGTHS {
         let payload = payload(len);
@@ -60,7 +59,7 @@ async fn ask(mut socket: Socket) {
         assert_eq!(socket.incoming.receive().await.unwrap(), Some(message(&payload)));
         let part = Part::Whole(message(&payload).kind());
         let shared = Bytes::from(payload.clone());
-        socket.outgoing.write_bytes(part, shared.clone()).unwrap(); // a client must copy that
+        socket.outgoing.write_bytes(part, shared.clone()).unwrap(); // a client copies it to mask it
         socket.outgoing.write(Message::Text("small")).unwrap();
         socket.outgoing.flush().await.unwrap();
         assert_eq!(socket.incoming.receive().await.unwrap(), Some(message(&payload)));
@@ -94,7 +93,7 @@ fn echo_of_all_sizes_by_each_side() {
 }
 
 #[test]
-fn halves_work_at_once() {
+fn both_halves_work_at_the_same_time() {
     async fn send_all(mut outgoing: Outgoing) -> Outgoing {
         for i in 0..150 {
             let payload = vec![i as u8; i * 40];
@@ -131,7 +130,7 @@ fn halves_work_at_once() {
 }
 
 #[test]
-fn fragments_with_pings_between_and_bytes_behind_the_request() {
+fn pings_between_fragments_and_frames_after_the_request_are_received() {
     simulate(|| async {
         let mut wire = frame(Role::Server, FIN | BINARY, b"at once");
         wire.extend(frame(Role::Server, TEXT, "gr\u{fc}".as_bytes().split_at(3).0));
@@ -166,7 +165,7 @@ fn fragments_with_pings_between_and_bytes_behind_the_request() {
 }
 
 #[test]
-fn huge_messages_in_pieces_both_ways() {
+fn huge_messages_in_pieces_in_both_directions() {
     simulate(|| async {
         let (mut server, mut client) = pair(Config::default(), Config::default()).await;
         let sending = Sim::spawn(async move {
@@ -218,7 +217,7 @@ fn a_peer_that_does_not_read_fills_the_queue_and_nothing_is_lost() {
         assert_eq!((queued, &unsent.payload), (6, &payload));
         assert!(matches!(unsent.error, Protocol::Limit { limit: Limit::Queue, .. }));
 
-        // A flush that is given up, in the middle of a write.
+        // A flush that is dropped in the middle of a write.
         let late = {
             let flush = pin!(server.outgoing.flush());
             select(flush, Sim::sleep(Duration::from_secs(1))).await
@@ -226,7 +225,7 @@ fn a_peer_that_does_not_read_fills_the_queue_and_nothing_is_lost() {
         assert!(late.first.is_none());
         server.outgoing.write(Message::Binary(&[0; 20_000])).unwrap_err();
 
-        // What the peer sends is received all the same.
+        // The peer's messages are still received.
         raw.write_all(frame(Role::Server, FIN | PING, b"!")).await.into_result().unwrap();
         raw.write_all(frame(Role::Server, FIN | TEXT, b"hello")).await.into_result().unwrap();
         let received = server.incoming.receive().await.unwrap();
@@ -277,7 +276,7 @@ fn a_flush_that_is_dropped_at_each_poll_loses_nothing() {
 }
 
 #[test]
-fn messages_of_one_read_are_there_without_waiting_and_so_is_the_close() {
+fn messages_of_one_read_and_the_close_are_received_without_waiting() {
     let wire = [
         frame(Role::Server, FIN | TEXT, b"one"),
         frame(Role::Server, FIN | PING, b""),
@@ -352,7 +351,7 @@ fn each_ping_is_answered_before_what_comes_behind_it() {
 }
 
 #[test]
-fn pings_of_a_peer_that_does_not_read_fill_no_memory() {
+fn pings_of_a_peer_that_does_not_read_use_no_memory() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         let peer = Sim::spawn(async move {
@@ -369,7 +368,7 @@ fn pings_of_a_peer_that_does_not_read_fill_no_memory() {
         let queued_bytes = server.outgoing.queued_bytes();
         assert!((4096..3 * 4096).contains(&queued_bytes), "{queued_bytes}");
 
-        // It gets those that waited, and the latest.
+        // The peer gets the pongs that were queued, and the latest.
         let mut raw = peer.await.unwrap();
         let last = [0x8A, 2, 43, 43];
         let peer = Sim::spawn(async move {
@@ -387,7 +386,7 @@ fn pings_of_a_peer_that_does_not_read_fill_no_memory() {
 }
 
 #[test]
-fn buffers_of_any_size_will_do() {
+fn buffers_of_any_size_work() {
     for buf_bytes in [200, 300, 4096] {
         simulate(|| async move {
             let mut config = PoolConfig::default();
@@ -409,7 +408,7 @@ fn buffers_of_any_size_will_do() {
 }
 
 #[test]
-fn a_receive_that_was_dropped_while_it_read_is_told() {
+fn a_receive_that_was_dropped_within_a_read_interrupts() {
     simulate(|| async {
         let (mut server, _client) = pair(Config::default(), Config::default()).await;
         {
@@ -424,17 +423,17 @@ fn a_receive_that_was_dropped_while_it_read_is_told() {
     });
 }
 
-/// Wherever they waited before: by the peer, by the time, and from beside.
+/// A half is woken in its present task, even if it waited in another before: by the peer, by a timer, and by a handle.
 #[test]
-fn halves_are_woken_in_the_task_where_they_are() {
+fn halves_are_woken_in_the_task_that_polls_them() {
     simulate(|| async {
         let (server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         let WebSocket { mut incoming, mut outgoing } = server;
         let close = outgoing.close_handle();
         let mut receiving = Box::pin(async move { incoming.receive().await.map(|m| m.is_none()) });
-        let waited = select(receiving.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        assert!(waited.first.is_none());
-        // More than fits on the way.
+        let waited = beside(receiving.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(waited.pinned.is_none());
+        // More than the transport holds.
         let large = vec![7; 300_000];
         outgoing.write(Message::Binary(&large)).unwrap();
         let mut flushing = Box::pin(async move { outgoing.flush().await });
@@ -458,7 +457,7 @@ fn halves_are_woken_in_the_task_where_they_are() {
 }
 
 #[test]
-fn a_receive_that_is_kept_goes_on_beside_sending() {
+fn a_pending_receive_continues_while_messages_are_sent() {
     simulate(|| async {
         let (mut server, mut client) = pair(Config::default(), Config::default()).await;
         let echoing = Sim::spawn(async move {
@@ -479,7 +478,7 @@ fn a_receive_that_is_kept_goes_on_beside_sending() {
 }
 
 #[test]
-fn a_peer_that_is_gone_without_a_word() {
+fn a_peer_that_ends_without_a_close_frame_is_an_error() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         raw.write_all(frame(Role::Server, FIN | TEXT, b"cut off")[..9].to_vec())
@@ -500,7 +499,7 @@ fn a_peer_that_is_gone_without_a_word() {
         let error = server.incoming.receive().await.unwrap_err();
         assert!(matches!(error, Error::Protocol(error) if error == ended));
         for _ in 0..2 {
-            let sent = server.outgoing.write(Message::Text("to nobody"));
+            let sent = server.outgoing.write(Message::Text("late"));
             assert_eq!(sent, Err(Protocol::Misuse(Misuse::SentAfterClose)));
         }
     });
@@ -540,9 +539,9 @@ fn violations_and_limits_are_told_to_the_peer() {
     });
 }
 
-/// However long ago the bytes were read: its time begins when it is decoded.
+/// The close timeout begins when the violation is decoded, however long ago its bytes were read.
 #[test]
-fn a_violation_that_is_seen_late_is_told_to_the_peer() {
+fn a_violation_that_is_decoded_late_is_told_to_the_peer() {
     simulate(|| async {
         for flushes in [false, true] {
             let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
@@ -551,7 +550,7 @@ fn a_violation_that_is_seen_late_is_told_to_the_peer() {
             raw.write_all(wire).await.into_result().unwrap();
             let peer = Sim::spawn(async move { read_to_end(&mut raw).await });
             assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("good")));
-            Sim::sleep(Duration::from_secs(10)).await; // works on it
+            Sim::sleep(Duration::from_secs(10)).await; // the service works on the message
             if flushes {
                 assert_eq!(server.incoming.try_receive(), None);
                 server.outgoing.flush().await.unwrap();
@@ -565,7 +564,7 @@ fn a_violation_that_is_seen_late_is_told_to_the_peer() {
 }
 
 #[test]
-fn what_the_peer_closed_with_is_known_once_it_has_closed() {
+fn the_close_frame_of_the_peer_is_known_once_it_has_closed() {
     simulate(|| async {
         let (mut server, mut client) = pair(Config::default(), Config::default()).await;
         assert_eq!(client.incoming.peer_close(), None);
@@ -592,7 +591,7 @@ fn both_sides_close_at_once() {
 }
 
 #[test]
-fn requests_are_looked_at_before_they_are_answered() {
+fn a_service_sees_a_request_before_it_answers() {
     async fn serve(stream: SimStream) -> Result<Option<Socket>, Error> {
         let pending = PendingRequest::<Sim, _>::read(stream, &buffers(), Config::default()).await?;
         if pending.request().path() != "/chat" {
@@ -620,7 +619,7 @@ fn requests_are_looked_at_before_they_are_answered() {
         let (asked, served) = ask(Offer { path: "/", ..chat }).await;
         let rejected = HandshakeError::Rejected { status: 404 };
         assert!(matches!(asked, Err(Error::NotUpgraded(error)) if error == rejected));
-        // The client may have gone before it had all of the answer.
+        // The client may have disconnected before it got the whole answer.
         assert!(matches!(served, Ok(false) | Err(Error::Io(_))), "{served:?}");
 
         let (asked, served) = ask(Offer { headers: &[("Origin", "https://evil")], ..chat }).await;
@@ -645,7 +644,7 @@ fn an_idle_connection_holds_no_buffer() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so() {
+fn a_bad_request_gets_its_status() {
     let long = format!("GET / HTTP/1.1\r\nCookie: {}", "x".repeat(8192));
     let cases: [(&[u8], Refusal, &[u8]); 3] = [
         (b"\x16\x03\x01 not HTTP\r\n\r\n", Refusal::Malformed, b"HTTP/1.1 400 "),
@@ -693,7 +692,7 @@ fn sending_makes_room_in_the_queue() {
 }
 
 #[test]
-fn one_buffer_is_enough_and_with_none_left_receiving_goes_on_later() {
+fn one_buffer_is_enough_and_receiving_without_a_buffer_can_be_repeated() {
     simulate(|| async {
         let mut config = PoolConfig::default();
         config.leased_max = 1;

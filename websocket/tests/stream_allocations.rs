@@ -1,6 +1,6 @@
-//! Once warm, an echo allocates nothing, whatever its size, on either side; nor does a large payload that
-//! is sent by reference. One that is moved out and sent so takes one small allocation; a frame for many
-//! connections takes two, however many they are.
+//! Once warm, an echo of any size allocates nothing, on either side. A large payload that is sent by reference
+//! allocates nothing either. An owned message that is sent by reference takes one small allocation. A frame for many
+//! connections takes two, whatever their number.
 
 mod counting;
 
@@ -20,8 +20,8 @@ use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Part};
 
 #[test]
 fn echo_of_every_size_in_both_roles() {
-    // Of the five sizes two are put together, each as binary and as text, in each of 20 rounds.
-    for (moves_out, allowed) in [(false, 0), (true, 2 * 2 * 20)] {
+    // Two of the five sizes are assembled, each as binary and as text, in each of 20 rounds.
+    for (owned, allowed) in [(false, 0), (true, 2 * 2 * 20)] {
         owned_io_sim::block_on(async {
             let (a, b) = pipe();
             let buffers =
@@ -30,7 +30,7 @@ fn echo_of_every_size_in_both_roles() {
                 let buffers = buffers.clone();
                 Sim::spawn(async move {
                     let server = accept::<Sim, _>(a, &buffers, Config::default()).await?;
-                    echo(server, moves_out).await
+                    echo(server, owned).await
                 })
             };
             let offer = Offer::default();
@@ -84,14 +84,14 @@ fn one_frame_for_many_connections() {
 }
 
 #[test]
-fn an_idle_connection_is_small_whatever_it_was_busy_with() {
+fn an_idle_connection_is_small_whatever_it_did_before() {
     const PAIRS: isize = 20;
     owned_io_sim::block_on(async {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 24));
         let (mut used, mut idle) = (0, Vec::new());
         for pair in -10..PAIRS {
             if pair == 0 {
-                used = live_bytes(); // those before left what all of them share
+                used = live_bytes(); // earlier connections have allocated what all share
             }
             let before = live_bytes();
             let (mut a, mut b) = pipe();
@@ -101,7 +101,7 @@ fn an_idle_connection_is_small_whatever_it_was_busy_with() {
                 std::mem::swap(&mut a, &mut b);
             }
             if pair >= 0 {
-                used += live_bytes() - before; // the simulator's
+                used += live_bytes() - before; // memory of the simulator
             }
             let accepting = {
                 let buffers = buffers.clone();
@@ -139,7 +139,7 @@ fn an_idle_connection_is_small_whatever_it_was_busy_with() {
     });
 }
 
-async fn echo(server: WebSocket<SimStream>, moves_out: bool) -> Result<(), Error> {
+async fn echo(server: WebSocket<SimStream>, owned: bool) -> Result<(), Error> {
     let WebSocket { mut incoming, mut outgoing } = server;
     let shared = Bytes::from(vec![7; 100_000]);
     let answer = |outgoing: &mut Outgoing, message: Message<'_>| {
@@ -150,7 +150,7 @@ async fn echo(server: WebSocket<SimStream>, moves_out: bool) -> Result<(), Error
         Ok::<_, Error>(())
     };
     loop {
-        if moves_out {
+        if owned {
             match incoming.receive_owned().await? {
                 Some(Received::Borrowed(message)) => answer(&mut outgoing, message)?,
                 Some(Received::Owned(kind, payload)) => {
@@ -168,7 +168,7 @@ async fn echo(server: WebSocket<SimStream>, moves_out: bool) -> Result<(), Error
     }
 }
 
-/// How many allocations there were, of either side, once all was warm.
+/// The allocations of both sides once all is warm.
 async fn ask(client: &mut WebSocket<SimStream>) -> usize {
     let payload = vec![b'a'; 64 * 1024];
     let text = std::str::from_utf8(&payload).unwrap();

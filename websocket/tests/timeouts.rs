@@ -1,4 +1,4 @@
-//! What a connection does once something takes too long, in the simulator's time.
+//! The time-outs of a connection, in simulated time.
 
 mod common;
 mod ends;
@@ -20,7 +20,7 @@ use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, con
 use owned_io_websocket::{Config, Timeout, Violation};
 
 #[test]
-fn silence_is_answered_with_a_ping_and_then_with_the_end() {
+fn a_silent_peer_is_pinged_and_then_closed() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         let start = Sim::now();
@@ -33,7 +33,7 @@ fn silence_is_answered_with_a_ping_and_then_with_the_end() {
 }
 
 #[test]
-fn pings_come_at_their_interval_however_long_a_pong_may_take() {
+fn pings_keep_their_interval_when_the_pong_timeout_is_longer() {
     simulate(|| async {
         let mut config = Config::default();
         config.stream.ping_interval = Some(Duration::from_secs(5));
@@ -59,7 +59,7 @@ fn pings_come_at_their_interval_however_long_a_pong_may_take() {
 }
 
 #[test]
-fn peers_that_answer_pings_stay_until_they_are_idle_for_too_long() {
+fn a_peer_that_answers_pings_stays_until_the_idle_timeout() {
     simulate(|| async {
         let mut config = Config::default();
         config.stream.idle_timeout = Some(Duration::from_secs(300));
@@ -75,7 +75,7 @@ fn peers_that_answer_pings_stay_until_they_are_idle_for_too_long() {
         let error = server.incoming.receive().await.unwrap_err();
         assert!(matches!(error, Error::Protocol(Protocol::Timeout(Timeout::Idle))));
         assert_eq!(seconds_since(start), 340);
-        assert!(peer.await.unwrap().unwrap(), "a close that the client was told");
+        assert!(peer.await.unwrap().unwrap(), "the client received no close");
     });
 }
 
@@ -105,7 +105,7 @@ fn a_peer_that_is_sent_messages_is_not_idle() {
 }
 
 #[test]
-fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
+fn a_message_that_does_not_end_times_out_however_slowly_it_arrives() {
     simulate(|| async {
         let mut config = Config::default();
         (config.stream.ping_interval, config.stream.message_timeout) =
@@ -116,7 +116,7 @@ fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
                 Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(100_000));
             let (mut server, raw) = raw_client(config, buffers.clone(), b"").await;
             let (mut read, mut write) = raw.into_split();
-            // Time passes before it begins.
+            // Time before the message begins does not count.
             Sim::sleep(Duration::from_secs(500)).await;
             let begun = Sim::now();
             let (start, rest) = (start.to_vec(), rest.to_vec());
@@ -130,7 +130,7 @@ fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
             });
             let error = server.incoming.receive().await.unwrap_err();
             assert!(matches!(error, Error::Protocol(Protocol::Timeout(Timeout::Message))));
-            // 5 s more until the close frame has to be answered.
+            // The close frame has to be answered within 5 s more.
             assert!((100..=105).contains(&seconds_since(begun)));
             assert_eq!(read_to_end(&mut read).await, b"\x88\x02\x03\xF0");
             drop(server);
@@ -139,15 +139,18 @@ fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
             let (mut next, mut raw) = raw_client(config, buffers, b"").await;
             let long = long.clone();
             let sending = Sim::spawn(async move { raw.write_all(long).await.into_result() });
-            assert!(next.incoming.receive().await.unwrap().is_some(), "what it held is given back");
+            assert!(
+                next.incoming.receive().await.unwrap().is_some(),
+                "the memory was not returned"
+            );
             sending.await.unwrap().unwrap();
         }
     });
 }
 
-/// The program is busy, or waits for somebody else, and the peer's bytes wait for it.
+/// The program does something else, and the peer's bytes wait.
 #[test]
-fn time_in_which_nobody_receives_is_not_the_peers() {
+fn time_without_a_pending_receive_does_not_count() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         let long = frame(Role::Server, FIN | BINARY, &[1; 100_000]);
@@ -162,7 +165,7 @@ fn time_in_which_nobody_receives_is_not_the_peers() {
         });
         assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("good")));
         Sim::sleep(Duration::from_secs(130)).await;
-        // Looked at, and seen to be incomplete, which is not to wait for it either.
+        // `try_receive` finds an incomplete message. That does not count as waiting for it.
         assert_eq!(server.incoming.try_receive(), None);
         Sim::sleep(Duration::from_secs(130)).await;
         let message = server.incoming.receive().await.unwrap();
@@ -182,9 +185,9 @@ fn time_in_which_nobody_receives_is_not_the_peers() {
     });
 }
 
-/// Whether or not the peer answers pings, or sends some between the fragments.
+/// Pings between the fragments do not extend the time.
 #[test]
-fn a_message_in_fragments_has_its_time_too() {
+fn the_message_timeout_applies_to_a_message_in_fragments() {
     simulate(|| async {
         for limit in [Some(Duration::from_secs(100)), None] {
             for pieces in [false, true] {
@@ -236,8 +239,8 @@ fn a_message_in_fragments_has_its_time_too() {
     });
 }
 
-/// An error that is found while no buffer is left, and a peer that has more to send: if that were not
-/// read, the peer would not see the close frame.
+/// A violation is found while no buffer is left and the peer has more to send. If its bytes were not read, the peer
+/// would not see the close frame.
 #[test]
 fn a_violation_is_told_even_if_no_buffer_is_left() {
     simulate(|| async {
@@ -249,12 +252,12 @@ fn a_violation_is_told_even_if_no_buffer_is_left() {
             raw.write_all(b"\x81\x01a".to_vec()).await.into_result().unwrap(); // not masked
             for _ in 0..10 {
                 Sim::sleep(Duration::from_secs(1)).await;
-                let _ = raw.write_all(vec![0; 10_000]).await; // sooner or later it is gone
+                let _ = raw.write_all(vec![0; 10_000]).await; // fails once the server has closed
             }
             read_to_end(&mut raw).await
         });
         let elsewhere = Sim::spawn(async move {
-            Sim::sleep(Duration::from_millis(500)).await; // by when the violation is found
+            Sim::sleep(Duration::from_millis(500)).await; // the violation has been found by then
             buffers.pool().take().unwrap()
         });
         let start = Sim::now();
@@ -264,7 +267,7 @@ fn a_violation_is_told_even_if_no_buffer_is_left() {
         assert_eq!(
             seconds_since(start),
             5,
-            "as long as the peer sends, at most for the close timeout"
+            "the server reads while the peer sends, for the close timeout at most"
         );
         assert_eq!(peer.await.unwrap(), b"\x88\x02\x03\xEA");
         drop(elsewhere.await.unwrap());
@@ -272,7 +275,7 @@ fn a_violation_is_told_even_if_no_buffer_is_left() {
 }
 
 #[test]
-fn a_close_that_is_not_answered_ends_in_time() {
+fn a_close_that_is_not_answered_ends_after_the_close_timeout() {
     simulate(|| async {
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
         let start = Sim::now();
@@ -281,7 +284,7 @@ fn a_close_that_is_not_answered_ends_in_time() {
         assert_eq!(seconds_since(start), 5);
         assert_eq!(read_to_end(&mut raw).await, b"\x88\x05\x03\xE8bye");
 
-        // The other half waits already when the closing begins.
+        // The read half already waits when the close begins.
         let (server, _raw) = raw_client(Config::default(), buffers(), b"").await;
         let WebSocket { mut incoming, mut outgoing } = server;
         let waiting = Sim::spawn(async move { incoming.receive().await.map(drop).unwrap_err() });
@@ -295,7 +298,7 @@ fn a_close_that_is_not_answered_ends_in_time() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_a_handshake_is_given_up() {
+fn a_handshake_that_the_server_does_not_answer_times_out() {
     simulate(|| async {
         for dribbles in [false, true] {
             let (a, mut raw) = pipe();
@@ -325,9 +328,9 @@ fn a_server_that_does_not_answer_a_handshake_is_given_up() {
     });
 }
 
-/// It neither reads the answer nor ends the stream, or sends without end.
+/// The client neither reads the answer nor ends the stream, or it sends without end.
 #[test]
-fn a_client_that_is_refused_has_little_time() {
+fn a_refused_client_has_little_time() {
     simulate(|| async {
         for floods in [false, true] {
             let (a, mut raw) = pipe();
@@ -349,7 +352,7 @@ fn a_client_that_is_refused_has_little_time() {
     });
 }
 
-/// And is told so, if it has said something: RFC 9110 section 15.5.9.
+/// A client that has sent something is answered 408: RFC 9110 section 15.5.9.
 #[test]
 fn a_handshake_of_a_byte_a_second_is_cut_off() {
     simulate(|| async {
@@ -376,8 +379,8 @@ fn a_handshake_of_a_byte_a_second_is_cut_off() {
             } else {
                 assert!(matches!(error, Error::Refused(Refusal::Late)), "{error:?}");
                 let expected = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n";
-                let said = raw.read_exact(Vec::with_capacity(64), expected.len()).await;
-                assert_eq!(said.into_result().unwrap().1, expected);
+                let answer = raw.read_exact(Vec::with_capacity(64), expected.len()).await;
+                assert_eq!(answer.into_result().unwrap().1, expected);
             }
             assert_eq!(pool.leased(), 0);
         }

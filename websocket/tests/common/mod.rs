@@ -1,5 +1,5 @@
-//! What the tests of the engine share. Frames are made here by hand, not by the crate's own encoder.
-#![allow(dead_code, reason = "each test program uses a part")]
+//! Helpers of the engine's tests. They encode frames by hand, not with the crate's encoder.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ pub(crate) const FIN: u8 = 0x80;
 
 pub(crate) const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 
-/// Which side decodes.
+/// The side that decodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Role {
     Server,
@@ -58,7 +58,7 @@ pub(crate) fn frame(role: Role, first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What came, with the pieces of a message put together.
+/// What was received, with the pieces of a message assembled.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Got {
     Message(Kind, Vec<u8>),
@@ -67,7 +67,7 @@ pub(crate) enum Got {
     Close(Option<CloseCode>, String),
 }
 
-/// A reader that holds an engine, a receive buffer and the message that is under way.
+/// An engine, a receive buffer, and the message that is being assembled.
 pub(crate) struct Reader {
     pub(crate) engine: Engine,
     buf: Vec<u8>,
@@ -80,14 +80,14 @@ impl Reader {
         Self { engine: engine(role, config), buf: Vec::new(), assembled: None, got: Vec::new() }
     }
 
-    /// One whose engine hands out frames of at most this payload whole.
+    /// A reader whose engine returns frames of up to `whole_frame_bytes_max` whole.
     pub(crate) fn whole_up_to(role: Role, whole_frame_bytes_max: usize) -> Self {
         let mut new = Self::new(role, Config::default());
         new.engine.receiver.set_whole_frame_bytes_max(whole_frame_bytes_max);
         new
     }
 
-    /// Decodes all there is to decode once `bytes` have come.
+    /// Adds `bytes` to the buffer, and decodes everything that is complete.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {
         self.buf.extend_from_slice(bytes);
         while let Some(got) = self.decode()? {
@@ -96,7 +96,7 @@ impl Reader {
         Ok(())
     }
 
-    /// None: more bytes are needed.
+    /// None if more bytes are needed.
     fn decode(&mut self) -> Result<Option<Option<Got>>, ProtocolError> {
         let Engine { receiver, control, .. } = &mut self.engine;
         let Decoded { consumed, event } = receiver.decode(control, &mut self.buf)?;

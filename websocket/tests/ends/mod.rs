@@ -1,5 +1,5 @@
-//! What the tests of the stream share: both ends of a connection, on the simulator.
-#![allow(dead_code, reason = "each test program uses a part")]
+//! Helpers of the stream's tests: both ends of a connection, on the simulator.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ pub(crate) type Protocol = owned_io_websocket::ProtocolError;
 pub(crate) const NORMAL: CloseFrame<'static> =
     CloseFrame { code: Some(CloseCode::NORMAL), reason: "bye" };
 
-/// Runs `test` under many seeds, as many as `SIM_SEEDS` says: reads and writes are short everywhere.
+/// Runs `test` under as many seeds as `SIM_SEEDS` says. Reads and writes are short everywhere.
 pub(crate) fn simulate<F: Future<Output = ()>>(test: impl Fn() -> F) {
     for seed in owned_io_sim::seeds(20) {
-        println!("seed {seed}"); // the last one, if this fails
+        println!("seed {seed}"); // shown when the test fails
         Sim::block_on(owned_io_sim::Config::with_seed(seed), test()).unwrap();
     }
 }
@@ -27,7 +27,7 @@ pub(crate) fn buffers() -> Buffers {
     Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 20))
 }
 
-/// A server and a client that have shaken hands.
+/// A server and a client after the handshake.
 pub(crate) async fn pair(server: Config, client: Config) -> (Socket, Socket) {
     let (a, b) = pipe();
     let accepted = Sim::spawn(async move { accept::<Sim, _>(a, &buffers(), server).await });
@@ -43,7 +43,7 @@ pub(crate) fn request() -> Vec<u8> {
     request
 }
 
-/// A server, and a client that is driven by hand. `first` comes with the request.
+/// A server, and a client that is driven by hand. `first` arrives with the request.
 pub(crate) async fn raw_client(
     config: Config,
     buffers: Buffers,
@@ -62,7 +62,7 @@ pub(crate) async fn raw_client(
     (accepted.await.unwrap().unwrap(), raw)
 }
 
-/// To the nearest.
+/// Rounded to the nearest second.
 pub(crate) fn seconds_since(start: Instant) -> u64 {
     (Sim::now() - start + Duration::from_millis(500)).as_secs()
 }
