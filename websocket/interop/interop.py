@@ -1,4 +1,4 @@
-"""Has other people's WebSocket clients exchange compressed messages with the server. See README.md."""
+"""Runs other WebSocket clients, which exchange compressed messages with the server. See README.md."""
 
 import argparse
 import os
@@ -15,12 +15,12 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "interop"
 
 RUNTIMES = ["tokio", "tokio-uring", "compio", "monoio", "glommio"]
-HOW = ["shared", "takeover"]
+DEFLATE_MODES = ["shared", "takeover"]
 
 START_SECONDS_MAX = 30
 CLIENT_SECONDS_MAX = 300
 
-# How this exits where a client cannot be had.
+# The exit status if a client needs something that is not installed.
 MISSING = 77
 
 
@@ -40,11 +40,11 @@ def main():
     run(command + ["--features", features], cwd=ROOT)
     clients = {name: CLIENTS[name]() for name in options.clients}
     for runtime in options.runtime:
-        for how in HOW:
-            with server(runtime, how) as addr:
+        for deflate in DEFLATE_MODES:
+            with server(runtime, deflate) as addr:
                 for name, command in clients.items():
-                    said = run(command + [f"ws://{addr}/echo", how], capture_output=True, text=True)
-                    print(f"{name}, {runtime}, --deflate {how}: {said.strip()}", flush=True)
+                    output = run(command + [f"ws://{addr}/echo", deflate], capture_output=True, text=True)
+                    print(f"{name}, {runtime}, --deflate {deflate}: {output.strip()}", flush=True)
 
 
 def parse_options():
@@ -59,13 +59,13 @@ def parse_options():
 
 def make_python():
     venv, requirements = WORK / "venv", HERE / "requirements.txt"
-    done = venv / requirements.name
-    if not (done.exists() and done.read_text() == requirements.read_text()):
+    installed = venv / requirements.name
+    if not (installed.exists() and installed.read_text() == requirements.read_text()):
         shutil.rmtree(venv, ignore_errors=True)
         run([sys.executable, "-m", "venv", venv])
         pip = [venv / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
         run(pip + ["install", "-r", requirements])
-        shutil.copy(requirements, done)
+        shutil.copy(requirements, installed)
     return [venv / "bin/python", HERE / "python.py"]
 
 
@@ -79,7 +79,7 @@ def make_gws():
 def make_chromium():
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if not (chromium and shutil.which("npm")):
-        raise Missing("chromium needs Node.js, and Chromium: say by CHROMIUM=PATH where it is")
+        raise Missing("chromium needs Node.js and Chromium; CHROMIUM=PATH names the program")
     modules = WORK / "chromium"
     modules.mkdir(exist_ok=True)
     for file in (HERE / "chromium").iterdir():
@@ -92,39 +92,39 @@ CLIENTS = {"python": make_python, "gws": make_gws, "chromium": make_chromium}
 
 
 @contextmanager
-def server(runtime, how):
-    """Where it listens; it ends with the block, and well."""
+def server(runtime, deflate):
+    """Runs the server and yields its address. Asserts after the block that the server ends with status 0."""
     command = [TARGET / "debug/owned-io-server", "--http", "127.0.0.1:0", "--workers", "1"]
-    command += ["--runtime", runtime, "--deflate", how]
-    says = WORK / "server.out"
-    with open(says, "wb") as out, open(WORK / "server.err", "wb") as errors:
+    command += ["--runtime", runtime, "--deflate", deflate]
+    output = WORK / "server.out"
+    with open(output, "wb") as out, open(WORK / "server.err", "wb") as errors:
         process = subprocess.Popen(command, stdout=out, stderr=errors)
     try:
-        yield listening(process, says)
+        yield wait_for_address(process, output)
         process.terminate()
         if process.wait(START_SECONDS_MAX) != 0:
-            raise Failure(f"the server ended badly: {(WORK / 'server.err').read_text()}")
+            raise Failure(f"the server failed at its end: {(WORK / 'server.err').read_text()}")
     finally:
         process.kill()
         process.wait()
 
 
-def listening(process, says):
+def wait_for_address(process, output):
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline and process.poll() is None:
-        line = says.read_text()
+        line = output.read_text()
         if line.startswith("listening http ") and line.endswith("\n"):
             return line.split()[2]
         time.sleep(0.02)
-    raise Failure("the server does not start, or does not say so")
+    raise Failure("the server does not start, or prints no address")
 
 
 def run(command, **options):
-    done = subprocess.run(command, timeout=CLIENT_SECONDS_MAX * 4, **options)
-    if done.returncode != 0:
-        said = f": {done.stdout}{done.stderr}" if done.stderr else ""
-        raise Failure(f"{' '.join(map(str, command))}: failed{said}")
-    return done.stdout
+    finished = subprocess.run(command, timeout=CLIENT_SECONDS_MAX * 4, **options)
+    if finished.returncode != 0:
+        output = f": {finished.stdout}{finished.stderr}" if finished.stderr else ""
+        raise Failure(f"{' '.join(map(str, command))}: failed{output}")
+    return finished.stdout
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python.py URL shared|takeover`: the client of `websockets`, in every way that it can ask for."""
+"""`python.py URL shared|takeover`: the client of `websockets`, with every combination of parameters."""
 
 import asyncio
 import itertools
@@ -17,23 +17,23 @@ LENGTHS = [0, 1, 63, 64, 1000, 16_384, 70_000, 200_000]
 
 
 def messages():
-    chance = random.Random(1)
+    generator = random.Random(1)
     for length in LENGTHS:
         record = {"id": length, "symbol": "ABC", "price": 1.25, "note": "é"}
         text = json.dumps([record] * (length // 50 + 1), ensure_ascii=False)[:length]
-        yield from [text, text, text.encode(), chance.randbytes(length)]
+        yield from [text, text, text.encode(), generator.randbytes(length)]
 
 
-async def exchange(url, how, asked):
+async def exchange(url, deflate, values):
     names = ["server_no_context_takeover", "client_no_context_takeover",
              "server_max_window_bits", "client_max_window_bits"]
-    asked = dict(zip(names, asked))
+    asked = dict(zip(names, values))
     factory = ClientPerMessageDeflateFactory(**asked)
     options = {"extensions": [factory], "compression": None, "max_size": None}
     async with connect(url, **options) as socket:
         agreed, = socket.protocol.extensions
         assert isinstance(agreed, PerMessageDeflate)
-        takes_over = how == "takeover"
+        takes_over = deflate == "takeover"
         server_keeps = takes_over and not asked["server_no_context_takeover"]
         assert agreed.remote_no_context_takeover == (not server_keeps), agreed
         client_keeps = takes_over and not asked["client_no_context_takeover"]
@@ -42,7 +42,7 @@ async def exchange(url, how, asked):
         count = 0
         for message in messages():
             await socket.send(message)
-            if count % 5 == 0 and message:  # in fragments
+            if count % 5 == 0 and message:  # once more, in fragments
                 half = len(message) // 2
                 await socket.send([message[:half], message[half:]])
                 assert await socket.recv() == message
@@ -52,11 +52,11 @@ async def exchange(url, how, asked):
 
 
 async def main():
-    url, how = sys.argv[1:]
+    url, deflate = sys.argv[1:]
     flags, windows = [False, True], [None, 9, 12, 15]
-    ways = list(itertools.product(flags, flags, windows, [True, 9, 15]))
-    counts = [await exchange(url, how, asked) for asked in ways]
-    print(f"websockets {websockets.__version__}: {sum(counts)} messages in {len(ways)} ways")
+    combinations = list(itertools.product(flags, flags, windows, [True, 9, 15]))
+    counts = [await exchange(url, deflate, values) for values in combinations]
+    print(f"websockets {websockets.__version__}: {sum(counts)} messages, {len(combinations)} combinations")
 
 
 asyncio.run(asyncio.wait_for(main(), 240))

@@ -1,7 +1,7 @@
-// `main.mjs CHROMIUM URL shared|takeover`: a page in Chromium, without a window.
+// `main.mjs CHROMIUM URL shared|takeover`: a page in headless Chromium.
 import { chromium } from "playwright-core";
 
-const [program, url, how] = process.argv.slice(2);
+const [program, url, deflate] = process.argv.slice(2);
 const args = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
   "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -10,10 +10,10 @@ const browser = await chromium.launch({ executablePath: program, args, timeout: 
 try {
   const page = await browser.newPage();
   const { extensions, count } = await page.evaluate(exchange, url);
-  const says = (name) => extensions.includes(name);
-  const isShared = how === "shared";
-  if (!says("permessage-deflate") || says("server_no_context_takeover") !== isShared
-      || says("client_no_context_takeover") !== isShared) {
+  const has = (name) => extensions.includes(name);
+  const isShared = deflate === "shared";
+  if (!has("permessage-deflate") || has("server_no_context_takeover") !== isShared
+      || has("client_no_context_takeover") !== isShared) {
     throw new Error(`agreed on ${JSON.stringify(extensions)}`);
   }
   console.log(`Chromium ${browser.version()}: ${count} messages, ${extensions}`);
@@ -21,7 +21,7 @@ try {
   await browser.close();
 }
 
-/** In the page: sends messages, and compares what comes back. */
+/** Runs in the page: sends messages, and compares the echoes. */
 async function exchange(url) {
   const socket = new WebSocket(url);
   socket.binaryType = "arraybuffer";

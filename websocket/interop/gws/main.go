@@ -1,4 +1,4 @@
-// `gws URL shared|takeover`: the client of gws, with takeover and without, at several windows.
+// `gws URL shared|takeover`: the client of gws, with every combination of takeover, at three windows.
 package main
 
 import (
@@ -19,7 +19,7 @@ type message struct {
 	payload []byte
 }
 
-// Passes on what comes.
+// Sends each message that is received to a channel.
 type handler struct {
 	gws.BuiltinEventHandler
 	received chan message
@@ -33,19 +33,19 @@ func (h *handler) OnMessage(_ *gws.Conn, m *gws.Message) {
 func (h *handler) OnClose(_ *gws.Conn, _ error) { close(h.received) }
 
 func messages() []message {
-	chance := rand.New(rand.NewSource(1))
+	random := rand.New(rand.NewSource(1))
 	var all []message
 	for _, length := range lengths {
 		text := []byte(strings.Repeat(`{"id":1,"symbol":"ABC","price":1.25}`, length/36+1)[:length])
 		noise := make([]byte, length)
-		chance.Read(noise)
+		random.Read(noise)
 		all = append(all, message{gws.OpcodeText, text}, message{gws.OpcodeText, text},
 			message{gws.OpcodeBinary, text}, message{gws.OpcodeBinary, noise})
 	}
 	return all
 }
 
-func exchange(url, how string, asked gws.PermessageDeflate) (int, error) {
+func exchange(url, deflate string, asked gws.PermessageDeflate) (int, error) {
 	h := &handler{received: make(chan message, 1)}
 	option := &gws.ClientOption{Addr: url, PermessageDeflate: asked, ReadMaxPayloadSize: 1 << 24}
 	socket, response, err := gws.NewClient(h, option)
@@ -57,7 +57,7 @@ func exchange(url, how string, asked gws.PermessageDeflate) (int, error) {
 		"server_no_context_takeover": asked.ServerContextTakeover,
 		"client_no_context_takeover": asked.ClientContextTakeover,
 	} {
-		if strings.Contains(answer, name) == (keeps && how == "takeover") {
+		if strings.Contains(answer, name) == (keeps && deflate == "takeover") {
 			return 0, fmt.Errorf("%+v was answered by %q", asked, answer)
 		}
 	}
@@ -79,11 +79,11 @@ func exchange(url, how string, asked gws.PermessageDeflate) (int, error) {
 	return len(all), socket.WriteClose(1000, nil)
 }
 
-func run(url, how string) error {
-	messages, ways := 0, 0
+func run(url, deflate string) error {
+	messages, combinations := 0, 0
 	for _, window := range []int{9, 12, 15} {
 		for flags := range 4 {
-			count, err := exchange(url, how, gws.PermessageDeflate{
+			count, err := exchange(url, deflate, gws.PermessageDeflate{
 				Enabled: true, Threshold: 1,
 				ServerContextTakeover: flags&1 != 0, ClientContextTakeover: flags&2 != 0,
 				ServerMaxWindowBits: window, ClientMaxWindowBits: window,
@@ -91,10 +91,10 @@ func run(url, how string) error {
 			if err != nil {
 				return err
 			}
-			messages, ways = messages+count, ways+1
+			messages, combinations = messages+count, combinations+1
 		}
 	}
-	fmt.Printf("%d messages in %d ways\n", messages, ways)
+	fmt.Printf("%d messages, %d combinations\n", messages, combinations)
 	return nil
 }
 
