@@ -1,4 +1,4 @@
-//! What bridged connections hold is reserved in a budget, before tungstenite takes it.
+//! The memory of bridged connections is reserved in a budget before tungstenite allocates it.
 
 #[path = "../../websocket/tests/ends/mod.rs"]
 mod ends;
@@ -38,7 +38,7 @@ async fn raw_client(buffers: &Buffers, strategy: Strategy) -> (Bridge, SimStream
     (accepted.await.unwrap().unwrap(), raw)
 }
 
-/// The header of a binary frame of a client, with a key of zeros.
+/// The header of a binary frame of a client, with a masking key of zeros.
 fn header(first: u8, bytes: usize) -> Vec<u8> {
     let mut header = vec![first, 0x80 | 127];
     header.extend((bytes as u64).to_be_bytes());
@@ -72,9 +72,9 @@ fn is_out_of_memory(error: &Error) -> bool {
 
 const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];
 
-/// And whoever is after them is served, once they have had their time.
+/// A later connection is served once the first ones have had their time.
 #[test]
-fn frames_that_are_announced_hold_no_more_than_the_budget() {
+fn announced_frames_hold_no_more_than_the_budget() {
     for strategy in STRATEGIES {
         owned_io_sim::block_on(async move {
             let budget = MemoryBudget::new(64 * MIB);
@@ -105,14 +105,14 @@ fn frames_that_are_announced_hold_no_more_than_the_budget() {
                 out_of_memory += usize::from(is_out_of_memory(&error));
             }
             assert!(out_of_memory > 0);
-            assert_eq!(budget.common_bytes_held(), 0, "all is given back");
+            assert_eq!(budget.common_bytes_held(), 0, "memory was not returned");
         });
     }
 }
 
-/// One that sends much and takes nothing of the echo. As long as it holds that, it is counted.
+/// The peer sends much and reads nothing of the echo. The echo stays reserved until the connection ends.
 #[test]
-fn what_is_queued_for_a_peer_that_does_not_read_is_reserved() {
+fn the_queue_for_a_peer_that_does_not_read_is_reserved() {
     for strategy in STRATEGIES {
         owned_io_sim::block_on(async move {
             let budget = MemoryBudget::new(64 * MIB);
@@ -147,8 +147,8 @@ fn an_evicted_connection_tells_its_peer() {
             Sim::sleep(MemoryBudget::HOLDER_IDLE_MAX).await;
             budget.evict_holders(Sim::now());
         }
-        let ((), told) = raw.read_exact(Vec::with_capacity(4), 4).await.into_result().unwrap();
-        assert_eq!(told, [0x88, 2, 0x03, 0xF5], "1013");
+        let ((), answer) = raw.read_exact(Vec::with_capacity(4), 4).await.into_result().unwrap();
+        assert_eq!(answer, [0x88, 2, 0x03, 0xF5], "1013");
         drop(raw);
         assert!(is_out_of_memory(&receiving.await.unwrap().unwrap_err()));
         assert_eq!(budget.common_bytes_held(), 0);
@@ -162,7 +162,7 @@ fn a_message_that_could_never_fit_fails_its_connection_at_once() {
         let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
         let fragments = [header(0x02, 300_000), vec![0; 300_000], header(0x80, 300_000)];
         let sending = Sim::spawn(async move {
-            let _ = raw.write_all(fragments.concat()).await; // it is cut off
+            let _ = raw.write_all(fragments.concat()).await; // fails once the server has closed
         });
         let start = Sim::now();
         let receiving =
@@ -174,7 +174,7 @@ fn a_message_that_could_never_fit_fails_its_connection_at_once() {
 }
 
 #[test]
-fn one_that_waits_for_memory_goes_on_once_there_is_some() {
+fn a_connection_that_waits_for_memory_continues_once_some_is_returned() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(4 * MIB);
         let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
@@ -189,18 +189,18 @@ fn one_that_waits_for_memory_goes_on_once_there_is_some() {
             raw
         });
         Sim::sleep(Duration::from_millis(600)).await;
-        let given_back = Sim::now();
+        let released = Sim::now();
         drop(other);
         let (bytes, at) = receiving.await.unwrap();
         assert_eq!(bytes, 2 * MIB);
-        assert!(at >= given_back, "it did not wait");
+        assert!(at >= released, "it did not wait");
         drop(sending.await);
     });
 }
 
-/// Messages that are here already are no reason to go on for ever.
+/// The budget of a poll bounds `try_receive`, even if more messages have arrived.
 #[test]
-fn others_have_their_turn_between_messages_that_are_here() {
+fn received_messages_are_handed_out_within_the_budget_of_a_poll() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(64 * MIB);
         let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;

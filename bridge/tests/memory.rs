@@ -1,4 +1,4 @@
-//! What a connection keeps that has received a long message, and waits for more.
+//! The memory that a connection keeps after it has received a long message.
 
 #[path = "../../websocket/tests/counting/mod.rs"]
 mod counting;
@@ -15,11 +15,11 @@ use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config};
 
 const MESSAGE_BYTES: usize = 8_000_000;
 
-/// Buffers of a worker, and of a bridge, that are kept whatever came.
+/// Buffers of a worker and of a bridge, which are kept whatever was received.
 const OTHER_BYTES_MAX: isize = 300_000;
 
 #[test]
-fn tungstenite_keeps_what_the_longest_frame_took() {
+fn tungstenite_keeps_the_memory_of_the_longest_frame() {
     let message_bytes = MESSAGE_BYTES as isize;
     let native = bytes_kept(async move |stream, buffers| {
         let socket = stream::accept::<Sim, _>(stream, &buffers, Config::default()).await.unwrap();
@@ -38,7 +38,7 @@ fn tungstenite_keeps_what_the_longest_frame_took() {
     }
 }
 
-/// How much more than before a server holds after a message that is dropped.
+/// The bytes that a server holds more than before, after it has received a message and dropped it.
 fn bytes_kept<I: AnyIncoming + 'static, O: AnyOutgoing + 'static>(
     accept: impl AsyncFn(SimStream, Buffers) -> (I, O) + 'static,
 ) -> isize {

@@ -1,4 +1,4 @@
-//! Compression, of which there is none.
+//! A bridge does not compress.
 
 use owned_io::{Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::{Sim, pipe};
@@ -10,9 +10,9 @@ use owned_io_websocket::handshake::{Key, Offer};
 use super::buffers;
 use super::ends::{read_to_end, simulate};
 
-/// Whatever the config and the offer say.
+/// A bridge ignores what the configuration and the offer say about compression.
 #[test]
-fn compression_is_neither_offered_nor_agreed_to() {
+fn compression_is_neither_offered_nor_accepted() {
     let mut config = Config::default();
     config.handshake.deflate = Some(Deflate::default());
     simulate(|| async move {

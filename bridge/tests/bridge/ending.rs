@@ -1,4 +1,4 @@
-//! How connections end, and what they are bounded by.
+//! How connections end, and their limits.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,7 +16,7 @@ use super::ends::{NORMAL, Protocol, read_to_end, seconds_since, simulate};
 use super::{STRATEGIES, bridge_and_native_client, bridges, buffers, message, payload, raw_client};
 
 #[test]
-fn either_side_closes_and_what_was_sent_before_arrives() {
+fn messages_sent_before_a_close_arrive_whichever_side_closes() {
     for strategy in STRATEGIES {
         for server_closes in [false, true] {
             simulate(|| async move {
@@ -44,7 +44,7 @@ fn either_side_closes_and_what_was_sent_before_arrives() {
 }
 
 #[test]
-fn a_handle_closes_from_elsewhere_and_keeps_no_connection_open() {
+fn a_close_handle_closes_from_another_task_and_keeps_no_connection_open() {
     simulate(|| async {
         for bridge_closes in [false, true] {
             let (bridge, native) = bridge_and_native_client(Strategy::LINEAR).await;
@@ -60,14 +60,14 @@ fn a_handle_closes_from_elsewhere_and_keeps_no_connection_open() {
             for closed in waiting {
                 assert!(closed.await.unwrap().unwrap());
             }
-            // There is nothing to close any more.
+            // The connections have ended, so this has no effect.
             assert_eq!((handles.0.close(NORMAL), handles.1.close(NORMAL)), (Ok(()), Ok(())));
         }
     });
 }
 
 #[test]
-fn a_peer_that_vanishes_is_an_error_each_time() {
+fn a_peer_that_ends_without_a_close_frame_is_an_error_each_time() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let half_a_frame = &frame(Role::Server, FIN | BINARY, &[7; 50_000])[..40_000];
@@ -87,7 +87,7 @@ fn a_peer_that_vanishes_is_an_error_each_time() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_cut_off() {
+fn a_peer_that_does_not_read_is_cut_off() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let (mut server, raw) = raw_client(Config::default(), buffers(), strategy, b"").await;
@@ -105,13 +105,13 @@ fn a_peer_that_takes_nothing_is_cut_off() {
 }
 
 #[test]
-fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
+fn a_message_that_does_not_end_times_out_however_slowly_it_arrives() {
     let mut config = Config::default();
     config.stream.message_timeout = Some(Duration::from_secs(100));
     let long = frame(Role::Server, FIN | BINARY, &[1; 100_000]);
     let bytes = |from: usize| long[from..from + 10].iter().map(|byte| vec![*byte]).collect();
     let pings = vec![frame(Role::Server, FIN | PING, b""); 10];
-    // What comes with the request, what comes at first, and what comes every 29 seconds.
+    // Bytes that arrive with the request, bytes that arrive next, and writes that arrive every 29 seconds.
     let cases: [(&[u8], &[u8], Vec<_>); 4] = [
         (b"", &long[..1], bytes(1)),
         (&long[..50], b"", bytes(50)),
@@ -136,10 +136,10 @@ fn a_message_that_does_not_end_is_given_up_however_it_is_dribbled() {
                 let error = server.incoming.receive().await.unwrap_err();
                 let late = Protocol::Timeout(Timeout::Message);
                 assert!(matches!(error, Error::Protocol(error) if error == late), "{error:?}");
-                // 5 s more until the close frame has to be answered.
+                // The close frame has to be answered within 5 s more.
                 assert!((100..=105).contains(&seconds_since(begun)), "{}", seconds_since(begun));
-                let told = read_to_end(&mut read).await;
-                let pongs = told.strip_suffix(b"\x88\x02\x03\xF0").unwrap();
+                let answer = read_to_end(&mut read).await;
+                let pongs = answer.strip_suffix(b"\x88\x02\x03\xF0").unwrap();
                 assert!(pongs.chunks(2).all(|pong| pong == b"\x8A\x00"));
                 drop(server);
                 dribbling.await.unwrap().unwrap_err();
@@ -165,7 +165,7 @@ fn each_message_has_a_time_of_its_own() {
                     raw.write_all(bytes).await.into_result().unwrap();
                     Sim::sleep(Duration::from_secs(80)).await;
                 }
-                // Nothing comes, which is allowed.
+                // Silence between messages is allowed.
                 Sim::sleep(Duration::from_secs(500)).await;
                 raw.write_all(frame(Role::Server, FIN | CLOSE, b"")).await.into_result().unwrap();
                 read_to_end(&mut raw).await
@@ -195,15 +195,15 @@ fn a_peer_that_does_not_close_is_cut_off() {
     }
 }
 
-/// However long a write may take otherwise.
+/// The close timeout applies to writes even without a write timeout.
 #[test]
-fn a_close_that_is_not_taken_is_cut_off() {
+fn a_peer_that_does_not_read_the_close_is_cut_off() {
     let mut config = Config::default();
     config.stream.write_timeout = None;
     for strategy in STRATEGIES {
         simulate(|| async move {
-            // Nothing is taken, or some of it again and again, which is all right unless the peer has
-            // failed.
+            // The peer reads nothing, or it reads slowly. Reading slowly is allowed unless the peer violated the
+            // protocol.
             for (wire, taken_bytes, expected) in [
                 (vec![], 0, Some(Protocol::Timeout(Timeout::Close))),
                 (vec![], 50_000, None),
@@ -248,7 +248,7 @@ fn a_close_that_is_not_taken_is_cut_off() {
 }
 
 #[test]
-fn what_a_peer_does_wrong_is_named_and_it_is_told() {
+fn each_violation_has_its_error_and_its_close_code() {
     let mut config = Config::default();
     (config.engine.frame_bytes_max, config.engine.message_bytes_max) = (1_000, 1_500);
     let limit = |limit, max, got| Protocol::Limit { limit, max, got };
@@ -285,14 +285,14 @@ fn what_a_peer_does_wrong_is_named_and_it_is_told() {
                 for (wire, expected, code) in cases {
                     let (mut server, mut raw) =
                         raw_client(config, buffers(), strategy, &wire).await;
-                    let told = Sim::spawn(async move { read_to_end(&mut raw).await });
+                    let answer = Sim::spawn(async move { read_to_end(&mut raw).await });
                     for _ in 0..2 {
                         let error = server.incoming.receive().await.unwrap_err();
                         let is_it = matches!(error, Error::Protocol(error) if error == expected);
                         assert!(is_it, "{error:?} instead of {expected:?}");
                     }
                     let close = [&[0x88, 2], &u16::to_be_bytes(code)[..]].concat();
-                    assert_eq!(told.await.unwrap(), close, "{expected:?}");
+                    assert_eq!(answer.await.unwrap(), close, "{expected:?}");
                 }
             }
         });
@@ -300,7 +300,7 @@ fn what_a_peer_does_wrong_is_named_and_it_is_told() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_named_where_frames_may_be_as_long() {
+fn the_message_limit_is_reported_where_the_frame_limit_is_the_same() {
     let mut config = Config::default();
     (config.engine.frame_bytes_max, config.engine.message_bytes_max) = (1_000, 1_000);
     let fragments =
@@ -323,24 +323,24 @@ fn a_message_that_is_too_long_is_named_where_frames_may_be_as_long() {
 }
 
 #[test]
-fn what_tungstenite_lets_pass() {
+fn long_length_fields_and_reserved_close_codes_are_accepted() {
     for strategy in STRATEGIES {
         simulate(|| async move {
-            let mut wire = vec![0x82, 0x80 | 126, 0, 1, 0, 0, 0, 0, b'x']; // one byte, in two
+            let mut wire = vec![0x82, 0x80 | 126, 0, 1, 0, 0, 0, 0, b'x']; // a length of 1 in the 16-bit field
             wire.extend(frame(Role::Server, FIN | CLOSE, &1005_u16.to_be_bytes()));
             let (mut server, mut raw) =
                 raw_client(Config::default(), buffers(), strategy, &wire).await;
-            let told = Sim::spawn(async move { read_to_end(&mut raw).await });
+            let answer = Sim::spawn(async move { read_to_end(&mut raw).await });
             let received = server.incoming.receive().await.unwrap();
             assert_eq!(received, Some(Message::Binary(b"x")));
             assert_eq!(server.incoming.receive().await.unwrap(), None);
-            assert_eq!(told.await.unwrap()[2..4], 1002_u16.to_be_bytes());
+            assert_eq!(answer.await.unwrap()[2..4], 1002_u16.to_be_bytes());
         });
     }
 }
 
 #[test]
-fn the_queue_is_bounded_and_empties() {
+fn the_queue_is_bounded_and_a_flush_empties_it() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let mut config = Config::default();
@@ -364,7 +364,7 @@ fn the_queue_is_bounded_and_empties() {
 }
 
 #[test]
-fn a_dropped_flush_loses_nothing_and_a_dropped_receive_says_so() {
+fn a_dropped_flush_loses_nothing_and_a_dropped_receive_interrupts() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let (mut server, mut raw) =
@@ -397,7 +397,7 @@ fn a_dropped_flush_loses_nothing_and_a_dropped_receive_says_so() {
     }
 }
 
-/// Polls it once, and drops it.
+/// Polls `future` once, and drops it.
 async fn poll_once(future: impl Future) {
     let mut future = pin!(future);
     poll_fn(|cx| {

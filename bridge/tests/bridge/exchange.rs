@@ -1,4 +1,4 @@
-//! Messages, both ways.
+//! Messages in both directions.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use super::{
     payload, raw_client,
 };
 
-/// Around each width of a length, and each size of a buffer.
+/// Lengths around each width of the length field, and around each size of a buffer.
 const LENGTHS: [usize; 11] =
     [0, 1, 125, 126, 8_185, 8_192, 16_384, 65_535, 65_536, 131_073, 300_000];
 
 #[test]
-fn echo_between_bridges_by_each_side() {
+fn echo_between_bridges() {
     for strategy in STRATEGIES {
         for server_asks in [false, true] {
             simulate(|| async move {
@@ -36,7 +36,7 @@ fn echo_between_bridges_by_each_side() {
 }
 
 #[test]
-fn echo_between_bridge_and_native_both_ways() {
+fn echo_between_a_bridge_and_a_native_socket() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let (bridge, native) = bridge_and_native_client(strategy).await;
@@ -53,7 +53,7 @@ fn echo_between_bridge_and_native_both_ways() {
 }
 
 #[test]
-fn sixteen_megabytes_through_each_strategy() {
+fn echo_of_sixteen_megabytes_with_each_strategy() {
     let strategies = [Strategy::Fixed { bytes: 1 << 20 }, Strategy::LINEAR, Strategy::EXPONENTIAL];
     for strategy in strategies {
         owned_io_sim::block_on(async {
@@ -65,9 +65,9 @@ fn sixteen_megabytes_through_each_strategy() {
     }
 }
 
-/// Each part that leaves moves the rest in tungstenite, so it is one way alone.
+/// In one direction only: tungstenite moves the rest of the message after each part that is written.
 #[test]
-fn sixteen_megabytes_through_eight_kilobytes() {
+fn sixteen_megabytes_through_a_buffer_of_eight_kilobytes() {
     owned_io_sim::block_on(async {
         let (mut bridge, mut native) = bridge_and_native_client(Strategy::FIXED).await;
         let sending = Sim::spawn(async move {
@@ -83,8 +83,8 @@ fn sixteen_megabytes_through_eight_kilobytes() {
 }
 
 #[test]
-fn what_does_not_fit_is_moved_again_and_again() {
-    // 1,000,010 bytes in parts of 100,000: what is left after the first to the tenth.
+fn a_fixed_buffer_moves_the_rest_of_a_message_after_each_part() {
+    // 1,000,010 bytes are written in parts of 100,000. This is the sum of what is left after each of ten parts.
     let parts = 10 * 1_000_010 - 55 * 100_000;
     let fixed = Strategy::Fixed { bytes: 100_000 };
     for (strategy, moved) in [(fixed, parts), (Strategy::LINEAR, 0), (Strategy::EXPONENTIAL, 0)] {
@@ -102,7 +102,7 @@ fn what_does_not_fit_is_moved_again_and_again() {
 }
 
 #[test]
-fn messages_are_sent_by_reference_and_in_parts_and_moved_out() {
+fn messages_are_sent_by_reference_and_in_parts_and_received_owned() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let (mut server, mut client) = bridges(strategy).await;
@@ -133,17 +133,17 @@ fn messages_are_sent_by_reference_and_in_parts_and_moved_out() {
 }
 
 #[test]
-fn pieces_are_messages_here_and_parts_of_them_there() {
+fn a_bridge_receives_one_piece_per_message_and_a_native_socket_several() {
     simulate(|| async {
         let (bridge, native) = bridge_and_native_client(Strategy::LINEAR).await;
-        let receiving = Sim::spawn(measure(bridge.incoming));
+        let receiving = Sim::spawn(count(bridge.incoming));
         let mut sent = native.outgoing;
         sent.send(message(&payload(300_000))).await.unwrap();
         sent.close(NORMAL).await.unwrap();
         assert_eq!(receiving.await.unwrap(), (300_000, 1, 1));
 
         let (native, bridge) = native_and_bridge_client(Strategy::LINEAR).await;
-        let receiving = Sim::spawn(measure(native.incoming));
+        let receiving = Sim::spawn(count(native.incoming));
         let mut sent = bridge.outgoing;
         sent.send(message(&payload(300_000))).await.unwrap();
         sent.close(NORMAL).await.unwrap();
@@ -154,7 +154,7 @@ fn pieces_are_messages_here_and_parts_of_them_there() {
 }
 
 #[test]
-fn fragments_with_pings_between_and_bytes_behind_the_request() {
+fn pings_between_fragments_and_frames_after_the_request_are_received() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let mut wire = frame(Role::Server, FIN | BINARY, b"at once");
@@ -182,7 +182,7 @@ fn fragments_with_pings_between_and_bytes_behind_the_request() {
 }
 
 #[test]
-fn a_ping_is_answered_while_nothing_else_happens() {
+fn a_ping_is_answered_on_an_idle_connection() {
     for strategy in STRATEGIES {
         simulate(|| async move {
             let (mut server, mut raw) =
@@ -227,7 +227,7 @@ fn an_idle_connection_holds_no_buffer_of_the_pool() {
     });
 }
 
-/// Sends messages of these lengths, waits for each to come back, alone and several at once, and closes.
+/// Sends messages of these lengths, alone and several at once, waits for each echo, and closes.
 async fn ask(mut incoming: impl AnyIncoming, mut outgoing: impl AnyOutgoing, lengths: &[usize]) {
     for len in lengths {
         let payload = payload(*len);
@@ -251,8 +251,8 @@ async fn ask(mut incoming: impl AnyIncoming, mut outgoing: impl AnyOutgoing, len
     assert_eq!(late, Err(Protocol::Misuse(Misuse::SentAfterClose)));
 }
 
-/// Until the peer closes: bytes, pieces and messages.
-async fn measure(mut incoming: impl AnyIncoming) -> (usize, usize, usize) {
+/// Counts bytes, pieces and messages until the peer closes.
+async fn count(mut incoming: impl AnyIncoming) -> (usize, usize, usize) {
     let mut received = (0, 0, 0);
     while let Some(piece) = incoming.receive_piece().await.unwrap().map(Into::into) {
         let Extent { bytes, last } = piece;
@@ -261,7 +261,7 @@ async fn measure(mut incoming: impl AnyIncoming) -> (usize, usize, usize) {
     received
 }
 
-/// Gives each message back until the peer closes; says how many there were.
+/// Echoes each message until the peer closes. Returns the number of messages.
 async fn echo(mut incoming: impl AnyIncoming, mut outgoing: impl AnyOutgoing) -> usize {
     let mut echoed = 0;
     while let Some(message) = incoming.receive().await.unwrap() {

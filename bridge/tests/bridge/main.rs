@@ -1,5 +1,5 @@
-//! The stream over tungstenite, on the simulator: reads and writes are short everywhere, and most tests
-//! run under many seeds and with each strategy.
+//! The stream over tungstenite, on the simulator. Reads and writes are short everywhere. Most tests run under many
+//! seeds and with each strategy.
 
 #[path = "../../../websocket/tests/common/mod.rs"]
 mod common;
@@ -22,7 +22,7 @@ type Native = stream::WebSocket<SimStream>;
 
 const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];
 
-/// Text if `len` is even.
+/// A payload that is sent as text if `len` is even.
 fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| b'a' + (i % 23) as u8).collect()
 }
@@ -38,7 +38,7 @@ fn buffers() -> Buffers {
     Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20))
 }
 
-/// A bridge as the server, and one as the client.
+/// A bridge as the server, and a bridge as the client.
 async fn bridges(strategy: Strategy) -> (Bridge, Bridge) {
     let (a, b) = pipe();
     let config = Config::default();
@@ -68,7 +68,7 @@ async fn native_and_bridge_client(strategy: Strategy) -> (Native, Bridge) {
     (accepted.await.unwrap().unwrap(), connected.unwrap().0)
 }
 
-/// A bridge as the server, and a client that is driven by hand. `first` comes with the request.
+/// A bridge as the server, and a client that is driven by hand. `first` arrives with the request.
 async fn raw_client(
     config: Config,
     buffers: Buffers,
