@@ -1,4 +1,4 @@
-//! [`Acceptor`] and [`Connector`]: how a connection begins.
+//! [`Acceptor`] and [`Connector`]: the handshake.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,33 +20,33 @@ use crate::side::Connection;
 use crate::stream::{self, TlsStream};
 use crate::{Buffers, TlsError};
 
-/// The server's side of connections.
+/// Accepts TLS connections as a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Acceptor {
-    /// Certificates, versions, protocols, and how sessions are resumed.
+    /// Certificates, versions, protocols and session resumption.
     pub config: Arc<ServerConfig>,
-    /// How long a handshake may take; and how long its end may take, if it fails. Default 10 s: a
-    /// round trip or two, and some lost packets.
+    /// How long a handshake may take. If it fails, its end may take as long again. Default 10 s: enough for two
+    /// round trips and some lost packets.
     pub handshake_timeout: Duration,
-    /// What is sent to a client whose first byte begins no TLS, in place of an alert that it does not
-    /// know. Default: nothing, and it gets the alert.
+    /// The answer to a client whose first byte is not TLS. It replaces the alert, which such a client does not
+    /// understand. Default: empty, and the client gets the alert.
     pub plain_answer: &'static [u8],
 }
 
-/// The client's side of connections.
+/// Opens TLS connections as a client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Connector {
-    /// Whom to trust, versions, protocols, and sessions to be resumed.
+    /// Trusted roots, versions, protocols and session resumption.
     pub config: Arc<ClientConfig>,
-    /// As of [`Acceptor`].
+    /// As [`Acceptor::handshake_timeout`].
     pub handshake_timeout: Duration,
 }
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The content type of what a client says first (RFC 8446 5.1).
+/// The content type of a client's first record (RFC 8446 5.1).
 const HANDSHAKE: u8 = 22;
 
 impl Acceptor {
@@ -55,13 +55,13 @@ impl Acceptor {
         Self { config, handshake_timeout: HANDSHAKE_TIMEOUT, plain_answer: &[] }
     }
 
-    /// Does the server's part of the handshake.
+    /// Performs the server's part of the handshake.
     ///
     /// # Errors
-    /// [`TlsError`] inside: the peer was told, and `stream` is closed. [`TimedOut`] if it takes longer
-    /// than [`handshake_timeout`](Self::handshake_timeout), [`UnexpectedEof`] if the stream ends
-    /// first, [`QuotaExceeded`] when all buffers of the pool are in use or the [memory](crate#memory) is, and
-    /// the stream's own.
+    /// An error with a [`TlsError`] inside if the handshake fails: the peer was told, and `stream` is closed.
+    /// [`TimedOut`] if it takes longer than [`handshake_timeout`](Self::handshake_timeout). [`UnexpectedEof`] if the
+    /// stream ends first. [`QuotaExceeded`] if all buffers of the pool, or all of the [memory](crate#memory), are in
+    /// use. Errors of the stream.
     ///
     /// # Cancellation
     /// The connection is dropped.
@@ -86,8 +86,8 @@ impl Connector {
         Self { config, handshake_timeout: HANDSHAKE_TIMEOUT }
     }
 
-    /// Does the client's part of the handshake with the server of this name, on a connection that is
-    /// open already.
+    /// Performs the client's part of the handshake with the server named `server`, over a connection that is
+    /// already open.
     ///
     /// # Errors
     /// As for [`Acceptor::accept`].
@@ -150,7 +150,7 @@ async fn shake_hands<C: Clock>(
 ) -> io::Result<()> {
     let (account, clock) = (session.account().clone(), ClockFns::of::<C>());
     let mut is_first = true;
-    // Each turn but the last takes bytes of the peer, of which rustls wants no more than a handshake.
+    // Each iteration but the last takes bytes of the peer. rustls bounds the bytes of a handshake.
     loop {
         let mut written = Ok(());
         if let Some(records) = session.take_records() {
@@ -158,7 +158,7 @@ async fn shake_hands<C: Clock>(
             session.handle_written(Slice::into_inner(records));
             written = result;
         }
-        // Why there is no connection, rather than why the peer cannot be told.
+        // The failure of the handshake comes before the failure to tell the peer.
         let readable = session.readable()?;
         written?;
         if !session.is_handshaking() {
@@ -183,15 +183,15 @@ async fn shake_hands<C: Clock>(
     }
 }
 
-/// Ends our side and waits for the peer to end its own: if the connection were closed before, with
-/// bytes that nobody has read, the peer might never see the alert.
+/// Ends our side and waits for the peer to end its own. If the connection were closed with unread bytes, the peer
+/// might never see the alert.
 async fn end(stream: &mut impl ByteStream, buffers: &Buffers) -> io::Result<()> {
     stream.shutdown().await?;
     read_to_end(stream, buffers).await;
     Ok(())
 }
 
-/// Reads what the peer still sends, [`LINGER_BYTES_MAX`] at most.
+/// Reads and drops what the peer still sends, [`LINGER_BYTES_MAX`] at most.
 pub(crate) async fn read_to_end(read: &mut impl OwnedRead, buffers: &Buffers) {
     let mut bytes_left = LINGER_BYTES_MAX;
     while bytes_left > 0
@@ -202,6 +202,6 @@ pub(crate) async fn read_to_end(read: &mut impl OwnedRead, buffers: &Buffers) {
     }
 }
 
-/// What may be under way when a peer learns that the connection has failed: as much as Linux lets a
+/// The bytes that may be in flight when a peer learns that the connection has failed: the most that Linux lets a
 /// socket receive by default (`tcp_rmem`).
 const LINGER_BYTES_MAX: usize = 6 * 1024 * 1024;

@@ -21,7 +21,7 @@ pub use info::{TlsConnection, TlsSession};
 pub use session::WRITE_BYTES_MAX;
 pub use stream::{TlsReadHalf, TlsStream, TlsWriteHalf};
 
-/// What the signatures here mention.
+/// Part of the signatures of this crate.
 pub use owned_io::Buffers;
-/// What the signatures here mention.
+/// Part of the signatures of this crate.
 pub use rustls;

@@ -1,4 +1,4 @@
-//! Waiting for memory that a connection's budget does not have yet.
+//! Waiting for memory of the budget.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,11 +10,11 @@ use owned_io::{Clock, MemoryAccount, MemoryWait};
 use crate::TlsError;
 use crate::shared::Sleep;
 
-/// The functions of a clock, so that a connection need not name its runtime.
+/// The functions of a clock, so that a connection has no type parameter for its runtime.
 #[derive(Clone, Copy)]
 pub(crate) struct ClockFns {
     pub(crate) now: fn() -> Instant,
-    /// With no time, it lets all others have their turn.
+    /// `Duration::ZERO` lets other tasks run.
     pub(crate) sleep: fn(Duration) -> Sleep,
 }
 
@@ -24,23 +24,23 @@ impl ClockFns {
     }
 }
 
-/// Tries until memory is granted: again whenever some was given back, or when the task is polled for
-/// another reason. `poll` is called with each poll.
+/// Waits until `is_granted` returns true. It is called again when memory was returned, and whenever the task is
+/// polled. `poll` is called with each poll.
 ///
 /// # Errors
-/// [`TlsError::Evicted`], and [`TlsError::OutOfMemory`] after [`MemoryWait::ROUNDS_MAX`].
+/// [`TlsError::Evicted`] if the connection is evicted. [`TlsError::OutOfMemory`] after [`MemoryWait::ROUNDS_MAX`].
 pub(crate) async fn until_granted(
     account: &MemoryAccount,
     clock: ClockFns,
     mut is_granted: impl FnMut() -> bool,
     mut poll: impl FnMut(&Context<'_>),
 ) -> Result<(), TlsError> {
-    let waited = MemoryWait::default();
+    let wait = MemoryWait::default();
     while !is_granted() {
         if account.is_evicted() {
             return Err(TlsError::Evicted);
         }
-        let released = waited.begin(account, (clock.now)(), clock.sleep);
+        let released = wait.begin(account, (clock.now)(), clock.sleep);
         let mut released = pin!(released.ok_or(TlsError::OutOfMemory)?);
         poll_fn(|cx| {
             poll(cx);

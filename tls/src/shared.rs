@@ -29,18 +29,18 @@ pub(crate) struct Shared {
     waker: Waker,
     /// The handle of the transport.
     pub(crate) connection: ShutdownHandle,
-    /// Whether a shutdown handle of this end has ended reads.
+    /// Whether a shutdown handle of this connection has shut down reads.
     is_read_shut: Cell<bool>,
     /// Whether the read half has records to write, such as an alert.
     is_answering: Cell<bool>,
     /// Whether the connection has failed because others needed its memory.
     is_evicted: Cell<bool>,
-    /// Whether the alert about that was sent, or is being sent.
-    has_told: Cell<bool>,
+    /// Whether the alert about the eviction was sent, or is being sent.
+    has_sent_alert: Cell<bool>,
     /// Why nothing can be written any more.
-    broken: Cell<Option<StickyError>>,
-    /// The result of a shutdown of the transport, until somebody has taken it.
-    is_shut: Cell<Option<io::Result<()>>>,
+    broken: Cell<Option<Broken>>,
+    /// The result of a shutdown of the transport, until it is returned.
+    shutdown_result: Cell<Option<io::Result<()>>>,
 }
 
 /// An operation on the transport.
@@ -52,13 +52,13 @@ enum Job {
 
 /// The result of a [`Job`].
 enum Done {
-    /// Has the buffer.
+    /// The result of [`Job::Write`], and its buffer.
     Written(io::Result<()>, Vec<u8>),
     Shutdown(io::Result<()>),
 }
 
 /// How long sending the alert of an evicted connection may take: more than a round trip.
-const TELLING: Duration = Duration::from_secs(1);
+const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -84,9 +84,9 @@ impl Shared {
             is_read_shut: Cell::new(false),
             is_answering: Cell::new(false),
             is_evicted: Cell::new(false),
-            has_told: Cell::new(false),
+            has_sent_alert: Cell::new(false),
             broken: Cell::new(None),
-            is_shut: Cell::new(None),
+            shutdown_result: Cell::new(None),
         }
     }
 
@@ -94,14 +94,10 @@ impl Shared {
         self.is_read_shut.get()
     }
 
-    /// Writes all records.
-    pub(crate) fn poll_flush(
-        &self,
-        direction: Direction,
-        cx: &Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.check_eviction(direction, cx)?;
-        self.poll_write(direction, cx)
+    /// Writes all records that are queued.
+    pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.check_eviction(half, cx)?;
+        self.poll_write(half, cx)
     }
 
     /// If others need the memory that TLS holds here, frees it and fails. Begins to write an alert, unless an earlier
@@ -131,17 +127,17 @@ impl Shared {
         Err(TlsError::Evicted)
     }
 
-    /// Fails as [`check_eviction`](Self::check_eviction) does, after the alert was sent.
+    /// Like [`check_eviction`](Self::check_eviction), but waits until the alert was sent.
     #[cold]
-    pub(crate) async fn end_if_evicted(&self, direction: Direction) -> Result<(), TlsError> {
-        let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(direction, cx))).await;
-        if checked.is_err() && !self.has_told.replace(true) {
-            let mut telling = pin!(poll_fn(|cx| match self.poll_write(direction, cx) {
-                Poll::Ready(Ok(())) => self.poll_shut(direction, cx),
+    pub(crate) async fn end_if_evicted(&self, half: Half) -> Result<(), TlsError> {
+        let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(half, cx))).await;
+        if checked.is_err() && !self.has_sent_alert.replace(true) {
+            let mut alert = pin!(poll_fn(|cx| match self.poll_write(half, cx) {
+                Poll::Ready(Ok(())) => self.poll_shut(half, cx),
                 other => other,
             }));
-            let told = select(telling.as_mut(), (self.clock.sleep)(TELLING)).await.first;
-            if !matches!(told, Some(Ok(()))) {
+            let sent = beside(alert.as_mut(), (self.clock.sleep)(ALERT_TIMEOUT)).await.pinned;
+            if !matches!(sent, Some(Ok(()))) {
                 self.connection.abort();
             }
         }
@@ -173,8 +169,8 @@ impl Shared {
         }
     }
 
-    /// Continues to write the records of the read half, mostly alerts. It does not wait: the read goes on meanwhile,
-    /// and its task is woken to poll this again.
+    /// Continues to write the records of the read half, mostly alerts. It does not wait: the read continues, and
+    /// its task is woken to poll this again.
     pub(crate) fn answer(&self, cx: &Context<'_>) {
         if self.is_answering.get() && self.poll_flush(Direction::Read, cx).is_ready() {
             self.is_answering.set(false);
@@ -196,11 +192,11 @@ impl Shared {
         }
     }
 
-    /// Waits until the records of the read half were written, or cannot be, and our side of the transport is ended.
-    /// Returns whether the peer may get them; false if reads are shut down meanwhile.
-    pub(crate) fn poll_last_words(&self, cx: &Context<'_>) -> Poll<bool> {
-        let ended = match self.poll_flush(Direction::Read, cx) {
-            Poll::Ready(Ok(())) => self.poll_shut(Direction::Read, cx),
+    /// Writes the records of the read half, and ends our side of the transport. Returns whether both succeeded, so
+    /// that the peer may get the records. Returns false if reads are shut down meanwhile.
+    pub(crate) fn poll_end(&self, cx: &Context<'_>) -> Poll<bool> {
+        let ended = match self.poll_flush(Half::Read, cx) {
+            Poll::Ready(Ok(())) => self.poll_shut(Half::Read, cx),
             ended => ended,
         };
         match ended {
@@ -215,7 +211,7 @@ impl Shared {
         let mut writer = self.writer.borrow_mut();
         // At most two iterations, as in `poll_flush`. The result of an earlier, dropped shutdown counts as well.
         loop {
-            if let Some(result) = self.is_shut.take() {
+            if let Some(result) = self.shutdown_result.take() {
                 return Poll::Ready(result);
             }
             if !writer.is_busy() {
@@ -238,7 +234,7 @@ impl Shared {
                     self.broken.set(Some((&error).into()));
                 }
             }
-            Done::Shutdown(result) => self.is_shut.set(Some(result)),
+            Done::Shutdown(result) => self.shutdown_result.set(Some(result)),
         }
         Poll::Ready(())
     }

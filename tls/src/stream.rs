@@ -1,4 +1,4 @@
-//! [`TlsStream`]: its halves.
+//! [`TlsStream`] and its halves.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -24,23 +24,23 @@ use crate::shared::Shared;
 /// A TLS connection over a transport `S`, opened by an [`Acceptor`](crate::Acceptor) or a
 /// [`Connector`](crate::Connector).
 ///
-/// [`TlsConnection`](crate::TlsConnection) has what the handshake agreed on.
+/// [`TlsConnection`](crate::TlsConnection) gives the results of the handshake.
 pub type TlsStream<S> = Duplex<TlsReadHalf<<S as ByteStream>::ReadHalf>, TlsWriteHalf>;
 
-/// The half of a [`TlsStream`] that reads, over the transport's half `H`.
+/// The read half of a [`TlsStream`], over the transport's read half `H`.
 pub struct TlsReadHalf<H> {
     half: H,
     shared: Rc<Shared>,
-    /// Whether the peer of a connection that has failed was waited for.
+    /// Whether [`linger`](Self::linger) was called.
     has_lingered: bool,
 }
 
-/// The half of a [`TlsStream`] that writes.
+/// The write half of a [`TlsStream`].
 pub struct TlsWriteHalf {
     shared: Rc<Shared>,
 }
 
-/// The connection over the transport's half that reads; `shared` has the other one.
+/// The connection over the transport's read half. `shared` has the write half.
 pub(crate) fn stream<H>(half: H, shared: Shared) -> Duplex<TlsReadHalf<H>, TlsWriteHalf> {
     let shared = Rc::new(shared);
     let write = TlsWriteHalf { shared: Rc::clone(&shared) };
@@ -48,13 +48,14 @@ pub(crate) fn stream<H>(half: H, shared: Shared) -> Duplex<TlsReadHalf<H>, TlsWr
 }
 
 impl<H> TlsReadHalf<H> {
-    /// The transport's half that reads. Its other half writes records for as long as the connection
-    /// lives, and cannot be reached.
+    /// The transport's read half. The write half is not accessible: it writes records until the connection is
+    /// dropped.
     pub const fn get_ref(&self) -> &H {
         &self.half
     }
 
-    /// The transport's half that reads. What is read from it is missing in the connection, which fails then.
+    /// The transport's read half. Bytes that are read from it directly are missing in the connection, which then
+    /// fails.
     pub const fn get_mut(&mut self) -> &mut H {
         &mut self.half
     }
@@ -65,8 +66,8 @@ impl<H> TlsReadHalf<H> {
 }
 
 impl<H: OwnedRead> TlsReadHalf<H> {
-    /// Waits until something was filled, or there is nothing more to come.
-    async fn receive(&mut self, filling: &mut impl Filling) -> io::Result<()> {
+    /// Waits until `sink` has got something, or the stream has ended.
+    async fn receive(&mut self, sink: &mut impl PlaintextSink) -> io::Result<()> {
         loop {
             if self.shared.account.is_evicted() {
                 Box::pin(self.shared.end_if_evicted(Direction::Read)).await?;
@@ -78,14 +79,14 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                         (self.shared.clock.sleep)(Duration::ZERO).await;
                     }
                     coop::consume(coop::cost::tls_read());
-                    self.shared.session.borrow_mut().read(|plain| filling.push(plain));
+                    self.shared.session.borrow_mut().read(|plain| sink.push(plain));
                     return Ok(());
                 }
                 Ok(Readable::Undecrypted) => {
                     (self.shared.clock.sleep)(Duration::ZERO).await;
-                    self.shared.session.borrow_mut().decrypt(&mut |plain| filling.push(plain));
+                    self.shared.session.borrow_mut().decrypt(&mut |plain| sink.push(plain));
                     self.shared.begin_answer().await;
-                    if filling.is_done() {
+                    if sink.is_done() {
                         return Ok(());
                     }
                     continue;
@@ -107,7 +108,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 self.shared.answer(cx);
                 let polled = reading.as_mut().poll(cx);
                 if polled.is_pending() && self.shared.session.borrow().held_bytes() > 0 {
-                    self.shared.register(Direction::Read, cx); // to learn of an eviction
+                    self.shared.register(Half::Read, cx); // so that an eviction wakes this
                 }
                 polled
             })
@@ -123,17 +124,17 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 self.shared.session.borrow_mut().handle_end();
                 continue;
             }
-            let room = filling.room();
+            let room = sink.room();
             if !self.shared.session.borrow_mut().has_memory_for(&bytes, room) {
                 Box::pin(wait_for_memory(&self.shared, &bytes, room)).await?;
                 if self.shared.is_read_shut() {
                     return Ok(());
                 }
             }
-            self.shared.session.borrow_mut().receive(&mut bytes, &mut |plain| filling.push(plain));
+            self.shared.session.borrow_mut().receive(&mut bytes, &mut |plain| sink.push(plain));
             drop(bytes);
             self.shared.begin_answer().await;
-            if filling.is_done() {
+            if sink.is_done() {
                 return Ok(());
             }
         }
@@ -141,14 +142,13 @@ impl<H: OwnedRead> TlsReadHalf<H> {
 }
 
 impl<H: OwnedRead> TlsReadHalf<H> {
-    /// The connection has failed: the peer is told why, and our side is ended, before whoever reads drops
-    /// the connection. If that were done with bytes that nobody has read, the peer might never see the
-    /// alert, so these are read until it ends its side, too. That it cannot be told is not what our caller
-    /// wants to know.
+    /// Sends the alert of a connection that has failed, ends our side, and reads until the peer ends its side. If the
+    /// connection were dropped with unread bytes, the peer might never see the alert. A failure to send the alert is
+    /// not reported, because the caller needs the failure of the connection.
     async fn linger(&mut self) {
         let Self { half, shared, .. } = self;
         let mut ending = pin!(async {
-            if poll_fn(|cx| shared.poll_last_words(cx)).await {
+            if poll_fn(|cx| shared.poll_end(cx)).await {
                 read_to_end(half, &shared.buffers).await;
             }
         });
@@ -159,7 +159,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
     }
 }
 
-/// Waits until there is memory for what remains of these bytes, or reads are ended.
+/// Waits until there is memory for the rest of `bytes`, or reads are shut down.
 #[cold]
 async fn wait_for_memory(shared: &Shared, bytes: &[u8], room: usize) -> io::Result<()> {
     let Shared { session, account, clock, .. } = shared;
@@ -170,18 +170,18 @@ async fn wait_for_memory(shared: &Shared, bytes: &[u8], room: usize) -> io::Resu
     };
     let waited = until_granted(account, *clock, is_granted, poll).await;
     match waited {
-        // It may be for what runs over this to end the connection.
-        Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Direction::Read).await?),
+        // Without an error, the protocol above ends the connection.
+        Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Half::Read).await?),
         Err(failure) => {
-            session.borrow_mut().fail(failure, 0); // which is told next
+            session.borrow_mut().fail(failure, 0); // the next iteration returns it
             Ok(())
         }
         Ok(()) => Ok(()),
     }
 }
 
-/// How long the peer of a connection that has failed may take to learn why: a round trip or two, and
-/// some lost packets.
+/// How long the peer may take to receive the alert of a failed connection: enough for two round trips and some lost
+/// packets.
 const LINGER: Duration = Duration::from_secs(5);
 
 impl<H: OwnedRead> OwnedRead for TlsReadHalf<H> {
@@ -189,27 +189,27 @@ impl<H: OwnedRead> OwnedRead for TlsReadHalf<H> {
         if buf.buf_capacity() == 0 {
             return BufResult(Ok(0), buf);
         }
-        let mut filling = Owned { buf: Some(buf), len: 0 };
-        let result = self.receive(&mut filling).await;
-        let mut buf = filling.buf.expect("it is put back after each push");
-        if result.is_ok() && filling.len == 0 {
+        let mut sink = OwnedSink { buf: Some(buf), len: 0 };
+        let result = self.receive(&mut sink).await;
+        let mut buf = sink.buf.expect("it is put back after each push");
+        if result.is_ok() && sink.len == 0 {
             buf.buf_clear();
         }
-        BufResult(result.map(|()| filling.len), buf)
+        BufResult(result.map(|()| sink.len), buf)
     }
 
     async fn read_pooled(&mut self, pool: &Pool) -> io::Result<PoolBuf> {
-        let mut filling = Leased { pool, owned: Ok(None) };
-        self.receive(&mut filling).await?;
-        match filling.owned? {
-            Some(Owned { buf: Some(buf), .. }) => Ok(buf),
+        let mut sink = PooledSink { pool, owned: Ok(None) };
+        self.receive(&mut sink).await?;
+        match sink.owned? {
+            Some(OwnedSink { buf: Some(buf), .. }) => Ok(buf),
             _ => Ok(pool.take()?),
         }
     }
 }
 
 impl TlsWriteHalf {
-    /// Writes what `encrypt` encrypts, and says how many bytes it says.
+    /// Writes the records that `encrypt` makes. Returns its result: how many bytes of plaintext it took.
     async fn send(
         &mut self,
         encrypt: impl FnOnce(&mut Session) -> io::Result<usize>,
@@ -225,8 +225,8 @@ impl TlsWriteHalf {
         &mut self,
         encrypt: impl FnOnce(&mut Session) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        // Of a write that was given up, or an alert.
-        poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await?;
+        // Records of a write that was dropped, or an alert.
+        poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
         let n = encrypt(&mut self.shared.session.borrow_mut())?;
         poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await?;
         Ok(n)
@@ -273,32 +273,32 @@ impl OwnedWrite for TlsWriteHalf {
 
     async fn shutdown(&mut self) -> io::Result<()> {
         self.shared.session.borrow_mut().close();
-        // Why that cannot be written, the transport says again.
-        let _ = poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await;
-        poll_fn(|cx| self.shared.poll_shut(Direction::Write, cx)).await
+        // If the close_notify cannot be written, the shutdown of the transport fails as well.
+        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
+        poll_fn(|cx| self.shared.poll_shut(Half::Write, cx)).await
     }
 }
 
-/// Where plaintext goes.
-trait Filling {
-    /// Takes the first of `plain`, and says how many.
+/// The destination of decrypted bytes.
+trait PlaintextSink {
+    /// Takes the first bytes of `plain`, and returns how many.
     fn push(&mut self, plain: &[u8]) -> usize;
 
-    /// How many bytes it takes, at least.
+    /// The bytes that it can take at least.
     fn room(&self) -> usize;
 
-    /// Whether there is something to be told.
+    /// Whether the read has a result: bytes, or an error of the sink.
     fn is_done(&self) -> bool;
 }
 
-/// A buffer, which keeps what it holds until the first push.
-struct Owned<B> {
-    /// There except within a push.
+/// A buffer of the caller. Its contents stay until the first push.
+struct OwnedSink<B> {
+    /// None only within a push.
     buf: Option<B>,
     len: usize,
 }
 
-impl<B: IoBufMut> Filling for Owned<B> {
+impl<B: IoBufMut> PlaintextSink for OwnedSink<B> {
     fn push(&mut self, plain: &[u8]) -> usize {
         let Some(mut buf) = self.buf.take() else { return 0 };
         let n = if self.len == 0 {
@@ -323,18 +323,19 @@ impl<B: IoBufMut> Filling for Owned<B> {
     }
 }
 
-/// A buffer of a pool, which is taken once there is something to put into it.
-struct Leased<'a> {
+/// A buffer of a pool. It is taken with the first push.
+struct PooledSink<'a> {
     pool: &'a Pool,
-    owned: io::Result<Option<Owned<PoolBuf>>>,
+    owned: io::Result<Option<OwnedSink<PoolBuf>>>,
 }
 
-impl Filling for Leased<'_> {
+impl PlaintextSink for PooledSink<'_> {
     fn push(&mut self, plain: &[u8]) -> usize {
         if let Ok(None) = self.owned {
             let taken = self.pool.take();
-            self.owned =
-                taken.map(|buf| Some(Owned { buf: Some(buf), len: 0 })).map_err(io::Error::from);
+            self.owned = taken
+                .map(|buf| Some(OwnedSink { buf: Some(buf), len: 0 }))
+                .map_err(io::Error::from);
         }
         match &mut self.owned {
             Ok(Some(owned)) => owned.push(plain),
