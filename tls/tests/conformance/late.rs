@@ -1,4 +1,4 @@
-//! [`LateStream`]: a connection whose handshake may still be under way.
+//! [`LateStream`]: a connection whose handshake may not be complete yet.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -31,15 +31,15 @@ pub(crate) struct LateWrite<S: ByteStream> {
 struct Handshake<S: ByteStream> {
     state: RefCell<State<S>>,
     waiting: RefCell<Vec<Waker>>,
-    /// That of the transport, and of the connection once there is one.
+    /// The handle of the transport, and after the handshake the handle of the connection.
     handle: RefCell<ShutdownHandle>,
     is_done: Cell<bool>,
-    /// What was shut down before there was a connection.
+    /// A shutdown that was requested during the handshake.
     shut: Cell<Option<Shutdown>>,
 }
 
 enum State<S: ByteStream> {
-    UnderWay,
+    Handshaking,
     Done(Option<TlsReadHalf<S::ReadHalf>>, Option<TlsWriteHalf>),
     Failed(io::ErrorKind),
 }
@@ -64,7 +64,7 @@ impl<S: ByteStream> Handshake<S> {
 
     async fn take<T>(&self, take: impl Fn(&mut State<S>) -> Option<T>) -> io::Result<T> {
         poll_fn(|cx| match &mut *self.state.borrow_mut() {
-            State::UnderWay => {
+            State::Handshaking => {
                 self.waiting.borrow_mut().push(cx.waker().clone());
                 Poll::Pending
             }
@@ -115,7 +115,7 @@ impl<S: ByteStream> LateWrite<S> {
     }
 }
 
-/// One whose handshake is done.
+/// A stream whose handshake is complete.
 pub(crate) fn ready<S: ByteStream>(stream: TlsStream<S>, addrs: [SocketAddr; 2]) -> LateStream<S> {
     let handle = stream.shutdown_handle();
     let handshake = Rc::new(Handshake::new(handle));
@@ -123,7 +123,7 @@ pub(crate) fn ready<S: ByteStream>(stream: TlsStream<S>, addrs: [SocketAddr; 2])
     halves(handshake, addrs)
 }
 
-/// One whose handshake a task of `R` does, unless all that there is of the stream is dropped before.
+/// A stream whose handshake runs in a task of `R`. If both halves are dropped first, the transport is shut down.
 pub(crate) fn begin<R: Runtime, S: ByteStream>(
     tcp: S,
     addrs: [SocketAddr; 2],
@@ -148,7 +148,7 @@ fn halves<S: ByteStream>(handshake: Rc<Handshake<S>>, addrs: [SocketAddr; 2]) ->
 impl<S: ByteStream> Handshake<S> {
     fn new(handle: ShutdownHandle) -> Self {
         Self {
-            state: RefCell::new(State::UnderWay),
+            state: RefCell::new(State::Handshaking),
             waiting: RefCell::default(),
             handle: RefCell::new(handle),
             is_done: Cell::new(false),
@@ -158,7 +158,7 @@ impl<S: ByteStream> Handshake<S> {
 }
 
 impl<S: ByteStream> Drop for Handshake<S> {
-    /// Nobody waits for the handshake any more.
+    /// Ends a handshake whose result is no longer needed.
     fn drop(&mut self) {
         if !self.is_done.get() {
             self.handle.borrow().shutdown(Shutdown::Both);

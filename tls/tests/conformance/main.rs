@@ -1,7 +1,7 @@
-//! The contract over TLS: the suite on runtimes whose connections are TLS connections.
+//! The conformance suite on runtimes whose connections are TLS connections.
 //!
-//! Cases that run in their own process, with peers of the standard library, have nothing to do with TLS and are left
-//! out.
+//! It leaves out the cases that run in their own process with peers of the standard library, because those do not
+//! involve TLS.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,13 +17,13 @@ use owned_io::{
     OwnedWriteExt, Pool, PoolConfig, Runtime, TcpStream, copy,
 };
 
-const WHY_CUT: &str = "what is dropped, or shut down from beside, can send no close_notify, and without \
-                       that a stream is cut, not ended";
+const WHY_CUT: &str = "a connection that is dropped, or shut down by a handle, sends no close_notify, and \
+                       without it the peer sees UnexpectedEof";
 const WHY_AHEAD: &str = "a peer may have received whole records of a write that then failed";
 const WHY_CACHED: &str =
-    "the transport is in two halves, which know no addresses; the wrapper keeps them";
+    "the halves of the transport have no addresses, so the wrapper keeps a copy";
 
-macro_rules! over {
+macro_rules! tls_conformance {
     ($module:ident: $runtime:ty, $dropped_read:ident $(, $case:literal => ($reason:expr, $instead:expr $(,)?))* $(,)?) => {
         mod $module {
             use super::*;
@@ -36,14 +36,16 @@ macro_rules! over {
                 config: <$runtime as Executor>::Config::default(),
                 dropped_read: $dropped_read,
                 deviations: {
-                    "pooled::read_is_empty_at_the_end" => (WHY_CUT, a_dropped_stream_is_cut::<$runtime>),
-                    "io::copy_moves_everything_and_counts" => (WHY_CUT, a_copy_is_cut::<$runtime>),
+                    "pooled::read_is_empty_at_the_end" =>
+                        (WHY_CUT, a_dropped_stream_ends_in_unexpected_eof::<$runtime>),
+                    "io::copy_moves_everything_and_counts" =>
+                        (WHY_CUT, a_copied_stream_ends_in_unexpected_eof::<$runtime>),
                     "cancel::shutdown_handle_ends_the_write_side" =>
-                        (WHY_CUT, what_a_handle_ends_is_cut::<$runtime>),
-                    "cancel::write_all_vectored_reports_progress" =>
-                        (WHY_AHEAD, the_peer_may_be_ahead::<$runtime>),
-                    "net::peer_addr_reports_a_closed_connection" =>
-                        (WHY_CACHED, the_address_stays::<$runtime>),
+                        (WHY_CUT, a_handle_ends_a_stream_in_unexpected_eof::<$runtime>),
+                    "cancel::write_all_vectored_tells_how_far_it_came" =>
+                        (WHY_AHEAD, the_peer_may_have_received_more::<$runtime>),
+                    "net::peer_addr_tells_of_a_connection_that_is_gone" =>
+                        (WHY_CACHED, the_peer_address_is_still_known::<$runtime>),
                     $($case => ($reason, $instead),)*
                 },
             }
@@ -51,51 +53,51 @@ macro_rules! over {
     };
 }
 
-over! { sim: owned_io_sim::Sim, LosesNothing,
-    "task::blocking_closures_let_others_run" =>
+tls_conformance! { sim: owned_io_sim::Sim, LosesNothing,
+    "task::blocking_closures_leave_others_their_turn" =>
         (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
     "worker::each_worker_has_a_thread_of_its_own" =>
         (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
-    "io::writes_that_never_wait_let_others_run" =>
-        (WHY_NO_ROOM, fewer_writes_let_others_run),
+    "io::writes_that_never_wait_leave_others_their_turn" =>
+        (WHY_NO_ROOM, fewer_writes_let_other_tasks_run),
 }
 #[cfg(target_os = "linux")]
-over! { tokio: owned_io_tokio::Tokio, LosesNothing }
+tls_conformance! { tokio: owned_io_tokio::Tokio, LosesNothing }
 #[cfg(target_os = "linux")]
-over! { compio: owned_io_compio::Compio, Cancelled }
+tls_conformance! { compio: owned_io_compio::Compio, Cancelled }
 #[cfg(target_os = "linux")]
-over! { glommio: owned_io_glommio::Glommio, LosesNothing }
+tls_conformance! { glommio: owned_io_glommio::Glommio, LosesNothing }
 #[cfg(target_os = "linux")]
-over! { monoio: owned_io_monoio::Monoio, Cancelled,
-    "task::an_always_ready_task_lets_others_run" =>
+tls_conformance! { monoio: owned_io_monoio::Monoio, Cancelled,
+    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
     "runtime::block_on_returns_beside_an_always_ready_task" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
 }
 #[cfg(target_os = "linux")]
-over! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
-    "task::an_always_ready_task_lets_others_run" =>
+tls_conformance! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
+    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
-    "cancel::dropped_read_does_what_is_declared" =>
-        (WHY_NOTICED, bytes_that_are_lost_are_noticed::<owned_io_tokio_uring::TokioUring>),
+    "cancel::dropped_read_does_what_it_says" =>
+        (WHY_NOTICED, lost_bytes_are_an_error::<owned_io_tokio_uring::TokioUring>),
 }
 
 const WHY_NO_ROOM: &str =
-    "a record of each byte takes 23, and 10,000 of them do not fit on the way";
-const WHY_ONE_THREAD: &str = "the runtime's own: see its suite";
-const WHY_OTHERS_WAIT: &str = "the runtime's own: see its suite";
+    "a record of one byte takes 23 bytes, and the transport does not hold 10,000 records";
+const WHY_ONE_THREAD: &str = "a deviation of the runtime: see its suite";
+const WHY_OTHERS_WAIT: &str = "a deviation of the runtime: see its suite";
 const WHY_NOTICED: &str =
-    "the dropped read of the transport eats a record, and the next does not fit";
+    "the dropped read of the transport loses a record, and the next record fails to decrypt";
 
-/// Deviations that the runtime's own suite asserts, in which TLS has no part.
+/// A deviation of the runtime, which its own suite asserts.
 fn still_deviates<R: Runtime>(_config: &R::Config) {}
 
-fn fewer_writes_let_others_run(config: &owned_io_sim::Config) {
+fn fewer_writes_let_other_tasks_run(config: &owned_io_sim::Config) {
     use owned_io_sim::Sim;
-    on::<Sim>(config, async {
+    run::<Sim>(config, async {
         let (mut a, _b) = pair::<Sim>().await;
-        let turns = std::rc::Rc::new(std::cell::Cell::new(0));
-        let counter = std::rc::Rc::clone(&turns);
+        let polls = std::rc::Rc::new(std::cell::Cell::new(0));
+        let counter = std::rc::Rc::clone(&polls);
         drop(Sim::spawn(async move {
             loop {
                 Sim::sleep(std::time::Duration::ZERO).await;
@@ -105,16 +107,16 @@ fn fewer_writes_let_others_run(config: &owned_io_sim::Config) {
         for _ in 0..2_000 {
             a.write_all("x").await.into_result().unwrap();
         }
-        assert!(turns.get() >= 10, "{} turns", turns.get());
+        assert!(polls.get() >= 10, "{} polls", polls.get());
     });
 }
 
-fn on<R: Runtime>(config: &R::Config, case: impl Future<Output = ()>) {
+fn run<R: Runtime>(config: &R::Config, case: impl Future<Output = ()>) {
     R::block_on(config.clone(), case).unwrap();
 }
 
-fn a_dropped_stream_is_cut<R: Runtime>(config: &R::Config) {
-    on::<R>(config, async {
+fn a_dropped_stream_ends_in_unexpected_eof<R: Runtime>(config: &R::Config) {
+    run::<R>(config, async {
         let (a, mut b) = pair::<R>().await;
         drop(a);
         let pool = Pool::new(PoolConfig::default());
@@ -124,8 +126,8 @@ fn a_dropped_stream_is_cut<R: Runtime>(config: &R::Config) {
     });
 }
 
-fn a_copy_is_cut<R: Runtime>(config: &R::Config) {
-    on::<R>(config, async {
+fn a_copied_stream_ends_in_unexpected_eof<R: Runtime>(config: &R::Config) {
+    run::<R>(config, async {
         let (client, server) = pair::<R>().await;
         let echo = R::spawn(async move {
             let (mut read, mut write) = server.into_split();
@@ -143,8 +145,8 @@ fn a_copy_is_cut<R: Runtime>(config: &R::Config) {
     });
 }
 
-fn what_a_handle_ends_is_cut<R: Runtime>(config: &R::Config) {
-    on::<R>(config, async {
+fn a_handle_ends_a_stream_in_unexpected_eof<R: Runtime>(config: &R::Config) {
+    run::<R>(config, async {
         let (mut a, mut b) = pair::<R>().await;
         a.write_all("before").await.into_result().unwrap();
         a.shutdown_handle().shutdown(Shutdown::Write);
@@ -161,9 +163,9 @@ fn what_a_handle_ends_is_cut<R: Runtime>(config: &R::Config) {
     });
 }
 
-fn the_peer_may_be_ahead<R: Runtime>(config: &R::Config) {
+fn the_peer_may_have_received_more<R: Runtime>(config: &R::Config) {
     const BYTES: usize = 16 << 20;
-    on::<R>(config, async {
+    run::<R>(config, async {
         let (mut a, mut b) = pair::<R>().await;
         let handle = a.shutdown_handle();
         let sent: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
@@ -176,14 +178,16 @@ fn the_peer_may_be_ahead<R: Runtime>(config: &R::Config) {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
         let BufResult(result, received) = b.read_exact(Vec::with_capacity(BYTES), BYTES).await;
         assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        let told = BYTES - bufs.bytes_left();
-        assert!(told <= received.len() && received.len() < told + owned_io_tls::WRITE_BYTES_MAX);
+        let reported = BYTES - bufs.bytes_left();
+        assert!(
+            reported <= received.len() && received.len() < reported + owned_io_tls::WRITE_BYTES_MAX
+        );
         assert!(received == sent[..received.len()]);
     });
 }
 
-fn the_address_stays<R: Runtime>(config: &R::Config) {
-    on::<R>(config, async {
+fn the_peer_address_is_still_known<R: Runtime>(config: &R::Config) {
+    run::<R>(config, async {
         let (a, b) = pair::<R>().await;
         let address = a.local_addr().unwrap();
         drop(a);
@@ -193,8 +197,8 @@ fn the_address_stays<R: Runtime>(config: &R::Config) {
 }
 
 #[cfg(target_os = "linux")]
-fn bytes_that_are_lost_are_noticed<R: Runtime>(config: &R::Config) {
-    on::<R>(config, async {
+fn lost_bytes_are_an_error<R: Runtime>(config: &R::Config) {
+    run::<R>(config, async {
         let (mut a, mut b) = pair::<R>().await;
         {
             let mut read = std::pin::pin!(b.read(Vec::with_capacity(16)));

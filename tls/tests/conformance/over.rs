@@ -1,4 +1,4 @@
-//! [`TlsOver`]: a runtime whose connections are TLS over another's.
+//! [`TlsOver`]: a runtime whose connections are TLS over the connections of another runtime.
 
 use std::io;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ pub(crate) struct TlsOver<R>(PhantomData<R>);
 
 pub(crate) struct Listener<R: Runtime> {
     tcp: R::TcpListener,
-    /// A client whose handshake is under way; kept when an accept is dropped.
+    /// A client whose handshake has begun. It is kept when an accept is dropped.
     next: Option<Handshake<R>>,
 }
 
@@ -33,8 +33,8 @@ fn configs() -> &'static (Acceptor, Connector) {
     static CONFIGS: OnceLock<(Acceptor, Connector)> = OnceLock::new();
     CONFIGS.get_or_init(|| {
         let mut server = common::server_config(ALL_VERSIONS);
-        // The suite has clients that never read. With tickets unread they would reset the connection
-        // when they are dropped.
+        // Some clients of the suite never read. With unread session tickets they would reset the connection when
+        // they are dropped.
         server.send_tls13_tickets = 0;
         (
             Acceptor::new(Arc::new(server)),
@@ -43,7 +43,7 @@ fn configs() -> &'static (Acceptor, Connector) {
     })
 }
 
-/// A client and the server's end of it.
+/// The client's and the server's end of a connection.
 pub(crate) async fn pair<R: Runtime>() -> (LateStream<R::TcpStream>, LateStream<R::TcpStream>) {
     let bound = TlsOver::<R>::bind(ListenOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     let mut listener = TlsOver::<R>::listen(&bound).unwrap();
@@ -63,7 +63,7 @@ impl<R: Runtime> TcpListener for Listener<R> {
                 if outcome.is_ok() {
                     return outcome;
                 }
-                continue; // it gave up in its handshake, as others do in the queue
+                continue; // the handshake failed: accept the next client
             }
             let (tcp, peer) = self.tcp.accept().await?;
             self.next = Some(R::spawn(async move {
@@ -101,7 +101,7 @@ impl<R: Runtime> Tcp for TlsOver<R> {
         Ok(Listener { tcp: R::listen(bound)?, next: None })
     }
 
-    /// Connects; the handshake is a task's, because the suite lets no server accept before.
+    /// Connects. The handshake runs in a task, because the suite accepts only after `connect` has returned.
     async fn connect(options: ConnectOptions) -> io::Result<LateStream<R::TcpStream>> {
         let tcp = R::connect(options).await?;
         let addrs = [tcp.local_addr()?, tcp.peer_addr()?];
