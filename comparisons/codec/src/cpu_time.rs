@@ -1,17 +1,17 @@
-//! Processor time of this thread, also for criterion.
+//! The processor time of a thread, also as a measurement of criterion.
 
 use std::time::Duration;
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How much processor time this thread has used.
+/// The processor time that this thread has used.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Criterion measures that in place of the time that passes.
+/// Has criterion measure processor time instead of wall-clock time.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTime;
 

@@ -1,4 +1,4 @@
-//! What the codecs are fed with, checked and timed by: masked frames that arrive in chunks of 64 KiB.
+//! The input, the checks and the clock of the codec benchmarks. The input is masked frames in chunks of 64 KiB.
 
 mod cpu_time;
 mod ratios;
@@ -12,41 +12,40 @@ use owned_io_websocket::frame::{Header, Opcode, mask};
 pub use ratios::ratio;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most bytes that one read brings.
+/// The most bytes that one read returns.
 pub const CHUNK_BYTES: usize = 64 * 1024;
-/// About how many bytes of frames there are, before they come again: a few chunks, and no more than
-/// the caches hold.
+/// About how many bytes of frames there are before they repeat: several chunks, few enough for the caches.
 const WIRE_BYTES: usize = 1024 * 1024;
 
-/// Frames from a client, all of one size, and what is in them.
+/// Frames from a client, all of one size, and the messages in them.
 #[derive(Clone, Debug)]
 pub struct Wire {
     /// Whole frames.
     pub bytes: Vec<u8>,
-    /// What a codec has to have made of them.
+    /// The messages that a codec has to decode from them.
     pub tally: Tally,
 }
 
-/// What came out of a codec.
+/// The messages that a codec has decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many messages.
+    /// The number of messages.
     pub messages: usize,
-    /// Of payload, over all messages.
+    /// The bytes of payload in all messages.
     pub bytes: usize,
-    /// Over the first and the last byte of each, in order.
+    /// A checksum of the first and the last byte of each message, in order.
     pub checksum: u32,
 }
 
 impl Tally {
-    /// Counts a message in.
+    /// Adds a message.
     #[inline]
     pub fn add(&mut self, payload: &[u8]) {
         self.messages += 1;
         self.add_part(payload);
     }
 
-    /// Counts the bytes of a part in, and no message.
+    /// Adds the bytes of a part of a message, without counting a message.
     #[inline]
     pub fn add_part(&mut self, payload: &[u8]) {
         self.bytes += payload.len();
@@ -58,7 +57,7 @@ impl Tally {
 }
 
 impl Wire {
-    /// Messages of `len` bytes: text is ASCII.
+    /// Messages of `len` bytes. Text is ASCII.
     pub fn new(opcode: Opcode, len: usize) -> Self {
         let (mut bytes, mut tally) = (Vec::new(), Tally::default());
         while bytes.len() + len + Header::BYTES_MAX <= WIRE_BYTES {
@@ -81,8 +80,7 @@ impl Wire {
     }
 }
 
-/// A connection on which the frames of a [`Wire`] come again and again, and that takes all that is
-/// written and counts it.
+/// A connection on which the frames of a [`Wire`] arrive repeatedly. It counts and discards what is written.
 #[derive(Debug)]
 pub struct Connection {
     wire: Vec<u8>,
@@ -92,12 +90,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// One on which `wire` comes.
+    /// A connection on which `wire` arrives.
     pub fn new(wire: &Wire) -> Self {
         Self { wire: wire.bytes.clone(), at: 0, written: 0 }
     }
 
-    /// The next bytes: those of the chunk that are left, `max` at the most.
+    /// The rest of the present chunk, `max` bytes at most.
     #[inline]
     pub fn next(&mut self, max: usize) -> &[u8] {
         if self.at == self.wire.len() {
@@ -157,11 +155,11 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// What a future gives that never waits.
+/// The output of a future that never waits.
 ///
 /// # Panics
-/// If it waits.
-pub fn ready<T>(future: impl Future<Output = T>) -> T {
+/// If the future waits.
+pub fn expect_ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => unreachable!("the connection is always ready"),

@@ -1,16 +1,16 @@
-//! What one costs by what another does, where that is near 1: the machine's speed moves by more than that
-//! between two benches of a run. So the two take turns.
+//! The ratio of two costs that differ little. The speed of a machine varies more between two benches of a run than
+//! such costs differ, so the two passes alternate.
 
 use std::env;
 use std::time::Duration;
 
 use crate::cpu_time;
 
-/// In a run without `--bench`, as `cargo test --benches` makes it: enough to see that it works.
+/// The number of pairs without `--bench`, as `cargo test --benches` runs it: enough to see that it works.
 const SMOKE_PAIRS: usize = 10;
 
-/// What `pass` costs by what `base` does, in processor time: the median over the pairs, and its 95 %
-/// interval (by ranks). As many more pairs as a fortieth of them come first, to warm up.
+/// The processor time of `pass` divided by that of `base`: the median over the pairs, and its 95 % interval (by
+/// ranks). One fortieth as many pairs run first, to warm up.
 pub async fn ratio(
     pairs: usize,
     mut pass: impl AsyncFnMut(),
@@ -21,7 +21,7 @@ pub async fn ratio(
     let warm_up_pairs = pairs / 40;
     let mut ratios = Vec::with_capacity(pairs);
     for number in 0..warm_up_pairs + pairs {
-        // Each goes first in every other pair, so that neither always finds the other's cache.
+        // Each is first in every other pair, so that both start equally often with the cache of the other.
         let (pass, base) = if number % 2 == 0 {
             let pass = time(&mut pass).await;
             (pass, time(&mut base).await)

@@ -1,5 +1,5 @@
-//! What a server says: messages of `len` bytes, queued, and one flush. Each
-//! pass says how many bytes went out.
+//! The sending side of a server: messages of `len` bytes are queued and then flushed once. Each pass returns the
+//! number of bytes written.
 
 use std::hint::black_box;
 use std::io::Write;

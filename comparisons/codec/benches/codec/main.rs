@@ -1,14 +1,14 @@
-//! `cargo bench -p owned-io-comparisons-codec [FILTER]`: what a message costs each codec, without a
-//! kernel. Every pass is checked: how many messages, how many bytes, and a checksum.
+//! `cargo bench -p owned-io-comparisons-codec [FILTER]`: the cost of a message in each codec, without the kernel.
+//! Every pass checks the number of messages, the number of bytes, and a checksum.
 //!
-//! - `decode/SIZE`, `decode-text/SIZE`: masked frames that arrive in chunks of 64 KiB. `floor` copies
-//!   the same chunks and runs over them once.
+//! - `decode/SIZE`, `decode-text/SIZE`: masked frames that arrive in chunks of 64 KiB. `floor` copies the same chunks
+//!   and masks them once.
 //! - `encode/SIZE`: 100,000 messages of a server, then one flush.
 //!
-//! Times are processor time, so that other programs on the machine disturb little: that of all
-//! messages of a pass, and the throughput is in messages.
+//! A time is the processor time of all messages of a pass, so that other programs on the machine disturb little. The
+//! throughput is in messages.
 
-#![allow(missing_docs, reason = "made by criterion's macros")]
+#![allow(missing_docs, reason = "criterion's macros generate the items")]
 
 mod encode;
 mod ours;
@@ -60,7 +60,7 @@ fn group<'c>(
     group
 }
 
-/// Reads all messages of the wire once in each pass.
+/// Decodes all messages of the wire once in each pass.
 fn read(
     group: &mut BenchmarkGroup<'_, CpuTime>,
     name: &str,
@@ -76,7 +76,7 @@ fn read(
     });
 }
 
-/// Encodes all messages and flushes once in each pass, which says how many bytes went out.
+/// Encodes all messages and flushes once in each pass. A pass returns the number of bytes written.
 fn write(
     group: &mut BenchmarkGroup<'_, CpuTime>,
     name: &str,

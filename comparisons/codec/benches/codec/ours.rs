@@ -1,4 +1,4 @@
-//! The engine, driven as a stream drives it, and the floor under it.
+//! The engine, driven as a stream drives it, and the floor: the least work that decoding needs.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use owned_io_websocket::Config;
 use owned_io_websocket::engine::{Decoded, Engine, Event};
 use owned_io_websocket::frame::mask;
 
-/// A receive buffer, as a stream has one: bytes are read behind those that are not decoded yet.
+/// A receive buffer as a stream has one. Bytes are read behind those that are not decoded yet.
 struct Buffer {
     bytes: Box<[u8]>,
     start: usize,
@@ -20,8 +20,8 @@ impl Buffer {
         Self { bytes: vec![0; capacity].into(), start: 0, end: 0 }
     }
 
-    /// Reads once, after what is not decoded yet; that is moved to the front if room is short. Behind
-    /// the start of a long frame no more is read than its end, so that such bytes move never.
+    /// Reads once, behind the bytes that are not decoded yet. These are moved to the front if room is short. After the
+    /// start of a long frame it reads no further than the frame's end, so that the bytes of long frames never move.
     fn fill(&mut self, connection: &mut Connection, missing: usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -39,7 +39,7 @@ impl Buffer {
     }
 }
 
-/// Every message whole, in a receive buffer that holds a chunk behind the start of one.
+/// Decodes every message whole, in a receive buffer that has room for a chunk behind the start of a message.
 pub(crate) fn whole(wire: &Wire) -> impl FnMut(&mut Tally) {
     let whole_frame_bytes_max = (wire.tally.bytes / wire.tally.messages).max(16 * 1024);
     let now = Instant::now(); // the codec alone is measured, not the clock
@@ -65,8 +65,8 @@ pub(crate) fn whole(wire: &Wire) -> impl FnMut(&mut Tally) {
     }
 }
 
-/// With a receive buffer of 16 KiB: longer messages are put together in a buffer of their announced
-/// size, into which all is read that is not there yet.
+/// Decodes with a receive buffer of 16 KiB. A longer message is assembled in a buffer of its announced size, into
+/// which the rest of the message is read.
 pub(crate) fn assembled(wire: &Wire) -> impl FnMut(&mut Tally) {
     let now = Instant::now();
     let Engine { mut receiver, control, .. } = Engine::server(Config::default(), now);
@@ -102,7 +102,7 @@ pub(crate) fn assembled(wire: &Wire) -> impl FnMut(&mut Tally) {
     }
 }
 
-/// Copies each chunk and runs over it once.
+/// Copies each chunk and masks it once.
 pub(crate) fn floor(wire: &Wire) -> impl FnMut() -> usize {
     let (mut connection, expected) = (Connection::new(wire), wire.bytes.len());
     let mut buf = vec![0; CHUNK_BYTES];

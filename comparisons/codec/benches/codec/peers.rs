@@ -1,11 +1,11 @@
-//! The others, each through its public API, on a connection that is always ready.
+//! The other codecs, each through its public API, on a connection that is always ready.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
 use futures_core::Stream;
-use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire, ready};
+use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire, expect_ready};
 
 pub(crate) fn tungstenite(wire: &Wire) -> impl FnMut(&mut Tally) {
     use tungstenite::protocol::{Role, WebSocket};
@@ -26,11 +26,11 @@ pub(crate) fn fastwebsockets(wire: &Wire) -> impl FnMut(&mut Tally) {
     use fastwebsockets::{FragmentCollector, Role, WebSocket};
     let mut socket = WebSocket::after_handshake(Connection::new(wire), Role::Server);
     socket.set_writev(false);
-    let mut socket = FragmentCollector::new(socket); // checks text, too
+    let mut socket = FragmentCollector::new(socket); // it also validates UTF-8
     let expected = wire.tally.messages;
     move |tally| {
         while tally.messages < expected {
-            tally.add(&ready(socket.read_frame()).unwrap().payload);
+            tally.add(&expect_ready(socket.read_frame()).unwrap().payload);
         }
     }
 }
@@ -41,7 +41,7 @@ pub(crate) fn tokio_websockets(wire: &Wire) -> impl FnMut(&mut Tally) {
     move |tally| {
         let context = &mut Context::from_waker(Waker::noop());
         while tally.messages < expected {
-            // It gives up the processor now and then, as if the connection were not ready.
+            // The library yields now and then. Its future is then pending although the connection is ready.
             if let Poll::Ready(message) = Pin::new(&mut socket).poll_next(context) {
                 tally.add(message.unwrap().unwrap().as_payload());
             }
@@ -74,7 +74,7 @@ pub(crate) fn web_socket(wire: &Wire) -> impl FnMut(&mut Tally) {
     let expected = wire.tally.messages;
     move |tally| {
         while tally.messages < expected {
-            match ready(socket.recv()).unwrap() {
+            match expect_ready(socket.recv()).unwrap() {
                 web_socket::Event::Data { data, .. } => tally.add(&data),
                 _ => panic!("no data"),
             }

@@ -1,12 +1,12 @@
-//! `cargo bench -p owned-io-comparisons-codec --bench ratios`: what long messages cost our engine beside
-//! its floor, and text beside binary.
+//! `cargo bench -p owned-io-comparisons-codec --bench ratios`: the cost of long messages in our engine relative to
+//! its floor, and of text relative to binary.
 //!
-//! The two that are compared take turns, a pass of a mebibyte each: the median over the pairs and its
-//! 95 % interval, in processor time. Every pass is checked.
+//! The two passes of a pair are a mebibyte each, and alternate. A figure is the median over the pairs and its 95 %
+//! interval, in processor time. Every pass is checked.
 
 mod ours;
 
-use owned_io_comparisons_codec::{Tally, Wire, ready};
+use owned_io_comparisons_codec::{Tally, Wire, expect_ready};
 use owned_io_websocket::frame::Opcode;
 
 /// About a second for each ratio.
@@ -14,7 +14,7 @@ const PAIRS: usize = 20_000;
 
 fn main() {
     println!(
-        "| messages | whole, to the floor | put together, to the floor | text to binary, whole | put together |"
+        "| messages | whole / floor | assembled / floor | text / binary, whole | text / binary, assembled |"
     );
     println!("|---|---|---|---|---|");
     for len in [1_000, 16 * 1024, 64 * 1024] {
@@ -47,5 +47,5 @@ fn floor(wire: &Wire) -> impl FnMut() {
 
 fn ratio(mut pass: impl FnMut(), mut base: impl FnMut()) -> String {
     let ratio = owned_io_comparisons_codec::ratio(PAIRS, async || pass(), async || base());
-    ready(ratio)
+    expect_ready(ratio)
 }
