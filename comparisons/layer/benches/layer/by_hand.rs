@@ -1,4 +1,4 @@
-//! Both ends on the runtime's own streams, as `comparisons/peers/echo-*` has the server.
+//! Both ends of a connection on the runtime's own streams. The server is that of `comparisons/peers/echo-*`.
 
 use std::io;
 use std::net::TcpStream;
@@ -11,19 +11,19 @@ use owned_io_tokio_uring::TokioUring;
 
 use crate::connection::BUF_BYTES;
 
-/// A message, and as many bytes for the answer.
+/// The message, and a buffer of the same length for the answer.
 pub(crate) type Bufs = [Vec<u8>; 2];
 
-/// A runtime, and how it is used by hand.
+/// A runtime and the same echo written on its own API.
 pub(crate) trait ByHand: Runtime {
     type Stream: 'static;
 
     fn adopt(tcp: TcpStream) -> io::Result<Self::Stream>;
 
-    /// Echoes until the peer ends its side, in a task of its own.
+    /// Spawns a task that echoes until the peer ends its side.
     fn spawn_echo(stream: Self::Stream);
 
-    /// Sends the message, reads the answer, and hands back both.
+    /// Sends the message, reads the answer, and returns both buffers.
     async fn exchange(stream: &mut Self::Stream, bufs: Bufs) -> io::Result<Bufs>;
 }
 
@@ -68,7 +68,7 @@ impl ByHand for TokioUring {
         drop(tokio_uring::spawn(async move {
             let mut buf = Vec::with_capacity(BUF_BYTES);
             loop {
-                buf.clear(); // reading fills the capacity, and only ever grows the length
+                buf.clear(); // a read fills the capacity and never shortens the buffer
                 let (read, filled) = stream.read(buf).await;
                 if read? == 0 {
                     return io::Result::Ok(());
@@ -110,7 +110,7 @@ impl ByHand for Compio {
         let echo = compio_runtime::spawn(async move {
             let mut buf = Vec::with_capacity(BUF_BYTES);
             loop {
-                buf.clear(); // reading fills the capacity, and only ever grows the length
+                buf.clear(); // a read fills the capacity and never shortens the buffer
                 let BufResult(read, filled) = stream.read(buf).await;
                 if read? == 0 {
                     return io::Result::Ok(());

@@ -1,4 +1,4 @@
-//! A connection within this thread: one end asks, the other echoes.
+//! A connection within one thread, between a client and an echo server.
 
 use std::io;
 use std::mem::take;
@@ -8,21 +8,21 @@ use owned_io::{ListenOptions, OwnedRead, OwnedWriteExt, TcpListener};
 
 use crate::by_hand::{Bufs, ByHand};
 
-/// Of payload.
+/// The sizes of a message.
 pub(crate) const SIZES: [usize; 2] = [200, 16 * 1024];
-/// In each pass.
+/// The round trips of a pass.
 pub(crate) const ROUND_TRIPS: u32 = 100;
-/// What the end that echoes reads into.
+/// The size of the server's receive buffer.
 pub(crate) const BUF_BYTES: usize = 16 * 1024;
 
-/// How the end that echoes is written.
+/// The implementation of the echo server.
 #[derive(Clone, Copy)]
 pub(crate) enum Echo {
     ByHand,
     Traits,
 }
 
-/// The end that asks, which is always by hand.
+/// The client, which is always written by hand.
 pub(crate) struct Client<R: ByHand> {
     stream: R::Stream,
     bufs: Bufs,
@@ -30,7 +30,7 @@ pub(crate) struct Client<R: ByHand> {
 }
 
 impl<R: ByHand> Client<R> {
-    /// Messages have `len` bytes, the first of which are their number.
+    /// Connects a client to a new server. Messages have `len` bytes and begin with their number.
     pub(crate) async fn connect(echo: Echo, len: usize) -> io::Result<Self> {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let tcp = match echo {
@@ -56,20 +56,20 @@ impl<R: ByHand> Client<R> {
         Ok(Self { stream: R::adopt(tcp)?, bufs: [message, vec![0; len]], number: 0 })
     }
 
-    /// A pass: one message after the other, each of which has to come back.
+    /// A pass: sends one message after the other, and checks the echo of each.
     pub(crate) async fn round_trips(&mut self) {
         for _ in 0..ROUND_TRIPS {
             self.number += 1;
             self.bufs[0][..4].copy_from_slice(&self.number.to_le_bytes());
             let exchanged = R::exchange(&mut self.stream, take(&mut self.bufs)).await;
-            self.bufs = exchanged.expect("the echo goes on until we end");
+            self.bufs = exchanged.expect("the server echoes until the client ends");
             let [message, answer] = &self.bufs;
-            assert!(answer == message, "what comes back is something else");
+            assert!(answer == message, "the echo differs from the message");
         }
     }
 }
 
-/// The loop that [`ByHand::spawn_echo`] has, on the traits.
+/// The loop of [`ByHand::spawn_echo`], written on the traits.
 async fn through_traits(mut stream: impl OwnedRead + OwnedWriteExt) -> io::Result<()> {
     let mut buf = Vec::with_capacity(BUF_BYTES);
     loop {

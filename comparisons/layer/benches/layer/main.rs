@@ -1,15 +1,15 @@
-//! `cargo bench -p owned-io-comparisons-layer --bench layer [FILTER]`: what an echo costs on a runtime's
-//! own streams, and through the traits.
+//! `cargo bench -p owned-io-comparisons-layer --bench layer [FILTER]`: the cost of an echo on a runtime's own
+//! streams, and through the traits.
 //!
-//! Both ends of a connection over loopback are in one thread. The one that asks is written by hand on
-//! the runtime's own stream, for both; the one that echoes so too in `by-hand`, and in `traits` the same
-//! loop on `OwnedRead` and `OwnedWrite`. Every answer is checked. `cargo matrix comparisons/plans/layer.toml`
-//! measures the same from outside, with many connections.
+//! Both ends of a connection over loopback are in one thread. The client is always written by hand on the runtime's
+//! own stream. The server is written by hand too in `by-hand`. In `traits` it is the same loop on `OwnedRead` and
+//! `OwnedWrite`. Every answer is checked. `cargo matrix comparisons/plans/layer.toml` measures the same from outside,
+//! with many connections.
 //!
-//! Times are processor time, that of all round trips of a pass, and the throughput is in round trips.
-//! glommio is not here: it takes a socket from outside by `unsafe` only.
+//! A time is the processor time of all round trips of a pass. The throughput is in round trips. glommio is left out,
+//! because it adopts an existing socket only through `unsafe` code.
 
-#![allow(missing_docs, reason = "made by criterion's macros")]
+#![allow(missing_docs, reason = "criterion's macros generate the items")]
 
 mod by_hand;
 mod connection;
@@ -23,13 +23,13 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use owned_io_comparisons_codec::{CpuTime, cpu_time};
 
 fn layer(c: &mut Criterion<CpuTime>) {
-    on::<owned_io_tokio::Tokio>(c);
-    on::<owned_io_tokio_uring::TokioUring>(c);
-    on::<owned_io_compio::Compio>(c);
-    on::<owned_io_monoio::Monoio>(c);
+    bench_runtime::<owned_io_tokio::Tokio>(c);
+    bench_runtime::<owned_io_tokio_uring::TokioUring>(c);
+    bench_runtime::<owned_io_compio::Compio>(c);
+    bench_runtime::<owned_io_monoio::Monoio>(c);
 }
 
-fn on<R: ByHand>(c: &mut Criterion<CpuTime>) {
+fn bench_runtime<R: ByHand>(c: &mut Criterion<CpuTime>) {
     for len in SIZES {
         let mut group = c.benchmark_group(format!("{}/{len}", R::NAME));
         group.throughput(Throughput::Elements(ROUND_TRIPS.into()));
@@ -43,7 +43,7 @@ fn on<R: ByHand>(c: &mut Criterion<CpuTime>) {
     }
 }
 
-/// What so many passes cost, on a connection and a runtime of their own.
+/// The processor time of `passes` on a new connection and a new runtime.
 fn time<R: ByHand>(echo: Echo, len: usize, passes: u64) -> io::Result<Duration> {
     R::block_on(R::Config::default(), async {
         let mut client = Client::<R>::connect(echo, len).await?;
