@@ -9,7 +9,7 @@ use owned_io::{
     ShutdownHandle,
 };
 
-/// A connection, or half of one, and how many reads and writes were asked of it.
+/// A connection, or half of one, and the number of its reads and writes.
 pub(crate) struct Counted<T> {
     inner: T,
     operations: Rc<Cell<u64>>,

@@ -1,4 +1,4 @@
-//! The end that is measured: a server, on either engine.
+//! The server on either engine, which is the end that is measured.
 
 use std::cell::Cell;
 use std::io;
@@ -18,23 +18,23 @@ use crate::counted::Counted;
 use crate::memory::{self, Memory};
 use crate::{Case, Direction, MESSAGE_BYTES, TIME_MAX};
 
-/// What one message took.
-pub(crate) struct Taken {
+/// The cost of one message.
+pub(crate) struct Cost {
     pub(crate) time: Duration,
-    /// Reads and writes.
+    /// The number of reads and writes.
     pub(crate) operations: u64,
     pub(crate) memory: Memory,
-    /// Of a bridge: bytes copied, and bytes moved.
+    /// The bytes that a bridge copied and moved. None for the native engine.
     pub(crate) work: Option<(u64, u64)>,
 }
 
-/// Upgrades the connection; then sends the message and waits for an answer, or asks for it and
-/// receives it.
+/// Upgrades the connection. Then it sends the message and waits for an answer, or asks for the message and receives
+/// it.
 pub(crate) async fn serve<R: Runtime>(
     stream: impl ByteStream,
     case: Case,
     payload: Bytes,
-) -> Result<Taken, Error> {
+) -> Result<Cost, Error> {
     let operations = Rc::<Cell<u64>>::default();
     let stream = Counted::new(stream, Rc::clone(&operations));
     let buffers =
@@ -47,9 +47,9 @@ pub(crate) async fn serve<R: Runtime>(
             let socket = accepting.await?;
             let bridge::WebSocket { mut incoming, mut outgoing } = socket;
             let connection = outgoing.shutdown_handle();
-            let taken = meter.measure::<R>(&mut incoming, &mut outgoing, &connection).await?;
-            let work = outgoing.copy_stats();
-            Ok(Taken { work: Some((work.copied_bytes, work.moved_bytes)), ..taken })
+            let cost = meter.measure::<R>(&mut incoming, &mut outgoing, &connection).await?;
+            let work = outgoing.work();
+            Ok(Cost { work: Some((work.copied_bytes, work.moved_bytes)), ..cost })
         }
         None => {
             let socket = pending.accept(Origins::Any, None, &[]).await?;
@@ -72,23 +72,23 @@ impl Meter {
         incoming: &mut impl AnyIncoming,
         outgoing: &mut impl AnyOutgoing,
         connection: &ShutdownHandle,
-    ) -> Result<Taken, Error> {
+    ) -> Result<Cost, Error> {
         if matches!(self.direction, Direction::Receives) {
             outgoing.send(Message::Text("go")).await?;
         }
         self.operations.set(0);
         memory::start();
         let started = Instant::now();
-        let sent = self.payload.clone();
+        let payload = self.payload.clone();
         let exchange = async {
             if matches!(self.direction, Direction::Sends) {
-                outgoing.write_bytes(Part::Whole(Kind::Binary), sent)?;
+                outgoing.write_bytes(Part::Whole(Kind::Binary), payload)?;
                 outgoing.flush().await?;
             }
             incoming.receive_owned().await
         };
-        let received = shutdown_after::<R, _>(TIME_MAX, connection, exchange).await?;
-        let (time, memory) = (started.elapsed(), memory::so_far());
+        let received = timeout::<R, _>(TIME_MAX, connection, exchange).await?;
+        let (time, memory) = (started.elapsed(), memory::counted());
         let expected: &[u8] = match self.direction {
             Direction::Sends => &[],
             Direction::Receives => &self.payload[..],
@@ -96,6 +96,6 @@ impl Meter {
         if received.as_ref().map(Received::as_bytes) != Some(expected) {
             return Err(io::Error::other("not the message that was sent").into());
         }
-        Ok(Taken { time, operations: self.operations.get(), memory, work: None })
+        Ok(Cost { time, operations: self.operations.get(), memory, work: None })
     }
 }

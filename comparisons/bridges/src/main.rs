@@ -1,22 +1,22 @@
-//! One message of 16 MB through tungstenite over sync buffers, and through the native engine, each way,
-//! in memory and over loopback: what it takes. See the README.
+//! Measures one message of 16 MB through tungstenite over sync buffers, and through the native engine: sent and
+//! received, in memory and over loopback. See the README.
 //!
 //! ```sh
 //! cargo run --release -p owned-io-comparisons-bridges
 //! ```
 
-mod again;
+mod client;
 mod counted;
 mod exchange;
 mod memory;
-mod peer;
+mod retry;
 
 use std::io;
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exchange::Taken;
+use exchange::Cost;
 use owned_io::{ConnectOptions, Executor, ListenOptions, Runtime, Tcp, TcpListener};
 use owned_io_compio::Compio;
 use owned_io_sim::{Sim, pipe};
@@ -24,26 +24,26 @@ use owned_io_tokio::Tokio;
 use owned_io_tungstenite::Strategy;
 use owned_io_websocket::stream::Error;
 
-/// How long the message is.
+/// The length of the message.
 const MESSAGE_BYTES: usize = 16_000_000;
 
-/// How often each is done; shown is the one with the median time.
+/// The rounds of each case. The round with the median time is printed.
 const ROUNDS: usize = 3;
 
-/// How long one may take.
+/// How long one round may take.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// What sends or receives the message.
+/// What is measured.
 #[derive(Clone, Copy)]
 struct Case {
     direction: Direction,
-    /// None: the native engine.
+    /// The strategy of the bridge. None for the native engine.
     strategy: Option<Strategy>,
-    /// Whether small writes leave at once (`TCP_NODELAY`).
+    /// Whether `TCP_NODELAY` is set.
     nodelay: bool,
 }
 
-/// What the end that is measured does.
+/// What the server does with the message.
 #[derive(Clone, Copy)]
 enum Direction {
     Sends,
@@ -52,16 +52,17 @@ enum Direction {
 
 const ENGINES: [(&str, Option<Strategy>, bool); 6] = [
     ("tungstenite, fixed 8 KiB", Some(Strategy::FIXED), true),
-    ("the same, Nagle's way", Some(Strategy::FIXED), false),
+    ("the same, without `TCP_NODELAY`", Some(Strategy::FIXED), false),
     ("tungstenite, fixed 1 MiB", Some(Strategy::Fixed { bytes: 1 << 20 }), true),
     ("tungstenite, linear", Some(Strategy::LINEAR), true),
     ("tungstenite, exponential", Some(Strategy::EXPONENTIAL), true),
     ("native", None, true),
 ];
 
-type Once = fn(Case, Bytes) -> io::Result<Taken>;
+/// Runs one round of a case.
+type Round = fn(Case, Bytes) -> io::Result<Cost>;
 
-const CONNECTIONS: [(&str, Once); 3] = [
+const CONNECTIONS: [(&str, Round); 3] = [
     ("in memory", in_memory),
     ("tokio, over loopback", over_loopback::<Tokio>),
     ("compio, over loopback", over_loopback::<Compio>),
@@ -69,7 +70,7 @@ const CONNECTIONS: [(&str, Once); 3] = [
 
 fn main() -> io::Result<()> {
     let payload: Bytes = (0..MESSAGE_BYTES).map(|i| i as u8).collect();
-    for (connection, once) in CONNECTIONS {
+    for (connection, round) in CONNECTIONS {
         for (done, direction) in [("sent", Direction::Sends), ("received", Direction::Receives)] {
             println!("\n{MESSAGE_BYTES} bytes {done}, {connection}\n");
             println!(
@@ -78,8 +79,8 @@ fn main() -> io::Result<()> {
             println!("|---|---|---|---|---|---|---|");
             for (name, strategy, nodelay) in ENGINES {
                 let case = Case { direction, strategy, nodelay };
-                match median(once, case, &payload) {
-                    Ok(taken) => print(name, &taken),
+                match median(round, case, &payload) {
+                    Ok(cost) => print(name, &cost),
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                         println!("| {name} | over {} s | | | | | |", TIME_MAX.as_secs());
                     }
@@ -88,20 +89,20 @@ fn main() -> io::Result<()> {
             }
         }
     }
-    again::run(&payload)
+    retry::run(&payload)
 }
 
-fn print(name: &str, taken: &Taken) {
-    let (copied, moved) = match taken.work {
+fn print(name: &str, cost: &Cost) {
+    let (copied, moved) = match cost.work {
         Some((copied, moved)) => (megabytes(copied), megabytes(moved)),
         None => ("–".to_owned(), "–".to_owned()),
     };
     println!(
         "| {name} | {:.1} | {} | {copied} | {moved} | {} | {} |",
-        taken.time.as_secs_f64() * 1e3,
-        taken.operations,
-        taken.memory.allocations,
-        megabytes(taken.memory.peak_bytes.unsigned_abs()),
+        cost.time.as_secs_f64() * 1e3,
+        cost.operations,
+        cost.memory.allocations,
+        megabytes(cost.memory.peak_bytes.unsigned_abs()),
     );
 }
 
@@ -109,42 +110,42 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
 
-fn median(once: Once, case: Case, payload: &Bytes) -> io::Result<Taken> {
-    let rounds = (0..ROUNDS).map(|_| once(case, payload.clone()));
-    let mut taken = rounds.collect::<io::Result<Vec<_>>>()?;
-    taken.sort_by_key(|taken| taken.time);
-    Ok(taken.swap_remove(ROUNDS / 2))
+fn median(round: Round, case: Case, payload: &Bytes) -> io::Result<Cost> {
+    let rounds = (0..ROUNDS).map(|_| round(case, payload.clone()));
+    let mut costs = rounds.collect::<io::Result<Vec<_>>>()?;
+    costs.sort_by_key(|cost| cost.time);
+    Ok(costs.swap_remove(ROUNDS / 2))
 }
 
-/// Both ends on this thread: there is no socket, and no other end to wait for.
-fn in_memory(case: Case, payload: Bytes) -> io::Result<Taken> {
+/// Runs both ends on this thread, without a socket.
+fn in_memory(case: Case, payload: Bytes) -> io::Result<Cost> {
     Sim::block_on(owned_io_sim::Config::default(), async move {
         let (client, server) = pipe();
-        let peer = Sim::spawn(peer::run(client, case.direction, payload.clone()));
-        let taken = exchange::serve::<Sim>(server, case, payload).await.map_err(into_io)?;
-        peer.await.map_err(|_| io::Error::other("the client panicked"))??;
-        Ok(taken)
+        let client = Sim::spawn(client::run(client, case.direction, payload.clone()));
+        let cost = exchange::serve::<Sim>(server, case, payload).await.map_err(into_io)?;
+        client.await.map_err(|_| io::Error::other("the client panicked"))??;
+        Ok(cost)
     })?
 }
 
-/// The server on this thread; the client on another, on tokio, whatever the server is on.
-fn over_loopback<R: Runtime>(case: Case, payload: Bytes) -> io::Result<Taken> {
+/// Runs the server on this thread, and the client on another. The client is always on tokio.
+fn over_loopback<R: Runtime>(case: Case, payload: Bytes) -> io::Result<Cost> {
     R::block_on(R::Config::default(), async move {
         let mut options = ListenOptions::new(([127, 0, 0, 1], 0).into());
         options.nodelay = case.nodelay;
         let bound = R::bind(options)?;
         let mut listener = R::listen(&bound)?;
         let (addr, sent) = (bound.local_addr(), payload.clone());
-        let peer = thread::spawn(move || {
+        let client = thread::spawn(move || {
             Tokio::block_on(<Tokio as Executor>::Config::default(), async {
                 let stream = Tokio::connect(ConnectOptions::new(addr)).await?;
-                peer::run(stream, case.direction, sent).await
+                client::run(stream, case.direction, sent).await
             })?
         });
         let (stream, _) = listener.accept().await?;
-        let taken = exchange::serve::<R>(stream, case, payload).await.map_err(into_io)?;
-        peer.join().map_err(|_| io::Error::other("the client panicked"))??;
-        Ok(taken)
+        let cost = exchange::serve::<R>(stream, case, payload).await.map_err(into_io)?;
+        client.join().map_err(|_| io::Error::other("the client panicked"))??;
+        Ok(cost)
     })?
 }
 

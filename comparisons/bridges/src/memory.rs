@@ -1,24 +1,24 @@
-//! An allocator that counts, for the thread that is measured.
+//! An allocator that counts the allocations of each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// What a thread has asked for.
+/// The memory that a thread has allocated.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
-    /// How often.
+    /// The number of allocations.
     pub(crate) allocations: u64,
-    /// The most bytes that were in use at once, beyond those at the start.
+    /// The peak of the bytes in use, less those at the start.
     pub(crate) peak_bytes: i64,
 }
 
-/// Counts from now on, on this thread.
+/// Starts to count on this thread.
 pub(crate) fn start() {
     COUNTS.set(Counts::new());
 }
 
-/// What this thread has asked for since the start.
-pub(crate) fn so_far() -> Memory {
+/// The allocations of this thread since [`start`].
+pub(crate) fn counted() -> Memory {
     let Counts { allocations, peak_bytes, .. } = COUNTS.get();
     Memory { allocations, peak_bytes }
 }
@@ -50,29 +50,29 @@ fn count(allocations: u64, bytes: i64) {
 
 struct Counting;
 
-// SAFETY: each method is the system allocator's, called with the same arguments.
+// SAFETY: each method calls the system allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count(1, new_size as i64 - layout.size() as i64);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(0, -(layout.size() as i64));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of this method, which is the same.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

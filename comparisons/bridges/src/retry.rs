@@ -1,4 +1,4 @@
-//! What becomes of a message that does not fit, by what is tried again.
+//! Sends a message that does not fit, and retries by `flush` or by `send`.
 
 use std::io::{self, Read, Write};
 use std::time::Instant;
@@ -9,17 +9,17 @@ use tungstenite::{Error, Message, WebSocket};
 
 use crate::{megabytes, memory};
 
-/// What fits.
+/// The bytes that fit into the window.
 const WINDOW_BYTES: usize = 8 * 1024;
 
-/// What tungstenite may hold before this is given up, in bytes.
+/// The bytes that tungstenite may hold before this stops.
 const WAITING_BYTES_MAX: usize = 1_000_000_000;
 
-/// tungstenite alone, with a window that is emptied each time that it says `WouldBlock`. The message is
-/// written once and then flushed as often as it takes; or it is sent, and sent again.
+/// Runs tungstenite alone, with a window that is emptied after each `WouldBlock`. The message is sent once and then
+/// flushed until all is written. Then the same with `send` instead of `flush`.
 pub(crate) fn run(payload: &Bytes) -> io::Result<()> {
-    println!("\nA window of 8 KiB is emptied, and what said WouldBlock is tried again\n");
-    println!("| tried again | rounds | left, MB | waiting, MB | moved, MB | peak, MB | ms |");
+    println!("\nA window of 8 KiB is emptied after each WouldBlock, and the call is retried\n");
+    println!("| retried | rounds | written, MB | waiting, MB | moved, MB | peak, MB | ms |");
     println!("|---|---|---|---|---|---|---|");
     let message = Message::Binary(payload.clone());
 
@@ -49,18 +49,21 @@ struct Attempt {
     socket: WebSocket<Window>,
     payload_bytes: usize,
     is_done: bool,
-    /// How often there was no room.
+    /// How often a call returned `WouldBlock`.
     rounds: usize,
-    /// How many messages tungstenite was given.
+    /// How many messages tungstenite has accepted.
     messages: usize,
     started: Instant,
 }
 
-/// Takes so many bytes, until it is emptied.
+/// A writer that takes [`WINDOW_BYTES`] until it is emptied.
 #[derive(Default)]
 struct Window {
+    /// The bytes in the window.
     taken_bytes: usize,
-    left_bytes: usize,
+    /// The bytes that were in the window when it was emptied.
+    written_bytes: usize,
+    /// The bytes that the caller has to move to the front of its buffer.
     moved_bytes: usize,
 }
 
@@ -84,9 +87,9 @@ impl Attempt {
 
     fn attempt(
         &mut self,
-        of: impl FnOnce(&mut WebSocket<Window>) -> Result<(), Error>,
+        call: impl FnOnce(&mut WebSocket<Window>) -> Result<(), Error>,
     ) -> io::Result<()> {
-        match of(&mut self.socket) {
+        match call(&mut self.socket) {
             Ok(()) => self.is_done = true,
             Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => self.rounds += 1,
             Err(error) => return Err(io::Error::other(error)),
@@ -96,23 +99,23 @@ impl Attempt {
 
     fn make_room(&mut self) {
         let window = self.socket.get_mut();
-        window.left_bytes += std::mem::take(&mut window.taken_bytes);
+        window.written_bytes += std::mem::take(&mut window.taken_bytes);
     }
 
     fn waiting_bytes(&self) -> usize {
         let window = self.socket.get_ref();
-        (self.messages * self.payload_bytes).saturating_sub(window.left_bytes)
+        (self.messages * self.payload_bytes).saturating_sub(window.written_bytes)
     }
 
-    fn print(&self, tried: &str) {
-        let Window { left_bytes, moved_bytes, .. } = *self.socket.get_ref();
+    fn print(&self, retried: &str) {
+        let Window { written_bytes, moved_bytes, .. } = *self.socket.get_ref();
         println!(
-            "| {tried} | {} | {} | {} | {} | {} | {:.1} |",
+            "| {retried} | {} | {} | {} | {} | {} | {:.1} |",
             self.rounds,
-            megabytes(left_bytes as u64),
+            megabytes(written_bytes as u64),
             megabytes(self.waiting_bytes() as u64),
             megabytes(moved_bytes as u64),
-            megabytes(memory::so_far().peak_bytes.unsigned_abs()),
+            megabytes(memory::counted().peak_bytes.unsigned_abs()),
             self.started.elapsed().as_secs_f64() * 1e3,
         );
     }
@@ -125,7 +128,7 @@ impl Write for Window {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.taken_bytes += n;
-        self.moved_bytes += bytes.len() - n; // by whoever is told that `n` were taken
+        self.moved_bytes += bytes.len() - n; // by tungstenite, once it learns that `n` were taken
         Ok(n)
     }
 

@@ -1,4 +1,4 @@
-//! The client at the other end: plain bytes, so that it costs the same whatever it talks to.
+//! The client. It sends prepared bytes, so that its cost does not depend on the server.
 
 use std::io;
 
@@ -8,23 +8,26 @@ use owned_io_websocket::handshake::{Key, Offer};
 
 use crate::Direction;
 
-/// Of a message of more than 65,535 bytes, from a server.
+/// The frame header of a server's message of more than 65,535 bytes.
 const HEADER_BYTES: usize = 10;
 
-/// Of the server's first message, when it receives.
+/// The frame with which a server asks for the message.
 const GO_BYTES: usize = 4;
 
-/// Asks for an upgrade; then takes the message and answers by an empty one, or sends it once it is
-/// asked to. Says whether all was well.
+/// Upgrades the connection. Then it receives the message and answers with an empty one, or sends the message once
+/// the server asks for it.
+///
+/// # Errors
+/// Errors of the connection, and a message that differs from `payload`.
 pub(crate) async fn run(
     mut stream: impl ByteStream,
     direction: Direction,
     payload: Bytes,
 ) -> io::Result<()> {
-    // Before, so that the other side does not wait for it.
+    // Prepared first, so that the server does not wait for it.
     let (frame, answer) = (masked(&payload), masked(&[]));
     let frame_bytes = HEADER_BYTES + payload.len();
-    let taken = Vec::with_capacity(frame_bytes);
+    let received = Vec::with_capacity(frame_bytes);
 
     let mut request = Vec::new();
     let encoded = Offer::default().encode(&Key::new([7; 16]), &mut request);
@@ -41,14 +44,14 @@ pub(crate) async fn run(
             stream.write_all(frame).await.into_result()?;
         }
         Direction::Sends => {
-            let ((), taken) = stream.read_exact(taken, frame_bytes).await.into_result()?;
+            let ((), received) = stream.read_exact(received, frame_bytes).await.into_result()?;
             stream.write_all(answer).await.into_result()?;
-            if taken[HEADER_BYTES..] != *payload {
+            if received[HEADER_BYTES..] != *payload {
                 return Err(io::Error::other("not the message that was sent"));
             }
         }
     }
-    // The server is done once it drops the connection, in the middle of whatever.
+    // The server has finished once it drops the connection.
     while stream.read(Vec::with_capacity(1024)).await.into_result().is_ok_and(|(n, _)| n > 0) {}
     Ok(())
 }
