@@ -44,9 +44,9 @@ pub struct Resources {
 impl Resources {
     /// Fresh pools and a fresh budget, of the sizes that `memory` says.
     pub fn new(memory: Memory, tls: Option<Tls>, sockets: WebSockets, limits: Limits) -> Self {
-        let (pool, budget) = (memory.frames(), memory.budget());
+        let (pool, budget) = (memory.receive_pool(), memory.budget());
         Self {
-            echo_pool: memory.echo(),
+            echo_pool: memory.echo_pool(),
             websocket_buffers: Buffers::new(pool.clone(), budget.clone()),
             tls: WorkerTls::new(tls, pool.clone(), budget.clone()),
             pool,

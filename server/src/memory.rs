@@ -66,12 +66,12 @@ impl Memory {
     }
 
     /// A pool of receive buffers for messages, frames and records.
-    pub fn frames(self) -> Pool {
+    pub fn receive_pool(self) -> Pool {
         self.pool(self.buf_bytes)
     }
 
     /// A pool of receive buffers for echo.
-    pub fn echo(self) -> Pool {
+    pub fn echo_pool(self) -> Pool {
         self.pool(self.buf_bytes.min(ECHO_BUF_BYTES_MAX))
     }
 

@@ -1,12 +1,12 @@
 //! Admin: the health of the server, for its operators.
 //!
-//! | path | |
+//! | path | answer |
 //! |---|---|
 //! | `/health` | `ok`; 503 once the server is about to end |
 //!
-//! It has a connection limit of its own, [`CONNECTIONS_MAX`], so it answers however many clients there are. It
-//! answers until the last of their connections has ended. Whoever can reach it can use that limit up: bind it
-//! to an address that clients cannot reach.
+//! Its connections count against a limit of their own, [`CONNECTIONS_MAX`]. So it answers however many clients are
+//! connected to other listeners, until the last of them has disconnected. Clients that reach this listener can exhaust
+//! that limit, so bind it to an address that they cannot reach.
 
 use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
 use owned_io_websocket::Config;
@@ -15,7 +15,7 @@ use owned_io_websocket::stream::{Buffers, Error, PendingRequest};
 use super::http::health;
 use crate::context::Context;
 
-/// How many each worker serves at once: a load balancer or two, each with a few connections.
+/// How many connections each worker serves at once: enough for a few load balancers, each with a few connections.
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// Buffers for [`CONNECTIONS_MAX`] connections.
@@ -28,7 +28,7 @@ pub fn buffers() -> Buffers {
 /// Serves one connection, which has one request.
 ///
 /// # Errors
-/// Those of the connection, and of a bad request.
+/// Errors of the connection, and a bad request.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
     let buffers = ctx.websocket_buffers();
     let pending = PendingRequest::<R, _>::read(stream, &buffers, Config::default()).await?;

@@ -8,14 +8,14 @@ use crate::context::Context;
 
 /// Serves one connection until its peer ends it.
 ///
-/// Each read is followed by a write of the same buffer, which goes back to its pool afterwards.
+/// Each read is followed by a write of the same buffer. The buffer then returns to its pool.
 ///
 /// # Errors
-/// Those of the connection. [`TimedOut`](io::ErrorKind::TimedOut) if the [watch](crate::watch) ended it.
+/// Errors of the connection. [`TimedOut`](io::ErrorKind::TimedOut) if the [watch](crate::watch) ended it.
 pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
     let (mut read, mut write) = stream.into_split();
-    // As `owned_io::copy`, but it records its progress. A future of its own for the loop would cost each poll.
+    // Like `owned_io::copy`, but it records its progress. A separate future for the loop would make each poll slower.
     let echoed = loop {
         let buf = match read.read_pooled(&ctx.worker.echo_pool).await {
             Ok(buf) if !buf.is_empty() => buf,
@@ -24,7 +24,7 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
         let len = buf.len();
         activity.write();
         let BufResult(mut written, buf) = write.write(buf).await;
-        // A short write is rare. `write_all` every time would cost 50 of some 1,200 instructions an echo on tokio.
+        // A short write is rare. `write_all` each time would cost 50 of about 1,200 instructions of an echo on tokio.
         if let Ok(n) = written
             && n < len
         {
@@ -36,7 +36,7 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
         activity.read();
     };
     if echoed.is_ok() {
-        // Over TLS the end needs a close_notify. An error means that the peer has gone.
+        // Over TLS this sends the close_notify. An error means that the peer has disconnected.
         let _ = write.shutdown().await;
     }
     activity.outcome(echoed)

@@ -1,6 +1,6 @@
 //! HTTP: the health of the server, and upgrades to WebSocket.
 //!
-//! | path | |
+//! | path | answer |
 //! |---|---|
 //! | `/health` | `ok` |
 //! | `/echo` | a WebSocket: see [`websocket::echo`] |
@@ -8,12 +8,12 @@
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
 //! | `/source` | a WebSocket: see [`websocket::fetch`] |
 //!
-//! Other paths are answered 404. `/health` is answered 503 once [notice](crate::drain::DrainSignal::notice) was
-//! given, and every path once the server drains. A connection has one request: unless it is an upgrade, it is
-//! answered and the connection is closed.
+//! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and
+//! every path is answered 503 once the server drains. A connection has one request. After the answer to a request that
+//! is no upgrade, the connection is closed.
 //!
 //! A page of any origin may ask for an upgrade, unless the [allowed origins](crate::config::AllowedOrigins) are
-//! limited. They must be where users are identified by cookies.
+//! limited. A site that identifies its users by cookies must limit them.
 
 use std::borrow::Cow;
 
@@ -30,21 +30,21 @@ use crate::config::{Deflate, Limits};
 use crate::connections::{CloseMethod, ConnectionHandle};
 use crate::context::{Context, Resources};
 
-/// What the queue of a connection may hold beyond a message, in bytes: what the source gathers for a write, or the
-/// answers to one read (the sink's answers to the shortest messages are 5/3 as long as these); and pongs.
+/// The bytes that the queue of a connection may hold beyond a message: the messages that the source gathers for a
+/// write, or the answers to one read (the sink's answers to the shortest messages are 5/3 as long as these), and pongs.
 const QUEUE_BYTES_SPARE: usize = WRITE_BYTES_MAX + 16 * 1024;
 
-/// The same over tungstenite, where one read may receive 1 MiB.
+/// As [`QUEUE_BYTES_SPARE`], but over tungstenite, where one read may receive 1 MiB.
 #[cfg(feature = "tungstenite")]
 const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 
 /// Serves one connection until either side ends it.
 ///
 /// # Errors
-/// Those of the handshake and of the service.
+/// Errors of the handshake and of the service.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
     let Resources { pattern, sockets, limits, .. } = &*ctx.worker;
-    // What few connections need, or need only at first, is boxed, so that each connection is smaller.
+    // Futures that few connections need, or need only at first, are boxed, so that each connection is smaller.
     #[cfg(feature = "tungstenite")]
     if let Some(strategy) = sockets.engine.strategy() {
         return Box::pin(serve_bridged::<R>(stream, ctx, strategy)).await;
@@ -53,19 +53,19 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
     let WebSocket { incoming, outgoing } = &mut socket;
     match service {
-        Service::Echo => websocket::echo(incoming, outgoing).await,
-        Service::Sink => websocket::sink(incoming, outgoing).await,
-        Service::Source(messages) => {
+        SocketService::Echo => websocket::echo(incoming, outgoing).await,
+        SocketService::Sink => websocket::sink(incoming, outgoing).await,
+        SocketService::Source(messages) => {
             Box::pin(websocket::source(incoming, outgoing, messages, pattern)).await
         }
-        Service::Fetch => {
+        SocketService::Fetch => {
             let bytes_max = limits.message_bytes_max;
             Box::pin(websocket::fetch(incoming, outgoing, bytes_max, pattern)).await
         }
     }
 }
 
-/// The same over tungstenite.
+/// Serves one connection over tungstenite.
 #[cfg(feature = "tungstenite")]
 async fn serve_bridged<R: Runtime>(
     stream: impl ByteStream,
@@ -74,8 +74,8 @@ async fn serve_bridged<R: Runtime>(
 ) -> Result<(), Error> {
     let Resources { pattern, sockets, limits, .. } = &*ctx.worker;
     let config = config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
-    let admitted = admit::<R, _>(stream, ctx, config).await?;
-    let Some((pending, service)) = admitted else { return Ok(()) };
+    let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
+    let Some((pending, service)) = upgrade else { return Ok(()) };
     let accept = async |origins: Origins<'_>| {
         bridge::accept_pending(pending, origins, None, &[], strategy).await
     };
@@ -83,36 +83,38 @@ async fn serve_bridged<R: Runtime>(
     ctx.connection.set_close_method(CloseMethod::Bridge(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
-        Service::Echo => websocket::echo(incoming, outgoing).await,
-        Service::Sink => websocket::sink(incoming, outgoing).await,
-        Service::Source(messages) => websocket::source(incoming, outgoing, messages, pattern).await,
-        Service::Fetch => {
+        SocketService::Echo => websocket::echo(incoming, outgoing).await,
+        SocketService::Sink => websocket::sink(incoming, outgoing).await,
+        SocketService::Source(messages) => {
+            websocket::source(incoming, outgoing, messages, pattern).await
+        }
+        SocketService::Fetch => {
             websocket::fetch(incoming, outgoing, limits.message_bytes_max, pattern).await
         }
     }
 }
 
-/// The connection if it was upgraded, and the service that it was upgraded to.
+/// Reads the request, and upgrades the connection or answers. Returns the WebSocket and its service after an upgrade.
 async fn open<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
-) -> Result<Option<(WebSocket<S>, Service)>, Error> {
+) -> Result<Option<(WebSocket<S>, SocketService)>, Error> {
     let Resources { sockets, limits, .. } = &*ctx.worker;
     let config = config(sockets.deflate, *limits, QUEUE_BYTES_SPARE);
-    let admitted = admit::<R, _>(stream, ctx, config).await?;
-    let Some((pending, service)) = admitted else { return Ok(None) };
+    let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
+    let Some((pending, service)) = upgrade else { return Ok(None) };
     let accept = async |origins: Origins<'_>| pending.accept(origins, None, &[]).await;
     let socket = sockets.origins.with_async(accept).await?;
     ctx.connection.set_close_method(CloseMethod::WebSocket(socket.outgoing.close_handle()));
     Ok(Some((socket, service)))
 }
 
-/// A request for an upgrade, and the service that it asks for. Any other request is answered.
-async fn admit<R: Runtime, S: ByteStream>(
+/// Reads the request. Returns a request for an upgrade together with its service. Answers any other request.
+async fn read_upgrade<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
     config: Config,
-) -> Result<Option<(PendingRequest<R, S>, Service)>, Error> {
+) -> Result<Option<(Pending<R, S>, SocketService)>, Error> {
     let Resources { sockets, limits, .. } = &*ctx.worker;
     let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
     let request = pending.request();
@@ -139,15 +141,16 @@ async fn admit<R: Runtime, S: ByteStream>(
     }
 }
 
-/// What a request leads to.
+/// How a request is handled.
 enum Route {
     /// An answer with this status and this body.
     Answer(u16, Cow<'static, str>),
-    Upgrade(Service),
+    /// An upgrade to this service.
+    Upgrade(SocketService),
 }
 
 /// The service of a WebSocket.
-enum Service {
+enum SocketService {
     Echo,
     Sink,
     Source(Messages),
@@ -173,11 +176,11 @@ impl Route {
                 let (status, body) = health(connection);
                 Self::Answer(status, body.into())
             }
-            "/echo" => Self::Upgrade(Service::Echo),
-            "/sink" => Self::Upgrade(Service::Sink),
-            "/source" if request.query().is_empty() => Self::Upgrade(Service::Fetch),
+            "/echo" => Self::Upgrade(SocketService::Echo),
+            "/sink" => Self::Upgrade(SocketService::Sink),
+            "/source" if request.query().is_empty() => Self::Upgrade(SocketService::Fetch),
             "/source" => match Messages::parse(request.query(), limits.message_bytes_max) {
-                Ok(messages) => Self::Upgrade(Service::Source(messages)),
+                Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
                 Err(why) => Self::Answer(400, why.into()),
             },
             _ => Self::Answer(404, "there are /health, /echo, /sink and /source\n".into()),
@@ -206,9 +209,9 @@ fn config(deflate: Deflate, limits: Limits, queue_bytes_spare: usize) -> Config 
     config
 }
 
-fn compression(how: Deflate) -> Option<deflate::Deflate> {
+fn compression(mode: Deflate) -> Option<deflate::Deflate> {
     let mut deflate = deflate::Deflate::default();
-    match how {
+    match mode {
         Deflate::Off => return None,
         Deflate::Shared => {}
         Deflate::Takeover => (deflate.send_takeover, deflate.receive_takeover) = (true, true),

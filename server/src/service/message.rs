@@ -1,12 +1,12 @@
-//! What sink and source share: messages on TCP, which are a length and that many bytes.
+//! Shared code of sink and source, whose messages on TCP are a length and that many bytes.
 
 use std::io;
 
 use owned_io::{BufResult, ShutdownHandle};
 
-/// Resets the connection if `written` has timed out. Otherwise the kernel would keep what was written for a peer
-/// that takes nothing.
-pub(super) fn reset_if_late<T, B>(
+/// Resets the connection if `written` has timed out. Otherwise the kernel would keep the written bytes for a peer that
+/// does not read.
+pub(super) fn reset_on_timeout<T, B>(
     written: BufResult<T, B>,
     connection: &ShutdownHandle,
 ) -> io::Result<(T, B)> {
@@ -18,7 +18,7 @@ pub(super) fn reset_if_late<T, B>(
 }
 
 /// The error for a message that is larger than the limit.
-pub(super) fn too_long() -> io::Error {
+pub(super) fn message_too_long() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         "a message is announced that is longer than message-bytes-max",

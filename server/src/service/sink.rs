@@ -1,31 +1,31 @@
-//! Sink: each message is answered by its length, eight bytes, little-endian.
+//! Sink: answers each message with its length, in eight bytes, little-endian.
 
 use std::io;
 use std::time::Instant;
 
 use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, coop, shutdown_after};
 
-use super::message::{reset_if_late, too_long};
+use super::message::{message_too_long, reset_on_timeout};
 use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
 /// Serves one connection until its peer ends it.
 ///
-/// The messages of one read are answered by one write. The bytes of a message are counted as they arrive, and
-/// dropped with the buffer of their read: nothing is allocated for the announced length.
+/// The messages of one read are answered by one write. The bytes of a message are counted as they arrive, and dropped
+/// with the buffer of their read. Nothing is allocated for the announced length.
 ///
 /// # Errors
-/// Those of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit.
-/// [`TimedOut`](io::ErrorKind::TimedOut) if a message does not arrive in time, its answer is not taken in time,
-/// or the [watch](crate::watch) ended the connection. [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the
+/// Errors of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for a message over the limit.
+/// [`TimedOut`](io::ErrorKind::TimedOut) if a message does not arrive in time, if the peer does not read its answer in
+/// time, or if the [watch](crate::watch) ended the connection. [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the
 /// stream ends within a message.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
-    let served = answer_each::<R>(stream, &ctx.worker, &activity).await;
+    let served = answer_messages::<R>(stream, &ctx.worker, &activity).await;
     activity.outcome(served)
 }
 
-async fn answer_each<R: Runtime>(
+async fn answer_messages<R: Runtime>(
     stream: impl ByteStream,
     Resources { pool, limits, .. }: &Resources,
     activity: &Activity,
@@ -63,25 +63,24 @@ async fn answer_each<R: Runtime>(
             }
             if !answers.is_empty() {
                 let written = write.write_all(answers);
-                let written =
-                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), answers) = reset_if_late(written, &connection)?;
+                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                ((), answers) = reset_on_timeout(written, &connection)?;
                 answers.clear();
             }
         }
     }
 }
 
-/// The most bytes of answers in one write. A peer that reads nothing can leave as many here.
+/// The most bytes of answers in one write. A peer that reads nothing can make the worker hold as many.
 const ANSWERS_BYTES_MAX: usize = 8 * 1024;
 
 /// Decodes the messages in the bytes that arrive.
 struct Decoder {
     bytes_max: usize,
-    /// The bytes of the length that have arrived.
+    /// The length field, of which `header_len` bytes have arrived.
     header: [u8; 4],
     header_len: usize,
-    /// The length of the message whose length has arrived, and how many of its bytes are missing.
+    /// The length of the present message, and how many of its bytes are missing. None until the length has arrived.
     message: Option<(usize, usize)>,
 }
 
@@ -94,9 +93,8 @@ impl Decoder {
         self.header_len > 0 || self.message.is_some()
     }
 
-    /// Decodes the front of `bytes`, and adds an answer for each message that it completes. Returns whether there
-    /// was one. Decodes all of `bytes`, unless there are [`ANSWERS_BYTES_MAX`] of answers or the budget of the
-    /// poll is used up.
+    /// Decodes `bytes` from the front, and adds an answer for each message that is complete. Returns whether one was
+    /// complete. It stops early if there are [`ANSWERS_BYTES_MAX`] of answers, or if the budget of the poll is used up.
     fn decode(&mut self, bytes: &mut &[u8], answers: &mut Vec<u8>) -> io::Result<bool> {
         let before = answers.len();
         loop {
@@ -128,7 +126,7 @@ impl Decoder {
             self.header_len = 0;
             let len = u32::from_le_bytes(self.header) as usize;
             if len > self.bytes_max {
-                return Err(too_long());
+                return Err(message_too_long());
             }
             self.message = Some((len, len));
         }

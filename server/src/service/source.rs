@@ -1,8 +1,7 @@
 //! Source: sends the messages that a client asks for.
 //!
-//! A request is three `u32`, little-endian: how many messages, of how many bytes, how many to a
-//! batch. Byte `i` of message `n` is `n + i`, modulo 256. A connection may send many requests, one after the
-//! other.
+//! A request is three `u32`, little-endian: the number of messages, the bytes of each, and the messages of a batch.
+//! Byte `i` of message `n` is `n + i`, modulo 256. A connection may send many requests, one after the other.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,31 +14,31 @@ use owned_io::{
     Spare, coop, shutdown_after,
 };
 
-use super::message::{reset_if_late, too_long};
+use super::message::{message_too_long, reset_on_timeout};
 use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
-/// Messages up to this length, in bytes, are copied into one buffer: that is cheaper than a piece for each in a
-/// vectored write. Longer messages are written in place.
+/// Messages up to this length, in bytes, are copied into one buffer. That is cheaper than a vectored write with a piece
+/// for each. Longer messages are written in place.
 const COPIED_BYTES_MAX: usize = 1024;
 
-/// A write is full with this many bytes, about as many as a socket takes without waiting. So a batch of any size
-/// needs no more memory.
+/// A write is full with this many bytes, about as many as a socket takes without waiting. Larger batches are written in
+/// several writes, so they need no more memory.
 pub(super) const WRITE_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves one connection until its peer ends it.
 ///
 /// # Errors
-/// Those of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, and for
-/// batches of no messages. [`TimedOut`](io::ErrorKind::TimedOut) if the peer does not take the messages in time,
-/// does not complete a request in time, or the [watch](crate::watch) ended the connection.
+/// Errors of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, and for
+/// batches of no messages. [`TimedOut`](io::ErrorKind::TimedOut) if the peer does not read the messages in time, does
+/// not complete a request in time, or if the [watch](crate::watch) ended the connection.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
-    let served = answer_each::<R>(stream, &ctx.worker, &activity).await;
+    let served = answer_requests::<R>(stream, &ctx.worker, &activity).await;
     activity.outcome(served)
 }
 
-async fn answer_each<R: Runtime>(
+async fn answer_requests<R: Runtime>(
     stream: impl ByteStream,
     Resources { pattern, limits, .. }: &Resources,
     activity: &Activity,
@@ -68,37 +67,35 @@ async fn answer_each<R: Runtime>(
             while answer.copy(&mut copied) {
                 activity.write();
                 let written = write.write_all(copied);
-                let written =
-                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), copied) = reset_if_late(written, &connection)?;
+                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                ((), copied) = reset_on_timeout(written, &connection)?;
                 copied.clear();
             }
         } else {
-            while answer.refer(&mut pieces) {
+            while answer.reference(&mut pieces) {
                 activity.write();
                 let written = write.write_all_vectored(pieces);
-                let written =
-                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
-                ((), pieces) = reset_if_late(written, &connection)?;
+                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                ((), pieces) = reset_on_timeout(written, &connection)?;
                 pieces.clear();
             }
         }
     }
 }
 
-/// Bytes that count up from zero, modulo 256. Every message is a part of them. The connections of a worker share
-/// them. There are at most twice as many as the longest message needs that was asked for.
+/// Bytes that count up from zero, modulo 256. Every message is a part of them. The connections of a worker share them.
+/// There are at most twice as many as the longest requested message needs.
 #[derive(Clone, Debug, Default)]
 pub struct Pattern {
     bytes: Rc<RefCell<Bytes>>,
 }
 
 impl Pattern {
-    /// Bytes that contain every message of up to `len` bytes.
-    pub(super) fn of(&self, len: usize) -> Bytes {
+    /// Returns bytes that contain every message of up to `len` bytes.
+    pub(super) fn bytes_for(&self, len: usize) -> Bytes {
         let mut bytes = self.bytes.borrow_mut();
         if bytes.len() < 255 + len {
-            // Powers of two, so that there are few patterns: a connection keeps the pattern it began with.
+            // A connection keeps its first pattern. Powers of two bound the number of patterns.
             let len = len.next_power_of_two();
             *bytes = (0..255 + len).map(|i| i as u8).collect();
         }
@@ -106,8 +103,8 @@ impl Pattern {
     }
 }
 
-/// Where message `n` begins in the [`Pattern`].
-pub(super) const fn start(n: u64) -> usize {
+/// The offset of message `n` in the [`Pattern`].
+pub(super) const fn pattern_offset(n: u64) -> usize {
     (n % 256) as usize
 }
 
@@ -130,7 +127,7 @@ impl Request {
         let [messages, bytes, batch] = [messages, bytes, batch].map(u32::from_le_bytes);
         let request = Self { messages, bytes, batch };
         if request.bytes as usize > bytes_max {
-            return Err(too_long());
+            return Err(message_too_long());
         }
         if request.batch == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a batch of no messages"));
@@ -139,7 +136,7 @@ impl Request {
     }
 }
 
-/// The rest of the answer to a request.
+/// The messages that are still to be sent for a request.
 struct Answer {
     request: Request,
     /// The number of the next message.
@@ -154,7 +151,7 @@ impl Answer {
             request,
             next: 0,
             len_prefix: Bytes::copy_from_slice(&request.bytes.to_le_bytes()),
-            pattern: pattern.of(request.bytes as usize),
+            pattern: pattern.bytes_for(request.bytes as usize),
         }
     }
 
@@ -164,7 +161,7 @@ impl Answer {
     }
 
     /// Fills `out`, which must be empty, up to the end of the batch, a full write, or the end of the poll's budget.
-    /// False if nothing is left.
+    /// Returns false if no message is left.
     fn copy(&mut self, out: &mut Vec<u8>) -> bool {
         let end = self.batch_end();
         while self.next < end && out.len() < WRITE_BYTES_MAX {
@@ -179,8 +176,8 @@ impl Answer {
         !out.is_empty()
     }
 
-    /// As [`copy`](Self::copy), for messages that are not copied.
-    fn refer(&mut self, out: &mut IoVec<Bytes>) -> bool {
+    /// Like [`copy`](Self::copy), but adds references to the pattern instead of copies.
+    fn reference(&mut self, out: &mut IoVec<Bytes>) -> bool {
         let end = self.batch_end();
         while self.next < end && out.bytes_left() < WRITE_BYTES_MAX {
             out.push(self.len_prefix.clone());
@@ -196,9 +193,9 @@ impl Answer {
         if end < messages { end } else { messages }
     }
 
-    /// Where the next message is in the pattern.
+    /// The range of the next message in the pattern.
     const fn message(&self) -> Range<usize> {
-        let start = start(self.next as u64);
+        let start = pattern_offset(self.next as u64);
         start..start + self.request.bytes as usize
     }
 }
@@ -218,7 +215,7 @@ mod tests {
             let is_more = if answer.is_copied() {
                 answer.copy(&mut copied)
             } else {
-                answer.refer(&mut pieces)
+                answer.reference(&mut pieces)
             };
             if !is_more {
                 return (all, writes);
@@ -239,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn messages_count_up_and_batches_are_writes() {
+    fn messages_count_up_and_each_batch_is_one_write() {
         let (all, writes) = answer(Request { messages: 5, bytes: 3, batch: 2 });
         assert_eq!(writes, 3);
         assert_eq!(&all[..14], [3, 0, 0, 0, 0, 1, 2, 3, 0, 0, 0, 1, 2, 3]);
         assert_eq!(all.len(), 35);
         for bytes in [1, 255, 256, 1_024, 1_025, 30_000] {
             let (all, writes) = answer(Request { messages: 300, bytes, batch: 7 });
-            // Batches of 30,000 bytes each are more than one write takes.
+            // A batch of 7 messages of 30,000 bytes needs several writes.
             let expected = if bytes == 30_000 { 42 * 3 + 2 } else { 43 };
             assert_eq!((all.len(), writes), (300 * (4 + bytes as usize), expected));
             assert_counts_up(&all, bytes);
@@ -257,7 +254,10 @@ mod tests {
     fn a_long_batch_is_sent_in_several_writes() {
         let (all, writes) = answer(Request { messages: 100_000, bytes: 10, batch: u32::MAX });
         assert_eq!(all.len(), 1_400_000);
-        assert!((22..=30).contains(&writes), "{writes}: by length, or by the work of a turn");
+        assert!(
+            (22..=30).contains(&writes),
+            "{writes}: a write ends at its length, or at the budget of a poll"
+        );
         assert_counts_up(&all, 10);
         let (all, writes) = answer(Request { messages: 1_025, bytes: 2_000, batch: u32::MAX });
         assert_eq!((all.len(), writes), (1_025 * 2_004, 32));
@@ -267,14 +267,14 @@ mod tests {
     #[test]
     fn messages_of_many_lengths_are_parts_of_few_patterns() {
         let pattern = Pattern::default();
-        let patterns: Vec<_> = (0..10_000).map(|len| pattern.of(len)).collect();
+        let patterns: Vec<_> = (0..10_000).map(|len| pattern.bytes_for(len)).collect();
         assert!(patterns.iter().enumerate().all(|(len, pattern)| pattern.len() >= 255 + len));
         let addresses: HashSet<_> = patterns.iter().map(|pattern| pattern.as_ptr()).collect();
         assert!(addresses.len() <= 15, "{}", addresses.len());
     }
 
     #[test]
-    fn no_messages_are_no_writes_and_bad_requests_are_refused() {
+    fn a_request_for_no_messages_writes_nothing_and_bad_requests_are_refused() {
         assert_eq!(answer(Request { messages: 0, bytes: 3, batch: 1 }).1, 0);
         let nonsense = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
         assert!(Request::parse(&nonsense, 10).is_err());

@@ -1,5 +1,5 @@
-//! Echo, sink and source over WebSocket, on either engine. Source has two forms: one request in the URL
-//! ([`source`]), or a request in each message ([`fetch`]).
+//! Echo, sink and source over WebSocket, on either engine. Source has two forms: one request in the URL ([`source`]),
+//! or one request in each message ([`fetch`]).
 
 use std::pin::pin;
 
@@ -9,11 +9,11 @@ use owned_io_websocket::{
     AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Extent, Kind, Misuse, Part,
 };
 
-use super::source::{Pattern, Request, WRITE_BYTES_MAX, start};
+use super::source::{Pattern, Request, WRITE_BYTES_MAX, pattern_offset};
 
-/// Queues a message, and waits for room if there is none. A long message is not copied. It is a macro because the
-/// future of a function would be part of every poll.
-macro_rules! give_back {
+/// Queues the echo of a message, and waits for room if there is none. A long message is not copied. This is a macro
+/// because the future of a function would be part of every poll.
+macro_rules! queue_echo {
     ($outgoing:ident, $message:ident) => {
         match $message {
             Received::Borrowed(message) => {
@@ -33,34 +33,35 @@ macro_rules! give_back {
     };
 }
 
-/// Sends each message back, as the same kind and the same bytes. The messages of one read are answered by one
-/// write.
+/// Sends each message back with the same kind and the same bytes. The messages of one read are answered by one write.
 ///
 /// # Errors
-/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no answer.
+/// Errors of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer does not read the
+/// answers.
 pub async fn echo(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
 ) -> Result<(), Error> {
     let echoing = async {
         while let Some(message) = incoming.receive_owned().await? {
-            give_back!(outgoing, message);
+            queue_echo!(outgoing, message);
             while let Some(message) = incoming.try_receive_owned() {
-                give_back!(outgoing, message);
+                queue_echo!(outgoing, message);
             }
             outgoing.flush().await?;
         }
         Ok(())
     };
     let echoed = echoing.await;
-    until_closed(incoming, echoed).await
+    complete_close(incoming, echoed).await
 }
 
-/// Answers each message by its length: a message of eight bytes, little-endian. The messages of one read are
-/// answered by one write. No message is kept.
+/// Answers each message with its length: a message of eight bytes, little-endian. The messages of one read are answered
+/// by one write. No message is kept.
 ///
 /// # Errors
-/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no answer.
+/// Errors of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer does not read the
+/// answers.
 pub async fn sink(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
@@ -89,13 +90,14 @@ pub async fn sink(
         }
     };
     let answered = answering.await;
-    until_closed(incoming, answered).await
+    complete_close(incoming, answered).await
 }
 
 /// Sends messages, then closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
 ///
 /// # Errors
-/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no message.
+/// Errors of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer does not read the
+/// messages.
 pub async fn source(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
@@ -103,7 +105,7 @@ pub async fn source(
     pattern: &Pattern,
 ) -> Result<(), Error> {
     // Receives meanwhile, so that pings are answered and the peer may close at any time.
-    let mut closing = pin!(drain(incoming));
+    let mut closing = pin!(receive_until_close(incoming));
     let sending = async {
         send(outgoing, messages, pattern).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
@@ -116,12 +118,13 @@ pub async fn source(
     }
 }
 
-/// Answers each message as a request for messages, as [over TCP](super::source): three `u32`, little-endian, in a
-/// message of their own. A message that is no such request closes the connection. Nothing is received while
-/// messages are sent, so pings and a close wait.
+/// Answers each request for messages. A request is one message with the same content as
+/// [over TCP](super::source): three `u32`, little-endian. A message that is no request closes the connection. Nothing
+/// is received while messages are sent, so pings and a close wait.
 ///
 /// # Errors
-/// Those of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer takes no message.
+/// Errors of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer does not read the
+/// messages.
 pub async fn fetch(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
@@ -135,20 +138,20 @@ pub async fn fetch(
                 Err(error) => {
                     let (code, reason) = (Some(CloseCode::INVALID_DATA), &*error.to_string());
                     outgoing.close(CloseFrame { code, reason }).await?;
-                    return drain(incoming).await;
+                    return receive_until_close(incoming).await;
                 }
             }
         }
         Ok(())
     };
     let answered = answering.await;
-    until_closed(incoming, answered).await
+    complete_close(incoming, answered).await
 }
 
 /// The messages that a request for [`source`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Messages {
-    /// How many. None: until the peer closes.
+    /// The number of messages. None: messages without end, until the peer closes.
     pub count: Option<u64>,
     /// The length of each, in bytes.
     pub bytes: usize,
@@ -157,11 +160,11 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Parses the query of a request: `messages=N&bytes=S&batch=B`. Without `messages` there is no end to them.
-    /// Without `batch` a batch is one message.
+    /// Parses the query of a request: `messages=N&bytes=S&batch=B`. Without `messages`, messages are sent without end.
+    /// Without `batch`, a batch is one message.
     ///
     /// # Errors
-    /// A sentence for the peer that names the culprit.
+    /// A sentence for the peer that names the bad parameter.
     pub fn parse(query: &str, bytes_max: usize) -> Result<Self, String> {
         let (mut messages, mut bytes, mut batch) = (None, None, None);
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -200,9 +203,10 @@ async fn send(
     messages: Messages,
     pattern: &Pattern,
 ) -> Result<(), Error> {
-    let pattern = pattern.of(messages.bytes);
+    let pattern = pattern.bytes_for(messages.bytes);
     for n in 0..messages.count.unwrap_or(u64::MAX) {
-        let payload = start(n)..start(n) + messages.bytes;
+        let start = pattern_offset(n);
+        let payload = start..start + messages.bytes;
         if messages.bytes <= COPIED_BYTES_MAX {
             while let Err(error) = outgoing.write(Message::Binary(&pattern[payload.clone()])) {
                 outgoing.wait_for_room(error).await?;
@@ -225,24 +229,25 @@ async fn send(
     outgoing.flush().await
 }
 
-/// The outcome of a service that has `ended`. If it ended because our side closes the connection, this first waits
-/// for the peer's close, and drops messages that still arrive.
-async fn until_closed(
+/// Returns the outcome of a service. If the service ended because either side closes the connection, this first
+/// receives until the close is complete, and drops messages that still arrive.
+async fn complete_close(
     incoming: &mut impl AnyIncoming,
-    ended: Result<(), Error>,
+    outcome: Result<(), Error>,
 ) -> Result<(), Error> {
-    match ended {
-        Err(error) if is_closing(&error) => drain(incoming).await,
-        ended => ended,
+    match outcome {
+        Err(error) if is_closing(&error) => receive_until_close(incoming).await,
+        outcome => outcome,
     }
 }
 
-async fn drain(incoming: &mut impl AnyIncoming) -> Result<(), Error> {
+/// Receives and drops messages until the connection is closed.
+async fn receive_until_close(incoming: &mut impl AnyIncoming) -> Result<(), Error> {
     while incoming.receive_piece().await?.is_some() {}
     Ok(())
 }
 
-/// Whether the error is that nothing can be sent because either side closes the connection.
+/// Whether the error says that nothing can be sent because either side closes the connection.
 const fn is_closing(error: &Error) -> bool {
     matches!(
         error,
@@ -255,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_parsed_or_its_culprit_is_named() {
+    fn a_query_is_parsed_or_its_bad_parameter_is_named() {
         let parse = |query| Messages::parse(query, 1_000);
         let all = Messages { count: Some(5), bytes: 10, batch: 3 };
         assert_eq!(parse("messages=5&bytes=10&batch=3"), Ok(all));
