@@ -1,7 +1,7 @@
-//! Memory in the simulation: a worker holds no more than docs/limits.md says, whatever its clients do, and
-//! serves those that behave.
+//! The memory of a worker, in the simulation. It holds no more than docs/limits.md says, whatever its clients do, and
+//! serves well-behaved clients.
 //!
-//! What it holds is what its budget and its pools have counted. So many seeds as `SIM_SEEDS` says.
+//! The memory is what the budget and the pools have counted. `SIM_SEEDS` sets the number of seeds.
 #![cfg(all(feature = "tls", target_os = "linux"))]
 
 use std::future::Future;
@@ -30,30 +30,30 @@ use rcgen::{CertificateParams, KeyPair};
 
 const KIB: usize = 1024;
 
-/// How many, unless `SIM_SEEDS` says so.
+/// The default number of seeds.
 const SEEDS: u64 = 3;
 
-/// How long a newcomer may wait for the echo of a message that fits its share.
+/// How long a new client may wait for the echo of a message that fits its share.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a client does; each of them for as long as it is let.
+/// What a client does, until the server ends the connection.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Says nothing over TCP.
+    /// Sends nothing over TCP.
     Idle,
-    /// Says nothing over WebSocket.
+    /// Sends nothing over WebSocket.
     IdleWebSocket,
-    /// Has sent a part of a message, in fragments and in a frame that is not whole.
+    /// Has sent a part of a message: a fragment, and a part of a frame.
     MidMessage,
     /// Sends messages, and reads none of the echoes.
     UnreadEcho,
-    /// Has messages sent to it, and reads none.
+    /// Requests messages from the source, and reads none.
     UnreadSource,
-    /// Has a context of its own each way, and a part of a compressed message.
+    /// Has a compression context in each direction, and has sent a part of a compressed message.
     Deflate,
-    /// Sends some messages that inflate, and reads none of the echoes.
+    /// Sends compression bombs, and reads none of the echoes.
     Bomb,
-    /// Says nothing over TLS.
+    /// Sends nothing over TLS.
     IdleTls,
     /// Sends over TLS, and reads none of the echoes.
     UnreadTls,
@@ -73,7 +73,7 @@ const KINDS: [Kind; 9] = [
 
 /// "What a worker can hold at most", with as many connections as the default of `--connections-max`.
 #[test]
-fn sixteen_thousand_connections_of_every_kind_hold_no_more_than_the_formula_says() {
+fn sixteen_thousand_connections_of_all_kinds_hold_no_more_than_documented() {
     const CONNECTIONS: usize = 16_000;
     Sim::block_on(Config::with_seed(1), async {
         let worker = Worker::new(Memory::least(CONNECTIONS), CONNECTIONS);
@@ -90,30 +90,30 @@ fn sixteen_thousand_connections_of_every_kind_hold_no_more_than_the_formula_says
             common_max = common_max.max(worker.check());
         }
         println!("{common_max} of the common bytes, {:?}", worker.budget);
-        assert!(common_max > worker.memory.bytes_max / 8, "{common_max}: nothing to bound");
+        assert!(common_max > worker.memory.bytes_max / 8, "{common_max}: too little load to test");
     })
     .unwrap();
 }
 
-/// The same in many ways, with few connections; and a newcomer is served beside them.
+/// The same with few connections and random mixtures of kinds. A new client is served meanwhile.
 #[test]
-fn no_more_is_held_than_the_formula_says_whatever_clients_do() {
+fn random_clients_hold_no_more_than_documented() {
     const CONNECTIONS: usize = 60;
     for seed in seeds(SEEDS) {
         println!("seed {seed}"); // shown when it fails
         Sim::block_on(Config::with_seed(seed), async {
             let worker = Worker::new(2 * Memory::least(CONNECTIONS + 1), CONNECTIONS + 1);
-            let only = KINDS[chance(KINDS.len())];
+            let main_kind = KINDS[random_below(KINDS.len())];
             for _ in 0..CONNECTIONS {
-                let is_other = chance(4) == 0;
-                worker.open(if is_other { KINDS[chance(KINDS.len())] } else { only });
-                Sim::sleep(Duration::from_millis(chance(20) as u64)).await;
+                let is_other = random_below(4) == 0;
+                worker.open(if is_other { KINDS[random_below(KINDS.len())] } else { main_kind });
+                Sim::sleep(Duration::from_millis(random_below(20) as u64)).await;
             }
             for _ in 0..60 {
                 Sim::sleep(Duration::from_millis(50)).await;
                 worker.check();
             }
-            worker.serves_a_newcomer().await;
+            worker.serve_new_client().await;
             worker.check();
         })
         .unwrap();
@@ -124,7 +124,7 @@ fn no_more_is_held_than_the_formula_says_whatever_clients_do() {
 struct Worker {
     memory: Memory,
     budget: MemoryBudget,
-    echo: Pool,
+    echo_pool: Pool,
     buffers: Buffers,
     tls: Buffers,
     pattern: Pattern,
@@ -134,45 +134,46 @@ struct Worker {
 impl Worker {
     fn new(bytes_max: usize, connections: usize) -> Self {
         let memory = Memory::divide(bytes_max, connections).unwrap();
-        let (budget, frames) = (memory.budget(), memory.frames());
+        let (budget, pool) = (memory.budget(), memory.receive_pool());
         let mut config = owned_io_websocket::Config::default();
         let mut deflate = Deflate::default();
         (deflate.send_takeover, deflate.receive_takeover) = (true, true);
         config.handshake.deflate = Some(deflate);
         Self {
             memory,
-            tls: Buffers::new(frames.clone(), budget.clone()),
-            buffers: Buffers::new(frames, budget.clone()),
+            tls: Buffers::new(pool.clone(), budget.clone()),
+            buffers: Buffers::new(pool, budget.clone()),
             budget,
-            echo: memory.echo(),
+            echo_pool: memory.echo_pool(),
             pattern: Pattern::default(),
             config,
         }
     }
 
-    /// Asserts that no more is held than there is; says how much is held beyond the shares.
+    /// Asserts that the worker holds no more than documented. Returns the bytes held beyond the shares.
     fn check(&self) -> usize {
-        let Self { memory, budget, echo, buffers, .. } = self;
+        let Self { memory, budget, echo_pool, buffers, .. } = self;
         let held_by = |pool: &Pool| pool.leased() * pool.buf_bytes();
         let shares = budget.share_bytes() * memory.connections_max;
         let common = budget.bytes_max() - shares;
         assert!(budget.common_bytes_held() <= common, "{budget:?}: {common} bytes are in common");
-        let held = held_by(echo) + held_by(buffers.pool()) + shares + budget.common_bytes_held();
+        let held =
+            held_by(echo_pool) + held_by(buffers.pool()) + shares + budget.common_bytes_held();
         assert!(held <= memory.bytes_max, "{held} of {} bytes: {budget:?}", memory.bytes_max);
         budget.common_bytes_held()
     }
 
-    /// A connection, and a client of this kind.
+    /// Opens a connection with a client of this kind.
     fn open(&self, kind: Kind) {
         let (server, client) = pipe();
         match kind {
             Kind::Idle => {
                 let (mut read, mut write) = server.into_split();
-                let pool = self.echo.clone();
+                let pool = self.echo_pool.clone();
                 spawn(async move { copy(&mut read, &mut write, &pool).await.map(drop) });
             }
             Kind::IdleTls | Kind::UnreadTls => {
-                let (pool, buffers) = (self.echo.clone(), self.tls.clone());
+                let (pool, buffers) = (self.echo_pool.clone(), self.tls.clone());
                 spawn(async move {
                     let stream = identity().acceptor().accept::<Sim, _>(server, &buffers).await?;
                     let (mut read, mut write) = stream.into_split();
@@ -191,7 +192,7 @@ impl Worker {
             }
             _ => self.serve_echo(server),
         }
-        spawn(behave(kind, client));
+        spawn(run_client(kind, client));
     }
 
     fn serve_echo(&self, server: SimStream) {
@@ -203,13 +204,13 @@ impl Worker {
         });
     }
 
-    /// "Each connection is guaranteed S of the budget": what fits is echoed beside whatever others do.
-    async fn serves_a_newcomer(&self) {
+    /// "Each connection is guaranteed S of the budget": messages that fit are echoed, whatever other clients do.
+    async fn serve_new_client(&self) {
         let (server, client) = pipe();
         self.serve_echo(server);
         let handle = client.shutdown_handle();
         let own = Memory::divide(64 << 20, 1).unwrap();
-        let buffers = Buffers::new(own.frames(), own.budget());
+        let buffers = Buffers::new(own.receive_pool(), own.budget());
         let session = async {
             let config = owned_io_websocket::Config::default();
             let (mut socket, _) =
@@ -223,23 +224,23 @@ impl Worker {
             socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
         };
         let session = async { session.await.map_err(|error| io::Error::other(error.to_string())) };
-        let served = shutdown_after::<Sim, io::Result<()>>(PATIENCE, &handle, session).await;
-        served.unwrap_or_else(|error| panic!("a newcomer: {error}; {:?}", self.budget));
+        let served = timeout::<Sim, io::Result<()>>(PATIENCE, &handle, session).await;
+        served.unwrap_or_else(|error| panic!("the new client: {error}; {:?}", self.budget));
     }
 }
 
-/// What fails, fails alone: one that hoards is evicted, say.
+/// Spawns a connection. It may fail, because a connection that hoards memory is evicted.
 fn spawn<E>(future: impl Future<Output = Result<(), E>> + 'static) {
     Sim::spawn_detached(async { drop(future.await) });
 }
 
-async fn behave(kind: Kind, client: SimStream) -> Result<(), Error> {
+async fn run_client(kind: Kind, client: SimStream) -> Result<(), Error> {
     let _held = match kind {
         Kind::Idle => client,
         Kind::IdleWebSocket | Kind::UnreadSource => upgraded(client, "").await?,
         Kind::MidMessage => {
             let mut client = upgraded(client, "").await?;
-            let bytes = chance(300 * KIB);
+            let bytes = random_below(300 * KIB);
             let fragment = frame(0x02, &vec![7; bytes]);
             let cut = frame(0x80, &[7; 70 * KIB])[..60 * KIB].to_vec();
             client.write_all([fragment, cut].concat()).await.into_result()?;
@@ -247,11 +248,11 @@ async fn behave(kind: Kind, client: SimStream) -> Result<(), Error> {
         }
         Kind::UnreadEcho => {
             let client = upgraded(client, "").await?;
-            send_for_ever(client, frame(0x82, &vec![7; chance(100 * KIB)])).await?
+            send_forever(client, frame(0x82, &vec![7; random_below(100 * KIB)])).await?
         }
         Kind::Deflate => {
             let mut client = upgraded(client, DEFLATE).await?;
-            // A message and its echo, and the beginning of the next.
+            // A whole message, whose echo is read, and the beginning of the next.
             let inflating = inflating();
             let bytes = [frame(0xC2, &inflating), frame(0x42, &inflating[..20])].concat();
             client.write_all(bytes).await.into_result()?;
@@ -260,14 +261,14 @@ async fn behave(kind: Kind, client: SimStream) -> Result<(), Error> {
         }
         Kind::Bomb => {
             let mut client = upgraded(client, DEFLATE).await?;
-            // The echoes are short again: without an end, they would take all the time that there is.
-            let bombs = frame(0xC2, &inflating()).repeat(1 + chance(5));
+            // The echoes are compressed again and fill no queue. Bombs without end would run for ever.
+            let bombs = frame(0xC2, &inflating()).repeat(1 + random_below(5));
             client.write_all(bombs).await.into_result()?;
             client
         }
         Kind::IdleTls | Kind::UnreadTls => {
             let own = Memory::divide(16 << 20, 1).unwrap();
-            let buffers = Buffers::new(own.frames(), own.budget());
+            let buffers = Buffers::new(own.receive_pool(), own.budget());
             let name = ServerName::try_from("localhost").expect("a name");
             let mut client =
                 identity().connector().connect::<Sim, _>(client, name, &buffers).await?;
@@ -276,27 +277,27 @@ async fn behave(kind: Kind, client: SimStream) -> Result<(), Error> {
                     client.write_all(vec![7; 50 * KIB]).await.into_result()?;
                 }
             }
-            Sim::sleep(FOR_EVER).await;
+            Sim::sleep(FOREVER).await;
             return Ok(());
         }
     };
-    Sim::sleep(FOR_EVER).await;
+    Sim::sleep(FOREVER).await;
     Ok(())
 }
 
-/// As long as any test takes.
-const FOR_EVER: Duration = Duration::from_secs(3_600);
+/// Longer than any test.
+const FOREVER: Duration = Duration::from_secs(3_600);
 
 const DEFLATE: &str = "permessage-deflate";
 
-async fn send_for_ever(mut client: SimStream, bytes: Vec<u8>) -> io::Result<SimStream> {
+async fn send_forever(mut client: SimStream, bytes: Vec<u8>) -> io::Result<SimStream> {
     let bytes = Rc::<[u8]>::from(bytes);
     loop {
         client.write_all(bytes.to_vec()).await.into_result()?;
     }
 }
 
-/// A connection whose upgrade is answered.
+/// Upgrades a connection, and reads the response.
 async fn upgraded(mut client: SimStream, extensions: &str) -> io::Result<SimStream> {
     let headers = [("Sec-WebSocket-Extensions", extensions)];
     let headers = if extensions.is_empty() { &[][..] } else { &headers[..] };
@@ -315,7 +316,7 @@ async fn upgraded(mut client: SimStream, extensions: &str) -> io::Result<SimStre
     Ok(client)
 }
 
-/// A frame of a client, masked by zeros, which leave it as it is.
+/// A frame of a client. The masking key is zero, so the payload is unchanged.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = match payload.len() {
         len @ 0..126 => vec![first, 0x80 | len as u8],
@@ -327,7 +328,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What 79 bytes of DEFLATE make of a message: 64 KiB of zeros.
+/// 64 KiB of zeros, compressed by DEFLATE to 79 bytes.
 fn inflating() -> Vec<u8> {
     let mut payload = vec![0; 79];
     payload[..14].copy_from_slice(b"\xec\xc1\x01\x01\0\0\0\x80\x90\xfe\xaf\xee\x08\x0a");
@@ -335,14 +336,14 @@ fn inflating() -> Vec<u8> {
     payload
 }
 
-/// A number below this, another with each seed.
-fn chance(below: usize) -> usize {
+/// A random number below `below`, from the seed.
+fn random_below(below: usize) -> usize {
     let mut random = [0; 8];
     Sim::fill_random(&mut random);
     (u64::from_le_bytes(random) % below as u64) as usize
 }
 
-/// Who the server is.
+/// The server's certificate, in the configurations of both sides.
 struct Identity {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
@@ -355,7 +356,7 @@ fn identity() -> &'static Identity {
 
 impl Identity {
     fn new() -> Self {
-        // Signatures of this kind are all of the same length, so that a simulation repeats.
+        // Ed25519 signatures all have the same length, so that a simulation is repeatable.
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
         let certificate: CertificateDer<'static> = params.self_signed(&key).unwrap().der().clone();
