@@ -1,4 +1,4 @@
-// WebSocket echo on Babl: `java … Echo IP:PORT` echoes on every path, on one thread (and one that accepts).
+// WebSocket echo on Babl: `java … Echo IP:PORT` echoes on every path, on one thread, besides the accepting one.
 
 import com.aitusoftware.babl.config.BablConfig;
 import com.aitusoftware.babl.config.DeploymentMode;
@@ -20,7 +20,7 @@ import org.agrona.concurrent.ShutdownSignalBarrier;
 final class Echo implements Application {
     private static final int BACKLOG = 1024;
     private static final int SESSIONS_MAX = 20_000;
-    private static final int MESSAGE_BYTES_MAX = 4 << 20; // 8 MiB it refuses
+    private static final int MESSAGE_BYTES_MAX = 4 << 20; // Babl refuses 8 MiB
 
     public static void main(String[] args) throws Exception {
         int colon = args.length == 1 ? args[0].lastIndexOf(':') : -1;
@@ -31,12 +31,12 @@ final class Echo implements Application {
         String host = args[0].substring(0, colon);
         int port = Integer.parseInt(args[0].substring(colon + 1));
         if (port == 0) {
-            // It would not say which one it got.
+            // Babl does not report the port that it gets for port 0.
             try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getByName(host))) {
                 port = free.getLocalPort();
             }
         }
-        // Where it keeps its counters, as memory-mapped files.
+        // The directory of Babl's counters, which are memory-mapped files.
         Path directory = Files.createTempDirectory(Path.of("/dev/shm"), "ws-babl-");
         BablConfig config = new BablConfig();
         config.applicationConfig().application(new Echo());
@@ -62,7 +62,7 @@ final class Echo implements Application {
                 files.sorted(java.util.Comparator.reverseOrder()).forEach(file -> file.toFile().delete());
             }
         }
-        System.exit(0); // the thread that accepts goes on
+        System.exit(0); // the accepting thread is still running
     }
 
     @Override

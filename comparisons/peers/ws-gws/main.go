@@ -1,5 +1,5 @@
-// WebSocket echo on gws: `ws-gws IP:PORT [--deflate]` echoes on every path, on as many cores as it may use;
-// with --deflate, to clients that offer it, compressed, each message for itself.
+// WebSocket echo on gws: `ws-gws IP:PORT [--deflate]` echoes on every path, on as many cores as it may use. With
+// --deflate it compresses each message independently, for clients that offer that.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/lxzan/gws"
 )
 
-// How many clients may wait to be accepted: Go itself asks for as many as the system allows.
+// How many clients may wait to be accepted. By default Go asks for as many as the system allows.
 const backlog = 1024
 
 type echo struct {
@@ -42,7 +42,7 @@ func main() {
 		fail(1, fmt.Sprintf("cannot listen on %v: %v", addr, err))
 	}
 	fmt.Println("listening echo", listener.Addr())
-	// Connections have TCP_NODELAY: Go sets it on what it accepts.
+	// Go sets TCP_NODELAY on the connections that it accepts.
 	options := gws.ServerOption{PermessageDeflate: gws.PermessageDeflate{Enabled: deflate}}
 	fail(1, gws.NewServer(echo{}, &options).RunListener(listener).Error())
 }

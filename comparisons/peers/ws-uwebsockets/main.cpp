@@ -1,5 +1,5 @@
-// WebSocket echo on uWebSockets: `ws-uwebsockets IP:PORT [--deflate]` echoes on every path, on one thread;
-// with --deflate, messages that come compressed go back compressed, each for itself.
+// WebSocket echo on uWebSockets: `ws-uwebsockets IP:PORT [--deflate]` echoes on every path, on one thread. With
+// --deflate it echoes compressed messages compressed, each independently.
 
 #include <cstdlib>
 #include <iostream>
@@ -7,7 +7,7 @@
 
 #include "App.h"
 
-struct Nothing {};
+struct NoUserData {};
 
 int main(int argc, char **argv) {
     std::string addr = argc >= 2 ? argv[1] : "";
@@ -21,12 +21,12 @@ int main(int argc, char **argv) {
     int port = std::atoi(addr.c_str() + colon + 1);
     bool listening = false;
     uWS::App()
-        .ws<Nothing>("/*", {
+        .ws<NoUserData>("/*", {
             .compression = deflate ? uWS::CompressOptions(uWS::SHARED_COMPRESSOR | uWS::SHARED_DECOMPRESSOR)
                                    : uWS::DISABLED,
             .maxPayloadLength = 16 * 1024 * 1024,
             .idleTimeout = 0,
-            // Far over what any load has in flight: nothing is dropped.
+            // More than any load has in flight, so that nothing is dropped.
             .maxBackpressure = 1024 * 1024 * 1024,
             .sendPingsAutomatically = false,
             .message = [deflate](auto *ws, std::string_view message, uWS::OpCode opcode) {

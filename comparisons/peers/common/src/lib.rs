@@ -44,20 +44,20 @@ pub enum ExtraOption {
 /// A fault on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
     /// Each message takes longer.
     Slow,
-    /// Some messages come back with another byte.
+    /// Some echoes have a wrong byte.
     Corrupt,
 }
 
 /// The settings of an io_uring runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ring {
-    /// The runtime's own.
+    /// The runtime's own settings.
     Default,
-    /// Those of `tuned()` of the runtime's backend of owned-io.
+    /// The settings of `tuned()` of the runtime's backend of owned-io.
     Tuned,
 }
 
@@ -71,18 +71,18 @@ pub struct Args {
     pub runtime: String,
     /// `--ring`. Default: the runtime's own.
     pub ring: Ring,
-    /// `--core`. Default: wherever the kernel likes.
+    /// `--core`. Default: the kernel chooses.
     pub core: Option<usize>,
     /// `--fault`. Default: none.
     pub fault: Fault,
-    /// `--workers`. Default: one if there is a `--core`, as many as there are cores if not.
+    /// `--workers`. Default: one with `--core`, otherwise the number of cores.
     pub workers: NonZero<usize>,
-    /// `--tls-cert` and `--tls-key`, where there are such options.
+    /// `--tls-cert` and `--tls-key`, for a server that takes them.
     pub tls: Option<[PathBuf; 2]>,
 }
 
-/// A server's `main`: reads the command line, moves this thread and those it will start to the
-/// core, and serves. It prints an error as one sentence; the exit code is 2 for bad arguments, 1 for the rest.
+/// A server's `main`. Reads the command line, moves this thread and its later threads to the core, and serves. It
+/// prints an error as one sentence. The exit code is 2 for bad arguments, and 1 for other errors.
 pub fn main(
     name: &str,
     extra: ExtraOption,
@@ -98,7 +98,7 @@ pub fn main(
     ExitCode::from(code)
 }
 
-/// A listening socket, blocking. What it accepts inherits TCP_NODELAY.
+/// A blocking listening socket. Accepted connections inherit TCP_NODELAY.
 ///
 /// # Errors
 /// Those of the socket calls, naming the address.
@@ -114,7 +114,7 @@ pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     listen().map_err(|error| no_listener(addr, error))
 }
 
-/// Prints the line that says that the server accepts, and at which address.
+/// Prints that the server listens, with its address.
 pub fn print_listening(addr: SocketAddr) {
     let mut stdout = io::stdout().lock();
     // The reader may have closed the pipe.
@@ -129,7 +129,7 @@ pub fn print_accept_error(error: &io::Error) {
     });
 }
 
-/// Adds what failed to the error of building a runtime.
+/// Adds the failed step to an error of building a runtime.
 pub fn no_runtime(error: io::Error) -> io::Error {
     cannot("set up the runtime", error)
 }
@@ -210,7 +210,7 @@ fn parse(
     Ok(Args { addr, runtime, ring, core, fault, workers, tls })
 }
 
-/// Moves this thread to its cores, which later threads inherit: with several workers, as many cores from `core` on.
+/// Moves this thread to its cores: one core for each worker, from `core` on. Later threads inherit them.
 fn pin(args: &Args) -> Result<(), String> {
     let Some(core) = args.core else { return Ok(()) };
     let mut cores = CpuSet::new();

@@ -26,7 +26,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = RuntimeBuilder::new();
     let runtime = builder.with_proactor(proactor).build().map_err(peers_common::no_runtime)?;
     if !runtime.driver_type().is_iouring() {
-        // Whoever enables compio's feature `polling` anywhere in the build brings its epoll along.
+        // Any package of the build may have enabled compio's feature `polling`, which adds epoll.
         return Err(io::Error::other("compio does not run on io_uring in this build"));
     }
     runtime.block_on(async {

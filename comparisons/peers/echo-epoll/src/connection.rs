@@ -1,11 +1,11 @@
-//! One connection: what it does when epoll says that it can go on.
+//! One connection, which echoes when epoll reports it ready.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use peers_common::BUF_BYTES;
 
-/// How many full buffers a connection may echo before the others have their turn.
+/// How many full buffers a connection may echo before the next connection is served.
 const ROUNDS_MAX: usize = 16;
 
 /// What a connection waits for.
@@ -15,7 +15,7 @@ pub(crate) enum Interest {
     Write,
 }
 
-/// A stream, and what was read from it and not yet written.
+/// A stream, and the bytes that were read from it and are not yet written.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -37,9 +37,8 @@ impl Connection {
         if self.start < self.end { Interest::Write } else { Interest::Read }
     }
 
-    /// Goes on until it would block, has had its turn, or has ended, which is `false`. Epoll being
-    /// level-triggered, a read that did not fill the buffer need not be repeated to see that
-    /// nothing is left.
+    /// Echoes until an operation would block, [`ROUNDS_MAX`] is reached, or the stream has ended. Returns false at the
+    /// end of the stream. A read that does not fill the buffer is not repeated, because epoll is level-triggered.
     pub(crate) fn echo(&mut self) -> io::Result<bool> {
         for _ in 0..ROUNDS_MAX {
             if self.start == self.end {
@@ -63,7 +62,7 @@ impl Connection {
     }
 }
 
-/// Waits for the next event if that is all there is to it.
+/// Returns true, to wait for the next event, if the operation would block or was interrupted.
 fn would_block(error: io::Error) -> io::Result<bool> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(true),

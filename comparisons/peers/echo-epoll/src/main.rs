@@ -20,10 +20,10 @@ use rustix::net::{SocketFlags, accept_with};
 /// How many events one system call may fetch.
 const EVENTS_MAX: usize = 1024;
 
-/// How many clients are accepted before the connections have their turn.
+/// How many clients are accepted before connections are served.
 const ACCEPTS_MAX: usize = 64;
 
-/// What the listener's events carry; those of a connection carry its index.
+/// The data of the listener's events. The data of a connection's events is its index.
 const LISTENER: u64 = u64::MAX;
 
 fn main() -> ExitCode {
@@ -63,10 +63,10 @@ fn serve(args: Args) -> io::Result<()> {
 struct Server {
     epoll: OwnedFd,
     listener: TcpListener,
-    /// When to accept again after a failure; until then the listener's events are off.
+    /// When to accept again after a failure. Until then the listener's events are off.
     accept_again: Option<Instant>,
     connections: Vec<Option<Connection>>,
-    /// The indices that are `None`.
+    /// The indices of `connections` that are `None`.
     free: Vec<usize>,
 }
 
@@ -82,7 +82,7 @@ impl Server {
             if let Err(error) = accepted {
                 peers_common::print_accept_error(&error);
                 self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
-                self.listen_for(EventFlags::empty())?;
+                self.set_listener_events(EventFlags::empty())?;
                 break;
             }
         }
@@ -101,8 +101,8 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a connection go on. An error ends this connection only. A batch of
-    /// events has one per connection, so none is left for a connection that ended.
+    /// Serves a connection that is ready. An error ends this connection only. A batch has at most one event for each
+    /// connection, so none is left for a connection that has ended.
     fn echo(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         let before = connection.interest();
@@ -119,7 +119,7 @@ impl Server {
             Ok(alive)
         });
         if !alive.unwrap_or(false) {
-            self.connections[index] = None; // closed, and with it gone from epoll
+            self.connections[index] = None; // this closes the descriptor, which removes it from epoll
             self.free.push(index);
         }
     }
@@ -127,12 +127,12 @@ impl Server {
     fn resume_accepting(&mut self) -> io::Result<()> {
         if self.accept_again.is_some_and(|at| at <= Instant::now()) {
             self.accept_again = None;
-            self.listen_for(EventFlags::IN)?;
+            self.set_listener_events(EventFlags::IN)?;
         }
         Ok(())
     }
 
-    fn listen_for(&self, flags: EventFlags) -> io::Result<()> {
+    fn set_listener_events(&self, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), flags)?)
     }
 

@@ -16,15 +16,15 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: Args) -> io::Result<()> {
-    // Placed already, if at all. glommio's own placement would change more than the core.
+    // `main` has already set the core. glommio's own placement would change more than that.
     let mut builder = LocalExecutorBuilder::new(Placement::Unbound);
     if args.ring == Ring::Tuned {
-        // It lets nobody set a flag of its rings. The memory is for files.
+        // glommio has no setting for the flags of its rings. The memory is for files.
         builder = builder.io_memory(0);
     }
     let executor = builder.make().map_err(io::Error::from).map_err(peers_common::no_runtime)?;
     executor.run(async {
-        // Its own: there is no safe way from a socket to a listener. The backlog is 1,024 too.
+        // glommio has no safe way to adopt a listening socket. This one has a backlog of 1,024 too.
         let listener = TcpListener::bind(args.addr)
             .map_err(|error| peers_common::no_listener(args.addr, error.into()))?;
         peers_common::print_listening(listener.local_addr()?);

@@ -1,4 +1,4 @@
-//! TCP echo written once, through the traits of owned-io, on whichever runtime it is told.
+//! TCP echo written on the traits of owned-io, on the runtime that `--runtime` names.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! TCP echo written on tokio's multi-thread runtime: what most people would run.
+//! TCP echo written on tokio's multi-thread runtime, its usual configuration.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = Builder::new_multi_thread();
     let runtime = builder.worker_threads(args.workers.get()).enable_all().build();
     let runtime = runtime.map_err(peers_common::no_runtime)?;
-    // As a task, on a worker: `block_on` would accept on this thread, beside the workers.
+    // A task runs on a worker. `block_on` alone would accept on this thread, which is no worker.
     let accepting = runtime.spawn(accept(listener));
     runtime.block_on(accepting)?
 }

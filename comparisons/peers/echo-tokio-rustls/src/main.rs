@@ -44,7 +44,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// The same as that of owned-io-server.
+/// The same TLS configuration as owned-io-server's.
 fn config(
     chain: &Path,
     key: &Path,

@@ -41,7 +41,7 @@ fn serve(args: Args) -> io::Result<()> {
 async fn echo(stream: TcpStream) -> io::Result<()> {
     let mut buf = Vec::with_capacity(BUF_BYTES);
     loop {
-        buf.clear(); // reading fills the capacity, and only ever grows the length
+        buf.clear(); // a read fills the capacity and never shortens the buffer
         let (read, filled) = stream.read(buf).await;
         if read? == 0 {
             return Ok(());

@@ -7,26 +7,25 @@ use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 use peers_common::BUF_BYTES;
 
-/// How many buffers there are; a power of two. Of their 64 MiB only what has been received into is
-/// backed by memory.
+/// The number of buffers, which is a power of two. Of their 64 MiB only the pages that were received into use memory.
 pub(crate) const BUFFERS: u16 = 4096;
 
-/// The one group of buffers there is.
+/// The only buffer group.
 pub(crate) const GROUP: u16 = 0;
 
-/// What the kernel needs the ring to be aligned to.
+/// The alignment that the kernel requires of the ring.
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
-/// A ring of free buffers that the kernel takes from and this process gives back to. The memory of
-/// both is leaked: the kernel may write to it for as long as the process lives.
+/// A ring of free buffers. The kernel takes buffers from it, and this process returns them. The memory of the ring and
+/// of the buffers is leaked, because the kernel may write to it until the process ends.
 pub(crate) struct Buffers {
     entries: *mut BufRingEntry,
     bytes: *mut u8,
-    /// Where the next entry goes; counts on, and wraps.
+    /// The index of the next entry, which wraps.
     tail: u16,
-    /// How many the kernel has.
+    /// How many buffers the kernel has.
     free: usize,
 }
 
@@ -37,30 +36,30 @@ impl Buffers {
         let bytes = vec![0; usize::from(BUFFERS) * BUF_BYTES].leak().as_mut_ptr();
         let mut buffers = Self { entries, bytes, tail: 0, free: 0 };
         for id in 0..BUFFERS {
-            buffers.give(id);
+            buffers.provide(id);
         }
-        // SAFETY: `entries` is the address of as many zeroed entries, page-aligned, never freed.
+        // SAFETY: `entries` is the address of `BUFFERS` entries, page-aligned, never freed.
         unsafe {
             ring.submitter().register_buf_ring_with_flags(entries as u64, BUFFERS, GROUP, 0)?;
         }
         Ok(buffers)
     }
 
-    /// How many the kernel has left to receive into.
+    /// How many buffers the kernel has left to receive into.
     pub(crate) fn free(&self) -> usize {
         self.free
     }
 
-    /// Counts one that the kernel has filled.
+    /// Counts a buffer that the kernel has filled.
     pub(crate) fn take(&mut self) {
         self.free -= 1;
     }
 
-    /// Hands one to the kernel. It must have been taken, and no send may be under way from it.
-    pub(crate) fn give(&mut self, id: u16) {
+    /// Provides a buffer to the kernel. It must have been taken, and no send from it may be in flight.
+    pub(crate) fn provide(&mut self, id: u16) {
         let slot = usize::from(self.tail % BUFFERS);
-        // SAFETY: `slot` is less than the number of entries. The kernel reads this one only once
-        // the tail says so; of the first one's bytes it reads the tail, which is not written here.
+        // SAFETY: `slot` is less than the number of entries. The kernel reads this entry only after
+        // the tail was advanced. The tail is in the first entry, in bytes that are not written here.
         let entry = unsafe { &mut *self.entries.wrapping_add(slot) };
         entry.set_addr(self.address(id) as u64);
         entry.set_len(BUF_BYTES as u32);
@@ -69,13 +68,13 @@ impl Buffers {
         self.free += 1;
         // SAFETY: `entries` is the address of the ring's first entry, which is initialised.
         let tail = unsafe { BufRingEntry::tail(self.entries) };
-        // SAFETY: it is aligned and lives for ever; this thread alone writes it, and the kernel
-        // reads it as an atomic.
+        // SAFETY: it is aligned and never freed. This thread alone writes it, and the kernel reads
+        // it as an atomic.
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
-        tail.store(self.tail, Ordering::Release); // after the entry
+        tail.store(self.tail, Ordering::Release); // the entry is written before the tail
     }
 
-    /// Where a buffer is. Only the kernel reads and writes its bytes.
+    /// The address of a buffer. Only the kernel reads and writes its bytes.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         self.bytes.wrapping_add(usize::from(id) * BUF_BYTES)
     }

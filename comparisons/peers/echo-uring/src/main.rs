@@ -1,11 +1,11 @@
 //! TCP echo written on io_uring itself: multishot accept, multishot receive into provided buffers,
-//! and sends from where the bytes arrived. What a runtime could at most reach.
+//! and sends from the buffers that it received into. It is an upper bound for a runtime.
 
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "the kernel and this process share the ring of buffers")]
 mod buffers;
-#[expect(unsafe_code, reason = "the kernel is told addresses and descriptors")]
+#[expect(unsafe_code, reason = "the kernel takes raw addresses and descriptors")]
 mod ring;
 mod server;
 

@@ -1,4 +1,4 @@
-//! The ring: what is queued, what is submitted, what has completed.
+//! The io_uring: queues operations, submits them, and collects completions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,13 +11,13 @@ use peers_common::ACCEPT_PAUSE;
 
 use crate::buffers::{Buffers, GROUP};
 
-/// Entries of the submission queue. What does not fit waits in [`Ring::waiting`].
+/// Entries of the submission queue. Operations that do not fit wait in [`Ring::waiting`].
 const ENTRIES: u32 = 4096;
 
-/// Entries of the completion queue: a completion for each of many connections at once.
+/// Entries of the completion queue, enough for many connections that complete at once.
 const COMPLETIONS: u32 = 16_384;
 
-/// What an operation is, in the low bits of its user data; above them is the connection's index.
+/// The kind of an operation. It is in the low bits of the user data, below the connection's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Accept,
@@ -37,14 +37,14 @@ pub(crate) struct Chunk {
     pub(crate) end: u32,
 }
 
-/// A completed operation, or for a multishot one, its next result.
+/// A completed operation, or one result of a multishot operation.
 pub(crate) struct Completion {
     pub(crate) kind: Kind,
     pub(crate) index: usize,
     pub(crate) result: io::Result<u32>,
     /// The buffer that was received into.
     pub(crate) buffer: Option<u16>,
-    /// Whether the operation goes on.
+    /// Whether the multishot operation continues.
     pub(crate) more: bool,
 }
 
@@ -85,7 +85,7 @@ impl Ring {
         self.push(cancel.build(), Kind::Cancel, index);
     }
 
-    /// Sends all of it unless the connection ends meanwhile.
+    /// Sends the whole chunk, unless the connection ends meanwhile.
     pub(crate) fn send(&mut self, stream: &TcpStream, chunk: Chunk, index: usize) {
         let address = self.buffers.address(chunk.buffer).wrapping_add(chunk.start as usize);
         let send = opcode::Send::new(Fd(stream.as_raw_fd()), address, chunk.end - chunk.start);
@@ -93,9 +93,9 @@ impl Ring {
         self.push(send.flags(flags).build(), Kind::Send, index);
     }
 
-    /// Submits what is queued, waits for at least one completion and fetches all there are.
-    pub(crate) fn turn(&mut self, completed: &mut Vec<Completion>) -> io::Result<()> {
-        // What waits has found the queue full, so it goes in after this turn.
+    /// Submits all queued operations, waits for at least one completion, and collects all completions.
+    pub(crate) fn submit_and_wait(&mut self, completed: &mut Vec<Completion>) -> io::Result<()> {
+        // Operations wait because the queue was full. They are queued below, so this call must not wait.
         let want = usize::from(self.waiting.is_empty());
         match self.ring.submit_and_wait(want) {
             Ok(_) => {}
@@ -119,11 +119,11 @@ impl Ring {
         }
     }
 
-    /// `false` if the queue is full.
+    /// Returns false if the queue is full.
     fn queue(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: entries come from the functions above. The timeout's duration is a static, the
-        // buffers are never freed, and one that is being sent is not given back; descriptors are
-        // numbers to the kernel, and the server closes none while an operation on it is under way.
+        // SAFETY: entries come from the functions above. The timeout's duration is a static. The
+        // buffers are never freed, and a buffer that is being sent is not provided to the kernel.
+        // The server closes no descriptor while an operation on it is in flight.
         unsafe { self.ring.submission().push(entry).is_ok() }
     }
 }
@@ -142,11 +142,11 @@ impl Completion {
         }
     }
 
-    /// The stream that an accept has brought, once.
+    /// The stream of a completed accept.
     pub(crate) fn into_stream(self) -> io::Result<TcpStream> {
         assert_eq!(self.kind, Kind::Accept);
         let descriptor = self.result?;
-        // SAFETY: the kernel has just made it, for us alone, and this completion is used up.
+        // SAFETY: the kernel has just created the descriptor for this completion, which is consumed.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
         Ok(descriptor.into())
     }

@@ -1,4 +1,4 @@
-//! The connections, and what each completion means to them.
+//! The connections, and how they handle completions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,21 +6,22 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use crate::ring::{Chunk, Completion, Kind, Ring};
 
-/// How many buffers a connection may hold before it is read no further until they have been sent.
+/// How many buffers a connection may hold. It is then not read until half of them have been sent.
 const HELD_MAX: usize = 32;
 
 struct Connection {
     stream: TcpStream,
-    /// What was received and not yet sent. The first one is being sent if `sending`.
+    /// The chunks that were received and are not yet sent. The first is being sent if `sending`.
     held: VecDeque<Chunk>,
-    /// A receive is in the kernel.
+    /// Whether a receive is in flight.
     receiving: bool,
-    /// It has been cancelled.
+    /// Whether that receive was cancelled.
     cancelled: bool,
+    /// Whether a send is in flight.
     sending: bool,
-    /// It waits in [`Server::starved`] for a buffer.
+    /// Whether the connection waits in [`Server::starved`] for a buffer.
     starved: bool,
-    /// There will be nothing more to receive.
+    /// Whether nothing more will be received.
     ended: bool,
 }
 
@@ -28,9 +29,9 @@ pub(crate) struct Server {
     ring: Ring,
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
-    /// The indices that are `None`.
+    /// The indices of `connections` that are `None`.
     free: Vec<usize>,
-    /// Those whose receive found no buffer, in the order in which they may try again.
+    /// The connections whose receive found no buffer, in the order in which they may retry.
     starved: VecDeque<usize>,
 }
 
@@ -44,17 +45,17 @@ impl Server {
         self.ring.accept(&self.listener);
         let mut completed = Vec::new();
         loop {
-            self.ring.turn(&mut completed)?;
+            self.ring.submit_and_wait(&mut completed)?;
             for completion in completed.drain(..) {
                 match completion.kind {
                     Kind::Accept => self.accepted(completion),
                     Kind::Pause => self.ring.accept(&self.listener),
                     Kind::Receive => self.received(completion),
                     Kind::Send => self.sent(completion),
-                    Kind::Cancel => {} // the receive says how it ended
+                    Kind::Cancel => {} // the receive has a completion of its own
                 }
             }
-            self.feed();
+            self.retry_starved();
         }
     }
 
@@ -111,7 +112,7 @@ impl Server {
             }
             (result, buffer) => {
                 if let Some(buffer) = buffer {
-                    self.ring.buffers.give(buffer);
+                    self.ring.buffers.provide(buffer);
                 }
                 match result.map_err(|error| error.raw_os_error()) {
                     Err(Some(libc::ECANCELED)) => {}
@@ -123,7 +124,7 @@ impl Server {
                 }
             }
         }
-        self.go_on(index);
+        self.advance(index);
     }
 
     fn sent(&mut self, completion: Completion) {
@@ -133,24 +134,24 @@ impl Server {
             (Ok(n), Some(chunk)) => {
                 chunk.start += n;
                 if chunk.start == chunk.end {
-                    self.ring.buffers.give(chunk.buffer);
+                    self.ring.buffers.provide(chunk.buffer);
                     connection.held.pop_front();
                 }
             }
             _ => {
-                // The peer is gone. This ends the receive, if there is one.
+                // The peer has disconnected. This ends a receive that is in flight.
                 let _ = connection.stream.shutdown(Shutdown::Both);
                 connection.ended = true;
                 for chunk in connection.held.drain(..) {
-                    self.ring.buffers.give(chunk.buffer);
+                    self.ring.buffers.provide(chunk.buffer);
                 }
             }
         }
-        self.go_on(completion.index);
+        self.advance(completion.index);
     }
 
-    /// Starts what the connection can do next; closes it if that is nothing.
-    fn go_on(&mut self, index: usize) {
+    /// Starts the next operations of the connection, or closes it if there are none.
+    fn advance(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else { return };
         if let (false, Some(chunk)) = (connection.sending, connection.held.front()) {
             connection.sending = true;
@@ -163,7 +164,7 @@ impl Server {
             }
         } else if connection.ended {
             if !connection.sending && !connection.starved {
-                self.connections[index] = None; // closed
+                self.connections[index] = None; // this closes it
                 self.free.push(index);
             }
         } else if !connection.starved && connection.held.len() <= HELD_MAX / 2 {
@@ -172,14 +173,14 @@ impl Server {
         }
     }
 
-    /// Lets as many of the starved try again as there are buffers.
-    fn feed(&mut self) {
+    /// Lets as many starved connections retry as there are free buffers.
+    fn retry_starved(&mut self) {
         for _ in 0..self.ring.buffers.free().min(self.starved.len()) {
             let Some(index) = self.starved.pop_front() else { break };
             if let Some(connection) = &mut self.connections[index] {
                 connection.starved = false;
             }
-            self.go_on(index);
+            self.advance(index);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The server's WebSocket echo, on tokio, with a fault on purpose: the comparison has to find it.
+//! The server's WebSocket echo, on tokio, with an injected fault that the comparison has to find.
 
 #![forbid(unsafe_code)]
 
@@ -17,13 +17,13 @@ use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, Message, Outgoing, accept};
 use peers_common::{ACCEPT_PAUSE, Args, ExtraOption, Fault};
 
-/// What each message takes longer when it is slow.
+/// The extra time of each message with [`Fault::Slow`].
 const SPIN: Duration = Duration::from_micros(20);
 
-/// Of so many messages one is wrong when it corrupts them.
+/// One of this many messages is wrong with [`Fault::Corrupt`].
 const CORRUPT_EVERY: u64 = 1000;
 
-/// As many as the server lets a worker assemble at once.
+/// The bytes that a worker of the server may assemble at once.
 const ASSEMBLED_BYTES_MAX: usize = 256 << 20;
 
 fn main() -> ExitCode {
@@ -42,8 +42,9 @@ fn serve(args: Args) -> io::Result<()> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let faulty = Faulty { fault: args.fault, messages: Rc::clone(&messages) };
-                    drop(Tokio::spawn(echo(stream, buffers.clone(), faulty)));
+                    let messages = Rc::clone(&messages);
+                    let injector = FaultInjector { fault: args.fault, messages };
+                    drop(Tokio::spawn(echo(stream, buffers.clone(), injector)));
                 }
                 Err(error) => {
                     peers_common::print_accept_error(&error);
@@ -55,26 +56,31 @@ fn serve(args: Args) -> io::Result<()> {
 }
 
 /// An error ends this connection only.
-async fn echo(stream: impl ByteStream, buffers: Buffers, faulty: Faulty) -> Result<(), Error> {
+async fn echo(
+    stream: impl ByteStream,
+    buffers: Buffers,
+    injector: FaultInjector,
+) -> Result<(), Error> {
     let mut socket = accept::<Tokio, _>(stream, &buffers, Config::default()).await?;
     while let Some(message) = socket.incoming.receive().await? {
-        faulty.give_back(&mut socket.outgoing, message)?;
+        injector.echo(&mut socket.outgoing, message)?;
         while let Some(message) = socket.incoming.try_receive() {
-            faulty.give_back(&mut socket.outgoing, message)?;
+            injector.echo(&mut socket.outgoing, message)?;
         }
         socket.outgoing.flush().await?;
     }
     Ok(())
 }
 
-/// What is wrong, and how many messages there were on all connections.
-struct Faulty {
+/// Injects the fault into the messages of all connections.
+struct FaultInjector {
     fault: Fault,
+    /// The number of messages so far, on all connections.
     messages: Rc<Cell<u64>>,
 }
 
-impl Faulty {
-    fn give_back(&self, outgoing: &mut Outgoing, message: Message<'_>) -> Result<(), Error> {
+impl FaultInjector {
+    fn echo(&self, outgoing: &mut Outgoing, message: Message<'_>) -> Result<(), Error> {
         self.messages.set(self.messages.get() + 1);
         match self.fault {
             Fault::None => {}

@@ -41,8 +41,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// An error ends this connection only. As in the library's benchmark, each
-/// message is sent by itself.
+/// An error ends this connection only. Each message is sent separately, as in the library's benchmark.
 async fn echo(stream: TcpStream) -> Result<()> {
     let mut websocket = monoio_tungstenite::accept(stream).await?;
     while let Some(message) = websocket.next().await.transpose()? {

@@ -26,7 +26,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = RuntimeBuilder::new();
     let runtime = builder.with_proactor(proactor).build().map_err(peers_common::no_runtime)?;
     if !runtime.driver_type().is_iouring() {
-        // The library brings compio's epoll along, to which compio falls back by itself.
+        // The library enables compio's epoll, to which compio falls back by itself.
         return Err(io::Error::other("compio does not run on io_uring here"));
     }
     runtime.block_on(async {
@@ -44,8 +44,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// An error ends this connection only. On compio the library has no
-/// `feed`: each message is sent by itself.
+/// An error ends this connection only. On compio the library has no `feed`, so each message is sent separately.
 async fn echo(stream: TcpStream) -> Result<()> {
     let (mut websocket, _request) = accept_async(stream, Config::default()).await?;
     while let Some(message) = websocket.next().await.transpose()? {

@@ -37,8 +37,8 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// An error ends this connection only. `feed` instead of `send`, as the
-/// library advises: it flushes by itself before it waits for more to read.
+/// An error ends this connection only. It uses `feed` instead of `send`, as the library advises: `feed` flushes before
+/// a read that waits.
 async fn echo(stream: TcpStream) -> Result<()> {
     let server = WebSocketServer::<Http1>::new(Config::default());
     let (mut websocket, _request) = server.accept_raw(stream).await?;

@@ -1,4 +1,4 @@
-//! WebSocket echo on tokio-tungstenite and tokio's multi-thread runtime: what most people would run.
+//! WebSocket echo on tokio-tungstenite and tokio's multi-thread runtime, their usual configuration.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = Builder::new_multi_thread();
     let runtime = builder.worker_threads(args.workers.get()).enable_all().build();
     let runtime = runtime.map_err(peers_common::no_runtime)?;
-    // As a task, on a worker: `block_on` would accept on this thread, beside the workers.
+    // A task runs on a worker. `block_on` alone would accept on this thread, which is no worker.
     let accepting = runtime.spawn(accept(listener));
     runtime.block_on(accepting)?
 }
@@ -40,8 +40,8 @@ async fn accept(listener: std::net::TcpListener) -> io::Result<()> {
     }
 }
 
-/// As in the library's example: what comes at once is answered by one write, since `forward` flushes
-/// when there is nothing more to read.
+/// As in the library's example, `forward` flushes when there is nothing more to read. Messages that arrive together
+/// are therefore answered by one write.
 async fn echo(stream: TcpStream) -> Result<()> {
     let (write, read) = tokio_tungstenite::accept_async(stream).await?.split();
     let messages =

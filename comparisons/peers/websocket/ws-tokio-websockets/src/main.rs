@@ -36,8 +36,7 @@ fn serve(args: Args) -> io::Result<()> {
     })
 }
 
-/// An error ends this connection only. One frame for each message and no
-/// limit of their length, as in the library's example.
+/// An error ends this connection only. Each message is one frame of any length, as in the library's example.
 async fn echo(stream: TcpStream) -> Result<(), Error> {
     let server = ServerBuilder::new()
         .config(Config::default().frame_size(usize::MAX))
