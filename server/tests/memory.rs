@@ -224,7 +224,7 @@ impl Worker {
             socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
         };
         let session = async { session.await.map_err(|error| io::Error::other(error.to_string())) };
-        let served = timeout::<Sim, io::Result<()>>(PATIENCE, &handle, session).await;
+        let served = shutdown_after::<Sim, io::Result<()>>(PATIENCE, &handle, session).await;
         served.unwrap_or_else(|error| panic!("the new client: {error}; {:?}", self.budget));
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     /// Whether the alert about the eviction was sent, or is being sent.
     has_sent_alert: Cell<bool>,
     /// Why nothing can be written any more.
-    broken: Cell<Option<Broken>>,
+    broken: Cell<Option<StickyError>>,
     /// The result of a shutdown of the transport, until it is returned.
     shutdown_result: Cell<Option<io::Result<()>>>,
 }
@@ -95,9 +95,13 @@ impl Shared {
     }
 
     /// Writes all records that are queued.
-    pub(crate) fn poll_flush(&self, half: Half, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.check_eviction(half, cx)?;
-        self.poll_write(half, cx)
+    pub(crate) fn poll_flush(
+        &self,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_eviction(direction, cx)?;
+        self.poll_write(direction, cx)
     }
 
     /// If others need the memory that TLS holds here, frees it and fails. Begins to write an alert, unless an earlier
@@ -129,14 +133,14 @@ impl Shared {
 
     /// Like [`check_eviction`](Self::check_eviction), but waits until the alert was sent.
     #[cold]
-    pub(crate) async fn end_if_evicted(&self, half: Half) -> Result<(), TlsError> {
-        let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(half, cx))).await;
+    pub(crate) async fn end_if_evicted(&self, direction: Direction) -> Result<(), TlsError> {
+        let checked = poll_fn(|cx| Poll::Ready(self.check_eviction(direction, cx))).await;
         if checked.is_err() && !self.has_sent_alert.replace(true) {
-            let mut alert = pin!(poll_fn(|cx| match self.poll_write(half, cx) {
-                Poll::Ready(Ok(())) => self.poll_shut(half, cx),
+            let mut alert = pin!(poll_fn(|cx| match self.poll_write(direction, cx) {
+                Poll::Ready(Ok(())) => self.poll_shut(direction, cx),
                 other => other,
             }));
-            let sent = beside(alert.as_mut(), (self.clock.sleep)(ALERT_TIMEOUT)).await.pinned;
+            let sent = select(alert.as_mut(), (self.clock.sleep)(ALERT_TIMEOUT)).await.first;
             if !matches!(sent, Some(Ok(()))) {
                 self.connection.abort();
             }
@@ -195,8 +199,8 @@ impl Shared {
     /// Writes the records of the read half, and ends our side of the transport. Returns whether both succeeded, so
     /// that the peer may get the records. Returns false if reads are shut down meanwhile.
     pub(crate) fn poll_end(&self, cx: &Context<'_>) -> Poll<bool> {
-        let ended = match self.poll_flush(Half::Read, cx) {
-            Poll::Ready(Ok(())) => self.poll_shut(Half::Read, cx),
+        let ended = match self.poll_flush(Direction::Read, cx) {
+            Poll::Ready(Ok(())) => self.poll_shut(Direction::Read, cx),
             ended => ended,
         };
         match ended {

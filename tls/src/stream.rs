@@ -108,7 +108,7 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 self.shared.answer(cx);
                 let polled = reading.as_mut().poll(cx);
                 if polled.is_pending() && self.shared.session.borrow().held_bytes() > 0 {
-                    self.shared.register(Half::Read, cx); // so that an eviction wakes this
+                    self.shared.register(Direction::Read, cx); // so that an eviction wakes this
                 }
                 polled
             })
@@ -171,7 +171,7 @@ async fn wait_for_memory(shared: &Shared, bytes: &[u8], room: usize) -> io::Resu
     let waited = until_granted(account, *clock, is_granted, poll).await;
     match waited {
         // Without an error, the protocol above ends the connection.
-        Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Half::Read).await?),
+        Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Direction::Read).await?),
         Err(failure) => {
             session.borrow_mut().fail(failure, 0); // the next iteration returns it
             Ok(())
@@ -226,7 +226,7 @@ impl TlsWriteHalf {
         encrypt: impl FnOnce(&mut Session) -> io::Result<usize>,
     ) -> io::Result<usize> {
         // Records of a write that was dropped, or an alert.
-        poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await?;
+        poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await?;
         let n = encrypt(&mut self.shared.session.borrow_mut())?;
         poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await?;
         Ok(n)
@@ -274,8 +274,8 @@ impl OwnedWrite for TlsWriteHalf {
     async fn shutdown(&mut self) -> io::Result<()> {
         self.shared.session.borrow_mut().close();
         // If the close_notify cannot be written, the shutdown of the transport fails as well.
-        let _ = poll_fn(|cx| self.shared.poll_flush(Half::Write, cx)).await;
-        poll_fn(|cx| self.shared.poll_shut(Half::Write, cx)).await
+        let _ = poll_fn(|cx| self.shared.poll_flush(Direction::Write, cx)).await;
+        poll_fn(|cx| self.shared.poll_shut(Direction::Write, cx)).await
     }
 }
 

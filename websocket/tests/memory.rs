@@ -37,7 +37,7 @@ fn is_out_of_memory(error: &Error) -> bool {
 }
 
 async fn completes_within(time: Duration, future: impl Future) -> bool {
-    beside(pin!(future), Sim::sleep(time)).await.pinned.is_some()
+    select(pin!(future), Sim::sleep(time)).await.first.is_some()
 }
 
 /// "They are reserved as their bytes come": bytes that were only announced are hardly reserved.

@@ -493,7 +493,7 @@ fn a_message_that_does_not_end_closes_the_connection() {
     assert_eq!(receive(70, &[&whole[8..], &whole[..8]].concat()), due(130));
 
     // The time until the next read begins does not count. Later calls change nothing.
-    control.handle_reading(start + 75 * SECOND);
+    control.handle_read_start(start + 75 * SECOND);
     assert_eq!(control.poll_timeout(), due(135));
     control.handle_read_start(start + 80 * SECOND);
     assert_eq!(control.poll_timeout(), due(135));

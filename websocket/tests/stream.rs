@@ -431,8 +431,8 @@ fn halves_are_woken_in_the_task_that_polls_them() {
         let WebSocket { mut incoming, mut outgoing } = server;
         let close = outgoing.close_handle();
         let mut receiving = Box::pin(async move { incoming.receive().await.map(|m| m.is_none()) });
-        let waited = beside(receiving.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
-        assert!(waited.pinned.is_none());
+        let waited = select(receiving.as_mut(), Sim::sleep(Duration::from_secs(1))).await;
+        assert!(waited.first.is_none());
         // More than the transport holds.
         let large = vec![7; 300_000];
         outgoing.write(Message::Binary(&large)).unwrap();

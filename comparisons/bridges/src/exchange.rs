@@ -48,7 +48,7 @@ pub(crate) async fn serve<R: Runtime>(
             let bridge::WebSocket { mut incoming, mut outgoing } = socket;
             let connection = outgoing.shutdown_handle();
             let cost = meter.measure::<R>(&mut incoming, &mut outgoing, &connection).await?;
-            let work = outgoing.work();
+            let work = outgoing.copy_stats();
             Ok(Cost { work: Some((work.copied_bytes, work.moved_bytes)), ..cost })
         }
         None => {
@@ -87,7 +87,7 @@ impl Meter {
             }
             incoming.receive_owned().await
         };
-        let received = timeout::<R, _>(TIME_MAX, connection, exchange).await?;
+        let received = shutdown_after::<R, _>(TIME_MAX, connection, exchange).await?;
         let (time, memory) = (started.elapsed(), memory::counted());
         let expected: &[u8] = match self.direction {
             Direction::Sends => &[],

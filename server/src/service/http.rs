@@ -114,7 +114,7 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
     config: Config,
-) -> Result<Option<(Pending<R, S>, SocketService)>, Error> {
+) -> Result<Option<(PendingRequest<R, S>, SocketService)>, Error> {
     let Resources { sockets, limits, .. } = &*ctx.worker;
     let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
     let request = pending.request();

@@ -63,7 +63,8 @@ async fn answer_messages<R: Runtime>(
             }
             if !answers.is_empty() {
                 let written = write.write_all(answers);
-                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                let written =
+                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
                 ((), answers) = reset_on_timeout(written, &connection)?;
                 answers.clear();
             }

@@ -67,7 +67,8 @@ async fn answer_requests<R: Runtime>(
             while answer.copy(&mut copied) {
                 activity.write();
                 let written = write.write_all(copied);
-                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                let written =
+                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
                 ((), copied) = reset_on_timeout(written, &connection)?;
                 copied.clear();
             }
@@ -75,7 +76,8 @@ async fn answer_requests<R: Runtime>(
             while answer.reference(&mut pieces) {
                 activity.write();
                 let written = write.write_all_vectored(pieces);
-                let written = timeout::<R, _>(limits.message_time_max, &connection, written).await;
+                let written =
+                    shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
                 ((), pieces) = reset_on_timeout(written, &connection)?;
                 pieces.clear();
             }

@@ -42,9 +42,9 @@ macro_rules! tls_conformance {
                         (WHY_CUT, a_copied_stream_ends_in_unexpected_eof::<$runtime>),
                     "cancel::shutdown_handle_ends_the_write_side" =>
                         (WHY_CUT, a_handle_ends_a_stream_in_unexpected_eof::<$runtime>),
-                    "cancel::write_all_vectored_tells_how_far_it_came" =>
+                    "cancel::write_all_vectored_reports_progress" =>
                         (WHY_AHEAD, the_peer_may_have_received_more::<$runtime>),
-                    "net::peer_addr_tells_of_a_connection_that_is_gone" =>
+                    "net::peer_addr_reports_a_closed_connection" =>
                         (WHY_CACHED, the_peer_address_is_still_known::<$runtime>),
                     $($case => ($reason, $instead),)*
                 },
@@ -54,11 +54,11 @@ macro_rules! tls_conformance {
 }
 
 tls_conformance! { sim: owned_io_sim::Sim, LosesNothing,
-    "task::blocking_closures_leave_others_their_turn" =>
+    "task::blocking_closures_let_others_run" =>
         (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
     "worker::each_worker_has_a_thread_of_its_own" =>
         (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
-    "io::writes_that_never_wait_leave_others_their_turn" =>
+    "io::writes_that_never_wait_let_others_run" =>
         (WHY_NO_ROOM, fewer_writes_let_other_tasks_run),
 }
 #[cfg(target_os = "linux")]
@@ -69,16 +69,16 @@ tls_conformance! { compio: owned_io_compio::Compio, Cancelled }
 tls_conformance! { glommio: owned_io_glommio::Glommio, LosesNothing }
 #[cfg(target_os = "linux")]
 tls_conformance! { monoio: owned_io_monoio::Monoio, Cancelled,
-    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+    "task::an_always_ready_task_lets_others_run" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
     "runtime::block_on_returns_beside_an_always_ready_task" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
 }
 #[cfg(target_os = "linux")]
 tls_conformance! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
-    "task::a_task_that_is_always_ready_leaves_others_their_turn" =>
+    "task::an_always_ready_task_lets_others_run" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
-    "cancel::dropped_read_does_what_it_says" =>
+    "cancel::dropped_read_does_what_is_declared" =>
         (WHY_NOTICED, lost_bytes_are_an_error::<owned_io_tokio_uring::TokioUring>),
 }
 
