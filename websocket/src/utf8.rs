@@ -1,6 +1,8 @@
 //! Checks text: [`unmask_text`] a whole message, [`Utf8Validator`] a message in parts that are cut
 //! anywhere.
 
+use std::fmt;
+
 use crate::frame::mask_is_ascii;
 
 /// Unmasks `payload` behind its first `held` bytes, if there is a key. Returns it as text, or
@@ -26,7 +28,7 @@ pub(crate) fn unmask_text(
 }
 
 /// An incremental validator. It keeps a character that is cut off at the end of a part.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Utf8Validator {
     /// The first `cut_len` bytes are the beginning of a character that the last part ended with: at
     /// most three bytes, which some byte can continue.
@@ -62,6 +64,13 @@ impl Utf8Validator {
     /// Whether the text so far ends with a whole character.
     pub(crate) const fn is_complete(&self) -> bool {
         self.cut_len == 0
+    }
+}
+
+impl fmt::Debug for Utf8Validator {
+    /// Prints how many bytes are kept, not the bytes: they are part of a payload.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Utf8Validator").field("cut_len", &self.cut_len).finish_non_exhaustive()
     }
 }
 
@@ -115,6 +124,13 @@ mod tests {
             assert_eq!(bad_at.map_or(sample.len(), |at| at + 1), accepted, "{sample:x?}");
             assert_eq!(bad_at.is_none() && utf8.is_complete(), complete, "{sample:x?}");
         }
+    }
+
+    #[test]
+    fn a_cut_character_is_not_printed() {
+        let mut utf8 = Utf8Validator::default();
+        assert!(utf8.push(b"\xF0\x9F\x98"));
+        assert_eq!(format!("{utf8:?}"), "Utf8Validator { cut_len: 3, .. }");
     }
 
     #[test]

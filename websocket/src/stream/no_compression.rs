@@ -25,7 +25,7 @@ pub(super) struct FinishedMessage {
 }
 
 /// Messages of at most this many bytes are compressed in one step.
-pub(super) const IMMEDIATE_BYTES_MAX: usize = 0;
+pub(super) const IMMEDIATE_BYTES_MAX: usize = 32 * 1024;
 
 /// How much of a piece was decompressed. Uncompressed pieces are always complete.
 #[expect(dead_code, reason = "nothing is decompressed")]

@@ -26,9 +26,9 @@ use crate::{CloseFrame, Limit, Part};
 ///
 /// # Long messages
 ///
-/// [`flush`](Self::flush) compresses messages of more than 32 KiB in pieces of 16 KiB. Other tasks
-/// can run between two pieces, see the [work budget](owned_io::coop). The message is held until it
-/// is compressed, and leaves in one frame.
+/// If compression was negotiated, [`flush`](Self::flush) compresses messages of more than 32 KiB in
+/// pieces of 16 KiB. Other tasks can run between two pieces, see the [work
+/// budget](owned_io::coop). The message is held until it is compressed, and leaves in one frame.
 ///
 /// Queueing another message before that compresses the rest of it at once. A close frame waits for
 /// it. If there is no memory for compression, the message is sent uncompressed.
@@ -106,8 +106,8 @@ impl Outgoing {
     /// # Errors
     /// Nothing can be sent any more; what was received can still be read.
     ///
-    /// - [`Error::Protocol`]: because of a [timeout](crate::Timeout), or because the connection was
-    ///   evicted from memory.
+    /// - [`Error::Protocol`]: because of a [timeout](crate::Timeout), or because others
+    ///   needed the memory that the connection held.
     /// - [`Error::Io`]: for any other reason.
     ///
     /// # Cancellation

@@ -121,9 +121,8 @@ impl Queue {
         encoded
     }
 
-    /// Queues a frame without copying its payload. Three payloads are not kept: short ones are
-    /// copied, messages may be compressed, and a client copies bytes that it has to mask and that
-    /// are shared.
+    /// Queues a frame by reference. Copies short payloads, and shared payloads that a client has to
+    /// mask. Compresses a message if that applies.
     pub(super) fn push_bytes(
         &mut self,
         control: &Control,

@@ -45,7 +45,7 @@ pub(in crate::stream) fn negotiated(
 }
 
 impl CompressionSetup {
-    /// Creates both directions for one side.
+    /// Creates the inflater and the deflater of one side.
     pub(in crate::stream) fn open(
         self,
         is_server: bool,
