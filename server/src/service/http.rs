@@ -43,10 +43,10 @@ const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 /// # Errors
 /// Errors of the handshake and of the service.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
-    let Resources { pattern, sockets, limits, .. } = &*ctx.worker;
+    let Resources { pattern, limits, .. } = &*ctx.worker;
     // Futures that few connections need, or need only at first, are boxed, so that each connection is smaller.
     #[cfg(feature = "tungstenite")]
-    if let Some(strategy) = sockets.engine.strategy() {
+    if let Some(strategy) = ctx.worker.sockets.engine.strategy() {
         return Box::pin(serve_bridged::<R>(stream, ctx, strategy)).await;
     }
     let opening = Box::pin(open::<R, _>(stream, ctx));
