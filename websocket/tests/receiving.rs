@@ -100,6 +100,55 @@ fn receiving_whole_messages_skips_the_rest_of_a_message_in_pieces() {
 }
 
 #[test]
+fn a_message_that_begins_with_an_empty_frame_is_skipped_once_a_piece_was_received() {
+    // Reads in which the bytes arrive as they were sent.
+    owned_io_sim::block_on(async {
+        let begin =
+            [frame(Role::Server, FIN | TEXT, b"short"), frame(Role::Server, TEXT, b"")].concat();
+        let rest = [
+            frame(Role::Server, CONTINUATION, b"\xE2"),
+            frame(Role::Server, FIN | CONTINUATION, b"\x82\xAC"),
+            frame(Role::Server, FIN | TEXT, b"next"),
+        ];
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        raw.write_all(begin).await.into_result().unwrap();
+        assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("short")));
+        assert_eq!(server.incoming.try_receive(), None); // the message so far is empty
+        let _peer = send(raw, rest.concat());
+        let piece = server.incoming.receive_piece().await.unwrap().unwrap();
+        assert_eq!((&*piece.payload, piece.first, piece.last), (&b"\xE2"[..], true, false));
+        let next = server.incoming.receive().await.unwrap().unwrap();
+        assert_eq!(next.as_bytes(), b"next");
+    });
+}
+
+#[test]
+fn a_message_that_there_was_no_memory_for_is_skipped_once_a_piece_was_received() {
+    // Reads in which the bytes arrive as they were sent.
+    owned_io_sim::block_on(async {
+        let wire = [
+            frame(Role::Server, FIN | TEXT, b"short"),
+            frame(Role::Server, TEXT, b"\xE2"),
+            frame(Role::Server, FIN | CONTINUATION, b"\x82\xAC"),
+            frame(Role::Server, FIN | TEXT, b"next"),
+        ];
+        let budget = MemoryBudget::new(100_000);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let (mut server, raw) = raw_client(Config::default(), buffers, b"").await;
+        let _peer = send(raw, wire.concat());
+        assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("short")));
+        let mut others = budget.account().reservation();
+        others.resize(100_000 - budget.common_bytes_held()).unwrap();
+        assert_eq!(server.incoming.try_receive(), None); // there is no memory for the message
+        let piece = server.incoming.receive_piece().await.unwrap().unwrap();
+        assert_eq!((&*piece.payload, piece.first, piece.last), (&b"\xE2"[..], true, false));
+        drop(others);
+        let next = server.incoming.receive().await.unwrap().unwrap();
+        assert_eq!(next.as_bytes(), b"next");
+    });
+}
+
+#[test]
 fn a_message_that_can_never_fit_ends_the_connection_at_once() {
     simulate(|| async {
         let wire = [

@@ -13,6 +13,8 @@ use crate::{Kind, Limit, ProtocolError};
 /// been handed out.
 pub(super) struct Assembly {
     kind: Kind,
+    /// Whether no piece of the message was handed out before the assembly began.
+    is_from_first: bool,
     /// The message begins at `start`, which is aligned as configured once there are bytes.
     bytes: Vec<u8>,
     start: usize,
@@ -38,9 +40,11 @@ pub(super) enum ReserveError {
 }
 
 impl Assembly {
-    pub(super) fn new(kind: Kind, buffers: Buffers, account: &MemoryAccount) -> Self {
+    /// An empty assembly. `first`: the first piece of the message is to be added next.
+    pub(super) fn new(kind: Kind, first: bool, buffers: Buffers, account: &MemoryAccount) -> Self {
         Self {
             kind,
+            is_from_first: first,
             bytes: Vec::new(),
             start: 0,
             undecoded_bytes: 0,
@@ -124,7 +128,12 @@ impl Assembly {
     }
 
     pub(super) const fn located(&self) -> LocatedPiece {
-        LocatedPiece::assembled(self.kind, self.is_whole, self.was_lent)
+        LocatedPiece::assembled(self.kind, self.is_from_first, self.is_whole, self.was_lent)
+    }
+
+    /// Whether no piece of the message was handed out before the assembly began.
+    pub(super) const fn is_from_first(&self) -> bool {
+        self.is_from_first
     }
 
     pub(super) fn hand_out(&mut self) -> &mut [u8] {

@@ -117,10 +117,11 @@ impl ReceiveBuffer {
         if self.needs_read(shared) {
             return Ok(ReceiveStatus::NeedsRead);
         }
-        if let Some(assembled) = self.assembled(shared)?
-            && assembled.last
-        {
-            return Ok(ReceiveStatus::Piece(assembled));
+        match self.assembled(shared)? {
+            // The first piece was handed out, and nothing of the rest has been decompressed.
+            Some(assembled) if !assembled.first => self.assembly = None,
+            Some(assembled) if assembled.last => return Ok(ReceiveStatus::Piece(assembled)),
+            _ => {}
         }
         if self.assembly.is_none()
             && self.pending.is_none()
@@ -160,7 +161,7 @@ impl ReceiveBuffer {
                         self.assembly = None;
                     }
                     match next {
-                        ReceiveStatus::Piece(located) if located.last && !is_skipped => {
+                        ReceiveStatus::Piece(located) if located.first && located.last => {
                             return Ok(ReceiveStatus::Piece(located));
                         }
                         ReceiveStatus::Piece(_) => {}
@@ -180,20 +181,25 @@ impl ReceiveBuffer {
             self.pending_is_not_first();
             return Ok(ReceiveStatus::Piece(assembled));
         }
-        let next = self.next_decoded(shared)?;
-        let ReceiveStatus::Piece(piece @ LocatedPiece { compressed: true, first, .. }) = next
-        else {
-            return Ok(next);
+        let mut piece = match self.next_decoded(shared)? {
+            ReceiveStatus::Piece(piece) => piece,
+            other => return Ok(other),
         };
-        match (self.assemble(shared, piece)?, &self.assembly) {
-            (ReceiveStatus::Piece(located), _) => {
-                Ok(ReceiveStatus::Piece(LocatedPiece { first, ..located }))
+        if !piece.compressed {
+            // The assembly is empty. What follows this piece must not be taken for the message.
+            if let Some(empty) = self.assembly.take() {
+                piece.first = empty.is_from_first();
             }
+            return Ok(ReceiveStatus::Piece(piece));
+        }
+        match (self.assemble(shared, piece)?, &self.assembly) {
             // What has been decompressed so far is a piece as well.
-            (_, Some(assembly)) if assembly.len() > 0 => {
+            (ReceiveStatus::BudgetExhausted | ReceiveStatus::OutOfMemory, Some(assembly))
+                if assembly.len() > 0 =>
+            {
                 let located = assembly.located();
                 self.pending_is_not_first();
-                Ok(ReceiveStatus::Piece(LocatedPiece { first, ..located }))
+                Ok(ReceiveStatus::Piece(located))
             }
             (next, _) => Ok(next),
         }
@@ -427,7 +433,7 @@ impl ReceiveBuffer {
         shared: &Shared,
         piece: LocatedPiece,
     ) -> Result<ReceiveStatus, ProtocolError> {
-        let LocatedPiece { kind, ref location, compressed, last, .. } = piece;
+        let LocatedPiece { kind, ref location, compressed, first, last } = piece;
         let bytes = match location {
             Location::Buffer(range) => &self.buf.as_deref().unwrap_or_default()[range.clone()],
             Location::PartialFrame(range) => &self.partial_frame.bytes()[range.clone()],
@@ -435,7 +441,7 @@ impl ReceiveBuffer {
         };
         let assembly = self
             .assembly
-            .get_or_insert_with(|| Assembly::new(kind, self.buffers.clone(), &self.account));
+            .get_or_insert_with(|| Assembly::new(kind, first, self.buffers.clone(), &self.account));
         let added = match &mut self.inflater {
             Some(inflater) if compressed => {
                 inflater.inflate(kind, bytes, last, assembly).map_err(ReserveError::Fatal)
@@ -538,9 +544,9 @@ impl LocatedPiece {
     }
 
     /// The content of the assembly.
-    pub(super) const fn assembled(kind: Kind, last: bool, was_lent: bool) -> Self {
+    pub(super) const fn assembled(kind: Kind, first: bool, last: bool, was_lent: bool) -> Self {
         let location = Location::Assembly { was_lent };
-        Self { kind, location, compressed: false, first: true, last }
+        Self { kind, location, compressed: false, first, last }
     }
 
     /// Skips the first `consumed` bytes.
@@ -564,7 +570,10 @@ fn unchecked_text(payload: &[u8]) -> &str {
     //   includes the bytes that it had unmasked before.
     // - In the assembly, every piece was checked in order when it was decoded or decompressed. The
     //   last one was checked to end with a whole character. No read began between the first of
-    //   these checks and now.
+    //   these checks and now. The assembly begins with the first piece of the message, or with one
+    //   that only empty pieces precede: `ReceiveBuffer::next_piece` drops an empty assembly when it
+    //   hands out a piece from elsewhere, and `ReceiveBuffer::next_message` drops one that began
+    //   with a later piece.
     //
     // `ReceiveBuffer` alone owns the buffer since the check. A pool buffer is never lent to a
     // transport again after something was received into it. The partial frame is never lent. An
