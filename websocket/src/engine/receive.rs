@@ -147,6 +147,11 @@ impl Receiver {
         self.whole_message_bytes_max = bytes.min(self.frame_bytes_max).min(self.message_bytes_max);
     }
 
+    /// The longest message allowed, in bytes.
+    pub(crate) const fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max
+    }
+
     /// Allows the peer to compress messages, by a negotiated extension (RFC 7692). Compressed
     /// messages are handed out in [pieces](Event::Piece) that say so, however short they are.
     ///

@@ -3,6 +3,7 @@
 use std::mem;
 
 use bytes::{Buf, Bytes};
+use owned_io::coop::{self, cost};
 use owned_io::{MemoryAccount, Reservation};
 
 use super::receive_buffer::LocatedPiece;
@@ -20,6 +21,8 @@ pub(super) struct Assembly {
     start: usize,
     /// The number of bytes at the end that were read and not yet decoded.
     undecoded_bytes: usize,
+    /// Whether a frame has ended and the message has not. Then any number of short frames may follow.
+    is_fragmented: bool,
     is_whole: bool,
     is_handed_out: bool,
     /// Whether `bytes` was lent to a transport. Transports are safe code, which may have changed
@@ -27,6 +30,8 @@ pub(super) struct Assembly {
     was_lent: bool,
     /// Covers the capacity of `bytes`.
     reservation: Reservation,
+    /// The longest message allowed.
+    bytes_max: usize,
     buffers: Buffers,
 }
 
@@ -41,17 +46,25 @@ pub(super) enum ReserveError {
 
 impl Assembly {
     /// An empty assembly. `first`: the first piece of the message is to be added next.
-    pub(super) fn new(kind: Kind, first: bool, buffers: Buffers, account: &MemoryAccount) -> Self {
+    pub(super) fn new(
+        kind: Kind,
+        first: bool,
+        bytes_max: usize,
+        buffers: Buffers,
+        account: &MemoryAccount,
+    ) -> Self {
         Self {
             kind,
             is_from_first: first,
             bytes: Vec::new(),
             start: 0,
             undecoded_bytes: 0,
+            is_fragmented: false,
             is_whole: false,
             is_handed_out: false,
             was_lent: false,
             reservation: account.reservation(),
+            bytes_max,
             buffers,
         }
     }
@@ -67,6 +80,9 @@ impl Assembly {
         let total = self.len() + payload.len() + frame_bytes_left;
         if total > account.bytes_max() {
             return Err(ReserveError::Fatal(out_of_memory(account, total)));
+        }
+        if frame_bytes_left == 0 && !last {
+            self.end_frame();
         }
         if payload.len() > self.spare_capacity() || self.bytes.capacity() == 0 {
             self.grow(payload.len(), payload.len(), Some(frame_bytes_left))?;
@@ -127,6 +143,11 @@ impl Assembly {
         (self.undecoded_bytes, self.is_whole) = (0, last);
     }
 
+    /// A frame of the message has ended, and it was not the last.
+    pub(super) const fn end_frame(&mut self) {
+        self.is_fragmented = true;
+    }
+
     pub(super) const fn located(&self) -> LocatedPiece {
         LocatedPiece::assembled(self.kind, self.is_from_first, self.is_whole, self.was_lent)
     }
@@ -171,9 +192,13 @@ impl Assembly {
     ) -> Result<(), ReserveError> {
         let (len, padding_max) = (self.len(), self.buffers.align() - 1);
         let received = len + received;
-        let needed = len.saturating_add(needed).saturating_add(padding_max);
-        let capacity =
-            reserve_memory(&mut self.reservation, received, needed, announced.unwrap_or(0))?;
+        let needed = len.saturating_add(needed);
+        // Doubles the buffer: otherwise each short frame would copy all frames before it.
+        let doubled = if self.is_fragmented { self.bytes_max.min(2 * len) } else { 0 };
+        let expected = announced.unwrap_or(0).max(doubled.saturating_sub(needed));
+        let needed = needed.saturating_add(padding_max);
+        let capacity = reserve_memory(&mut self.reservation, received, needed, expected)?;
+        coop::consume(cost::frame_out(len)); // a copy, unless it grows in place
         let allocated = if len == 0 {
             self.allocate(
                 capacity,
@@ -259,5 +284,54 @@ const BYTES_PER_BYTE_MAX: usize = 4;
 impl Drop for Assembly {
     fn drop(&mut self) {
         self.buffers.give(mem::take(&mut self.bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owned_io::{MemoryBudget, Pool, PoolConfig};
+
+    use super::*;
+
+    const BYTES_MAX: usize = 100_000;
+
+    fn assembly(budget: &MemoryBudget) -> Assembly {
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        Assembly::new(Kind::Binary, true, BYTES_MAX, buffers, &budget.account())
+    }
+
+    /// Adds frames of one byte until the message has `len` bytes. Returns how often it grew.
+    fn push_bytes(assembly: &mut Assembly, len: usize) -> usize {
+        let mut grown = 0;
+        while assembly.len() < len {
+            let before = assembly.bytes.capacity();
+            assembly.push(&[7], 0, false).unwrap();
+            grown += usize::from(assembly.bytes.capacity() != before);
+        }
+        grown
+    }
+
+    #[test]
+    fn short_frames_double_the_buffer_up_to_the_longest_message() {
+        let mut assembly = assembly(&MemoryBudget::new(1 << 20));
+        let grown = push_bytes(&mut assembly, BYTES_MAX);
+        assert!(grown <= 20, "{grown} times");
+        assert_eq!(assembly.bytes.capacity(), BYTES_MAX);
+    }
+
+    #[test]
+    fn a_message_grows_by_what_it_needs_if_there_is_no_memory_for_more() {
+        let mut assembly = assembly(&MemoryBudget::new(1500));
+        push_bytes(&mut assembly, 1500);
+        assert!(matches!(assembly.push(&[7], 0, true), Err(ReserveError::Fatal(_))));
+    }
+
+    #[test]
+    fn a_copy_of_the_message_is_charged_to_the_work_budget() {
+        let mut assembly = assembly(&MemoryBudget::new(1 << 20));
+        assembly.push(&[7; 50_000], 0, false).unwrap();
+        coop::refill();
+        assembly.push(&[7], 0, false).unwrap();
+        assert!(coop::spent_nanos() >= cost::frame_out(50_000));
     }
 }

@@ -348,6 +348,9 @@ impl ReceiveBuffer {
             self.frame_bytes_left = piece.frame_bytes_left;
             let last = piece.last;
             assembly.mark_decoded(last);
+            if self.frame_bytes_left == 0 && !last {
+                assembly.end_frame();
+            }
         }
         Ok(Some(assembly.located()))
     }
@@ -439,9 +442,10 @@ impl ReceiveBuffer {
             Location::PartialFrame(range) => &self.partial_frame.bytes()[range.clone()],
             Location::Assembly { .. } => unreachable!("a piece is added to it"),
         };
-        let assembly = self
-            .assembly
-            .get_or_insert_with(|| Assembly::new(kind, first, self.buffers.clone(), &self.account));
+        let assembly = self.assembly.get_or_insert_with(|| {
+            let bytes_max = self.receiver.message_bytes_max();
+            Assembly::new(kind, first, bytes_max, self.buffers.clone(), &self.account)
+        });
         let added = match &mut self.inflater {
             Some(inflater) if compressed => {
                 inflater.inflate(kind, bytes, last, assembly).map_err(ReserveError::Fatal)
