@@ -290,7 +290,7 @@ impl Queue {
             }
             // Not reserved: `REPLY_BYTES_MAX` bounds it, and a close frame must always be possible.
             if self.copied.capacity() == 0 {
-                self.copied = self.buffers.take();
+                self.copied = self.buffers.take_fitting(CAPACITY_MIN, REPLY_BYTES_MAX);
             }
             self.sender.poll_control(control, &mut self.copied);
             self.release_if_empty();
@@ -562,6 +562,24 @@ mod tests {
         let account = budget.account();
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
         (Queue::new(sender, masks, buffers, &account, None), control)
+    }
+
+    #[test]
+    fn a_pong_holds_no_large_buffer() {
+        let Engine { mut receiver, sender, control } =
+            Engine::server(Config::default(), Instant::now());
+        let budget = MemoryBudget::new(1 << 20);
+        let account = budget.account();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
+        buffers.give(Vec::with_capacity(200_000));
+        let mut queue = Queue::new(sender, false, buffers, &account, None);
+        let mut ping = *b"\x89\x81\0\0\0\0p";
+        receiver.decode(&control, &mut ping).unwrap();
+        let Some(Batch::Single(batch)) = queue.take_batch(&control) else {
+            panic!("a pong is due");
+        };
+        assert_eq!(batch, b"\x8A\x01p");
+        assert!(batch.capacity() <= REPLY_BYTES_MAX, "{}", batch.capacity());
     }
 
     /// The address that the payload of a frame is written from.
