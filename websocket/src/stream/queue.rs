@@ -137,8 +137,10 @@ impl Queue {
             },
         };
         let is_copied = payload.len() <= COPIED_BYTES_MAX;
-        // Shared bytes are accounted for by those who share them.
-        let payload_held = if payload.is_unique() { payload.len() } else { 0 };
+        let (payload, payload_held) = match is_copied {
+            true => (payload, 0),
+            false => self.measure(payload),
+        };
         if !is_copied && let Err(error) = self.account_piece(payload_held) {
             return Err(Unsent { error, payload });
         }
@@ -498,6 +500,27 @@ impl Queue {
         self.copied.try_reserve_exact(missing).map_err(|_| self.out_of_memory(capacity))
     }
 
+    /// Returns how much memory a payload holds besides. A buffer that a message was received in may
+    /// be much larger than the message.
+    ///
+    /// Finding that out may allocate. So a payload counts by its length while no other is queued.
+    fn measure(&self, payload: Bytes) -> (Bytes, usize) {
+        if !payload.is_unique() {
+            return (payload, 0); // accounted for by those who share it
+        }
+        if self.held_bytes + self.batch_held_bytes == 0 {
+            let held = payload.len();
+            return (payload, held);
+        }
+        match payload.try_into_mut() {
+            Ok(own) => {
+                let held = own.capacity();
+                (own.freeze(), held)
+            }
+            Err(shared) => (shared, 0),
+        }
+    }
+
     /// Makes room for the header of a piece that is not copied, and counts the memory that the
     /// piece holds.
     fn account_piece(&mut self, payload_held: usize) -> Result<(), ProtocolError> {
@@ -562,6 +585,22 @@ mod tests {
         let account = budget.account();
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
         (Queue::new(sender, masks, buffers, &account, None), control)
+    }
+
+    #[test]
+    fn queued_payloads_count_with_their_buffers() {
+        let Engine { sender, control, .. } = Engine::server(Config::default(), Instant::now());
+        let budget = MemoryBudget::new(1 << 20);
+        let account = budget.account();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
+        let mut queue = Queue::new(sender, false, buffers, &account, None);
+        for _ in 0..4 {
+            let mut payload = Vec::with_capacity(80_000);
+            payload.resize(20_000, 7);
+            queue.push_bytes(&control, Part::Whole(Kind::Binary), payload.into()).unwrap();
+        }
+        let held = account.held_bytes();
+        assert!(held >= 20_000 + 3 * 80_000, "{held}");
     }
 
     #[test]
