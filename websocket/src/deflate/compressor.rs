@@ -18,17 +18,22 @@ impl Compressor {
     }
 
     /// Appends the compressed message to `out`. It may refer to earlier messages, back to the last
-    /// [`forget`](Self::forget). Returns false if the compressor has failed, and can compress
-    /// nothing any more.
+    /// [`forget`](Self::forget). Returns false if the compressor has failed, or there is no memory.
+    /// It can compress nothing any more then: it may be within the message.
     #[must_use]
     pub(crate) fn compress(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
         if message.is_empty() {
-            out.push(0); // the start of an empty block, as in section 7.2.3.6
-            return true;
+            let has_room = out.try_reserve(1).is_ok();
+            if has_room {
+                out.push(0); // the start of an empty block, as in section 7.2.3.6
+            }
+            return has_room;
         }
         let mut input = message;
         loop {
-            out.reserve((message.len() / 4).max(OUTPUT_BYTES_MIN));
+            if out.try_reserve((message.len() / 4).max(OUTPUT_BYTES_MIN)).is_err() {
+                return false;
+            }
             let read = self.compress.total_in();
             if self.compress.compress_vec(input, out, FlushCompress::Sync).is_err() {
                 return false;

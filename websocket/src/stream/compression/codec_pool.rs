@@ -24,13 +24,15 @@ struct PooledCompressor {
 const DECOMPRESSORS_MAX: usize = 4;
 
 impl CodecPool {
-    /// Calls `compress` with a compressor for this level and window, whose context is empty.
-    pub(super) fn with_compressor<T>(
+    /// Appends the compressed message to `out`, with an empty context for this level and window.
+    /// Returns false if that has failed.
+    pub(super) fn compress(
         &self,
         deflate: &Deflate,
         window_bits: u8,
-        compress: impl FnOnce(&mut Compressor) -> T,
-    ) -> T {
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> bool {
         let mut pooled = self.compressors.borrow_mut();
         let at = position(&pooled, deflate, window_bits).unwrap_or_else(|| {
             let compressor = Compressor::new(deflate, window_bits);
@@ -38,9 +40,13 @@ impl CodecPool {
             pooled.len() - 1
         });
         let compressor = &mut pooled[at].compressor;
-        let compressed = compress(compressor);
-        compressor.forget();
-        compressed
+        let is_compressed = compressor.compress(message, out);
+        if is_compressed {
+            compressor.forget();
+        } else {
+            pooled.swap_remove(at); // it may be within the message, and cannot forget that
+        }
+        is_compressed
     }
 
     /// Takes a compressor for this level and window, whose context is empty.

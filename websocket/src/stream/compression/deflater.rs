@@ -98,8 +98,7 @@ impl Deflater {
             return !self.is_disabled;
         }
         let codec_pool = buffers.extension::<CodecPool>();
-        let is_compressed = codec_pool
-            .with_compressor(&deflate, window_bits, |compressor| compressor.compress(message, out));
+        let is_compressed = codec_pool.compress(&deflate, window_bits, message, out);
         is_compressed && out.len() < message.len()
     }
 
