@@ -353,8 +353,8 @@ impl Account {
     /// The limit up to which the account may grow in the common part.
     fn fair_bytes(&self) -> usize {
         let Shared { common_bytes, holders, waiting_count, .. } = &*self.budget;
-        if waiting_count.get() == 0 {
-            return *common_bytes;
+        if waiting_count.get() == usize::from(self.is_waiting.get()) {
+            return *common_bytes; // no other account waits
         }
         let others = holders.borrow().len() - usize::from(self.excess() > 0);
         common_bytes / (others + 1)
@@ -527,6 +527,19 @@ mod tests {
         let _granted = holding(&newcomer, 20 * KIB);
         held.resize(40 * KIB).unwrap(); // no account waits any more
         drop(newcomer);
+    }
+
+    #[test]
+    fn a_lone_waiter_may_take_all_that_is_released() {
+        let budget = MemoryBudget::new(90 * KIB);
+        let accounts: Vec<_> = (0..10).map(|_| budget.account()).collect();
+        let _small: Vec<_> = accounts[..8].iter().map(|one| holding(one, KIB)).collect();
+        let large = holding(&accounts[8], 82 * KIB);
+        let mut newcomer = accounts[9].reservation();
+        assert!(newcomer.resize(20 * KIB).is_err());
+        accounts[9].wake_when_released(Waker::noop());
+        drop(large);
+        newcomer.resize(20 * KIB).unwrap();
     }
 
     #[test]
