@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 mod wait;
+mod waiters;
 
 pub use wait::{MemoryReleased, MemoryWait};
+use waiters::Waiters;
 
 /// Limits the memory that peers can make one worker hold, in bytes, and tracks which connections hold it.
 ///
@@ -73,8 +75,8 @@ struct Shared {
     common_held: Cell<usize>,
     /// The accounts that hold more than their share. Bounded by the number of accounts.
     holders: RefCell<Vec<Rc<Account>>>,
-    /// Wakers to wake when memory is released. Bounded by the number of accounts.
-    waiting: RefCell<Vec<Waker>>,
+    /// The accounts to wake when memory is released. Bounded by the number of accounts.
+    waiters: Waiters,
     /// The number of waiting accounts: a reservation was refused, and none was granted since.
     waiting_count: Cell<usize>,
     /// The number of the current round of [`MemoryBudget::evict_holders`].
@@ -93,7 +95,11 @@ struct Account {
     /// The round in which its reservations changed last.
     moved_in: Cell<u32>,
     is_evicted: Cell<bool>,
-    is_waiting: Cell<bool>,
+    /// Its ticket in `waiters`, while it waits.
+    ticket: Cell<Option<u64>>,
+    /// What it may hold without a look at the budget: its share, or nothing while it waits, so that each change is
+    /// noticed.
+    unchecked_bytes: Cell<usize>,
     /// The waker of the connection. It is woken when the account is evicted.
     waker: RefCell<Option<Waker>>,
 }
@@ -133,7 +139,7 @@ impl MemoryBudget {
                 common_bytes,
                 common_held: Cell::new(0),
                 holders: RefCell::default(),
-                waiting: RefCell::default(),
+                waiters: Waiters::default(),
                 waiting_count: Cell::new(0),
                 round: Cell::new(0),
                 round_began: Cell::new(None),
@@ -149,15 +155,17 @@ impl MemoryBudget {
         if has_share {
             shares_left.set(shares_left.get() - 1);
         }
+        let share_bytes = if has_share { *share_bytes } else { 0 };
         MemoryAccount {
             state: Rc::new(Account {
                 budget: Rc::clone(&self.shared),
-                share_bytes: if has_share { *share_bytes } else { 0 },
+                share_bytes,
                 held: Cell::new(0),
                 holder_at: Cell::new(usize::MAX),
                 moved_in: Cell::new(0),
                 is_evicted: Cell::new(false),
-                is_waiting: Cell::new(false),
+                ticket: Cell::new(None),
+                unchecked_bytes: Cell::new(share_bytes),
                 waker: RefCell::default(),
             }),
         }
@@ -205,7 +213,7 @@ impl MemoryBudget {
         // A waiting account does not change its reservations either, but it is not idle.
         let is_idle = |account: &Rc<Account>| {
             let rounds = round.get().wrapping_sub(account.moved_in.get());
-            rounds > IDLE_ROUNDS && !account.is_waiting.get()
+            rounds > IDLE_ROUNDS && account.ticket.get().is_none()
         };
         let is_anybody_idle = holding.iter().any(is_idle);
         if rounds <= IDLE_ROUNDS && !is_anybody_idle {
@@ -262,13 +270,21 @@ impl MemoryAccount {
         self.state.waker.replace(Some(waker));
     }
 
-    /// Registers `waker`, which is woken once, when memory is released. Then retry the refused reservation.
+    /// Registers `waker`, which is woken once, when memory is released. Then retry the refused reservation, and
+    /// register again if it is refused. An account keeps its last two wakers, for a half that reads and one that writes.
+    ///
+    /// The account waits from then on, until one of its reservations grows or it is dropped. A release wakes one
+    /// waiting account, in order of arrival. Each account that is granted memory, is refused again, or stops to wait
+    /// wakes the next, as long as memory is left. So the work of a release does not grow with the number of accounts.
     pub fn wake_when_released(&self, waker: &Waker) {
-        self.state.set_waiting(true);
-        let mut waiting = self.state.budget.waiting.borrow_mut();
-        if !waiting.iter().any(|known| known.will_wake(waker)) {
-            waiting.push(waker.clone());
-        }
+        self.state.wait(waker);
+    }
+
+    /// Removes a waker that was registered by [`wake_when_released`](Self::wake_when_released). Returns whether the
+    /// account has another one.
+    fn cancel_wake(&self, waker: &Waker) -> bool {
+        let ticket = self.state.ticket.get();
+        ticket.is_some_and(|ticket| self.state.budget.waiters.cancel(ticket, waker))
     }
 }
 
@@ -291,8 +307,8 @@ impl Reservation {
     pub fn resize(&mut self, bytes: usize) -> Result<(), MemoryExhausted> {
         let account = &self.account.state;
         let held = account.held.get() - self.bytes + bytes;
-        if held.max(account.held.get()) > account.share_bytes {
-            account.move_common(held, false)?;
+        if held.max(account.held.get()) > account.unchecked_bytes.get() {
+            account.change(held, false)?;
         }
         account.held.set(held);
         self.bytes = bytes;
@@ -305,8 +321,8 @@ impl Reservation {
     pub fn force(&mut self, bytes: usize) {
         let account = &self.account.state;
         let held = account.held.get() - self.bytes + bytes;
-        if held.max(account.held.get()) > account.share_bytes {
-            let _ = account.move_common(held, true);
+        if held.max(account.held.get()) > account.unchecked_bytes.get() {
+            let _ = account.change(held, true);
         }
         account.held.set(held);
         self.bytes = bytes;
@@ -319,24 +335,30 @@ impl Drop for Reservation {
     }
 }
 
+impl Shared {
+    fn has_room(&self) -> bool {
+        self.common_held.get() < self.common_bytes
+    }
+}
+
 impl Account {
     /// The bytes that it holds of the common part.
     fn excess(&self) -> usize {
         self.held.get().saturating_sub(self.share_bytes)
     }
 
-    /// Adjusts what the account holds of the common part, for a new total of `held` bytes.
+    /// Adjusts what the account holds of the common part, for a new total of `held` bytes, and wakes those whom that
+    /// helps.
     #[cold]
-    fn move_common(self: &Rc<Self>, held: usize, is_forced: bool) -> Result<(), MemoryExhausted> {
-        let Shared { bytes_max, common_bytes, common_held, waiting, round, .. } = &*self.budget;
+    fn change(self: &Rc<Self>, held: usize, is_forced: bool) -> Result<(), MemoryExhausted> {
+        let Shared { bytes_max, common_bytes, common_held, waiters, round, .. } = &*self.budget;
         let (before, after) = (self.excess(), held.saturating_sub(self.share_bytes));
         let all_held = common_held.get() - before + after;
-        if after > before && !is_forced {
-            if all_held > *common_bytes || after > self.fair_bytes() {
-                return Err(MemoryExhausted { bytes_max: *bytes_max });
-            }
-            self.set_waiting(false);
+        let is_refused = all_held > *common_bytes || after > self.fair_bytes();
+        if after > before && !is_forced && is_refused {
+            return Err(MemoryExhausted { bytes_max: *bytes_max });
         }
+        let held_before = self.held.get();
         common_held.set(all_held);
         self.moved_in.set(round.get());
         match (before, after) {
@@ -344,8 +366,15 @@ impl Account {
             (1.., 0) => self.remove_from_holders(),
             _ => {}
         }
+        if held > held_before && !is_forced {
+            self.stop_waiting();
+        } else if held < held_before
+            && let Some(ticket) = self.ticket.get()
+        {
+            waiters.wake(ticket); // the share may have room now
+        }
         if after < before {
-            waiting.take().into_iter().for_each(Waker::wake);
+            waiters.wake_from(0);
         }
         Ok(())
     }
@@ -353,19 +382,43 @@ impl Account {
     /// The limit up to which the account may grow in the common part.
     fn fair_bytes(&self) -> usize {
         let Shared { common_bytes, holders, waiting_count, .. } = &*self.budget;
-        if waiting_count.get() == usize::from(self.is_waiting.get()) {
+        if waiting_count.get() == usize::from(self.ticket.get().is_some()) {
             return *common_bytes; // no other account waits
         }
         let others = holders.borrow().len() - usize::from(self.excess() > 0);
         common_bytes / (others + 1)
     }
 
-    fn set_waiting(&self, is_waiting: bool) {
-        let count = &self.budget.waiting_count;
-        match (self.is_waiting.replace(is_waiting), is_waiting) {
-            (false, true) => count.set(count.get() + 1),
-            (true, false) => count.set(count.get() - 1),
-            _ => {}
+    /// Starts or continues to wait. To continue means that the reservation was refused again.
+    fn wait(&self, waker: &Waker) {
+        let Shared { waiters, waiting_count, .. } = &*self.budget;
+        let before = self.ticket.get();
+        let ticket = before.unwrap_or_else(|| waiters.new_ticket());
+        if before.is_none() {
+            self.ticket.set(Some(ticket));
+            self.unchecked_bytes.set(0);
+            waiting_count.set(waiting_count.get() + 1);
+        }
+        let was_woken = waiters.register(ticket, waker) && before.is_some();
+        if was_woken && self.budget.has_room() {
+            waiters.wake_from(ticket + 1);
+        }
+    }
+
+    fn stop_waiting(&self) {
+        let Shared { waiters, waiting_count, .. } = &*self.budget;
+        let Some(ticket) = self.ticket.take() else { return };
+        self.unchecked_bytes.set(self.share_bytes);
+        waiting_count.set(waiting_count.get() - 1);
+        // Another half of the connection may wait as well. It tries again.
+        let was_woken = !waiters.wake(ticket);
+        if !self.budget.has_room() {
+            return;
+        }
+        if waiting_count.get() == 1 {
+            waiters.wake_from(0); // the last one may take all
+        } else if was_woken {
+            waiters.wake_from(ticket + 1);
         }
     }
 
@@ -412,7 +465,7 @@ impl fmt::Debug for MemoryAccount {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.set_waiting(false);
+        self.stop_waiting();
         if self.share_bytes > 0 {
             self.budget.shares_left.set(self.budget.shares_left.get() + 1);
         }
@@ -449,6 +502,10 @@ impl From<MemoryExhausted> for io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     const KIB: usize = 1024;
@@ -542,16 +599,97 @@ mod tests {
         newcomer.resize(20 * KIB).unwrap();
     }
 
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An account that waits for `bytes` bytes.
+    struct Waiting {
+        reservation: Reservation,
+        bytes: usize,
+        count: Arc<Count>,
+    }
+
+    impl Waiting {
+        fn new(budget: &MemoryBudget, bytes: usize) -> Self {
+            let mut it =
+                Self { reservation: budget.account().reservation(), bytes, count: Arc::default() };
+            assert!(!it.is_granted());
+            it
+        }
+
+        fn wakes(&self) -> u32 {
+            self.count.0.load(Ordering::Relaxed)
+        }
+
+        fn is_granted(&mut self) -> bool {
+            let is_granted = self.reservation.resize(self.bytes).is_ok();
+            if !is_granted {
+                let waker = Waker::from(Arc::clone(&self.count));
+                self.reservation.account().wake_when_released(&waker);
+            }
+            is_granted
+        }
+    }
+
+    #[test]
+    fn each_waiter_wakes_the_next_in_order_of_arrival() {
+        let budget = MemoryBudget::new(10);
+        let account = budget.account();
+        let mut held = holding(&account, 10);
+        let [mut large, mut small, mut middle] = [8, 2, 4].map(|n| Waiting::new(&budget, n));
+        let wakes = |all: [&Waiting; 3]| all.map(Waiting::wakes);
+        held.resize(4).unwrap();
+        assert_eq!(wakes([&large, &small, &middle]), [1, 0, 0], "a release wakes the first");
+        assert!(!large.is_granted());
+        assert_eq!(wakes([&large, &small, &middle]), [1, 1, 0], "a refusal wakes the next");
+        assert!(small.is_granted());
+        assert_eq!(wakes([&large, &small, &middle]), [1, 1, 1], "so does a grant");
+        assert!(!middle.is_granted(), "its fair part is less while another waits");
+        drop(held);
+        assert_eq!(wakes([&large, &small, &middle]), [2, 1, 1]);
+        assert!(!large.is_granted(), "its fair part is less, too");
+        assert_eq!(wakes([&large, &small, &middle]), [2, 1, 2]);
+        assert!(middle.is_granted());
+        assert_eq!(wakes([&large, &small, &middle]), [3, 1, 2], "the last may take all");
+        drop((small, middle));
+        assert!(large.is_granted());
+    }
+
+    #[test]
+    fn a_waiter_that_gives_up_wakes_the_next() {
+        let budget = MemoryBudget::new(10);
+        let held = holding(&budget.account(), 10);
+        let [first, second, mut third] = [5; 3].map(|n| Waiting::new(&budget, n));
+        drop(second); // not woken yet
+        drop(held);
+        assert_eq!((first.wakes(), third.wakes()), (1, 0));
+        drop(first);
+        assert_eq!(third.wakes(), 1);
+        assert!(third.is_granted());
+        assert_eq!(budget.shared.waiting_count.get(), 0);
+    }
+
+    #[test]
+    fn an_account_waits_until_any_of_its_reservations_grows() {
+        let budget = MemoryBudget::new(20 * KIB).with_shares(2, 10 * KIB);
+        let (holder, account) = (budget.account(), budget.account());
+        let _held = holding(&holder, 15 * KIB);
+        let mut refused = account.reservation();
+        assert!(refused.resize(6 * KIB).is_err());
+        account.wake_when_released(Waker::noop());
+        assert_eq!(budget.shared.waiting_count.get(), 1);
+        refused.resize(5 * KIB).unwrap(); // fits its share
+        assert_eq!(budget.shared.waiting_count.get(), 0);
+    }
+
     #[test]
     fn waiting_and_evicted_accounts_are_woken() {
-        use std::sync::Arc;
-        use std::sync::atomic::{AtomicU32, Ordering};
-        struct Count(AtomicU32);
-        impl std::task::Wake for Count {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
         let count = Arc::new(Count(AtomicU32::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let budget = MemoryBudget::new(10);

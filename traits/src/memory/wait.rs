@@ -1,10 +1,10 @@
 //! [`MemoryWait`]: waits for memory that the budget has refused.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::{MemoryAccount, MemoryBudget};
@@ -52,6 +52,8 @@ pub struct MemoryWait {
     /// When the current round of the wait started.
     since: Cell<Option<Instant>>,
     rounds: Cell<u32>,
+    /// The account that waits.
+    account: RefCell<Option<MemoryAccount>>,
 }
 
 /// Waits until memory may have been released. See [`MemoryWait::begin`].
@@ -61,6 +63,8 @@ pub struct MemoryReleased<S> {
     account: MemoryAccount,
     sleep: S,
     polled: bool,
+    /// The registered waker, until the future is ready.
+    waker: Option<Waker>,
 }
 
 impl MemoryWait {
@@ -89,25 +93,41 @@ impl MemoryWait {
             _ => {
                 if waited.is_some() {
                     if self.rounds.get() == Self::ROUNDS_MAX {
+                        account.state.stop_waiting();
                         return None;
                     }
                     self.rounds.set(self.rounds.get() + 1);
                 }
                 self.since.set(Some(now));
+                self.account.replace(Some(account.clone()));
                 account.budget().evict_holders(now);
                 MemoryBudget::ROUND
             }
         };
-        Some(MemoryReleased { account: account.clone(), sleep: sleep(left), polled: false })
+        Some(MemoryReleased {
+            account: account.clone(),
+            sleep: sleep(left),
+            polled: false,
+            waker: None,
+        })
     }
 
-    /// Ends the wait: the reservation was granted.
+    /// Ends the wait: the reservation was granted, or is not wanted any more. Dropping does the same.
     #[inline]
     pub fn end(&self) {
         if self.since.get().is_some() {
             self.since.set(None);
             self.rounds.set(0);
+            if let Some(account) = self.account.take() {
+                account.state.stop_waiting();
+            }
         }
+    }
+}
+
+impl Drop for MemoryWait {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -116,10 +136,28 @@ impl<S: Future<Output = ()> + Unpin> Future for MemoryReleased<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if mem::replace(&mut self.polled, true) || self.account.is_evicted() {
+            if let Some(waker) = self.waker.take() {
+                self.account.cancel_wake(&waker);
+            }
             return Poll::Ready(());
         }
         self.account.wake_when_released(cx.waker());
-        Pin::new(&mut self.sleep).poll(cx)
+        let is_over = Pin::new(&mut self.sleep).poll(cx);
+        if is_over.is_pending() {
+            self.waker = Some(cx.waker().clone());
+        }
+        is_over
+    }
+}
+
+impl<S> Drop for MemoryReleased<S> {
+    fn drop(&mut self) {
+        // Not if it was ready: then the reservation is tried again.
+        if let Some(waker) = self.waker.take()
+            && !self.account.cancel_wake(&waker)
+        {
+            self.account.state.stop_waiting();
+        }
     }
 }
 
@@ -162,5 +200,31 @@ mod tests {
         let mut waiting = Box::pin(waited.begin(&account, now, sleep).unwrap());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         assert!(waiting.as_mut().poll(&mut cx).is_ready(), "a second poll ends the wait");
+    }
+
+    #[test]
+    fn an_account_waits_no_longer_than_its_wait() {
+        let budget = MemoryBudget::new(10);
+        let account = budget.account();
+        let mut cx = Context::from_waker(Waker::noop());
+        let count = || budget.shared.waiting_count.get();
+        let sleep = |_| Box::pin(pending::<()>());
+        let began = |waited: &MemoryWait| waited.begin(&account, Instant::now(), sleep).unwrap();
+        let waited = MemoryWait::default();
+        let mut waiting = Box::pin(began(&waited));
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(count(), 1);
+        drop(waiting);
+        assert_eq!(count(), 0, "dropped");
+        for end in [MemoryWait::end, |_: &MemoryWait| {}] {
+            let waited = MemoryWait::default();
+            let mut waiting = Box::pin(began(&waited));
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            assert!(waiting.as_mut().poll(&mut cx).is_ready());
+            assert_eq!(count(), 1, "until the reservation is tried again");
+            end(&waited);
+            drop(waited);
+            assert_eq!(count(), 0);
+        }
     }
 }
