@@ -128,6 +128,28 @@ fn source_sends_what_is_asked_for() {
 }
 
 #[test]
+fn source_reserves_what_it_copies_until_the_request_is_answered() {
+    simulate(async || {
+        let (mut client, server) = pipe();
+        let ctx = context(&server, resources(WebSockets::default(), Limits::default())).0;
+        let account = ctx.connection.account().clone();
+        let serving = Sim::spawn(async move { source::serve::<Sim>(server, &ctx).await });
+        let long = [50_000_u32, 10, u32::MAX].map(u32::to_le_bytes).concat();
+        let empty = [1_u32, 0, 1].map(u32::to_le_bytes).concat();
+        client.write_all(long).await.into_result().unwrap();
+        client.read_exact(Vec::with_capacity(14), 14).await.into_result().unwrap();
+        assert_eq!(account.held_bytes(), 60 * 1024);
+        let rest = 49_999 * 14;
+        client.read_exact(Vec::with_capacity(rest), rest).await.into_result().unwrap();
+        client.write_all(empty).await.into_result().unwrap();
+        client.read_exact(Vec::with_capacity(4), 4).await.into_result().unwrap();
+        assert_eq!(account.held_bytes(), 0);
+        drop(client);
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
 fn websocket_echo_gives_each_message_back() {
     simulate_each_engine(async |engine, deflate| {
         let (mut socket, serving) = upgrade("/echo", engine, deflate, Limits::default()).await;

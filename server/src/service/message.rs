@@ -4,6 +4,9 @@ use std::io;
 
 use owned_io::{BufResult, ShutdownHandle};
 
+/// How many bytes of answers a connection may keep without reserving them in its account.
+pub(super) const UNRESERVED_BYTES: usize = 4 * 1024;
+
 /// Resets the connection if `written` has timed out. Otherwise the kernel would keep the written bytes for a peer that
 /// does not read.
 pub(super) fn reset_on_timeout<T, B>(

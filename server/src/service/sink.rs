@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use owned_io::{ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Runtime, coop, shutdown_after};
 
-use super::message::{message_too_long, reset_on_timeout};
+use super::message::{UNRESERVED_BYTES, message_too_long, reset_on_timeout};
 use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
@@ -73,7 +73,7 @@ async fn answer_messages<R: Runtime>(
 }
 
 /// The most bytes of answers in one write. A peer that reads nothing can make the worker hold as many.
-const ANSWERS_BYTES_MAX: usize = 8 * 1024;
+const ANSWERS_BYTES_MAX: usize = UNRESERVED_BYTES;
 
 /// Decodes the messages in the bytes that arrive.
 struct Decoder {
@@ -171,6 +171,6 @@ mod tests {
         let empty = vec![0; 64 * 1024];
         let mut left = &empty[..];
         Decoder::new(80).decode(&mut left, &mut answers).unwrap();
-        assert_eq!((answers.len(), left.len()), (ANSWERS_BYTES_MAX, (64 - 4) * 1024));
+        assert_eq!((answers.len(), left.len()), (ANSWERS_BYTES_MAX, (64 - 2) * 1024));
     }
 }

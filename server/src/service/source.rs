@@ -10,11 +10,11 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use owned_io::{
-    ByteStream, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Runtime,
-    Spare, coop, shutdown_after,
+    ByteStream, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
+    Reservation, Runtime, Spare, coop, shutdown_after,
 };
 
-use super::message::{message_too_long, reset_on_timeout};
+use super::message::{UNRESERVED_BYTES, message_too_long, reset_on_timeout};
 use crate::context::{Context, Resources};
 use crate::watch::Activity;
 
@@ -28,21 +28,27 @@ pub(super) const WRITE_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves one connection until its peer ends it.
 ///
+/// Copied messages are reserved in the connection's account while a request is answered. They take at most half of
+/// what is left of its share, and writes are shorter if that is little. So a source never waits for memory, and never
+/// holds what others wait for.
+///
 /// # Errors
 /// Errors of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, and for
-/// batches of no messages. [`TimedOut`](io::ErrorKind::TimedOut) if the peer does not read the messages in time, does
+/// batches of no messages. [`OutOfMemory`](io::ErrorKind::OutOfMemory) if an allocation fails. [`TimedOut`](io::ErrorKind::TimedOut) if the peer does not read the messages in time, does
 /// not complete a request in time, or if the [watch](crate::watch) ended the connection.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
-    let served = answer_requests::<R>(stream, &ctx.worker, &activity).await;
+    let served = answer_requests::<R>(stream, ctx, &activity).await;
     activity.outcome(served)
 }
 
 async fn answer_requests<R: Runtime>(
     stream: impl ByteStream,
-    Resources { pattern, limits, .. }: &Resources,
+    ctx: &Context,
     activity: &Activity,
 ) -> io::Result<()> {
+    let Resources { pattern, limits, .. } = &*ctx.worker;
+    let mut reservation = ctx.connection.account().reservation();
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
     let mut request_bytes = Vec::with_capacity(Request::BYTES);
@@ -62,15 +68,20 @@ async fn answer_requests<R: Runtime>(
         let rest = shutdown_after::<R, _>(limits.message_time_max, &connection, rest).await;
         ((), request_bytes) = rest.map_buf(Spare::into_inner).into_result()?;
         let request = Request::parse(&request_bytes, limits.message_bytes_max)?;
-        let mut answer = Answer::new(request, pattern);
+        let mut answer = Answer::new(request, pattern)?;
         if answer.is_copied() {
-            while answer.copy(&mut copied) {
+            let write_bytes_max = answer.reserve_copies(&mut reservation, &mut copied)?;
+            while answer.copy(&mut copied, write_bytes_max) {
                 activity.write();
                 let written = write.write_all(copied);
                 let written =
                     shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
                 ((), copied) = reset_on_timeout(written, &connection)?;
                 copied.clear();
+            }
+            if reservation.bytes() > 0 {
+                copied = Vec::new();
+                reservation.force(0);
             }
         } else {
             while answer.reference(&mut pieces) {
@@ -94,14 +105,20 @@ pub struct Pattern {
 
 impl Pattern {
     /// Returns bytes that contain every message of up to `len` bytes.
-    pub(super) fn bytes_for(&self, len: usize) -> Bytes {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](io::ErrorKind::OutOfMemory) if the allocation fails. The bytes so far are unchanged.
+    pub(super) fn bytes_for(&self, len: usize) -> io::Result<Bytes> {
         let mut bytes = self.bytes.borrow_mut();
         if bytes.len() < 255 + len {
             // A connection keeps its first pattern. Powers of two bound the number of patterns.
             let len = len.next_power_of_two();
-            *bytes = (0..255 + len).map(|i| i as u8).collect();
+            let mut longer = Vec::new();
+            longer.try_reserve_exact(255 + len)?;
+            longer.extend((0..255 + len).map(|i| i as u8));
+            *bytes = longer.into();
         }
-        bytes.clone()
+        Ok(bytes.clone())
     }
 }
 
@@ -148,13 +165,13 @@ struct Answer {
 }
 
 impl Answer {
-    fn new(request: Request, pattern: &Pattern) -> Self {
-        Self {
+    fn new(request: Request, pattern: &Pattern) -> io::Result<Self> {
+        Ok(Self {
             request,
             next: 0,
             len_prefix: Bytes::copy_from_slice(&request.bytes.to_le_bytes()),
-            pattern: pattern.bytes_for(request.bytes as usize),
-        }
+            pattern: pattern.bytes_for(request.bytes as usize)?,
+        })
     }
 
     /// Whether the messages are short enough to be copied.
@@ -162,11 +179,31 @@ impl Answer {
         self.request.bytes as usize <= COPIED_BYTES_MAX
     }
 
-    /// Fills `out`, which must be empty, up to the end of the batch, a full write, or the end of the poll's budget.
-    /// Returns false if no message is left.
-    fn copy(&mut self, out: &mut Vec<u8>) -> bool {
+    /// The bytes of a copied message with its length.
+    const fn copied_bytes(&self) -> usize {
+        4 + self.request.bytes as usize
+    }
+
+    /// Reserves memory for copies, and allocates it in `out`. Returns how many bytes may be written at once.
+    fn reserve_copies(
+        &self,
+        reservation: &mut Reservation,
+        out: &mut Vec<u8>,
+    ) -> io::Result<usize> {
+        let Request { messages, batch, .. } = self.request;
+        let wanted = self.copied_bytes().saturating_mul(messages.min(batch) as usize);
+        let room = UNRESERVED_BYTES + reservation.account().share_bytes_left() / 2;
+        let bytes = wanted.min(WRITE_BYTES_MAX).min(room);
+        reservation.resize(bytes.saturating_sub(UNRESERVED_BYTES))?;
+        out.try_reserve_exact(bytes)?;
+        Ok(bytes)
+    }
+
+    /// Fills `out`, which must be empty, up to the end of the batch, a write of `bytes_max` bytes, or the end of the
+    /// poll's budget. Returns false if no message is left.
+    fn copy(&mut self, out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let end = self.batch_end();
-        while self.next < end && out.len() < WRITE_BYTES_MAX {
+        while self.next < end && out.len() + self.copied_bytes() <= bytes_max {
             out.extend_from_slice(&self.len_prefix);
             out.extend_from_slice(&self.pattern[self.message()]);
             self.next += 1;
@@ -206,23 +243,25 @@ impl Answer {
 mod tests {
     use std::collections::HashSet;
 
+    use owned_io::MemoryBudget;
+
     use super::*;
 
     fn answer(request: Request) -> (Vec<u8>, usize) {
         let (mut all, mut writes) = (Vec::new(), 0);
-        let mut answer = Answer::new(request, &Pattern::default());
+        let mut answer = Answer::new(request, &Pattern::default()).unwrap();
         let (mut copied, mut pieces) = (Vec::new(), IoVec::new());
         loop {
             coop::refill();
             let is_more = if answer.is_copied() {
-                answer.copy(&mut copied)
+                answer.copy(&mut copied, WRITE_BYTES_MAX)
             } else {
                 answer.reference(&mut pieces)
             };
             if !is_more {
                 return (all, writes);
             }
-            assert!(copied.len() < WRITE_BYTES_MAX + 4 + COPIED_BYTES_MAX);
+            assert!(copied.len() <= WRITE_BYTES_MAX);
             all.append(&mut copied);
             pieces.bufs().iter().for_each(|piece| all.extend_from_slice(piece));
             pieces.clear();
@@ -269,10 +308,33 @@ mod tests {
     #[test]
     fn messages_of_many_lengths_are_parts_of_few_patterns() {
         let pattern = Pattern::default();
-        let patterns: Vec<_> = (0..10_000).map(|len| pattern.bytes_for(len)).collect();
+        let patterns: Vec<_> = (0..10_000).map(|len| pattern.bytes_for(len).unwrap()).collect();
         assert!(patterns.iter().enumerate().all(|(len, pattern)| pattern.len() >= 255 + len));
         let addresses: HashSet<_> = patterns.iter().map(|pattern| pattern.as_ptr()).collect();
         assert!(addresses.len() <= 15, "{}", addresses.len());
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_allocated_is_an_error() {
+        let pattern = Pattern::default();
+        let short = pattern.bytes_for(1).unwrap();
+        let error = pattern.bytes_for(isize::MAX as usize).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(pattern.bytes_for(1).unwrap().as_ptr(), short.as_ptr());
+    }
+
+    #[test]
+    fn copies_stay_within_the_share_of_their_connection() {
+        let request = Request { messages: 100_000, bytes: 10, batch: u32::MAX };
+        let answer = Answer::new(request, &Pattern::default()).unwrap();
+        for (share, expected) in [(160 << 10, WRITE_BYTES_MAX), (8 << 10, 8 << 10), (0, 4 << 10)] {
+            let account = MemoryBudget::new(1 << 20).with_shares(1, share).account();
+            let (mut reservation, mut out) = (account.reservation(), Vec::new());
+            let bytes = answer.reserve_copies(&mut reservation, &mut out).unwrap();
+            assert_eq!((bytes, out.capacity()), (expected, expected));
+            assert_eq!(account.held_bytes(), expected - UNRESERVED_BYTES);
+            assert_eq!(account.budget().common_bytes_held(), 0);
+        }
     }
 
     #[test]

@@ -203,7 +203,7 @@ async fn send(
     messages: Messages,
     pattern: &Pattern,
 ) -> Result<(), Error> {
-    let pattern = pattern.bytes_for(messages.bytes);
+    let pattern = pattern.bytes_for(messages.bytes)?;
     for n in 0..messages.count.unwrap_or(u64::MAX) {
         let start = pattern_offset(n);
         let payload = start..start + messages.bytes;
