@@ -141,7 +141,7 @@ pub struct Options {
     pub message_seconds_max: Option<NonZeroU32>,
 
     /// Seconds that a connection over TCP or TLS may be without a message, unless it is a WebSocket; it is
-    /// closed up to a quarter later. 0: for ever [default: 300]
+    /// closed up to a third later. 0: for ever [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub idle_seconds_max: Option<u32>,
 
