@@ -135,8 +135,9 @@ impl fmt::Display for RingError {
 }
 
 impl Error for RingError {
+    /// What is behind [`cause`](Self::cause), which `Display` prints.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.cause)
+        self.cause.source()
     }
 }
 

@@ -37,24 +37,18 @@ pub enum TlsError {
 
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Protocol(_) => "TLS failed",
+        let sentence = match self {
+            Self::Protocol(error) => return write!(f, "TLS failed: {error}"),
             Self::Truncated => "the stream was cut: it ended without the close_notify of TLS",
             Self::NotTls => "the peer does not speak TLS",
             Self::Evicted => "others needed the memory that the TLS connection held",
             Self::OutOfMemory => "there is no memory for the TLS connection",
-        })
+        };
+        f.write_str(sentence)
     }
 }
 
-impl Error for TlsError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Protocol(error) => Some(error),
-            Self::Truncated | Self::NotTls | Self::Evicted | Self::OutOfMemory => None,
-        }
-    }
-}
+impl Error for TlsError {}
 
 impl From<TlsError> for io::Error {
     fn from(error: TlsError) -> Self {

@@ -405,8 +405,9 @@ impl fmt::Display for AddrError {
 }
 
 impl Error for AddrError {
+    /// What is behind [`cause`](Self::cause), which `Display` prints.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.cause)
+        self.cause.source()
     }
 }
 

@@ -311,8 +311,9 @@ impl std::fmt::Display for WorkerError {
 }
 
 impl std::error::Error for WorkerError {
+    /// What is behind the cause, which `Display` prints.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.cause)
+        self.cause.source()
     }
 }
 

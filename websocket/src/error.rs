@@ -170,7 +170,7 @@ impl From<Misuse> for ProtocolError {
 impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Peer(_) => f.write_str("peer broke the protocol"),
+            Self::Peer(violation) => violation.fmt(f),
             Self::Limit { limit, max, got } => {
                 let what = match limit {
                     Limit::Frame => "frame",
@@ -180,22 +180,13 @@ impl fmt::Display for ProtocolError {
                 };
                 write!(f, "{what} of {got} bytes exceeds the limit of {max}")
             }
-            Self::Timeout(_) => f.write_str("something took too long"),
-            Self::Misuse(_) => f.write_str("the protocol does not allow that"),
+            Self::Timeout(timeout) => timeout.fmt(f),
+            Self::Misuse(misuse) => misuse.fmt(f),
         }
     }
 }
 
-impl error::Error for ProtocolError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Peer(violation) => Some(violation),
-            Self::Limit { .. } => None,
-            Self::Timeout(timeout) => Some(timeout),
-            Self::Misuse(misuse) => Some(misuse),
-        }
-    }
-}
+impl error::Error for ProtocolError {}
 
 impl error::Error for Violation {}
 
@@ -266,15 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn each_level_says_its_own_and_the_source_the_rest() {
-        use std::error::Error;
-
-        let violation = ProtocolError::Peer(Violation::TextNotUtf8);
-        assert_eq!(violation.to_string(), "peer broke the protocol");
-        let source = violation.source().map(ToString::to_string);
-        assert_eq!(source.as_deref(), Some("peer sent text that is not utf-8"));
-        let limit = ProtocolError::Limit { limit: Limit::Frame, max: 10, got: 11 };
-        assert!(limit.source().is_none());
+    fn prints_its_cause() {
+        let error = ProtocolError::Peer(Violation::TextNotUtf8);
+        assert_eq!(error.to_string(), "peer sent text that is not utf-8");
+        let error = ProtocolError::Timeout(Timeout::Pong);
+        assert_eq!(error.to_string(), "peer did not answer a ping in time");
+        let error = ProtocolError::Misuse(Misuse::SentAfterClose);
+        assert_eq!(error.to_string(), "sent on a connection that is closing");
     }
 
     #[test]

@@ -42,14 +42,8 @@ mod program {
 
     pub(super) fn main() -> ExitCode {
         let Err(error) = run() else { return ExitCode::SUCCESS };
-        eprintln!("owned-io-autobahn: {}", in_full(&*error));
+        eprintln!("owned-io-autobahn: {error}");
         ExitCode::FAILURE
-    }
-
-    /// An error and its causes.
-    fn in_full(error: &dyn Error) -> String {
-        let cause = error.source().map(|cause| format!(": {}", in_full(cause)));
-        format!("{error}{}", cause.unwrap_or_default())
     }
 
     fn run() -> Result<()> {
@@ -123,7 +117,7 @@ mod program {
                 }
             };
             if let Err(error) = ended {
-                println!("connection {case}: {}", in_full(&error));
+                println!("connection {case}: {error}");
             }
         }
         let path = format!("/updateReports?agent={agent}");

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use crate::handshake::{HandshakeError, InvalidHeader, Refusal};
 
 /// Why a connection could not be opened, or failed.
+///
+/// It prints its cause. [`source`](error::Error::source) is what is behind the cause.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -85,26 +87,25 @@ impl From<Unsent> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Protocol(_) => "websocket failed",
-            Self::Io(_) => "connection failed",
-            Self::Refused(_) => "request was refused",
-            Self::NotUpgraded(_) => "server did not agree",
-            Self::InvalidHeader => "a header cannot be sent",
-            Self::Interrupted => "a read of this connection was dropped while it was under way",
-        })
+        match self {
+            Self::Protocol(error) => write!(f, "websocket failed: {error}"),
+            Self::Io(error) => write!(f, "connection failed: {error}"),
+            Self::Refused(refusal) => write!(f, "request was refused: {refusal}"),
+            Self::NotUpgraded(error) => error.fmt(f),
+            Self::InvalidHeader => InvalidHeader.fmt(f),
+            Self::Interrupted => {
+                f.write_str("a read of this connection was dropped while it was under way")
+            }
+        }
     }
 }
 
 impl error::Error for Error {
+    /// What is behind the cause, which `Display` prints.
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::Protocol(error) => Some(error),
-            Self::Io(error) => Some(error),
-            Self::Refused(refusal) => Some(refusal),
-            Self::NotUpgraded(error) => Some(error),
-            Self::InvalidHeader => Some(&InvalidHeader),
-            Self::Interrupted => None,
+            Self::Io(error) => error.source(),
+            _ => None,
         }
     }
 }
@@ -121,15 +122,11 @@ impl fmt::Debug for Unsent {
 
 impl fmt::Display for Unsent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "payload of {} bytes was not queued", self.payload.len())
+        write!(f, "payload of {} bytes was not queued: {}", self.payload.len(), self.error)
     }
 }
 
-impl error::Error for Unsent {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
+impl error::Error for Unsent {}
 
 #[cfg(test)]
 mod tests {
