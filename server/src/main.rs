@@ -7,11 +7,13 @@ mod backends;
 mod logs;
 mod signals;
 
-use std::io::{self, Write};
+use std::error::Error;
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use owned_io_server::config::{Config, Flags, Listener};
+use owned_io_os::uring::RingError;
+use owned_io_server::config::{Config, Flags, Listener, Ring};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::server::Outcome;
 use owned_io_server::ticker::Ticker;
@@ -65,13 +67,39 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
-    let outcome =
-        (backend.run)(&config, drain, say_listening).map_err(|error| error.to_string())?;
+    let outcome = (backend.run)(&config, drain, say_listening)
+        .map_err(|error| explain(&error, config.ring))?;
     match outcome.cut_off {
         0 => info!("drained"),
         cut_off => warn!(cut_off, "drained, but for connections that had not ended in time"),
     }
     Ok(outcome)
+}
+
+/// Adds the way out if the ring cannot be had as it is tuned, but perhaps as the runtime would set it up.
+fn explain(error: &io::Error, ring: Ring) -> String {
+    // An older kernel does not know the settings; a small limit on locked memory has no room for the entries.
+    let is_about_settings = ring_error(error).is_some_and(|ring_error| {
+        matches!(ring_error.cause().kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory)
+    });
+    match ring {
+        Ring::Tuned if is_about_settings => format!("{error}; or try --ring default"),
+        _ => error.to_string(),
+    }
+}
+
+fn ring_error(error: &io::Error) -> Option<&RingError> {
+    let mut cause: &(dyn Error + 'static) = error.get_ref()?;
+    loop {
+        if let Some(ring_error) = cause.downcast_ref() {
+            return Some(ring_error);
+        }
+        // What is in an `io::Error` is not its source.
+        cause = match cause.downcast_ref::<io::Error>() {
+            Some(error) => error.get_ref()?,
+            None => cause.source()?,
+        };
+    }
 }
 
 fn say_listening(listener: &Listener) {

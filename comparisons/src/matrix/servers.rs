@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn a_row_is_a_command_line() {
         let run_echo = |row| run(row, Service::Echo);
-        let ours = "owned-io-server --runtime compio --workers 1";
+        let ours = "owned-io-server --runtime compio --workers 1 --ring default";
         assert_eq!(run_echo("compio"), format!("{ours} --echo {{addr}}"));
         assert_eq!(run_echo("compio/tuned"), format!("{ours} --echo {{addr}} --ring tuned"));
         let tls = "--echo-tls {addr} --tls-cert {cert} --tls-key {key} --ring tuned";

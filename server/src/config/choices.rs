@@ -10,9 +10,9 @@ use serde::Deserialize;
 #[serde(rename_all = "kebab-case")]
 pub enum Ring {
     /// The defaults of the runtime.
-    #[default]
     Default,
-    /// The best for a server under load.
+    /// The best for a server under load. Needs Linux 6.1.
+    #[default]
     Tuned,
 }
 

@@ -47,8 +47,9 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub workers: Option<NonZeroUsize>,
 
-    /// Ring settings of the io_uring runtimes [default: default]
-    #[arg(long, value_name = "SET")]
+    /// Ring settings of the io_uring runtimes: the best for a server, which need Linux 6.1, or the runtime's own.
+    /// The last one counts, so that a script can have a default of its own [default: tuned]
+    #[arg(long, value_name = "SET", overrides_with = "ring")]
     pub ring: Option<Ring>,
 
     /// Serve echo over TCP
@@ -404,15 +405,21 @@ mod tests {
 
     #[test]
     fn flags_override_the_file() {
-        let text = "echo = \"127.0.0.1:7\"\nworkers = 3\nring = \"tuned\"\ndeflate = \"takeover\"";
+        let text =
+            "echo = \"127.0.0.1:7\"\nworkers = 3\nring = \"default\"\ndeflate = \"takeover\"";
         let file = parse(text).unwrap();
         let flags = Flags::parse_from(["owned-io-server", "--workers", "5"]);
         let config = flags.options.over(file.clone()).into_config().unwrap();
-        assert_eq!((config.workers.get(), config.ring), (5, Ring::Tuned));
+        assert_eq!((config.workers.get(), config.ring), (5, Ring::Default));
         assert_eq!(config.sockets.deflate, Deflate::Takeover);
         let flags = Flags::parse_from(["owned-io-server", "--deflate", "shared"]);
         let config = flags.options.over(file).into_config().unwrap();
         assert_eq!(config.sockets.deflate, Deflate::Shared);
+        let file = parse("echo = \"127.0.0.1:7\"").unwrap();
+        assert_eq!(file.clone().into_config().unwrap().ring, Ring::Tuned);
+        let flags = ["owned-io-server", "--ring", "tuned", "--ring", "default"];
+        let config = Flags::parse_from(flags).options.over(file).into_config().unwrap();
+        assert_eq!(config.ring, Ring::Default);
         let addr = ([127, 0, 0, 1], 7).into();
         let echo = Listener { service: Service::Echo, addr, is_over_tls: false };
         assert_eq!(config.listeners, [echo]);

@@ -56,7 +56,7 @@ fn draining_tells_websockets_that_the_server_goes_away() {
 #[test]
 fn draining_ends_at_its_deadline() {
     for runtime in RUNTIMES {
-        let options = ["--source", "127.0.0.1:0", "--drain-seconds", "1", "--ring", "tuned"];
+        let options = ["--source", "127.0.0.1:0", "--drain-seconds", "1", "--ring", "default"];
         let server = Server::start(runtime, &options);
         let mut greedy = server.connect(0);
         // Asks for a gigabyte, and reads none of it.

@@ -9,7 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter,
+};
 
 use super::server::{RUNTIMES, Server, echoed, ended, program};
 
@@ -107,6 +110,27 @@ fn io_uring_that_is_refused() {
     }
 }
 
+/// As on a kernel before 6.1: settings that it does not know are invalid. A filter cannot see flags, but entries.
+#[test]
+fn a_kernel_that_is_too_old_for_the_tuned_ring() {
+    const TUNED_ENTRIES: u64 = 4096;
+    // glommio's rings have the same flags and entries, tuned or not.
+    for runtime in RUNTIMES.iter().filter(|runtime| !["tokio", "glommio"].contains(runtime)) {
+        let thread = thread::spawn(move || {
+            let (entries, op) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+            let condition = SeccompCondition::new(0, entries, op, TUNED_ENTRIES).unwrap();
+            refuse_rings(libc::EINVAL, vec![SeccompRule::new(vec![condition]).unwrap()]);
+            let said = sentence(program(&["--runtime", runtime, "--echo", "127.0.0.1:0"]));
+            assert!(said.contains("too old for the ring settings"), "{runtime}: {said}");
+            assert!(said.ends_with("--ring default"), "{runtime}: {said}");
+            let untuned = ["--echo", "127.0.0.1:0", "--ring", "default"];
+            let server = Server::start(runtime, &untuned);
+            echoed(&mut server.connect(0), b"with the runtime's own ring");
+        });
+        thread.join().unwrap();
+    }
+}
+
 #[test]
 fn locked_memory_that_is_too_small() {
     let program = Program::for_nobody();
@@ -160,9 +184,14 @@ fn sentence(command: Command) -> String {
 
 /// Makes io_uring_setup(2) fail on this thread, and in the processes that it starts.
 fn refuse_io_uring(errno: i32) {
+    refuse_rings(errno, vec![]);
+}
+
+/// As [`refuse_io_uring`], for calls that one of these rules describes; without any, for all.
+fn refuse_rings(errno: i32, rules: Vec<SeccompRule>) {
     let refused = SeccompAction::Errno(errno.cast_unsigned());
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let rules = [(libc::SYS_io_uring_setup, rules)].into();
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
     let program: BpfProgram = filter.try_into().unwrap();
     apply_filter(&program).unwrap();
