@@ -24,6 +24,7 @@ mod memory;
 mod random;
 pub mod readiness;
 mod runtime;
+mod signals;
 mod stream;
 mod transfer;
 #[cfg(feature = "uring")]
@@ -34,6 +35,7 @@ pub use descriptors::reserve_descriptors;
 pub use listener::{ListenSocket, Listener};
 pub use memory::memory_bytes;
 pub use random::fill_random;
+pub use signals::unblock_signals;
 pub use stream::{ReadHalf, Socket, Stream, WriteHalf};
 pub use transfer::{
     abort, check_written, end, shutdown, try_peek, try_read, try_read_pooled, try_write,

@@ -10,10 +10,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
+/// What is handled.
+const HANDLED: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
 /// Handles signals on a thread of its own. The first SIGTERM or SIGINT gives notice, and starts the drain after
 /// `notice`; the second ends the process at once. SIGHUP reads the certificates again, if there are any.
 pub(crate) fn handle(drain: DrainSignal, notice: Duration, tls: Option<Tls>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new(HANDLED)?;
+    owned_io_os::unblock_signals(&HANDLED)?; // whatever the parent had blocked
     let certificates = tls.map(reloader).transpose()?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {

@@ -1,12 +1,15 @@
 //! The drain: idle clients are closed at once, the others in order, and all by the deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use tungstenite::Message;
 
 use super::each_engine;
-use super::server::{RUNTIMES, Server, assert_closed, echoed};
+use super::server::{RUNTIMES, Server, assert_closed, echoed, program};
 
 /// The exit code if the drain had to cut connections off.
 const CUT_OFF: i32 = 3;
@@ -23,6 +26,32 @@ fn a_signal_drains_and_ends_cleanly() {
             assert_eq!(server.wait(), 0, "{runtime} {signal}");
         }
     }
+}
+
+/// A parent that waits for its own signals has them blocked, and a child inherits that.
+#[test]
+fn signals_that_the_parent_had_blocked_drain_too() {
+    let options = ["--echo", "127.0.0.1:0", "--runtime", RUNTIMES[0]];
+    let mut command = program(&options);
+    let block_all = || {
+        let mut all = MaybeUninit::uninit();
+        // SAFETY: sigfillset(3) initialises the set. Both functions may be called between fork and exec.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure allocates nothing, and takes no lock.
+    unsafe { command.pre_exec(block_all) };
+    let server = Server::start_as(command, &options);
+    let mut client = server.connect(0);
+    echoed(&mut client, b"before");
+    server.signal("-HUP");
+    echoed(&mut client, b"goes on");
+    server.signal("-TERM");
+    assert_closed(&mut client);
+    assert_eq!(server.wait(), 0);
 }
 
 #[test]
