@@ -21,8 +21,8 @@ pub(crate) struct Logs(Option<WorkerGuard>);
 /// Starts to write logs.
 pub(crate) fn start(log: Log, level: Level) -> Logs {
     let dropped = Arc::new(OnceLock::new());
-    let stderr =
-        CountingWriter { inner: io::stderr(), log, dropped: Arc::clone(&dropped), reported: 0 };
+    let (inner, dropped_lines) = (io::stderr(), Arc::clone(&dropped));
+    let stderr = CountingWriter { inner, log, dropped: dropped_lines, failed: 0, reported: 0 };
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX);
     let (queue, guard) = queue.thread_name("logs").finish(stderr);
     let _ = dropped.set(queue.error_counter());
@@ -78,37 +78,90 @@ const fn level_of(level: Level) -> tracing::Level {
     }
 }
 
-/// Writes lines. Behind a line it reports how many lines before it were dropped.
+/// Writes lines. A line that cannot be written is dropped, because the disk is full for example. Behind a line that
+/// is written it reports how many lines before it were dropped.
 struct CountingWriter<W> {
     inner: W,
     log: Log,
+    /// The lines that did not fit the queue.
     dropped: Arc<OnceLock<ErrorCounter>>,
-    /// How many of the dropped lines were reported.
+    /// The lines that could not be written.
+    failed: usize,
+    /// How many of both were reported.
     reported: usize,
+}
+
+impl<W: Write> CountingWriter<W> {
+    fn report(&mut self, lines: usize) -> io::Result<()> {
+        match self.log {
+            Log::Text => writeln!(self.inner, "WARN lines of the log were dropped lines={lines}"),
+            Log::Json => writeln!(
+                self.inner,
+                r#"{{"level":"WARN","fields":{{"message":"lines of the log were dropped","lines":{lines}}}}}"#
+            ),
+        }
+    }
 }
 
 impl<W: Write> Write for CountingWriter<W> {
     /// `line` is a whole line: the queue passes one at a time.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.inner.write_all(line)?;
-        let dropped = self.dropped.get().map_or(0, ErrorCounter::dropped_lines);
-        if dropped > self.reported {
-            let lines = dropped - self.reported;
+        if self.inner.write_all(line).is_err() {
+            self.failed += 1;
+            return Ok(line.len());
+        }
+        let dropped = self.dropped.get().map_or(0, ErrorCounter::dropped_lines) + self.failed;
+        if dropped > self.reported && self.report(dropped - self.reported).is_ok() {
             self.reported = dropped;
-            match self.log {
-                Log::Text => {
-                    writeln!(self.inner, "WARN lines of the log were dropped lines={lines}")
-                }
-                Log::Json => writeln!(
-                    self.inner,
-                    r#"{{"level":"WARN","fields":{{"message":"lines of the log were dropped","lines":{lines}}}}}"#
-                ),
-            }?;
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes while there is room.
+    struct Disk {
+        room: usize,
+        written: String,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.room = self.room.checked_sub(line.len()).ok_or(io::ErrorKind::FileTooLarge)?;
+            self.written += str::from_utf8(line).unwrap();
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let inner = Disk { room: 10, written: String::new() };
+        let mut log = CountingWriter {
+            inner,
+            log: Log::Text,
+            dropped: Arc::default(),
+            failed: 0,
+            reported: 0,
+        };
+        for line in ["first\n", "second\n", "third\n"] {
+            assert_eq!(log.write(line.as_bytes()).unwrap(), line.len());
+        }
+        log.inner.room = 1000;
+        for line in ["fourth\n", "fifth\n"] {
+            log.write_all(line.as_bytes()).unwrap();
+        }
+        let report = "WARN lines of the log were dropped lines=2\n";
+        assert_eq!(log.inner.written, format!("first\nfourth\n{report}fifth\n"));
     }
 }

@@ -27,6 +27,9 @@ const DESCRIPTORS_SPARE: usize = 256;
 const CUT_OFF: u8 = 3;
 
 fn main() -> ExitCode {
+    if let Err(error) = signals::outlive_file_size_limit() {
+        return refuse(&format!("cannot handle signals: {error}"));
+    }
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
         // The user asked for the help or the version.

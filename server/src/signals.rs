@@ -1,17 +1,26 @@
 //! What the program does at signals. Handling a signal never blocks, so later signals are always handled.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 use std::{io, thread};
 
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::tls::Tls;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
 /// What is handled.
 const HANDLED: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Has a write beyond the limit on the size of files (`ulimit -f`) fail. Otherwise SIGXFSZ would end the process as
+/// soon as its log has grown to that size.
+pub(crate) fn outlive_file_size_limit() -> io::Result<()> {
+    // Any handler does; nothing looks at the flag.
+    flag::register(SIGXFSZ, Arc::default()).map(drop)
+}
 
 /// Handles signals on a thread of its own. The first SIGTERM or SIGINT gives notice, and starts the drain after
 /// `notice`; the second ends the process at once. SIGHUP reads the certificates again, if there are any.

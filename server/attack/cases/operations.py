@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -11,7 +12,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness import Failed, connect, expect, first_line
+from harness import Failed, connect, expect, first_line, last_lines
 from registry import add_case, case
 from websocket import WebSocket
 
@@ -227,6 +228,14 @@ def log_unread(ctx, *options, listeners=("http",)):
         os.close(reading)
 
 
+def bad_requests(server, count):
+    """Each is a line of some 100 bytes at --log-level debug."""
+    for _ in range(count):
+        with connect(server.addr()) as sock:
+            sock.sendall(b"nonsense\r\n\r\n")
+            sock.recv(1000)
+
+
 @case(
     "logs: standard error is a pipe that nobody reads, and fills up",
     "/health and echoes go on, and SIGTERM ends it",
@@ -249,11 +258,29 @@ def stuck_log(ctx):
 )
 def stuck_log_of_workers(ctx):
     with log_unread(ctx, "--log-level", "debug") as server:
-        for _ in range(300):
-            with connect(server.addr()) as sock:
-                sock.sendall(b"nonsense\r\n\r\n")
-                sock.recv(1000)
+        bad_requests(server, 300)
         server.health()
+
+
+@case(
+    "logs: standard error is a file that has reached its greatest size (ulimit -f)",
+    "/health goes on, what is not written is counted, and SIGTERM ends it",
+    "alone",
+)
+def full_log(ctx):
+    with ctx.fresh("--log-level", "debug") as server:
+        bad_requests(server, 20)
+        size = len(server.log())
+        server.limit(resource.RLIMIT_FSIZE, size + 100)
+        bad_requests(server, 50)
+        expect(server.is_alive(), f"an end with {server.process.returncode}")
+        server.health()
+        expect(len(server.log()) <= size + 100, f"{len(server.log())} bytes of log")
+        server.limit(resource.RLIMIT_FSIZE, resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1])
+        bad_requests(server, 1)
+        time.sleep(0.2)
+        expect("lines of the log were dropped" in server.log(), last_lines(server.log()))
+        expect_exit(server)
 
 
 @case("logs: standard error is closed by its reader", "a server that goes on, and ends with 0", "alone")
