@@ -13,11 +13,10 @@ use std::{io, ptr};
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) if one of them is no signal. None is unblocked then.
 pub fn unblock_signals(signals: &[i32]) -> io::Result<()> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `set` has room for a set, which sigemptyset(3) initialises. It cannot fail.
-    let mut set = unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        set.assume_init()
-    };
+    // SAFETY: `set` has room for a set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: sigemptyset(3) has initialised it. It cannot fail.
+    let mut set = unsafe { set.assume_init() };
     for signal in signals {
         // SAFETY: `set` is an initialised set. sigaddset(3) checks the number.
         if unsafe { libc::sigaddset(&raw mut set, *signal) } != 0 {

@@ -35,14 +35,13 @@ fn signals_that_the_parent_had_blocked_drain_too() {
     let mut command = program(&options);
     let block_all = || {
         let mut all = MaybeUninit::uninit();
-        // SAFETY: sigfillset(3) initialises the set. Both functions may be called between fork and exec.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut());
-        }
+        // SAFETY: `all` has room for a set.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: sigfillset(3) has initialised the set. The old mask is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
         Ok(())
     };
-    // SAFETY: the closure allocates nothing, and takes no lock.
+    // SAFETY: the closure allocates nothing, takes no lock, and calls only what may be called between fork and exec.
     unsafe { command.pre_exec(block_all) };
     let server = Server::start_as(command, &options);
     let mut client = server.connect(0);
