@@ -63,7 +63,7 @@ fn begin_drain(drain: &DrainSignal, notice: Duration) {
 }
 
 /// Starts a thread that reads the certificates again for each message it is sent. It has a thread of its own,
-/// because a read may block for ever: the file may be a FIFO, or on a disk that is gone.
+/// because a read may block for ever: the disk of the file may be gone.
 fn reloader(tls: Tls) -> io::Result<SyncSender<()>> {
     let (sender, requests) = mpsc::sync_channel(1);
     thread::Builder::new().name("certificates".to_owned()).spawn(move || {

@@ -13,7 +13,7 @@ mod present {
     use std::time::SystemTime;
 
     use owned_io::{ByteStream, MemoryBudget, Pool, Runtime};
-    use owned_io_tls::{Acceptor, Buffers, Identity, TlsStream};
+    use owned_io_tls::{Acceptor, Buffers, Identity, IdentityError, TlsStream};
 
     use crate::config::Service;
     use crate::connections::{CloseMethod, ConnectionHandle};
@@ -35,10 +35,10 @@ mod present {
         /// Reads a chain of certificates, and the key of the first certificate.
         ///
         /// # Errors
-        /// A sentence that names the file and the cause.
+        /// A sentence that names the option, the file and the cause.
         pub fn load(chain: PathBuf, key: PathBuf) -> Result<Self, String> {
             let identity = Identity::load(chain, key, SystemTime::now());
-            let identity = identity.map_err(|error| error.to_string())?;
+            let identity = identity.map_err(|error| named(&error))?;
             let mut https = Acceptor::new(Arc::new(identity.server_config(&["http/1.1"])));
             https.plain_answer = NOT_HTTPS;
             let other = Acceptor::new(Arc::new(identity.server_config(&[])));
@@ -50,8 +50,14 @@ mod present {
         /// # Errors
         /// As for [`load`](Self::load). Nothing has changed then.
         pub fn reload(&self) -> Result<(), String> {
-            self.identity.reload(SystemTime::now()).map_err(|error| error.to_string())
+            self.identity.reload(SystemTime::now()).map_err(|error| named(&error))
         }
+    }
+
+    /// Names the option too.
+    fn named(error: &IdentityError) -> String {
+        let option = if error.is_about_key() { "--tls-key" } else { "--tls-cert" };
+        format!("{option}: {error}")
     }
 
     /// TLS on one worker.

@@ -1,10 +1,12 @@
 //! [`Identity`]: a certificate and its key, from PEM files.
 
 use std::error::Error;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
-use std::{fmt, io};
 
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
@@ -30,11 +32,14 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the files.
+    /// The longest file that is read, in bytes. A chain of certificates takes some thousand.
+    pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+    /// Reads the files. Each must be a regular file of at most [`FILE_BYTES_MAX`](Self::FILE_BYTES_MAX).
     ///
     /// # Errors
-    /// If a file cannot be read, if it has no certificate or no key, if the key does not match the certificate, or if
-    /// the certificate is not valid at the time `now`.
+    /// If a file cannot be read, if it is too long or no regular file, if it has no certificate or no key, if the key
+    /// does not match the certificate, or if the certificate is not valid at the time `now`.
     pub fn load(
         chain_file: PathBuf,
         key_file: PathBuf,
@@ -44,6 +49,7 @@ impl Identity {
         let current = RwLock::new(read(&chain_file, &key_file, &provider, now)?);
         let tickets = ring::Ticketer::new().map_err(|cause| IdentityError {
             file: key_file.clone(),
+            is_key: true,
             flaw: Flaw::NoTickets(cause),
         })?;
         Ok(Arc::new(Self { chain_file, key_file, current, provider, tickets }))
@@ -103,12 +109,23 @@ impl fmt::Debug for Identity {
 #[derive(Debug)]
 pub struct IdentityError {
     file: PathBuf,
+    /// Whether `file` is that of the key.
+    is_key: bool,
     flaw: Flaw,
+}
+
+impl IdentityError {
+    /// Whether the file of the key is at fault. Otherwise it is that of the certificates.
+    pub const fn is_about_key(&self) -> bool {
+        self.is_key
+    }
 }
 
 #[derive(Debug)]
 enum Flaw {
     Unreadable(io::Error),
+    NotRegular,
+    TooLong,
     /// The file is not PEM.
     Malformed(pem::Error),
     NoCertificate,
@@ -129,6 +146,14 @@ impl fmt::Display for IdentityError {
         let file = self.file.display();
         match &self.flaw {
             Flaw::Unreadable(error) => write!(f, "cannot read {file}: {error}"),
+            Flaw::NotRegular => write!(f, "cannot read {file}: it is not a regular file"),
+            Flaw::TooLong => {
+                write!(
+                    f,
+                    "cannot read {file}: it is longer than {} bytes",
+                    Identity::FILE_BYTES_MAX
+                )
+            }
             Flaw::Malformed(error) => write!(f, "cannot read {file} as PEM: {error}"),
             Flaw::NoCertificate => write!(f, "there is no certificate in {file}"),
             Flaw::NoKey => write!(f, "there is no private key in {file}"),
@@ -156,10 +181,10 @@ fn read(
     provider: &CryptoProvider,
     now: SystemTime,
 ) -> Result<Arc<CertifiedKey>, IdentityError> {
-    let in_chain = |flaw| IdentityError { file: chain_file.to_owned(), flaw };
-    let in_key = |flaw| IdentityError { file: key_file.to_owned(), flaw };
+    let in_chain = |flaw| IdentityError { file: chain_file.to_owned(), is_key: false, flaw };
+    let in_key = |flaw| IdentityError { file: key_file.to_owned(), is_key: true, flaw };
 
-    let bytes = std::fs::read(chain_file).map_err(|error| in_chain(Flaw::Unreadable(error)))?;
+    let bytes = read_file(chain_file).map_err(in_chain)?;
     let chain = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| in_chain(Flaw::Malformed(error)))?;
@@ -168,7 +193,7 @@ fn read(
     };
     check_validity(own, issuers, provider, now).map_err(in_chain)?;
 
-    let bytes = std::fs::read(key_file).map_err(|error| in_key(Flaw::Unreadable(error)))?;
+    let bytes = read_file(key_file).map_err(in_key)?;
     let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
         pem::Error::NoItemsFound => in_key(Flaw::NoKey),
         error => in_key(Flaw::Malformed(error)),
@@ -180,6 +205,21 @@ fn read(
         error => in_key(Flaw::BadKey(error)),
     })?;
     Ok(Arc::new(key))
+}
+
+/// Reads a regular file of at most [`FILE_BYTES_MAX`](Identity::FILE_BYTES_MAX). Others may have no end, or block
+/// whoever opens them.
+fn read_file(path: &Path) -> Result<Vec<u8>, Flaw> {
+    let mut bytes = Vec::new();
+    if !fs::metadata(path).map_err(Flaw::Unreadable)?.is_file() {
+        return Err(Flaw::NotRegular);
+    }
+    let file = File::open(path).map_err(Flaw::Unreadable)?;
+    file.take(Identity::FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Flaw::Unreadable)?;
+    if bytes.len() as u64 > Identity::FILE_BYTES_MAX {
+        return Err(Flaw::TooLong);
+    }
+    Ok(bytes)
 }
 
 /// Checks that `own` is valid at the time `now`, as clients do first. What else clients ask for is not checked.

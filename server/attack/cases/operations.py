@@ -99,6 +99,9 @@ refused(
     "--tls-key",
     "/dev/null",
 )
+HTTPS = ("--https", "127.0.0.1:0")
+refused("a certificate without an end", *HTTPS, "--tls-cert", "/dev/zero", "--tls-key", "/", names="tls-cert")
+refused("a file without an end", "--config", "/dev/zero", names="--config: cannot read /dev/zero")
 refused("a file that is not there", "--config", "/nowhere", names="/nowhere")
 refused("a file that is a folder", "--config", "/", names="/")
 

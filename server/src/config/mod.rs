@@ -1,6 +1,7 @@
 //! The configuration: from flags, from a TOML file, or from both, where flags win.
 
 mod choices;
+mod file;
 mod limits;
 mod listener;
 mod options;

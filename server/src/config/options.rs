@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::{
     AllowedOrigins, Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service,
-    WebSockets,
+    WebSockets, file,
 };
 use crate::memory::Memory;
 use crate::ticker::Ticker;
@@ -177,8 +177,9 @@ impl Flags {
 }
 
 fn read(path: &Path) -> Result<Options, String> {
-    let named = |error: &dyn fmt::Display| format!("cannot read {}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    let named =
+        |error: &dyn fmt::Display| format!("--config: cannot read {}: {error}", path.display());
+    let text = file::read(path).map_err(|error| named(&error))?;
     toml::from_str(&text).map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         named(&format_args!("line {line}: {}", error.message()))

@@ -31,6 +31,8 @@ fn a_refusal_to_start_is_one_sentence() {
     let file = std::env::temp_dir().join(format!("owned-io-server-{}.toml", std::process::id()));
     fs::write(&file, "echo = \"127.0.0.1:0\"\nworker = 3\n").unwrap();
     let file = file.to_str().unwrap();
+    let long = format!("{file}.long");
+    File::create(&long).unwrap().set_len(1 << 40).unwrap(); // of zeros, which take no space
     let runtime = RUNTIMES[0];
     for (args, sentence) in [
         (vec!["--echo", "127.0.0.1:0", "--runtime", "fusion"], "there is no runtime fusion"),
@@ -50,7 +52,9 @@ fn a_refusal_to_start_is_one_sentence() {
             "--deflate needs --engine native",
         ),
         (vec!["--config", file], "line 2: unknown field `worker`"),
-        (vec!["--config", "/no/such/file"], "cannot read /no/such/file"),
+        (vec!["--config", "/no/such/file"], "--config: cannot read /no/such/file"),
+        (vec!["--config", "/dev/zero"], "--config: cannot read /dev/zero: it is not a regular"),
+        (vec!["--config", &long], "it is longer than 1048576 bytes"),
         (vec!["--runtime", runtime, "--echo", &taken], "another socket has it"),
         (vec!["--runtime", runtime, "--echo", "192.0.2.1:0"], "cannot listen on 192.0.2.1:0"),
     ] {
@@ -58,6 +62,7 @@ fn a_refusal_to_start_is_one_sentence() {
         assert!(said.contains(sentence), "{args:?}: {said}");
     }
     fs::remove_file(file).unwrap();
+    fs::remove_file(&long).unwrap();
 
     // With all features no runtime is absent; with the default features four are.
     for absent in ALL_RUNTIMES.iter().filter(|name| !RUNTIMES.contains(name)) {

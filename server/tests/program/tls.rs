@@ -359,13 +359,31 @@ fn bad_certificates_are_refused_at_the_start() {
     fs::rename(&files.chain, &expired).unwrap();
     files.write(2099);
     for (options, said) in [
-        (options(&expired, &files.key), format!("the certificate in {expired} has expired")),
-        (options(&files.chain, &other.key), format!("the key in {} is not that of", other.key)),
-        (options(&files.key, &files.key), format!("there is no certificate in {}", files.key)),
-        (options("nowhere.pem", &files.key), "cannot read nowhere.pem: ".to_owned()),
+        (
+            options(&expired, &files.key),
+            format!("--tls-cert: the certificate in {expired} has expired"),
+        ),
+        (
+            options(&files.chain, &other.key),
+            format!("--tls-key: the key in {} is not that of", other.key),
+        ),
+        (
+            options(&files.key, &files.key),
+            format!("--tls-cert: there is no certificate in {}", files.key),
+        ),
+        (options("nowhere.pem", &files.key), "--tls-cert: cannot read nowhere.pem: ".to_owned()),
     ] {
         refused(&options, &said);
     }
+    let not_regular = "/dev/zero: it is not a regular file";
+    refused(&options("/dev/zero", &files.key), &format!("--tls-cert: cannot read {not_regular}"));
+    refused(&options(&files.chain, "/dev/zero"), &format!("--tls-key: cannot read {not_regular}"));
+    let long = files.folder.join("long.pem").display().to_string();
+    File::create(&long).unwrap().set_len(1 << 40).unwrap(); // of zeros, which take no space
+    refused(
+        &options(&files.chain, &long),
+        &format!("--tls-key: cannot read {long}: it is longer than 1048576 bytes"),
+    );
     let https = ["--https", "127.0.0.1:0"].map(str::to_owned);
     refused(&https, "--https is over TLS: it needs --tls-cert and --tls-key");
     let echo = ["--echo", "127.0.0.1:0", "--tls-cert", &files.chain].map(str::to_owned);
