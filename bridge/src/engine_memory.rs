@@ -32,7 +32,7 @@ pub(crate) struct EngineMemory {
 }
 
 impl EngineMemory {
-    pub(crate) fn new(account: &MemoryAccount, config: EngineConfig) -> Self {
+    pub(crate) fn new(account: &MemoryAccount, config: EngineConfig, waited: MemoryWait) -> Self {
         Self {
             reservation: account.reservation(),
             config,
@@ -41,7 +41,7 @@ impl EngineMemory {
             message_bytes: 0,
             queued_bytes_longest: 0,
             queued_bytes: 0,
-            waited: MemoryWait::default(),
+            waited,
         }
     }
 

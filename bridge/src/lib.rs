@@ -75,7 +75,7 @@ mod writing;
 
 use std::rc::Rc;
 
-use owned_io::{ByteStream, Runtime};
+use owned_io::{ByteStream, MemoryWait, Runtime};
 use owned_io_websocket::handshake::{Offer, Origins};
 use owned_io_websocket::stream::{self, Buffers, Error, PendingRequest, Upgraded};
 use owned_io_websocket::{CloseFrame, Config};
@@ -197,7 +197,8 @@ fn open<R: Runtime, S: ByteStream>(
     let pool = buffers.pool().clone();
     let mut frame_tracker = FrameTracker::default();
     frame_tracker.push(&first);
-    let memory = EngineMemory::new(&buffers.account(), config.engine);
+    let waited = config.stream.message_timeout.map_or_else(MemoryWait::default, MemoryWait::new);
+    let memory = EngineMemory::new(&buffers.account(), config.engine, waited);
     let engine =
         Engine::new(SyncBuffers::new(strategy, buffers), memory, first, role, config.engine);
     let connection = stream.shutdown_handle();

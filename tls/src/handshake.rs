@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use owned_io::{BufResult, ByteStream, Clock, OwnedRead, OwnedWriteExt, Slice, shutdown_after};
+use owned_io::{
+    BufResult, ByteStream, Clock, MemoryWait, OwnedRead, OwnedWriteExt, Slice, shutdown_after,
+};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
@@ -118,7 +120,7 @@ async fn open<C: Clock, S: ByteStream>(
     let handle = transport.shutdown_handle();
     let handshake = async {
         let mut handshake =
-            pin!(shake_hands::<C>(&mut transport, &mut session, buffers, plain_answer));
+            pin!(shake_hands::<C>(&mut transport, &mut session, buffers, limit, plain_answer));
         poll_fn(|cx| {
             account.wake_when_evicted(cx.waker().clone());
             if account.is_evicted() {
@@ -146,8 +148,10 @@ async fn shake_hands<C: Clock>(
     stream: &mut impl ByteStream,
     session: &mut Session,
     buffers: &Buffers,
+    limit: Duration,
     plain_answer: &'static [u8],
 ) -> io::Result<()> {
+    let began = C::now();
     let (account, clock) = (session.account().clone(), ClockFns::of::<C>());
     let mut is_first = true;
     // Each iteration but the last takes bytes of the peer. rustls bounds the bytes of a handshake.
@@ -178,7 +182,9 @@ async fn shake_hands<C: Clock>(
             return Err(TlsError::NotTls.into());
         }
         let is_granted = || session.has_memory_for(&bytes, 0);
-        until_granted(&account, clock, is_granted, |_| {}).await?;
+        // `limit` ends the connection, which a wait for memory does not notice.
+        let wait = MemoryWait::new(limit.saturating_sub(C::now() - began));
+        until_granted(&account, clock, wait, is_granted, |_| {}).await?;
         session.receive(&mut bytes, &mut |_| 0);
     }
 }

@@ -24,18 +24,18 @@ impl ClockFns {
     }
 }
 
-/// Waits until `is_granted` returns true. It is called again when memory was returned, and whenever the task is
+/// Waits until `is_granted` returns true, as long as `wait` allows. It is called again when memory was returned, and whenever the task is
 /// polled. `poll` is called with each poll.
 ///
 /// # Errors
-/// [`TlsError::Evicted`] if the connection is evicted. [`TlsError::OutOfMemory`] after [`MemoryWait::ROUNDS_MAX`].
+/// [`TlsError::Evicted`] if the connection is evicted. [`TlsError::OutOfMemory`] if the wait took too long.
 pub(crate) async fn until_granted(
     account: &MemoryAccount,
     clock: ClockFns,
+    wait: MemoryWait,
     mut is_granted: impl FnMut() -> bool,
     mut poll: impl FnMut(&Context<'_>),
 ) -> Result<(), TlsError> {
-    let wait = MemoryWait::default();
     while !is_granted() {
         if account.is_evicted() {
             return Err(TlsError::Evicted);

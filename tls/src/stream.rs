@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use owned_io::backend::{Direction, Duplex, Endpoint};
 use owned_io::{
-    BufResult, ByteStream, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedWrite,
-    Pool, PoolBuf, ShutdownHandle, Spare, coop, select,
+    BufResult, ByteStream, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, MemoryWait, OwnedRead,
+    OwnedWrite, Pool, PoolBuf, ShutdownHandle, Spare, coop, select,
 };
 
 use crate::TlsError;
@@ -168,7 +168,7 @@ async fn wait_for_memory(shared: &Shared, bytes: &[u8], room: usize) -> io::Resu
         shared.answer(cx);
         shared.register(Direction::Read, cx);
     };
-    let waited = until_granted(account, *clock, is_granted, poll).await;
+    let waited = until_granted(account, *clock, MemoryWait::default(), is_granted, poll).await;
     match waited {
         // Without an error, the protocol above ends the connection.
         Err(TlsError::Evicted) => Ok(shared.end_if_evicted(Direction::Read).await?),

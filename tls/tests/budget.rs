@@ -248,6 +248,30 @@ fn a_read_that_waits_for_memory_too_long_fails() {
     });
 }
 
+#[test]
+fn a_handshake_waits_for_memory_no_longer_than_its_timeout() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(20 * KIB);
+        let mut other = budget.account().reservation();
+        other.resize(20 * KIB).unwrap();
+        let (a, b) = owned_io_sim::pipe();
+        let buffers = buffers(&budget);
+        let start = Sim::now();
+        let server = Sim::spawn(async move {
+            let mut acceptor = acceptor();
+            acceptor.handshake_timeout = TIMEOUT;
+            let accepted = acceptor.accept::<Sim, _>(b, &buffers).await;
+            (accepted.map(drop), Sim::now())
+        });
+        drop(Sim::spawn(Plain::connected(a)));
+        let (accepted, ended) = server.await.unwrap();
+        assert_eq!(tls_error(&accepted.unwrap_err()), &TlsError::OutOfMemory);
+        let took = ended - start;
+        assert!((TIMEOUT..=TIMEOUT * 2).contains(&took), "{took:?}: as long again for its end");
+    });
+}
+
 /// A write takes less when there is little room.
 #[test]
 fn a_write_encrypts_what_there_is_memory_for() {

@@ -86,6 +86,53 @@ fn a_refused_connection_waits_until_memory_is_returned() {
     });
 }
 
+/// The message timeout "also bounds each wait for memory".
+#[test]
+fn a_wait_for_memory_takes_no_longer_than_a_message_may() {
+    const TIMEOUT: Duration = MemoryBudget::HOLDER_IDLE_MAX; // nobody is evicted before
+    const LATEST: Duration = Duration::from_millis(1_100);
+    simulate(|| async {
+        let budget = MemoryBudget::new(300 * KIB);
+        let mut other = budget.account().reservation();
+        other.resize(290 * KIB).unwrap();
+        let mut config = Config::default();
+        config.stream.message_timeout = Some(TIMEOUT);
+
+        let (mut server, raw) = raw_client(config, buffers(&budget), b"").await;
+        let answer = send(raw, frame(Role::Server, FIN | BINARY, &[7; 200 * KIB]));
+        let began = Sim::now();
+        let mut receiving = Box::pin(server.incoming.receive());
+        assert!(completes_within(LATEST, receiving.as_mut()).await, "it waits");
+        assert!(Sim::now() - began >= TIMEOUT);
+        drop(receiving);
+        assert_eq!(answer.await, b"\x88\x02\x03\xF5"); // 1013
+
+        let (mut server, _raw) = raw_client(config, buffers(&budget), b"").await;
+        let began = Sim::now();
+        let mut sending = Box::pin(server.outgoing.send(Message::Binary(&[7; 100 * KIB])));
+        assert!(completes_within(LATEST, sending.as_mut()).await, "it waits");
+        assert!(Sim::now() - began >= TIMEOUT);
+    });
+}
+
+/// A connection that waits to send is evicted like others.
+#[test]
+fn a_connection_that_waits_to_send_can_be_evicted() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(300 * KIB);
+        let (mut server, raw) = open(&budget).await;
+        let _peer = send(raw, frame(Role::Server, FIN | BINARY, &[7; 200 * KIB]));
+        let message = server.incoming.receive().await.unwrap().unwrap();
+        let mut sending = Box::pin(server.outgoing.send(message)); // needs as much again
+        assert!(!completes_within(Duration::from_millis(100), sending.as_mut()).await);
+        for _ in 0..4 {
+            Sim::sleep(MemoryBudget::ROUND).await;
+            budget.evict_holders(Sim::now());
+        }
+        assert!(is_out_of_memory(&sending.await.unwrap_err()));
+    });
+}
+
 /// "Holding much while others wait" fails a connection, "its peer is told TRY_AGAIN".
 #[test]
 fn a_connection_that_hoards_while_others_wait_is_evicted_and_told() {

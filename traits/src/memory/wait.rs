@@ -47,11 +47,13 @@ use super::{MemoryAccount, MemoryBudget};
 /// #     reserve::<Sim>(&mut budget.account().reservation(), 10).await.unwrap();
 /// # });
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryWait {
-    /// When the current round of the wait started.
-    since: Cell<Option<Instant>>,
-    rounds: Cell<u32>,
+    time_max: Duration,
+    /// When the wait started.
+    began: Cell<Option<Instant>>,
+    /// When its current round started.
+    round_began: Cell<Option<Instant>>,
     /// The account that waits.
     account: RefCell<Option<MemoryAccount>>,
 }
@@ -68,12 +70,16 @@ pub struct MemoryReleased<S> {
 }
 
 impl MemoryWait {
-    /// The longest wait, in [rounds](MemoryBudget::ROUND): half a minute, the default time limit of a
-    /// WebSocket message.
-    pub const ROUNDS_MAX: u32 = 60;
+    /// The longest wait of the default value.
+    pub const TIME_MAX: Duration = Duration::from_secs(30);
 
-    /// Starts or continues the wait after a refusal. Returns `None` after [`ROUNDS_MAX`](Self::ROUNDS_MAX)
-    /// rounds.
+    /// A wait that takes at most `time_max`. Choose the time limit of what the memory is for, such as a message.
+    pub const fn new(time_max: Duration) -> Self {
+        let (began, round_began) = (Cell::new(None), Cell::new(None));
+        Self { time_max, began, round_began, account: RefCell::new(None) }
+    }
+
+    /// Starts or continues the wait after a refusal. Returns `None` once the wait has taken its longest time.
     ///
     /// The future is ready when a retry makes sense: memory was released, the account is evicted, the round is
     /// over, or the task was polled for another reason. At the start and in each round this calls
@@ -87,18 +93,21 @@ impl MemoryWait {
         now: Instant,
         sleep: impl FnOnce(Duration) -> S,
     ) -> Option<MemoryReleased<S>> {
-        let waited = self.since.get().map(|since| now.saturating_duration_since(since));
-        let left = match waited {
+        let since =
+            |at: &Cell<Option<Instant>>| at.get().map(|at| now.saturating_duration_since(at));
+        let waited = since(&self.began).unwrap_or_else(|| {
+            self.began.set(Some(now));
+            Duration::ZERO
+        });
+        let left = self.time_max.saturating_sub(waited);
+        if left.is_zero() {
+            account.state.stop_waiting();
+            return None;
+        }
+        let round_left = match since(&self.round_began) {
             Some(waited) if waited < MemoryBudget::ROUND => MemoryBudget::ROUND - waited,
             _ => {
-                if waited.is_some() {
-                    if self.rounds.get() == Self::ROUNDS_MAX {
-                        account.state.stop_waiting();
-                        return None;
-                    }
-                    self.rounds.set(self.rounds.get() + 1);
-                }
-                self.since.set(Some(now));
+                self.round_began.set(Some(now));
                 self.account.replace(Some(account.clone()));
                 account.budget().evict_holders(now);
                 MemoryBudget::ROUND
@@ -106,7 +115,7 @@ impl MemoryWait {
         };
         Some(MemoryReleased {
             account: account.clone(),
-            sleep: sleep(left),
+            sleep: sleep(left.min(round_left)),
             polled: false,
             waker: None,
         })
@@ -115,13 +124,19 @@ impl MemoryWait {
     /// Ends the wait: the reservation was granted, or is not wanted any more. Dropping does the same.
     #[inline]
     pub fn end(&self) {
-        if self.since.get().is_some() {
-            self.since.set(None);
-            self.rounds.set(0);
+        if self.began.take().is_some() {
+            self.round_began.set(None);
             if let Some(account) = self.account.take() {
                 account.state.stop_waiting();
             }
         }
+    }
+}
+
+/// A wait of at most [`TIME_MAX`](Self::TIME_MAX).
+impl Default for MemoryWait {
+    fn default() -> Self {
+        Self::new(Self::TIME_MAX)
     }
 }
 
@@ -163,29 +178,33 @@ impl<S> Drop for MemoryReleased<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{Ready, pending, ready};
+    use std::future::{pending, ready};
     use std::task::Waker;
 
     use super::*;
 
     #[test]
-    fn a_wait_evicts_holders_and_ends_after_the_last_round() {
+    fn a_wait_evicts_holders_and_ends_after_its_longest_time() {
+        const TIME_MAX: Duration = Duration::from_millis(2_200);
         let budget = MemoryBudget::new(10);
         let (holder, refused) = (budget.account(), budget.account());
         let mut held = holder.reservation();
         held.resize(10).unwrap();
-        let (waited, began) = (MemoryWait::default(), Instant::now());
-        let over = |_| -> Ready<()> { ready(()) };
-        for round in 0..=MemoryWait::ROUNDS_MAX {
-            let now = began + MemoryBudget::ROUND * round;
-            assert!(waited.begin(&refused, now, over).is_some(), "{round}");
-            assert!(waited.begin(&refused, now + MemoryBudget::ROUND / 2, over).is_some());
+        let (waited, began) = (MemoryWait::new(TIME_MAX), Instant::now());
+        let slept = Cell::new(Duration::ZERO);
+        let sleep = |time| {
+            slept.set(time);
+            ready(())
+        };
+        let mut now = began;
+        while waited.begin(&refused, now, sleep).is_some() {
+            assert!(waited.begin(&refused, now + slept.get() / 2, sleep).is_some());
+            now += slept.get() * 2;
         }
+        assert_eq!(now - began, TIME_MAX, "not even in the middle of a round");
         assert!(holder.is_evicted());
-        let late = began + MemoryBudget::ROUND * (MemoryWait::ROUNDS_MAX + 1);
-        assert!(waited.begin(&refused, late, over).is_none());
         waited.end();
-        assert!(waited.begin(&refused, late, over).is_some());
+        assert!(waited.begin(&refused, now, sleep).is_some());
     }
 
     #[test]

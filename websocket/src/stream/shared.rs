@@ -54,6 +54,7 @@ impl Shared {
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         account: MemoryAccount,
+        waited: MemoryWait,
         is_server: bool,
     ) -> Self {
         let writer = WriteDriver::new(|slot| write_batches(half, slot));
@@ -69,7 +70,7 @@ impl Shared {
             is_server,
             is_write_ended: Cell::new(false),
             account,
-            waited: MemoryWait::default(),
+            waited,
             broken: Cell::new(None),
         }
     }
@@ -88,7 +89,7 @@ impl Shared {
         cx: &Context<'_>,
     ) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
-        if self.account.is_evicted() && self.control.failure().is_none() {
+        if self.account.is_evicted() {
             self.handle_eviction(writer.is_busy());
         }
         loop {
@@ -159,10 +160,14 @@ impl Shared {
     }
 
     /// Waits until memory may have been released, so that a refused reservation can be tried again.
-    /// Fails the connection when the wait takes too long.
+    /// Fails the connection when it is evicted, or when the wait takes too long.
     pub(super) async fn wait_for_memory(&self) {
         let ClockFns { now, sleep } = self.clock;
         match self.waited.begin(&self.account, now(), sleep) {
+            _ if self.account.is_evicted() => {
+                let is_writing = self.writer.borrow().is_busy();
+                self.handle_eviction(is_writing);
+            }
             Some(released) => released.await,
             None => {
                 self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
@@ -180,6 +185,9 @@ impl Shared {
     /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
+        if self.control.failure().is_some() {
+            return;
+        }
         self.control.fail(out_of_memory(&self.account, self.account.held_bytes()));
         self.queue.borrow_mut().abandon_long();
         if is_writing {
