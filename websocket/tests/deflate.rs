@@ -636,6 +636,30 @@ fn decompressors_of_incomplete_messages_are_reserved() {
     });
 }
 
+/// A message that takes more than one step waits for the memory of a decompressor before it begins.
+#[test]
+fn a_decompressor_that_is_kept_was_reserved_before() {
+    const BUDGET_BYTES: usize = 200_000 + DECOMPRESSOR_BYTES;
+    simulate(|| async move {
+        let text = json(100_000);
+        let wire = frame(Role::Server, FIN | COMPRESSED | TEXT, &compressed(&text));
+        let budget = MemoryBudget::new(BUDGET_BYTES);
+        let mut other = budget.account().reservation();
+        other.resize(BUDGET_BYTES - 40_000).unwrap();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let receiving =
+            Sim::spawn(async move { received(with(Deflate::default()), buffers, &wire).await });
+        for _ in 0..10 {
+            Sim::sleep(Duration::from_millis(20)).await;
+            assert!(budget.common_bytes_held() <= BUDGET_BYTES, "{budget:?}");
+        }
+        drop(other);
+        let (messages, ..) = receiving.await.unwrap();
+        assert!(messages == [text]);
+        assert_eq!(budget.common_bytes_held(), 0);
+    });
+}
+
 #[test]
 fn each_offer_has_its_answer() {
     const PLAIN: &str =

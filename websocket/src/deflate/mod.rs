@@ -17,7 +17,7 @@
 //! | | bytes | without takeover | with takeover |
 //! |---|---|---|---|
 //! | compressor | [`COMPRESSOR_BYTES_MAX`], 380 KiB; 250 KiB with a window of 9 bits | one for each level and window in use, at most 7 for each level; and one for each [long message](crate::stream::Outgoing#long-messages) that is being compressed | one for each connection that has sent a compressed message |
-//! | decompressor | [`DECOMPRESSOR_BYTES`], 48 KiB | one, and one more for each incomplete message in several parts | one for each connection that has received a compressed message |
+//! | decompressor | [`DECOMPRESSOR_BYTES`], 48 KiB | one, and one more for each message in several parts or steps that is incomplete | one for each connection that has received a compressed message |
 //!
 //! Decompressors of incomplete messages and compressors of long messages are reserved like
 //! messages, see [memory](crate::stream#memory).

@@ -112,6 +112,12 @@ impl Assembly {
         &mut self.bytes
     }
 
+    /// Drops what was appended.
+    #[cfg(feature = "deflate")]
+    pub(super) fn restart(&mut self) {
+        self.bytes.truncate(self.start);
+    }
+
     /// The number of bytes that fit behind the message so far.
     pub(super) const fn spare_capacity(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()

@@ -52,6 +52,9 @@ impl Inflater {
 
     /// Decompresses the next piece of a message, and appends it to `assembly`. `last`: the message
     /// ends with it.
+    ///
+    /// The decompressor is reserved before the first step. Without that memory, only a message that
+    /// one step decompresses is taken.
     pub(in crate::stream) fn inflate(
         &mut self,
         kind: Kind,
@@ -59,21 +62,25 @@ impl Inflater {
         last: bool,
         assembly: &mut Assembly,
     ) -> Result<InflateProgress, ProtocolError> {
+        let is_reserved =
+            self.decompressor.is_some() || self.reservation.resize(DECOMPRESSOR_BYTES).is_ok();
         let is_kept = self.context_takeover || !last;
-        if is_kept && self.reservation.resize(DECOMPRESSOR_BYTES).is_err() {
-            let account = self.reservation.account();
-            if account.bytes_max() < DECOMPRESSOR_BYTES {
-                return Err(out_of_memory(account, DECOMPRESSOR_BYTES));
-            }
-            return Ok(InflateProgress::Partial { consumed: 0, is_out_of_memory: true });
+        if !is_reserved && is_kept {
+            return self.refused();
         }
         let codec_pool = || self.buffers.extension::<CodecPool>().take_decompressor();
         let mut decompressor = self.decompressor.take().unwrap_or_else(codec_pool);
         let inflated = self.inflate_by(&mut decompressor, kind, piece, assembly);
+        if !is_reserved && matches!(inflated, Ok(InflateProgress::Partial { .. })) {
+            // The message takes more than one step. It begins again once there is memory for that.
+            self.buffers.extension::<CodecPool>().give_decompressor(decompressor);
+            (self.message_bytes, self.utf8) = (0, Utf8Validator::default());
+            assembly.restart();
+            return self.refused();
+        }
         let is_done = matches!(inflated, Ok(InflateProgress::Complete)) && last;
         let finished = if is_done { self.finish(&mut decompressor) } else { Ok(()) };
         if self.context_takeover || !is_done {
-            self.reservation.force(DECOMPRESSOR_BYTES);
             self.decompressor = Some(decompressor);
         } else {
             self.reservation.force(0);
@@ -81,6 +88,15 @@ impl Inflater {
         }
         assembly.mark_decoded(is_done);
         finished.and(inflated)
+    }
+
+    /// There is no memory for a decompressor that is kept.
+    fn refused(&self) -> Result<InflateProgress, ProtocolError> {
+        let account = self.reservation.account();
+        if account.bytes_max() < DECOMPRESSOR_BYTES {
+            return Err(out_of_memory(account, DECOMPRESSOR_BYTES));
+        }
+        Ok(InflateProgress::Partial { consumed: 0, is_out_of_memory: true })
     }
 
     fn inflate_by(
