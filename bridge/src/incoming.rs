@@ -162,7 +162,7 @@ impl<H: OwnedRead> Incoming<H> {
                     self.shared.fail(failure);
                     match failure.close_code() {
                         Some(_) => self.linger().await,
-                        None => self.shared.abort(),
+                        None => self.shared.shut_down(),
                     }
                     return Err(failure.into());
                 }
@@ -223,7 +223,7 @@ impl<H: OwnedRead> Incoming<H> {
         let flushing = poll_fn(|cx| shared.poll_flush(Direction::Read, cx));
         let mut flushing = pin!(flushing);
         let _ = poll_fn(|cx| shared.poll_with_upkeep(flushing.as_mut(), cx)).await;
-        shared.abort();
+        shared.shut_down();
     }
 }
 

@@ -201,16 +201,16 @@ impl Shared {
     }
 
     /// Shuts the connection down in both directions, at once.
-    pub(crate) fn abort(&self) {
+    pub(crate) fn shut_down(&self) {
         self.connection.shutdown(Shutdown::Both);
     }
 
-    /// Ends the connection after a timeout. A peer that accepts no data gets a reset, so that the
-    /// kernel does not keep unsent bytes for it.
-    pub(crate) fn abort_on_timeout(&self, timeout: Timeout) {
+    /// Ends the connection after a timeout: by a reset if the peer accepts no data, so that the
+    /// kernel does not keep unsent bytes for it, and otherwise by [`shut_down`](Self::shut_down).
+    pub(crate) fn end_on_timeout(&self, timeout: Timeout) {
         match timeout {
             Timeout::Write => self.connection.abort(),
-            _ => self.abort(),
+            _ => self.shut_down(),
         }
     }
 
@@ -236,7 +236,7 @@ impl Shared {
         loop {
             if let Some(broken) = self.broken.get() {
                 if self.close.get() != CloseState::Open {
-                    self.abort(); // the peer cannot be told
+                    self.shut_down(); // the peer cannot be told
                 }
                 return Poll::Ready(Err(broken.into()));
             }
@@ -291,7 +291,7 @@ impl Shared {
     fn queue_close(&self, frame: CloseFrame<'_>) {
         let is_queued = self.engine.borrow_mut().close(frame);
         if !is_queued {
-            self.abort(); // the peer sent very many pings and reads no answer
+            self.shut_down(); // the peer sent very many pings and reads no answer
         }
     }
 
@@ -395,6 +395,6 @@ impl Shared {
         if self.failure.get().is_none() {
             self.failure.set(Some(ProtocolError::Timeout(timeout)));
         }
-        self.abort_on_timeout(timeout);
+        self.end_on_timeout(timeout);
     }
 }

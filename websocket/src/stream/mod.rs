@@ -68,13 +68,13 @@ mod encoded;
 mod error;
 mod handshake;
 mod incoming;
+mod lazy_timer;
 mod outgoing;
 mod partial_frame;
 mod queue;
 mod read_driver;
 mod receive_buffer;
 mod shared;
-mod timer;
 mod writing;
 
 use std::fmt;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use owned_io::ShutdownHandle;
 use owned_io::backend::Direction;
 
+use super::lazy_timer::LazyTimer;
 use super::shared::Shared;
-use super::timer::LazyTimer;
 use super::{EncodedFrame, Error, Message, Unsent};
 use crate::{CloseFrame, Limit, Part};
 

@@ -133,7 +133,7 @@ impl<H: OwnedRead> ReadDriver<H> {
         self.phase = Phase::Ended(Some(failure));
         match failure.close_code() {
             Some(_) => self.linger().await,
-            None => self.shared.abort(),
+            None => self.shared.shut_down(),
         }
         failure.into()
     }
@@ -155,7 +155,7 @@ impl<H: OwnedRead> ReadDriver<H> {
         while !is_late() && self.discard().await.is_ok_and(|bytes| bytes > 0) {}
         let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Direction::Read, cx)));
         let _ = poll_fn(|cx| poll_with_upkeep(&self.shared, flush.as_mut(), cx)).await;
-        self.shared.abort();
+        self.shared.shut_down();
     }
 
     /// Reads and discards; returns the number of bytes. An exhausted pool is no reason to close

@@ -10,8 +10,8 @@ use owned_io::backend::{Direction, StickyError};
 use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, ShutdownHandle};
 
 use super::assembly::out_of_memory;
+use super::lazy_timer::LazyTimer;
 use super::queue::Queue;
-use super::timer::LazyTimer;
 use super::writing::{Done, Job, WriteDriver, write_batches};
 use crate::engine::{Control, State};
 use crate::{CloseFrame, Timeout};
@@ -198,16 +198,16 @@ impl Shared {
     }
 
     /// Shuts the connection down in both directions, at once.
-    pub(super) fn abort(&self) {
+    pub(super) fn shut_down(&self) {
         self.connection.shutdown(Shutdown::Both);
     }
 
-    /// Ends the connection after a timeout. A peer that accepts no data gets a reset, so that the
-    /// kernel does not keep unsent bytes for it.
-    pub(super) fn abort_on_timeout(&self, timeout: Timeout) {
+    /// Ends the connection after a timeout: by a reset if the peer accepts no data, so that the
+    /// kernel does not keep unsent bytes for it, and otherwise by [`shut_down`](Self::shut_down).
+    pub(super) fn end_on_timeout(&self, timeout: Timeout) {
         match timeout {
             Timeout::Write => self.connection.abort(),
-            _ => self.abort(),
+            _ => self.shut_down(),
         }
     }
 

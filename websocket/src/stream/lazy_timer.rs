@@ -18,8 +18,8 @@ pub(super) struct LazyTimer {
     armed: Option<(Instant, Sleep)>,
     /// Whether `armed` fires no later than the next known deadline.
     is_current: bool,
-    /// Whether a deadline has passed and the connection was aborted.
-    has_aborted: bool,
+    /// Whether a deadline has passed and the connection was ended.
+    has_timed_out: bool,
     timer_waker: Arc<TimerWaker>,
     /// Wakes `timer_waker`.
     waker: Waker,
@@ -37,7 +37,7 @@ impl LazyTimer {
     pub(super) fn new(direction: Direction, waker: Waker) -> Self {
         let timer_waker = Arc::new(TimerWaker { waker, has_fired: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&timer_waker));
-        Self { direction, armed: None, is_current: false, has_aborted: false, timer_waker, waker }
+        Self { direction, armed: None, is_current: false, has_timed_out: false, timer_waker, waker }
     }
 
     /// A deadline may have moved to an earlier time. The next poll computes it again.
@@ -69,7 +69,7 @@ impl LazyTimer {
     fn poll_slow(&mut self, shared: &Shared) -> Poll<()> {
         let Shared { control, clock, .. } = shared;
         self.is_current = true;
-        while !self.has_aborted {
+        while !self.has_timed_out {
             let due = match self.direction {
                 Direction::Read => control.poll_timeout(),
                 // A half that does not read cannot tell whether the peer is alive, only whether it
@@ -92,8 +92,8 @@ impl LazyTimer {
                     if let Err(failure @ ProtocolError::Timeout(timeout)) = handled
                         && failure.close_code().is_none()
                     {
-                        self.has_aborted = true;
-                        shared.abort_on_timeout(timeout);
+                        self.has_timed_out = true;
+                        shared.end_on_timeout(timeout);
                     }
                     return Poll::Ready(());
                 }
