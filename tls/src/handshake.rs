@@ -28,9 +28,11 @@ use crate::{Buffers, TlsError};
 pub struct Acceptor {
     /// Certificates, versions, protocols and session resumption.
     pub config: Arc<ServerConfig>,
-    /// How long a handshake may take. If it fails, its end may take as long again. Default 10 s: enough for two
-    /// round trips and some lost packets.
+    /// How long a handshake may take. Default 10 s.
     pub handshake_timeout: Duration,
+    /// How long the peer may take to receive the alert of a failed connection and to end the stream. Default 5 s:
+    /// enough for two round trips and some lost packets.
+    pub close_timeout: Duration,
     /// The answer to a client whose first byte is not TLS. It replaces the alert, which such a client does not
     /// understand. Default: empty, and the client gets the alert.
     pub plain_answer: &'static [u8],
@@ -44,9 +46,12 @@ pub struct Connector {
     pub config: Arc<ClientConfig>,
     /// As [`Acceptor::handshake_timeout`].
     pub handshake_timeout: Duration,
+    /// As [`Acceptor::close_timeout`].
+    pub close_timeout: Duration,
 }
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The content type of a client's first record (RFC 8446 5.1).
 const HANDSHAKE: u8 = 22;
@@ -54,7 +59,8 @@ const HANDSHAKE: u8 = 22;
 impl Acceptor {
     /// The defaults.
     pub const fn new(config: Arc<ServerConfig>) -> Self {
-        Self { config, handshake_timeout: HANDSHAKE_TIMEOUT, plain_answer: &[] }
+        let (handshake_timeout, close_timeout) = (HANDSHAKE_TIMEOUT, CLOSE_TIMEOUT);
+        Self { config, handshake_timeout, close_timeout, plain_answer: &[] }
     }
 
     /// Performs the server's part of the handshake.
@@ -78,14 +84,15 @@ impl Acceptor {
     ) -> io::Result<TlsStream<S>> {
         let connection = UnbufferedServerConnection::new(Arc::clone(&self.config));
         let connection = Connection::Server(connection.map_err(TlsError::Protocol)?);
-        open::<C, S>(stream, connection, buffers, self.handshake_timeout, self.plain_answer).await
+        let timeouts = Timeouts { handshake: self.handshake_timeout, close: self.close_timeout };
+        open::<C, S>(stream, connection, buffers, timeouts, self.plain_answer).await
     }
 }
 
 impl Connector {
     /// The defaults.
     pub const fn new(config: Arc<ClientConfig>) -> Self {
-        Self { config, handshake_timeout: HANDSHAKE_TIMEOUT }
+        Self { config, handshake_timeout: HANDSHAKE_TIMEOUT, close_timeout: CLOSE_TIMEOUT }
     }
 
     /// Performs the client's part of the handshake with the server named `server`, over a connection that is
@@ -104,21 +111,28 @@ impl Connector {
     ) -> io::Result<TlsStream<S>> {
         let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server);
         let connection = Connection::Client(connection.map_err(TlsError::Protocol)?);
-        open::<C, S>(stream, connection, buffers, self.handshake_timeout, &[]).await
+        let timeouts = Timeouts { handshake: self.handshake_timeout, close: self.close_timeout };
+        open::<C, S>(stream, connection, buffers, timeouts, &[]).await
     }
+}
+
+struct Timeouts {
+    handshake: Duration,
+    close: Duration,
 }
 
 async fn open<C: Clock, S: ByteStream>(
     mut transport: S,
     connection: Connection,
     buffers: &Buffers,
-    limit: Duration,
+    timeouts: Timeouts,
     plain_answer: &'static [u8],
 ) -> io::Result<TlsStream<S>> {
     let mut session = Session::new(connection, buffers.clone());
     let account = session.account().clone();
     let handle = transport.shutdown_handle();
     let handshake = async {
+        let limit = timeouts.handshake;
         let mut handshake =
             pin!(shake_hands::<C>(&mut transport, &mut session, buffers, limit, plain_answer));
         poll_fn(|cx| {
@@ -131,16 +145,17 @@ async fn open<C: Clock, S: ByteStream>(
         })
         .await
     };
-    if let Err(error) = shutdown_after::<C, _>(limit, &handle, handshake).await {
+    if let Err(error) = shutdown_after::<C, _>(timeouts.handshake, &handle, handshake).await {
         let why = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
         if why.is_some_and(|why| *why != TlsError::Evicted) {
             let ending = end(&mut transport, buffers);
-            let _ = shutdown_after::<C, io::Result<()>>(limit, &handle, ending).await;
+            let _ = shutdown_after::<C, io::Result<()>>(timeouts.close, &handle, ending).await;
         }
         return Err(error);
     }
     let (read, write) = transport.into_split();
-    let shared = Shared::new(session, write, handle, buffers.clone(), ClockFns::of::<C>());
+    let (buffers, clock) = (buffers.clone(), ClockFns::of::<C>());
+    let shared = Shared::new(session, write, handle, buffers, clock, timeouts.close);
     Ok(stream::stream(read, shared))
 }
 

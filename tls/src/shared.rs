@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) buffers: Buffers,
     pub(crate) account: MemoryAccount,
     pub(crate) clock: ClockFns,
+    /// [`Acceptor::close_timeout`](crate::Acceptor::close_timeout).
+    pub(crate) close_timeout: Duration,
     writer: RefCell<WriteDriver<Job, Done>>,
     /// The waker of `writer`, which wakes both halves.
     waker: Waker,
@@ -69,6 +71,7 @@ impl Shared {
         connection: ShutdownHandle,
         buffers: Buffers,
         clock: ClockFns,
+        close_timeout: Duration,
     ) -> Self {
         let writer = WriteDriver::new(|slot| write_records(half, slot));
         let account = session.account().clone();
@@ -78,6 +81,7 @@ impl Shared {
             buffers,
             account,
             clock,
+            close_timeout,
             waker: writer.waker().clone(),
             writer: RefCell::new(writer),
             connection,
@@ -142,7 +146,7 @@ impl Shared {
             }));
             let sent = select(alert.as_mut(), (self.clock.sleep)(ALERT_TIMEOUT)).await.first;
             if !matches!(sent, Some(Ok(()))) {
-                self.connection.abort();
+                self.connection.abort(); // unlike a shutdown, it frees what the peer does not take
             }
         }
         checked

@@ -152,8 +152,9 @@ impl<H: OwnedRead> TlsReadHalf<H> {
                 read_to_end(half, &shared.buffers).await;
             }
         });
-        if select(ending.as_mut(), (shared.clock.sleep)(LINGER)).await.first.is_none() {
-            shared.connection.shutdown(Shutdown::Both);
+        let late = (shared.clock.sleep)(shared.close_timeout);
+        if select(ending.as_mut(), late).await.first.is_none() {
+            shared.connection.shutdown(Shutdown::Both); // not a reset, after which the alert may be lost
             ending.await;
         }
     }
@@ -179,10 +180,6 @@ async fn wait_for_memory(shared: &Shared, bytes: &[u8], room: usize) -> io::Resu
         Ok(()) => Ok(()),
     }
 }
-
-/// How long the peer may take to receive the alert of a failed connection: enough for two round trips and some lost
-/// packets.
-const LINGER: Duration = Duration::from_secs(5);
 
 impl<H: OwnedRead> OwnedRead for TlsReadHalf<H> {
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {

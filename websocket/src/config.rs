@@ -69,8 +69,9 @@ pub struct StreamConfig {
     /// s. Pings do not replace it: a peer that sends but never reads is alive, and makes the
     /// program hold a queue for ever.
     pub write_timeout: Option<Duration>,
-    /// How long the peer may take for its part of the closing handshake. The time begins when the
-    /// peer last accepted some of the close frame or of the data before it. Default 5 s.
+    /// How long the peer may take for its part of the closing handshake, and to end the stream. The
+    /// time begins when the peer last accepted some of the close frame or of the data before it.
+    /// Default 5 s: enough for two round trips and some lost packets.
     pub close_timeout: Duration,
 }
 
@@ -83,9 +84,12 @@ pub struct HandshakeConfig {
     /// bytes, and cookies.
     pub head_bytes_max: usize,
     /// How long each step may take. For a client: sending the request and receiving the response.
-    /// For a server: receiving the request, counted from the start of the wait; sending the
-    /// response; and after a refusal, waiting for the client to end the stream. Default 10 s.
+    /// For a server: receiving the request, counted from the start of the wait; and sending the
+    /// response. Default 10 s.
     pub timeout: Duration,
+    /// How long a server waits for the client to end the stream after any response but an upgrade.
+    /// Default 5 s, as for [`StreamConfig::close_timeout`].
+    pub close_timeout: Duration,
     /// Whether a server accepts offered compression, and how it compresses. A client uses
     /// [`Offer::deflate`](crate::handshake::Offer::deflate) instead. Default `None`: compressing a
     /// message costs several times as much as everything else done for it, which pays if the
@@ -112,6 +116,8 @@ pub const fn compressed_bytes_max(message_bytes: usize) -> usize {
     message_bytes.saturating_add(message_bytes / 7 + 64)
 }
 
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
@@ -130,7 +136,7 @@ impl Default for StreamConfig {
             idle_timeout: None,
             message_timeout: Some(Duration::from_secs(120)),
             write_timeout: Some(Duration::from_secs(60)),
-            close_timeout: Duration::from_secs(5),
+            close_timeout: CLOSE_TIMEOUT,
         }
     }
 }
@@ -140,6 +146,7 @@ impl Default for HandshakeConfig {
         Self {
             head_bytes_max: 8 * 1024,
             timeout: Duration::from_secs(10),
+            close_timeout: CLOSE_TIMEOUT,
             #[cfg(feature = "deflate")]
             deflate: None,
         }

@@ -203,8 +203,7 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
             let mut response = Vec::new();
             Refusal::Late.encode(&mut response);
             // A client that does not read the response may miss it.
-            let _ =
-                respond_and_close::<R, _>(stream, response, config.handshake.timeout, pool).await;
+            let _ = respond_and_close::<R, _>(stream, response, &config.handshake, pool).await;
             return Err(Refusal::Late.into());
         };
         let (head, decoded) = read?;
@@ -345,7 +344,7 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
 
     async fn respond_and_shut_down(self, response: Vec<u8>) -> io::Result<()> {
         let Self { stream, buffers, config, .. } = self;
-        respond_and_close::<R, _>(stream, response, config.handshake.timeout, buffers.pool()).await
+        respond_and_close::<R, _>(stream, response, &config.handshake, buffers.pool()).await
     }
 
     fn decoded(&self) -> (Request<'_>, usize) {
@@ -389,12 +388,13 @@ async fn read_within<R: Clock, T>(
     selected.first
 }
 
-/// Sends `response` and waits until the client ends the stream. Closing earlier with unread bytes
-/// sends a reset, and the client might never see the response.
+/// Sends `response`, and waits until the client ends the stream or the
+/// [`close_timeout`](HandshakeConfig::close_timeout) is up. Closing earlier with unread bytes sends a
+/// reset, and the client might never see the response.
 async fn respond_and_close<R: Clock, S: ByteStream>(
     mut stream: S,
     response: Vec<u8>,
-    limit: Duration,
+    config: &HandshakeConfig,
     pool: &Pool,
 ) -> io::Result<()> {
     let connection = stream.shutdown_handle();
@@ -402,7 +402,7 @@ async fn respond_and_close<R: Clock, S: ByteStream>(
         stream.write_all(response).await.into_result()?;
         stream.shutdown().await
     };
-    shutdown_after::<R, _>(limit, &connection, writing).await?;
+    shutdown_after::<R, _>(config.timeout, &connection, writing).await?;
     let reading = async {
         let mut read = 0;
         while read < DISCARDED_BYTES_MAX {
@@ -413,7 +413,7 @@ async fn respond_and_close<R: Clock, S: ByteStream>(
         }
         Ok(())
     };
-    let _ = shutdown_after::<R, io::Result<()>>(limit, &connection, reading).await;
+    let _ = shutdown_after::<R, io::Result<()>>(config.close_timeout, &connection, reading).await;
     Ok(())
 }
 
