@@ -15,6 +15,7 @@ mod host;
 mod html;
 mod interrupt;
 mod measure;
+mod pairs;
 mod plan;
 mod plots;
 mod program;

@@ -170,6 +170,7 @@ impl Entry {
             titles: self.titles,
             open_files: self.open_files,
             rounds: self.rounds.get(),
+            pairing: None,
             sweep,
         })
     }

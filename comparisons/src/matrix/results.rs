@@ -11,6 +11,7 @@ use super::Failure;
 use super::calls::SystemCalls;
 use super::figures::Figure;
 use super::host::Host;
+use super::pairs::Pairs;
 use super::servers::{Server, list};
 use super::workload::Workload;
 use crate::load::{PerMessage, Report};
@@ -56,6 +57,14 @@ pub(crate) struct Row {
     /// The row that it is compared with; none if that is itself.
     pub(crate) baseline: Option<String>,
     pub(crate) rounds: Vec<Result<Sample, String>>,
+    /// What was measured in turns with the baseline; none for a baseline, and in a workload without pairs.
+    #[serde(default)]
+    pub(crate) pairs: Option<Pairs>,
+    /// The CPU that the server used while it had nothing to do, in per cent of a core: the median of the rounds; none
+    /// where it was not measured. With more than [`IDLE_PERCENT_MAX`](super::pairs::IDLE_PERCENT_MAX) it is stopped
+    /// (SIGSTOP) while others are measured.
+    #[serde(default)]
+    pub(crate) idle_cpu_percent: Option<f64>,
     /// Its system calls, or why they could not be counted; none before that was tried.
     #[serde(default)]
     pub(crate) calls: Option<Result<SystemCalls, String>>,
@@ -115,6 +124,8 @@ impl MeasuredWorkload {
             server: row.server.clone(),
             baseline: row.baseline.clone(),
             rounds: Vec::new(),
+            pairs: None,
+            idle_cpu_percent: None,
             calls: None,
         });
         Self { rows: rows.collect(), workload, rounds }

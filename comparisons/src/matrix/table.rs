@@ -2,6 +2,7 @@
 
 use super::calls::SystemCalls;
 use super::figures::Figure;
+use super::pairs::PairedRatio;
 use super::results::{MeasuredWorkload, Row, Sample};
 use super::servers::Protocol;
 use super::statistics::{ROUNDS_MIN, Summary};
@@ -22,6 +23,9 @@ pub(crate) struct Cell {
     pub(crate) rounds: Vec<(usize, f64)>,
     pub(crate) range: Option<Summary>,
     pub(crate) ratio: Option<Summary>,
+    /// What `ratio` is of, in a workload that is measured in pairs.
+    #[allow(dead_code, reason = "the views use it next")]
+    pub(crate) paired: Option<PairedRatio>,
     /// The median of what the row is compared with.
     pub(crate) baseline: Option<f64>,
 }
@@ -50,20 +54,27 @@ pub(crate) fn rows(measured: &MeasuredWorkload) -> Vec<ReportRow<'_>> {
         ReportRow {
             row,
             is_baseline: baselines.iter().flatten().any(|other| other.server == row.server),
-            cells: figures.map(|figure| Cell::new(row, *baseline, *figure)).collect(),
+            cells: (0..).zip(figures).map(|it| Cell::new(row, *baseline, it)).collect(),
         }
     });
     lines.collect()
 }
 
 impl Cell {
-    fn new(row: &Row, baseline: Option<&Row>, figure: Figure) -> Self {
+    /// Of the figure with this number.
+    fn new(row: &Row, baseline: Option<&Row>, (index, figure): (usize, &Figure)) -> Self {
         let of = |sample: &Sample| figure.of(sample);
         let rounds = rounds(row, of);
         let below = baseline.map(|baseline| self::rounds(baseline, of)).unwrap_or_default();
+        let paired = PairedRatio::of(row, index);
+        let ratio = match &paired {
+            Some(paired) => Some(paired.summary),
+            None => Summary::confidence(&ratios(&rounds, &below)),
+        };
         Self {
             range: range(&rounds),
-            ratio: Summary::confidence(&ratios(&rounds, &below)),
+            ratio,
+            paired,
             baseline: range(&below).map(|summary| summary.median),
             rounds,
         }
@@ -263,7 +274,7 @@ mod tests {
     fn a_verdict_needs_an_interval_that_does_not_hold_1() {
         let verdict = |low, high, rounds| {
             let ratio = Some(Summary { median: low, low, high, rounds });
-            Cell { rounds: Vec::new(), range: None, ratio, baseline: None }.verdict()
+            Cell { rounds: Vec::new(), range: None, ratio, paired: None, baseline: None }.verdict()
         };
         assert_eq!(verdict(0.8, 0.9, 5), Some(Verdict::Less));
         assert_eq!(verdict(1.1, 1.2, 5), Some(Verdict::More));

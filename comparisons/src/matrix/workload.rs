@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::figures::Figure;
+use super::pairs::Pairing;
 use super::servers::{Baseline, Protocol, Server, Service};
 use crate::load::{Load, NonZeroSeconds};
 
@@ -28,8 +29,11 @@ pub(crate) struct Workload {
     pub(crate) titles: BTreeMap<String, String>,
     /// The servers' limit of open files, if it is to be other than that of this process.
     pub(crate) open_files: Option<u32>,
-    /// How often each row is measured, as the plan says.
+    /// How often each row is measured, as the plan says, if not in pairs.
     pub(crate) rounds: usize,
+    /// How it is measured in pairs; none if it is measured in rounds.
+    #[serde(default)]
+    pub(crate) pairing: Option<Pairing>,
     /// The name of the workload that has this as one of its rates.
     pub(crate) sweep: Option<String>,
 }

@@ -1,0 +1,127 @@
+//! Pairs: a row and its baseline, measured in turns.
+//!
+//! In a round all servers of a workload are alive. A row and its baseline are measured in short windows in the order
+//! row, baseline, baseline, row: that is two pairs, and a drift that is linear in time cancels. The next round starts
+//! all servers anew, because two processes of one program may differ for as long as they live.
+
+use serde::{Deserialize, Serialize};
+
+use super::results::Row;
+use super::statistics::Summary;
+
+/// A server that uses more of a core while it has nothing to do spins.
+#[allow(dead_code, reason = "the next commits use it")]
+pub(crate) const IDLE_PERCENT_MAX: f64 = 2.0;
+
+/// How a workload is measured in pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pairing {
+    /// The length of a window.
+    pub(crate) window_ms: u32,
+    /// A row is finished when its interval reaches at most so far to either side of the median, in per cent.
+    pub(crate) width_percent: f64,
+    /// A row is finished after so many seconds of windows, its baseline's included.
+    pub(crate) row_seconds: f64,
+}
+
+/// What was measured of a row and its baseline in turns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pairs {
+    /// In the order in which they were measured.
+    pub(crate) pairs: Vec<Pair>,
+    /// How long their windows took.
+    pub(crate) seconds: f64,
+    /// Why no more were measured; none while the row is not finished.
+    pub(crate) stopped: Option<Stopped>,
+}
+
+/// Two windows, one right after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pair {
+    /// From 1. Both servers were started for this round.
+    pub(crate) round: usize,
+    /// For each figure of the workload, that of the row.
+    pub(crate) row: Vec<f64>,
+    /// The same of its baseline.
+    pub(crate) baseline: Vec<f64>,
+}
+
+/// Why a row is finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Stopped {
+    /// The interval of the workload's first figure is as narrow as the plan asks for.
+    Narrow,
+    /// The row's time is over.
+    TimeOver,
+    /// Too many of its rounds, or of its baseline's, were void.
+    Void,
+}
+
+/// The ratio of one figure of a row to that of its baseline.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PairedRatio {
+    /// Each round with its ratio: the geometric mean of its pairs.
+    pub(crate) rounds: Vec<(usize, f64)>,
+    /// How many pairs there are in all rounds.
+    pub(crate) pairs: usize,
+    /// The median of the rounds' ratios and its confidence interval.
+    pub(crate) summary: Summary,
+    pub(crate) stopped: Option<Stopped>,
+}
+
+impl PairedRatio {
+    /// The ratio of the workload's figure number `figure`; none if the row was not measured in pairs, or has no
+    /// sound pair.
+    pub(crate) fn of(row: &Row, figure: usize) -> Option<Self> {
+        let Pairs { pairs, stopped, .. } = row.pairs.as_ref()?;
+        let rounds = round_ratios(pairs, figure);
+        let ratios: Vec<_> = rounds.iter().map(|(_, ratio)| *ratio).collect();
+        let summary = Summary::confidence(&ratios)?;
+        Some(Self { rounds, pairs: pairs.len(), summary, stopped: *stopped })
+    }
+
+    /// How far the interval reaches from the median, to the farther side, in per cent of the median.
+    #[allow(dead_code, reason = "the next commits use it")]
+    pub(crate) fn width_percent(&self) -> f64 {
+        let Summary { median, low, high, .. } = self.summary;
+        (median - low).max(high - median) / median * 100.0
+    }
+}
+
+/// The geometric mean of the ratios of each round.
+fn round_ratios(pairs: &[Pair], figure: usize) -> Vec<(usize, f64)> {
+    let of_round = |pairs: &[Pair]| {
+        let log = |pair: &Pair| Some((pair.row.get(figure)? / pair.baseline.get(figure)?).ln());
+        let sum: f64 = pairs.iter().map(log).sum::<Option<f64>>()?;
+        Some((pairs.first()?.round, (sum / pairs.len() as f64).exp()))
+    };
+    let rounds = pairs.chunk_by(|a, b| a.round == b.round).filter_map(of_round);
+    rounds.filter(|(_, ratio)| ratio.is_finite()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(round: usize, row: f64, baseline: f64) -> Pair {
+        Pair { round, row: vec![row], baseline: vec![baseline] }
+    }
+
+    #[test]
+    fn a_round_has_the_geometric_mean_of_its_pairs() {
+        let pairs = [pair(1, 2.0, 1.0), pair(1, 1.0, 2.0), pair(3, 4.0, 4.0), pair(4, 1.0, 0.0)];
+        assert_eq!(round_ratios(&pairs, 0), [(1, 1.0), (3, 1.0)]);
+        assert_eq!(round_ratios(&pairs, 1), []);
+    }
+
+    #[test]
+    fn a_width_is_that_of_the_farther_side() {
+        let summary = Summary { median: 2.0, low: 1.9, high: 2.2, rounds: 8 };
+        let ratio = PairedRatio { rounds: Vec::new(), pairs: 16, summary, stopped: None };
+        assert!((ratio.width_percent() - 10.0).abs() < 1e-9);
+    }
+}
