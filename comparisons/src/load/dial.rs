@@ -107,8 +107,18 @@ mod tests {
         let addr = target.parse().expect("an address");
         let (websocket, tls, core, json, server_pid) = (None, None, None, None, None);
         let (tls_resume, perf, compressed) = (false, None, false);
-        let target =
-            Target { addr, websocket, tls, tls_resume, core, json, server_pid, perf, compressed };
+        let target = Target {
+            addr,
+            websocket,
+            tls,
+            tls_resume,
+            core,
+            json,
+            server_pid,
+            windows: false,
+            perf,
+            compressed,
+        };
         Dialer::new(&target, connections).expect("no certificate is needed")
     }
 

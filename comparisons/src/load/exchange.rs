@@ -251,6 +251,54 @@ impl Exchange for Source {
     }
 }
 
+/// Requests for many messages each, one after the other. Byte `i` of the `n`th of a request is `n + i`. Framed as
+/// [`Fetch`].
+#[derive(Debug)]
+pub(crate) struct Requests {
+    messages: u64,
+    request: Vec<u8>,
+    /// The bytes before a message.
+    prefix: Vec<u8>,
+    /// A message is a part of this: byte `i` is `i`.
+    ramp: Vec<u8>,
+}
+
+impl Requests {
+    pub(crate) fn new(wire: Wire, messages: u32, bytes: u32, batch: u32) -> Self {
+        let (request, prefix) = request(wire, [messages, bytes, batch]);
+        let ramp = (0..bytes + 256).map(|i| i as u8).collect();
+        Self { messages: messages.into(), request, prefix, ramp }
+    }
+}
+
+impl Exchange for Requests {
+    fn request_bytes(&self) -> u64 {
+        self.request.len() as u64
+    }
+
+    fn answers(&self) -> u64 {
+        self.messages
+    }
+
+    fn answer_bytes(&self) -> u64 {
+        (self.prefix.len() + self.ramp.len() - 256) as u64
+    }
+
+    fn fill(&self, _connection: u32, _message: u64, offset: u64, out: &mut [u8]) {
+        out.copy_from_slice(&self.request[offset as usize..][..out.len()]);
+    }
+
+    fn matches(&self, _connection: u32, message: u64, offset: u64, got: &[u8]) -> bool {
+        let prefix = rest_of(&self.prefix, offset, got.len());
+        let (first, second) = got.split_at(prefix.len());
+        let begin = (offset as usize).saturating_sub(self.prefix.len());
+        let number = message % self.messages % 256;
+        // As in `Source`.
+        (prefix.is_empty() || first == prefix)
+            && *second == self.ramp[number as usize + begin..][..second.len()]
+    }
+}
+
 /// Requests for one message each. Byte `i` of it is `i`. Over TCP it comes after its length as a `u32`; over
 /// WebSocket the same request is a message.
 #[derive(Debug)]
@@ -263,14 +311,7 @@ pub(crate) struct Fetch {
 
 impl Fetch {
     pub(crate) fn new(wire: Wire, bytes: u32) -> Self {
-        let fields = [1, bytes, 1].map(u32::to_le_bytes);
-        let mut fields = fields.as_flattened().to_vec();
-        wire.mask(&mut fields);
-        let (head, prefix) = match wire {
-            Wire::Tcp => (FrameHeader::default(), bytes.to_le_bytes().to_vec()),
-            Wire::WebSocket => (FrameHeader::of_client(fields.len() as u64), Vec::new()),
-        };
-        let request = [head.as_slice(), &fields].concat();
+        let (request, prefix) = request(wire, [1, bytes, 1]);
         Self { request, prefix, message: (0..bytes).map(|i| i as u8).collect() }
     }
 }
@@ -294,6 +335,18 @@ impl Exchange for Fetch {
         let begin = (offset as usize).saturating_sub(self.prefix.len());
         first == prefix && *second == self.message[begin..][..second.len()]
     }
+}
+
+/// A request for messages, and the bytes before each of them.
+fn request(wire: Wire, [messages, bytes, batch]: [u32; 3]) -> (Vec<u8>, Vec<u8>) {
+    let fields = [messages, bytes, batch].map(u32::to_le_bytes);
+    let mut fields = fields.as_flattened().to_vec();
+    wire.mask(&mut fields);
+    let (head, prefix) = match wire {
+        Wire::Tcp => (FrameHeader::default(), bytes.to_le_bytes().to_vec()),
+        Wire::WebSocket => (FrameHeader::of_client(fields.len() as u64), Vec::new()),
+    };
+    ([head.as_slice(), &fields].concat(), prefix)
 }
 
 /// The part of `bytes` from `offset` on, at most `len`.

@@ -44,6 +44,12 @@ impl Histogram {
         self.counts.saturating_record(ns);
     }
 
+    /// Adds the times of another.
+    pub(crate) fn add(&mut self, other: &Self) {
+        // All have the same bounds.
+        self.counts.add(&other.counts).expect("bounds are the same");
+    }
+
     /// How many were longer than a second, to three digits.
     pub(crate) fn over_1_s(&self) -> u64 {
         let within = self.counts.count_between(0, 1_000_000_000);

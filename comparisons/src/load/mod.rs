@@ -22,6 +22,7 @@ mod steady;
 mod transport;
 mod upgrade;
 mod window;
+pub(crate) mod windows;
 
 pub mod arrivals;
 pub mod burst;

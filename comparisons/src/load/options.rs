@@ -40,6 +40,9 @@ pub struct Target {
     /// Report what this process, the server, uses.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub server_pid: Option<u32>,
+    /// Keep the connections, and measure a closed loop for each line `window MS` on stdin.
+    #[arg(long, conflicts_with_all = ["json", "perf"])]
+    pub windows: bool,
     /// Let a `perf stat --delay -1 --control fifo:CONTROL,ACK` count in the measured window.
     #[arg(long, value_name = "CONTROL,ACK", value_parser = Perf::parse)]
     pub(crate) perf: Option<Perf>,

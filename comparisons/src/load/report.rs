@@ -214,17 +214,23 @@ impl Report {
     }
 
     /// Prints it, and writes it where `--json` says.
-    pub(crate) fn finish(mut self, target: &Target) -> Result<Self, Failure> {
-        self.warn(target);
+    pub(crate) fn finish(self, target: &Target) -> Result<Self, Failure> {
+        let this = self.warned(target);
         // The reader may have closed the pipe.
-        let _ = write!(io::stdout(), "{self}");
+        let _ = write!(io::stdout(), "{this}");
         if let Some(file) = &target.json {
-            let json = serde_json::to_vec_pretty(&self).map_err(io::Error::from);
+            let json = serde_json::to_vec_pretty(&this).map_err(io::Error::from);
             json.and_then(|json| fs::write(file, json)).map_err(|error| {
                 Failure::new(format!("cannot write {}: {error}", file.display()))
             })?;
         }
-        Ok(self)
+        Ok(this)
+    }
+
+    /// With the reasons to doubt it.
+    pub(crate) fn warned(mut self, target: &Target) -> Self {
+        self.warn(target);
+        self
     }
 
     fn warn(&mut self, target: &Target) {

@@ -90,6 +90,19 @@ impl Recorder {
 }
 
 impl Stalls {
+    /// Adds those of a window that began so much later.
+    pub(crate) fn append(&mut self, other: &Self, later_ms: f64) {
+        let stalls = self.at_ms.len();
+        for (at_ms, lasted_ms) in other.at_ms.iter().zip(&other.lasted_ms).take(STALLS_MAX - stalls)
+        {
+            self.at_ms.push(at_ms + later_ms);
+            self.lasted_ms.push(*lasted_ms);
+        }
+        self.count += other.count;
+        self.total_ms += other.total_ms;
+        self.longest_ms = self.longest_ms.max(other.longest_ms);
+    }
+
     fn add(&mut self, at_ms: f64, lasted_ms: f64) {
         self.count += 1;
         self.total_ms += lasted_ms;

@@ -153,6 +153,20 @@ impl ResourceUsage {
         self.on_cpu_ns.unwrap_or(self.user_ns + self.system_ns)
     }
 
+    /// Adds what was used in a later window. Both windows together are `window_ns`.
+    pub(crate) fn add(&mut self, later: &Self, window_ns: u64) {
+        self.user_ns += later.user_ns;
+        self.system_ns += later.system_ns;
+        self.on_cpu_ns = self.on_cpu_ns.zip(later.on_cpu_ns).map(|(a, b)| a + b);
+        self.switches_voluntary += later.switches_voluntary;
+        self.switches_involuntary += later.switches_involuntary;
+        self.threads = later.threads;
+        self.threads_ended += later.threads_ended;
+        self.rss_kib = later.rss_kib;
+        self.rss_peak_kib = self.rss_peak_kib.max(later.rss_peak_kib);
+        self.cpu_percent = 100.0 * self.cpu_ns() as f64 / window_ns.max(1) as f64;
+    }
+
     /// Sets `per_message`.
     pub(crate) fn over_messages(self, messages: u64) -> Self {
         let each = |total: u64| total as f64 / messages as f64;

@@ -346,6 +346,11 @@ impl<E: Exchange> Session<E> {
         connection.is_some_and(|c| c.outstanding() < self.in_flight as u64)
     }
 
+    /// Whether a connection has outstanding answers.
+    pub(crate) fn owes(&self, index: usize) -> bool {
+        self.connections[index].as_ref().is_some_and(|c| c.outstanding() > 0)
+    }
+
     /// The number of connections, open or not.
     pub(crate) fn connections(&self) -> usize {
         self.connections.len()

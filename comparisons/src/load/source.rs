@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::Failure;
 use super::bounds::{Bounded, Connections, NonZeroSeconds, Payload, Seconds};
 use super::dial::Dialer;
-use super::exchange::{Source, Wire};
+use super::exchange::{Requests, Source, Wire};
 use super::options::{self, PATIENCE, Target, WARM_UP};
 use super::pace::{Clock, ns};
 use super::report::{Messages, Report};
 use super::session::{Opening, Session};
 use super::window::Window;
+use super::windows::{self, Loop};
 
 /// The number that is asked for if time ends the run: more than any window can receive.
 const MESSAGES_MAX: u64 = u32::MAX as u64;
@@ -26,6 +27,18 @@ const ONE: Connections = Connections::of::<1>();
 
 const fn one() -> Connections {
     ONE
+}
+
+/// In windows, a request is for whole batches of about so many bytes.
+const REQUEST_BYTES: u32 = 16_000_000;
+
+/// At most so many messages are asked for at once in a window, unless a batch is larger.
+const REQUEST_MESSAGES: u32 = 16_384;
+
+/// How many messages are asked for at once in a window: the round trip between two requests is then little of it.
+fn request_messages(bytes: u32, batch: u32) -> u32 {
+    let wanted = (REQUEST_BYTES / bytes.max(1)).clamp(1, REQUEST_MESSAGES);
+    wanted.div_ceil(batch).saturating_mul(batch)
 }
 
 /// Its options.
@@ -65,6 +78,9 @@ impl Options {
     /// # Errors
     /// When there was no run; what happens to connections in a run is in the report.
     pub fn run(&self, target: &Target) -> Result<Report, Failure> {
+        if target.windows {
+            return self.run_windows(target);
+        }
         let mut target = target.clone();
         if let Some(path) = &mut target.websocket {
             *path += &self.query();
@@ -100,6 +116,19 @@ impl Options {
         report.client = stats.client;
         report.server = stats.server;
         report.finish(&target)
+    }
+
+    /// Asks for some messages again and again: a stream without end could not stop at the end of a window.
+    fn run_windows(&self, target: &Target) -> Result<Report, Failure> {
+        let [bytes, batch] = [self.bytes.get(), self.batch.get()].map(|it| it as u32);
+        let requests = Requests::new(target.wire(), request_messages(bytes, batch), bytes, batch);
+        let options = Loop {
+            connections: self.connections.count(),
+            in_flight: 1,
+            patience: self.patience.get(),
+            ramp: Duration::ZERO,
+        };
+        windows::run(&options, target, requests)
     }
 
     fn query(&self) -> String {

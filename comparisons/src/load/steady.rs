@@ -13,6 +13,7 @@ use super::report::Report;
 use super::series::Recorder;
 use super::session::{EventOutcome, OTHER, Opening, ReadyEvent, Session};
 use super::window::{Window, WindowStats};
+use super::windows::{self, Loop};
 
 /// Runs it and prints the report.
 pub(crate) fn run<E: Exchange>(
@@ -20,6 +21,18 @@ pub(crate) fn run<E: Exchange>(
     target: &Target,
     exchange: E,
 ) -> Result<Report, Failure> {
+    if target.windows {
+        if options.rate.is_some() {
+            return Err(Failure::new("--windows is a closed loop, without --rate"));
+        }
+        let options = Loop {
+            connections: options.connections.count(),
+            in_flight: options.in_flight.get() as u32,
+            patience: options.patience.get(),
+            ramp: options.ramp.get(),
+        };
+        return windows::run(&options, target, exchange);
+    }
     let Steady { patience, ramp, .. } = options;
     let (connections, patience) = (options.connections.count(), patience.get());
     target.prepare(connections)?;

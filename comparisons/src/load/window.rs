@@ -23,7 +23,7 @@ pub(crate) struct Window {
 }
 
 /// The figures of a window.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WindowStats {
     pub(crate) seconds: f64,
     pub(crate) sent: u64,
@@ -44,6 +44,21 @@ struct Snapshot {
 }
 
 impl WindowStats {
+    /// Adds those of a later window.
+    pub(crate) fn add(&mut self, later: &Self) {
+        self.seconds += later.seconds;
+        self.sent += later.sent;
+        self.received += later.received;
+        self.received_bytes += later.received_bytes;
+        let window_ns = (self.seconds * 1e9) as u64;
+        self.client.add(&later.client, window_ns);
+        let added = self.server.take().zip(later.server.as_ref());
+        self.server = added.map(|(mut server, later)| {
+            server.add(later, window_ns);
+            server.over_messages(self.received)
+        });
+    }
+
     pub(crate) fn per_s(&self, count: u64) -> f64 {
         count as f64 / self.seconds.max(1e-9)
     }

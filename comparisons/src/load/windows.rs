@@ -1,0 +1,352 @@
+//! Windows on command: the connections stay, and a line on stdin says when to measure.
+//!
+//! | line | what happens |
+//! |---|---|
+//! | `warm-up MS` | a closed loop for so long, which is not reported |
+//! | `window MS` | the same, reported |
+//! | `end` | a last report, of all windows together; `load` ends, as it does at the end of stdin |
+//!
+//! Each line is answered by one line of JSON: a [`Line`], for `end` the [`Report`] alone. In between, `load` is blocked
+//! in reading stdin. A window ends when time is over *and* everything that was sent is answered: its messages are all
+//! answers, and the server is idle at both of its ends, so that its CPU time is all for them.
+
+use std::io::{self, BufRead, Write};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+use super::dial::Dialer;
+use super::exchange::Exchange;
+use super::histogram::Histogram;
+use super::options::Target;
+use super::pace::{Clock, ns};
+use super::report::Report;
+use super::series::{Recorder, Stalls};
+use super::server::UsageSnapshot;
+use super::session::{EventOutcome, Opening, ReadyEvent, Session};
+use super::window::WindowStats;
+
+/// The longest window: an hour.
+const WINDOW_MS_MAX: u64 = 3_600_000;
+
+/// How often the server's CPU time is read until it stands still.
+const SETTLE_READS: usize = 10;
+
+/// The time between two of these. What was not asked for arrives meanwhile.
+const SETTLE_EVERY: Duration = Duration::from_millis(1);
+
+/// The answer to `warm-up` and `window`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Line {
+    /// The window; after a warm-up, none.
+    pub(crate) report: Option<Report>,
+    /// The CPU that the server used since the window or warm-up before this one, in per cent of a core: it had
+    /// nothing to do. None before the first.
+    pub(crate) idle_percent: Option<f64>,
+}
+
+/// The connections of a load, and how long an answer may take.
+pub(crate) struct Loop {
+    pub(crate) connections: usize,
+    pub(crate) in_flight: u32,
+    pub(crate) patience: Duration,
+    pub(crate) ramp: Duration,
+}
+
+/// Opens the connections, then does what stdin says.
+///
+/// # Errors
+/// When no connection could be opened, or a line is not understood.
+pub(crate) fn run<E: Exchange>(
+    options: &Loop,
+    target: &Target,
+    exchange: E,
+) -> Result<Report, Failure> {
+    let Loop { connections, in_flight, patience, ramp } = *options;
+    target.prepare(connections)?;
+    let clock = Clock::new();
+    let mut session = Session::new(exchange, clock, connections, in_flight, 0)?;
+    let mut dialer = Dialer::new(target, connections)?;
+    session.open_all(&mut dialer, patience, ramp, Opening::Answer)?;
+    session.tally.require_opened()?;
+    let mut windows = Windows {
+        clock,
+        session,
+        patience: ns(patience),
+        server_pid: target.server_pid,
+        last: None,
+        total: Total::new(),
+    };
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(|error| Failure::new(format!("cannot read stdin: {error}")))?;
+        let (report, window) = match parse(&line)? {
+            Command::End => break,
+            Command::WarmUp(window) => (false, window),
+            Command::Window(window) => (true, window),
+        };
+        let (mut measured, idle_percent) = windows.measure(window)?;
+        if report {
+            windows.total.add(&measured);
+            measured.is_reported = true;
+        }
+        print(&Line { report: windows.report(measured), idle_percent })?;
+    }
+    let report = windows.finish()?.warned(target);
+    print(&report)?;
+    Ok(report)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Command {
+    WarmUp(Duration),
+    Window(Duration),
+    End,
+}
+
+fn parse(line: &str) -> Result<Command, Failure> {
+    let wrong = || Failure::new(format!("stdin: {line:?} is none of warm-up MS, window MS, end"));
+    let Some((name, ms)) = line.split_once(' ') else {
+        return if line == "end" { Ok(Command::End) } else { Err(wrong()) };
+    };
+    let ms = ms.parse().ok().filter(|ms| (1..=WINDOW_MS_MAX).contains(ms)).ok_or_else(wrong)?;
+    let time = Duration::from_millis(ms);
+    match name {
+        "warm-up" => Ok(Command::WarmUp(time)),
+        "window" => Ok(Command::Window(time)),
+        _ => Err(wrong()),
+    }
+}
+
+fn print(answer: &impl Serialize) -> Result<(), Failure> {
+    let mut line = serde_json::to_vec(answer).map_err(|error| Failure::new(error.to_string()))?;
+    line.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    let printed = stdout.write_all(&line).and_then(|()| stdout.flush());
+    printed.map_err(|error| Failure::new(format!("cannot answer on stdout: {error}")))
+}
+
+/// One window.
+struct Measured {
+    stats: WindowStats,
+    latency: Histogram,
+    stalls: Stalls,
+    is_reported: bool,
+}
+
+/// All windows together.
+struct Total {
+    stats: Option<WindowStats>,
+    latency: Histogram,
+    stalls: Stalls,
+}
+
+struct Windows<E> {
+    clock: Clock,
+    session: Session<E>,
+    patience: u64,
+    server_pid: Option<u32>,
+    /// What the server had used after the last window, and when.
+    last: Option<(u64, UsageSnapshot)>,
+    total: Total,
+}
+
+impl<E: Exchange> Windows<E> {
+    /// A closed loop for a time. Also returns the CPU that the server used before it, in per cent.
+    fn measure(&mut self, time: Duration) -> Result<(Measured, Option<f64>), Failure> {
+        // Connections may have ended, or pings have come.
+        self.session.catch_up()?;
+        let before = self.server()?;
+        let idle_from = self.last.as_ref().zip(before.as_ref());
+        let idle_percent = idle_from
+            .map(|((at, last), before)| before.since(last, self.clock.now() - at).cpu_percent);
+        let client = UsageSnapshot::own();
+        let (sent, received) = (self.session.tally.sent, self.session.tally.received);
+        let received_bytes = self.session.tally.received_bytes;
+        let start = self.clock.now();
+        let end = start + ns(time);
+        let mut latency = Histogram::new();
+        let mut recorder = Recorder::new(start, end);
+        self.drive(end, &mut latency, &mut recorder)?;
+        let window_ns = self.clock.now() - start;
+        let client = UsageSnapshot::own().since(&client, window_ns);
+        let after = self.settled()?;
+        let tally = &self.session.tally;
+        let messages = tally.received - received;
+        let server = after
+            .as_ref()
+            .zip(before.as_ref())
+            .map(|(after, before)| after.since(before, window_ns).over_messages(messages));
+        self.last = after.map(|after| (self.clock.now(), after));
+        let stats = WindowStats {
+            seconds: window_ns as f64 / 1e9,
+            sent: tally.sent - sent,
+            received: messages,
+            received_bytes: tally.received_bytes - received_bytes,
+            client,
+            server,
+        };
+        let (_, stalls) = recorder.finish();
+        Ok((Measured { stats, latency, stalls, is_reported: false }, idle_percent))
+    }
+
+    /// Sends until `end`, then waits for what is outstanding; at most for as long as patience lasts.
+    fn drive(
+        &mut self,
+        end: u64,
+        latency: &mut Histogram,
+        recorder: &mut Recorder,
+    ) -> Result<(), Failure> {
+        let last = end + self.patience;
+        let mut ready: Vec<ReadyEvent> = Vec::new();
+        for index in 0..self.session.connections() {
+            self.release(index, self.clock.now());
+        }
+        loop {
+            let now = self.clock.now();
+            if self.session.open == 0 || now >= end && self.session.outstanding == 0 {
+                return Ok(());
+            }
+            if now >= last {
+                self.give_up();
+                return Ok(());
+            }
+            let boundary = if now < end { end } else { last };
+            self.session.wait(&mut ready, Duration::from_nanos(boundary - now))?;
+            for event in &ready {
+                let outcome = self.session.handle_event(*event);
+                self.record(event.index, &outcome, latency, recorder);
+                if outcome.now < end {
+                    self.release(event.index, outcome.now);
+                } else {
+                    self.session.flush(event.index);
+                }
+            }
+        }
+    }
+
+    /// Sends as much as there is room for.
+    fn release(&mut self, index: usize, now: u64) {
+        while self.session.has_room(index) {
+            self.session.release(index, now);
+        }
+        self.session.flush(index);
+    }
+
+    fn record(
+        &self,
+        index: usize,
+        outcome: &EventOutcome,
+        latency: &mut Histogram,
+        recorder: &mut Recorder,
+    ) {
+        if outcome.answered.is_empty() {
+            return;
+        }
+        let mut longest = 0;
+        // A request with many answers is no message whose latency means something.
+        if self.session.exchange.answers() == 1 {
+            for message in outcome.answered.clone() {
+                let took = outcome.now - self.session.started(index, message);
+                longest = longest.max(took);
+                latency.record(took);
+            }
+        }
+        recorder.record(outcome.now, outcome.answered.end - outcome.answered.start, longest);
+    }
+
+    fn give_up(&mut self) {
+        let kind = format!("not answered within {} s", self.patience as f64 / 1e9);
+        for index in 0..self.session.connections() {
+            if self.session.is_open(index) && self.session.owes(index) {
+                self.session.give_up(index, &kind);
+            }
+        }
+    }
+
+    fn server(&self) -> Result<Option<UsageSnapshot>, Failure> {
+        self.server_pid.map(UsageSnapshot::of).transpose()
+    }
+
+    /// What the server has used once it stands still: after the last answer it still has to go to sleep. Meanwhile
+    /// bytes that were not asked for are found.
+    fn settled(&mut self) -> Result<Option<UsageSnapshot>, Failure> {
+        let mut ready = Vec::new();
+        let mut before = None;
+        for _ in 0..SETTLE_READS {
+            self.session.wait(&mut ready, SETTLE_EVERY)?;
+            for event in &ready {
+                self.session.handle_event(*event);
+            }
+            let now = self.server()?;
+            let is_still =
+                |now: &UsageSnapshot, before: &UsageSnapshot| now.since(before, 1).cpu_ns() == 0;
+            let same = before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| is_still(b, a));
+            if same || now.is_none() {
+                return Ok(now);
+            }
+            before = now;
+        }
+        Ok(before)
+    }
+
+    /// None of a warm-up.
+    fn report(&self, measured: Measured) -> Option<Report> {
+        let Measured { stats, latency, stalls, .. } = measured;
+        measured.is_reported.then(|| self.report_of(stats, &latency, stalls))
+    }
+
+    fn report_of(&self, stats: WindowStats, latency: &Histogram, stalls: Stalls) -> Report {
+        let wanted = self.session.connections() as u64;
+        let mut report = Report::new(stats.seconds, wanted, &self.session.tally);
+        report.messages = Some(stats.messages(&self.session, None));
+        report.latency_us = latency.percentiles();
+        report.stalls = (self.session.exchange.answers() == 1).then_some(stalls);
+        report.client = stats.client;
+        report.server = stats.server;
+        report
+    }
+
+    /// The report of all windows.
+    fn finish(mut self) -> Result<Report, Failure> {
+        self.session.linger()?;
+        self.session.close_all("not answered");
+        let Total { stats, latency, stalls } = std::mem::replace(&mut self.total, Total::new());
+        let stats = stats.ok_or_else(|| Failure::new("no window was asked for"))?;
+        let mut report = self.report_of(stats, &latency, stalls);
+        report.curve = latency.curve();
+        Ok(report)
+    }
+}
+
+impl Total {
+    fn new() -> Self {
+        Self { stats: None, latency: Histogram::new(), stalls: Stalls::default() }
+    }
+
+    fn add(&mut self, measured: &Measured) {
+        self.latency.add(&measured.latency);
+        let before = self.stats.as_ref().map_or(0.0, |stats| stats.seconds);
+        self.stalls.append(&measured.stalls, before * 1e3);
+        match &mut self.stats {
+            None => self.stats = Some(measured.stats.clone()),
+            Some(stats) => stats.add(&measured.stats),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_few_and_bounded() {
+        assert_eq!(parse("window 50").unwrap(), Command::Window(Duration::from_millis(50)));
+        assert_eq!(parse("warm-up 1").unwrap(), Command::WarmUp(Duration::from_millis(1)));
+        assert_eq!(parse("end").unwrap(), Command::End);
+        for line in ["", "window", "window 0", "window 3600001", "window x", "ends", "end 1"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}
