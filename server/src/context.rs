@@ -34,7 +34,7 @@ pub struct Resources {
     /// The bytes that sources send.
     pub pattern: Pattern,
     /// The options of WebSockets.
-    pub sockets: WebSockets,
+    pub websockets: WebSockets,
     /// What a connection may use.
     pub limits: Limits,
     /// TLS, if a listener uses it.
@@ -43,7 +43,7 @@ pub struct Resources {
 
 impl Resources {
     /// Fresh pools and a fresh budget, of the sizes that `memory` says.
-    pub fn new(memory: Memory, tls: Option<Tls>, sockets: WebSockets, limits: Limits) -> Self {
+    pub fn new(memory: Memory, tls: Option<Tls>, websockets: WebSockets, limits: Limits) -> Self {
         let (pool, budget) = (memory.receive_pool(), memory.budget());
         Self {
             echo_pool: memory.echo_pool(),
@@ -52,7 +52,7 @@ impl Resources {
             pool,
             budget,
             pattern: Pattern::default(),
-            sockets,
+            websockets,
             limits,
         }
     }

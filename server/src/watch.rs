@@ -1,4 +1,5 @@
-//! [`watch`]: ends connections that are idle, or whose peers take nothing.
+//! [`watch`]: ends connections of echo, sink and source, over TCP and TLS, that are idle, or whose peers take nothing.
+//! WebSockets have timers of their own ([`StreamConfig`](owned_io_websocket::StreamConfig)).
 //!
 //! A timer for each wait would cost as much as the bytes of a message. Instead a connection records its progress,
 //! which costs a store, and the watch checks all connections now and then.
@@ -30,18 +31,18 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Records that an answer is about to be written. The peer must take some of it within
+    /// Records progress, and that the service begins to write an answer. The peer must take all of it within
     /// [`message_time_max`](Limits::message_time_max).
     #[inline]
-    pub fn write(&self) {
+    pub fn begin_answer(&self) {
         self.is_writing.set(true);
         self.has_moved.set(true);
     }
 
-    /// Records that the service reads again. The peer must send something within
-    /// [`idle_time_max`](Limits::idle_time_max).
+    /// Records progress, and that the service waits for the peer again. The peer must send something within
+    /// [`tcp_idle_time_max`](Limits::tcp_idle_time_max).
     #[inline]
-    pub fn read(&self) {
+    pub fn begin_wait(&self) {
         self.is_writing.set(false);
         self.has_moved.set(true);
     }
@@ -64,7 +65,8 @@ impl Activity {
         }
         let was_asked = self.was_ended.replace(true);
         match looks_at {
-            // The service ends the stream in order. If the peer does not take that, the next time is a reset.
+            // The service ends the stream in order. If it still writes its end (over TLS) at the next check, the
+            // connection is reset.
             LookAt::Idle if !was_asked => close_method.close(),
             // Otherwise what the peer has not taken would stay in the kernel.
             _ => handle.abort(),
@@ -80,11 +82,11 @@ enum LookAt {
 
 /// The time between two checks of a connection by [`watch`], short enough for both limits.
 pub fn period(limits: Limits) -> Duration {
-    limits.idle_time_max.unwrap_or(Duration::MAX).min(limits.message_time_max) / LOOKS
+    limits.tcp_idle_time_max.unwrap_or(Duration::MAX).min(limits.message_time_max) / LOOKS
 }
 
-/// Closes the watched `connections` that are idle for too long, and resets those that do not end then, and those
-/// whose peers take nothing. Never ends.
+/// Closes the watched `connections` that are idle for too long. Resets those that have not ended by the next check, and
+/// those whose peers take nothing. Never ends.
 ///
 /// `ticker` ticks once in a [`period`].
 pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker: Ticker) {
@@ -92,7 +94,7 @@ pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker:
     // The number of ticks between two checks against a limit.
     let ticks_of = |limit: Duration| (limit / LOOKS).as_nanos().div_ceil(period.as_nanos().max(1));
     let writing = (ticks_of(limits.message_time_max), LookAt::Writing);
-    let idle = limits.idle_time_max.map(|limit| (ticks_of(limit), LookAt::Idle));
+    let idle = limits.tcp_idle_time_max.map(|limit| (ticks_of(limit), LookAt::Idle));
     let (mut tick, mut ticked) = (0, R::now());
     loop {
         ticker.tick::<R>(period).await;

@@ -81,8 +81,8 @@ struct Acceptor {
 impl Acceptor {
     fn for_clients(server: &Server, stop: StopSignal) -> Self {
         let config = &server.config;
-        let (tls, sockets) = (config.tls.clone(), config.sockets.clone());
-        let resources = Resources::new(config.memory, tls, sockets, config.limits);
+        let (tls, websockets) = (config.tls.clone(), config.websockets.clone());
+        let resources = Resources::new(config.memory, tls, websockets, config.limits);
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
         Self { limit, connections, resources: Rc::new(resources), stop }

@@ -21,7 +21,7 @@ const SEEDS: u64 = 100;
 
 const LIMITS: fn() -> Limits = || Limits {
     message_time_max: Duration::from_secs(4),
-    idle_time_max: Some(Duration::from_secs(8)),
+    tcp_idle_time_max: Some(Duration::from_secs(8)),
     ..Limits::default()
 };
 
@@ -98,7 +98,7 @@ fn connections_whose_peers_take_nothing_are_reset_after_their_limit_and_not_befo
 #[test]
 fn without_a_limit_no_connection_is_closed() {
     simulate(async || {
-        let (mut client, _serving) = echoing(Limits { idle_time_max: None, ..LIMITS() });
+        let (mut client, _serving) = echoing(Limits { tcp_idle_time_max: None, ..LIMITS() });
         Sim::sleep(Duration::from_secs(1_000)).await;
         client.write_all("x").await.into_result().unwrap();
         client.read_exact(Vec::with_capacity(1), 1).await.into_result().unwrap();

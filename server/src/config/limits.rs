@@ -16,7 +16,7 @@ pub struct Limits {
     pub message_time_max: Duration,
     /// How long a connection of echo, sink or source over TCP or TLS may be without a message. Default 5
     /// minutes. None: for ever. WebSockets have no such limit: pings find out whether their peers are there.
-    pub idle_time_max: Option<Duration>,
+    pub tcp_idle_time_max: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -25,7 +25,7 @@ impl Default for Limits {
             connections_max: 16_000,
             message_bytes_max: 16 << 20,
             message_time_max: Duration::from_secs(30),
-            idle_time_max: Some(Duration::from_secs(300)),
+            tcp_idle_time_max: Some(Duration::from_secs(300)),
         }
     }
 }

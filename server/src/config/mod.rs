@@ -37,7 +37,7 @@ pub struct Config {
     /// The certificates, if a listener is over TLS.
     pub tls: Option<Tls>,
     /// The options of WebSockets.
-    pub sockets: WebSockets,
+    pub websockets: WebSockets,
     /// What a connection may use.
     pub limits: Limits,
     /// Wakes the workers' [`watch`](crate::watch::watch).

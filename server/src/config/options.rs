@@ -266,7 +266,7 @@ impl Options {
             ring: self.ring.unwrap_or_default(),
             listeners,
             tls,
-            sockets: WebSockets { engine, deflate, origins },
+            websockets: WebSockets { engine, deflate, origins },
             limits: Limits {
                 connections_max,
                 message_bytes_max: self
@@ -275,8 +275,8 @@ impl Options {
                 message_time_max: self
                     .message_seconds_max
                     .map_or(defaults.message_time_max, |limit| seconds(limit.get())),
-                idle_time_max: match self.idle_seconds_max {
-                    None => defaults.idle_time_max,
+                tcp_idle_time_max: match self.idle_seconds_max {
+                    None => defaults.tcp_idle_time_max,
                     Some(0) => None,
                     Some(limit) => Some(seconds(limit)),
                 },
@@ -412,10 +412,10 @@ mod tests {
         let flags = Flags::parse_from(["owned-io-server", "--workers", "5"]);
         let config = flags.options.over(file.clone()).into_config().unwrap();
         assert_eq!((config.workers.get(), config.ring), (5, Ring::Default));
-        assert_eq!(config.sockets.deflate, Deflate::Takeover);
+        assert_eq!(config.websockets.deflate, Deflate::Takeover);
         let flags = Flags::parse_from(["owned-io-server", "--deflate", "shared"]);
         let config = flags.options.over(file).into_config().unwrap();
-        assert_eq!(config.sockets.deflate, Deflate::Shared);
+        assert_eq!(config.websockets.deflate, Deflate::Shared);
         let file = parse("echo = \"127.0.0.1:7\"").unwrap();
         assert_eq!(file.clone().into_config().unwrap().ring, Ring::Tuned);
         let flags = ["owned-io-server", "--ring", "tuned", "--ring", "default"];
@@ -425,7 +425,7 @@ mod tests {
         let echo = Listener { service: Service::Echo, addr, is_over_tls: false };
         assert_eq!(config.listeners, [echo]);
 
-        assert_eq!(config.sockets.engine, Engine::Native);
+        assert_eq!(config.websockets.engine, Engine::Native);
 
         // An error names the culprit and its line.
         let error = parse("workers = 3\n\nworker = 4").unwrap_err();

@@ -22,7 +22,7 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
             ended => break ended.map(drop),
         };
         let len = buf.len();
-        activity.write();
+        activity.begin_answer();
         let BufResult(mut written, buf) = write.write(buf).await;
         // A short write is rare. `write_all` each time would cost 50 of about 1,200 instructions of an echo on tokio.
         if let Ok(n) = written
@@ -33,10 +33,10 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
         if let Err(error) = written {
             break Err(error);
         }
-        activity.read();
+        activity.begin_wait();
     };
     if echoed.is_ok() {
-        // Over TLS this sends the close_notify. An error means that the peer has disconnected.
+        // Over TCP this sends the FIN, over TLS the close_notify before it. An error means that the peer has disconnected.
         let _ = write.shutdown().await;
     }
     activity.outcome(echoed)

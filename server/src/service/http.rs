@@ -46,7 +46,7 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
     let Resources { pattern, limits, .. } = &*ctx.worker;
     // Futures that few connections need, or need only at first, are boxed, so that each connection is smaller.
     #[cfg(feature = "tungstenite")]
-    if let Some(strategy) = ctx.worker.sockets.engine.strategy() {
+    if let Some(strategy) = ctx.worker.websockets.engine.strategy() {
         return Box::pin(serve_bridged::<R>(stream, ctx, strategy)).await;
     }
     let opening = Box::pin(open::<R, _>(stream, ctx));
@@ -72,14 +72,14 @@ async fn serve_bridged<R: Runtime>(
     ctx: &Context,
     strategy: Strategy,
 ) -> Result<(), Error> {
-    let Resources { pattern, sockets, limits, .. } = &*ctx.worker;
+    let Resources { pattern, websockets, limits, .. } = &*ctx.worker;
     let config = config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(()) };
     let accept = async |origins: Origins<'_>| {
         bridge::accept_pending(pending, origins, None, &[], strategy).await
     };
-    let mut socket = sockets.origins.with_async(accept).await?;
+    let mut socket = websockets.origins.with_async(accept).await?;
     ctx.connection.set_close_method(CloseMethod::Bridge(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
@@ -99,12 +99,12 @@ async fn open<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
 ) -> Result<Option<(WebSocket<S>, SocketService)>, Error> {
-    let Resources { sockets, limits, .. } = &*ctx.worker;
-    let config = config(sockets.deflate, *limits, QUEUE_BYTES_SPARE);
+    let Resources { websockets, limits, .. } = &*ctx.worker;
+    let config = config(websockets.deflate, *limits, QUEUE_BYTES_SPARE);
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(None) };
     let accept = async |origins: Origins<'_>| pending.accept(origins, None, &[]).await;
-    let socket = sockets.origins.with_async(accept).await?;
+    let socket = websockets.origins.with_async(accept).await?;
     ctx.connection.set_close_method(CloseMethod::WebSocket(socket.outgoing.close_handle()));
     Ok(Some((socket, service)))
 }
@@ -115,7 +115,7 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
     ctx: &Context,
     config: Config,
 ) -> Result<Option<(PendingRequest<R, S>, SocketService)>, Error> {
-    let Resources { sockets, limits, .. } = &*ctx.worker;
+    let Resources { websockets, limits, .. } = &*ctx.worker;
     let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
     let request = pending.request();
     let route = match ctx.connection.is_closing() {
@@ -124,7 +124,7 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
     };
     match route {
         Route::Upgrade(service) => {
-            if sockets.origins.with(|origins| request.upgrade(origins).is_ok()) {
+            if websockets.origins.with(|origins| request.upgrade(origins).is_ok()) {
                 ctx.connection.set_close_method(CloseMethod::Upgrading);
             } // Otherwise `accept` refuses it, and the connection can still be closed meanwhile.
             Ok(Some((pending, service)))

@@ -47,10 +47,10 @@ async fn answer_messages<R: Runtime>(
             if decoder.is_within_message() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let _ = write.shutdown().await; // as in echo
+            let _ = write.shutdown().await; // the FIN, over TLS behind a close_notify; an error: the peer is gone
             return Ok(());
         }
-        activity.read();
+        activity.begin_wait();
         let mut left = &buf[..];
         // Each iteration but the last fills `answers`, or uses up the budget of the poll.
         while !left.is_empty() {

@@ -56,12 +56,12 @@ async fn answer_requests<R: Runtime>(
     let mut pieces = IoVec::new();
     loop {
         request_bytes.clear();
-        activity.read();
+        activity.begin_wait();
         let begun = read.read(request_bytes.spare().limit(Request::BYTES)).await;
         let n;
         (n, request_bytes) = begun.map_buf(Spare::into_inner).into_result()?;
         if n == 0 {
-            let _ = write.shutdown().await; // as in echo
+            let _ = write.shutdown().await; // the FIN, over TLS behind a close_notify; an error: the peer is gone
             return Ok(());
         }
         let rest = read.read_exact(request_bytes.spare(), Request::BYTES - n);
@@ -72,7 +72,7 @@ async fn answer_requests<R: Runtime>(
         if answer.is_copied() {
             let write_bytes_max = answer.reserve_copies(&mut reservation, &mut copied)?;
             while answer.copy(&mut copied, write_bytes_max) {
-                activity.write();
+                activity.begin_answer();
                 let written = write.write_all(copied);
                 let written =
                     shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
@@ -85,7 +85,7 @@ async fn answer_requests<R: Runtime>(
             }
         } else {
             while answer.reference(&mut pieces) {
-                activity.write();
+                activity.begin_answer();
                 let written = write.write_all_vectored(pieces);
                 let written =
                     shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
