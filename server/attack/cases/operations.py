@@ -66,6 +66,8 @@ refused("seconds that are none", *HTTP, "--message-seconds-max", "soon")
 refused("fewer connections than none for an address", *HTTP, "--connections-per-address-max=-1")
 refused("a log level that is not there", *HTTP, "--log-level", "loud", names="loud")
 refused("an origin that is none", *HTTP, "--origins", "not an origin", names="origin")
+for origin in ["https://a:99999", "https://a/", "https://user@a", "https://a,https://*.b"]:
+    refused(f"--origins {origin}", *HTTP, "--origins", origin, names="--origins")
 refused("a drain of 2^32 seconds", *HTTP, "--drain-seconds", "4294967296")
 for option in ["drain-seconds", "drain-notice-seconds", "message-seconds-max", "idle-seconds-max"]:
     refused(f"--{option} of 136 years", *HTTP, f"--{option}", "4294967295", names=option)

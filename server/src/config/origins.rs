@@ -1,5 +1,7 @@
 //! [`AllowedOrigins`]: which pages may open WebSockets.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use owned_io_websocket::handshake::Origins;
@@ -18,21 +20,18 @@ pub struct AllowedOrigins {
 
 impl AllowedOrigins {
     /// Only these. An origin is a scheme, a host, and a port if it is not the scheme's default, for example
-    /// `https://example.com`.
+    /// `https://example.com`. Each is brought into the form that browsers send (RFC 6454 section 6.2): in lower
+    /// case, without the scheme's default port, and an IPv6 address as short as can be.
     ///
     /// # Errors
-    /// A sentence that names the first that is no origin.
+    /// A sentence that names the first that is no origin, so that no page could ever match it.
     pub fn only(origins: Vec<String>) -> Result<Self, String> {
-        let wrong = |origin: &&String| {
-            let host = origin.split_once("://").map(|(_, host)| host);
-            host.is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', ' ', '*']))
-        };
-        match origins.iter().find(wrong) {
-            Some(wrong) => {
-                Err(format!("--origins: {wrong:?} is no origin as https://example.com is"))
-            }
-            None => Ok(Self { only: Some(origins.into()) }),
-        }
+        let normalised = origins.iter().map(|origin| {
+            normalised(origin).map_err(|why| {
+                format!("--origins: {origin:?} is no origin as https://example.com is: {why}")
+            })
+        });
+        Ok(Self { only: Some(normalised.collect::<Result<_, _>>()?) })
     }
 
     /// Calls `f` with the origins, in the form that the handshake takes.
@@ -52,6 +51,60 @@ impl AllowedOrigins {
     }
 }
 
+/// The form of an origin that browsers send, or why it is none.
+fn normalised(origin: &str) -> Result<String, &'static str> {
+    let origin = origin.to_ascii_lowercase();
+    let (scheme, authority) = origin.split_once("://").ok_or("there is no ://")?;
+    let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || ['+', '-', '.'].contains(&c);
+    if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(is_scheme_char)
+    {
+        return Err("the scheme is none");
+    }
+    if authority.contains(['/', '?', '#']) {
+        return Err("nothing may follow the host and the port, not even a slash");
+    }
+    if authority.contains('@') {
+        return Err("there may be no user");
+    }
+    // The colons of an IPv6 address are in brackets.
+    let port_at = authority.rfind(':').filter(|at| !authority[*at..].contains(']'));
+    let (host, port) = authority.split_at(port_at.unwrap_or(authority.len()));
+    let host = normalised_host(host)?;
+    let default_port = match scheme {
+        "http" | "ws" => Some(80),
+        "https" | "wss" => Some(443),
+        _ => None,
+    };
+    match port.strip_prefix(':').map(|port| port.parse::<NonZeroU16>().map(NonZeroU16::get)) {
+        Some(Err(_)) => Err("the port is no number from 1 to 65535"),
+        Some(Ok(port)) if Some(port) != default_port => Ok(format!("{scheme}://{host}:{port}")),
+        _ => Ok(format!("{scheme}://{host}")),
+    }
+}
+
+fn normalised_host(host: &str) -> Result<String, &'static str> {
+    if let Some(addr) = host.strip_prefix('[') {
+        let addr = addr.strip_suffix(']').and_then(|addr| addr.parse::<Ipv6Addr>().ok());
+        let addr = addr.ok_or("what is in brackets is no IPv6 address")?;
+        return Ok(match (addr.to_ipv4_mapped(), addr.segments()) {
+            (Some(_), [.., high, low]) => format!("[::ffff:{high:x}:{low:x}]"), // as browsers do
+            (None, _) => format!("[{addr}]"),
+        });
+    }
+    let is_host_char = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
+    if host.is_empty() || !host.chars().all(is_host_char) {
+        // A name with other letters is sent as xn--….
+        return Err("the host may have letters of ASCII, digits, dots and hyphens");
+    }
+    let is_number = |label: &str| label.starts_with(|c: char| c.is_ascii_digit());
+    let last = host.trim_end_matches('.').rsplit('.').next();
+    // A browser takes it for an IPv4 address, and sends it as four numbers.
+    if last.is_some_and(is_number) && host.parse::<Ipv4Addr>().is_err() {
+        return Err("the host ends as an IPv4 address, which has four numbers");
+    }
+    Ok(host.to_owned())
+}
+
 fn borrowed(only: &[String]) -> Vec<&str> {
     only.iter().map(String::as_str).collect()
 }
@@ -66,9 +119,56 @@ mod tests {
             AllowedOrigins::only(origins.iter().map(ToString::to_string).collect()).map(|_| ())
         };
         assert_eq!(only(&["https://example.com", "http://[::1]:8080", "null://x"]), Ok(()));
-        for wrong in ["example.com", "https://example.com/", "https://", "https://*.example.com"] {
+        for wrong in [
+            "example.com",
+            "null",
+            "https://example.com/",
+            "https://example.com/path",
+            "https://example.com?query",
+            "https://example.com#fragment",
+            "https://user@example.com",
+            "https://user:password@example.com",
+            "https://",
+            "https://:443",
+            "://example.com",
+            "2https://example.com",
+            "https://*.example.com",
+            "https://a b",
+            "https://b\u{fc}cher.example",
+            "https://a:",
+            "https://a:0",
+            "https://a:99999",
+            "https://a:-1",
+            "https://a:b",
+            "https://a:1:2",
+            "https://[::1",
+            "https://::1",
+            "https://[::g]",
+            "https://1.2.3",
+            "https://1.2.3.256",
+            "https://0x7f.1",
+        ] {
             let why = only(&["https://a.example", wrong]).unwrap_err();
-            assert!(why.contains(wrong), "{why}");
+            assert!(why.contains(&format!("{wrong:?}")), "{why}");
+        }
+    }
+
+    #[test]
+    fn an_origin_has_the_form_that_browsers_send() {
+        for (given, sent) in [
+            ("HTTPS://Example.COM", "https://example.com"),
+            ("https://example.com:443", "https://example.com"),
+            ("https://example.com:80", "https://example.com:80"),
+            ("http://example.com:0080", "http://example.com"),
+            ("http://example.com:08080", "http://example.com:8080"),
+            ("http://[0:0:0:0:0:0:0:1]:80", "http://[::1]"),
+            ("http://[::ffff:1.2.3.4]", "http://[::ffff:102:304]"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("chrome-extension://abcdef", "chrome-extension://abcdef"),
+            ("https://xn--bcher-kva.example.", "https://xn--bcher-kva.example."),
+            ("https://3d.example", "https://3d.example"),
+        ] {
+            assert_eq!(normalised(given).as_deref(), Ok(sent));
         }
     }
 }
