@@ -231,6 +231,7 @@ impl Options {
         self.check_sizes()?;
         let admin = |addr| Listener { service: Service::Admin, addr, is_over_tls: false };
         listeners.extend(self.admin.map(admin));
+        check_addresses(&listeners)?;
         let over_tls = listeners.iter().find(|listener| listener.is_over_tls);
         let tls = match (over_tls, self.tls_cert, self.tls_key) {
             (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key)?),
@@ -339,6 +340,28 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Refuses two listeners on one address: the error of the second would blame another socket. Of an address and all
+/// addresses of the machine, at the same port, only one can be had too.
+fn check_addresses(listeners: &[Listener]) -> Result<(), String> {
+    for (index, second) in listeners.iter().enumerate() {
+        let is_taken_by = |first: &&Listener| {
+            let [one, other] = [first, second].map(|listener| listener.addr.ip().to_canonical());
+            let is_any = one.is_unspecified() || other.is_unspecified();
+            let are_alike = one.is_ipv4() == other.is_ipv4();
+            let port = second.addr.port();
+            port != 0 && first.addr.port() == port && (one == other || is_any && are_alike)
+        };
+        if let Some(first) = listeners[..index].iter().find(is_taken_by) {
+            let [one, other] = [first, second].map(|listener| listener.name());
+            let addr = second.addr;
+            return Err(format!(
+                "--{one} and --{other} are both to listen on {addr}: give each its own"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Each worker is a thread with a ring and buffers of its own; more than this exceeds the cores of any machine.
@@ -493,6 +516,34 @@ mod tests {
         assert_eq!(config.connections_max(), 1 << 34);
         let file = parse("echo = \"127.0.0.1:7\"\nworkers = 1025").unwrap();
         assert!(file.into_config().unwrap_err().contains("--workers is 1025"));
+    }
+
+    #[test]
+    fn two_listeners_on_one_address_are_named() {
+        let config = |one: &str, other: &str| {
+            let flags = ["owned-io-server", "--sink", one, "--http", other];
+            Flags::parse_from(flags).into_config().map(drop)
+        };
+        for (one, other) in [
+            ("127.0.0.1:7", "127.0.0.1:7"),
+            ("0.0.0.0:7", "127.0.0.1:7"),
+            ("[::1]:7", "[::]:7"),
+            ("127.0.0.1:7", "[::ffff:127.0.0.1]:7"),
+        ] {
+            let error = config(one, other).unwrap_err();
+            assert!(error.contains("--sink and --http"), "{error}");
+        }
+        for (one, other) in [
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("127.0.0.1:7", "127.0.0.1:8"),
+            ("127.0.0.1:7", "127.0.0.2:7"),
+            ("127.0.0.1:7", "[::1]:7"),
+        ] {
+            assert_eq!(config(one, other), Ok(()));
+        }
+        let flags = ["owned-io-server", "--echo", "127.0.0.1:7", "--admin", "127.0.0.1:7"];
+        let error = Flags::parse_from(flags).into_config().unwrap_err();
+        assert!(error.contains("--echo and --admin are both to listen on 127.0.0.1:7"), "{error}");
     }
 
     #[test]
