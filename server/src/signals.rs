@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use owned_io_server::drain::DrainSignal;
+use owned_io_server::log_limit::LogLimit;
 use owned_io_server::tls::Tls;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
@@ -28,16 +29,17 @@ pub(crate) fn handle(drain: DrainSignal, notice: Duration, tls: Option<Tls>) -> 
     let mut signals = Signals::new(HANDLED)?;
     owned_io_os::unblock_signals(&HANDLED)?; // whatever the parent had blocked
     let certificates = tls.map(reloader).transpose()?;
+    let mut hangup_log = LogLimit::default();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             match (signal, &certificates) {
-                (SIGHUP, Some(certificates)) => {
-                    // If a request is queued already, it will read the files as they are by then.
-                    if certificates.try_send(()).is_err() {
-                        warn!("certificates are being read already");
+                // If a request is queued already, it will read the files as they are by then.
+                (SIGHUP, Some(certificates)) => drop(certificates.try_send(())),
+                (SIGHUP, None) => {
+                    if let Some(unsaid) = hangup_log.admit(Instant::now()) {
+                        info!(unsaid, "there is nothing to be read anew");
                     }
                 }
-                (SIGHUP, None) => info!("there is nothing to be read anew"),
                 _ if drain.has_begun() => std::process::exit(128 + signal),
                 _ => begin_drain(&drain, notice),
             }
@@ -62,7 +64,11 @@ fn begin_drain(drain: &DrainSignal, notice: Duration) {
     }
 }
 
-/// Starts a thread that reads the certificates again for each message it is sent. It has a thread of its own,
+/// The least time between two readings of the certificates, each of which is logged.
+const READINGS_APART: Duration = Duration::from_secs(1);
+
+/// Starts a thread that reads the certificates again when it is sent a message. Messages that come during a reading,
+/// or within [`READINGS_APART`] of it, are answered by one more reading. It has a thread of its own,
 /// because a read may block for ever: the disk of the file may be gone.
 fn reloader(tls: Tls) -> io::Result<SyncSender<()>> {
     let (sender, requests) = mpsc::sync_channel(1);
@@ -72,6 +78,7 @@ fn reloader(tls: Tls) -> io::Result<SyncSender<()>> {
                 Ok(()) => info!("certificates are read anew"),
                 Err(why) => warn!(why, "certificates stay as they are"),
             }
+            thread::sleep(READINGS_APART);
         }
     })?;
     Ok(sender)

@@ -218,6 +218,20 @@ hangup("the certificate is a folder", lambda cert, key: (cert.unlink(), cert.mkd
 hangup("the certificate is 16 MiB of text", lambda cert, key: cert.write_text("nonsense\n" * 1_900_000))
 
 
+@case("signals: SIGHUP, 300 times within a second or two", "at most one reading and line a second", "waiting")
+def hangup_storm(ctx):
+    for listener in ["http", "https"]:
+        with ctx.fresh(listeners=("http", listener) if listener != "http" else ("http",)) as server:
+            before, begun = server.log().count("\n"), time.monotonic()
+            for _ in range(300):
+                server.signal(signal.SIGHUP)
+                time.sleep(0.003)
+            time.sleep(1.5)  # for the reading of what came last
+            lines, seconds = server.log().count("\n") - before, time.monotonic() - begun
+            expect(1 <= lines <= 2 + seconds, f"{lines} lines in {seconds:.1f} s over {listener}")
+            expect_exit(server)
+
+
 @contextmanager
 def log_unread(ctx, *options, listeners=("http",)):
     """A server whose standard error is a pipe of 4 KiB that nobody reads. At the end of the block, SIGTERM must
@@ -247,10 +261,11 @@ def bad_requests(server, count):
     "alone",
 )
 def stuck_log(ctx):
-    with log_unread(ctx, listeners=("http", "https")) as server:
-        for _ in range(300):  # a line of 80 bytes each: many times the pipe
+    with log_unread(ctx, "--log-level", "debug", listeners=("http", "https")) as server:
+        bad_requests(server, 100)  # more than twice the pipe
+        for _ in range(20):  # each is logged, by other threads than the workers
             server.signal(signal.SIGHUP)
-            time.sleep(0.002)
+            time.sleep(0.1)
         server.health()
         with WebSocket(server.addr()) as websocket:
             websocket.echo()
