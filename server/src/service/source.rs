@@ -34,8 +34,9 @@ pub(super) const WRITE_BYTES_MAX: usize = 64 * 1024;
 ///
 /// # Errors
 /// Errors of the connection. [`InvalidData`](io::ErrorKind::InvalidData) for messages over the limit, and for
-/// batches of no messages. [`OutOfMemory`](io::ErrorKind::OutOfMemory) if an allocation fails. [`TimedOut`](io::ErrorKind::TimedOut) if the peer does not read the messages in time, does
-/// not complete a request in time, or if the [watch](crate::watch) ended the connection.
+/// batches of no messages. [`OutOfMemory`](io::ErrorKind::OutOfMemory) if an allocation fails.
+/// [`TimedOut`](io::ErrorKind::TimedOut) if the peer does not read the messages in time, does not complete a request in
+/// time, or if the [watch](crate::watch) ended the connection.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
     let served = answer_requests::<R>(stream, ctx, &activity).await;
