@@ -14,8 +14,11 @@ use crate::config::Limits;
 use crate::connections::{CloseMethod, Connections};
 use crate::ticker::Ticker;
 
-/// How often each connection is checked within its limit. So it ends up to a third of the limit late.
-const LOOKS: u32 = 4;
+/// How often each connection is checked within the shorter of its two limits. A limit is exceeded when that many
+/// checks in a row have found no progress; for the longer limit it is more checks, rounded up. Checks are up to a
+/// [`SLACK`](Ticker::SLACK) further apart than a period, and the first one comes up to as long after the progress. With 8
+/// checks all of that together is less than a third of either limit.
+const LOOKS: u32 = 8;
 
 /// How many connections are checked before other tasks run: some ten microseconds of work.
 const LOOKED_AT_MAX: usize = 512;
@@ -52,32 +55,45 @@ impl Activity {
         if self.was_ended.get() { Err(io::ErrorKind::TimedOut.into()) } else { outcome }
     }
 
-    fn look(&self, close_method: &CloseMethod, handle: &ShutdownHandle, looks_at: LookAt) {
-        if self.is_writing.get() != (looks_at == LookAt::Writing) {
-            return;
-        }
+    fn look(&self, close_method: &CloseMethod, handle: &ShutdownHandle, looks: Looks) {
         if self.has_moved.take() {
             return self.quiet.set(0);
         }
-        self.quiet.set(self.quiet.get() + 1);
-        if self.quiet.get() < LOOKS {
-            return;
-        }
-        let was_asked = self.was_ended.replace(true);
-        match looks_at {
-            // The service ends the stream in order. If it still writes its end (over TLS) at the next check, the
-            // connection is reset.
-            LookAt::Idle if !was_asked => close_method.close(),
-            // Otherwise what the peer has not taken would stay in the kernel.
-            _ => handle.abort(),
+        let quiet = self.quiet.get().saturating_add(1);
+        self.quiet.set(quiet);
+        let was_asked = self.was_ended.get();
+        if self.is_writing.get() || was_asked {
+            if quiet >= looks.writing {
+                self.was_ended.set(true);
+                // Otherwise what the peer has not taken would stay in the kernel.
+                handle.abort();
+            }
+        } else if looks.idle.is_some_and(|idle| quiet >= idle) {
+            self.was_ended.set(true);
+            self.quiet.set(0);
+            // The service ends the stream in order. If it still writes its end (over TLS) when the time for a write is
+            // over, the connection is reset.
+            close_method.close();
         }
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LookAt {
-    Idle,
-    Writing,
+/// How many checks in a row may find no progress.
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    writing: u32,
+    idle: Option<u32>,
+}
+
+impl Looks {
+    fn new(limits: Limits) -> Self {
+        let period = period(limits).as_nanos().max(1);
+        let looks = |limit: Duration| {
+            let looks = limit.as_nanos().div_ceil(period);
+            u32::try_from(looks).unwrap_or(u32::MAX)
+        };
+        Self { writing: looks(limits.message_time_max), idle: limits.tcp_idle_time_max.map(looks) }
+    }
 }
 
 /// The time between two checks of a connection by [`watch`], short enough for both limits.
@@ -90,12 +106,8 @@ pub fn period(limits: Limits) -> Duration {
 ///
 /// `ticker` ticks once in a [`period`].
 pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker: Ticker) {
-    let period = period(limits);
-    // The number of ticks between two checks against a limit.
-    let ticks_of = |limit: Duration| (limit / LOOKS).as_nanos().div_ceil(period.as_nanos().max(1));
-    let writing = (ticks_of(limits.message_time_max), LookAt::Writing);
-    let idle = limits.tcp_idle_time_max.map(|limit| (ticks_of(limit), LookAt::Idle));
-    let (mut tick, mut ticked) = (0, R::now());
+    let (period, looks) = (period(limits), Looks::new(limits));
+    let mut ticked = R::now();
     loop {
         ticker.tick::<R>(period).await;
         // A busy worker notices a tick late, and then the next one is early. An early tick is skipped, so that
@@ -104,25 +116,46 @@ pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker:
         if now < ticked + period - period / Ticker::SLACK {
             continue;
         }
-        (tick, ticked) = (tick + 1, now);
-        for (ticks, looks_at) in [Some(writing), idle].into_iter().flatten() {
-            if tick % ticks.max(1) == 0 {
-                look_at_all::<R>(&connections, looks_at).await;
-            }
-        }
+        ticked = now;
+        look_at_all::<R>(&connections, looks).await;
     }
 }
 
-async fn look_at_all<R: Runtime>(connections: &Connections, looks_at: LookAt) {
+async fn look_at_all<R: Runtime>(connections: &Connections, looks: Looks) {
     let mut after = None;
     // Each iteration checks some of the connections; the last one ends the list.
     loop {
         after = connections.look(after, LOOKED_AT_MAX, |activity, close_method, handle| {
-            activity.look(close_method, handle, looks_at);
+            activity.look(close_method, handle, looks);
         });
         if after.is_none() {
             return;
         }
         R::sleep(Duration::ZERO).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `--idle-seconds-max` documents.
+    #[test]
+    fn a_limit_is_exceeded_by_less_than_a_third() {
+        let seconds = |seconds: u64| Duration::from_secs(seconds);
+        for (message, idle) in
+            (1..100).flat_map(|message| (1..400).map(move |idle| (message, idle)))
+        {
+            let (message_time_max, tcp_idle_time_max) = (seconds(message), Some(seconds(idle)));
+            let limits = Limits { message_time_max, tcp_idle_time_max, ..Limits::default() };
+            let (period, looks) = (period(limits), Looks::new(limits));
+            let apart = period + period / Ticker::SLACK;
+            for (limit, looks) in [(idle, looks.idle.unwrap()), (message, looks.writing)] {
+                assert!(period * looks >= seconds(limit), "never early: {limits:?}");
+                // The progress may come just behind a check.
+                let latest = apart * (looks + 1);
+                assert!(latest <= seconds(limit) * 4 / 3, "{latest:?}: {limits:?}");
+            }
+        }
     }
 }

@@ -65,6 +65,25 @@ fn idle_connections_are_closed_after_their_limit_and_not_before() {
     });
 }
 
+/// Whatever the other limit is.
+#[test]
+fn idle_connections_are_closed_within_a_third_of_their_limit() {
+    for (message, idle) in [(4, 5), (5, 4), (30, 31), (7, 100), (30, 1)] {
+        let (message_time_max, tcp_idle_time_max) =
+            (Duration::from_secs(message), Some(Duration::from_secs(idle)));
+        simulate(async || {
+            let limits = Limits { message_time_max, tcp_idle_time_max, ..LIMITS() };
+            let (mut client, _serving) = echoing(limits);
+            client.write_all("x").await.into_result().unwrap();
+            client.read_exact(Vec::with_capacity(1), 1).await.into_result().unwrap();
+            let start = Sim::now();
+            assert_eq!(client.read(Vec::with_capacity(1)).await.into_result().unwrap().0, 0);
+            let took = (Sim::now() - start).as_secs_f64() / idle as f64;
+            assert!((0.99..4.0 / 3.0).contains(&took), "{took} of {idle} s, beside {message} s");
+        });
+    }
+}
+
 #[test]
 fn connections_whose_peers_take_nothing_are_reset_after_their_limit_and_not_before() {
     simulate(async || {
