@@ -483,9 +483,15 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
     let ran = Arc::new(AtomicBool::new(false));
     let block_on = || {
         let (config, ran) = (config.clone(), Arc::clone(&ran));
-        move || R::block_on(config, async move { ran.store(true, Ordering::SeqCst) })
+        move || {
+            R::block_on(config, async move {
+                ran.store(true, Ordering::SeqCst);
+                // A reactor that all threads share may be set up by its first use, which is this one.
+                R::sleep(Duration::from_millis(1)).await;
+            })
+        }
     };
-    // This comes first, so that a reactor that all threads share is also set up without a descriptor.
+    // This comes first: nothing in this process has set up such a reactor before.
     limit_descriptors(0);
     let without_descriptors = std::panic::catch_unwind(std::panic::AssertUnwindSafe(block_on()));
     raise_descriptor_limit(0);
