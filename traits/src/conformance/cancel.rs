@@ -159,13 +159,16 @@ pub async fn write_all_vectored_reports_progress<R: Runtime>() {
     let mut bufs = IoVec::new();
     bufs.extend(pattern(BYTES).chunks(7_001).map(<[u8]>::to_vec));
     let writer = R::spawn(async move { a.write_all_vectored(bufs).await });
+    // From the first byte on, the writer has made progress to report.
+    let first = soon::<R, _>("the first byte", b.read_exact(Vec::with_capacity(1), 1)).await;
+    let ((), mut received) = first.into_result().unwrap();
     R::sleep(A_WHILE).await;
     handle.shutdown(Shutdown::Both);
     let BufResult(result, bufs) = soon::<R, _>("the write's end", writer).await.unwrap();
     assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
-    let received = soon::<R, _>("the end", read_to_end(&mut b)).await;
-    assert_eq!(received.len(), BYTES - bufs.bytes_left());
-    assert!(!received.is_empty() && received == pattern(BYTES)[..received.len()]);
+    received.extend(soon::<R, _>("the end", read_to_end(&mut b)).await);
+    assert_eq!(received.len(), BYTES - bufs.bytes_left(), "the number of bytes that were written");
+    assert!(received == pattern(BYTES)[..received.len()], "expected the first bytes; seen: others");
 }
 
 /// "`Shutdown::Write`: the peer reads the end of the stream. A later write fails with `BrokenPipe`."
