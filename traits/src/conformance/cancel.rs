@@ -10,8 +10,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, Counted, SOON, expect_closed, fill, pair, pair_with, pattern, read_to_end, scaled,
-    soon, stays_pending, within,
+    A_WHILE, Counted, SOON, expect_bytes, expect_closed, expect_error, expect_pending, fill,
+    joined, pair, pair_with, pattern, read_to_end, scaled, soon, within,
 };
 use super::{Declared, DroppedRead};
 use crate::{
@@ -25,11 +25,10 @@ pub async fn shutdown_handle_ends_a_pending_read<R: Runtime>() {
         let (_a, mut b) = pair::<R>().await;
         let handle = b.shutdown_handle();
         let mut read = pin!(b.read(b"old".to_vec()));
-        let selected = select(read.as_mut(), R::sleep(A_WHILE)).await;
-        assert!(selected.first.is_none());
+        expect_pending::<R>("a read", read.as_mut()).await;
         handle.shutdown(how);
         let (n, buf) = soon::<R, _>("the read's end", read).await.into_result().unwrap();
-        assert_eq!((n, buf.len()), (0, 0), "{how:?}");
+        assert_eq!((n, buf.len()), (0, 0), "bytes read, and the length of the buffer: {how:?}");
     }
 }
 
@@ -40,11 +39,13 @@ pub async fn shutdown_handle_ends_later_reads_too<R: Runtime>() {
     b.shutdown_handle().shutdown(Shutdown::Read);
     for _ in 0..2 {
         let read = soon::<R, _>("the end", b.read(b"old".to_vec()));
-        assert_eq!(read.await.into_result().unwrap(), (0, Vec::new()));
+        let seen = read.await.into_result().unwrap();
+        assert_eq!(seen, (0, Vec::new()), "a read after the shutdown, while nothing was sent");
         a.write_all("nevertheless").await.into_result().unwrap();
         R::sleep(A_WHILE).await;
         let read = soon::<R, _>("the bytes", b.read_exact(Vec::with_capacity(12), 12));
-        assert_eq!(read.await.into_result().unwrap().1, b"nevertheless");
+        let seen = read.await.into_result().unwrap().1;
+        assert_eq!(seen, b"nevertheless", "the bytes sent after the shutdown");
     }
 }
 
@@ -56,14 +57,14 @@ pub async fn abort_resets_and_ends_a_pending_write<R: Runtime>() {
     let (mut read, mut write) = b.into_split();
     let sent = scaled(16 << 20);
     let mut writing = Box::pin(write.write_all(pattern(sent)));
-    let selected = select(writing.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(selected.first.is_none(), "the peer does not read");
+    expect_pending::<R>("a write to a peer that does not read", writing.as_mut()).await;
     handle.abort();
     let ended = soon::<R, _>("the write's end", writing).await;
-    ended.into_result().expect_err("it was not all taken");
+    assert!(ended.0.is_err(), "expected the pending write to fail; seen: success");
     let read = soon::<R, _>("the read's end", read.read(Vec::with_capacity(16))).await;
-    read.into_result().expect_err("not the end of the stream");
-    soon::<R, _>("the write's end", write.write("later")).await.into_result().unwrap_err();
+    assert!(read.0.is_err(), "expected a read after the abort to fail; seen: {read:?}");
+    let later = soon::<R, _>("the write's end", write.write("later")).await;
+    assert!(later.0.is_err(), "expected a write after the abort to fail; seen: {later:?}");
 
     let mut received = 0;
     let error = loop {
@@ -72,9 +73,12 @@ pub async fn abort_resets_and_ends_a_pending_write<R: Runtime>() {
             Ok((n, _)) => received += n,
             Err(error) => break error,
         }
-        assert!(0 < received && received < sent, "{received} B came, and no reset");
+        assert!(
+            (1..sent).contains(&received),
+            "expected a reset before {sent} bytes and the end; seen: {received} bytes and no reset"
+        );
     };
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    expect_error::<()>(Err(error), ErrorKind::ConnectionReset);
 }
 
 /// "Pending reads fail": the result does not look like the end of the stream. "A closed connection needs no
@@ -83,15 +87,14 @@ pub async fn abort_ends_a_pending_read<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let handle = b.shutdown_handle();
     let mut read = Box::pin(b.read(b"old".to_vec()));
-    let selected = select(read.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(selected.first.is_none());
+    expect_pending::<R>("a read", read.as_mut()).await;
     handle.abort();
     handle.abort();
     let BufResult(result, buf) = soon::<R, _>("the read's end", read).await;
-    assert!(result.is_err(), "not the end of the stream");
-    assert_eq!(buf, b"old");
-    let result = soon::<R, _>("the reset", a.read(Vec::with_capacity(16))).await.into_result();
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(result.is_err(), "expected the pending read to fail; seen: {result:?}");
+    assert_eq!(buf, b"old", "the buffer after an error");
+    let read = soon::<R, _>("the reset", a.read(Vec::with_capacity(16))).await;
+    expect_error(read.0, ErrorKind::ConnectionReset);
     drop(b);
     handle.abort();
 }
@@ -122,8 +125,9 @@ pub async fn shutdown_handle_for_reads_leaves_a_pending_write<R: Runtime>() {
         handle.shutdown(Shutdown::Read);
         R::sleep(A_WHILE).await;
         let reader = R::spawn(async move { read_to_end(&mut b).await });
-        let _a = writer.await.unwrap().unwrap(); // dropped, with bytes unread, it would reset
-        assert!(reader.await.unwrap() == sent, "vectored: {is_vectored}");
+        // Dropped with bytes unread, it would reset.
+        let _a = joined::<R, _>("the write's end", writer).await.unwrap();
+        expect_bytes(&joined::<R, _>("the end of the stream", reader).await, &sent);
     }
 }
 
@@ -134,9 +138,10 @@ pub async fn shutdown_handle_ends_a_pending_pooled_read<R: Runtime>() {
     let (mut read, _write) = b.into_split();
     let pool = Pool::new(PoolConfig::default());
     let mut read = pin!(read.read_pooled(&pool));
-    assert!(select(read.as_mut(), R::sleep(A_WHILE)).await.first.is_none());
+    expect_pending::<R>("a pooled read", read.as_mut()).await;
     handle.shutdown(Shutdown::Both);
-    assert!(soon::<R, _>("the read's end", read).await.unwrap().is_empty());
+    let buf = soon::<R, _>("the read's end", read).await.unwrap();
+    assert_eq!(&buf[..], b"", "the bytes of a read that a shutdown ended");
 }
 
 /// "`Shutdown::Both`: a pending write also ends, with that error or a short count."
@@ -147,8 +152,8 @@ pub async fn shutdown_handle_ends_a_pending_write<R: Runtime>() {
     let writer = R::spawn(async move { a.write_all(pattern(scaled(64 << 20))).await.0 });
     R::sleep(A_WHILE).await;
     handle.shutdown(Shutdown::Both);
-    let written = soon::<R, _>("the write's end", writer).await.unwrap();
-    assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let written = joined::<R, _>("the write's end", writer).await;
+    expect_error(written, ErrorKind::BrokenPipe);
 }
 
 /// "`bytes_left` is the number of bytes that were not written", if `write_all_vectored` fails.
@@ -164,11 +169,11 @@ pub async fn write_all_vectored_reports_progress<R: Runtime>() {
     let ((), mut received) = first.into_result().unwrap();
     R::sleep(A_WHILE).await;
     handle.shutdown(Shutdown::Both);
-    let BufResult(result, bufs) = soon::<R, _>("the write's end", writer).await.unwrap();
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let BufResult(result, bufs) = joined::<R, _>("the write's end", writer).await;
+    expect_error(result, ErrorKind::BrokenPipe);
     received.extend(soon::<R, _>("the end", read_to_end(&mut b)).await);
     assert_eq!(received.len(), BYTES - bufs.bytes_left(), "the number of bytes that were written");
-    assert!(received == pattern(BYTES)[..received.len()], "expected the first bytes; seen: others");
+    expect_bytes(&received, &pattern(BYTES)[..received.len()]);
 }
 
 /// "`Shutdown::Write`: the peer reads the end of the stream. A later write fails with `BrokenPipe`."
@@ -177,7 +182,7 @@ pub async fn shutdown_handle_ends_the_write_side<R: Runtime>() {
     a.write_all("before").await.into_result().unwrap();
     a.shutdown_handle().shutdown(Shutdown::Write);
     assert_eq!(soon::<R, _>("the end", read_to_end(&mut b)).await, b"before");
-    assert_eq!(a.write("after").await.0.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    expect_error(a.write("after").await.0, ErrorKind::BrokenPipe);
     b.write_all("the other way").await.into_result().unwrap();
     drop(b);
     assert_eq!(soon::<R, _>("the other way", read_to_end(&mut a)).await, b"the other way");
@@ -208,8 +213,8 @@ pub async fn shutdown_after_is_not_a_clean_end<R: Runtime>() {
     let before = buf.as_ptr();
     let read = shutdown_after::<R, _>(A_WHILE, &handle, b.read(buf));
     let BufResult(result, buf) = soon::<R, _>("the deadline", read).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
-    assert_eq!(buf.as_ptr(), before);
+    expect_error(result, ErrorKind::TimedOut);
+    assert_eq!(buf.as_ptr(), before, "the address of the buffer");
     expect_closed::<R>(&mut a).await;
 }
 
@@ -220,8 +225,8 @@ pub async fn shutdown_after_ends_a_write<R: Runtime>() {
     let write =
         shutdown_after::<R, _>(A_WHILE * 3, &handle, a.write_all(pattern(scaled(64 << 20))));
     let BufResult(result, buf) = soon::<R, _>("the deadline", write).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
-    assert_eq!(buf.len(), scaled(64 << 20));
+    expect_error(result, ErrorKind::TimedOut);
+    assert_eq!(buf.len(), scaled(64 << 20), "the length of the buffer");
 }
 
 /// An operation that is done within the limit is not affected.
@@ -265,7 +270,11 @@ pub async fn select_resumes_the_read<R: Runtime>() {
         }
         received.extend_from_slice(&buf);
     }
-    assert!(received == sent && interrupted > 0);
+    expect_bytes(&received, &sent);
+    assert!(
+        interrupted > 0,
+        "expected reads that wait for a sender that sleeps; seen: none waited"
+    );
     writer.await.unwrap();
 }
 
@@ -277,25 +286,35 @@ pub async fn select_returns_both<R: Runtime>() {
     R::sleep(A_WHILE).await;
     let mut read = pin!(read);
     let selected = select(read.as_mut(), std::future::ready("other")).await;
-    assert_eq!(selected.first.unwrap().unwrap().unwrap().1, b"x");
-    assert_eq!(selected.second, Some("other"));
+    let first = selected.first.expect("expected the first output; seen: it was not ready");
+    assert_eq!(first.unwrap().unwrap().1, b"x", "the bytes of the read");
+    assert_eq!(selected.second, Some("other"), "the second output");
 }
 
 /// `DroppedRead`: "what happens to bytes that arrive after a pending read was dropped."
 pub async fn dropped_read_does_what_is_declared<R: Runtime>(declared: &Declared) {
-    if declared.dropped_read == DroppedRead::LosesNothing {
+    let declared = declared.dropped_read;
+    if declared == DroppedRead::LosesNothing {
         // No bytes are lost, even if they arrive right after the drop.
         let (mut a, mut b) = pair::<R>().await;
         for _ in 0..50 {
-            let read = b.read(Vec::with_capacity(16));
-            assert!(within::<R, _>(Duration::ZERO, read).await.is_none());
+            let read = within::<R, _>(Duration::ZERO, b.read(Vec::with_capacity(16))).await;
+            assert!(
+                read.is_none(),
+                "expected a read to wait while nothing was sent; seen: {read:?}"
+            );
             a.write_all("kept").await.into_result().unwrap();
-            let read = soon::<R, _>("the bytes", b.read_exact(Vec::with_capacity(4), 4));
-            assert_eq!(read.await.into_result().unwrap().1, b"kept");
+            let read = within::<R, _>(SOON, b.read_exact(Vec::with_capacity(4), 4)).await;
+            let seen = read.map(|read| read.into_result().unwrap().1);
+            assert!(
+                seen.as_deref() == Some(b"kept"),
+                "expected the bytes that were sent right after the drop, as `dropped_read: \
+                 {declared:?}` declares; seen within {SOON:?}: {seen:?}"
+            );
         }
     }
     let (mut a, mut b) = pair::<R>().await;
-    assert!(stays_pending::<R>(b.read(Vec::with_capacity(16))).await);
+    expect_pending::<R>("a read", b.read(Vec::with_capacity(16))).await;
     // This is long enough for a cancellation to reach the kernel.
     R::sleep(A_WHILE).await;
     a.write_all("first").await.into_result().unwrap();
@@ -303,10 +322,19 @@ pub async fn dropped_read_does_what_is_declared<R: Runtime>(declared: &Declared)
     a.write_all("second").await.into_result().unwrap();
     a.shutdown().await.unwrap();
     let received = soon::<R, _>("the end", read_to_end(&mut b)).await;
-    match declared.dropped_read {
-        DroppedRead::LosesNothing | DroppedRead::Cancelled => assert_eq!(received, b"firstsecond"),
-        DroppedRead::EatsNextBytes => assert_eq!(received, b"second"),
-    }
+    let expected = match declared {
+        DroppedRead::LosesNothing | DroppedRead::Cancelled => &b"firstsecond"[..],
+        DroppedRead::EatsNextBytes => b"second",
+    };
+    let seen = match &received[..] {
+        b"firstsecond" => "nothing was lost: declare `LosesNothing`, or `Cancelled`".to_owned(),
+        b"second" => "the next bytes were lost: declare `EatsNextBytes`".to_owned(),
+        other => format!("of \"firstsecond\", \"{}\" arrived", other.escape_ascii()),
+    };
+    assert!(
+        received == expected,
+        "expected what `dropped_read: {declared:?}` declares; seen: {seen}"
+    );
 }
 
 /// A dropped `OwnedWrite::shutdown`: "the stream is unchanged or shut down."
@@ -317,12 +345,15 @@ pub async fn dropped_shutdown_leaves_the_stream_usable<R: Runtime>() {
     {
         let mut shutdown = pin!(a.shutdown());
         let polled = poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
-        assert!(!matches!(polled, Poll::Ready(Err(_))), "{polled:?}");
+        assert!(
+            !matches!(polled, Poll::Ready(Err(_))),
+            "expected a shutdown to wait or to succeed; seen: {polled:?}"
+        );
     }
     let is_shut = match a.write_all("!").await.into_result() {
         Ok(_) => false,
         Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+            expect_error::<()>(Err(error), ErrorKind::BrokenPipe);
             true
         }
     };
@@ -337,13 +368,14 @@ pub async fn dropped_shutdown_leaves_the_stream_usable<R: Runtime>() {
 /// A drop of the stream after a dropped read "still closes the connection."
 pub async fn dropped_read_and_stream_close<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
-    assert!(stays_pending::<R>(b.read(Vec::with_capacity(16))).await);
+    expect_pending::<R>("a read", b.read(Vec::with_capacity(16))).await;
     drop(b);
     expect_closed::<R>(&mut a).await;
 
     let (mut a, b) = pair::<R>().await;
     let (mut read, write) = b.into_split();
-    assert!(stays_pending::<R>(read.read_pooled(&Pool::new(PoolConfig::default()))).await);
+    let pool = Pool::new(PoolConfig::default());
+    expect_pending::<R>("a pooled read", read.read_pooled(&pool)).await;
     drop((read, write));
     expect_closed::<R>(&mut a).await;
 }
@@ -352,7 +384,7 @@ pub async fn dropped_read_and_stream_close<R: Runtime>() {
 pub async fn forgotten_read_and_stream_close<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let mut read = Box::pin(b.read(Vec::with_capacity(16)));
-    assert!(select(read.as_mut(), R::sleep(A_WHILE)).await.first.is_none());
+    expect_pending::<R>("a read", read.as_mut()).await;
     if cfg!(miri) {
         drop(read); // Miri reports a forgotten value as a leak
     } else {
@@ -376,16 +408,16 @@ pub async fn dropped_read_frees_its_buffer_with_the_stream<R: Runtime>() {
     let (a, mut b) = pair::<R>().await;
     let drops = Rc::new(Cell::new(0));
     let buf = Counted { bytes: Vec::with_capacity(16), drops: Rc::clone(&drops) };
-    assert!(stays_pending::<R>(b.read(buf)).await);
+    expect_pending::<R>("a read", b.read(buf)).await;
     drop(b);
-    let freed = within::<R, _>(SOON, async {
+    let freed = soon::<R, _>("the buffer to be freed", async {
         while drops.get() == 0 {
             R::sleep(A_WHILE).await;
         }
     });
-    assert!(freed.await.is_some(), "the buffer was never freed");
+    freed.await;
     R::sleep(A_WHILE).await;
-    assert_eq!(drops.get(), 1);
+    assert_eq!(drops.get(), 1, "how often the buffer was freed");
     drop(a);
 }
 
@@ -393,12 +425,12 @@ pub async fn dropped_read_frees_its_buffer_with_the_stream<R: Runtime>() {
 pub async fn dropped_pooled_read_returns_its_buffer<R: Runtime>() {
     let (_a, mut b) = pair::<R>().await;
     let pool = Pool::new(PoolConfig::default());
-    assert!(stays_pending::<R>(b.read_pooled(&pool)).await);
+    expect_pending::<R>("a pooled read", b.read_pooled(&pool)).await;
     drop(b);
-    let back = within::<R, _>(SOON, async {
+    let back = soon::<R, _>("the buffer to come back", async {
         while pool.leased() > 0 {
             R::sleep(A_WHILE).await;
         }
     });
-    assert!(back.await.is_some(), "the buffer never came back");
+    back.await;
 }

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, connect, count_runs, echo, echoed, listener, loopback, pair, pattern, soon,
+    A_WHILE, SOON, connect, count_runs, echo, echoed, expect_at_least, joined, listener, loopback,
+    pair, pattern, soon,
 };
 use crate::coop::{self, POLL_BUDGET_NANOS};
 use crate::{
@@ -37,7 +38,8 @@ pub async fn reads_yield_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} reads", runs.get());
+    let what = format!("runs of another task beside {OPERATIONS} reads");
+    expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
 /// The same for a pooled read.
@@ -51,7 +53,8 @@ pub async fn pooled_reads_yield_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
     }
-    assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} reads", runs.get());
+    let what = format!("runs of another task beside {OPERATIONS} reads");
+    expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
 /// The same for an accept with a client in the queue.
@@ -67,7 +70,8 @@ pub async fn accepts_yield_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         soon::<R, _>("a client", listener.accept()).await.unwrap();
     }
-    assert!(runs.get() >= CLIENTS / 4, "{} runs beside {CLIENTS} accepts", runs.get());
+    let what = format!("runs of another task beside {CLIENTS} accepts");
+    expect_at_least(CLIENTS / 4, &what, runs.get());
 }
 
 /// The same for a write that does not have to wait.
@@ -79,7 +83,8 @@ pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
         let write = soon::<R, _>("a byte", a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    assert!(runs.get() >= RUNS_MIN, "{} runs beside {OPERATIONS} writes", runs.get());
+    let what = format!("runs of another task beside {OPERATIONS} writes");
+    expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
 /// The same for a write within [`shutdown_after`](crate::shutdown_after()).
@@ -94,8 +99,8 @@ pub async fn writes_in_shutdown_after_yield_too<R: Runtime>() {
     }
     // The limit is lower: `shutdown_after` polls the write twice in a row. A yield that is only a delay may be
     // over at the second poll.
-    let runs_min = RUNS_MIN / 2;
-    assert!(runs.get() >= runs_min, "{} runs beside {OPERATIONS} writes", runs.get());
+    let what = format!("runs of another task beside {OPERATIONS} writes");
+    expect_at_least(RUNS_MIN / 2, &what, runs.get());
 }
 
 /// "... lets the runtime run other tasks and do its I/O": another connection is served within a bounded number of
@@ -111,18 +116,19 @@ pub async fn reads_let_io_run_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    let echoes = echoes.get();
-    assert!(echoes >= READS / YIELDS_TO_ECHO_MAX / 2, "{echoes} echoes beside {READS} reads");
+    let what = format!("echoes beside {READS} reads");
+    expect_at_least(READS / YIELDS_TO_ECHO_MAX / 2, &what, echoes.get());
 }
 
 /// "Each poll of a task has a budget": neither earlier work of the task nor work of other tasks counts.
 pub async fn each_poll_begins_with_a_full_budget<R: Runtime>() {
     let spend_all = || {
-        assert!(coop::has_budget(), "used up when the poll begins");
+        const EXPECTED: &str = "expected a full budget when a poll begins";
+        assert!(coop::has_budget(), "{EXPECTED}; seen: it is used up");
         coop::consume(u64::from(POLL_BUDGET_NANOS) - 1);
-        assert!(coop::has_budget(), "in part used up when the poll begins");
+        assert!(coop::has_budget(), "{EXPECTED}; seen: it is used up in part");
         coop::consume(u64::from(POLL_BUDGET_NANOS));
-        assert!(!coop::has_budget());
+        assert!(!coop::has_budget(), "{EXPECTED}, and no more; seen: more");
     };
     let tasks = [Duration::ZERO, Duration::from_millis(1)].map(|wait| {
         R::spawn(async move {
@@ -133,7 +139,7 @@ pub async fn each_poll_begins_with_a_full_budget<R: Runtime>() {
         })
     });
     for task in tasks {
-        soon::<R, _>("the task", task).await.unwrap();
+        joined::<R, _>("the end of the task", task).await;
         spend_all(); // also in a poll of the main future
     }
 }
@@ -146,11 +152,12 @@ pub async fn yield_if_exhausted_lets_io_run<R: Runtime>() {
     for _ in 0..YIELDS {
         coop::consume(POLL_BUDGET_NANOS.into());
         coop::yield_if_exhausted::<R>().await;
-        assert!(coop::has_budget(), "still used up after it");
+        assert!(coop::has_budget(), "expected a budget after a yield; seen: it is used up");
     }
     let (runs, echoes) = (runs.get() - before, echoes.get());
-    assert!(runs >= YIELDS / 2, "{runs} runs beside {YIELDS} yields");
-    assert!(echoes >= YIELDS / YIELDS_TO_ECHO_MAX, "{echoes} echoes beside {YIELDS} yields");
+    expect_at_least(YIELDS / 2, &format!("runs of another task beside {YIELDS} yields"), runs);
+    let what = format!("echoes beside {YIELDS} yields");
+    expect_at_least(YIELDS / YIELDS_TO_ECHO_MAX, &what, echoes);
 }
 
 /// "Otherwise it is ready at once."
@@ -161,10 +168,11 @@ pub async fn yield_if_exhausted_is_ready_while_there_is_budget<R: Runtime>() {
     for _ in 0..POLL_BUDGET_NANOS / 1_000 {
         let mut ready = pin!(coop::yield_if_exhausted::<R>());
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(ready.as_mut().poll(&mut cx).is_ready());
+        let polled = ready.as_mut().poll(&mut cx);
+        assert!(polled.is_ready(), "expected no yield while there is budget; seen: it yields");
         coop::consume(999);
     }
-    assert_eq!(runs.get(), before);
+    assert_eq!(runs.get(), before, "runs of another task");
 }
 
 /// The most yields of a task per echo of another client. The client and the server each write and read, and each

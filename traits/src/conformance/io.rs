@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::support::{
-    A_WHILE, count_runs, pair, pair_with, pattern, read_to_end, reset_stream, scaled, soon,
+    A_WHILE, count_runs, expect_at_least, expect_bytes, expect_error, pair, pair_with, pattern,
+    read_to_end, reset_stream, scaled, soon,
 };
 use crate::{
     BufResult, ByteStream, IoBuf, IoBufExt, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt,
@@ -18,8 +19,8 @@ pub async fn read_sets_the_exact_length<R: Runtime>() {
     a.write_all("5byte").await.into_result().unwrap();
     R::sleep(A_WHILE).await;
     let (n, buf) = b.read(vec![0; 32]).await.into_result().unwrap();
-    assert!((1..=5).contains(&n));
-    assert_eq!(buf.len(), n);
+    assert!((1..=5).contains(&n), "expected a read of 1 to 5 bytes; seen: {n}");
+    assert_eq!(buf.len(), n, "the length of the buffer after a read of {n} bytes");
 }
 
 /// "The first `n` bytes of the buffer are new."
@@ -40,7 +41,7 @@ pub async fn read_appends_through_spare<R: Runtime>() {
         while missing > 0 {
             let (n, spare) = b.read(buf.spare().limit(missing)).await.into_result().unwrap();
             buf = Spare::into_inner(spare);
-            assert!(n > 0);
+            assert!(n > 0, "expected {missing} more bytes; seen: the end of the stream");
             missing -= n;
         }
     }
@@ -54,12 +55,12 @@ pub async fn read_returns_the_same_buffer<R: Runtime>() {
     let buf = Vec::with_capacity(100);
     let (before, capacity) = (buf.as_ptr(), buf.capacity());
     let (_, buf) = b.read(buf).await.into_result().unwrap();
-    assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity));
+    assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity), "the buffer after a read");
 
     let mut b = reset_stream::<R>().await;
     let BufResult(result, buf) = b.read(buf).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionReset);
-    assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity));
+    expect_error(result, ErrorKind::ConnectionReset);
+    assert_eq!((buf.as_ptr(), buf.capacity()), (before, capacity), "the buffer after an error");
 }
 
 /// "The buffer comes back with its length unchanged, and no byte was consumed. The error keeps its OS error
@@ -67,9 +68,9 @@ pub async fn read_returns_the_same_buffer<R: Runtime>() {
 pub async fn read_error_leaves_the_length<R: Runtime>() {
     let mut b = reset_stream::<R>().await;
     let BufResult(result, buf) = b.read(b"length 9.".to_vec()).await;
-    let error = result.unwrap_err();
-    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::ConnectionReset, Some(104)));
-    assert_eq!(buf, b"length 9.");
+    let error = expect_error(result, ErrorKind::ConnectionReset);
+    assert_eq!(error.raw_os_error(), Some(104), "the OS error code of {error:?}");
+    assert_eq!(buf, b"length 9.", "the buffer after an error");
 }
 
 /// "A buffer without capacity returns `Ok(0)` at once. The stream is unchanged, and the result says nothing about
@@ -77,11 +78,12 @@ pub async fn read_error_leaves_the_length<R: Runtime>() {
 pub async fn read_without_capacity_returns_at_once<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     let read = soon::<R, _>("a read without capacity", b.read(Vec::new()));
-    assert_eq!(read.await.into_result().unwrap().0, 0);
+    assert_eq!(read.await.into_result().unwrap().0, 0, "bytes read without capacity");
 
     a.write_all("x").await.into_result().unwrap();
     R::sleep(A_WHILE).await;
-    assert_eq!(b.read(Vec::new()).await.into_result().unwrap().0, 0);
+    let (n, _) = b.read(Vec::new()).await.into_result().unwrap();
+    assert_eq!(n, 0, "bytes read without capacity");
     let (n, buf) = b.read(Vec::with_capacity(8)).await.into_result().unwrap();
     assert_eq!((n, &buf[..]), (1, &b"x"[..]), "the byte is still there");
 }
@@ -107,7 +109,7 @@ pub async fn end_of_stream_is_zero_and_repeats<R: Runtime>() {
     for _ in 0..3 {
         let read = soon::<R, _>("the end again", b.read(b"old".to_vec()));
         let (n, buf) = read.await.into_result().unwrap();
-        assert_eq!((n, buf.len()), (0, 0));
+        assert_eq!((n, buf.len()), (0, 0), "bytes read at the end, and the length of the buffer");
     }
 }
 
@@ -128,22 +130,26 @@ pub async fn write_returns_the_buffer_unchanged<R: Runtime>() {
     let buf = b"some bytes".to_vec();
     let before = buf.as_ptr();
     let (n, buf) = a.write(buf).await.into_result().unwrap();
-    assert!((1..=10).contains(&n));
-    assert_eq!((buf.as_ptr(), &buf[..]), (before, &b"some bytes"[..]));
+    assert!((1..=10).contains(&n), "expected a write of 1 to 10 bytes; seen: {n}");
+    assert_eq!((buf.as_ptr(), &buf[..]), (before, &b"some bytes"[..]), "the buffer of a write");
 
     drop(b);
     let mut buf = buf;
     // The first writes may still be taken; bounded by the time a reset takes on loopback.
     for _ in 0..100 {
         let BufResult(result, back) = a.write(buf).await;
-        assert_eq!((back.as_ptr(), &back[..]), (before, &b"some bytes"[..]));
+        assert_eq!(
+            (back.as_ptr(), &back[..]),
+            (before, &b"some bytes"[..]),
+            "the buffer of a write"
+        );
         if result.is_err() {
             return;
         }
         buf = back;
         R::sleep(A_WHILE).await;
     }
-    panic!("writing to a peer that is gone never failed");
+    panic!("expected a write to a closed peer to fail; seen: 100 writes succeeded");
 }
 
 /// "`Ok(n)`: the transport has taken the first `n` bytes. `n` is at least 1 and may be less than the length."
@@ -155,12 +161,13 @@ pub async fn write_takes_at_least_one_byte<R: Runtime>() {
     let mut left = sent.clone().buf_slice(..);
     while left.buf_len() > 0 {
         let (n, back) = a.write(left).await.into_result().unwrap();
-        assert!(n > 0 && n <= back.buf_len());
+        let len = back.buf_len();
+        assert!((1..=len).contains(&n), "expected a write of 1 to {len} bytes; seen: {n}");
         left = back;
         left.advance(n);
     }
     a.shutdown().await.unwrap();
-    assert!(reader.await.unwrap() == sent);
+    expect_bytes(&reader.await.unwrap(), &sent);
 }
 
 /// "Pass at most `TRANSFER_BYTES_MAX` bytes to the kernel at once": a length is not truncated to 32 bits, and the
@@ -172,8 +179,11 @@ pub async fn write_takes_a_buffer_of_more_than_four_gibibytes<R: Runtime>() {
         // Its pages are only read, so they share the zero page and cost no memory.
         let write = soon::<R, _>("a write", a.write(vec![0; len]));
         let (n, buf) = write.await.into_result().unwrap();
-        assert!((1..=TRANSFER_BYTES_MAX).contains(&n), "{n} bytes of {len}");
-        assert_eq!(buf.len(), len);
+        assert!(
+            (1..=TRANSFER_BYTES_MAX).contains(&n),
+            "expected a write of 1 to {TRANSFER_BYTES_MAX} bytes; seen: {n} bytes of {len}"
+        );
+        assert_eq!(buf.len(), len, "the length of the buffer after a write");
         a.shutdown().await.unwrap();
         assert_eq!(reader.await.unwrap().len(), n, "bytes of {len}");
     }
@@ -211,7 +221,7 @@ pub async fn write_takes_buffers_of_every_kind<R: Runtime>() {
     a.write_all(bytes::BytesMut::from(&b"i"[..])).await.into_result().unwrap();
     a.write_all(pooled).await.into_result().unwrap();
     let ((), slice) = a.write_all("-k-".buf_slice(1..2)).await.into_result().unwrap();
-    assert_eq!(Slice::into_inner(slice), "-k-");
+    assert_eq!(Slice::into_inner(slice), "-k-", "the buffer of a slice");
     a.write_all(spare).await.into_result().unwrap();
     a.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut b).await, b"abcdefghijkl");
@@ -222,14 +232,14 @@ pub async fn write_after_shutdown_is_a_broken_pipe<R: Runtime>() {
     let (mut a, _b) = pair::<R>().await;
     a.shutdown().await.unwrap();
     let BufResult(result, buf) = a.write("too late").await;
-    let error = result.unwrap_err();
-    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::BrokenPipe, Some(32)));
-    assert_eq!(buf, "too late");
+    let error = expect_error(result, ErrorKind::BrokenPipe);
+    assert_eq!(error.raw_os_error(), Some(32), "the OS error code of {error:?}");
+    assert_eq!(buf, "too late", "the buffer after an error");
     let mut bufs = IoVec::new();
     bufs.push("too late");
     let BufResult(result, bufs) = a.write_vectored(bufs).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
-    assert_eq!(bufs.bytes_left(), 8, "nothing was advanced");
+    expect_error(result, ErrorKind::BrokenPipe);
+    assert_eq!(bufs.bytes_left(), 8, "the bytes left after an error");
 }
 
 /// "`BrokenPipe` or `ConnectionReset` if the peer is gone."
@@ -240,11 +250,14 @@ pub async fn write_to_a_closed_peer_fails<R: Runtime>() {
     for _ in 0..100 {
         R::sleep(A_WHILE).await;
         if let Err(error) = a.write("is it open?").await.0 {
-            assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset));
+            assert!(
+                matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+                "expected the error BrokenPipe or ConnectionReset; seen: {error:?}"
+            );
             return;
         }
     }
-    panic!("writing to a peer that is gone never failed");
+    panic!("expected a write to a closed peer to fail; seen: 100 writes succeeded");
 }
 
 /// "A repeated shutdown is no error. Neither is a shutdown after the peer has ended its own side."
@@ -263,8 +276,8 @@ pub async fn shutdown_reports_a_closed_connection<R: Runtime>() {
     b.shutdown().await.unwrap();
     R::sleep(A_WHILE).await;
     for mut gone in [a, b, reset_stream::<R>().await] {
-        let error = gone.shutdown().await.expect_err("there is nothing left to end");
-        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NotConnected, Some(107)));
+        let error = expect_error(gone.shutdown().await, ErrorKind::NotConnected);
+        assert_eq!(error.raw_os_error(), Some(107), "the OS error code of {error:?}");
     }
 }
 
@@ -282,11 +295,12 @@ pub async fn read_exact_reads_exactly<R: Runtime>() {
     while received.len() < sent.len() {
         let len = (received.len() % 997 + 1).min(sent.len() - received.len());
         ((), buf) = b.read_exact(buf, len).await.into_result().unwrap();
-        assert_eq!(buf.len(), len);
+        assert_eq!(buf.len(), len, "the length of the buffer after `read_exact`");
         received.extend_from_slice(&buf);
     }
-    assert!(received == sent);
-    assert_eq!(b.read_exact(buf, 0).await.into_result().unwrap().1.len(), 0);
+    expect_bytes(&received, &sent);
+    let ((), buf) = b.read_exact(buf, 0).await.into_result().unwrap();
+    assert_eq!(buf.len(), 0, "the length of the buffer after `read_exact` of nothing");
     writer.await.unwrap().unwrap();
 }
 
@@ -296,7 +310,7 @@ pub async fn read_exact_reports_an_early_end<R: Runtime>() {
     a.write_all("half").await.into_result().unwrap();
     a.shutdown().await.unwrap();
     let BufResult(result, buf) = b.read_exact(Vec::with_capacity(8), 8).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    expect_error(result, ErrorKind::UnexpectedEof);
     assert_eq!(buf, b"half");
 }
 
@@ -306,7 +320,7 @@ pub async fn read_exact_needs_the_capacity<R: Runtime>() {
     a.write_all("x").await.into_result().unwrap();
     let small = b"small".to_vec().into_boxed_slice().into_vec();
     let BufResult(result, small) = b.read_exact(small, 6).await;
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
+    expect_error(result, ErrorKind::InvalidInput);
     assert_eq!(small, b"small");
     assert_eq!(b.read_exact(small, 1).await.into_result().unwrap().1, b"x");
 }
@@ -322,7 +336,7 @@ pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     for _ in 0..BYTES {
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    assert!(runs.get() >= 10, "{} runs beside {BYTES} reads", runs.get());
+    expect_at_least(10, &format!("runs of another task beside {BYTES} reads"), runs.get());
 }
 
 /// "Lets other tasks run, as `read` does."
@@ -334,7 +348,7 @@ pub async fn writes_that_never_wait_let_others_run<R: Runtime>() {
         let write = soon::<R, _>("a byte", a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    assert!(runs.get() >= 10, "{} runs beside {BYTES} writes", runs.get());
+    expect_at_least(10, &format!("runs of another task beside {BYTES} writes"), runs.get());
 }
 
 /// "The most bytes that one read or write passes to the kernel", whatever the size of the buffer is, and however
@@ -367,9 +381,15 @@ pub async fn one_operation_transfers_a_bounded_number_of_bytes<R: Runtime>() {
         longest = longest.max(n);
         buf = filled;
     }
-    assert!(longest <= TRANSFER_BYTES_MAX, "one read took {longest} bytes");
+    assert!(
+        longest <= TRANSFER_BYTES_MAX,
+        "expected a read to take at most {TRANSFER_BYTES_MAX} bytes; seen: {longest}"
+    );
     let longest = writing.await.unwrap();
-    assert!(longest <= TRANSFER_BYTES_MAX, "one write took {longest} bytes");
+    assert!(
+        longest <= TRANSFER_BYTES_MAX,
+        "expected a write to take at most {TRANSFER_BYTES_MAX} bytes; seen: {longest}"
+    );
 }
 
 /// "Copies bytes from `reader` to `writer` until the end of the stream. Returns their number. Does not shut down
@@ -389,9 +409,8 @@ pub async fn copy_moves_everything_and_counts<R: Runtime>() {
         write.shutdown().await.unwrap();
     }));
     let received = read_to_end(&mut read).await;
-    assert!(received[..BYTES] == pattern(BYTES));
-    assert_eq!(&received[BYTES..], b" still open");
-    assert_eq!(echo.await.unwrap(), BYTES as u64);
+    expect_bytes(&received, &[&pattern(BYTES)[..], b" still open"].concat());
+    assert_eq!(echo.await.unwrap(), BYTES as u64, "the number of bytes that `copy` returns");
 }
 
 /// "The bytes of each read are written before the next read", however long the next read waits.
@@ -414,8 +433,8 @@ pub async fn copy_loses_only_what_it_could_not_write<R: Runtime>() {
     source.write_all("x").await.into_result().unwrap();
     let pool = Pool::new(PoolConfig::default());
     let copied = soon::<R, _>("the error", copy(&mut reader, &mut writer, &pool));
-    assert_eq!(copied.await.unwrap_err().kind(), ErrorKind::BrokenPipe);
-    assert_eq!(pool.leased(), 0);
+    expect_error(copied.await, ErrorKind::BrokenPipe);
+    assert_eq!(pool.leased(), 0, "the buffers that `copy` holds after its end");
     source.write_all("next").await.into_result().unwrap();
     let read = soon::<R, _>("the next bytes", reader.read_exact(Vec::with_capacity(4), 4));
     assert_eq!(read.await.into_result().unwrap().1, b"next");
@@ -440,7 +459,7 @@ pub async fn halves_read_and_write_at_once<R: Runtime>() {
         }));
     }
     for task in tasks {
-        assert!(task.await.unwrap() == pattern(BYTES));
+        expect_bytes(&task.await.unwrap(), &pattern(BYTES));
     }
 }
 
@@ -465,12 +484,15 @@ pub async fn a_gibibyte_arrives_whole<R: Runtime>() {
         let BufResult(result, back) = b.read_exact(buf, BLOCK).await;
         buf = back;
         if let Err(error) = result {
-            assert_eq!((error.kind(), buf.len()), (ErrorKind::UnexpectedEof, 0));
+            expect_error::<()>(Err(error), ErrorKind::UnexpectedEof);
+            assert_eq!(buf.len(), 0, "the bytes after the last whole block");
             break;
         }
         expected[..8].copy_from_slice(&(received as u64).to_le_bytes());
-        assert!(buf == expected, "block at {received}");
+        if buf != expected {
+            panic!("expected the block that was sent at byte {received}; seen: other bytes");
+        }
         received += BLOCK;
     }
-    assert_eq!(received, writer.await.unwrap());
+    assert_eq!(received, writer.await.unwrap(), "the number of bytes that arrived");
 }

@@ -59,7 +59,10 @@ pub(super) fn run_in_process<R: Runtime>(case: &str, module: &str, config: &R::C
         if let Some(status) = child.0.try_wait().expect("our own child") {
             break status;
         }
-        assert!(Instant::now() < deadline, "{case}: its process did not end");
+        assert!(
+            Instant::now() < deadline,
+            "expected the process of {case} to end within {PROCESS_TAKES_MAX:?}; seen: it runs"
+        );
         thread::sleep(Duration::from_millis(10));
     };
     let output = |thread: thread::JoinHandle<std::io::Result<String>>| {
@@ -135,16 +138,20 @@ impl Peer {
                 match self.lines.try_recv() {
                     Ok(line) => return line,
                     Err(TryRecvError::Empty) => R::sleep(Duration::from_millis(2)).await,
-                    Err(TryRecvError::Disconnected) => panic!("the peer has ended"),
+                    Err(TryRecvError::Disconnected) => {
+                        panic!("expected a line of the peer; seen: it has ended")
+                    }
                 }
             }
         });
-        heard.await.unwrap_or_else(|| panic!("the peer sent no line in {limit:?}"))
+        heard
+            .await
+            .unwrap_or_else(|| panic!("expected a line of the peer within {limit:?}; seen: none"))
     }
 
     /// Waits for the next line of the peer, without a runtime.
     pub(super) fn receive_blocking(&mut self) -> String {
-        self.lines.recv_timeout(SOON).expect("the peer sends a line")
+        self.lines.recv_timeout(SOON).expect("expected a line of the peer")
     }
 
     /// Sends a command and waits for the answer.

@@ -9,8 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, connect, count_runs, echo, echoed, expect_closed, listener, loopback, pair,
-    reset_stream, soon, stays_pending, within,
+    A_WHILE, SOON, connect, count_runs, echo, echoed, expect_closed, expect_error, expect_pending,
+    listener, loopback, pair, reset_stream, soon, within,
 };
 use crate::{
     ACCEPT_BATCH_MAX, AddrError, ByteStream, ConnectOptions, OwnedRead, OwnedWrite, OwnedWriteExt,
@@ -20,7 +20,7 @@ use crate::{
 /// "The address, with the real port."
 pub async fn bind_reports_the_real_port<R: Runtime>() {
     let bound = R::bind(loopback()).unwrap();
-    assert_ne!(bound.local_addr().port(), 0);
+    assert_ne!(bound.local_addr().port(), 0, "expected a real port");
     let mut listener = R::listen(&bound).unwrap();
     assert_eq!(listener.local_addr().unwrap(), bound.local_addr());
     let client = connect::<R>(bound.local_addr()).await;
@@ -36,9 +36,11 @@ pub async fn bind_refuses_an_address_in_use<R: Runtime>() {
     let mut again = loopback();
     again.addr = first.local_addr();
     let refused = |what: &str| {
-        let error = R::bind(again.clone()).expect_err(what);
-        assert_eq!(error.kind(), ErrorKind::AddrInUse, "{what}");
-        assert!(error.to_string().contains(&again.addr.to_string()), "{what}: {error}");
+        let Err(error) = R::bind(again.clone()) else {
+            panic!("expected the error AddrInUse for an address that is {what}; seen: success");
+        };
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "the address is {what}");
+        expect_named(&error, again.addr);
     };
     refused("bound");
     let _listener = R::listen(&first).unwrap();
@@ -56,7 +58,7 @@ pub async fn bind_holds_the_address_until_dropped<R: Runtime>() {
     for held in [Box::new(first) as Box<dyn std::any::Any>, Box::new(listener)] {
         drop(held);
         R::sleep(A_WHILE).await;
-        assert_eq!(R::bind(again.clone()).unwrap_err().kind(), ErrorKind::AddrInUse);
+        expect_error(R::bind(again.clone()), ErrorKind::AddrInUse);
     }
     drop(clone);
     let bound = soon::<R, _>("the address is free", async {
@@ -75,7 +77,7 @@ pub async fn bind_holds_the_address_until_dropped<R: Runtime>() {
 pub async fn bound_but_not_listening_refuses<R: Runtime>() {
     let bound = R::bind(loopback()).unwrap();
     let connect = soon::<R, _>("the refusal", R::connect(ConnectOptions::new(bound.local_addr())));
-    assert_eq!(connect.await.err().unwrap().kind(), ErrorKind::ConnectionRefused);
+    expect_error(connect.await, ErrorKind::ConnectionRefused);
 }
 
 /// "Each worker has its own listener, and the kernel distributes clients over the listeners": every client
@@ -102,13 +104,13 @@ pub async fn listeners_share_an_address<R: Runtime>() {
         assert_eq!(answer.await, b"who is there?");
         clients.push(client);
     }
-    assert_eq!(accepted.get(), CLIENTS);
+    assert_eq!(accepted.get(), CLIENTS, "the number of clients that were accepted");
 }
 
 /// A dropped listener no longer listens, even if an accept was dropped before.
 pub async fn a_dropped_listener_refuses<R: Runtime>() {
     let (mut listener, addr) = listener::<R>(loopback());
-    assert!(stays_pending::<R>(listener.accept()).await);
+    expect_pending::<R>("an accept", listener.accept()).await;
     drop(listener);
     let refused = soon::<R, _>("the refusal", async {
         // Until the runtime has closed the socket, connections may still succeed, and are then reset.
@@ -136,7 +138,7 @@ pub async fn dropped_accept_loses_no_client<R: Runtime>() {
     const CLIENTS: usize = 20;
     let (mut listener, addr) = listener::<R>(loopback());
     for _ in 0..CLIENTS {
-        assert!(stays_pending::<R>(listener.accept()).await);
+        expect_pending::<R>("an accept", listener.accept()).await;
     }
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
@@ -155,7 +157,7 @@ pub async fn dropped_accept_loses_no_client<R: Runtime>() {
     for _ in accepted..CLIENTS {
         soon::<R, _>("a client", listener.accept()).await.unwrap();
     }
-    assert!(stays_pending::<R>(listener.accept()).await, "no further client");
+    expect_pending::<R>("a further accept", listener.accept()).await;
 }
 
 /// "It yields to other tasks after at most `ACCEPT_BATCH_MAX` clients": it returns at most that many in a row,
@@ -181,12 +183,21 @@ pub async fn accept_lets_others_run<R: Runtime>() {
         });
         streams.push(accepted.await.unwrap());
         in_a_row += 1;
-        assert!(in_a_row <= ACCEPT_BATCH_MAX, "{in_a_row} clients in a row");
+        assert!(
+            in_a_row <= ACCEPT_BATCH_MAX,
+            "expected at most {ACCEPT_BATCH_MAX} clients in a row, each without a wait; seen: \
+             {in_a_row}"
+        );
         if runs.get() != last_run.1 {
             last_run = (client, runs.get());
         }
         // Other tasks may run at the end of one wait and at the start of the one after the next.
-        assert!(client - last_run.0 <= 2 * ACCEPT_BATCH_MAX, "other tasks did not run");
+        let without_a_run = client - last_run.0;
+        assert!(
+            without_a_run <= 2 * ACCEPT_BATCH_MAX,
+            "expected another task to run within {} accepts; seen: it did not in {without_a_run}",
+            2 * ACCEPT_BATCH_MAX
+        );
     }
 }
 
@@ -216,17 +227,23 @@ pub async fn accept_is_fair_beside_busy_connections<R: Runtime>() {
             assert_eq!(echoed(&mut client, b"new").await, b"new");
         }
     });
-    assert!(all.await.is_some(), "{CLIENTS} new connections beside as many busy ones");
+    assert!(
+        all.await.is_some(),
+        "expected {CLIENTS} new connections beside as many busy ones within {:?}; seen: fewer",
+        3 * SOON
+    );
 }
 
 /// "`ConnectionRefused`", with an `AddrError` inside that names the address and keeps the OS error code.
 pub async fn connect_refused_names_the_address<R: Runtime>() {
     let bound = R::bind(loopback()).unwrap(); // held, so that no other socket listens there
     let addr = bound.local_addr();
-    let error = R::connect(ConnectOptions::new(addr)).await.err().expect("nothing listens there");
-    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    assert!(error.to_string().contains(&addr.to_string()), "{error}");
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AddrError>()).unwrap();
+    let connected = R::connect(ConnectOptions::new(addr)).await;
+    let error = expect_error(connected, ErrorKind::ConnectionRefused);
+    expect_named(&error, addr);
+    let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<AddrError>()) else {
+        panic!("expected an `AddrError` inside of the error; seen: {error:?}");
+    };
     assert_eq!((inner.addr(), inner.cause().kind()), (addr, ErrorKind::ConnectionRefused));
     assert_eq!(inner.cause().raw_os_error(), Some(111));
 }
@@ -245,15 +262,19 @@ pub async fn connect_times_out<R: Runtime>() {
         match soon::<R, _>("the end of the attempt", R::connect(connect.clone())).await {
             Ok(client) => clients.push(client),
             Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::TimedOut);
-                assert!(error.to_string().contains(&addr.to_string()), "{error}");
+                expect_named(&error, addr);
+                expect_error::<()>(Err(error), ErrorKind::TimedOut);
                 let took = R::now() - started;
-                assert!(connect.timeout <= took && took < SOON, "{took:?}");
+                assert!(
+                    (connect.timeout..SOON).contains(&took),
+                    "expected the attempt to end after {:?}; seen: it took {took:?}",
+                    connect.timeout
+                );
                 return;
             }
         }
     }
-    panic!("a queue of one took sixteen clients");
+    panic!("expected a connect to time out at a queue of one; seen: sixteen clients connected");
 }
 
 /// "Safe: the attempt ends": other attempts, earlier or later, are not affected.
@@ -296,7 +317,7 @@ pub async fn connect_uses_the_requested_local_address<R: Runtime>() {
     options.local_addr = Some(([127, 0, 0, 2], 0).into());
     let client = R::connect(options).await.unwrap();
     let (_server, peer) = listener.accept().await.unwrap();
-    assert_eq!(peer.ip().to_string(), "127.0.0.2");
+    assert_eq!(peer.ip().to_string(), "127.0.0.2", "the address of the client");
     assert_eq!(client.local_addr().unwrap(), peer);
 }
 
@@ -310,8 +331,8 @@ pub async fn peer_addr_reports_a_closed_connection<R: Runtime>() {
     b.shutdown().await.unwrap();
     R::sleep(A_WHILE).await;
     for gone in [a, b, reset_stream::<R>().await] {
-        let error = gone.peer_addr().expect_err("there is no peer any more");
-        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NotConnected, Some(107)));
+        let error = expect_error(gone.peer_addr(), ErrorKind::NotConnected);
+        assert_eq!(error.raw_os_error(), Some(107), "the OS error code of {error:?}");
     }
 }
 
@@ -327,7 +348,8 @@ pub async fn dropping_both_halves_closes<R: Runtime>() {
     let (a, mut b) = pair::<R>().await;
     let (mut read, write) = a.into_split();
     drop(write);
-    assert!(stays_pending::<R>(b.read(Vec::with_capacity(1))).await, "the write half alone");
+    let peers_read = b.read(Vec::with_capacity(1));
+    expect_pending::<R>("a read of the peer, while the read half lives,", peers_read).await;
     drop(b);
     expect_closed::<R>(&mut read).await;
 
@@ -351,5 +373,12 @@ pub async fn a_peer_that_drops_unread_bytes_resets<R: Runtime>() {
     R::sleep(A_WHILE).await;
     drop(b);
     let read = soon::<R, _>("the reset", a.read(Vec::with_capacity(8)));
-    assert_eq!(read.await.0.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    expect_error(read.await.0, ErrorKind::ConnectionReset);
+}
+
+/// Panics unless the text of `error` contains `addr`.
+#[track_caller]
+fn expect_named(error: &std::io::Error, addr: std::net::SocketAddr) {
+    let text = error.to_string();
+    assert!(text.contains(&addr.to_string()), "expected an error that names {addr}; seen: {text}");
 }

@@ -21,7 +21,7 @@ use socket2::SockRef;
 use super::Declared;
 use super::isolate::Peer;
 use super::support::{
-    A_WHILE, SOON, connect, echo, fill, listener, loopback, pair, run, soon, within,
+    A_WHILE, SOON, connect, echo, expect_error, fill, listener, loopback, pair, run, soon, within,
 };
 use crate::{
     AddrError, BufResult, ByteStream, ConnectOptions, IoVec, Keepalive, OwnedRead, OwnedWrite,
@@ -49,13 +49,16 @@ pub fn ten_thousand_connections_are_open<R: Runtime>(config: &R::Config) {
         }));
         let mut peer = clients(addr);
         peer.request::<R>(&format!("connect {CONNECTIONS}")).await;
-        wait_until::<R>("all are accepted", || accepted.get() == CONNECTIONS).await;
+        wait_until::<R>("all clients to be accepted", || accepted.get() == CONNECTIONS).await;
         for _ in 0..2 {
             peer.request::<R>(&format!("echo {CONNECTIONS}")).await;
         }
         R::sleep(A_WHILE).await;
         let (held, allowed) = (pool.leased(), PoolConfig::default().idle_max);
-        assert!(held <= allowed, "idle connections hold {held} buffers, {allowed} are allowed");
+        assert!(
+            held <= allowed,
+            "expected idle connections to hold at most {allowed} buffers (`idle_max`); seen: {held}"
+        );
     });
 }
 
@@ -82,13 +85,18 @@ pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config
 
         limit_descriptors(open_descriptors() as u64 + 40);
         peer.request::<R>("connect 100").await;
-        wait_until::<R>("descriptors are used up", || exhausted.get() > 0).await;
+        wait_until::<R>("an accept to report that descriptors are used up", || exhausted.get() > 0)
+            .await;
         peer.request::<R>("echo 30").await; // the open ones
 
-        let cpu = cpu_time();
+        const CPU_MAX: Duration = Duration::from_millis(300);
+        let before = cpu_time();
         R::sleep(Duration::from_secs(1)).await;
-        let cpu = cpu_time() - cpu;
-        assert!(cpu < Duration::from_millis(300), "{cpu:?} of CPU in a second at the limit");
+        let cpu = cpu_time() - before;
+        assert!(
+            cpu < CPU_MAX,
+            "expected less than {CPU_MAX:?} of CPU in a second without descriptors; seen: {cpu:?}"
+        );
 
         peer.request::<R>("close 66").await;
         peer.request::<R>("echo 35").await; // the ones that had waited
@@ -104,10 +112,14 @@ pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
         peer.request::<R>("connect 100").await;
         peer.request::<R>("echo 100").await;
         R::sleep(A_WHILE).await;
+        const CPU_MAX: Duration = Duration::from_millis(100);
         let before = cpu_time();
         R::sleep(Duration::from_secs(2)).await;
         let cpu = cpu_time() - before;
-        assert!(cpu <= Duration::from_millis(100), "{cpu:?} of CPU in two idle seconds");
+        assert!(
+            cpu <= CPU_MAX,
+            "expected at most {CPU_MAX:?} of CPU in two idle seconds; seen: {cpu:?}"
+        );
     });
 }
 
@@ -131,12 +143,26 @@ pub fn a_flood_does_not_delay_timers<R: Runtime>(config: &R::Config) {
             }
         }));
         peer.send("flood");
-        wait_until::<R>("the flood has come", || received.get() > 1 << 20).await;
+        const BYTES: usize = 1 << 20;
+        let flooded = within::<R, _>(2 * SOON, async {
+            while received.get() < BYTES {
+                R::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        assert!(
+            flooded.await.is_some(),
+            "expected {BYTES} bytes of the flood to be read within {:?}; seen: {} (is a wake-up lost?)",
+            2 * SOON,
+            received.get()
+        );
         for _ in 0..20 {
             let started = R::now();
             R::sleep(Duration::from_millis(10)).await;
             let took = R::now() - started;
-            assert!(took < Duration::from_secs(1), "ten milliseconds took {took:?}");
+            assert!(
+                took < Duration::from_secs(1),
+                "expected a sleep of 10ms beside a flood to take less than a second; seen: {took:?}"
+            );
         }
     });
 }
@@ -154,10 +180,11 @@ pub fn a_reset_is_an_error<R: Runtime>(config: &R::Config) {
             let read = soon::<R, _>("the reset", stream.read(b"length 9.".to_vec()));
             let BufResult(result, buf) = read.await;
             match result {
-                Ok(n) => assert!(n > 0, "a reset read as a clean end"),
+                Ok(n) => assert!(n > 0, "expected a reset; seen: the end of the stream"),
                 Err(error) => {
-                    assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-                    assert_eq!(buf, b"length 9.");
+                    let code = error.raw_os_error();
+                    assert_eq!(code, Some(libc::ECONNRESET), "the OS error code of {error:?}");
+                    assert_eq!(buf, b"length 9.", "the buffer after an error");
                     return;
                 }
             }
@@ -200,7 +227,11 @@ pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
             }
             soon::<R, _>("the writes fail", writer).await.unwrap();
             let raised = raised.load(Ordering::SeqCst);
-            assert!(!raised, "SIGPIPE (vectored: {vectored}, waits: {waits}, reset: {reset})");
+            assert!(
+                !raised,
+                "expected no signal; seen: SIGPIPE (vectored: {vectored}, waits: {waits}, reset: \
+                 {reset})"
+            );
         }
     });
 }
@@ -210,9 +241,8 @@ pub fn bind_refuses_a_shared_port_of_another_process<R: Runtime>(_config: &R::Co
     let mut peer = Peer::start("listener");
     let mut options = loopback();
     options.addr = peer.receive_blocking().parse().expect("an address");
-    let error = R::bind(options.clone()).expect_err("the port is the peer's");
-    assert_eq!(error.kind(), ErrorKind::AddrInUse);
-    assert!(error.to_string().contains(&options.addr.to_string()), "{error}");
+    let error = expect_error(R::bind(options.clone()), ErrorKind::AddrInUse);
+    expect_text(&error.to_string(), &[&options.addr.to_string()]);
 }
 
 /// Connections in TIME_WAIT do not prevent a restarted server from binding its address.
@@ -230,7 +260,7 @@ pub fn bind_works_right_after_a_restart<R: Runtime>(config: &R::Config) {
     };
     let mut again = loopback();
     again.addr = serve_one(loopback());
-    assert_eq!(serve_one(again.clone()), again.addr);
+    assert_eq!(serve_one(again.clone()), again.addr, "the address after the restart");
 }
 
 /// "`PermissionDenied`" and "`AddrNotAvailable`": the error names the address and a remedy.
@@ -238,18 +268,17 @@ pub fn bind_explains_a_forbidden_port<R: Runtime>(_config: &R::Config) {
     let foreign: SocketAddr = ([192, 0, 2, 1], 0).into(); // RFC 5737: reserved for documentation
     let mut options = loopback();
     options.addr = foreign;
-    let error = R::bind(options).expect_err("no interface has it");
-    assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
-    assert!(error.to_string().contains("192.0.2.1"), "{error}");
+    let error = expect_error(R::bind(options), ErrorKind::AddrNotAvailable);
+    expect_text(&error.to_string(), &["192.0.2.1"]);
 
     let first_free = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let first_free: u16 = first_free.expect("procfs").trim().parse().expect("a port");
     let report = Peer::start_unprivileged("bind 127.0.0.1:79").receive_blocking();
     if first_free > 79 {
-        assert!(report.starts_with("PermissionDenied: cannot listen on 127.0.0.1:79"), "{report}");
-        assert!(report.contains("CAP_NET_BIND_SERVICE"), "{report}");
+        let expected = "PermissionDenied: cannot listen on 127.0.0.1:79";
+        expect_text(&report, &[expected, "CAP_NET_BIND_SERVICE"]);
     } else {
-        assert_eq!(report, "ok");
+        assert_eq!(report, "ok", "the result of a bind of port 79, which is not privileged");
     }
 }
 
@@ -264,8 +293,8 @@ pub fn nodelay_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
             options.nodelay = !nodelay;
             let connected = R::connect(options).await.unwrap();
             let (accepted, _) = listener.accept().await.unwrap();
-            assert_eq!(is_nodelay(&accepted), nodelay, "accepted");
-            assert_eq!(is_nodelay(&connected), !nodelay, "connected");
+            assert_eq!(is_nodelay(&accepted), nodelay, "nodelay of the accepted end");
+            assert_eq!(is_nodelay(&connected), !nodelay, "nodelay of the connected end");
         }
     });
 }
@@ -294,8 +323,8 @@ pub fn keepalive_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
                 (None, None, None),
             ] {
                 let (mut listen, mut connect) = (loopback(), ConnectOptions::new(loopback().addr));
-                assert_eq!(listen.keepalive, Some(Keepalive::new()), "by default");
-                assert_eq!(connect.keepalive, Some(Keepalive::new()), "by default");
+                assert_eq!(listen.keepalive, Some(Keepalive::new()), "the default");
+                assert_eq!(connect.keepalive, Some(Keepalive::new()), "the default");
                 assert_eq!(listen.unacknowledged_max, connect.unacknowledged_max);
                 if is_accepted {
                     (listen.keepalive, listen.unacknowledged_max) = (keepalive, limit);
@@ -324,12 +353,12 @@ pub fn an_aborted_connection_leaves_nothing_behind<R: Runtime>(config: &R::Confi
         let handle = stream.shutdown_handle();
         let mut stream = stream;
         fill::<R>(&mut stream).await;
-        assert!(has_socket(addr, client), "it is open");
+        assert!(has_socket(addr, client), "expected a socket before the abort; seen: none");
         handle.abort();
-        wait_until::<R>("it is gone", || !has_socket(addr, client)).await;
+        wait_until::<R>("the aborted socket to be gone", || !has_socket(addr, client)).await;
         drop(stream);
         R::sleep(A_WHILE).await;
-        assert!(!has_socket(addr, client), "it is there again");
+        assert!(!has_socket(addr, client), "expected no socket after the drop; seen: one");
     });
 }
 
@@ -352,9 +381,14 @@ pub fn connect_reports_exhaustion<R: Runtime>(config: &R::Config) {
         limit_descriptors(0);
         let connected = R::connect(ConnectOptions::new(addr)).await;
         raise_descriptor_limit(0);
-        let error = connected.err().expect("no descriptor is free");
-        assert!(is_exhaustion(&error), "{error:?}");
-        assert!(error.to_string().contains(&addr.to_string()), "{error}");
+        let Err(error) = connected else {
+            panic!("expected an error of `connect` where no descriptor is free; seen: success");
+        };
+        assert!(
+            is_exhaustion(&error),
+            "expected an error that `is_exhaustion` recognises; seen: {error:?}"
+        );
+        expect_text(&error.to_string(), &[&addr.to_string()]);
         connect::<R>(addr).await;
     });
 }
@@ -393,12 +427,18 @@ pub fn a_dropped_connect_closes_its_socket<R: Runtime>(config: &R::Config) {
             match within::<R, _>(A_WHILE, R::connect(ConnectOptions::new(addr))).await {
                 Some(client) => clients.push(client.unwrap()),
                 None => {
-                    wait_until::<R>("its socket closed", || open_descriptors() <= before).await;
+                    wait_until::<R>("the socket of a dropped connect to be closed", || {
+                        open_descriptors() <= before
+                    })
+                    .await;
                     dropped += 1;
                 }
             }
             // A queue of one takes two clients, and about two more whose SYN is not answered yet.
-            assert!(clients.len() < 16, "a queue of one took sixteen clients");
+            assert!(
+                clients.len() < 16,
+                "expected connects to wait at a queue of one; seen: sixteen connected"
+            );
         }
     });
 }
@@ -418,7 +458,7 @@ pub fn connections_leave_no_descriptor_behind<R: Runtime>(config: &R::Config) {
             peer.request::<R>("connect 100").await;
             peer.request::<R>("echo 100").await;
             peer.request::<R>("close 100").await;
-            let what = format!("round {round}: as many descriptors as before ({before})");
+            let what = format!("as many descriptors as before round {round} ({before})");
             wait_until::<R>(&what, || open_descriptors() <= before).await;
         }
     });
@@ -443,7 +483,7 @@ pub fn block_on_leaves_no_descriptor_behind<R: Runtime>(config: &R::Config) {
     for _ in 0..5 {
         once();
     }
-    assert_eq!(open_descriptors(), before, "descriptors after five more runtimes");
+    assert_eq!(open_descriptors(), before, "open descriptors after five more runtimes");
 }
 
 /// "Tasks that are still running are dropped before this returns, and their connections are closed": the other ends
@@ -471,7 +511,11 @@ pub fn block_on_closes_the_connections_of_its_tasks<R: Runtime>(config: &R::Conf
     for mut other_end in other_ends {
         // After `block_on`, no code is left that could close it later.
         other_end.set_read_timeout(Some(SOON)).unwrap();
-        assert_eq!(io::Read::read(&mut other_end, &mut [0; 8]).unwrap(), 0);
+        let seen = io::Read::read(&mut other_end, &mut [0; 8]);
+        assert!(
+            matches!(seen, Ok(0)),
+            "expected the end of the stream within {SOON:?}; seen: {seen:?}"
+        );
     }
 }
 
@@ -513,7 +557,7 @@ pub fn block_on_runs_nothing_when_it_cannot_be_set_up<R: Runtime>(
         refuse_io_uring(libc::EPERM);
         without_ring()
     });
-    let without_ring = without_ring.join().expect("no panic, whatever the kernel says");
+    let without_ring = expect_no_panic(without_ring);
     let has_run = ran.load(Ordering::SeqCst);
     assert_eq!(
         (without_ring.is_ok(), has_run),
@@ -534,13 +578,14 @@ pub fn block_on_explains_missing_io_uring<R: Runtime>(config: &R::Config, declar
             refuse_io_uring(errno);
             R::block_on(config, async { pair::<R>().await }).map(drop)
         });
-        match outcome.join().expect("no panic, whatever the kernel says") {
-            Ok(()) => assert!(!declared.io_uring, "it fell back to something else"),
+        match expect_no_panic(outcome) {
+            Ok(()) => expect_no_need_of_io_uring(declared),
             Err(error) => {
-                let kind = error.kind();
-                assert!(matches!(kind, ErrorKind::PermissionDenied | ErrorKind::Unsupported));
-                let text = error.to_string();
-                assert!(text.contains("io_uring") && text.contains("run on tokio"), "{text}");
+                assert!(
+                    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported),
+                    "expected the error PermissionDenied or Unsupported; seen: {error:?}"
+                );
+                expect_text(&error.to_string(), &["io_uring", "run on tokio"]);
             }
         }
     }
@@ -553,12 +598,33 @@ pub fn workers_explain_missing_io_uring<R: Runtime>(_config: &R::Config, declare
         let workers = WorkersConfig::<R>::new(NonZeroUsize::MIN);
         R::run_workers(workers, |_worker| async { Ok(()) })
     });
-    match outcome.join().expect("no panic, whatever the kernel says") {
-        Ok(()) => assert!(!declared.io_uring, "it fell back to something else"),
-        Err(error) => {
-            let text = error.to_string();
-            assert!(text.starts_with("worker 0: ") && text.contains("io_uring"), "{text}");
-        }
+    match expect_no_panic(outcome) {
+        Ok(()) => expect_no_need_of_io_uring(declared),
+        Err(error) => expect_text(&error.to_string(), &["worker 0: ", "io_uring"]),
+    }
+}
+
+/// The result of a thread that may not use io_uring. Panics if the thread did.
+fn expect_no_panic<T>(thread: std::thread::JoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|payload| {
+        let why = crate::Panicked::new(payload);
+        panic!("expected an error, or success, where io_uring is refused; seen: it {why}")
+    })
+}
+
+/// Panics if the backend declares that it needs io_uring. It has just run without.
+fn expect_no_need_of_io_uring(declared: &Declared) {
+    assert!(
+        !declared.io_uring,
+        "expected an error where io_uring is refused, as `io_uring: true` declares; seen: it ran"
+    );
+}
+
+/// Panics unless `text` contains each of `parts`.
+#[track_caller]
+fn expect_text(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "expected a text with \"{part}\"; seen: \"{text}\"");
     }
 }
 
@@ -573,9 +639,14 @@ pub fn a_stuck_worker_is_abandoned<R: Runtime>(config: &R::Config) {
         std::thread::sleep(3 * SOON); // blocks the thread, as no service should
         Ok(())
     });
-    let error = outcome.expect_err("the worker is stuck");
-    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::TimedOut, STUCK));
-    assert!(started.elapsed() < 2 * SOON);
+    let error = expect_error(outcome, ErrorKind::TimedOut);
+    assert_eq!(error.to_string(), STUCK);
+    let took = started.elapsed();
+    assert!(
+        took < 2 * SOON,
+        "expected `run_workers` to abandon the worker within {:?}; seen: {took:?}",
+        2 * SOON
+    );
 }
 
 const STUCK: &str = "worker 0: its thread is stuck";
@@ -587,10 +658,19 @@ pub fn block_on_explains_a_small_memlock_limit<R: Runtime>(
     declared: &Declared,
 ) {
     let report = Peer::start_unprivileged("block_on").receive_blocking();
-    if !declared.io_uring || report == "ok, with CAP_IPC_LOCK" {
-        assert!(report.starts_with("ok"), "{report}");
+    let needs_ring = declared.io_uring;
+    if !needs_ring || report == "ok, with CAP_IPC_LOCK" {
+        assert!(
+            report.starts_with("ok"),
+            "expected `block_on` to run without locked memory, as `io_uring: {needs_ring}` declares; \
+             seen: {report}"
+        );
     } else if report != "ok" || rings_are_locked_memory() {
-        assert!(report.contains("limit on locked memory is too small"), "{report}");
+        assert!(
+            report.contains("limit on locked memory is too small"),
+            "expected the error of `block_on` to name the limit on locked memory, as `io_uring: true` \
+             declares; seen: {report}"
+        );
     }
 }
 
@@ -653,12 +733,19 @@ async fn wait_until<R: Runtime>(what: &str, condition: impl Fn() -> bool) {
             R::sleep(Duration::from_millis(2)).await;
         }
     });
-    assert!(waited.await.is_some(), "{what}: not in {:?}", 2 * SOON);
+    assert!(
+        waited.await.is_some(),
+        "expected {what} within {:?}; seen: it is still waited for",
+        2 * SOON
+    );
 }
 
 fn raise_descriptor_limit(needed: u64) {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    assert!(maximum.is_none_or(|maximum| maximum >= needed), "needs `ulimit -Hn` {needed}");
+    assert!(
+        maximum.is_none_or(|maximum| maximum >= needed),
+        "expected `ulimit -Hn` of at least {needed}; seen: {maximum:?}"
+    );
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the maximum");
 }
 
@@ -687,7 +774,7 @@ fn with_socket<T>(stream: &impl TcpStream, look: impl Fn(SockRef<'_>) -> T) -> T
             return look(socket);
         }
     }
-    panic!("no descriptor has the addresses {ends:?}");
+    panic!("expected a descriptor with the addresses {ends:?}; seen: none");
 }
 
 fn open_descriptors() -> usize {

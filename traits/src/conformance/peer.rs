@@ -35,7 +35,7 @@ pub(super) fn run<R: Runtime>(role: &str, config: &R::Config) {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
             socket.set_reuse_port(true).expect("to share the port");
             socket.bind(&loopback().addr.into()).expect("a free port");
-            socket.listen(1).expect("to listen");
+            socket.listen(1).expect("expected to listen");
             let addr = socket.local_addr().expect("bound").as_socket().expect("an IP address");
             send_line(&addr.to_string());
             let _ = std::io::read_to_string(stdin());
@@ -92,7 +92,7 @@ impl Clients {
         match verb {
             "connect" => {
                 for _ in 0..count {
-                    let stream = TcpStream::connect(self.addr).expect("to connect");
+                    let stream = TcpStream::connect(self.addr).expect("expected to connect");
                     self.add_stream(stream);
                 }
             }
@@ -105,7 +105,7 @@ impl Clients {
             "close" => drop(self.open.drain(..count)),
             "reset" => {
                 let mut stream = self.open.pop_front().expect("a connection");
-                stream.write_all(b"the middle of").expect("to write");
+                stream.write_all(b"the middle of").expect("expected to write");
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("to set linger");
             }
             "flood" => {
@@ -144,8 +144,8 @@ impl Clients {
 }
 
 fn echoed(stream: &mut TcpStream, bytes: &[u8]) {
-    stream.write_all(bytes).expect("to write");
+    stream.write_all(bytes).expect("expected to write");
     let mut answer = [0; 8];
-    stream.read_exact(&mut answer[..bytes.len()]).expect("an echo");
-    assert_eq!(&answer[..bytes.len()], bytes);
+    stream.read_exact(&mut answer[..bytes.len()]).expect("expected an echo");
+    assert_eq!(&answer[..bytes.len()], bytes, "the bytes of an echo");
 }

@@ -3,7 +3,9 @@
 use std::io::ErrorKind;
 use std::pin::pin;
 
-use super::support::{A_WHILE, count_runs, pair, pattern, scaled, soon};
+use super::support::{
+    A_WHILE, count_runs, expect_at_least, expect_bytes, expect_error, pair, pattern, scaled, soon,
+};
 use crate::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, select};
 
 /// "The buffer contains the bytes that were read", and returns to the pool when it is dropped.
@@ -18,12 +20,13 @@ pub async fn read_returns_available_bytes<R: Runtime>() {
     let mut received = Vec::new();
     while received.len() < sent.len() {
         let buf = b.read_pooled(&pool).await.unwrap();
-        assert!(!buf.is_empty() && buf.len() <= pool.buf_bytes());
-        assert_eq!(pool.leased(), 1);
+        let (len, most) = (buf.len(), pool.buf_bytes());
+        assert!((1..=most).contains(&len), "expected a read of 1 to {most} bytes; seen: {len}");
+        assert_eq!(pool.leased(), 1, "the buffers in use while one is held");
         received.extend_from_slice(&buf);
     }
-    assert!(received == sent);
-    assert_eq!(pool.leased(), 0);
+    expect_bytes(&received, &sent);
+    assert_eq!(pool.leased(), 0, "the buffers in use after the last was dropped");
     writer.await.unwrap().unwrap();
 }
 
@@ -34,7 +37,7 @@ pub async fn read_is_empty_at_the_end<R: Runtime>() {
     drop(a);
     for _ in 0..2 {
         let read = soon::<R, _>("the end", b.read_pooled(&pool));
-        assert!(read.await.unwrap().is_empty());
+        assert_eq!(&read.await.unwrap()[..], b"", "the bytes of a read at the end");
     }
 }
 
@@ -52,7 +55,10 @@ pub async fn pending_reads_hold_few_buffers<R: Runtime>() {
     }
     R::sleep(A_WHILE).await;
     let held = pool.leased();
-    assert!(held <= 2, "{READS} reads that wait hold {held} buffers; idle_max is 2");
+    assert!(
+        held <= 2,
+        "expected {READS} reads that wait to hold at most 2 buffers (`idle_max`); seen: {held}"
+    );
     // Reads without a buffer are served as well, in any order.
     for (peer, read) in peers.iter_mut().zip(reads).rev() {
         peer.write_all("x").await.into_result().unwrap();
@@ -69,7 +75,7 @@ pub async fn read_loses_nothing_when_the_pool_is_exhausted<R: Runtime>() {
     a.write_all("kept").await.into_result().unwrap();
     for _ in 0..3 {
         let read = soon::<R, _>("the refusal", b.read_pooled(&pool));
-        assert_eq!(read.await.unwrap_err().kind(), ErrorKind::QuotaExceeded);
+        expect_error(read.await, ErrorKind::QuotaExceeded);
     }
     drop(taken);
     let mut received = Vec::new();
@@ -87,7 +93,11 @@ pub async fn read_waits_while_the_pool_is_exhausted<R: Runtime>() {
     let taken = pool.take().unwrap();
     let mut read = pin!(b.read_pooled(&pool));
     let selected = select(read.as_mut(), R::sleep(A_WHILE)).await;
-    assert!(selected.first.is_none(), "reported an exhausted pool while no data was ready");
+    assert!(
+        selected.first.is_none(),
+        "expected the read to wait while no data is ready; seen: it is done: {:?}",
+        selected.first.map(|read| read.map(|buf| buf.len()))
+    );
     drop(taken);
     a.write_all("x").await.into_result().unwrap();
     assert_eq!(&*soon::<R, _>("the byte", read).await.unwrap(), b"x");
@@ -104,5 +114,5 @@ pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     for _ in 0..BYTES {
         assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
     }
-    assert!(runs.get() >= 10, "{} runs beside {BYTES} reads", runs.get());
+    expect_at_least(10, &format!("runs of another task beside {BYTES} reads"), runs.get());
 }

@@ -16,10 +16,10 @@ pub fn block_on_returns_the_output<R: Runtime>(config: &R::Config) {
     let borrowed = String::from("output");
     let output = R::block_on(config.clone(), async {
         R::sleep(Duration::from_millis(1)).await;
-        assert_eq!(std::thread::current().id(), here);
+        assert_eq!(std::thread::current().id(), here, "the thread of the future");
         borrowed.as_str()
     });
-    assert_eq!(output.unwrap(), "output");
+    assert_eq!(output.unwrap(), "output", "the output of `block_on`");
 }
 
 /// One thread can run several runtimes, one after the other.
@@ -42,19 +42,20 @@ pub fn block_on_propagates_a_panic<R: Runtime>(config: &R::Config) {
             panic!("on purpose");
         })
     };
-    let payload = catch_unwind(AssertUnwindSafe(panicking)).unwrap_err();
+    let Err(payload) = catch_unwind(AssertUnwindSafe(panicking)) else {
+        panic!("expected `block_on` to panic, as its future does; seen: it returned");
+    };
     assert_eq!(Panicked::new(payload).message(), "on purpose");
     block_on_returns_the_output::<R>(config);
 }
 
 /// "Panics if called within itself."
 pub fn nested_block_on_panics<R: Runtime>(config: &R::Config) {
-    let nested = || R::block_on(config.clone(), async {}).is_ok();
-    let outcome = R::block_on(config.clone(), async {
-        let outcome = catch_unwind(AssertUnwindSafe(nested));
-        outcome.is_err()
-    });
-    assert!(outcome.unwrap(), "a runtime ran within a runtime");
+    let nested = || R::block_on(config.clone(), async {});
+    let outcome = R::block_on(config.clone(), async { catch_unwind(AssertUnwindSafe(nested)) });
+    if let Ok(nested) = outcome.unwrap() {
+        panic!("expected a panic of `block_on` within `block_on`; seen: it returned {nested:?}");
+    }
     block_on_returns_the_output::<R>(config);
 }
 
@@ -76,13 +77,13 @@ pub fn block_on_ends_its_own_tasks_only<R: Runtime>(config: &R::Config) {
         // This is the part of a nested runtime that could confuse the tasks.
         let nested = crate::backend::run_main(async { drop(R::spawn(hold())) });
         nested.await.unwrap();
-        assert_eq!(ended.get(), 1);
+        assert_eq!(ended.get(), 1, "the tasks that ended with the inner runtime");
         R::sleep(A_WHILE).await;
         drop(R::spawn(hold()));
         R::sleep(A_WHILE).await;
     })
     .unwrap();
-    assert_eq!(ended.get(), 3);
+    assert_eq!(ended.get(), 3, "the tasks that ended with both runtimes");
 }
 
 /// "The tasks are dropped within the runtime, so destructors may call it."
@@ -199,7 +200,7 @@ pub fn block_on_ends_the_tasks_that_still_run<R: Runtime>(config: &R::Config) {
         }));
         Some(handle)
     });
-    assert_eq!((started.get(), ended.get()), (5, 5));
+    assert_eq!((started.get(), ended.get()), (5, 5), "the tasks that were started, and dropped");
     drop(output);
 }
 
@@ -222,9 +223,15 @@ pub fn handles_report_the_end_of_block_on<R: Runtime>(config: &R::Config) {
     let outputs =
         R::block_on(config.clone(), async { (done.await, ended.await, panicked.await, new.await) });
     let (done, ended, panicked, new) = outputs.unwrap();
-    assert_eq!(done.unwrap(), 7);
-    assert!(matches!(ended, Err(JoinError::Ended)), "{ended:?}");
-    assert!(matches!(new, Err(JoinError::Ended)), "{new:?}");
-    let Err(JoinError::Panicked(panicked)) = panicked else { panic!("{panicked:?}") };
+    assert_eq!(done.unwrap(), 7, "the output of a finished task");
+    for ended in [ended, new] {
+        assert!(
+            matches!(ended, Err(JoinError::Ended)),
+            "expected the handle to return `JoinError::Ended`; seen: {ended:?}"
+        );
+    }
+    let Err(JoinError::Panicked(panicked)) = panicked else {
+        panic!("expected the handle to return `JoinError::Panicked`; seen: {panicked:?}");
+    };
     assert_eq!(panicked.message(), "on purpose");
 }

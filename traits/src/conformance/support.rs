@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::io;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
@@ -9,8 +11,8 @@ use std::time::Duration;
 
 use super::prove::waits_for;
 use crate::{
-    BufResult, ByteStream, ConnectOptions, IoBuf, ListenOptions, OwnedRead, OwnedWrite, Runtime,
-    TcpListener, select,
+    BufResult, ByteStream, ConnectOptions, IoBuf, JoinError, JoinHandle, ListenOptions, OwnedRead,
+    OwnedWrite, Runtime, TcpListener, select,
 };
 
 /// The limit for events that must happen. Long enough for every operation on loopback on a busy machine, short
@@ -36,6 +38,44 @@ pub(super) fn run<R: Runtime, F: Future>(config: &R::Config, case: F) -> F::Outp
     R::block_on(config.clone(), case).expect("expected the runtime to start")
 }
 
+/// Panics unless at least `min` of `what` were counted.
+#[track_caller]
+pub(super) fn expect_at_least(min: u32, what: &str, seen: u32) {
+    assert!(seen >= min, "expected at least {min} {what}; seen: {seen}");
+}
+
+/// Panics unless `seen` is `expected`. Says where they differ, because they are too long to print.
+#[track_caller]
+pub(super) fn expect_bytes(seen: &[u8], expected: &[u8]) {
+    let same = || seen.iter().zip(expected).take_while(|(seen, expected)| seen == expected).count();
+    assert!(
+        seen == expected,
+        "expected {} bytes; seen: {} bytes, and the first {} are as expected",
+        expected.len(),
+        seen.len(),
+        same()
+    );
+}
+
+/// Panics unless `result` is an error of this kind. Returns the error.
+#[track_caller]
+pub(super) fn expect_error<T>(result: io::Result<T>, kind: ErrorKind) -> io::Error {
+    match result {
+        Err(error) if error.kind() == kind => error,
+        Err(error) => panic!("expected the error {kind:?}; seen: {error:?}"),
+        Ok(_) => panic!("expected the error {kind:?}; seen: success"),
+    }
+}
+
+/// The output of a task. If the task panicked, panics with its panic.
+pub(super) async fn joined<R: Runtime, T>(what: &str, task: JoinHandle<T>) -> T {
+    match soon::<R, _>(what, task).await {
+        Ok(output) => output,
+        Err(JoinError::Panicked(panicked)) => panicked.resume(),
+        Err(error) => panic!("expected {what}; seen: {error}"),
+    }
+}
+
 /// The options to listen on any free port.
 pub(super) fn loopback() -> ListenOptions {
     ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
@@ -43,12 +83,12 @@ pub(super) fn loopback() -> ListenOptions {
 
 /// A listener on any free port, and its address.
 pub(super) fn listener<R: Runtime>(options: ListenOptions) -> (R::TcpListener, SocketAddr) {
-    let bound = R::bind(options).expect("a free port");
-    (R::listen(&bound).expect("to listen"), bound.local_addr())
+    let bound = R::bind(options).expect("expected a free port");
+    (R::listen(&bound).expect("expected to listen"), bound.local_addr())
 }
 
 pub(super) async fn connect<R: Runtime>(addr: SocketAddr) -> R::TcpStream {
-    R::connect(ConnectOptions::new(addr)).await.expect("to connect")
+    R::connect(ConnectOptions::new(addr)).await.expect("expected to connect")
 }
 
 /// A client connection and the server's end of it.
@@ -67,15 +107,18 @@ pub(super) async fn pair_with<R: Runtime>(
     let mut connect = ConnectOptions::new(addr);
     connect.recv_buffer_bytes = buffer_bytes;
     connect.send_buffer_bytes = buffer_bytes;
-    let client = R::connect(connect).await.expect("to connect");
-    let (server, _) = listener.accept().await.expect("to accept");
+    let client = R::connect(connect).await.expect("expected to connect");
+    let (server, _) = listener.accept().await.expect("expected to accept");
     (client, server)
 }
 
 /// A stream that its peer has reset. The next read returns the error.
 pub(super) async fn reset_stream<R: Runtime>() -> R::TcpStream {
     let (a, mut b) = pair::<R>().await;
-    crate::OwnedWriteExt::write_all(&mut b, "never read").await.into_result().expect("to write");
+    crate::OwnedWriteExt::write_all(&mut b, "never read")
+        .await
+        .into_result()
+        .expect("expected to write");
     R::sleep(A_WHILE).await;
     drop(a);
     R::sleep(A_WHILE).await;
@@ -101,26 +144,35 @@ pub(super) async fn stays_pending<R: Runtime>(future: impl Future) -> bool {
     within::<R, _>(A_WHILE, future).await.is_none()
 }
 
+/// Polls `future` for [`A_WHILE`], then drops it. Panics if it is done by then.
+pub(super) async fn expect_pending<R: Runtime>(what: &str, future: impl Future) {
+    let is_pending = stays_pending::<R>(future).await;
+    assert!(is_pending, "expected {what} to wait; seen: it is done");
+}
+
 /// Waits until the stream is closed: the peer has ended it or reset it.
 pub(super) async fn expect_closed<R: Runtime>(stream: &mut impl OwnedRead) {
     let closed = soon::<R, _>("the end of the stream", async {
         loop {
             let BufResult(result, _) = stream.read(Vec::with_capacity(4096)).await;
             match result {
-                Ok(0) | Err(_) => return true,
+                Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
         }
     });
-    assert!(closed.await);
+    closed.await;
 }
 
 /// Reads until the end of the stream.
 pub(super) async fn read_to_end(stream: &mut impl OwnedRead) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
-        let (n, buf) =
-            stream.read(Vec::with_capacity(16 * 1024)).await.into_result().expect("to read");
+        let (n, buf) = stream
+            .read(Vec::with_capacity(16 * 1024))
+            .await
+            .into_result()
+            .expect("expected to read");
         if n == 0 {
             return all;
         }
@@ -135,11 +187,16 @@ pub(super) async fn fill<R: Runtime>(stream: &mut impl OwnedWrite) {
     for _ in 0..10_000 {
         let write = stream.write(vec![0x5a; 64 * 1024]);
         match within::<R, _>(A_WHILE, write).await {
-            Some(BufResult(result, _)) => assert!(result.expect("to write") > 0),
+            Some(BufResult(result, _)) => {
+                let n = result.expect("expected to write");
+                assert!(n > 0, "expected a write to take at least one byte; seen: it took none");
+            }
             None => return,
         }
     }
-    panic!("the connection takes bytes without end");
+    panic!(
+        "expected a write to wait for the peer, which does not read; seen: 10,000 writes did not"
+    );
 }
 
 /// `len` pseudo-random bytes, so that lost or swapped bytes are detected.
@@ -192,9 +249,9 @@ pub(super) async fn echo(stream: impl ByteStream) {
 /// Sends `bytes`, and reads and returns as many.
 pub(super) async fn echoed(stream: &mut (impl OwnedRead + OwnedWrite), bytes: &[u8]) -> Vec<u8> {
     use crate::{OwnedReadExt, OwnedWriteExt};
-    stream.write_all(bytes.to_vec()).await.into_result().expect("to write");
+    stream.write_all(bytes.to_vec()).await.into_result().expect("expected to write");
     let buf = Vec::with_capacity(bytes.len());
-    stream.read_exact(buf, bytes.len()).await.into_result().expect("to read").1
+    stream.read_exact(buf, bytes.len()).await.into_result().expect("expected to read").1
 }
 
 /// A buffer that counts its drops.

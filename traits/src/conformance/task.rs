@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::support::{A_WHILE, SOON, echo, echoed, expect_closed, pair, soon};
+use super::support::{A_WHILE, SOON, echo, echoed, expect_at_least, expect_closed, pair, soon};
 use crate::{JoinError, Runtime, select};
 
 /// "Waits for the output of a task."
@@ -48,7 +48,9 @@ pub async fn a_panic_stays_in_its_task<R: Runtime>() {
             assert!(round > 9, "on purpose, round {round}");
         });
         let outcome = soon::<R, _>("the panic", panicking).await;
-        let Err(JoinError::Panicked(panicked)) = outcome else { panic!("{outcome:?}") };
+        let Err(JoinError::Panicked(panicked)) = outcome else {
+            panic!("expected the handle to return `JoinError::Panicked`; seen: {outcome:?}");
+        };
         assert_eq!(panicked.message(), format!("on purpose, round {round}"));
         let answer = soon::<R, _>("the neighbour", echoed(&mut a, b"still there?"));
         assert_eq!(answer.await, b"still there?");
@@ -65,7 +67,7 @@ pub async fn a_panic_closes_what_the_task_held<R: Runtime>() {
     });
     expect_closed::<R>(&mut a).await;
     let outcome: Result<(), _> = panicking.await;
-    assert!(outcome.is_err());
+    assert!(outcome.is_err(), "expected the handle to return the panic; seen: success");
 }
 
 /// A task can be woken from any thread.
@@ -102,7 +104,10 @@ pub async fn blocking_closures_let_others_run<R: Runtime>() {
     let blocked = R::spawn(R::spawn_blocking(move || wait.recv_timeout(SOON)));
     R::sleep(A_WHILE).await;
     let sent = go_on.send("from the runtime's thread");
-    assert!(sent.is_ok(), "the closure kept the runtime's thread until it gave up");
+    assert!(
+        sent.is_ok(),
+        "expected the closure to run on another thread; seen: it kept the runtime's until it gave up"
+    );
     let received = soon::<R, _>("the closure", blocked).await.unwrap().unwrap();
     assert_eq!(received.unwrap(), "from the runtime's thread");
 }
@@ -128,7 +133,7 @@ pub async fn blocking_closures_may_panic<R: Runtime>() {
     for _ in 0..3 {
         let outcome = soon::<R, _>("the panic", R::spawn_blocking(|| panic!("on purpose"))).await;
         let outcome: Result<(), _> = outcome;
-        let panicked = outcome.expect_err("the closure panicked");
+        let panicked = outcome.expect_err("expected the panic of the closure; seen: success");
         assert_eq!(panicked.message(), "on purpose");
         assert_eq!(R::spawn_blocking(|| 7).await.unwrap(), 7);
     }
@@ -163,7 +168,7 @@ pub async fn started_blocking_closures_run_to_their_end<R: Runtime>() {
 /// Other tasks, timers and connections proceed beside a task that is always ready: it wakes itself on each poll.
 pub async fn an_always_ready_task_lets_others_run<R: Runtime>() {
     let (beside, _) = echoes_beside_an_always_ready_task::<R>().await;
-    assert!(beside >= 3, "{beside} echoes beside a task that is always ready for two seconds");
+    expect_at_least(3, "echoes beside a task that is always ready for two seconds", beside);
 }
 
 /// The number of echoes that another task completes, a millisecond apart: first beside a task that is always ready

@@ -14,8 +14,11 @@ pub async fn sleep_is_never_early<R: Runtime>() {
         let started = R::now();
         R::sleep(duration).await;
         let took = R::now() - started;
-        assert!(took >= duration, "{duration:?} took {took:?}");
-        assert!(took < duration + SOON, "{duration:?} took {took:?}");
+        let most = duration + SOON;
+        assert!(
+            (duration..most).contains(&took),
+            "expected a sleep to take {duration:?}, and less than {most:?}; seen: {took:?}"
+        );
     }
 }
 
@@ -40,7 +43,11 @@ pub async fn sleep_is_rounded_up_by_at_most_two_milliseconds<R: Runtime>() {
                 break;
             }
         }
-        assert!(best <= longest, "{SLEEPS} times {duration:?} took {best:?} at best");
+        assert!(
+            best <= longest,
+            "expected {SLEEPS} sleeps of {duration:?} in a row to take at most {longest:?}; seen: \
+             {best:?} at best"
+        );
     }
 }
 
@@ -83,13 +90,14 @@ pub async fn sleep_of_zero_lets_others_run<R: Runtime>() {
         }
         R::sleep(Duration::ZERO).await;
     }
-    panic!("{} echoes beside 100,000 sleeps of zero", echoes.get());
+    panic!("expected at least 10 echoes beside 100,000 sleeps of zero; seen: {}", echoes.get());
 }
 
 /// "Safe": a sleep may be dropped at any time.
 pub async fn sleep_may_be_dropped<R: Runtime>() {
     for _ in 0..100 {
-        assert!(within::<R, _>(Duration::ZERO, R::sleep(SOON)).await.is_none());
+        let slept = within::<R, _>(Duration::ZERO, R::sleep(SOON)).await;
+        assert!(slept.is_none(), "expected a sleep of {SOON:?} to wait; seen: it is done at once");
     }
     R::sleep(Duration::from_millis(1)).await;
 }
@@ -98,7 +106,8 @@ pub async fn sleep_may_be_dropped<R: Runtime>() {
 pub async fn sleep_may_be_endless<R: Runtime>() {
     let longest = [Duration::MAX, Duration::from_millis(u64::MAX), Duration::from_nanos(u64::MAX)];
     for duration in longest {
-        assert!(within::<R, _>(A_WHILE, R::sleep(duration)).await.is_none(), "{duration:?}");
+        let slept = within::<R, _>(A_WHILE, R::sleep(duration)).await;
+        assert!(slept.is_none(), "expected a sleep of {duration:?} to wait; seen: it is done");
     }
 }
 
@@ -122,12 +131,19 @@ pub async fn sleep_ends_while_connections_are_busy<R: Runtime>() {
 
 /// "The time of the runtime's monotonic clock", and the time of day.
 pub async fn clocks_go_forward<R: Runtime>() {
-    let (now, day) = (R::now(), R::wall_clock());
-    R::sleep(Duration::from_millis(20)).await;
-    assert!(R::now() >= now + Duration::from_millis(20));
+    const SLEEP: Duration = Duration::from_millis(20);
+    let (started, day) = (R::now(), R::wall_clock());
+    R::sleep(SLEEP).await;
+    let passed = R::now() - started;
+    assert!(
+        passed >= SLEEP,
+        "expected the clock to go {SLEEP:?} forward in a sleep; seen: {passed:?}"
+    );
     // The wall clock may be set while this runs, but not to a time before this case was written.
-    assert!(R::wall_clock() > SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
-    assert!(day > SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    for seen in [day, R::wall_clock()] {
+        assert!(seen > written, "expected the time of day to be after {written:?}; seen: {seen:?}");
+    }
 }
 
 /// "Fills `bytes` with random bytes": all of them, and different ones on each call.
@@ -135,8 +151,12 @@ pub async fn random_bytes_differ<R: Runtime>() {
     let (mut one, mut other) = ([0; 4096], [0; 4096]);
     R::fill_random(&mut one);
     R::fill_random(&mut other);
-    assert_ne!(one, other);
+    assert!(
+        one != other,
+        "expected two calls to return different bytes; seen: the same bytes twice"
+    );
     // The chance that 64 random bytes are all zero is below 2^-500.
-    assert!(one.chunks(64).all(|chunk| chunk.iter().any(|byte| *byte != 0)));
+    let zeros = one.chunks(64).position(|chunk| chunk.iter().all(|byte| *byte == 0));
+    assert!(zeros.is_none(), "expected all bytes to be random; seen: 64 zeros in block {zeros:?}");
     R::fill_random(&mut []);
 }

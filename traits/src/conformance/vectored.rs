@@ -1,6 +1,6 @@
 //! Cases about vectored writes.
 
-use super::support::{pair, pair_with, pattern, read_to_end, scaled, soon};
+use super::support::{expect_bytes, pair, pair_with, pattern, read_to_end, scaled, soon};
 use crate::{IOV_MAX, IoVec, OwnedWrite, OwnedWriteExt, Runtime, TRANSFER_BYTES_MAX};
 
 /// "It is like a `write` of the concatenated pieces. After `Ok(n)`, `bufs` is already advanced by `n`."
@@ -12,10 +12,11 @@ pub async fn write_keeps_the_order_and_advances<R: Runtime>() {
         let before = bufs.bytes_left();
         let (n, back) = a.write_vectored(bufs).await.into_result().unwrap();
         bufs = back;
-        assert!(n > 0);
-        assert_eq!(bufs.bytes_left(), before - n);
+        assert!(n > 0, "expected a write of at least one of {before} bytes; seen: none");
+        assert_eq!(bufs.bytes_left(), before - n, "the bytes left after a write of {n}");
     }
-    assert_eq!(bufs.into_bufs(), [&b"one "[..], b"", b"two ", b"three"]);
+    let expected = [&b"one "[..], b"", b"two ", b"three"];
+    assert_eq!(bufs.into_bufs(), expected, "the pieces after the writes");
     a.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut b).await, b"one two three");
 }
@@ -24,10 +25,10 @@ pub async fn write_keeps_the_order_and_advances<R: Runtime>() {
 pub async fn write_of_nothing_returns_at_once<R: Runtime>() {
     let (mut a, _b) = pair::<R>().await;
     let (n, mut bufs) = a.write_vectored(IoVec::<Vec<u8>>::new()).await.into_result().unwrap();
-    assert_eq!(n, 0);
+    assert_eq!(n, 0, "bytes written of no pieces");
     bufs.push(Vec::new());
     let write = soon::<R, _>("a write of nothing", a.write_vectored(bufs));
-    assert_eq!(write.await.into_result().unwrap().0, 0);
+    assert_eq!(write.await.into_result().unwrap().0, 0, "bytes written of an empty piece");
 }
 
 /// "At most `IOV_MAX` of them": further writes send the rest.
@@ -39,9 +40,9 @@ pub async fn write_takes_more_than_iov_max_pieces<R: Runtime>() {
     bufs.extend(sent.chunks(5).map(<[u8]>::to_vec));
     let reader = R::spawn(async move { read_to_end(&mut b).await });
     let ((), bufs) = a.write_all_vectored(bufs).await.into_result().unwrap();
-    assert_eq!((bufs.bytes_left(), bufs.bufs().len()), (0, PIECES));
+    assert_eq!((bufs.bytes_left(), bufs.bufs().len()), (0, PIECES), "bytes left, and pieces");
     a.shutdown().await.unwrap();
-    assert!(reader.await.unwrap() == sent);
+    expect_bytes(&reader.await.unwrap(), &sent);
 }
 
 /// "Writes the bytes that are left in `bufs`, or the first of them": a short write may end anywhere.
@@ -53,7 +54,7 @@ pub async fn write_continues_after_a_short_write<R: Runtime>() {
     let reader = R::spawn(async move { read_to_end(&mut b).await });
     a.write_all_vectored(bufs).await.into_result().unwrap();
     a.shutdown().await.unwrap();
-    assert!(reader.await.unwrap() == sent);
+    expect_bytes(&reader.await.unwrap(), &sent);
 }
 
 /// "It is like a `write` of the concatenated pieces", whatever their length is.
@@ -66,8 +67,11 @@ pub async fn write_takes_pieces_of_more_than_four_gibibytes<R: Runtime>() {
     let before = bufs.bytes_left();
     let write = soon::<R, _>("a write", a.write_vectored(bufs));
     let (n, bufs) = write.await.into_result().unwrap();
-    assert!((1..=TRANSFER_BYTES_MAX).contains(&n), "{n} bytes");
-    assert_eq!(bufs.bytes_left(), before - n);
+    assert!(
+        (1..=TRANSFER_BYTES_MAX).contains(&n),
+        "expected a write of 1 to {TRANSFER_BYTES_MAX} bytes; seen: {n}"
+    );
+    assert_eq!(bufs.bytes_left(), before - n, "the bytes left after a write of {n}");
     a.shutdown().await.unwrap();
-    assert_eq!(reader.await.unwrap().len(), n);
+    assert_eq!(reader.await.unwrap().len(), n, "the number of bytes that arrived");
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use super::support::{SOON, connect, echo, echoed, loopback, soon};
+use super::support::{SOON, connect, echo, echoed, expect_error, loopback, soon};
 use crate::{Runtime, TcpListener, Worker, WorkersConfig, select};
 
 fn workers<R: Runtime>(config: &R::Config, count: usize) -> WorkersConfig<R> {
@@ -35,7 +35,7 @@ pub fn each_worker_runs_once<R: Runtime>(config: &R::Config) {
     R::run_workers(workers::<R>(config, 3), service).unwrap();
     let mut ran = ran.lock().unwrap().clone();
     ran.sort_unstable();
-    assert_eq!(ran, [0, 1, 2]);
+    assert_eq!(ran, [0, 1, 2], "the workers that ran");
 }
 
 /// Each worker listens on the same address, and every client is served by one of them.
@@ -71,7 +71,9 @@ pub fn workers_share_an_address<R: Runtime>(config: &R::Config) {
             }
             let mut serving = std::pin::pin!(serving);
             let selected = select(serving.as_mut(), worker.stop.stopped()).await;
-            assert!(selected.first.is_none(), "the listener failed");
+            if let Some(failed) = selected.first {
+                panic!("expected the listener to accept until the stop signal; seen: {failed:?}");
+            }
             Ok(())
         }
     })
@@ -87,7 +89,7 @@ pub fn workers_see_the_stop_signal<R: Runtime>(config: &R::Config) {
         }
         worker.stop.stopped().await;
         worker.stop.stopped().await; // the signal stays set
-        assert!(worker.stop.is_stopped());
+        assert!(worker.stop.is_stopped(), "expected the signal to stay set; seen: it is not");
         Ok(())
     })
     .unwrap();
@@ -132,11 +134,11 @@ pub fn workers_that_do_not_drain_are_cut_off<R: Runtime>(config: &R::Config) {
             Ok(())
         }
     });
-    let error = outcome.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut);
-    assert!(error.to_string().starts_with("worker 1: "), "{error}");
-    assert!(started.elapsed() < SOON);
-    assert_eq!(dropped.load(Ordering::SeqCst), 2);
+    let error = expect_error(outcome, ErrorKind::TimedOut).to_string();
+    assert!(error.starts_with("worker 1: "), "expected an error of worker 1; seen: {error}");
+    let took = started.elapsed();
+    assert!(took < SOON, "expected the service to be cut off within {SOON:?}; seen: {took:?}");
+    assert_eq!(dropped.load(Ordering::SeqCst), 2, "the services that were dropped");
 }
 
 /// "A worker that fails stops the others": the error is its own, with its number.
@@ -149,11 +151,8 @@ pub fn a_failing_worker_stops_the_others<R: Runtime>(config: &R::Config) {
         worker.stop.stopped().await;
         Ok(())
     });
-    let error = outcome.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.to_string().as_str()),
-        (ErrorKind::AddrInUse, "worker 2: on purpose")
-    );
+    let error = expect_error(outcome, ErrorKind::AddrInUse);
+    assert_eq!(error.to_string(), "worker 2: on purpose");
 }
 
 /// "The error of the first worker that failed", not of the one with the lowest number, which fails later.
@@ -165,11 +164,8 @@ pub fn the_first_worker_that_failed_is_named<R: Runtime>(config: &R::Config) {
         }
         std::future::pending().await // does not drain in time
     });
-    let error = outcome.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.to_string().as_str()),
-        (ErrorKind::AddrInUse, "worker 2: on purpose")
-    );
+    let error = expect_error(outcome, ErrorKind::AddrInUse);
+    assert_eq!(error.to_string(), "worker 2: on purpose");
 }
 
 /// "Each has its own thread and runtime."
@@ -177,7 +173,10 @@ pub fn each_worker_has_a_thread_of_its_own<R: Runtime>(config: &R::Config) {
     let mut threads = threads_of_three_workers::<R>(config);
     threads.push(std::thread::current().id());
     for (n, thread) in threads.iter().enumerate() {
-        assert!(!threads[..n].contains(thread), "{threads:?}");
+        assert!(
+            !threads[..n].contains(thread),
+            "expected three workers and their caller on four threads; seen: {threads:?}"
+        );
     }
 }
 
@@ -196,7 +195,7 @@ pub fn threads_of_three_workers<R: Runtime>(config: &R::Config) -> Vec<ThreadId>
     };
     R::run_workers(workers::<R>(config, 3), service).unwrap();
     let threads = threads.lock().unwrap().clone();
-    assert_eq!(threads.len(), 3);
+    assert_eq!(threads.len(), 3, "the workers that ran");
     threads
 }
 
