@@ -25,6 +25,7 @@ mod results;
 mod run;
 mod servers;
 mod statistics;
+mod stopping;
 mod table;
 mod versions;
 mod workload;

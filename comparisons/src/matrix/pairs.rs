@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::results::Row;
-use super::statistics::Summary;
+use super::statistics::{PAIRED_ROUNDS_MIN, Summary};
 
 /// A server that uses more of a core while it has nothing to do spins.
 #[allow(dead_code, reason = "the next commits use it")]
@@ -77,15 +77,24 @@ impl PairedRatio {
     /// The ratio of the workload's figure number `figure`; none if the row was not measured in pairs, or has no
     /// sound pair.
     pub(crate) fn of(row: &Row, figure: usize) -> Option<Self> {
-        let Pairs { pairs, stopped, .. } = row.pairs.as_ref()?;
+        Self::of_pairs(row.pairs.as_ref()?, figure)
+    }
+
+    /// The same of what was measured so far.
+    pub(crate) fn of_pairs(measured: &Pairs, figure: usize) -> Option<Self> {
+        let Pairs { pairs, stopped, .. } = measured;
         let rounds = round_ratios(pairs, figure);
         let ratios: Vec<_> = rounds.iter().map(|(_, ratio)| *ratio).collect();
-        let summary = Summary::confidence(&ratios)?;
+        let summary = Summary::between_ranks(&ratios)?;
         Some(Self { rounds, pairs: pairs.len(), summary, stopped: *stopped })
     }
 
+    /// Whether there are enough rounds for an interval; otherwise it is a range.
+    pub(crate) fn has_interval(&self) -> bool {
+        self.summary.rounds >= PAIRED_ROUNDS_MIN
+    }
+
     /// How far the interval reaches from the median, to the farther side, in per cent of the median.
-    #[allow(dead_code, reason = "the next commits use it")]
     pub(crate) fn width_percent(&self) -> f64 {
         let Summary { median, low, high, .. } = self.summary;
         (median - low).max(high - median) / median * 100.0

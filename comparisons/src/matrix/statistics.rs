@@ -8,6 +8,15 @@ const RESAMPLES: usize = 10_000;
 /// With fewer rounds there is a range but no confidence interval.
 pub(crate) const ROUNDS_MIN: usize = 5;
 
+/// The confidence of one look at the interval of pairs, in per cent. A row stops at the first look at which its interval
+/// is narrow: of many looks the interval that is reported holds the median less often than each, but in at least 95 %
+/// (`the_stopping_rule_keeps_95_percent` in `stopping.rs`).
+const LOOK_CONFIDENCE: f64 = 0.975;
+
+/// With fewer rounds than this there is no interval of [`LOOK_CONFIDENCE`]: the least to the largest of 7 holds the
+/// median in 1 - 2 / 2^7.
+pub(crate) const PAIRED_ROUNDS_MIN: usize = 7;
+
 /// A median and an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
@@ -24,6 +33,20 @@ impl Summary {
         sorted.sort_unstable_by(f64::total_cmp);
         let (low, high) = (*sorted.first()?, *sorted.last()?);
         Some(Self { median: median(&sorted), low, high, rounds: sorted.len() })
+    }
+
+    /// The interval is from one of the sorted figures to another, as many places from the end as it is from the
+    /// beginning, which hold the median with [`LOOK_CONFIDENCE`] whatever the distribution (the binomial one of how
+    /// many are below the median). With fewer than [`PAIRED_ROUNDS_MIN`] it is the range. None without figures.
+    pub(crate) fn between_ranks(figures: &[f64]) -> Option<Self> {
+        let mut sorted = figures.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let cut = ranks_cut(sorted.len());
+        Self::range(&sorted[cut..sorted.len() - cut]).map(|range| Self {
+            median: median(&sorted),
+            rounds: sorted.len(),
+            ..range
+        })
     }
 
     /// The interval is the 95 % confidence interval of the median, by percentile bootstrap; with fewer than five
@@ -54,6 +77,23 @@ impl Summary {
     }
 }
 
+/// How many figures may be left out at either end.
+fn ranks_cut(count: usize) -> usize {
+    let mut cut = 0;
+    // The chance that exactly `cut` are below the median.
+    let mut chance = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
+    let mut outside = chance;
+    while 2 * (cut + 1) < count {
+        chance *= (count - cut) as f64 / (cut + 1) as f64;
+        outside += chance;
+        if 2.0 * outside > 1.0 - LOOK_CONFIDENCE {
+            break;
+        }
+        cut += 1;
+    }
+    cut
+}
+
 /// The median of sorted figures, at least one.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
@@ -74,6 +114,16 @@ mod tests {
         let expected = Summary { median: 2.0, low: 1.0, high: 9.0, rounds: 3 };
         assert_eq!(Summary::confidence(&[9.0, 1.0, 2.0]), Some(expected));
         assert_eq!(Summary::range(&[4.0, 1.0]).map(|s| s.median), Some(2.5));
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_binomial_distribution() {
+        let cuts = [1, 7, 9, 10, 12, 13, 21].map(ranks_cut);
+        assert_eq!(cuts, [0, 0, 0, 1, 1, 2, 4]);
+        let figures: Vec<f64> = (1..=12).map(f64::from).collect();
+        let expected = Summary { median: 6.5, low: 2.0, high: 11.0, rounds: 12 };
+        assert_eq!(Summary::between_ranks(&figures), Some(expected));
+        assert_eq!(Summary::between_ranks(&[]), None);
     }
 
     #[test]

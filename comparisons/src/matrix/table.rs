@@ -83,7 +83,9 @@ impl Cell {
     /// None without a ratio.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         let Summary { low, high, rounds, .. } = self.ratio?;
-        Some(if rounds < ROUNDS_MIN {
+        let has_interval =
+            self.paired.as_ref().map_or(rounds >= ROUNDS_MIN, PairedRatio::has_interval);
+        Some(if !has_interval {
             Verdict::TooFewRounds
         } else if high < 1.0 {
             Verdict::Less
