@@ -188,6 +188,31 @@ impl Load {
         }
     }
 
+    /// Whether it is a closed loop, which can be measured in windows on command.
+    pub(crate) const fn has_windows(&self) -> bool {
+        match self {
+            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
+                it.rate.is_none()
+            }
+            Self::Source(it) => it.seconds.is_some(),
+            Self::Arrivals(_)
+            | Self::Burst(_)
+            | Self::Churn(_)
+            | Self::Hold(_)
+            | Self::Limit(_) => false,
+        }
+    }
+
+    /// The warm-up in milliseconds, of loads that have windows.
+    pub(crate) fn warm_up_ms(&self) -> u32 {
+        let warm_up = match self {
+            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => it.warm_up,
+            Self::Source(it) => it.warm_up,
+            _ => Seconds::of(0),
+        };
+        warm_up.get().as_millis() as u32
+    }
+
     /// How long one run takes, about: its window, its warm-up, and what comes before and after.
     pub(crate) fn run_seconds(&self) -> f64 {
         let (seconds, warm_up, rest) = match self {

@@ -22,7 +22,7 @@ mod steady;
 mod transport;
 mod upgrade;
 mod window;
-pub(crate) mod windows;
+mod windows;
 
 pub mod arrivals;
 pub mod burst;
@@ -46,10 +46,11 @@ pub(crate) use histogram::Percentiles;
 pub(crate) use series::Series;
 #[cfg(test)]
 pub(crate) use series::Stalls;
-pub(crate) use server::PerMessage;
 #[cfg(test)]
 pub(crate) use server::ResourceUsage;
+pub(crate) use server::{PerMessage, UsageSnapshot};
 #[cfg(test)]
 pub(crate) use session::Tally;
+pub(crate) use windows::Line;
 
 use crate::Failure;

@@ -1,19 +1,22 @@
 //! The rounds.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::Failure;
+use super::alternate::{Round, RowRound};
 use super::calls::{PerfStat, SystemCalls};
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::program::{self, Placement, Running, SERVER_STDERR};
+use super::load_process;
+use super::pairs::Pairing;
+use super::program::{Placement, Running, SERVER_STDERR};
 use super::progress::{self, Progress};
 use super::results::{MeasuredWorkload, Results, Sample};
-use super::servers::{Protocol, Server};
+use super::servers::Server;
 use super::workload::Workload;
 use crate::load::{Load, Report};
 
@@ -31,6 +34,17 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
     let progress = Progress::of(results);
     let mut saved = Instant::now();
     for index in 0..results.workloads.len() {
+        while let Some(round) = pairs(results, index, &certificate, folder, &interrupt, &progress) {
+            if interrupt.is_pending().map_err(no_signals)? {
+                return Err(interrupted(folder));
+            }
+            let (round, pairing) = round;
+            results.workloads[index].add(round, pairing);
+            if saved.elapsed() >= SAVE_EVERY {
+                results.save(folder)?;
+                saved = Instant::now();
+            }
+        }
         while let Some(next) = results.workloads[index].next() {
             progress.show(results, index, next);
             let MeasuredWorkload { workload, rows, .. } = &results.workloads[index];
@@ -57,6 +71,29 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
     progress::end();
     let _ = fs::remove_file(folder.join(SERVER_STDERR));
     Ok(())
+}
+
+/// A round of pairs; none if no row needs one.
+fn pairs(
+    results: &Results,
+    index: usize,
+    certificate: &Certificate,
+    folder: &Path,
+    interrupt: &Interrupt,
+    progress: &Progress,
+) -> Option<(Vec<Option<RowRound>>, Pairing)> {
+    let measured = &results.workloads[index];
+    let pairing = measured.workload.pairing?;
+    let rows = measured.unfinished();
+    let first = rows.first()?;
+    progress.show_pairs(results, measured, measured.rows[*first].rounds.len() + 1, rows.len());
+    let round = Round { results, measured, pairing, certificate, folder, interrupt }.measure();
+    for (row, of_row) in measured.rows.iter().zip(&round) {
+        if let Some(why) = of_row.as_ref().and_then(RowRound::void) {
+            progress::void(&format!("{}: {why}", row.server.name));
+        }
+    }
+    Some((round, pairing))
 }
 
 /// Counts the system calls of each row that has a sound round. That they cannot be counted is no error.
@@ -166,33 +203,19 @@ impl Measurement<'_> {
         let Self { workload, load, server, results, certificate, folder } = *self;
         let json = folder.join("load.json");
         let cannot = |error: io::Error| Failure::new(format!("cannot run load: {error}"));
-        let mut command = Command::new(program::programs()?.join("load"));
-        command.arg(load.name()).arg(running.addr.to_string()).args(load.args());
-        command.args(workload.args_for(server));
-        if server.protocol == Protocol::Tls {
-            command.arg("--tls").arg(certificate.chain());
-        }
-        let mut load = command
-            .args(["--core", &results.load_core.to_string()])
-            .args(["--server-pid", &running.pid().to_string()])
+        let core = results.load_core;
+        let mut load = load_process::command(workload, load, server, running, certificate, core)?
             .args(perf_stat.map(|perf_stat| format!("--perf={}", perf_stat.fifos())))
             .arg("--json")
             .arg(&json)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
             .spawn()
             .map_err(cannot)?;
         // Its error messages are a few lines; the pipe holds 64 KiB.
         let ended = interrupt.wait(&mut load).map_err(cannot)?;
         if !ended.success() {
-            let mut complaint = String::new();
-            let stderr = load.stderr.take().expect("it is piped");
-            let _ = stderr.take(64 << 10).read_to_string(&mut complaint);
-            return Err(match complaint.trim() {
-                "" => Failure::new(format!("load: {ended}")),
-                complaint => Failure::new(complaint),
-            });
+            return Err(load_process::complaint(&mut load, &ended.to_string()));
         }
         let unreadable = |error: io::Error| Failure::new(format!("no report of load: {error}"));
         let text = fs::read(&json).map_err(unreadable)?;

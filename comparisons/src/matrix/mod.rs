@@ -5,6 +5,7 @@
 //! C B A, …), so that drift affects all rows alike, and ratios are taken within a round. This program
 //! links nothing that it measures: it builds programs and runs them.
 
+mod alternate;
 mod axis;
 mod calls;
 mod certificate;
@@ -14,6 +15,7 @@ mod figures;
 mod host;
 mod html;
 mod interrupt;
+mod load_process;
 mod measure;
 mod pairs;
 mod plan;

@@ -10,7 +10,6 @@ use super::results::Row;
 use super::statistics::{PAIRED_ROUNDS_MIN, Summary};
 
 /// A server that uses more of a core while it has nothing to do spins.
-#[allow(dead_code, reason = "the next commits use it")]
 pub(crate) const IDLE_PERCENT_MAX: f64 = 2.0;
 
 /// How a workload is measured in pairs.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -12,6 +12,7 @@ use toml::{Table, Value};
 use super::Failure;
 use super::axis::grouped;
 use super::figures::Figure;
+use super::pairs::Pairing;
 use super::servers::{Baseline, Server, Servers, list};
 use super::workload::{PlannedRow, Workload, service};
 use crate::load::Load;
@@ -68,6 +69,18 @@ struct Entry {
     /// How often each row is measured.
     #[serde(default = "once")]
     rounds: NonZeroUsize,
+    /// Whether closed loops are measured in pairs.
+    #[serde(default = "yes")]
+    pairs: bool,
+    /// The length of a window, in ms.
+    #[serde(default = "window_ms")]
+    window_ms: NonZeroU32,
+    /// How far an interval reaches from its median at most when a row is finished, in per cent.
+    #[serde(default = "width")]
+    width: f64,
+    /// After so many seconds a row is finished.
+    #[serde(default = "row_seconds")]
+    row_seconds: f64,
     /// Measured at each of these rates, a second, instead: as many workloads.
     #[serde(default)]
     rates: Vec<NonZeroU64>,
@@ -133,6 +146,11 @@ impl Plan {
                 named.contains(row) || named.iter().any(is_baseline)
             });
         }
+        for workload in &mut self.workloads {
+            if workload.rows.iter().all(|row| row.baseline.is_none()) {
+                workload.pairing = None;
+            }
+        }
         self.workloads.retain(|workload| !workload.rows.is_empty());
         Ok(())
     }
@@ -160,9 +178,18 @@ impl Entry {
         if let Some(name) = self.titles.keys().find(|name| !self.figures.contains(name)) {
             return Err(format!("titles: {name:?} is none of its figures"));
         }
+        let rows = self.rows(servers)?;
+        let has_ratio = rows.iter().any(|row| row.baseline.is_some());
+        let pairing = Pairing {
+            window_ms: self.window_ms.get(),
+            width_percent: self.width,
+            row_seconds: self.row_seconds,
+        };
+        let is_paired = self.pairs && self.load.has_windows() && has_ratio;
+        let pairing = is_paired.then_some(pairing);
         Ok(Workload {
             figures: figures?,
-            rows: self.rows(servers)?,
+            rows,
             name: self.name,
             load: self.load,
             tls_resume: self.tls_resume,
@@ -170,7 +197,7 @@ impl Entry {
             titles: self.titles,
             open_files: self.open_files,
             rounds: self.rounds.get(),
-            pairing: None,
+            pairing,
             sweep,
         })
     }
@@ -261,6 +288,25 @@ fn prefix_names(workload: &mut Workload, plan: &str) {
     for name in [Some(&mut workload.name), workload.sweep.as_mut()].into_iter().flatten() {
         *name = format!("{plan}: {name}");
     }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// The default length of a window.
+const fn window_ms() -> NonZeroU32 {
+    NonZeroU32::new(50).unwrap()
+}
+
+/// The default width of an interval, in per cent.
+const fn width() -> f64 {
+    2.0
+}
+
+/// The default time of a row, in seconds.
+const fn row_seconds() -> f64 {
+    6.0
 }
 
 /// The default number of rounds.

@@ -28,6 +28,9 @@ pub(crate) const SERVER_STDERR: &str = "server-stderr";
 /// How long a server may take until it prints its address. The JVM's take a second or two.
 const START: Duration = Duration::from_secs(30);
 
+/// So much of an ELF file has its program headers.
+const HEAD_BYTES: u64 = 64 << 10;
+
 /// At most this much is read of the line with the address.
 const LINE_BYTES_MAX: u64 = 1024;
 
@@ -37,7 +40,11 @@ const END: Duration = Duration::from_secs(5);
 impl Server {
     /// How many bytes of its program are loaded when it starts; none for a script.
     pub(crate) fn program_bytes(&self) -> Option<u64> {
-        loaded_bytes(&fs::read(self.program().ok()?).ok()?)
+        // The headers are at the beginning.
+        let mut head = Vec::new();
+        let file = fs::File::open(self.program().ok()?).ok()?;
+        file.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
+        loaded_bytes(&head)
     }
 
     fn program(&self) -> Result<PathBuf, Failure> {
@@ -181,6 +188,8 @@ impl Running {
             }
         };
         let stderr_file = folder.join(SERVER_STDERR);
+        // A server of this run that is alive may still write to the last one.
+        let _ = fs::remove_file(&stderr_file);
         let stderr = fs::File::create(&stderr_file)
             .map_err(|error| cannot(format!("{}: {error}", stderr_file.display())))?;
         command.args(server.args(certificate)).stdout(Stdio::piped()).stderr(stderr);
@@ -214,13 +223,27 @@ impl Running {
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
+
+    /// Stops it until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.process.id().cast_signed());
+        // A server that has ended does not need it.
+        let _ = pid.map(|pid| kill_process(pid, signal));
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let pid = Pid::from_raw(self.process.id().cast_signed());
-        // A server that has already ended only needs the wait.
-        let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        self.signal(Signal::TERM);
+        self.resume();
         let until = Instant::now() + END;
         while Instant::now() < until {
             if !matches!(self.process.try_wait(), Ok(None)) {

@@ -26,6 +26,19 @@ impl Progress {
         line(&format!("{left} left; {name}: round {round} of {rounds}, {row}"));
     }
 
+    /// Shows which round of pairs is measured now.
+    pub(crate) fn show_pairs(
+        &self,
+        results: &Results,
+        measured: &MeasuredWorkload,
+        round: usize,
+        rows: usize,
+    ) {
+        let left = self.left(self.began.elapsed().as_secs_f64(), seconds_left(results));
+        let name = &measured.workload.name;
+        line(&format!("at most {left} left; {name}: round {round} of pairs, {rows} rows"));
+    }
+
     /// The time left in minutes and seconds: the estimate, scaled by its error so far.
     fn left(&self, elapsed: f64, estimate: f64) -> String {
         let done = self.seconds - estimate;

@@ -120,6 +120,7 @@ impl Sample {
 impl MeasuredWorkload {
     /// A workload without samples.
     pub(crate) fn of(workload: Workload, rounds: usize) -> Self {
+        let rounds = if workload.pairing.is_some() { 0 } else { rounds };
         let rows = workload.rows.iter().map(|row| Row {
             server: row.server.clone(),
             baseline: row.baseline.clone(),
@@ -133,7 +134,10 @@ impl MeasuredWorkload {
 
     /// How many rounds are complete.
     pub(crate) fn rounds_done(&self) -> usize {
-        self.rows.iter().map(|row| row.rounds.len()).min().unwrap_or(0)
+        let rounds = self.rows.iter().map(|row| row.rounds.len());
+        // In pairs, rows are finished after different numbers of rounds.
+        let done = if self.workload.pairing.is_some() { rounds.max() } else { rounds.min() };
+        done.unwrap_or(0)
     }
 
     /// Each void round: its server, its number from 1, and the reason.
@@ -148,6 +152,9 @@ impl MeasuredWorkload {
 
     /// The next measurement. Rounds run back and forth, so that no row always follows the same other row.
     pub(crate) fn next(&self) -> Option<Position> {
+        if self.workload.pairing.is_some() {
+            return None;
+        }
         let count = self.rows.len();
         (0..self.rounds).find_map(|round| {
             let turns = (0..count).map(|turn| if round % 2 == 0 { turn } else { count - 1 - turn });
@@ -169,6 +176,11 @@ impl MeasuredWorkload {
 
     /// An estimate of the time that the missing rounds take, in seconds.
     pub(crate) fn seconds_left(&self) -> f64 {
+        if let Some(pairing) = self.workload.pairing {
+            let spent = |row: usize| self.rows[row].pairs.as_ref().map_or(0.0, |it| it.seconds);
+            let left = |row: usize| (pairing.row_seconds - spent(row)).max(0.0);
+            return self.unfinished().into_iter().map(left).sum();
+        }
         let left = |row: &Row| self.rounds.saturating_sub(row.rounds.len());
         self.rows.iter().map(left).sum::<usize>() as f64 * self.workload.load.run_seconds()
     }
@@ -221,7 +233,9 @@ impl Results {
     /// Whether nothing is missing.
     pub(crate) fn is_complete(&self) -> bool {
         let is_complete = |it: &MeasuredWorkload| {
-            it.next().is_none() && (self.no_calls.is_some() || it.uncounted().is_empty())
+            it.unfinished().is_empty()
+                && it.next().is_none()
+                && (self.no_calls.is_some() || it.uncounted().is_empty())
         };
         self.workloads.iter().all(is_complete)
     }
