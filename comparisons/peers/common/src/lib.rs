@@ -37,7 +37,7 @@ pub enum ExtraOption {
     Workers,
     /// `--tls-cert FILE --tls-key FILE`, both needed.
     Tls,
-    /// `--fault none|slow|corrupt`.
+    /// `--fault none|slow|slower|corrupt`.
     Fault,
 }
 
@@ -48,6 +48,8 @@ pub enum Fault {
     None,
     /// Each message takes longer.
     Slow,
+    /// Messages take 3 % more CPU time.
+    Slower,
     /// Some echoes have a wrong byte.
     Corrupt,
 }
@@ -154,7 +156,7 @@ fn parse(
         ExtraOption::Runtime => " [--runtime NAME] [--ring default|tuned]",
         ExtraOption::Workers => " [--workers N]",
         ExtraOption::Tls => " --tls-cert FILE --tls-key FILE",
-        ExtraOption::Fault => " [--fault none|slow|corrupt]",
+        ExtraOption::Fault => " [--fault none|slow|slower|corrupt]",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
@@ -180,6 +182,7 @@ fn parse(
                 fault = match value()?.as_str() {
                     "none" => Fault::None,
                     "slow" => Fault::Slow,
+                    "slower" => Fault::Slower,
                     "corrupt" => Fault::Corrupt,
                     other => return Err(wrong(format!("there is no fault {other:?}"))),
                 }
