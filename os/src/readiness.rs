@@ -8,11 +8,16 @@
 
 use std::fmt::Debug;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use owned_io::{BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
+use owned_io::{
+    BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop, select,
+};
 
 use crate::{ListenSocket, Socket, try_read, try_read_pooled, try_write, try_write_vectored};
 
@@ -66,12 +71,20 @@ pub trait Readiness: AsFd + Debug + Sized + 'static {
 
     /// Clears the report: the last attempt has read all there was, or has filled the kernel's buffer.
     ///
-    /// What arrives after that attempt must be reported. A level-triggered reactor does that in any case. An
-    /// edge-triggered one does if only this thread polls it, and never while it polls a task.
+    /// What arrives after that attempt must be reported. That depends on the reactor:
+    ///
+    /// - It is level-triggered, and remembers: it reports that in any case.
+    /// - It is edge-triggered, and remembers (tokio): it reports that if only this thread polls it, and never while
+    ///   it polls a task.
+    /// - It reports once and forgets (async-io): keep a flag for each direction, which `poll_ready` sets and this
+    ///   clears. It asks the kernel again for each report, so it counts as level-triggered.
+    ///
+    /// [`check`] tests it.
     fn clear_ready(&self, interest: Interest);
 
     /// Wakes the running task so that it is polled after the other ready tasks. The reactor is polled within a
-    /// bounded number of such yields.
+    /// bounded number of such yields. Waking the task is enough if the executor polls the reactor after a fixed
+    /// number of polls of tasks.
     fn poll_yield(cx: &mut Context<'_>);
 }
 
@@ -203,3 +216,75 @@ impl<S: Readiness> ListenSocket for ReadinessSocket<S> {
         poll_fn(|cx| self.0.poll_ready(cx, Interest::Read)).await
     }
 }
+
+/// Checks that a socket remembers a report until it is cleared, and is ready again afterwards. The conformance
+/// suite cannot see that, because a stream whose socket forgets only asks the reactor more often. A backend calls
+/// this in a test, within `block_on`.
+///
+/// # Errors
+/// Those of [`register`](Readiness::register) and [`poll_ready`](Readiness::poll_ready), and those of the sockets.
+///
+/// # Panics
+/// If the socket does something else.
+pub async fn check<S: Readiness>() -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut peer = TcpStream::connect(listener.local_addr()?)?;
+    let (stream, _) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    let socket = S::register(stream.into())?;
+
+    expect_ready(&socket, Interest::Write, "the connection is new").await?;
+    expect_pending(&socket, "nothing was sent").await?;
+    for _ in 0..3 {
+        peer.write_all(b"x")?;
+        expect_ready(&socket, Interest::Read, "a byte was sent").await?;
+        let read = try_read(socket.as_fd(), &mut Vec::with_capacity(8))?;
+        assert_eq!(read, 1, "the bytes that can be read");
+        expect_ready(&socket, Interest::Read, "the report is not cleared").await?;
+        socket.clear_ready(Interest::Read);
+        expect_pending(&socket, "the report is cleared").await?;
+        expect_ready(&socket, Interest::Write, "only the other direction is cleared").await?;
+    }
+    Ok(())
+}
+
+/// Panics unless `socket` is ready soon, and stays ready while the reactor is polled.
+async fn expect_ready<S: Readiness>(socket: &S, interest: Interest, when: &str) -> io::Result<()> {
+    /// Long enough for a busy machine.
+    const SOON: Duration = Duration::from_secs(5);
+    let mut ready = pin!(poll_fn(|cx| socket.poll_ready(cx, interest)));
+    match select(ready.as_mut(), S::Clock::sleep(SOON)).await.first {
+        Some(ready) => ready?,
+        None => panic!(
+            "expected {interest:?} to be ready within {SOON:?}, because {when}; seen: it waits"
+        ),
+    }
+    for _ in 0..3 {
+        let is_ready = poll_once(socket, interest).await?;
+        assert!(is_ready, "expected {interest:?} to stay ready, because {when}; seen: it waits");
+        S::Clock::sleep(A_WHILE).await;
+    }
+    Ok(())
+}
+
+/// Panics unless `socket` is not ready to be read, and stays so while the reactor is polled.
+async fn expect_pending<S: Readiness>(socket: &S, when: &str) -> io::Result<()> {
+    for _ in 0..3 {
+        let is_ready = poll_once(socket, Interest::Read).await?;
+        assert!(!is_ready, "expected a wait for bytes, because {when}; seen: it is ready");
+        S::Clock::sleep(A_WHILE).await;
+    }
+    Ok(())
+}
+
+/// Polls once. Returns whether it is ready.
+async fn poll_once<S: Readiness>(socket: &S, interest: Interest) -> io::Result<bool> {
+    poll_fn(|cx| match socket.poll_ready(cx, interest) {
+        Poll::Ready(outcome) => Poll::Ready(outcome.map(|()| true)),
+        Poll::Pending => Poll::Ready(Ok(false)),
+    })
+    .await
+}
+
+/// Long enough for a runtime to poll its reactor.
+const A_WHILE: Duration = Duration::from_millis(10);
