@@ -114,7 +114,9 @@ pub trait Clock: Sized + 'static {
     /// runtime: work on the calling thread delays the sleeping task further. If the runtime's timers are on
     /// another thread, the delay of that thread counts towards the 2 ms.
     ///
-    /// Other tasks and I/O run while it waits, even for a duration of zero.
+    /// Other tasks and I/O run while it waits, even for a duration of zero: within a bounded number of sleeps of
+    /// zero in a row, every ready task is polled, and so is I/O. A longer sleep whose time has passed when it is
+    /// first polled may be ready at once, without that.
     ///
     /// # Cancellation
     /// Safe.
@@ -141,8 +143,8 @@ pub trait Executor: Sized + 'static {
 
     /// Runs `future` and the tasks that it spawns on this thread, until `future` is done.
     ///
-    /// Tasks that are still running are dropped before this returns, with everything that they hold, and
-    /// their connections are closed. Their handles return [`JoinError::Ended`](crate::JoinError::Ended). The
+    /// Tasks of [`spawn`](Self::spawn) that are still running are dropped before this returns, with everything that
+    /// they hold, and their connections are closed. Their handles return [`JoinError::Ended`](crate::JoinError::Ended). The
     /// tasks are dropped within the runtime, so destructors may call it. A task that is always ready does not
     /// delay the return.
     ///
@@ -176,6 +178,9 @@ pub trait Executor: Sized + 'static {
     /// # Implementer notes
     /// `future` does not panic when `spawn` passes it. It must run to its end although no handle to it exists.
     /// Each of its polls begins with a full [budget of work](crate::coop) if `spawn` passed it.
+    ///
+    /// [`block_on`](Self::block_on) does not wait for a task that was passed here directly. The runtime is free to
+    /// drop it at its end, within the runtime or after it, or to leak it. Only `spawn` promises more.
     fn spawn_detached(future: impl Future<Output = ()> + 'static);
 
     /// Runs `f` on another thread, so that the tasks of this thread continue.

@@ -48,8 +48,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// their operations in the kernel, let it run twice more afterwards. Two sleeps of zero do that, if a sleep of
 /// zero polls I/O. In the first, each task is polled once more and completes. In the second, the kernel releases
 /// the operations of the tasks. Do not wait until no task is ready: a task that was passed to
-/// [`spawn_detached`](Executor::spawn_detached) directly is not ended here, and may always be ready. Finally
-/// resume the panic, if there was one.
+/// [`spawn_detached`](Executor::spawn_detached) directly is not ended here, and may always be ready. The runtime is
+/// free to drop or to leak it. Finally resume the panic, if there was one.
 ///
 /// # Errors
 /// [`Panicked`] if `future` panicked.

@@ -69,7 +69,8 @@ pub async fn sleeps_end_in_order_of_time<R: Runtime>() {
     assert_eq!(*order.borrow(), [20, 40, 60, 80]);
 }
 
-/// "Other tasks and I/O run while it waits, even for a duration of zero."
+/// "Other tasks and I/O run while it waits, even for a duration of zero: within a bounded number of sleeps of zero
+/// in a row, every ready task is polled, and so is I/O."
 pub async fn sleep_of_zero_lets_others_run<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     drop(R::spawn(echo(b)));
