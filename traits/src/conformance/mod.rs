@@ -23,6 +23,9 @@
 //! }
 //! ```
 //!
+//! The defaults are `io_uring: false` and `dropped_read: LosesNothing`. The arguments have a fixed order: `runtime`,
+//! `config`, `io_uring`, `dropped_read`, `deviations`.
+//!
 //! If a runtime cannot keep a sentence, declare a deviation: the case, the reason, and a function that asserts
 //! the actual behaviour. The case itself must then fail, so that a declaration cannot outlive its cause:
 //!
