@@ -187,7 +187,7 @@ impl Worker {
                     let messages = Messages { count: None, bytes: 50 * KIB, batch: 1_000 };
                     let WebSocket { mut incoming, mut outgoing } =
                         accept::<Sim, _>(server, &buffers, config).await?;
-                    source(&mut incoming, &mut outgoing, messages, &pattern).await
+                    source::<Sim>(&mut incoming, &mut outgoing, messages, &pattern).await
                 });
             }
             _ => self.serve_echo(server),

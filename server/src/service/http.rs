@@ -56,11 +56,11 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
         SocketService::Echo => websocket::echo(incoming, outgoing).await,
         SocketService::Sink => websocket::sink(incoming, outgoing).await,
         SocketService::Source(messages) => {
-            Box::pin(websocket::source(incoming, outgoing, messages, pattern)).await
+            Box::pin(websocket::source::<R>(incoming, outgoing, messages, pattern)).await
         }
         SocketService::Fetch => {
             let bytes_max = limits.message_bytes_max;
-            Box::pin(websocket::fetch(incoming, outgoing, bytes_max, pattern)).await
+            Box::pin(websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern)).await
         }
     }
 }
@@ -86,10 +86,10 @@ async fn serve_bridged<R: Runtime>(
         SocketService::Echo => websocket::echo(incoming, outgoing).await,
         SocketService::Sink => websocket::sink(incoming, outgoing).await,
         SocketService::Source(messages) => {
-            websocket::source(incoming, outgoing, messages, pattern).await
+            websocket::source::<R>(incoming, outgoing, messages, pattern).await
         }
         SocketService::Fetch => {
-            websocket::fetch(incoming, outgoing, limits.message_bytes_max, pattern).await
+            websocket::fetch::<R>(incoming, outgoing, limits.message_bytes_max, pattern).await
         }
     }
 }

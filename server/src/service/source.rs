@@ -5,12 +5,13 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use owned_io::{
-    ByteStream, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
+    ByteStream, Clock, IoBufMutExt, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
     Reservation, Runtime, Spare, coop, shutdown_after,
 };
 
@@ -69,7 +70,8 @@ async fn answer_requests<R: Runtime>(
         let rest = shutdown_after::<R, _>(limits.message_time_max, &connection, rest).await;
         ((), request_bytes) = rest.map_buf(Spare::into_inner).into_result()?;
         let request = Request::parse(&request_bytes, limits.message_bytes_max)?;
-        let mut answer = Answer::new(request, pattern)?;
+        let pattern = pattern.bytes_for::<R>(request.bytes as usize).await?;
+        let mut answer = Answer::new(request, pattern);
         if answer.is_copied() {
             let write_bytes_max = answer.reserve_copies(&mut reservation, &mut copied)?;
             while answer.copy(&mut copied, write_bytes_max) {
@@ -102,24 +104,47 @@ async fn answer_requests<R: Runtime>(
 #[derive(Clone, Debug, Default)]
 pub struct Pattern {
     bytes: Rc<RefCell<Bytes>>,
+    /// Longer ones, which are being filled by all connections that wait for them.
+    filling: Rc<RefCell<Vec<u8>>>,
 }
 
+/// How much of a pattern is filled before other tasks may run.
+const FILLED_AT_ONCE_BYTES: usize = 64 * 1024;
+
 impl Pattern {
-    /// Returns bytes that contain every message of up to `len` bytes.
+    /// Returns bytes that contain every message of up to `len` bytes. Other tasks run while they are filled.
     ///
     /// # Errors
     /// [`OutOfMemory`](io::ErrorKind::OutOfMemory) if the allocation fails. The bytes so far are unchanged.
-    pub(super) fn bytes_for(&self, len: usize) -> io::Result<Bytes> {
-        let mut bytes = self.bytes.borrow_mut();
-        if bytes.len() < 255 + len {
-            // A connection keeps its first pattern. Powers of two bound the number of patterns.
-            let len = len.next_power_of_two();
-            let mut longer = Vec::new();
-            longer.try_reserve_exact(255 + len)?;
-            longer.extend((0..255 + len).map(|i| i as u8));
-            *bytes = longer.into();
+    ///
+    /// # Cancellation
+    /// Safe. Others who wait for the bytes fill them.
+    pub(super) async fn bytes_for<R: Clock>(&self, len: usize) -> io::Result<Bytes> {
+        loop {
+            if self.bytes.borrow().len() >= 255 + len {
+                return Ok(self.bytes.borrow().clone());
+            }
+            self.fill_some(len)?;
+            coop::yield_if_exhausted::<R>().await;
         }
-        Ok(bytes.clone())
+    }
+
+    fn fill_some(&self, len: usize) -> io::Result<()> {
+        let mut filling = self.filling.borrow_mut();
+        if filling.capacity() < 255 + len {
+            // A connection keeps its first pattern. Powers of two bound the number of patterns.
+            let bytes_max = 255 + len.next_power_of_two();
+            let missing = bytes_max - filling.len();
+            filling.try_reserve_exact(missing)?;
+        }
+        let end = filling.capacity().min(filling.len() + FILLED_AT_ONCE_BYTES);
+        let start = filling.len();
+        filling.extend((start..end).map(|i| i as u8));
+        coop::consume(coop::cost::source_message(end - start));
+        if end == filling.capacity() {
+            *self.bytes.borrow_mut() = mem::take(&mut *filling).into();
+        }
+        Ok(())
     }
 }
 
@@ -166,13 +191,9 @@ struct Answer {
 }
 
 impl Answer {
-    fn new(request: Request, pattern: &Pattern) -> io::Result<Self> {
-        Ok(Self {
-            request,
-            next: 0,
-            len_prefix: Bytes::copy_from_slice(&request.bytes.to_le_bytes()),
-            pattern: pattern.bytes_for(request.bytes as usize)?,
-        })
+    fn new(request: Request, pattern: Bytes) -> Self {
+        let len_prefix = Bytes::copy_from_slice(&request.bytes.to_le_bytes());
+        Self { request, next: 0, len_prefix, pattern }
     }
 
     /// Whether the messages are short enough to be copied.
@@ -243,14 +264,27 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::future::poll_fn;
+    use std::pin::{Pin, pin};
+    use std::task::Poll;
 
-    use owned_io::MemoryBudget;
+    use owned_io::{Executor, MemoryBudget};
+    use owned_io_sim::Sim;
 
     use super::*;
 
+    fn bytes_for(pattern: &Pattern, len: usize) -> io::Result<Bytes> {
+        owned_io_sim::block_on(pattern.bytes_for::<Sim>(len))
+    }
+
+    fn answer_to(request: Request) -> Answer {
+        let pattern = bytes_for(&Pattern::default(), request.bytes as usize).unwrap();
+        Answer::new(request, pattern)
+    }
+
     fn answer(request: Request) -> (Vec<u8>, usize) {
         let (mut all, mut writes) = (Vec::new(), 0);
-        let mut answer = Answer::new(request, &Pattern::default()).unwrap();
+        let mut answer = answer_to(request);
         let (mut copied, mut pieces) = (Vec::new(), IoVec::new());
         loop {
             coop::refill();
@@ -309,7 +343,13 @@ mod tests {
     #[test]
     fn messages_of_many_lengths_are_parts_of_few_patterns() {
         let pattern = Pattern::default();
-        let patterns: Vec<_> = (0..10_000).map(|len| pattern.bytes_for(len).unwrap()).collect();
+        let patterns: Vec<_> = owned_io_sim::block_on(async {
+            let mut patterns = Vec::new();
+            for len in 0..10_000 {
+                patterns.push(pattern.bytes_for::<Sim>(len).await.unwrap());
+            }
+            patterns
+        });
         assert!(patterns.iter().enumerate().all(|(len, pattern)| pattern.len() >= 255 + len));
         let addresses: HashSet<_> = patterns.iter().map(|pattern| pattern.as_ptr()).collect();
         assert!(addresses.len() <= 15, "{}", addresses.len());
@@ -318,16 +358,57 @@ mod tests {
     #[test]
     fn a_pattern_that_cannot_be_allocated_is_an_error() {
         let pattern = Pattern::default();
-        let short = pattern.bytes_for(1).unwrap();
-        let error = pattern.bytes_for(isize::MAX as usize).unwrap_err();
+        let short = bytes_for(&pattern, 1).unwrap();
+        let error = bytes_for(&pattern, isize::MAX as usize).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
-        assert_eq!(pattern.bytes_for(1).unwrap().as_ptr(), short.as_ptr());
+        assert_eq!(bytes_for(&pattern, 1).unwrap().as_ptr(), short.as_ptr());
+    }
+
+    #[test]
+    fn a_long_pattern_is_filled_in_pieces() {
+        const BYTES: usize = 16 << 20;
+        let pattern = Pattern::default();
+        let mut polls = 0;
+        let all = owned_io_sim::block_on(async {
+            // One that gives up, and three at once that share the work.
+            let given_up = pattern.bytes_for::<Sim>(BYTES / 4);
+            assert!(poll_once(&mut pin!(given_up)).await.is_pending());
+            let waiting = [(); 3].map(|()| {
+                let pattern = pattern.clone();
+                Sim::spawn(async move { pattern.bytes_for::<Sim>(BYTES).await.unwrap() })
+            });
+            let mut own = pin!(pattern.bytes_for::<Sim>(BYTES));
+            let bytes = poll_fn(|cx| {
+                coop::refill();
+                let polled = own.as_mut().poll(cx);
+                polls += 1;
+                let spent = coop::spent_nanos();
+                assert!(spent < 4 * u64::from(coop::POLL_BUDGET_NANOS), "{spent} ns in a poll");
+                polled
+            })
+            .await
+            .unwrap();
+            let mut all = vec![bytes];
+            for waiting in waiting {
+                all.push(waiting.await.unwrap());
+            }
+            all
+        });
+        assert!(polls > 4, "{polls} polls");
+        assert!(all.iter().all(|bytes| bytes.as_ptr() == all[0].as_ptr()), "there are several");
+        assert!(all[0].len() >= BYTES + 255);
+        assert!(all[0].iter().enumerate().all(|(i, byte)| *byte == i as u8));
+    }
+
+    async fn poll_once<F: Future>(future: &mut Pin<&mut F>) -> Poll<F::Output> {
+        coop::refill();
+        poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
     }
 
     #[test]
     fn copies_stay_within_the_share_of_their_connection() {
         let request = Request { messages: 100_000, bytes: 10, batch: u32::MAX };
-        let answer = Answer::new(request, &Pattern::default()).unwrap();
+        let answer = answer_to(request);
         for (share, expected) in [(160 << 10, WRITE_BYTES_MAX), (8 << 10, 8 << 10), (0, 4 << 10)] {
             let account = MemoryBudget::new(1 << 20).with_shares(1, share).account();
             let (mut reservation, mut out) = (account.reservation(), Vec::new());

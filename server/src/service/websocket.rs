@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 
-use owned_io::{coop, select};
+use owned_io::{Clock, coop, select};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
 use owned_io_websocket::{
     AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Extent, Kind, Misuse, Part,
@@ -98,7 +98,7 @@ pub async fn sink(
 /// # Errors
 /// Errors of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer does not read the
 /// messages.
-pub async fn source(
+pub async fn source<R: Clock>(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
     messages: Messages,
@@ -107,7 +107,7 @@ pub async fn source(
     // Receives meanwhile, so that pings are answered and the peer may close at any time.
     let mut closing = pin!(receive_until_close(incoming));
     let sending = async {
-        send(outgoing, messages, pattern).await?;
+        send::<R>(outgoing, messages, pattern).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
     };
     let selected = select(closing.as_mut(), sending).await;
@@ -125,7 +125,7 @@ pub async fn source(
 /// # Errors
 /// Errors of the connection. [`Timeout::Write`](owned_io_websocket::Timeout::Write) if the peer does not read the
 /// messages.
-pub async fn fetch(
+pub async fn fetch<R: Clock>(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
     bytes_max: usize,
@@ -134,7 +134,7 @@ pub async fn fetch(
     let answering = async {
         while let Some(message) = incoming.receive().await? {
             match Request::parse(message.as_bytes(), bytes_max) {
-                Ok(request) => send(outgoing, request.into(), pattern).await?,
+                Ok(request) => send::<R>(outgoing, request.into(), pattern).await?,
                 Err(error) => {
                     let (code, reason) = (Some(CloseCode::INVALID_DATA), &*error.to_string());
                     outgoing.close(CloseFrame { code, reason }).await?;
@@ -198,12 +198,12 @@ impl From<Request> for Messages {
     }
 }
 
-async fn send(
+async fn send<R: Clock>(
     outgoing: &mut impl AnyOutgoing,
     messages: Messages,
     pattern: &Pattern,
 ) -> Result<(), Error> {
-    let pattern = pattern.bytes_for(messages.bytes)?;
+    let pattern = pattern.bytes_for::<R>(messages.bytes).await?;
     for n in 0..messages.count.unwrap_or(u64::MAX) {
         let start = pattern_offset(n);
         let payload = start..start + messages.bytes;
