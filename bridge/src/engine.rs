@@ -15,9 +15,12 @@ use crate::engine_memory::EngineMemory;
 use crate::error::{ErrorClass, classify};
 use crate::sync_buffers::SyncBuffers;
 
-/// The most bytes of control frames that may be queued beyond the limit of the queue: the close
-/// frame, and pongs. If more do not fit, only the last is sent.
-const CONTROL_ALLOWANCE_BYTES: usize = 4 * 1024;
+/// The most bytes of pongs that may be queued beyond the frames of the program. If more do not fit,
+/// only the last is sent. They count as a part of each buffer that is held in any case.
+const PONG_BYTES_MAX: usize = 4 * 1024;
+
+/// The most bytes of a close frame, from a client.
+const CLOSE_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + 6;
 
 /// The longest payload of a control frame, in bytes (RFC 6455 section 5.5).
 const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
@@ -70,11 +73,13 @@ impl Engine {
         let limits = WebSocketConfig::default()
             .read_buffer_size(sync_buffers.base_bytes())
             .write_buffer_size(0) // the bridge's own buffer gathers writes
-            .max_write_buffer_size(config.queue_bytes_max.saturating_add(CONTROL_ALLOWANCE_BYTES))
+            .max_write_buffer_size(PONG_BYTES_MAX) // see `set_queued`
             .max_message_size(Some(config.message_bytes_max))
             .max_frame_size(Some(config.frame_bytes_max));
+        let mut socket = WebSocket::from_partially_read(sync_buffers, first, role, Some(limits));
+        socket.get_mut().set_outbound_bytes_max(PONG_BYTES_MAX);
         Self {
-            socket: WebSocket::from_partially_read(sync_buffers, first, role, Some(limits)),
+            socket,
             memory,
             config,
             role,
@@ -160,14 +165,17 @@ impl Engine {
         self.queue(Opcode::Ping, true, Bytes::copy_from_slice(payload))
     }
 
-    /// Queues a close frame. Returns whether there was room.
-    pub(crate) fn close(&mut self, frame: CloseFrame<'_>) -> bool {
+    /// Queues a close frame. There is always room for it.
+    pub(crate) fn close(&mut self, frame: CloseFrame<'_>) {
         self.has_replies = true;
+        self.set_queued(self.queued_bytes.saturating_add(CLOSE_BYTES_MAX));
         let frame = frame.code.map(|code| TungsteniteCloseFrame {
             code: code.get().into(),
             reason: frame.reason.into(),
         });
-        !matches!(self.socket.close(frame), Err(tungstenite::Error::WriteBufferFull(_)))
+        // An error says that the buffer of the bridge is full or is being written, or that the
+        // connection is closed.
+        let _ = self.socket.close(frame);
     }
 
     /// Closing leaves something to write that nobody flushes.
@@ -186,7 +194,19 @@ impl Engine {
     /// Everything is written.
     pub(crate) fn handle_flushed(&mut self) {
         self.memory.handle_flushed();
-        (self.queued_bytes, self.has_replies) = (0, false);
+        self.has_replies = false;
+        if self.queued_bytes > 0 {
+            self.set_queued(0);
+        }
+    }
+
+    /// The program has queued this many bytes since the queue was last empty. Both buffers take as
+    /// many, and the pongs.
+    fn set_queued(&mut self, queued_bytes: usize) {
+        self.queued_bytes = queued_bytes;
+        let bytes_max = queued_bytes.saturating_add(PONG_BYTES_MAX);
+        self.socket.set_config(|config| config.max_write_buffer_size = bytes_max);
+        self.sync_buffers_mut().set_outbound_bytes_max(bytes_max);
     }
 
     fn queue(&mut self, opcode: Opcode, fin: bool, payload: Bytes) -> Result<(), ProtocolError> {
@@ -202,18 +222,19 @@ impl Engine {
         }
         self.memory.reserve_queued(queued_bytes)?;
         consume(payload.len());
+        let queued_before = self.queued_bytes;
+        self.set_queued(queued_bytes);
         let opcode = OpCode::from(opcode as u8);
         let header = FrameHeader { is_final: fin, opcode, ..FrameHeader::default() };
         let frame = Message::Frame(Frame::from_payload(header, payload));
-        if let Err(error) = self.socket.write(frame) {
-            match classify(&error, &self.config) {
-                ErrorClass::WouldBlock => {} // queued all the same
-                ErrorClass::Closed => return Err(Misuse::SentAfterClose.into()),
-                ErrorClass::Error(error) => return Err(error),
-            }
-        }
-        self.queued_bytes = queued_bytes;
-        Ok(())
+        let Err(error) = self.socket.write(frame) else { return Ok(()) };
+        let refused = match classify(&error, &self.config) {
+            ErrorClass::WouldBlock => return Ok(()), // queued all the same
+            ErrorClass::Closed => Misuse::SentAfterClose.into(),
+            ErrorClass::Error(error) => error,
+        };
+        self.set_queued(queued_before);
+        Err(refused)
     }
 }
 

@@ -15,7 +15,7 @@
 //! | [`write_bytes`](Outgoing::write_bytes) | sends long payloads in place | copies them twice |
 //! | compression | with feature `deflate` | neither offered nor accepted |
 //! | one frame to many connections | [`EncodedFrame`](owned_io_websocket::stream::EncodedFrame) | none |
-//! | pings faster than pongs can be sent | 4 KiB of pongs are queued, then only the latest | as many as [`queue_bytes_max`](owned_io_websocket::EngineConfig::queue_bytes_max) allows |
+//! | pings faster than pongs can be sent | 4 KiB of pongs are queued, then only the latest | the same, in each of two buffers |
 //! | a length not encoded in the fewest bytes (5.2) | [`LengthNotMinimal`](owned_io_websocket::Violation::LengthNotMinimal) | accepted |
 //! | a close code that must not be sent (7.4) | [`ReservedCloseCode`](owned_io_websocket::Violation::ReservedCloseCode) | answered with 1002, and treated as a close |
 //! | a close reason that is not UTF-8 | [`CloseReasonNotUtf8`](owned_io_websocket::Violation::CloseReasonNotUtf8) | [`TextNotUtf8`](owned_io_websocket::Violation::TextNotUtf8) |

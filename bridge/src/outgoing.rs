@@ -81,7 +81,8 @@ impl Outgoing {
         })
     }
 
-    /// Queues a message and flushes. If the queue is full or there is no memory, it flushes first.
+    /// Queues a message and flushes. If there is no room for the message, it [waits for
+    /// room](Self::wait_for_room) first.
     ///
     /// # Errors
     /// As for [`write`](Self::write) and [`flush`](Self::flush). [`Limit::Queue`] means that the
@@ -90,20 +91,18 @@ impl Outgoing {
     /// # Cancellation
     /// The message may or may not be queued. Otherwise safe, see the [type](Self#cancellation).
     pub async fn send(&mut self, message: Message<'_>) -> Result<(), Error> {
-        match self.write(message) {
-            Err(ProtocolError::Limit { limit: Limit::Queue | Limit::Memory, .. }) => {
-                self.flush().await?;
-                self.write(message)?;
-            }
-            result => result?,
+        while let Err(error) = self.write(message) {
+            self.wait_for_room(error).await?;
         }
         self.flush().await
     }
 
-    /// Waits until a write that was refused with `error` may be tried again, by flushing.
+    /// Waits until a write that was refused with `error` may be tried again. Flushes; if the queue
+    /// is empty, waits until other connections release memory.
     ///
     /// # Errors
-    /// As for [`flush`](Self::flush). Returns `error` itself if flushing cannot help.
+    /// As for [`flush`](Self::flush). Returns `error` itself if it is neither [`Limit::Queue`] nor
+    /// [`Limit::Memory`], or if waiting can never help.
     ///
     /// # Cancellation
     /// As for [`flush`](Self::flush).
@@ -113,6 +112,12 @@ impl Outgoing {
                 if self.queued_bytes() > 0 =>
             {
                 self.flush().await
+            }
+            ProtocolError::Limit { limit: Limit::Memory, max, got } if got <= max => {
+                if let Some(waiting) = self.shared.begin_wait_for_memory() {
+                    waiting.await;
+                }
+                self.shared.failure().map_or(Ok(()), |failure| Err(failure.into()))
             }
             error => Err(error.into()),
         }

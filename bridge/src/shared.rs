@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use owned_io::backend::{Direction, StickyError};
-use owned_io::{MemoryAccount, OwnedWrite, Runtime, ShutdownHandle, coop};
+use owned_io::{MemoryAccount, MemoryReleased, OwnedWrite, Runtime, ShutdownHandle, coop};
 use owned_io_websocket::{CloseFrame, Misuse, Part, ProtocolError, StreamConfig, Timeout};
 
 use crate::engine::{Engine, ReceiveStatus};
@@ -114,18 +114,27 @@ impl Shared {
         }
     }
 
-    /// Waits until memory may have been released. Fails the connection when it has waited too long.
+    /// Begins to wait until memory may have been released. Returns `None` if the connection has
+    /// failed, because it is evicted or has waited too long.
+    pub(crate) fn begin_wait_for_memory(&self) -> Option<MemoryReleased<Sleep>> {
+        if self.account.is_evicted() {
+            let is_writing = self.writer.borrow().is_busy();
+            self.handle_eviction(is_writing);
+            return None;
+        }
+        let waiting = self.engine.borrow().memory.wait((self.now)(), self.sleep);
+        if waiting.is_none() {
+            let failure = self.engine.borrow().memory.out_of_memory();
+            self.fail(failure);
+        }
+        waiting
+    }
+
+    /// Waits until memory may have been released, and keeps the connection up meanwhile.
     pub(crate) async fn wait_for_memory(&self) {
-        let waiting = self.engine.borrow_mut().memory.wait((self.now)(), self.sleep);
-        match waiting {
-            Some(waiting) => {
-                let mut waiting = pin!(waiting);
-                poll_fn(|cx| self.poll_with_upkeep(waiting.as_mut(), cx)).await;
-            }
-            None => {
-                let failure = self.engine.borrow().memory.out_of_memory();
-                self.fail(failure);
-            }
+        if let Some(waiting) = self.begin_wait_for_memory() {
+            let mut waiting = pin!(waiting);
+            poll_fn(|cx| self.poll_with_upkeep(waiting.as_mut(), cx)).await;
         }
     }
 
@@ -140,6 +149,9 @@ impl Shared {
     /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
+        if self.failure.get().is_some() {
+            return;
+        }
         let failure = self.engine.borrow().memory.out_of_memory();
         self.fail(failure);
         if is_writing {
@@ -175,7 +187,7 @@ impl Shared {
             return Err(Misuse::LongControlFrame.into());
         }
         if self.close.get() == CloseState::Open {
-            self.queue_close(frame);
+            self.engine.borrow_mut().close(frame);
             self.set_close(CloseState::Begun);
             self.writer.borrow().waker().wake_by_ref(); // there is a frame to send
         }
@@ -186,7 +198,7 @@ impl Shared {
     pub(crate) fn fail(&self, failure: ProtocolError) {
         if self.failure.replace(Some(failure)).is_none() {
             if let Some(code) = failure.close_code() {
-                self.queue_close(CloseFrame { code: Some(code), reason: "" });
+                self.engine.borrow_mut().close(CloseFrame { code: Some(code), reason: "" });
             }
             self.end();
         }
@@ -230,7 +242,7 @@ impl Shared {
         cx: &Context<'_>,
     ) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
-        if self.account.is_evicted() && self.failure.get().is_none() {
+        if self.account.is_evicted() {
             self.handle_eviction(writer.is_busy());
         }
         loop {
@@ -285,13 +297,6 @@ impl Shared {
         match (self.failure.get(), self.close.get()) {
             (None, CloseState::Open) => Ok(()),
             _ => Err(Misuse::SentAfterClose.into()),
-        }
-    }
-
-    fn queue_close(&self, frame: CloseFrame<'_>) {
-        let is_queued = self.engine.borrow_mut().close(frame);
-        if !is_queued {
-            self.shut_down(); // the peer sent very many pings and reads no answer
         }
     }
 

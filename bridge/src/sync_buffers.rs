@@ -26,6 +26,8 @@ pub(crate) struct SyncBuffers {
     is_ended: bool,
     /// `None` while it is being written.
     outbound: Option<Vec<u8>>,
+    /// The most bytes that `outbound` takes.
+    outbound_bytes_max: usize,
     copy_stats: CopyStats,
 }
 
@@ -64,6 +66,7 @@ impl SyncBuffers {
             fill_bytes: 0,
             is_ended: false,
             outbound: Some(Vec::new()),
+            outbound_bytes_max: strategy.bytes_max(),
             copy_stats: CopyStats::default(),
         };
         new.fill_bytes = new.base_bytes();
@@ -118,6 +121,12 @@ impl SyncBuffers {
     /// [given back](Self::give_back).
     pub(crate) fn take_outbound(&mut self) -> Option<Vec<u8>> {
         self.outbound.take_if(|buf| !buf.is_empty())
+    }
+
+    /// From now on [`take_outbound`](Self::take_outbound) returns at most this many bytes, or what
+    /// the strategy allows.
+    pub(crate) fn set_outbound_bytes_max(&mut self, bytes: usize) {
+        self.outbound_bytes_max = bytes.min(self.strategy.bytes_max());
     }
 
     /// Takes a buffer back after it was written.
@@ -183,7 +192,7 @@ impl Write for SyncBuffers {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let strategy = self.strategy;
         let Some(buf) = &mut self.outbound else { return Err(io::ErrorKind::WouldBlock.into()) };
-        let n = bytes.len().min(strategy.bytes_max() - buf.len());
+        let n = bytes.len().min(self.outbound_bytes_max.saturating_sub(buf.len()));
         if n == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }

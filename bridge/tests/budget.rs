@@ -198,6 +198,57 @@ fn a_connection_that_waits_for_memory_continues_once_some_is_returned() {
     });
 }
 
+/// A message that is to be sent waits for memory too.
+#[test]
+fn a_message_to_send_waits_for_memory() {
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(4 * MIB);
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let mut other = budget.account().reservation();
+        other.resize(4 * MIB).unwrap();
+        let sending = Sim::spawn(async move {
+            let message = vec![7; MIB];
+            socket.outgoing.send(Message::Binary(&message)).await.map(|()| socket)
+        });
+        Sim::sleep(Duration::from_millis(100)).await;
+        drop(other);
+        let received = raw.read_exact(Vec::with_capacity(MIB), MIB).await.into_result();
+        assert_eq!(received.unwrap().1[..2], [0x82, 127]);
+        assert!(sending.await.unwrap().is_ok());
+    });
+}
+
+/// It gives up when a message has taken too long, or when it is evicted. The peer is told.
+#[test]
+fn a_message_to_send_that_gets_no_memory_fails_its_connection() {
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(4 * MIB);
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let sending = Sim::spawn(async move {
+            raw.write_all(binary(MIB)).await.into_result().unwrap();
+            raw
+        });
+        let message = socket.incoming.receive_owned().await.unwrap().unwrap().as_bytes().to_vec();
+        let mut raw = sending.await.unwrap();
+        let mut other = budget.account().reservation();
+        other.resize(2 * MIB).unwrap();
+        let failing = Sim::spawn(async move {
+            let error = socket.outgoing.send(Message::Binary(&message)).await.unwrap_err();
+            let _ = socket.incoming.receive().await;
+            error
+        });
+        for _ in 0..6 {
+            Sim::sleep(MemoryBudget::ROUND).await;
+            budget.evict_holders(Sim::now());
+        }
+        let ((), answer) = raw.read_exact(Vec::with_capacity(4), 4).await.into_result().unwrap();
+        assert_eq!(answer, [0x88, 2, 0x03, 0xF5], "1013");
+        drop(raw);
+        assert!(is_out_of_memory(&failing.await.unwrap()));
+        assert_eq!(budget.common_bytes_held(), 2 * MIB);
+    });
+}
+
 /// The budget of a poll bounds `try_receive`, even if more messages have arrived.
 #[test]
 fn received_messages_are_handed_out_within_the_budget_of_a_poll() {

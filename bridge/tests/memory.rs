@@ -6,10 +6,10 @@ mod counting;
 use std::time::Duration;
 
 use counting::live_bytes;
-use owned_io::{Clock, Executor, MemoryBudget, Pool, PoolConfig, select};
+use owned_io::{Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, select};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_tungstenite::{self as bridge, Strategy};
-use owned_io_websocket::handshake::Offer;
+use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{self, Buffers, Message};
 use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config};
 
@@ -35,6 +35,45 @@ fn tungstenite_keeps_the_memory_of_the_longest_frame() {
         });
         let expected = message_bytes..message_bytes + OTHER_BYTES_MAX;
         assert!(expected.contains(&bridged), "{strategy:?}: {bridged}");
+    }
+}
+
+/// The peer sends pings and reads no pongs. Only a few are queued, and the close frame still has room.
+#[test]
+fn pongs_that_are_not_read_are_bounded() {
+    const PINGS: usize = 100_000;
+    for strategy in [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL] {
+        owned_io_sim::block_on(async move {
+            let (a, mut raw) = pipe();
+            let budget = MemoryBudget::new(0);
+            let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
+            let serving = Sim::spawn(async move {
+                let config = Config::default();
+                let accepted = bridge::accept::<Sim, _>(a, &buffers, config, strategy).await;
+                accepted.unwrap().incoming.receive().await.map(drop)
+            });
+            let mut request = Vec::new();
+            Offer::default().encode(&Key::new([7; 16]), &mut request).unwrap();
+            raw.write_all(request).await.into_result().unwrap();
+            Sim::sleep(Duration::from_millis(10)).await;
+            let before = live_bytes();
+            let ping = [&[0x89, 0xFD, 0, 0, 0, 0][..], &[7; 125]].concat();
+            let mut pings = ping.repeat(PINGS / 100);
+            for _ in 0..100 {
+                ((), pings) = raw.write_all(pings).await.into_result().unwrap();
+            }
+            Sim::sleep(Duration::from_millis(100)).await;
+            let held = live_bytes() - before - pings.capacity() as isize;
+            assert!(held < 2 * OTHER_BYTES_MAX, "{strategy:?}: {held}");
+            raw.write_all(b"\x8F\x80key!".to_vec()).await.into_result().unwrap();
+            let mut answers = Vec::new();
+            while let Ok((1.., bytes)) = raw.read(Vec::with_capacity(64 * 1024)).await.into_result()
+            {
+                answers.extend_from_slice(&bytes);
+            }
+            assert!(answers.ends_with(b"\x88\x02\x03\xEA"), "1002, after the pongs");
+            assert!(serving.await.unwrap().is_err());
+        });
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::pin;
 use owned_io::{Clock, coop, select};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
 use owned_io_websocket::{
-    AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Extent, Kind, Misuse, Part,
+    AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Extent, Kind, Misuse, Part, ProtocolError,
 };
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, pattern_offset};
@@ -53,7 +53,7 @@ pub async fn echo(
         Ok(())
     };
     let echoed = echoing.await;
-    complete_close(incoming, echoed).await
+    complete_close(incoming, outgoing, echoed).await
 }
 
 /// Answers each message with its length: a message of eight bytes, little-endian. The messages of one read are answered
@@ -90,7 +90,7 @@ pub async fn sink(
         }
     };
     let answered = answering.await;
-    complete_close(incoming, answered).await
+    complete_close(incoming, outgoing, answered).await
 }
 
 /// Sends messages, then closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
@@ -107,14 +107,17 @@ pub async fn source<R: Clock>(
     // Receives meanwhile, so that pings are answered and the peer may close at any time.
     let mut closing = pin!(receive_until_close(incoming));
     let sending = async {
-        send::<R>(outgoing, messages, pattern).await?;
+        let sent = send::<R>(outgoing, messages, pattern).await;
+        close_if_refused(outgoing, sent).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
     };
     let selected = select(closing.as_mut(), sending).await;
     match (selected.first, selected.second) {
         (Some(closed), _) => closed,
-        (None, Some(Err(error))) if !is_closing(&error) => Err(error),
-        _ => closing.await,
+        (None, Some(Err(error))) if is_closing(&error) => closing.await,
+        (None, Some(Err(error))) if is_refusal(&error) => closing.await.and(Err(error)),
+        (None, Some(Err(error))) => Err(error),
+        (None, _) => closing.await,
     }
 }
 
@@ -145,7 +148,7 @@ pub async fn fetch<R: Clock>(
         Ok(())
     };
     let answered = answering.await;
-    complete_close(incoming, answered).await
+    complete_close(incoming, outgoing, answered).await
 }
 
 /// The messages that a request for [`source`] asks for.
@@ -229,16 +232,30 @@ async fn send<R: Clock>(
     outgoing.flush().await
 }
 
-/// Returns the outcome of a service. If the service ended because either side closes the connection, this first
-/// receives until the close is complete, and drops messages that still arrive.
+/// Returns the outcome of a service. If the service ended because either side closes the connection, or because there
+/// is no room for an answer, this first receives until the close is complete, and drops messages that still arrive.
 async fn complete_close(
     incoming: &mut impl AnyIncoming,
+    outgoing: &mut impl AnyOutgoing,
     outcome: Result<(), Error>,
 ) -> Result<(), Error> {
-    match outcome {
+    match close_if_refused(outgoing, outcome).await {
         Err(error) if is_closing(&error) => receive_until_close(incoming).await,
+        Err(error) if is_refusal(&error) => receive_until_close(incoming).await.and(Err(error)),
         outcome => outcome,
     }
+}
+
+/// Tells the peer if there is no room for an answer, and never will be.
+async fn close_if_refused(
+    outgoing: &mut impl AnyOutgoing,
+    outcome: Result<(), Error>,
+) -> Result<(), Error> {
+    if let Err(Error::Protocol(refusal @ ProtocolError::Limit { .. })) = &outcome {
+        // Nothing more can be done if this fails.
+        let _ = outgoing.close(CloseFrame { code: refusal.close_code(), reason: "" }).await;
+    }
+    outcome
 }
 
 /// Receives and drops messages until the connection is closed.
@@ -247,12 +264,14 @@ async fn receive_until_close(incoming: &mut impl AnyIncoming) -> Result<(), Erro
     Ok(())
 }
 
+/// Whether a limit has refused what was received or is to be sent.
+const fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Protocol(ProtocolError::Limit { .. }))
+}
+
 /// Whether the error says that nothing can be sent because either side closes the connection.
 const fn is_closing(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Protocol(owned_io_websocket::ProtocolError::Misuse(Misuse::SentAfterClose))
-    )
+    matches!(error, Error::Protocol(ProtocolError::Misuse(Misuse::SentAfterClose)))
 }
 
 #[cfg(test)]
