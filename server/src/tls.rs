@@ -10,7 +10,7 @@ mod present {
     use std::io;
     use std::path::PathBuf;
     use std::sync::Arc;
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use owned_io::{ByteStream, MemoryBudget, Pool, Runtime};
     use owned_io_tls::{Acceptor, Buffers, Identity, IdentityError, TlsStream};
@@ -32,16 +32,18 @@ mod present {
         this port speaks TLS: use https://\n";
 
     impl Tls {
-        /// Reads a chain of certificates, and the key of the first certificate.
+        /// Reads a chain of certificates, and the key of the first certificate. A client has `close_timeout` to end a
+        /// connection that has failed.
         ///
         /// # Errors
         /// A sentence that names the option, the file and the cause.
-        pub fn load(chain: PathBuf, key: PathBuf) -> Result<Self, String> {
+        pub fn load(chain: PathBuf, key: PathBuf, close_timeout: Duration) -> Result<Self, String> {
             let identity = Identity::load(chain, key, SystemTime::now());
             let identity = identity.map_err(|error| named(&error))?;
             let mut https = Acceptor::new(Arc::new(identity.server_config(&["http/1.1"])));
             https.plain_answer = NOT_HTTPS;
-            let other = Acceptor::new(Arc::new(identity.server_config(&[])));
+            let mut other = Acceptor::new(Arc::new(identity.server_config(&[])));
+            (https.close_timeout, other.close_timeout) = (close_timeout, close_timeout);
             Ok(Self { identity, https, other })
         }
 
@@ -100,6 +102,7 @@ mod present {
 mod absent {
     use std::io;
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use owned_io::{ByteStream, MemoryBudget, Pool, Runtime};
 
@@ -113,7 +116,11 @@ mod absent {
     impl Tls {
         /// # Errors
         /// Always. The sentence says what to build with.
-        pub fn load(_chain: PathBuf, _key: PathBuf) -> Result<Self, String> {
+        pub fn load(
+            _chain: PathBuf,
+            _key: PathBuf,
+            _close_timeout: Duration,
+        ) -> Result<Self, String> {
             Err("TLS is not compiled in: build with --features tls".to_owned())
         }
 

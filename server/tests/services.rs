@@ -352,6 +352,29 @@ fn a_message_that_does_not_end_ends_the_connection() {
     });
 }
 
+/// After an answer, and after a WebSocket's close frame.
+#[test]
+fn a_client_that_ends_nothing_has_the_linger_time() {
+    const SECONDS: u64 = 60;
+    let limits = Limits { linger_time: Duration::from_secs(SECONDS), ..Limits::default() };
+    simulate_each_engine_by(10, async |engine, deflate| {
+        let start = Sim::now();
+        let (socket, closing) =
+            upgrade("/source?messages=1&bytes=1&batch=1", engine, deflate, limits).await;
+        let _ = closing.await.unwrap();
+        assert_eq!((Sim::now() - start).as_secs(), SECONDS);
+        drop(socket);
+
+        let (mut client, server) = pipe();
+        let ctx = context(&server, resources(WebSockets::default(), limits)).0;
+        let start = Sim::now();
+        let answering = Sim::spawn(async move { http::serve::<Sim>(server, &ctx).await });
+        client.write_all("GET /health HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+        answering.await.unwrap().unwrap();
+        assert_eq!((Sim::now() - start).as_secs(), SECONDS);
+    });
+}
+
 /// Whenever the drain begins: a client that was upgraded receives a close of going away. Any other client receives
 /// 503, or nothing if its request had not arrived.
 #[test]

@@ -35,6 +35,9 @@ pub struct Flags {
     pub options: Options,
 }
 
+// A new option needs a field here, whose help ends with `[default: …]`, a line in `over`, and its value in `into_config`.
+// A number needs a line in `check_sizes` too. The tests compare each default of the help with the one that applies, and
+// try an absurd number on each option in `SECONDS`.
 /// All options, each of which may be left out.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -136,15 +139,20 @@ pub struct Options {
     #[arg(long, value_name = "BYTES")]
     pub memory_max: Option<NonZeroUsize>,
 
-    /// Seconds that a message may take to arrive once it is announced, or to be read by its receiver
-    /// [default: 30]
+    /// Seconds that a message may take to arrive once it has begun, and that a client may take nothing of what is
+    /// sent to it [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
-    /// Seconds that a connection over TCP or TLS may be without a message, unless it is a WebSocket; it is
-    /// closed up to a third later. 0: for ever [default: 300]
+    /// Seconds that a connection of echo, sink or source over TCP or TLS may be without a byte from its client;
+    /// it is closed up to a third later. WebSockets are never closed for idleness. 0: for ever [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub idle_seconds_max: Option<u32>,
+
+    /// Seconds that the server waits for a client to end the connection after the server's last byte, over HTTP,
+    /// WebSocket and TLS, before it shuts the connection down [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    pub linger_seconds: Option<u32>,
 
     /// Seconds that the server goes on after SIGTERM or SIGINT, with /health answering 503, so that load
     /// balancers send new clients elsewhere [default: 0]
@@ -215,6 +223,7 @@ impl Options {
             memory_max: self.memory_max.or(file.memory_max),
             message_seconds_max: self.message_seconds_max.or(file.message_seconds_max),
             idle_seconds_max: self.idle_seconds_max.or(file.idle_seconds_max),
+            linger_seconds: self.linger_seconds.or(file.linger_seconds),
             drain_notice_seconds: self.drain_notice_seconds.or(file.drain_notice_seconds),
             drain_seconds: self.drain_seconds.or(file.drain_seconds),
             log: self.log.or(file.log),
@@ -232,9 +241,12 @@ impl Options {
         let admin = |addr| Listener { service: Service::Admin, addr, is_over_tls: false };
         listeners.extend(self.admin.map(admin));
         check_addresses(&listeners)?;
+        let defaults = Limits::default();
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let linger_time = self.linger_seconds.map_or(defaults.linger_time, seconds);
         let over_tls = listeners.iter().find(|listener| listener.is_over_tls);
         let tls = match (over_tls, self.tls_cert, self.tls_key) {
-            (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key)?),
+            (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key, linger_time)?),
             (Some(listener), ..) => {
                 let name = listener.name();
                 return Err(format!("--{name} is over TLS: it needs --tls-cert and --tls-key"));
@@ -255,11 +267,9 @@ impl Options {
         }
         let origins =
             self.origins.map_or_else(|| Ok(AllowedOrigins::default()), AllowedOrigins::only)?;
-        let defaults = Limits::default();
         let workers = self.workers.unwrap_or_else(cores);
         let (connections_max, memory) =
             divide_memory(self.memory_max, workers, self.connections_max)?;
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Config {
             runtime: self.runtime,
             workers,
@@ -281,13 +291,14 @@ impl Options {
                     Some(0) => None,
                     Some(limit) => Some(seconds(limit)),
                 },
+                linger_time,
             },
             ticker: Ticker::default(),
             connections_per_address_max: self
                 .connections_per_address_max
                 .and_then(NonZeroUsize::new),
-            drain_notice: seconds(self.drain_notice_seconds.unwrap_or(0)),
-            drain: seconds(self.drain_seconds.unwrap_or(10)),
+            drain_notice: seconds(self.drain_notice_seconds.unwrap_or(DRAIN_NOTICE_SECONDS)),
+            drain: seconds(self.drain_seconds.unwrap_or(DRAIN_SECONDS)),
             log: self.log.unwrap_or_default(),
             log_level: self.log_level.unwrap_or_default(),
         })
@@ -327,6 +338,7 @@ impl Options {
                 self.idle_seconds_max.map(|seconds| seconds as usize),
                 SECONDS_MAX,
             ),
+            ("linger-seconds", self.linger_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
             (
                 "drain-notice-seconds",
                 self.drain_notice_seconds.map(|seconds| seconds as usize),
@@ -369,6 +381,12 @@ const WORKERS_MAX: usize = 1024;
 
 /// Well above the descriptors that the kernel gives a process (`fs.nr_open`, a million by default).
 const CONNECTIONS_MAX: usize = 1 << 24;
+
+/// Time for answers in progress, and less than the 30 s after which supervisors usually kill a process.
+const DRAIN_SECONDS: u32 = 10;
+
+/// None, unless a load balancer needs it.
+const DRAIN_NOTICE_SECONDS: u32 = 0;
 
 /// A year. A longer time must be a mistake, and the timers of some runtimes do not reach much further.
 const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
@@ -415,6 +433,8 @@ fn cores() -> NonZeroUsize {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Options, String> {
@@ -490,18 +510,49 @@ mod tests {
         );
     }
 
+    fn value_name(arg: &clap::Arg) -> Option<&str> {
+        arg.get_value_names()?.first().map(|name| name.as_str())
+    }
+
+    /// Each default that the help names is the one that applies.
+    #[test]
+    fn the_help_tells_the_defaults() {
+        // What depends on the machine, or is no value.
+        const DESCRIBED: [&str; 3] = ["workers", "memory-max", "origins"];
+        let configured = |flags: &[&str]| {
+            let always = ["owned-io-server", "--echo", "127.0.0.1:7"];
+            let enough = ["--workers", "1", "--memory-max", "1000000000000"];
+            let flags = Flags::parse_from([&always[..], &enough, flags].concat());
+            format!("{:?}", flags.into_config().unwrap())
+        };
+        for arg in Flags::command().get_arguments() {
+            let option = arg.get_long().expect("there are no positional arguments");
+            let help = arg.get_help().expect("each option has a help").to_string();
+            let Some((_, default)) = help.split_once("[default: ") else {
+                let is_named = ["ADDR", "FILE"].contains(&value_name(arg).unwrap());
+                assert!(is_named || option == "runtime", "--{option} names no default");
+                continue;
+            };
+            let default = default.trim_end_matches(']').split(',').next().unwrap();
+            if !DESCRIBED.contains(&option) {
+                let flag = format!("--{option}");
+                assert_eq!(configured(&[&flag, default]), configured(&[]), "{flag} {default}");
+            }
+        }
+    }
+
     /// From the flags and from the file.
     #[test]
     fn absurd_numbers_are_refused() {
-        for (option, number) in [
+        let command = Flags::command();
+        let in_seconds = command.get_arguments().filter(|arg| value_name(arg) == Some("SECONDS"));
+        let absurd_times = in_seconds.map(|arg| (arg.get_long().unwrap(), "4294967295"));
+        let absurd_counts = [
             ("workers", "18446744073709551615"),
             ("workers", "1025"),
             ("connections-max", "18446744073709551615"),
-            ("message-seconds-max", "4294967295"),
-            ("idle-seconds-max", "4294967295"),
-            ("drain-notice-seconds", "4294967295"),
-            ("drain-seconds", "4294967295"),
-        ] {
+        ];
+        for (option, number) in absurd_times.chain(absurd_counts) {
             let flags =
                 ["owned-io-server", "--echo", "127.0.0.1:7", &format!("--{option}"), number];
             let error = Flags::parse_from(flags).into_config().unwrap_err();

@@ -9,10 +9,11 @@
 //! that limit, so bind it to an address that they cannot reach.
 
 use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
-use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, PendingRequest};
 
 use super::http::health;
+use super::websocket::websocket_config;
+use crate::config::Deflate;
 use crate::context::Context;
 
 /// How many connections each worker serves at once: enough for a few load balancers, each with a few connections.
@@ -31,7 +32,8 @@ pub fn buffers() -> Buffers {
 /// Errors of the connection, and a bad request.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
     let buffers = ctx.websocket_buffers();
-    let pending = PendingRequest::<R, _>::read(stream, &buffers, Config::default()).await?;
+    let config = websocket_config(Deflate::Off, ctx.worker.limits, 0);
+    let pending = PendingRequest::<R, _>::read(stream, &buffers, config).await?;
     let request = pending.request();
     let (status, body) = match (request.method(), request.path()) {
         ("GET" | "HEAD", "/health") => health(&ctx.connection),

@@ -20,13 +20,15 @@ use std::borrow::Cow;
 use owned_io::{ByteStream, Runtime};
 #[cfg(feature = "tungstenite")]
 use owned_io_tungstenite::{self as bridge, Strategy};
+use owned_io_websocket::Config;
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
-use owned_io_websocket::{Config, compressed_bytes_max, deflate};
 
 use super::source::WRITE_BYTES_MAX;
-use super::websocket::{self, Messages};
-use crate::config::{Deflate, Limits};
+use super::websocket::{self, Messages, websocket_config};
+#[cfg(feature = "tungstenite")]
+use crate::config::Deflate;
+use crate::config::Limits;
 use crate::connections::{CloseMethod, ConnectionHandle};
 use crate::context::{Context, Resources};
 
@@ -73,7 +75,7 @@ async fn serve_bridged<R: Runtime>(
     strategy: Strategy,
 ) -> Result<(), Error> {
     let Resources { pattern, websockets, limits, .. } = &*ctx.worker;
-    let config = config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
+    let config = websocket_config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(()) };
     let accept = async |origins: Origins<'_>| {
@@ -100,7 +102,7 @@ async fn open<R: Runtime, S: ByteStream>(
     ctx: &Context,
 ) -> Result<Option<(WebSocket<S>, SocketService)>, Error> {
     let Resources { websockets, limits, .. } = &*ctx.worker;
-    let config = config(websockets.deflate, *limits, QUEUE_BYTES_SPARE);
+    let config = websocket_config(websockets.deflate, *limits, QUEUE_BYTES_SPARE);
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(None) };
     let accept = async |origins: Origins<'_>| pending.accept(origins, None, &[]).await;
@@ -194,27 +196,3 @@ pub(super) fn health(connection: &ConnectionHandle) -> (u16, &'static str) {
 }
 
 const ABOUT_TO_END: &str = "the server is about to end\n";
-
-fn config(deflate: Deflate, limits: Limits, queue_bytes_spare: usize) -> Config {
-    let mut config = Config::default();
-    config.handshake.deflate = compression(deflate);
-    config.engine.frame_bytes_max = match config.handshake.deflate {
-        Some(_) => compressed_bytes_max(limits.message_bytes_max),
-        None => limits.message_bytes_max,
-    };
-    config.engine.queue_bytes_max = config.engine.frame_bytes_max.saturating_add(queue_bytes_spare);
-    config.engine.message_bytes_max = limits.message_bytes_max;
-    config.stream.message_timeout = Some(limits.message_time_max);
-    config.stream.write_timeout = Some(limits.message_time_max);
-    config
-}
-
-fn compression(mode: Deflate) -> Option<deflate::Deflate> {
-    let mut deflate = deflate::Deflate::default();
-    match mode {
-        Deflate::Off => return None,
-        Deflate::Shared => {}
-        Deflate::Takeover => (deflate.send_takeover, deflate.receive_takeover) = (true, true),
-    }
-    Some(deflate)
-}

@@ -6,10 +6,12 @@ use std::pin::pin;
 use owned_io::{Clock, coop, select};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
 use owned_io_websocket::{
-    AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Extent, Kind, Misuse, Part, ProtocolError,
+    AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Config, Extent, Kind, Misuse, Part,
+    ProtocolError, compressed_bytes_max, deflate,
 };
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, pattern_offset};
+use crate::config::{Deflate, Limits};
 
 /// Queues the echo of a message, and waits for room if there is none. A long message is not copied. This is a macro
 /// because the future of a function would be part of every poll.
@@ -272,6 +274,40 @@ const fn is_refusal(error: &Error) -> bool {
 /// Whether the error says that nothing can be sent because either side closes the connection.
 const fn is_closing(error: &Error) -> bool {
     matches!(error, Error::Protocol(ProtocolError::Misuse(Misuse::SentAfterClose)))
+}
+
+/// The configuration of a connection that speaks HTTP, and perhaps WebSocket. `queue_bytes_spare`: the bytes that its
+/// queue may hold beyond a message.
+///
+/// `idle_timeout` stays off: WebSockets may wait for ever. Pings find out whether their peers are there.
+pub(super) fn websocket_config(
+    deflate: Deflate,
+    limits: Limits,
+    queue_bytes_spare: usize,
+) -> Config {
+    let mut config = Config::default();
+    config.handshake.deflate = compression(deflate);
+    config.engine.frame_bytes_max = match config.handshake.deflate {
+        Some(_) => compressed_bytes_max(limits.message_bytes_max),
+        None => limits.message_bytes_max,
+    };
+    config.engine.queue_bytes_max = config.engine.frame_bytes_max.saturating_add(queue_bytes_spare);
+    config.engine.message_bytes_max = limits.message_bytes_max;
+    config.stream.message_timeout = Some(limits.message_time_max);
+    config.stream.write_timeout = Some(limits.message_time_max);
+    config.stream.close_timeout = limits.linger_time;
+    config.handshake.close_timeout = limits.linger_time;
+    config
+}
+
+fn compression(mode: Deflate) -> Option<deflate::Deflate> {
+    let mut deflate = deflate::Deflate::default();
+    match mode {
+        Deflate::Off => return None,
+        Deflate::Shared => {}
+        Deflate::Takeover => (deflate.send_takeover, deflate.receive_takeover) = (true, true),
+    }
+    Some(deflate)
 }
 
 #[cfg(test)]
