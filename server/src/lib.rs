@@ -22,12 +22,28 @@
 //! | [`connection_limit`] | how many connections are served at once, in total and for each address |
 //! | [`connections`] | the registry of open connections, and how each is closed |
 //! | [`context`] | what a service is given for a connection |
-//! | [`watch`] | ends connections that are idle, or whose peers take nothing |
+//! | [`watch`] | ends connections of echo, sink and source that are idle, or whose peers take nothing |
 //! | [`drain`] | ends the server without cutting connections off |
 //! | [`memory`] | how a worker's memory is divided |
 //! | [`tls`] | certificates, and the handshake |
 //! | [`log_limit`] | keeps repeated lines of log rare |
 //! | [`service`] | the services |
+//!
+//! # How a connection ends
+//!
+//! The side that ends first sends its last byte, and waits for its peer to end too: closing a socket with unread bytes
+//! resets it, and the peer may lose what was sent last. `--linger-seconds` limits the wait; then the connection is shut
+//! down in both directions.
+//!
+//! | the connection ends | the wait for the client | by |
+//! |---|---|---|
+//! | a WebSocket: by a close, or by a failure that the client is told with a close code | `--linger-seconds` | `read_driver.rs` of `owned-io-websocket`, `incoming.rs` of the bridge |
+//! | an HTTP answer that is no upgrade, 408 and refusals too | `--linger-seconds`, or 1 MiB of what the client still sends | `stream/handshake.rs` of `owned-io-websocket` |
+//! | TLS: a handshake that fails, or a connection that fails later | `--linger-seconds`, or 6 MiB | `handshake.rs` and `stream.rs` of `owned-io-tls` |
+//! | echo, sink and source: their client has ended first, or an error | none | [`service`] |
+//! | a client takes nothing of what is sent to it, or holds memory that others need and takes nothing | none: a reset, so that the kernel keeps nothing for it | [`watch`], [`message_time_max`](config::Limits::message_time_max), [`MemoryBudget`](owned_io::MemoryBudget) |
+//! | an idle connection of echo, sink or source | none: the service ends the stream, or, if that waits for the client over TLS, a reset after `--message-seconds-max` | [`watch`] |
+//! | the drain is over | none: a reset | [`drain`] |
 //!
 //! # How the server ends
 //!
@@ -46,9 +62,11 @@
 //!   permits of their own.
 //! - An address has at most `--connections-per-address-max` connections, over all workers, and
 //!   [by default](connection_limit::AddressLimit) any number: behind a proxy all clients have its address.
-//! - A connection over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed. One whose peer takes
-//!   nothing for `--message-seconds-max` is reset, and leaves nothing in the kernel. A peer that has vanished is
-//!   noticed after two minutes ([`Keepalive`](owned_io::Keepalive)).
+//! - A connection of echo, sink or source over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed.
+//!   WebSockets are never closed for idleness. Any connection whose client takes nothing for `--message-seconds-max`
+//!   is reset, and leaves nothing in the kernel.
+//! - A client that has vanished is noticed after two minutes ([`Keepalive`](owned_io::Keepalive)), or after
+//!   `--message-seconds-max` if that is longer. Pings notice it after 50 s on a WebSocket of the native engine.
 //! - A request must arrive within ten seconds. A client that has begun one and is late is answered 408.
 //! - Pages of any [origin](config::AllowedOrigins) may open WebSockets, unless `--origins` lists some.
 //! - Writing logs blocks nothing: lines that nobody reads are dropped, and counted. Lines that clients can cause
