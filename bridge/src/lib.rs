@@ -6,7 +6,7 @@
 //!
 //! | | `owned-io-websocket` | here |
 //! |---|---|---|
-//! | a peer that has vanished | detected by pings and [`idle_timeout`](owned_io_websocket::StreamConfig::idle_timeout) | detected when something is sent to it |
+//! | a peer that has vanished | detected by pings and [`idle_timeout`](owned_io_websocket::StreamConfig::idle_timeout) | detected by TCP keepalive, or when something is sent to it |
 //! | [`message_timeout`](owned_io_websocket::StreamConfig::message_timeout) | counts the time in which the program waits for the message | counts all time |
 //! | messages in pieces | as they arrive | always assembled: a piece is a message |
 //! | [`receive_owned`](Incoming::receive_owned) | borrows short messages | moves out each message |

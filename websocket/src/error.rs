@@ -86,9 +86,9 @@ pub enum Limit {
 pub enum Timeout {
     /// Nothing arrived from the peer after a ping was sent.
     Pong,
-    /// No message in either direction.
+    /// No data frame in either direction.
     Idle,
-    /// The peer began a message or another frame and did not end it.
+    /// The peer began a message, or a control frame between messages, and did not end it.
     Message,
     /// The peer accepted nothing of what was written.
     Write,

@@ -233,7 +233,8 @@ impl Control {
         self.handle_write(now, false);
     }
 
-    /// Queues a pong. Only the latest ping is answered (section 5.5.3).
+    /// Makes a pong due. The engine keeps the latest ping only, which suffices (section 5.5.3). The
+    /// stream takes each pong at once, as long as it has room for it.
     pub(super) fn handle_ping(&self, payload: &[u8]) {
         if let Ok(payload) = ControlPayload::new(payload) {
             self.pong.set(payload);

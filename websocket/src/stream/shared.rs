@@ -140,8 +140,8 @@ impl Shared {
         self.queue.borrow_mut().poll_compression(&self.control, sleep, writer.waker())
     }
 
-    /// Queues the pong for the ping that has just arrived. Each ping gets its own pong, ahead of
-    /// messages that are sent later.
+    /// Queues the pong for the ping that has just arrived, ahead of messages that are sent later. Each
+    /// ping gets its own pong until 4 KiB of them wait; then only the latest does.
     pub(super) fn queue_replies(&self) {
         self.queue.borrow_mut().push_replies(&self.control);
     }
