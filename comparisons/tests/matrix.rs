@@ -179,7 +179,7 @@ fn a_plan_is_refused_before_anything_is_built_or_measured() {
     for (name, right, wrong, why) in [
         ("figure", "cpu-per-message", "cpu-per-masage", "no figure \"cpu-per-masage\": it has"),
         ("server", "\"tokio\"", "\"tokoi\"", "no server \"tokoi\": there are tokio, "),
-        ("option", "\"tokio\"", "\"tokio/tls2\"", "no option \"tls2\": it has tls, "),
+        ("option", "\"tokio\"", "\"tokio/tls2\"", "no option \"tls2\": it has again, "),
         ("load", "payload", "paylode", "unknown field `paylode`, expected one of `payload`"),
     ] {
         let error = refused(name, &plan.replace(right, wrong));

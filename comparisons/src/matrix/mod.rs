@@ -25,6 +25,7 @@ mod progress;
 mod report;
 mod results;
 mod run;
+mod self_check;
 mod servers;
 mod statistics;
 mod stopping;

@@ -131,6 +131,21 @@ impl Plan {
         Ok(plan.workloads.remove(0))
     }
 
+    /// Adds a row to each workload that is measured in pairs: one of its rows, another in each workload, once more.
+    pub(crate) fn check_itself(&mut self) {
+        let paired = self.workloads.iter_mut().filter(|workload| workload.pairing.is_some());
+        for (index, workload) in paired.enumerate() {
+            // A program that may be missing would check nothing.
+            let rows = workload.rows.iter().map(|row| &row.server);
+            let rows: Vec<_> = rows.filter(|server| !server.optional).collect();
+            let Some(server) = rows.get(index % rows.len().max(1)) else { continue };
+            let row = PlannedRow { server: server.again(), baseline: Some(server.name.clone()) };
+            if !workload.rows.contains(&row) {
+                workload.rows.push(row);
+            }
+        }
+    }
+
     /// Keeps the workloads and rows that `filter` selects, and the baselines of those rows.
     ///
     /// # Errors
@@ -325,7 +340,7 @@ mod tests {
         [[workload]]
         name = "small"
         load = { command = "echo", connections = 1, payload = 1, seconds = 1 }
-        servers = ["tokio", "traits-tokio", "compio/tuned"]
+        servers = ["tokio", "traits-tokio", "compio/ring-default"]
         baseline = "peer"
         figures = ["cpu-per-message"]
     "#;
@@ -348,7 +363,7 @@ mod tests {
         assert_eq!(left(&[], &[]).unwrap().len(), 2);
         let small = left(&["mal"], &["compio"]).unwrap();
         assert_eq!(small.len(), 1);
-        assert_eq!(names(&small[0]), ["compio/tuned", "echo-compio/tuned"]);
+        assert_eq!(names(&small[0]), ["compio/ring-default", "echo-compio/ring-default"]);
         let error = left(&["middle"], &[]).unwrap_err().to_string();
         assert!(error.contains("no workload \"middle\": it has small, large"), "{error}");
     }
@@ -380,16 +395,25 @@ mod tests {
     #[test]
     fn rows_are_measured_beside_what_they_are_compared_with() {
         let small = parse(PLAN).unwrap().workloads.remove(0);
-        let rows = ["tokio", "echo-tokio", "traits-tokio", "compio/tuned", "echo-compio/tuned"];
+        let rows = [
+            "tokio",
+            "echo-tokio",
+            "traits-tokio",
+            "compio/ring-default",
+            "echo-compio/ring-default",
+        ];
         assert_eq!(names(&small), rows);
         let baselines: Vec<_> = small.rows.iter().map(|row| row.baseline.as_deref()).collect();
         let peer = Some("echo-tokio");
-        assert_eq!(baselines, [peer, None, peer, Some("echo-compio/tuned"), None]);
+        assert_eq!(baselines, [peer, None, peer, Some("echo-compio/ring-default"), None]);
         let websocket = PLAN.replace("\"tokio\", \"traits-tokio\"", "\"tokio/websocket\"");
-        let websocket = websocket.replace("compio/tuned", "compio/tuned/tls");
+        let websocket = websocket.replace("compio/ring-default", "compio/ring-default/tls");
         let websocket = parse(&websocket.replace("\"peer\"", "\"tcp\"")).unwrap();
         let small = &websocket.workloads[0];
-        assert_eq!(names(small), ["tokio/websocket", "tokio", "compio/tuned/tls", "compio/tuned"]);
+        assert_eq!(
+            names(small),
+            ["tokio/websocket", "tokio", "compio/ring-default/tls", "compio/ring-default"]
+        );
         let args = small.rows.iter().map(|row| small.args_for(&row.server));
         assert!(args.eq([vec!["--websocket", "/echo"], vec![], vec![], vec![]]));
     }
@@ -431,7 +455,7 @@ mod tests {
             ("\"peer\"", "\"tcp\"", "\"tokio\" has no twin over TCP"),
             ("\"peer\"", "\"native\"", "\"tokio\" has no twin on our engine"),
             ("\"tokio\"", "\"echo-tokio/websocket\"", "\"echo-tokio\" has no option \"websocket\""),
-            ("\"tokio\"", "\"tokio/tungstenite\"", "no option \"tungstenite\": it has tls, "),
+            ("\"tokio\"", "\"tokio/tungstenite\"", "no option \"tungstenite\": it has again, "),
             ("rounds = 3", "rounds = 0", "nonzero"),
             ("rounds = 3", "round = 3", "unknown field `round`, expected one of `name`, `load`"),
             ("payload", "paylod", "unknown field `paylod`, expected one of `payload`"),

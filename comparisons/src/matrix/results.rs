@@ -281,6 +281,7 @@ pub(crate) mod tests {
             load = {{ command = "echo", connections = 1, payload = 1, seconds = 1, warm-up = 0.7 }}
             servers = ["tokio", "compio"]
             baseline = "tokio"
+            pairs = false
             figures = ["cpu-per-message"]"#
         );
         Plan::of_one(&plan).unwrap()

@@ -12,16 +12,42 @@ use super::plan::{Filter, Plan};
 use super::results::{self, MeasuredWorkload, Results};
 use super::servers::Server;
 use super::workload::Workload;
-use super::{Failure, compare, html, measure, program, report};
+use super::{Failure, compare, html, measure, program, report, self_check};
 use crate::load::NonZeroSeconds;
 
 const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
+
+/// The folder of the plans.
+const PLANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans");
+
+/// The plans of a full run. Not among them: `faults`, which `comparisons/faults` runs; `limit-long`, an hour of waiting;
+/// `overview`, `uwebsockets`, `websocket` and `bridges`, whose questions `peers`, `engines` and `large` answer.
+const FULL_RUN: [&str; 15] = [
+    "layer",
+    "floor",
+    "tls",
+    "deflate",
+    "engines",
+    "batches",
+    "large",
+    "peers",
+    "jvm",
+    "ceiling",
+    "churn",
+    "accepting",
+    "arrivals",
+    "limit",
+    "saturation",
+];
 
 /// How long `--quick` may take, in seconds: five minutes, less a margin for the error of the estimate.
 const QUICK_SECONDS: f64 = 280.0;
 
 /// How long `--quick` measures at a time, at most.
 const QUICK_WINDOW: NonZeroSeconds = NonZeroSeconds::of::<1>();
+
+/// The least share of their time that rows in pairs have with `--quick`: enough for the rounds that an interval needs.
+const QUICK_SHARE_MIN: f64 = 0.6;
 
 /// How many rounds `--quick` does at most: with these a ratio has a confidence interval.
 const QUICK_ROUNDS: usize = 5;
@@ -36,6 +62,12 @@ pub struct Options {
     /// measured.
     #[arg(long, value_name = "FOLDER", exclusive = true)]
     resume: Option<PathBuf>,
+    /// A full run: the plans that tell all there is to tell, with --self-check.
+    #[arg(long, conflicts_with = "plans")]
+    all: bool,
+    /// Add a row to each workload that is measured in pairs: one of its rows once more, compared with itself.
+    #[arg(long)]
+    self_check: bool,
     #[command(flatten)]
     filter: Filter,
     /// How often to measure each row, instead of what the plan says.
@@ -75,12 +107,26 @@ impl Options {
         results::write(&folder.join("report.html"), html::page(&results).as_bytes())?;
         // The reader may have closed the pipe.
         let _ = write!(io::stdout(), "{markdown}");
+        if let Some(summary) = self_check::summary(&results) {
+            let _ = writeln!(io::stdout(), "\n{summary}");
+        }
         whole.map(|()| folder)
+    }
+
+    /// The files of the plans.
+    fn plans(&self) -> Vec<PathBuf> {
+        if !self.all {
+            return self.plans.clone();
+        }
+        FULL_RUN.iter().map(|name| Path::new(PLANS).join(name).with_extension("toml")).collect()
     }
 
     /// Applies the options to a plan: which rows, how long and how often.
     fn chosen(&self, mut plan: Plan) -> Result<Vec<MeasuredWorkload>, Failure> {
         plan.narrow(&self.filter)?;
+        if self.all || self.self_check {
+            plan.check_itself();
+        }
         for workload in &mut plan.workloads {
             let at_most = self.quick.then_some(QUICK_WINDOW);
             workload.change_seconds(|planned| {
@@ -88,20 +134,25 @@ impl Options {
                 at_most.filter(|at_most| at_most.get() < asked.get()).unwrap_or(asked)
             });
         }
-        let once = |workload: &Workload| workload.rows.len() as f64 * workload.load.run_seconds();
-        let once: f64 = plan.workloads.iter().map(once).sum();
-        let fitting = ((QUICK_SECONDS / once) as usize).clamp(1, QUICK_ROUNDS);
-        let at_most = if self.quick { fitting } else { usize::MAX };
-        let measured = plan.workloads.into_iter().map(|workload| {
-            let rounds = self.rounds.map_or(workload.rounds, NonZeroUsize::get).min(at_most);
+        let rounds = |workload: &Workload| match self.rounds {
+            Some(rounds) => rounds.get(),
+            None if self.quick => workload.rounds.min(QUICK_ROUNDS),
+            None => workload.rounds,
+        };
+        let measured = |workload: Workload| {
+            let rounds = rounds(&workload);
             MeasuredWorkload::of(workload, rounds)
-        });
-        Ok(measured.collect())
+        };
+        let mut measured: Vec<_> = plan.workloads.into_iter().map(measured).collect();
+        if self.quick {
+            fit(&mut measured, QUICK_SECONDS);
+        }
+        Ok(measured)
     }
 
     /// A new run and its folder.
     fn begun(&self) -> Result<(PathBuf, Results), Failure> {
-        let workloads = self.chosen(Plan::read(&self.plans)?)?;
+        let workloads = self.chosen(Plan::read(&self.plans())?)?;
         if workloads.is_empty() {
             return Err(Failure::new("nothing of the plan is left to be measured"));
         }
@@ -141,6 +192,30 @@ impl Compare {
         // The reader may have closed the pipe.
         let _ = write!(io::stdout(), "{text}");
         Ok(())
+    }
+}
+
+/// Shortens a run until an estimate of its length is at most `seconds`: first rows in pairs have less time, then there
+/// are fewer rounds of the others.
+fn fit(workloads: &mut [MeasuredWorkload], seconds: f64) {
+    let all = |workloads: &[MeasuredWorkload]| -> f64 {
+        workloads.iter().map(MeasuredWorkload::seconds_left).sum()
+    };
+    let is_paired = |it: &&mut MeasuredWorkload| it.workload.pairing.is_some();
+    let paired: f64 = workloads.iter_mut().filter(is_paired).map(|it| it.seconds_left()).sum();
+    let rest = seconds - (all(workloads) - paired);
+    let share = (rest / paired.max(1.0)).clamp(QUICK_SHARE_MIN, 1.0);
+    for measured in workloads.iter_mut() {
+        if let Some(pairing) = &mut measured.workload.pairing {
+            pairing.row_seconds *= share;
+        }
+    }
+    while all(workloads) > seconds {
+        let rounds = |it: &&mut MeasuredWorkload| it.rounds > 1;
+        let Some(most) = workloads.iter_mut().filter(rounds).max_by_key(|it| it.rounds) else {
+            return;
+        };
+        most.rounds -= 1;
     }
 }
 
@@ -206,7 +281,10 @@ mod tests {
         let seconds: f64 = quick.iter().map(MeasuredWorkload::seconds_left).sum();
         assert!(seconds <= QUICK_SECONDS, "{seconds}");
         for measured in quick {
-            assert_eq!(measured.rounds, QUICK_ROUNDS);
+            if measured.workload.pairing.is_some() {
+                continue;
+            }
+            assert!(measured.rounds > 1, "{}", measured.workload.name);
             let load = measured.workload.load_line() + " ";
             assert!(load.contains("--seconds 1 "), "{load}");
         }
@@ -220,11 +298,14 @@ mod tests {
         assert_eq!(some.len(), 3);
         for measured in some {
             let rows = measured.rows.iter().map(|row| &row.server.name);
-            assert!(rows.eq(["tokio/websocket", "compio/websocket", "monoio/websocket"]));
+            let ring = ["compio/ring-default/websocket", "monoio/ring-default/websocket"];
+            let rows_of = ["tokio/websocket", "compio/websocket", "monoio/websocket"];
+            assert!(rows.eq(rows_of.into_iter().chain(ring)));
             assert!(measured.workload.load_line().contains("--seconds 7"));
-            assert_eq!(measured.rounds, 10);
+            let is_paired = measured.workload.pairing.is_some();
+            assert_eq!(measured.rounds, if is_paired { 0 } else { 5 });
         }
-        let one = chosen("--only uring/web").unwrap();
+        let one = chosen("--only tokio-uring/web").unwrap();
         let rows = one.iter().flat_map(|measured| measured.rows.iter().map(|row| &row.server.name));
         assert!(rows.eq(["tokio/websocket", "tokio-uring/websocket"].repeat(one.len())));
         for (unknown, named) in [
@@ -234,6 +315,29 @@ mod tests {
         ] {
             assert!(chosen(unknown).unwrap_err().to_string().contains(named));
         }
+    }
+
+    #[test]
+    fn a_full_run_checks_itself_and_takes_under_three_hours() {
+        let options = Arguments::parse_from(["matrix", "--all"]).options;
+        let all = options.chosen(Plan::read(&options.plans()).unwrap()).unwrap();
+        for measured in &all {
+            let mut rows = measured.rows.iter().map(|row| &row.server.name);
+            let is_checked = rows.any(|name| name.ends_with("/again"));
+            assert_eq!(
+                is_checked,
+                measured.workload.pairing.is_some(),
+                "{}",
+                measured.workload.name
+            );
+        }
+        let seconds: f64 = all.iter().map(MeasuredWorkload::seconds_left).sum();
+        println!(
+            "{} rows, at most {:.0} minutes",
+            all.iter().map(|it| it.rows.len()).sum::<usize>(),
+            seconds / 60.0
+        );
+        assert!(seconds < 3.0 * 3600.0, "{seconds}");
     }
 
     #[test]

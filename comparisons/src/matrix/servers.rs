@@ -15,6 +15,9 @@ pub(crate) const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 
 const FILE: &str = "servers.toml";
 
+/// The option of every entry that names the same row once more, to compare it with itself.
+const AGAIN: &str = "again";
+
 /// What may stand for a value in a command, until it is run.
 const AT_BUILD: [&str; 2] = ["{programs}", "{target}"];
 const AT_RUN: [&str; 3] = ["{addr}", "{cert}", "{key}"];
@@ -167,7 +170,8 @@ impl Servers {
             let served = list(services.keys());
             return Err(format!("{row:?} does not serve {service}: it serves {served}"));
         };
-        let added = options.iter().flat_map(|option| &entry.options[*option].args);
+        let added = options.iter().filter_map(|option| entry.options.get(*option));
+        let added = added.flat_map(|option| &option.args);
         let run = entry.run.iter().chain(args).chain(added).cloned().collect();
         let Entry { build, optional, versions, .. } = entry.clone();
         let runtime = entry.runtime.clone().unwrap_or_else(|| entry.name.clone());
@@ -184,6 +188,9 @@ impl Servers {
         baseline: &Baseline,
     ) -> Result<Option<String>, String> {
         let named = self.parse_row(row)?;
+        if let Some(same) = first_of_two(row) {
+            return Ok(Some(same.to_owned()));
+        }
         let name = match baseline {
             Baseline::Row(name) => Some(name.clone()),
             Baseline::Peer => named.peer(),
@@ -203,12 +210,11 @@ impl Servers {
         })?;
         let options: Vec<_> = words.collect();
         for (index, option) in options.iter().enumerate() {
-            if !entry.options.contains_key(*option) {
-                let why = format!("{row:?}: {name:?} has no option {option:?}");
-                return Err(match &*list(entry.options.keys()) {
-                    "" => why,
-                    known => format!("{why}: it has {known}"),
-                });
+            let is_last = index + 1 == options.len();
+            if !entry.options.contains_key(*option) && !(*option == AGAIN && is_last) {
+                let known = [AGAIN].into_iter().chain(entry.options.keys().map(String::as_str));
+                let known = list(known);
+                return Err(format!("{row:?}: {name:?} has no option {option:?}: it has {known}"));
             }
             let excludes = |other: &&&str| {
                 *other == option || entry.sets_protocol(option) && entry.sets_protocol(other)
@@ -289,7 +295,7 @@ impl RowName<'_> {
     }
 
     fn on_native_engine(&self) -> Option<String> {
-        let base = |option: &str| self.entry.options[option].extends.as_deref();
+        let base = |option: &str| self.entry.options.get(option)?.extends.as_deref();
         self.options.iter().find_map(|option| base(option))?;
         let options = self.options.iter().map(|option| base(option).unwrap_or(option));
         Some(row(&self.entry.name, &options.collect::<Vec<_>>()))
@@ -336,6 +342,13 @@ impl From<Baseline> for String {
             Baseline::Native => "native".to_owned(),
             Baseline::Row(name) => name,
         }
+    }
+}
+
+impl Server {
+    /// The same as a row of its own.
+    pub(crate) fn again(&self) -> Self {
+        Self { name: format!("{}/{AGAIN}", self.name), ..self.clone() }
     }
 }
 
@@ -405,6 +418,11 @@ fn row(name: &str, options: &[&str]) -> String {
     options.iter().fold(name.to_owned(), |row, option| row + "/" + option)
 }
 
+/// The row that this one is once more; none if it is no such row.
+pub(crate) fn first_of_two(row: &str) -> Option<&str> {
+    row.strip_suffix(AGAIN)?.strip_suffix('/')
+}
+
 /// Separated by commas.
 pub(crate) fn list(items: impl IntoIterator<Item = impl Display>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
@@ -425,26 +443,32 @@ mod tests {
     #[test]
     fn a_row_is_a_command_line() {
         let run_echo = |row| run(row, Service::Echo);
-        let ours = "owned-io-server --runtime compio --workers 1 --ring default";
+        let ours = "owned-io-server --runtime compio --workers 1";
         assert_eq!(run_echo("compio"), format!("{ours} --echo {{addr}}"));
-        assert_eq!(run_echo("compio/tuned"), format!("{ours} --echo {{addr}} --ring tuned"));
-        let tls = "--echo-tls {addr} --tls-cert {cert} --tls-key {key} --ring tuned";
-        assert_eq!(run_echo("compio/tuned/tls"), format!("{ours} {tls}"));
+        assert_eq!(
+            run_echo("compio/ring-default"),
+            format!("{ours} --echo {{addr}} --ring default")
+        );
+        let tls = "--echo-tls {addr} --tls-cert {cert} --tls-key {key} --ring default";
+        assert_eq!(run_echo("compio/ring-default/tls"), format!("{ours} {tls}"));
         let linear = "--http {addr} --engine tungstenite-linear";
         assert_eq!(run_echo("compio/tungstenite-linear"), format!("{ours} {linear}"));
         let deflate = run("compio/websocket", Service::Deflate);
         assert_eq!(deflate, format!("{ours} --http {{addr}} --deflate shared"));
         assert_eq!(run("ws-gws", Service::Deflate), "ws-gws {addr} --deflate");
         assert_eq!(run_echo("ws-faulty/slow"), "ws-faulty {addr} --fault slow");
-        let traits = run_echo("traits-monoio/tuned");
-        assert_eq!(traits, "echo-through-traits --runtime monoio {addr} --ring tuned");
+        let traits = run_echo("traits-monoio/ring-default");
+        assert_eq!(
+            traits,
+            "echo-through-traits --runtime monoio --ring tuned {addr} --ring default"
+        );
     }
 
     #[test]
     fn a_row_has_a_runtime_and_a_protocol() {
         let servers = servers();
         for (row, runtime, protocol) in [
-            ("tokio-uring/tuned", "tokio-uring", Protocol::Tcp),
+            ("tokio-uring/ring-default", "tokio-uring", Protocol::Tcp),
             ("echo-compio", "compio", Protocol::Tcp),
             ("compio/tungstenite-fixed", "compio", Protocol::WebSocket),
             ("glommio/tls", "glommio", Protocol::Tls),
@@ -461,12 +485,17 @@ mod tests {
         let servers = servers();
         let other = Baseline::Row("tokio".to_owned());
         for (row, baseline, name) in [
-            ("compio/tuned", Baseline::Peer, Some("echo-compio/tuned")),
+            ("compio/ring-default", Baseline::Peer, Some("echo-compio/ring-default")),
             ("traits-tokio", Baseline::Peer, Some("echo-tokio")),
-            ("compio/tuned/websocket", Baseline::Tcp, Some("compio/tuned")),
+            ("compio/ring-default/websocket", Baseline::Tcp, Some("compio/ring-default")),
             ("compio/tls", Baseline::Tcp, Some("compio")),
             ("tokio/tungstenite-fixed", Baseline::Tcp, Some("tokio")),
-            ("tokio/tuned/tungstenite-fixed", Baseline::Native, Some("tokio/tuned/websocket")),
+            (
+                "tokio/ring-default/tungstenite-fixed",
+                Baseline::Native,
+                Some("tokio/ring-default/websocket"),
+            ),
+            ("compio/websocket/again", Baseline::Tcp, Some("compio/websocket")),
             ("compio", other.clone(), Some("tokio")),
             ("tokio", other, None),
         ] {
@@ -488,8 +517,16 @@ mod tests {
         let servers = servers();
         for (row, service, why) in [
             ("turbo", Service::Echo, "no server \"turbo\": there are tokio, tokio-uring, compio"),
-            ("compio/tuend", Service::Echo, "no option \"tuend\": it has tls, tuned, tungstenite-"),
-            ("echo-epoll/tuned", Service::Echo, "\"echo-epoll\" has no option \"tuned\""),
+            (
+                "compio/ring-defualt",
+                Service::Echo,
+                "no option \"ring-defualt\": it has again, ring-default, tls, tungstenite-",
+            ),
+            (
+                "echo-epoll/ring-default",
+                Service::Echo,
+                "\"echo-epoll\" has no option \"ring-default\"",
+            ),
             ("echo-tokio", Service::Sink, "\"echo-tokio\" does not serve sink: it serves echo"),
             ("tokio", Service::Deflate, "does not serve deflate: it serves echo, sink, source"),
             ("tokio/tls/websocket", Service::Echo, "\"websocket\" and \"tls\" exclude each other"),

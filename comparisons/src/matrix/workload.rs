@@ -10,7 +10,7 @@ use super::servers::{Baseline, Protocol, Server, Service};
 use crate::load::{Load, NonZeroSeconds};
 
 /// A window of this length has enough messages to count system calls per message.
-const COUNTED_SECONDS: f64 = 1.0;
+const COUNTED_SECONDS: f64 = 0.3;
 
 /// One load on several servers.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -20,6 +20,7 @@ mod source;
 mod steady;
 mod tls;
 mod websocket;
+mod windows;
 
 const RUN_MAX: Duration = Duration::from_secs(30);
 
