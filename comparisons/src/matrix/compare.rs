@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Failure;
 use super::results::{MeasuredWorkload, Results};
-use super::statistics::{ROUNDS_MIN, Summary};
+use super::statistics::Summary;
 use super::table::{self, Cell, amount};
 use super::workload::Workload;
 
@@ -20,12 +20,17 @@ pub(crate) fn compare(first: &Path, second: &Path) -> Result<String, Failure> {
     match agreement {
         Agreement { figures: 0, .. } => Err(Failure::new("no row of one is in the other")),
         Agreement { compared: 0, .. } => Ok(text),
-        Agreement { compared, overlapping, .. } => {
+        Agreement { compared, overlapping, rows, agreeing, .. } => {
             let percent = overlapping as f64 * 100.0 / compared as f64;
             let claim = "ratios have confidence intervals that overlap";
             let [a, b] = [&first, &second].map(ratios);
             let all = format!("Of all that there are, A has {a} and B has {b}.");
-            Ok(text + &format!("\n{overlapping} of {compared} {claim} ({percent:.1} %). {all}\n"))
+            text += &format!("\n{overlapping} of {compared} {claim} ({percent:.1} %). {all}\n");
+            if rows > 0 {
+                let percent = agreeing as f64 * 100.0 / rows as f64;
+                text += &format!("\n{agreeing} of {rows} rows in pairs agree ({percent:.1} %).\n");
+            }
+            Ok(text)
         }
     }
 }
@@ -38,12 +43,15 @@ fn ratios(results: &Results) -> usize {
 }
 
 /// Counts of figures: those in both runs; those of the same load with a confidence interval in both; those of them
-/// whose intervals overlap.
+/// whose intervals overlap. And counts of rows: those measured in pairs in both runs, and those of them whose intervals
+/// of the first figure overlap.
 #[derive(Default)]
 struct Agreement {
     figures: usize,
     compared: usize,
     overlapping: usize,
+    rows: usize,
+    agreeing: usize,
 }
 
 fn write(
@@ -81,20 +89,25 @@ fn write(
                 };
                 let (cell, other) = (&line.cells[index], &other.cells[there]);
                 write!(text, "| {} | {name} |", line.row.server.name)?;
-                figure(text, cell, other, is_same, &mut agreement)?;
+                let overlaps = figure(text, cell, other, is_same, &mut agreement)?;
+                if index == 0 && cell.paired.is_some() && other.paired.is_some() {
+                    agreement.rows += usize::from(overlaps.is_some());
+                    agreement.agreeing += usize::from(overlaps == Some(true));
+                }
             }
         }
     }
     Ok(agreement)
 }
 
+/// Whether the intervals overlap; none if there are not two of the same load.
 fn figure(
     text: &mut String,
     a: &Cell,
     b: &Cell,
     is_same: bool,
     agreement: &mut Agreement,
-) -> std::fmt::Result {
+) -> Result<Option<bool>, std::fmt::Error> {
     agreement.figures += 1;
     let median = |cell: &Cell| cell.range.map(|range| range.median);
     let shown = |figure: Option<f64>| figure.map_or_else(|| "–".to_owned(), amount);
@@ -106,13 +119,14 @@ fn figure(
             .map(|Summary { median, low, high, .. }| format!("{median:.3} ({low:.3}–{high:.3})"));
         write!(text, " {} |", shown.unwrap_or_else(|| "–".to_owned()))?;
     }
-    let enough = |cell: &Cell| cell.ratio.filter(|ratio| is_same && ratio.rounds >= ROUNDS_MIN);
-    let Some((a, b)) = enough(a).zip(enough(b)) else { return writeln!(text, " |") };
+    let enough = |cell: &Cell| cell.ratio.filter(|_| is_same && cell.has_interval());
+    let Some((a, b)) = enough(a).zip(enough(b)) else {
+        writeln!(text, " |")?;
+        return Ok(None);
+    };
     agreement.compared += 1;
-    if a.low <= b.high && b.low <= a.high {
-        agreement.overlapping += 1;
-        writeln!(text, " overlap |")
-    } else {
-        writeln!(text, " **apart** |")
-    }
+    let overlaps = a.low <= b.high && b.low <= a.high;
+    agreement.overlapping += usize::from(overlaps);
+    writeln!(text, " {} |", if overlaps { "overlap" } else { "**apart**" })?;
+    Ok(Some(overlaps))
 }

@@ -211,7 +211,8 @@ impl Servers {
         let options: Vec<_> = words.collect();
         for (index, option) in options.iter().enumerate() {
             let is_last = index + 1 == options.len();
-            if !entry.options.contains_key(*option) && !(*option == AGAIN && is_last) {
+            let is_known = entry.options.contains_key(*option) || *option == AGAIN && is_last;
+            if !is_known {
                 let known = [AGAIN].into_iter().chain(entry.options.keys().map(String::as_str));
                 let known = list(known);
                 return Err(format!("{row:?}: {name:?} has no option {option:?}: it has {known}"));

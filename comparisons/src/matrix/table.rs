@@ -2,7 +2,7 @@
 
 use super::calls::SystemCalls;
 use super::figures::Figure;
-use super::pairs::PairedRatio;
+use super::pairs::{IDLE_PERCENT_MAX, PairedRatio, Stopped};
 use super::results::{MeasuredWorkload, Row, Sample};
 use super::servers::Protocol;
 use super::statistics::{ROUNDS_MIN, Summary};
@@ -24,7 +24,6 @@ pub(crate) struct Cell {
     pub(crate) range: Option<Summary>,
     pub(crate) ratio: Option<Summary>,
     /// What `ratio` is of, in a workload that is measured in pairs.
-    #[allow(dead_code, reason = "the views use it next")]
     pub(crate) paired: Option<PairedRatio>,
     /// The median of what the row is compared with.
     pub(crate) baseline: Option<f64>,
@@ -80,12 +79,16 @@ impl Cell {
         }
     }
 
+    /// Whether there are enough rounds for a confidence interval; otherwise the ratio has a range.
+    pub(crate) fn has_interval(&self) -> bool {
+        let rounds = self.ratio.map_or(0, |ratio| ratio.rounds);
+        self.paired.as_ref().map_or(rounds >= ROUNDS_MIN, PairedRatio::has_interval)
+    }
+
     /// None without a ratio.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
-        let Summary { low, high, rounds, .. } = self.ratio?;
-        let has_interval =
-            self.paired.as_ref().map_or(rounds >= ROUNDS_MIN, PairedRatio::has_interval);
-        Some(if !has_interval {
+        let Summary { low, high, .. } = self.ratio?;
+        Some(if !self.has_interval() {
             Verdict::TooFewRounds
         } else if high < 1.0 {
             Verdict::Less
@@ -153,9 +156,9 @@ pub(crate) fn uncounted(measured: &MeasuredWorkload) -> Vec<&str> {
     reasons
 }
 
-/// The warnings of `load`, without numbers, each with the rows that had it.
+/// The warnings of `load`, without numbers, and those of pairs, each with the rows that had it.
 pub(crate) fn warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
-    let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut warnings = paired_warnings(measured);
     for row in &measured.rows {
         let samples = row.rounds.iter().flatten();
         for warning in samples.flat_map(|sample| &sample.report.warnings) {
@@ -170,6 +173,25 @@ pub(crate) fn warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> 
         }
     }
     warnings
+}
+
+/// What a reader has to know of rows that were measured in pairs.
+fn paired_warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
+    let stopped = |row: &Row| row.pairs.as_ref().and_then(|pairs| pairs.stopped);
+    let is_late = |row: &&Row| stopped(row) == Some(Stopped::TimeOver);
+    let spins = |row: &&Row| row.idle_cpu_percent.is_some_and(|it| it > IDLE_PERCENT_MAX);
+    let names = |which: &dyn Fn(&&Row) -> bool| -> Vec<&str> {
+        measured.rows.iter().filter(which).map(|row| &*row.server.name).collect()
+    };
+    let all = [
+        ("the time was over before the interval was narrow", names(&is_late)),
+        (
+            "it spins while it has nothing to do, and was stopped while others were measured",
+            names(&spins),
+        ),
+    ];
+    let some = all.into_iter().filter(|(_, rows)| !rows.is_empty());
+    some.map(|(warning, rows)| (warning.to_owned(), rows)).collect()
 }
 
 /// A summary of the first figure, naming void rows and rows with connections that were not served.
