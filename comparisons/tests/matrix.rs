@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::{env, fs, process};
 
@@ -37,7 +37,7 @@ fn results(rounds: u32, tokio: &[u32], compio: &[u32]) -> Value {
     let server = |name: &str| {
         json!({
             "name": name, "runtime": name, "protocol": "tcp", "build": ["true"],
-            "optional": false, "run": ["true"], "versions": [],
+            "optional": false, "run": [name], "versions": [],
         })
     };
     let rows = [("tokio", None, tokio), ("compio", Some("tokio"), compio)];
@@ -82,13 +82,42 @@ fn a_run_of_which_nothing_is_missing_is_reported_again() {
     let (output, folder) = resume("whole", &results(1, &[2], &[3]));
     assert!(output.status.success(), "{output:?}");
     let markdown = fs::read_to_string(folder.join("report.md")).unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), markdown);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.starts_with("a  small (cost, against tokio)\n           a\ncompio  1.50?\n"),
+        "{text}"
+    );
+    let last = format!("Report: {}", folder.join("report.html").display());
+    assert_eq!(text.lines().last(), Some(&*last));
     let line = "| compio | 1 of 1 | 3 (3–3) | 1.500 (1.500–1.500) |";
     assert!(markdown.contains(line), "{markdown}");
     assert!(markdown.contains("cost, against tokio: too few rounds to say: compio (1.500)."));
     assert!(markdown.contains("System calls not counted: not permitted."));
     let page = fs::read_to_string(folder.join("report.html")).unwrap();
     assert!(page.contains("an abacus") && page.contains("1.500 (1.500–1.500)"), "{page}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_report_is_written_again_from_compressed_results() {
+    let folder = env::temp_dir().join(format!("matrix-report-{}", process::id()));
+    let other = folder.join("other");
+    fs::create_dir_all(&other).unwrap();
+    let file = folder.join("results.json.gz");
+    let mut gz = GzEncoder::new(fs::File::create(&file).unwrap(), Compression::fast());
+    gz.write_all(results(1, &[2], &[3]).to_string().as_bytes()).unwrap();
+    gz.finish().unwrap();
+    for (to, written) in [(None, &folder), (Some(&other), &other)] {
+        let mut matrix = Command::new(env!("CARGO_BIN_EXE_matrix"));
+        matrix.arg("report").arg(&file);
+        let output =
+            matrix.args(to.iter().flat_map(|to| [Path::new("--to"), to])).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let page = fs::read_to_string(written.join("report.html")).unwrap();
+        assert!(page.contains("1.500 of tokio (1.500 to 1.500), too few rounds to tell"), "{page}");
+        assert!(written.join("report.md").exists());
+        fs::remove_file(written.join("report.html")).unwrap();
+    }
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -16,9 +16,9 @@ mod program {
     use std::process::ExitCode;
 
     use clap::{Parser, Subcommand};
-    use owned_io_comparisons::matrix::{Compare, Options};
+    use owned_io_comparisons::matrix::{Compare, Options, Report};
 
-    /// Measures servers under loads, as a plan says, in interleaved rounds: prints tables, and keeps
+    /// Measures servers under loads, as a plan says, in interleaved rounds: prints a table, and keeps
     /// every figure in target/matrix.
     #[derive(Parser)]
     #[command(name = "matrix", version, args_conflicts_with_subcommands = true)]
@@ -33,15 +33,16 @@ mod program {
     enum Command {
         /// Shows two runs side by side: which of their ratios agree.
         Compare(Compare),
+        /// Writes report.html and report.md of results that are there.
+        Report(Report),
     }
 
     pub(super) fn main() -> ExitCode {
         let arguments = Arguments::parse();
         let done = match arguments.command {
             Some(Command::Compare(compare)) => compare.run(),
-            None => arguments.options.run().map(|folder| {
-                eprintln!("everything is in {}", folder.display());
-            }),
+            Some(Command::Report(report)) => report.run(),
+            None => arguments.options.run(),
         };
         match done {
             Ok(()) => ExitCode::SUCCESS,

@@ -46,6 +46,11 @@ impl Axis {
         format!("{:.2}%", MARGIN + self.share(figure) * (100.0 - 2.0 * MARGIN))
     }
 
+    /// The same of 1000, for a plot that is stretched to its width.
+    pub(crate) fn thousandth(&self, figure: f64) -> i64 {
+        (10.0 * MARGIN + self.share(figure) * (1000.0 - 20.0 * MARGIN)).round() as i64
+    }
+
     /// The position of a figure from 0 to 1.
     pub(crate) fn share(&self, figure: f64) -> f64 {
         if self.logarithmic {
@@ -119,6 +124,7 @@ mod tests {
     fn figures_stand_between_the_ends() {
         let linear = Axis::of([30.0, 870.0].into_iter());
         assert_eq!([0.0, 500.0, 1000.0].map(|figure| linear.at(figure)), ENDS);
+        assert_eq!([0.0, 500.0, 1000.0].map(|figure| linear.thousandth(figure)), [20, 500, 980]);
         let logarithmic = Axis::of([2.0, 5000.0].into_iter());
         assert_eq!([1.0, 100.0, 10_000.0].map(|figure| logarithmic.at(figure)), ENDS);
     }

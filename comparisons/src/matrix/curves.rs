@@ -4,7 +4,7 @@ use super::axis::grouped;
 use super::plots::{Curve, XAxis};
 use super::results::{MeasuredWorkload, Row};
 use super::statistics::Summary;
-use super::table::{self, ReportRow};
+use super::table::ReportRow;
 use crate::load::{Percentiles, Report, Series};
 
 /// The share at the end of the axis of percentiles: the longest latency.
@@ -90,12 +90,13 @@ fn series_curve<'a>(line: &ReportRow<'a>) -> Option<Curve<'a>> {
     })
 }
 
-/// For the workloads of one sweep: the rate that each row achieved, and the latency at that rate.
+/// For the workloads of one sweep, of which `first` are the rows of the first: the rate that each row achieved, and the
+/// latency at that rate.
 pub(crate) fn rates<'a>(
-    measured: &'a [&'a MeasuredWorkload],
+    first: &[ReportRow<'a>],
+    measured: &[&MeasuredWorkload],
     latency: fn(&Percentiles) -> f64,
 ) -> Option<(XAxis, Vec<Curve<'a>>)> {
-    let first = table::rows(measured.first()?);
     let curves: Vec<_> = first
         .iter()
         .filter_map(|line| {

@@ -27,6 +27,17 @@ struct Definition {
     of: fn(&Sample) -> Option<f64>,
 }
 
+/// The figures of which more is better. Of all others less is.
+const HIGHER_IS_BETTER: [&str; 7] = [
+    "messages-per-second",
+    "client-ceiling",
+    "connections-per-second",
+    "resumed-percent",
+    "still-open",
+    "limit-speed-ratio",
+    "limit-resumed",
+];
+
 /// The commands of `load`, by what they report.
 const ALL: &[&str] =
     &["arrivals", "burst", "churn", "deflate", "echo", "fetch", "hold", "limit", "sink", "source"];
@@ -193,6 +204,10 @@ impl Figure {
         self.0.is_unserved
     }
 
+    pub(crate) fn is_higher_better(self) -> bool {
+        HIGHER_IS_BETTER.contains(&self.name())
+    }
+
     /// None where the run did not measure it.
     pub(crate) fn of(self, sample: &Sample) -> Option<f64> {
         (self.0.of)(sample).filter(|figure| figure.is_finite())
@@ -237,6 +252,9 @@ mod tests {
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count);
+        for name in HIGHER_IS_BETTER {
+            assert!(FIGURES.iter().any(|it| it.name == name), "{name}");
+        }
         for load in FIGURES.iter().flat_map(|it| it.loads) {
             assert!(ALL.contains(load), "{load}");
         }

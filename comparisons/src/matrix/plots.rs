@@ -3,14 +3,16 @@
 use std::fmt::{self, Write};
 
 use super::axis::Axis;
+use super::escape::Escaped;
 
-/// The plot itself, within a picture of [`WIDTH`] × [`HEIGHT`].
-const LEFT: f64 = 40.0;
-const RIGHT: f64 = 234.0;
-const TOP: f64 = 6.0;
-const BOTTOM: f64 = 112.0;
-const WIDTH: f64 = 240.0;
-const HEIGHT: f64 = 130.0;
+/// The plot itself, within a picture of [`WIDTH`] × [`HEIGHT`]. A unit is a quarter of a pixel, so that whole
+/// numbers will do.
+const LEFT: f64 = 160.0;
+const RIGHT: f64 = 936.0;
+const TOP: f64 = 24.0;
+const BOTTOM: f64 = 448.0;
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 520.0;
 
 /// A row's line.
 pub(crate) struct Curve<'a> {
@@ -65,56 +67,79 @@ pub(crate) fn multiples(
     writeln!(text, "<h3>{title}{scale}</h3>")?;
     // Axes and lines are drawn once, and referred to by each plot.
     writeln!(text, "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>")?;
-    writeln!(text, "<g id=\"{id}-axes\">")?;
+    write!(text, "<g id=\"{id}\"><path class=\"grid\" d=\"")?;
+    for tick in &up.ticks {
+        write!(text, "M{LEFT} {:.0}h{}", y(*tick), RIGHT - LEFT)?;
+    }
+    write!(text, "\"/>")?;
     for (tick, label) in up.labels() {
-        let y = y(tick);
+        let (x, y) = (LEFT - 16.0, y(tick) + 14.0);
         write!(
             text,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
-        )?;
-        let (x, y) = (LEFT - 4.0, y + 3.5);
-        write!(
-            text,
-            "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{label}</text>"
+            "<text class=\"tick\" x=\"{x}\" y=\"{y:.0}\" text-anchor=\"end\">{label}</text>"
         )?;
     }
     for (tick, label) in &across.ticks {
-        let (x, y) = (across.x(*tick), HEIGHT - 4.0);
+        let (x, y) = (across.x(*tick), HEIGHT - 16.0);
         write!(
             text,
-            "<text class=\"tick\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>"
+            "<text class=\"tick\" x=\"{x:.0}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>"
         )?;
     }
-    writeln!(text, "</g>\n<g id=\"{id}-all\">")?;
+    writeln!(text, "<g class=\"others\">")?;
     for (index, curve) in curves.iter().enumerate() {
-        write!(text, "<polyline id=\"{id}-{index}\" points=\"")?;
-        for (figure, height) in &curve.points {
-            write!(text, "{:.1},{:.1} ", across.x(*figure), y(*height))?;
-        }
+        let points = curve.points.iter().map(|(figure, height)| (across.x(*figure), y(*height)));
+        write!(text, "<path id=\"{id}-{index}\" class=\"line\" d=\"")?;
+        line(text, points)?;
         writeln!(text, "\"/>")?;
     }
+    write!(text, "</g>")?;
+    if let Some(baseline) = curves.iter().position(|curve| curve.is_baseline) {
+        write!(text, "<use class=\"base\" href=\"#{id}-{baseline}\"/>")?;
+    }
     writeln!(text, "</g>\n</defs></svg>\n<div class=\"plots\">")?;
-    let baseline = curves.iter().position(|curve| curve.is_baseline);
     for (index, curve) in curves.iter().enumerate() {
-        let name = curve.name;
-        writeln!(text, "<figure><figcaption>{name}</figcaption>")?;
-        write!(text, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\"><title>{name}</title>")?;
-        write!(text, "<desc>{}</desc>", curve.description)?;
+        writeln!(text, "<figure><figcaption>{}</figcaption>", Escaped(curve.name))?;
+        write!(text, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\"")?;
+        write!(text, " aria-label=\"{}\">", Escaped(&curve.description))?;
         for (from, to) in &curve.marks {
             // A pixel at least.
-            let (x, width) = (across.x(*from), (across.x(*to) - across.x(*from)).max(1.0));
+            let (x, width) = (across.x(*from), (across.x(*to) - across.x(*from)).max(4.0));
             let height = BOTTOM - TOP;
             write!(
                 text,
-                "<rect class=\"mark\" x=\"{x:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\"/>"
+                "<rect class=\"mark\" x=\"{x:.0}\" y=\"{TOP}\" width=\"{width:.0}\" height=\"{height}\"/>"
             )?;
         }
-        write!(text, "<use href=\"#{id}-axes\"/><use class=\"others\" href=\"#{id}-all\"/>")?;
-        if let Some(baseline) = baseline.filter(|baseline| *baseline != index) {
-            write!(text, "<use class=\"base\" href=\"#{id}-{baseline}\"/>")?;
-        }
+        write!(text, "<use href=\"#{id}\"/>")?;
         let own = if curve.is_baseline { "own baseline" } else { "own" };
         writeln!(text, "<use class=\"{own}\" href=\"#{id}-{index}\"/></svg></figure>")?;
     }
     writeln!(text, "</div>")
+}
+
+/// A line through points, as the data of an SVG path: whole numbers, each from the one before.
+fn line(text: &mut String, points: impl Iterator<Item = (f64, f64)>) -> fmt::Result {
+    let (mut from, mut command) = ((0, 0), "M");
+    for (x, y) in points {
+        let (x, y) = (x.round() as i64, y.round() as i64);
+        write!(text, "{command}{}", x - from.0)?;
+        let down = y - from.1;
+        // A minus sign separates, too.
+        write!(text, "{}{down}", if down < 0 { "" } else { " " })?;
+        (from, command) = ((x, y), "l");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_goes_from_point_to_point() {
+        let mut text = String::new();
+        line(&mut text, [(10.0, 20.4), (13.0, 15.6), (13.0, 20.0)].into_iter()).unwrap();
+        assert_eq!(text, "M10 20l3-4l0 4");
+    }
 }

@@ -9,8 +9,9 @@ use super::table::{self, COSTS, Cell, Cost, ReportRow, amount, zeros};
 /// The heading of the table of costs.
 const PER_MESSAGE: &str = "What it took (medians), up to io_uring_enter for each message:";
 
-/// Tables: a row for each server, a column for each figure and its ratio.
-pub(crate) fn markdown(results: &Results) -> String {
+/// Tables: a row for each server, a column for each figure and its ratio. `tables` are those of the workloads, in their
+/// order.
+pub(crate) fn markdown(results: &Results, tables: &[Vec<ReportRow<'_>>]) -> String {
     let mut text = format!("Measured {}.\n", results.host.sentence());
     let Results { command, server_core, load_core, no_calls, .. } = results;
     text += &format!("\n`{command}`, servers on core {server_core}, load on core {load_core}.\n");
@@ -18,13 +19,17 @@ pub(crate) fn markdown(results: &Results) -> String {
     if let Some(why) = no_calls {
         text += &format!("\nSystem calls not counted: {why}.\n");
     }
-    for measured in &results.workloads {
-        workload(&mut text, measured).expect("a string takes everything");
+    for (measured, lines) in results.workloads.iter().zip(tables) {
+        workload(&mut text, measured, lines).expect("a string takes everything");
     }
     text
 }
 
-fn workload(text: &mut String, measured: &MeasuredWorkload) -> std::fmt::Result {
+fn workload(
+    text: &mut String,
+    measured: &MeasuredWorkload,
+    lines: &[ReportRow<'_>],
+) -> std::fmt::Result {
     let workload = &measured.workload;
     writeln!(text, "\n### {}\n\n`load {}`", workload.name, workload.load_line())?;
     if let Some(path) = table::websocket_path(measured) {
@@ -33,15 +38,14 @@ fn workload(text: &mut String, measured: &MeasuredWorkload) -> std::fmt::Result 
     if let Some(files) = workload.open_files {
         writeln!(text, "The servers may open {files} files.")?;
     }
-    let lines = table::rows(measured);
-    writeln!(text, "\n{}", table::sentence(measured, &lines))?;
+    writeln!(text, "\n{}", table::sentence(measured, lines))?;
     write!(text, "\n| server | rounds |")?;
     for figure in &workload.figures {
         write!(text, " {} | ratio |", workload.title(*figure))?;
     }
     write!(text, "\n|---|---|")?;
     writeln!(text, "{}", "---|---|".repeat(workload.figures.len()))?;
-    for ReportRow { row, cells, .. } in &lines {
+    for ReportRow { row, cells, .. } in lines {
         let sound = row.rounds.iter().filter(|round| round.is_ok()).count();
         write!(text, "| {} | {sound} of {} |", row.server.name, row.rounds.len())?;
         for Cell { rounds, range, ratio, .. } in cells {

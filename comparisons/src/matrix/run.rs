@@ -8,11 +8,14 @@ use std::{env, fs};
 use clap::Args;
 
 use super::host::Host;
+use super::overview::Overview;
 use super::plan::{Filter, Plan};
 use super::results::{self, MeasuredWorkload, Results};
 use super::servers::Server;
 use super::workload::Workload;
-use super::{Failure, compare, html, measure, program, report, self_check};
+use super::{
+    Failure, compare, findings, html, measure, program, report, self_check, table, terminal,
+};
 use crate::load::NonZeroSeconds;
 
 const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
@@ -89,28 +92,21 @@ pub struct Options {
 }
 
 impl Options {
-    /// Builds, measures, prints the report, and returns the folder of the results.
+    /// Builds, measures, writes the reports beside the results, and prints what they begin with.
     ///
     /// # Errors
     /// When there is no such plan, something cannot be built, the results cannot be written, or
     /// SIGINT or SIGTERM came: what was measured until then is kept. A server that does not start, or
     /// answers wrongly, makes its row void.
-    pub fn run(&self) -> Result<PathBuf, Failure> {
+    pub fn run(&self) -> Result<(), Failure> {
         let (folder, mut results) = match &self.resume {
             Some(folder) => (folder.clone(), resumed(folder)?),
             None => self.begun()?,
         };
         let whole = measure::rounds(&mut results, &folder);
         results.save(&folder)?;
-        let markdown = report::markdown(&results);
-        results::write(&folder.join("report.md"), markdown.as_bytes())?;
-        results::write(&folder.join("report.html"), html::page(&results).as_bytes())?;
-        // The reader may have closed the pipe.
-        let _ = write!(io::stdout(), "{markdown}");
-        if let Some(summary) = self_check::summary(&results) {
-            let _ = writeln!(io::stdout(), "\n{summary}");
-        }
-        whole.map(|()| folder)
+        write_reports(&results, &folder)?;
+        whole
     }
 
     /// The files of the plans.
@@ -217,6 +213,45 @@ fn fit(workloads: &mut [MeasuredWorkload], seconds: f64) {
         };
         most.rounds -= 1;
     }
+}
+
+/// The reports of a run that was measured before.
+#[derive(Args, Clone, Debug)]
+pub struct Report {
+    /// Its results.json, which may be compressed (.gz).
+    #[arg(value_name = "RESULTS.json")]
+    results: PathBuf,
+    /// Where report.html and report.md are written; without it, beside the results.
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+}
+
+impl Report {
+    /// Writes the reports, and prints what they begin with.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or the reports cannot be written.
+    pub fn run(&self) -> Result<(), Failure> {
+        let results = Results::read_file(&self.results)?;
+        let beside = self.results.parent().unwrap_or_else(|| Path::new(""));
+        write_reports(&results, self.to.as_deref().unwrap_or(beside))
+    }
+}
+
+/// Writes `report.md` and `report.html`, and prints the ratios, what was found, and where the report is.
+fn write_reports(results: &Results, folder: &Path) -> Result<(), Failure> {
+    let tables: Vec<_> = results.workloads.iter().map(table::rows).collect();
+    let page = folder.join("report.html");
+    let markdown = report::markdown(results, &tables);
+    results::write(&folder.join("report.md"), markdown.as_bytes())?;
+    results::write(&page, html::page(results, &tables).as_bytes())?;
+    let overview = Overview::of(results, &tables);
+    let findings = findings::findings(&overview, &tables);
+    let text = terminal::text(&overview, &findings, terminal::width());
+    let check = self_check::summary(results).map_or_else(String::new, |it| format!("\n{it}\n"));
+    // The reader may have closed the pipe.
+    let _ = write!(io::stdout(), "{text}{check}\nReport: {}\n", page.display());
+    Ok(())
 }
 
 /// An interrupted run, if this machine and commit can continue it.

@@ -241,7 +241,7 @@ pub(crate) fn sentence(measured: &MeasuredWorkload, lines: &[ReportRow<'_>]) -> 
 }
 
 /// Whether a figure of the row counts connections that failed or were never served.
-fn has_unserved(measured: &MeasuredWorkload, line: &ReportRow<'_>) -> bool {
+pub(crate) fn has_unserved(measured: &MeasuredWorkload, line: &ReportRow<'_>) -> bool {
     let figures = measured.workload.figures.iter().zip(&line.cells);
     let mut counts = figures.filter(|(figure, _)| figure.is_unserved());
     counts.any(|(_, cell)| cell.rounds.iter().any(|(_, count)| *count > 0.0))

@@ -1,0 +1,342 @@
+//! The first figure of each workload as a ratio, rows × workloads: the content of the heat map, of the findings and of
+//! the table on the terminal.
+
+use super::results::{MeasuredWorkload, Results, Row};
+use super::statistics::{ROUNDS_MIN, Summary};
+use super::table::ReportRow;
+
+/// An interval that holds 1 tells that two rows are equal if it reaches at most so far from its median.
+const WIDTH_PERCENT: f64 = 2.0;
+
+/// Rows × workloads.
+pub(crate) struct Overview<'a> {
+    pub(crate) columns: Vec<Column<'a>>,
+    /// In the order in which the workloads name them first; without those that are baselines and no more.
+    pub(crate) rows: Vec<OverviewRow<'a>>,
+}
+
+/// A workload.
+pub(crate) struct Column<'a> {
+    pub(crate) measured: &'a MeasuredWorkload,
+    /// Its plan; none if the run has one plan.
+    pub(crate) plan: Option<&'a str>,
+    /// Its name within the plan.
+    pub(crate) name: &'a str,
+    /// The title of its first figure.
+    pub(crate) figure: &'a str,
+    pub(crate) higher_is_better: bool,
+}
+
+/// A server in all workloads.
+pub(crate) struct OverviewRow<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) runtime: &'a str,
+    /// One for each column; none where the workload does not have the row, or has not measured it yet.
+    pub(crate) entries: Vec<Option<Entry<'a>>>,
+}
+
+/// A row in one workload.
+pub(crate) struct Entry<'a> {
+    /// The row's number in the tables of the workload.
+    pub(crate) line: usize,
+    /// The row that it is compared with.
+    pub(crate) baseline: Option<&'a str>,
+    /// Whether that is the same program with the same arguments: any difference is the method's error.
+    pub(crate) is_same_program: bool,
+    pub(crate) outcome: Outcome<'a>,
+    /// How many of the rounds are void, and how many there are.
+    pub(crate) voids: [usize; 2],
+}
+
+/// What a row's ratio says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Outcome<'a> {
+    /// Others are compared with it.
+    Baseline,
+    Ratio(Summary, Told),
+    /// All rounds are void; the reason of the first.
+    Void(&'a str),
+    /// The baseline is void, or its figure is zero.
+    NoRatio,
+}
+
+/// Whether an interval tells a row from its baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The interval does not hold 1.
+    Different,
+    /// It holds 1, and is as narrow as [`WIDTH_PERCENT`].
+    Equal,
+    /// It holds 1 and is wider, or there are too few rounds for one.
+    No,
+}
+
+impl<'a> Overview<'a> {
+    /// `tables` are those of the workloads, in their order.
+    pub(crate) fn of(results: &'a Results, tables: &'a [Vec<ReportRow<'a>>]) -> Self {
+        let workloads = &results.workloads;
+        let has_plans = workloads.len() > 1
+            && workloads.iter().all(|measured| measured.workload.name.contains(": "));
+        let columns: Vec<_> = workloads.iter().map(|it| Column::of(it, has_plans)).collect();
+        let mut rows: Vec<OverviewRow<'a>> = Vec::new();
+        for (column, lines) in tables.iter().enumerate() {
+            for (number, line) in lines.iter().enumerate() {
+                let server = &line.row.server;
+                let at = rows.iter().position(|row| row.name == server.name).unwrap_or_else(|| {
+                    let entries = columns.iter().map(|_| None).collect();
+                    rows.push(OverviewRow {
+                        name: &server.name,
+                        runtime: &server.runtime,
+                        entries,
+                    });
+                    rows.len() - 1
+                });
+                rows[at].entries[column] = Entry::of(lines, number);
+            }
+        }
+        // Nothing is said of a row that others are compared with and no more.
+        if rows.iter().any(|row| !row.is_baseline(0..columns.len())) {
+            rows.retain(|row| !row.is_baseline(0..columns.len()));
+        }
+        Self { columns, rows }
+    }
+
+    /// The columns of each plan, in a row.
+    pub(crate) fn plans(&self) -> impl Iterator<Item = (Option<&'a str>, Vec<usize>)> {
+        let numbers: Vec<_> = (0..self.columns.len()).collect();
+        let plan = |number: &usize| self.columns[*number].plan;
+        let plans: Vec<_> = numbers
+            .chunk_by(|a, b| plan(a) == plan(b))
+            .map(|numbers| (plan(&numbers[0]), numbers.to_vec()))
+            .collect();
+        plans.into_iter()
+    }
+
+    /// Every entry with its row and its column's number, column by column.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&OverviewRow<'a>, usize, &Entry<'a>)> {
+        (0..self.columns.len()).flat_map(|column| {
+            let of_row = move |row| {
+                let row: &OverviewRow<'a> = row;
+                Some((row, column, row.entries[column].as_ref()?))
+            };
+            self.rows.iter().filter_map(of_row)
+        })
+    }
+}
+
+impl OverviewRow<'_> {
+    /// Whether it is a baseline, and no more, in these columns.
+    pub(crate) fn is_baseline(&self, columns: impl IntoIterator<Item = usize>) -> bool {
+        let mut entries = columns.into_iter().filter_map(|column| self.entries[column].as_ref());
+        entries.all(|entry| entry.outcome == Outcome::Baseline)
+    }
+}
+
+impl<'a> Column<'a> {
+    fn of(measured: &'a MeasuredWorkload, has_plans: bool) -> Self {
+        let workload = &measured.workload;
+        let (plan, name) = workload.name.split_once(": ").filter(|_| has_plans).unzip();
+        let first = workload.figures.first().copied();
+        Self {
+            measured,
+            plan,
+            name: name.unwrap_or(&workload.name),
+            figure: first.map_or("", |figure| workload.title(figure)),
+            higher_is_better: first.is_some_and(|figure| figure.is_higher_better()),
+        }
+    }
+
+    /// Its figure without the unit.
+    pub(crate) fn quantity(&self) -> &'a str {
+        self.figure.split_once(", ").map_or(self.figure, |(quantity, _)| quantity)
+    }
+
+    /// A ratio such that more is worse, whatever the figure.
+    pub(crate) fn cost(&self, ratio: f64) -> f64 {
+        if self.higher_is_better { ratio.recip() } else { ratio }
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// Of the row with this number in the tables of a workload. None if it was not measured.
+    fn of(lines: &'a [ReportRow<'a>], number: usize) -> Option<Self> {
+        let line = &lines[number];
+        let Row { server, rounds, .. } = line.row;
+        let cell = line.cells.first()?;
+        let voids: Vec<_> = rounds.iter().filter_map(|round| round.as_ref().err()).collect();
+        let is_void = voids.len() == rounds.len();
+        let outcome = match (cell.ratio, voids.first()) {
+            _ if rounds.is_empty() => return None,
+            (Some(ratio), _) => Outcome::Ratio(ratio, Told::of(ratio)),
+            (None, Some(why)) if is_void => Outcome::Void(why),
+            (None, _) if line.row.baseline.is_none() => Outcome::Baseline,
+            (None, _) => Outcome::NoRatio,
+        };
+        let baseline = line.row.baseline.as_deref();
+        let other = lines.iter().map(|it| &it.row.server).find(|it| Some(&*it.name) == baseline);
+        let is_same_program =
+            other.is_some_and(|it| it.run == server.run && it.build == server.build);
+        let voids = [voids.len(), rounds.len()];
+        Some(Self { line: number, baseline, is_same_program, outcome, voids })
+    }
+
+    /// The ratio and whether it is told.
+    pub(crate) fn ratio(&self) -> Option<(Summary, Told)> {
+        match self.outcome {
+            Outcome::Ratio(ratio, told) => Some((ratio, told)),
+            _ => None,
+        }
+    }
+
+    /// The outcome in words.
+    pub(crate) fn sentence(&self, column: &Column<'_>) -> String {
+        let mut text = match self.outcome {
+            Outcome::Baseline => "baseline".to_owned(),
+            Outcome::NoRatio => "no ratio: the baseline is void or zero".to_owned(),
+            Outcome::Void(why) => format!("void: {why}"),
+            Outcome::Ratio(Summary { median, low, high, rounds }, told) => {
+                let told = match told {
+                    _ if rounds < ROUNDS_MIN => "too few rounds to tell",
+                    Told::No => "not told",
+                    Told::Equal => "told equal",
+                    Told::Different if column.cost(median) > 1.0 => "told, worse",
+                    Told::Different => "told, better",
+                };
+                let baseline = self.baseline.unwrap_or_default();
+                let quantity = column.quantity();
+                format!("{quantity} {median:.3} of {baseline} ({low:.3} to {high:.3}), {told}")
+            }
+        };
+        let [voids, rounds] = self.voids;
+        if voids > 0 && voids < rounds {
+            text += &format!(", {voids} of {rounds} rounds void");
+        }
+        text
+    }
+}
+
+impl Told {
+    fn of(ratio: Summary) -> Self {
+        let Summary { median, low, high, rounds } = ratio;
+        if rounds < ROUNDS_MIN {
+            Self::No
+        } else if high < 1.0 || low > 1.0 {
+            Self::Different
+        } else if (median - low).max(high - median) <= median * WIDTH_PERCENT / 100.0 {
+            Self::Equal
+        } else {
+            Self::No
+        }
+    }
+}
+
+/// A ratio in at most four letters or so.
+pub(crate) fn short(ratio: f64) -> String {
+    match ratio {
+        // What rounds to 10.00.
+        9.995.. if ratio < 99.95 => format!("{ratio:.1}"),
+        99.95.. if ratio < 9999.5 => format!("{ratio:.0}"),
+        9999.5.. => ">9999".to_owned(),
+        _ => format!("{ratio:.2}"),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::host::Host;
+    use super::super::plan::Plan;
+    use super::super::results::tests::sample;
+    use super::super::table::Cell;
+    use super::*;
+
+    /// A run of `names`, each a workload of three rows with `rounds` rounds; the second row is void.
+    pub(crate) fn results(names: &[&str], rounds: usize) -> Results {
+        let workload = |name: &&str| {
+            let plan = format!(
+                r#"name = {name:?}
+                load = {{ command = "echo", connections = 1, payload = 1, seconds = 1 }}
+                servers = ["tokio", "compio", "monoio"]
+                baseline = "tokio"
+                figures = ["cpu-per-message"]"#
+            );
+            let mut measured = MeasuredWorkload::of(Plan::of_one(&plan).unwrap(), rounds);
+            for (number, row) in measured.rows.iter_mut().enumerate() {
+                let round = |_| if number == 1 { Err("1 < 2".to_owned()) } else { Ok(sample()) };
+                row.rounds = (0..rounds).map(round).collect();
+            }
+            measured
+        };
+        let workloads = names.iter().map(workload).collect();
+        Results::of("cargo matrix".to_owned(), Host::of(&[]), [0, 1], None, workloads)
+    }
+
+    /// The tables of such a run, with `ratios` for the third row of each workload.
+    pub(crate) fn tables<'a>(results: &'a Results, ratios: &[[f64; 3]]) -> Vec<Vec<ReportRow<'a>>> {
+        let of = |(measured, ratio): (&'a MeasuredWorkload, &[f64; 3])| {
+            let [low, median, high] = *ratio;
+            let summary = Summary { median, low, high, rounds: 6 };
+            let cell = |number: usize| {
+                let range = (number != 1).then_some(summary);
+                let ratio = (number == 2).then_some(summary);
+                Cell { rounds: Vec::new(), range, ratio, paired: None, baseline: None }
+            };
+            let line = |(number, row)| ReportRow {
+                row,
+                is_baseline: number == 0,
+                cells: vec![cell(number)],
+            };
+            measured.rows.iter().enumerate().map(line).collect()
+        };
+        results.workloads.iter().zip(ratios).map(of).collect()
+    }
+
+    #[test]
+    fn an_interval_tells_by_1_and_by_its_width() {
+        let told = |low, median, high, rounds| Told::of(Summary { median, low, high, rounds });
+        assert_eq!(told(1.01, 1.5, 3.0, 6), Told::Different);
+        assert_eq!(told(0.5, 0.6, 0.99, 6), Told::Different);
+        assert_eq!(told(0.99, 1.0, 1.01, 6), Told::Equal);
+        assert_eq!(told(0.97, 1.0, 1.01, 6), Told::No);
+        assert_eq!(told(1.01, 1.5, 3.0, 4), Told::No);
+    }
+
+    #[test]
+    fn an_entry_says_what_a_row_is() {
+        let results = results(&["a: x", "a: y", "b: z"], 6);
+        let tables = tables(&results, &[[0.9, 1.0, 1.2], [1.1, 1.2, 1.3], [0.99, 1.0, 1.01]]);
+        let overview = Overview::of(&results, &tables);
+        let plans: Vec<_> = overview.plans().collect();
+        assert_eq!(plans, [(Some("a"), vec![0, 1]), (Some("b"), vec![2])]);
+        let said: Vec<_> = overview
+            .entries()
+            .map(|(row, column, entry)| {
+                format!("{} {}", row.name, entry.sentence(&overview.columns[column]))
+            })
+            .collect();
+        let monoio = "monoio CPU ns/message";
+        let expected = [
+            "compio void: 1 < 2".to_owned(),
+            format!("{monoio} 1.000 of tokio (0.900 to 1.200), not told"),
+            "compio void: 1 < 2".to_owned(),
+            format!("{monoio} 1.200 of tokio (1.100 to 1.300), told, worse"),
+            "compio void: 1 < 2".to_owned(),
+            format!("{monoio} 1.000 of tokio (0.990 to 1.010), told equal"),
+        ];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_row_that_was_not_measured_has_no_entry() {
+        let results = results(&["x"], 0);
+        let tables = tables(&results, &[[1.0; 3]]);
+        let overview = Overview::of(&results, &tables);
+        assert_eq!((overview.rows.len(), overview.entries().count()), (3, 0));
+        assert_eq!(overview.columns[0].plan, None);
+    }
+
+    #[test]
+    fn a_ratio_is_short() {
+        let shown = [0.0, 0.994, 9.99, 9.999, 55.04, 123.4, 1e6].map(short);
+        assert_eq!(shown, ["0.00", "0.99", "9.99", "10.0", "55.0", "123", ">9999"]);
+    }
+}
