@@ -18,8 +18,8 @@ const SCRIPT: &str = include_str!("heat.js");
 const LEGEND: &str = "\
 <p>Each dot is a round, the bar is the median of the rounds, the line goes from the least to the
 largest. The dashed line is the median of what the row is compared with. A ratio is taken within each
-round; shown are the median of these ratios and its 95&nbsp;% confidence interval (bootstrap), with
-fewer than five rounds the least and the largest. It is bold, and the sentences call it less or more,
+round, from its pairs where there are some; shown are the median of these ratios and its 95&nbsp;% confidence
+interval, with too few rounds for one the least and the largest. It is bold, and the sentences call it less or more,
 where a confidence interval does not hold 1.</p>
 <p>In the small plots a row's own line is before those of all others; dashed is what it is compared with.
 Latency by percentile is the median of the rounds at each percentile. Over time it is the longest answer of
@@ -145,9 +145,8 @@ fn workload(
     if let Some(files) = workload.open_files {
         write!(text, ". The servers may open {files} files")?;
     }
-    let (done, planned) = (measured.rounds_done(), measured.rounds);
-    let rounds = if done < planned { format!("{done} of {planned}") } else { planned.to_string() };
-    writeln!(text, ". Rounds: {rounds}. Compared with {}.</p>", Escaped(workload.baseline.name()))?;
+    let (method, baseline) = (table::method(measured), Escaped(workload.baseline.name()));
+    writeln!(text, ". {method} Compared with {baseline}.</p>")?;
     for (index, shown) in workload.figures.iter().enumerate() {
         strips::table(text, workload.title(*shown), lines, [number, index])?;
     }

@@ -1,11 +1,13 @@
 //! The first figure of each workload as a ratio, rows × workloads: the content of the heat map, of the findings and of
 //! the table on the terminal.
 
+use super::pairs::Stopped;
 use super::results::{MeasuredWorkload, Results, Row};
-use super::statistics::{ROUNDS_MIN, Summary};
-use super::table::ReportRow;
+use super::statistics::Summary;
+use super::table::{Cell, ReportRow, Verdict};
 
-/// An interval that holds 1 tells that two rows are equal if it reaches at most so far from its median.
+/// An interval that holds 1 tells that two rows are equal if it reaches at most so far from its median, where the plan
+/// does not say how narrow it is to be.
 const WIDTH_PERCENT: f64 = 2.0;
 
 /// Rows × workloads.
@@ -44,6 +46,10 @@ pub(crate) struct Entry<'a> {
     /// Whether that is the same program with the same arguments: any difference is the method's error.
     pub(crate) is_same_program: bool,
     pub(crate) outcome: Outcome<'a>,
+    /// Whether there are enough rounds for an interval.
+    pub(crate) has_interval: bool,
+    /// The number of its pairs and why there are no more, if it was measured in pairs.
+    pub(crate) pairs: Option<(usize, Option<Stopped>)>,
     /// How many of the rounds are void, and how many there are.
     pub(crate) voids: [usize; 2],
 }
@@ -65,7 +71,7 @@ pub(crate) enum Outcome<'a> {
 pub(crate) enum Told {
     /// The interval does not hold 1.
     Different,
-    /// It holds 1, and is as narrow as [`WIDTH_PERCENT`].
+    /// It holds 1, and is as narrow as the plan asks for.
     Equal,
     /// It holds 1 and is wider, or there are too few rounds for one.
     No,
@@ -91,7 +97,7 @@ impl<'a> Overview<'a> {
                     });
                     rows.len() - 1
                 });
-                rows[at].entries[column] = Entry::of(lines, number);
+                rows[at].entries[column] = Entry::of(&workloads[column], lines, number);
             }
         }
         // Nothing is said of a row that others are compared with and no more.
@@ -159,7 +165,8 @@ impl<'a> Column<'a> {
 
 impl<'a> Entry<'a> {
     /// Of the row with this number in the tables of a workload. None if it was not measured.
-    fn of(lines: &'a [ReportRow<'a>], number: usize) -> Option<Self> {
+    fn of(measured: &MeasuredWorkload, lines: &'a [ReportRow<'a>], number: usize) -> Option<Self> {
+        let width_percent = measured.workload.pairing.map_or(WIDTH_PERCENT, |it| it.width_percent);
         let line = &lines[number];
         let Row { server, rounds, .. } = line.row;
         let cell = line.cells.first()?;
@@ -167,7 +174,7 @@ impl<'a> Entry<'a> {
         let is_void = voids.len() == rounds.len();
         let outcome = match (cell.ratio, voids.first()) {
             _ if rounds.is_empty() => return None,
-            (Some(ratio), _) => Outcome::Ratio(ratio, Told::of(ratio)),
+            (Some(ratio), _) => Outcome::Ratio(ratio, Told::of(cell, ratio, width_percent)),
             (None, Some(why)) if is_void => Outcome::Void(why),
             (None, _) if line.row.baseline.is_none() => Outcome::Baseline,
             (None, _) => Outcome::NoRatio,
@@ -177,7 +184,9 @@ impl<'a> Entry<'a> {
         let is_same_program =
             other.is_some_and(|it| it.run == server.run && it.build == server.build);
         let voids = [voids.len(), rounds.len()];
-        Some(Self { line: number, baseline, is_same_program, outcome, voids })
+        let has_interval = cell.verdict() != Some(Verdict::TooFewRounds);
+        let pairs = cell.paired.as_ref().map(|it| (it.pairs, it.stopped));
+        Some(Self { line: number, baseline, is_same_program, outcome, has_interval, pairs, voids })
     }
 
     /// The ratio and whether it is told.
@@ -194,9 +203,9 @@ impl<'a> Entry<'a> {
             Outcome::Baseline => "baseline".to_owned(),
             Outcome::NoRatio => "no ratio: the baseline is void or zero".to_owned(),
             Outcome::Void(why) => format!("void: {why}"),
-            Outcome::Ratio(Summary { median, low, high, rounds }, told) => {
+            Outcome::Ratio(Summary { median, low, high, .. }, told) => {
                 let told = match told {
-                    _ if rounds < ROUNDS_MIN => "too few rounds to tell",
+                    _ if !self.has_interval => "too few rounds to tell",
                     Told::No => "not told",
                     Told::Equal => "told equal",
                     Told::Different if column.cost(median) > 1.0 => "told, worse",
@@ -207,6 +216,15 @@ impl<'a> Entry<'a> {
                 format!("{quantity} {median:.3} of {baseline} ({low:.3} to {high:.3}), {told}")
             }
         };
+        if let Some((pairs, stopped)) = self.pairs {
+            let why = match stopped {
+                None => "not finished",
+                Some(Stopped::Narrow) => "narrow enough",
+                Some(Stopped::TimeOver) => "time over",
+                Some(Stopped::Void) => "too many void rounds",
+            };
+            text += &format!(", {pairs} pairs, {why}");
+        }
         let [voids, rounds] = self.voids;
         if voids > 0 && voids < rounds {
             text += &format!(", {voids} of {rounds} rounds void");
@@ -216,16 +234,14 @@ impl<'a> Entry<'a> {
 }
 
 impl Told {
-    fn of(ratio: Summary) -> Self {
-        let Summary { median, low, high, rounds } = ratio;
-        if rounds < ROUNDS_MIN {
-            Self::No
-        } else if high < 1.0 || low > 1.0 {
-            Self::Different
-        } else if (median - low).max(high - median) <= median * WIDTH_PERCENT / 100.0 {
-            Self::Equal
-        } else {
-            Self::No
+    /// What the ratio of a cell tells.
+    fn of(cell: &Cell, ratio: Summary, width_percent: f64) -> Self {
+        let Summary { median, low, high, .. } = ratio;
+        let width = (median - low).max(high - median);
+        match cell.verdict() {
+            Some(Verdict::Less | Verdict::More) => Self::Different,
+            Some(Verdict::Inconclusive) if width <= median * width_percent / 100.0 => Self::Equal,
+            _ => Self::No,
         }
     }
 }
@@ -244,9 +260,9 @@ pub(crate) fn short(ratio: f64) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::host::Host;
+    use super::super::pairs::{PairedRatio, Pairing};
     use super::super::plan::Plan;
     use super::super::results::tests::sample;
-    use super::super::table::Cell;
     use super::*;
 
     /// A run of `names`, each a workload of three rows with `rounds` rounds; the second row is void.
@@ -259,7 +275,9 @@ pub(crate) mod tests {
                 baseline = "tokio"
                 figures = ["cpu-per-message"]"#
             );
-            let mut measured = MeasuredWorkload::of(Plan::of_one(&plan).unwrap(), rounds);
+            let mut workload = Plan::of_one(&plan).unwrap();
+            workload.pairing = None;
+            let mut measured = MeasuredWorkload::of(workload, rounds);
             for (number, row) in measured.rows.iter_mut().enumerate() {
                 let round = |_| if number == 1 { Err("1 < 2".to_owned()) } else { Ok(sample()) };
                 row.rounds = (0..rounds).map(round).collect();
@@ -292,7 +310,12 @@ pub(crate) mod tests {
 
     #[test]
     fn an_interval_tells_by_1_and_by_its_width() {
-        let told = |low, median, high, rounds| Told::of(Summary { median, low, high, rounds });
+        let told = |low, median, high, rounds| {
+            let ratio = Summary { median, low, high, rounds };
+            let (rounds, ratio) = (Vec::new(), Some(ratio));
+            let cell = Cell { rounds, range: None, ratio, paired: None, baseline: None };
+            Told::of(&cell, ratio.unwrap(), WIDTH_PERCENT)
+        };
         assert_eq!(told(1.01, 1.5, 3.0, 6), Told::Different);
         assert_eq!(told(0.5, 0.6, 0.99, 6), Told::Different);
         assert_eq!(told(0.99, 1.0, 1.01, 6), Told::Equal);
@@ -323,6 +346,23 @@ pub(crate) mod tests {
             format!("{monoio} 1.000 of tokio (0.990 to 1.010), told equal"),
         ];
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn pairs_say_how_many_they_are_and_why_they_ended() {
+        let mut results = results(&["x"], 8);
+        let pairing = Pairing { window_ms: 100, width_percent: 3.0, row_seconds: 5.0 };
+        results.workloads[0].workload.pairing = Some(pairing);
+        let mut tables = tables(&results, &[[0.975, 1.0, 1.01]]);
+        let summary = Summary { median: 1.0, low: 0.975, high: 1.01, rounds: 8 };
+        let stopped = Some(Stopped::Narrow);
+        tables[0][2].cells[0].paired =
+            Some(PairedRatio { rounds: Vec::new(), pairs: 16, summary, stopped });
+        let overview = Overview::of(&results, &tables);
+        let (_, _, entry) = overview.entries().last().unwrap();
+        let said =
+            "CPU ns/message 1.000 of tokio (0.975 to 1.010), told equal, 16 pairs, narrow enough";
+        assert_eq!(entry.sentence(&overview.columns[0]), said);
     }
 
     #[test]

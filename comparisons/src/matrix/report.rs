@@ -38,6 +38,9 @@ fn workload(
     if let Some(files) = workload.open_files {
         writeln!(text, "The servers may open {files} files.")?;
     }
+    if workload.pairing.is_some() {
+        writeln!(text, "\n{}", table::method(measured))?;
+    }
     writeln!(text, "\n{}", table::sentence(measured, lines))?;
     write!(text, "\n| server | rounds |")?;
     for figure in &workload.figures {

@@ -2,7 +2,7 @@
 
 use super::calls::SystemCalls;
 use super::figures::Figure;
-use super::pairs::{IDLE_PERCENT_MAX, PairedRatio, Stopped};
+use super::pairs::{IDLE_PERCENT_MAX, PairedRatio, Pairing, Stopped};
 use super::results::{MeasuredWorkload, Row, Sample};
 use super::servers::Protocol;
 use super::statistics::{ROUNDS_MIN, Summary};
@@ -137,6 +137,35 @@ impl Cost {
             Self::Calls(figure) => row.calls.as_ref()?.as_ref().ok().map(figure),
         }
     }
+}
+
+/// How a workload was measured, in a sentence.
+pub(crate) fn method(measured: &MeasuredWorkload) -> String {
+    let (done, planned) = (measured.rounds_done(), measured.rounds);
+    let Some(Pairing { window_ms, width_percent, row_seconds }) = measured.workload.pairing else {
+        return if done < planned {
+            format!("Rounds: {done} of {planned}.")
+        } else {
+            format!("Rounds: {planned}.")
+        };
+    };
+    let pairs = measured.rows.iter().filter_map(|row| row.pairs.as_ref());
+    let stopped: Vec<_> = pairs.map(|pairs| pairs.stopped).collect();
+    let count = |which: Option<Stopped>| stopped.iter().filter(|it| **it == which).count();
+    let rows = [
+        ("narrow", count(Some(Stopped::Narrow))),
+        ("out of time", count(Some(Stopped::TimeOver))),
+        ("void", count(Some(Stopped::Void))),
+        ("not finished", count(None)),
+    ];
+    let rows = rows.iter().filter(|(_, count)| *count > 0);
+    let rows: Vec<_> = rows.map(|(which, count)| format!("{count} {which}")).collect();
+    format!(
+        "In pairs: windows of {window_ms} ms in turns with the baseline, {done} rounds at the most, until the \
+         interval reaches at most {width_percent} % from its median or the windows of a row took {row_seconds} s. \
+         Rows: {}.",
+        rows.join(", ")
+    )
 }
 
 /// The path of the service over WebSocket; none if no row speaks WebSocket.
@@ -285,6 +314,8 @@ pub(crate) fn amount(figure: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::overview::tests::results;
+    use super::super::pairs::Pairs;
     use super::*;
 
     #[test]
@@ -304,6 +335,21 @@ mod tests {
         assert_eq!(verdict(1.1, 1.2, 5), Some(Verdict::More));
         assert_eq!(verdict(0.8, 1.0, 5), Some(Verdict::Inconclusive));
         assert_eq!(verdict(0.8, 0.9, 4), Some(Verdict::TooFewRounds));
+    }
+
+    #[test]
+    fn a_workload_says_how_it_was_measured() {
+        let mut results = results(&["x"], 3);
+        let measured = &mut results.workloads[0];
+        assert_eq!(method(measured), "Rounds: 3.");
+        measured.rounds = 5;
+        assert_eq!(method(measured), "Rounds: 3 of 5.");
+        let pairing = Pairing { window_ms: 100, width_percent: 2.0, row_seconds: 5.0 };
+        measured.workload.pairing = Some(pairing);
+        for (row, stopped) in [(1, None), (2, Some(Stopped::TimeOver))] {
+            measured.rows[row].pairs = Some(Pairs { stopped, ..Pairs::default() });
+        }
+        assert!(method(measured).ends_with("took 5 s. Rows: 1 out of time, 1 not finished."));
     }
 
     #[test]
