@@ -12,6 +12,7 @@ from websocket import BINARY, CONTINUATION, NO_MASK, Ended, WebSocket, frame, up
 
 # A handshake may take 10 s, and the wait for a client to end 5 s by default. A busy machine adds to both.
 HANDSHAKE_SECONDS_MAX = 10
+LINGER_SECONDS_MAX = 5
 LATE_SECONDS_MAX = 4
 BRIEF = ("--idle-seconds-max", "1", "--message-seconds-max", "1")
 
@@ -88,6 +89,41 @@ def slow_head(name, parts, pause):
 slow_head("a head that stops", [b"GET /health HTTP/1.1\r\nHost: a\r\n"], 0.1)
 slow_head("a head of a byte a second", [bytes([byte]) for byte in upgrade()], 1)
 slow_head("a head of a header a second", [b"GET /echo HTTP/1.1\r\n"] + [b"X: a\r\n"] * 30, 1)
+
+
+@case(
+    "slow: a client that was answered and does not close, or goes on to send",
+    f"the answer at once; an end of its connection within {LINGER_SECONDS_MAX} s and a little",
+    "waiting",
+)
+def answered(ctx):
+    with ctx.fresh("--connections-max", "2") as server:
+        request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+        begun = time.monotonic()
+        silent, sending = connect(server.addr()), connect(server.addr())
+        for sock in (silent, sending):
+            sock.sendall(request)
+            answer = read_to_end(sock)
+            expect(answer.startswith(b"HTTP/1.1 200 "), answer[:60])
+        # Both places are taken, so a third client waits until one of them is free.
+        with connect(server.addr(), LINGER_SECONDS_MAX + LATE_SECONDS_MAX) as waiting:
+            waiting.sendall(request)
+            waiting.settimeout(0.3)
+            answer = b""
+            while not answer and time.monotonic() - begun < LINGER_SECONDS_MAX + LATE_SECONDS_MAX:
+                try:
+                    sending.sendall(b"a")
+                except OSError:
+                    pass
+                try:
+                    answer = waiting.recv(100)
+                except TimeoutError:
+                    pass
+            seconds = time.monotonic() - begun
+        expect(answer.startswith(b"HTTP/1.1 200 "), f"{answer[:60]!r} after {seconds:.1f} s")
+        silent.close()
+        sending.close()
+        server.check()
 
 
 @case(
