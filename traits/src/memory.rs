@@ -24,6 +24,10 @@ use waiters::Waiters;
 /// common part divided by the number of accounts that hold some of it. Accounts that hold much and do not
 /// change are [evicted](Self::evict_holders). Otherwise idle holders would block all others.
 ///
+/// So accounts that wait for more than that part wait even if there is room for one of them, until another one
+/// releases memory or the largest is evicted. If the first of them took the room, a few hoarders that wait, and thus
+/// are not idle, could keep it from accounts that hold less.
+///
 /// A clone is another handle to the same budget.
 ///
 /// ```
@@ -597,6 +601,30 @@ mod tests {
         accounts[9].wake_when_released(Waker::noop());
         drop(large);
         newcomer.resize(20 * KIB).unwrap();
+    }
+
+    /// Room that neither may have is there for a third, and the larger one makes way for the other.
+    #[test]
+    fn accounts_that_wait_for_more_than_their_part_leave_room_to_others() {
+        let budget = MemoryBudget::new(90 * KIB);
+        let (large, small, newcomer) = (budget.account(), budget.account(), budget.account());
+        let mut large_holds = holding(&large, 40 * KIB);
+        let mut small_holds = holding(&small, 20 * KIB);
+        let filler = holding(&newcomer, 30 * KIB);
+        let refused = |reservation: &mut Reservation| {
+            let is_refused = reservation.resize(60 * KIB).is_err();
+            reservation.account().wake_when_released(Waker::noop());
+            is_refused
+        };
+        assert!(refused(&mut large_holds) && refused(&mut small_holds));
+        drop(filler);
+        assert!(refused(&mut large_holds), "30 KiB would do, but its part is 45 KiB");
+        drop(holding(&newcomer, 30 * KIB));
+        let now = Instant::now();
+        (0..4).for_each(|round| budget.evict_holders(now + MemoryBudget::ROUND * round));
+        assert_eq!([&large, &small].map(MemoryAccount::is_evicted), [true, false]);
+        drop((large_holds, large));
+        assert!(!refused(&mut small_holds), "the last one that waits may take all");
     }
 
     #[derive(Default)]

@@ -332,6 +332,18 @@ mod tests {
         assert!(matches!(assembly.push(&[7], 0, true), Err(ReserveError::Fatal(_))));
     }
 
+    /// The queue counts a lone payload by its length.
+    #[test]
+    fn a_message_is_moved_out_only_if_its_buffer_is_at_most_four_times_as_large() {
+        let budget = MemoryBudget::new(1 << 20);
+        for (len, is_movable) in [(19_999, false), (20_000, true)] {
+            let mut assembly = assembly(&budget);
+            assembly.buffers.give(Vec::with_capacity(80_000));
+            assembly.push(&[7; 20_000][..len], 60_000, false).unwrap();
+            assert_eq!((assembly.bytes.capacity(), assembly.is_movable()), (80_000, is_movable));
+        }
+    }
+
     #[test]
     fn a_copy_of_the_message_is_charged_to_the_work_budget() {
         let mut assembly = assembly(&MemoryBudget::new(1 << 20));

@@ -504,6 +504,7 @@ impl Queue {
     /// be much larger than the message.
     ///
     /// Finding that out may allocate. So a payload counts by its length while no other is queued.
+    /// Its buffer is at most four times as large, see `Assembly::is_movable`.
     fn measure(&self, payload: Bytes) -> (Bytes, usize) {
         if !payload.is_unique() {
             return (payload, 0); // accounted for by those who share it
