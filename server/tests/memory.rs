@@ -1,8 +1,11 @@
 //! The memory of a worker, in the simulation. It holds no more than docs/limits.md says, whatever its clients do, and
 //! serves well-behaved clients.
 //!
-//! The memory is what the budget and the pools have counted. `SIM_SEEDS` sets the number of seeds.
+//! The memory is what the budget and the pools have counted, and what the server has allocated. `SIM_SEEDS` sets the
+//! number of seeds.
 #![cfg(all(feature = "tls", target_os = "linux"))]
+
+mod owners;
 
 use std::future::Future;
 use std::io;
@@ -10,14 +13,19 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use owned_io::backend::{Duplex, Endpoint};
 use owned_io::{
-    ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, Random, copy,
-    shutdown_after,
+    BufResult, ByteStream, Clock, Executor, IoBuf, IoVec, MemoryBudget, OwnedRead, OwnedWrite,
+    OwnedWriteExt, Pool, Random, ShutdownHandle, copy, shutdown_after,
 };
+use owned_io_server::config::{Limits, WebSockets};
+use owned_io_server::connections::Connections;
+use owned_io_server::context::{Context, Resources};
+use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
-use owned_io_server::service::source::Pattern;
-use owned_io_server::service::websocket::{Messages, echo, source};
-use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
+use owned_io_server::service::websocket::{Messages, echo};
+use owned_io_server::service::{sink, source, websocket};
+use owned_io_sim::{Config, Sim, SimReadHalf, SimStream, SimWriteHalf, pipe, seeds};
 use owned_io_tls::rustls::crypto::ring;
 use owned_io_tls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use owned_io_tls::rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -26,6 +34,7 @@ use owned_io_websocket::deflate::Deflate;
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
 use owned_io_websocket::{CloseCode, CloseFrame};
+use owners::{owned_by_server, server_bytes};
 use rcgen::{CertificateParams, KeyPair};
 
 const KIB: usize = 1024;
@@ -57,9 +66,25 @@ enum Kind {
     IdleTls,
     /// Sends over TLS, and reads none of the echoes.
     UnreadTls,
+    /// Sends part of a message to a sink over TCP.
+    MidSink,
+    /// Sends messages to a sink over TCP, and reads none of the answers.
+    UnreadSink,
+    /// Requests short messages from a source over TCP, which copies them, and reads none.
+    UnreadTcpSource,
+    /// Has sent a part of a compressed message, without a context of its own.
+    SharedDeflate,
+    /// Sends compression bombs that have no context of their own, and reads none of the echoes.
+    SharedBomb,
+    /// Sends pings and messages to tungstenite, and reads neither pongs nor echoes.
+    #[cfg(feature = "tungstenite")]
+    UnreadBridge,
+    /// Has sent a fragment, and a part of a frame, to tungstenite.
+    #[cfg(feature = "tungstenite")]
+    MidBridge,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: &[Kind] = &[
     Kind::Idle,
     Kind::IdleWebSocket,
     Kind::MidMessage,
@@ -69,7 +94,22 @@ const KINDS: [Kind; 9] = [
     Kind::Bomb,
     Kind::IdleTls,
     Kind::UnreadTls,
+    Kind::MidSink,
+    Kind::UnreadSink,
+    Kind::UnreadTcpSource,
+    Kind::SharedDeflate,
+    Kind::SharedBomb,
+    #[cfg(feature = "tungstenite")]
+    Kind::UnreadBridge,
+    #[cfg(feature = "tungstenite")]
+    Kind::MidBridge,
 ];
+
+/// What a connection takes beyond the budget and the buffers: its state, and that of its task, without optimisation.
+const STATE_BYTES_MAX: usize = 32 * KIB;
+
+/// What the worker takes beyond that: buffers that are kept, compressors, and what the source sends.
+const WORKER_BYTES_MAX: usize = 64 << 20;
 
 /// "What a worker can hold at most", with as many connections as the default of `--connections-max`.
 #[test]
@@ -90,6 +130,7 @@ fn sixteen_thousand_connections_of_all_kinds_hold_no_more_than_documented() {
             common_max = common_max.max(worker.check());
         }
         println!("{common_max} of the common bytes, {:?}", worker.budget);
+        println!("{} bytes are allocated", server_bytes());
         assert!(common_max > worker.memory.bytes_max / 8, "{common_max}: too little load to test");
     })
     .unwrap();
@@ -120,6 +161,23 @@ fn random_clients_hold_no_more_than_documented() {
     }
 }
 
+/// A client whose answer never has room is told so by a close frame.
+#[test]
+fn a_refused_answer_ends_with_a_close_frame() {
+    Sim::block_on(Config::with_seed(1), async {
+        let worker = Worker::new(Memory::least(10), 10);
+        let mut config = worker.config;
+        config.engine.queue_bytes_max = KIB;
+        let (server, client) = connection();
+        worker.serve_echo(server, config);
+        let mut client = upgraded(client, "").await.unwrap();
+        client.write_all(frame(0x82, &[7; 2 * KIB])).await.into_result().unwrap();
+        let (n, answer) = client.read(Vec::with_capacity(KIB)).await.into_result().unwrap();
+        assert_eq!((n, &answer[..]), (2, &[0x88, 0][..]));
+    })
+    .unwrap();
+}
+
 /// What the connections of a worker share.
 struct Worker {
     memory: Memory,
@@ -127,26 +185,62 @@ struct Worker {
     echo_pool: Pool,
     buffers: Buffers,
     tls: Buffers,
-    pattern: Pattern,
     config: owned_io_websocket::Config,
+    resources: Rc<Resources>,
+    connections: Connections,
+}
+
+/// A connection of the server. What the simulated kernel holds for it is not the server's.
+type ServerStream = Duplex<SimReadHalf, KernelWrites>;
+
+struct KernelWrites(SimWriteHalf);
+
+impl OwnedWrite for KernelWrites {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        owned_by_server(false, self.0.write(buf)).await
+    }
+
+    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        owned_by_server(false, self.0.write_vectored(bufs)).await
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.0.shutdown().await
+    }
+}
+
+impl Endpoint for KernelWrites {
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        self.0.shutdown_handle()
+    }
+}
+
+/// The server's end of a connection, and the client's.
+fn connection() -> (ServerStream, SimStream) {
+    let (server, client) = pipe();
+    let (read, write) = server.into_split();
+    (Duplex::new(read, KernelWrites(write)), client)
 }
 
 impl Worker {
     fn new(bytes_max: usize, connections: usize) -> Self {
         let memory = Memory::divide(bytes_max, connections).unwrap();
-        let (budget, pool) = (memory.budget(), memory.receive_pool());
+        let limits = Limits { connections_max: connections, ..Limits::default() };
+        let resources = Resources::new(memory, None, WebSockets::default(), limits);
+        let (budget, pool) = (resources.budget.clone(), resources.pool.clone());
         let mut config = owned_io_websocket::Config::default();
         let mut deflate = Deflate::default();
         (deflate.send_takeover, deflate.receive_takeover) = (true, true);
         config.handshake.deflate = Some(deflate);
         Self {
             memory,
-            tls: Buffers::new(pool.clone(), budget.clone()),
-            buffers: Buffers::new(pool, budget.clone()),
+            tls: Buffers::new(pool, budget.clone()),
+            buffers: resources.websocket_buffers.clone(),
+            echo_pool: resources.echo_pool.clone(),
+            connections: Connections::new(DrainSignal::default(), budget.clone()),
             budget,
-            echo_pool: memory.echo_pool(),
-            pattern: Pattern::default(),
             config,
+            resources: Rc::new(resources),
         }
     }
 
@@ -160,21 +254,25 @@ impl Worker {
         let held =
             held_by(echo_pool) + held_by(buffers.pool()) + shares + budget.common_bytes_held();
         assert!(held <= memory.bytes_max, "{held} of {} bytes: {budget:?}", memory.bytes_max);
+        let live = server_bytes();
+        let state = memory.connections_max * STATE_BYTES_MAX;
+        let live_max = (memory.bytes_max + state + WORKER_BYTES_MAX) as isize;
+        assert!(live <= live_max, "{live} of {live_max} bytes are allocated, {held} are counted");
         budget.common_bytes_held()
     }
 
     /// Opens a connection with a client of this kind.
     fn open(&self, kind: Kind) {
-        let (server, client) = pipe();
+        let (server, client) = connection();
         match kind {
             Kind::Idle => {
                 let (mut read, mut write) = server.into_split();
                 let pool = self.echo_pool.clone();
-                spawn(async move { copy(&mut read, &mut write, &pool).await.map(drop) });
+                spawn_server(async move { copy(&mut read, &mut write, &pool).await.map(drop) });
             }
             Kind::IdleTls | Kind::UnreadTls => {
                 let (pool, buffers) = (self.echo_pool.clone(), self.tls.clone());
-                spawn(async move {
+                spawn_server(async move {
                     let stream = identity().acceptor().accept::<Sim, _>(server, &buffers).await?;
                     let (mut read, mut write) = stream.into_split();
                     copy(&mut read, &mut write, &pool).await.map(drop)
@@ -182,22 +280,51 @@ impl Worker {
             }
             Kind::UnreadSource => {
                 let (buffers, pattern, config) =
-                    (self.buffers.clone(), self.pattern.clone(), self.config);
-                spawn(async move {
+                    (self.buffers.clone(), self.resources.pattern.clone(), self.config);
+                spawn_server(async move {
                     let messages = Messages { count: None, bytes: 50 * KIB, batch: 1_000 };
                     let WebSocket { mut incoming, mut outgoing } =
                         accept::<Sim, _>(server, &buffers, config).await?;
-                    source::<Sim>(&mut incoming, &mut outgoing, messages, &pattern).await
+                    websocket::source::<Sim>(&mut incoming, &mut outgoing, messages, &pattern).await
                 });
             }
-            _ => self.serve_echo(server),
+            Kind::MidSink | Kind::UnreadSink => {
+                let ctx = self.context(&server);
+                spawn_server(async move { sink::serve::<Sim>(server, &ctx).await });
+            }
+            Kind::UnreadTcpSource => {
+                let ctx = self.context(&server);
+                spawn_server(async move { source::serve::<Sim>(server, &ctx).await });
+            }
+            Kind::SharedDeflate | Kind::SharedBomb => {
+                let mut config = self.config;
+                config.handshake.deflate = Some(Deflate::default());
+                self.serve_echo(server, config);
+            }
+            #[cfg(feature = "tungstenite")]
+            Kind::UnreadBridge | Kind::MidBridge => {
+                let (buffers, config) = (self.buffers.clone(), self.config);
+                spawn_server(async move {
+                    let strategy = owned_io_tungstenite::Strategy::EXPONENTIAL;
+                    let owned_io_tungstenite::WebSocket { mut incoming, mut outgoing } =
+                        owned_io_tungstenite::accept::<Sim, _>(server, &buffers, config, strategy)
+                            .await?;
+                    echo(&mut incoming, &mut outgoing).await
+                });
+            }
+            _ => self.serve_echo(server, self.config),
         }
         spawn(run_client(kind, client));
     }
 
-    fn serve_echo(&self, server: SimStream) {
-        let (buffers, config) = (self.buffers.clone(), self.config);
-        spawn(async move {
+    fn context(&self, server: &ServerStream) -> Context {
+        let connection = self.connections.add(server.shutdown_handle());
+        Context { connection, worker: Rc::clone(&self.resources) }
+    }
+
+    fn serve_echo(&self, server: ServerStream, config: owned_io_websocket::Config) {
+        let buffers = self.buffers.clone();
+        spawn_server(async move {
             let WebSocket { mut incoming, mut outgoing } =
                 accept::<Sim, _>(server, &buffers, config).await?;
             echo(&mut incoming, &mut outgoing).await
@@ -206,8 +333,8 @@ impl Worker {
 
     /// "Each connection is guaranteed S of the budget": messages that fit are echoed, whatever other clients do.
     async fn serve_new_client(&self) {
-        let (server, client) = pipe();
-        self.serve_echo(server);
+        let (server, client) = connection();
+        self.serve_echo(server, self.config);
         let handle = client.shutdown_handle();
         let own = Memory::divide(64 << 20, 1).unwrap();
         let buffers = Buffers::new(own.receive_pool(), own.budget());
@@ -234,6 +361,11 @@ fn spawn<E>(future: impl Future<Output = Result<(), E>> + 'static) {
     Sim::spawn_detached(async { drop(future.await) });
 }
 
+/// Spawns the server's part of a connection.
+fn spawn_server<E: 'static>(future: impl Future<Output = Result<(), E>> + 'static) {
+    spawn(owned_by_server(true, future));
+}
+
 async fn run_client(kind: Kind, client: SimStream) -> Result<(), Error> {
     let _held = match kind {
         Kind::Idle => client,
@@ -244,6 +376,39 @@ async fn run_client(kind: Kind, client: SimStream) -> Result<(), Error> {
             let fragment = frame(0x02, &vec![7; bytes]);
             let cut = frame(0x80, &[7; 70 * KIB])[..60 * KIB].to_vec();
             client.write_all([fragment, cut].concat()).await.into_result()?;
+            client
+        }
+        #[cfg(feature = "tungstenite")]
+        Kind::MidBridge => {
+            let mut client = upgraded(client, "").await?;
+            let fragment = frame(0x02, &vec![7; random_below(300 * KIB)]);
+            let cut = frame(0x80, &[7; 70 * KIB])[..60 * KIB].to_vec();
+            client.write_all([fragment, cut].concat()).await.into_result()?;
+            client
+        }
+        #[cfg(feature = "tungstenite")]
+        Kind::UnreadBridge => {
+            let client = upgraded(client, "").await?;
+            let pings = frame(0x89, &[7; 125]).repeat(200);
+            let bytes = [pings, frame(0x82, &vec![7; random_below(100 * KIB)])].concat();
+            send_forever(client, bytes).await?
+        }
+        Kind::MidSink => {
+            let mut client = client;
+            let message = [&(16_u32 << 20).to_le_bytes()[..], &[7; 40 * KIB]].concat();
+            client.write_all(message).await.into_result()?;
+            client
+        }
+        Kind::UnreadSink => send_forever(client, vec![0; 16 * KIB]).await?,
+        Kind::UnreadTcpSource => {
+            let mut client = client;
+            let request = [u32::MAX, 500, 1_000].map(u32::to_le_bytes).concat();
+            client.write_all(request).await.into_result()?;
+            client
+        }
+        Kind::SharedDeflate => {
+            let mut client = upgraded(client, DEFLATE).await?;
+            client.write_all(frame(0x42, &inflating()[..20])).await.into_result()?;
             client
         }
         Kind::UnreadEcho => {
@@ -259,7 +424,7 @@ async fn run_client(kind: Kind, client: SimStream) -> Result<(), Error> {
             client.read(Vec::with_capacity(KIB)).await.into_result()?;
             client
         }
-        Kind::Bomb => {
+        Kind::Bomb | Kind::SharedBomb => {
             let mut client = upgraded(client, DEFLATE).await?;
             // The echoes are compressed again and fill no queue. Bombs without end would run for ever.
             let bombs = frame(0xC2, &inflating()).repeat(1 + random_below(5));
