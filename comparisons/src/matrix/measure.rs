@@ -39,6 +39,11 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
                 return Err(interrupted(folder));
             }
             let (round, pairing) = round;
+            for (row, of_row) in results.workloads[index].rows.iter().zip(&round) {
+                if let Some(why) = of_row.as_ref().and_then(RowRound::void) {
+                    progress::void(&format!("{}: {why}", row.server.name));
+                }
+            }
             results.workloads[index].add(round, pairing);
             if saved.elapsed() >= SAVE_EVERY {
                 results.save(folder)?;
@@ -88,11 +93,6 @@ fn pairs(
     let first = rows.first()?;
     progress.show_pairs(results, measured, measured.rows[*first].rounds.len() + 1, rows.len());
     let round = Round { results, measured, pairing, certificate, folder, interrupt }.measure();
-    for (row, of_row) in measured.rows.iter().zip(&round) {
-        if let Some(why) = of_row.as_ref().and_then(RowRound::void) {
-            progress::void(&format!("{}: {why}", row.server.name));
-        }
-    }
     Some((round, pairing))
 }
 
