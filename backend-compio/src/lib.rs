@@ -45,7 +45,7 @@
 //!
 //! `IORING_SETUP_TASKRUN_FLAG` is set along with `coop_taskrun` and `defer_taskrun`. Without it, a task that yields
 //! again and again keeps deferred completions away: compio only submits then, and does not ask the kernel for
-//! completions. Of 1,000 echoes beside such a task none completed in two seconds. With the flag all did, in 32 ms
+//! completions. Of 1,000 echoes next to such a task none completed in two seconds. With the flag all did, in 32 ms
 //! (Linux 6.18).
 //!
 //! Without `CAP_IPC_LOCK`, all rings of a user count against the user's limit on locked memory. On Linux 6.18 a

@@ -148,7 +148,7 @@ thread_local! {
 /// An operation that counts as in flight from its beginning until it has completed or is dropped.
 struct Tracked<T>(T);
 
-/// What the driver keeps beside a [`Tracked`] operation. The operation is moved more often.
+/// What the driver keeps next to a [`Tracked`] operation. The operation is moved more often.
 #[derive(Default)]
 struct Control<C> {
     inner: C,

@@ -51,7 +51,7 @@
 //! has a buffer. Otherwise it waits by `POLL_ADD`, then receives. A vectored write waits likewise, then
 //! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept tries `accept4` first,
 //! and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within the runtime,
-//! and close(2) outside of it. Each worker has a descriptor that is always readable, beside its ring and its
+//! and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
 //! eventfd. A sleep of zero waits for it, which took 0.9 µs.
 //!
 //! Linux 5.6 has the operations; 5.19 has `coop_taskrun`, 6.0 `single_issuer`, 6.1 `defer_taskrun`.

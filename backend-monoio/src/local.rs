@@ -1,4 +1,4 @@
-//! [`Local`]: what a running runtime keeps beside monoio's own state, so that its tasks can yield and end.
+//! [`Local`]: what a running runtime keeps next to monoio's own state, so that its tasks can yield and end.
 
 use std::cell::RefCell;
 use std::io;

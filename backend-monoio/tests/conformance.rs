@@ -4,7 +4,7 @@
 
 use owned_io::Executor;
 use owned_io::conformance::runtime::block_on_returns_before_a_task_gives_up;
-use owned_io::conformance::task::echoes_beside_an_always_ready_task;
+use owned_io::conformance::task::echoes_during_an_always_ready_task;
 use owned_io_monoio::{Config, Monoio};
 
 mod default {
@@ -18,7 +18,7 @@ mod default {
         deviations: {
             "task::an_always_ready_task_lets_others_run" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
-            "runtime::block_on_returns_beside_an_always_ready_task" =>
+            "runtime::block_on_returns_while_a_task_is_always_ready" =>
                 (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
     }
@@ -35,7 +35,7 @@ mod tuned {
         deviations: {
             "task::an_always_ready_task_lets_others_run" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
-            "runtime::block_on_returns_beside_an_always_ready_task" =>
+            "runtime::block_on_returns_while_a_task_is_always_ready" =>
                 (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
     }
@@ -45,9 +45,9 @@ const WHY_OTHERS_WAIT: &str = "monoio puts a task that wakes itself at the front
                                turns to the ring only when the queue is empty";
 
 fn others_wait_until_it_ends(config: &Config) {
-    let echoes = echoes_beside_an_always_ready_task::<Monoio>();
-    let (beside, after) = Monoio::block_on(*config, echoes).unwrap();
-    assert!(beside <= 1 && after > 10, "{beside} echoes beside it, {after} after it");
+    let echoes = echoes_during_an_always_ready_task::<Monoio>();
+    let (during, after) = Monoio::block_on(*config, echoes).unwrap();
+    assert!(during <= 1 && after > 10, "{during} echoes during it, {after} after it");
 }
 
 fn block_on_waits_until_it_ends(config: &Config) {

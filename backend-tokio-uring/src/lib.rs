@@ -56,14 +56,14 @@
 //!
 //! The operations are those of Linux 5.6. tokio-uring's own sockets are not used: they send READ
 //! and WRITE, which raise SIGPIPE, and allocate for each vectored write. Its ring is one of the
-//! descriptors that tokio waits for in epoll, so tokio's timers and its listener work beside it.
+//! descriptors that tokio waits for in epoll, so tokio's timers and its listener still work.
 //!
 //! # Known limits
 //!
 //! Facts about tokio-uring 0.5.0 on tokio 1.54.1, found on Linux 6.18.
 //!
 //! - **A task that wakes itself again and again stops all reads and writes.** The ring is entered
-//!   only when the thread parks, which it never does then. Of 1,000 echoes offered in 2 s beside
+//!   only when the thread parks, which it never does then. Of 1,000 echoes offered in 2 s next to
 //!   such a task none completed. Timers, accepting and connecting go on. With a kernel thread that
 //!   submits (`sqpoll_idle` of 2 s) all 1,000 completed.
 //! - Each operation takes an iteration of the event loop, even one that completes when it is submitted. An

@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use owned_io::Executor;
-use owned_io::conformance::task::echoes_beside_an_always_ready_task;
+use owned_io::conformance::task::echoes_during_an_always_ready_task;
 use owned_io_tokio_uring::{Config, TokioUring};
 
 mod default {
@@ -40,7 +40,7 @@ const WHY_OTHERS_WAIT: &str = "tokio-uring submits to the ring, and reaps from i
                                thread parks: that is, when no task is ready";
 
 fn others_wait_until_it_ends(config: &Config) {
-    let echoes = echoes_beside_an_always_ready_task::<TokioUring>();
-    let (beside, after) = TokioUring::block_on(*config, echoes).unwrap();
-    assert!(beside <= 1 && after > 10, "{beside} echoes beside it, {after} after it");
+    let echoes = echoes_during_an_always_ready_task::<TokioUring>();
+    let (during, after) = TokioUring::block_on(*config, echoes).unwrap();
+    assert!(during <= 1 && after > 10, "{during} echoes during it, {after} after it");
 }

@@ -88,7 +88,7 @@ fn is_in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// A non-blocking socket that listens on `bound`, beside those of other workers.
+/// A non-blocking socket that listens on `bound`, next to those of other workers.
 ///
 /// # Errors
 /// [`AddrError`] inside.

@@ -45,7 +45,7 @@ pub struct Listener<L> {
 }
 
 impl<L: ListenSocket> Listener<L> {
-    /// Listens on `bound`, beside the listeners of other workers.
+    /// Listens on `bound`, next to the listeners of other workers.
     ///
     /// # Errors
     /// [`AddrError`](owned_io::AddrError) inside.

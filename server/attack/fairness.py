@@ -1,4 +1,4 @@
-"""Measures how long a victim waits beside neighbours that flood. The server has one core, clients the other."""
+"""Measures how long a victim waits while neighbours flood. The server has one core, clients the other."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ class Wait:
 
 
 def measure(ctx_or_setup, name, count, seconds):
-    """Measures a victim with one request at a time over WebSocket, beside `count` neighbours of a kind."""
+    """Measures a victim with one request at a time over WebSocket, while `count` neighbours of a kind flood."""
     setup = getattr(ctx_or_setup, "setup", ctx_or_setup)
     kind = KINDS[name]
     listeners = (*PLAIN, "https") if kind.listener == "https" else PLAIN

@@ -1,4 +1,4 @@
-"""The tables of a record: how long victims wait beside floods, and how much memory attacks make a worker hold."""
+"""The tables of a record: how long victims wait during floods, and how much memory attacks make a worker hold."""
 
 import subprocess
 from pathlib import Path
@@ -20,7 +20,7 @@ def print_tables(setup, is_chosen):
         print(f"| {kind.title} | {waits(setup, name)} |", flush=True)
     has_option = "--memory-max" in help_of(setup.binary)
     budget = f"--memory-max {memory.BUDGET_BYTES // MIB} MiB" if has_option else "no --memory-max"
-    print(f"\n| attack, {budget} | peak, MiB | beside it |")
+    print(f"\n| attack, {budget} | peak, MiB | meanwhile |")
     print("|---|---|---|")
     for name in filter(is_chosen, memory.ATTACKS):
         print(f"| {name} | {peak(setup, name, has_option)} |", flush=True)

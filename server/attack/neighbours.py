@@ -1,4 +1,4 @@
-"""A process that floods a server from many connections, as fast as one core can. A victim is measured beside it.
+"""A process that floods a server from many connections, as fast as one core can. A victim is measured meanwhile.
 
     python3 neighbours.py KIND HOST PORT CONNECTIONS [CERT]
 

@@ -18,7 +18,7 @@ class Case:
     expects: str
     run: Callable
     """`quick` cases share a server and run one after the other. `waiting` cases mostly wait: they run all at once,
-    with servers of their own. `alone` cases measure: nothing else runs beside them."""
+    with servers of their own. `alone` cases measure: nothing else runs meanwhile."""
     kind: str
 
 

@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::service::source::Pattern;
 use crate::tls::{Tls, WorkerTls};
 
-/// What a service is given beside the stream of its connection.
+/// What a service is given with the stream of its connection.
 #[derive(Debug)]
 pub struct Context {
     /// The connection in the registry: how it is closed, and its memory account.

@@ -64,13 +64,15 @@ const SOURCE: u16 = 82;
 #[test]
 fn pings_at_full_speed_leave_others_their_turn() {
     let pings = repeated(b"\x89\x80\0\0\0\0");
-    beside_neighbours(HTTP, move |stream| send(stream, Some("/echo"), pings.clone(), usize::MAX));
+    while_neighbours_flood(HTTP, move |stream| {
+        send(stream, Some("/echo"), pings.clone(), usize::MAX)
+    });
 }
 
 #[test]
 fn empty_messages_at_full_speed_leave_others_their_turn() {
     let messages = repeated(b"\x82\x80\0\0\0\0");
-    beside_neighbours(HTTP, move |stream| {
+    while_neighbours_flood(HTTP, move |stream| {
         send(stream, Some("/echo"), messages.clone(), usize::MAX)
     });
 }
@@ -79,7 +81,7 @@ fn empty_messages_at_full_speed_leave_others_their_turn() {
 fn fragments_at_full_speed_leave_others_their_turn() {
     let begin = b"\x02\x80\0\0\0\0".to_vec();
     let fragments = repeated(b"\x00\x80\0\0\0\0");
-    beside_neighbours(HTTP, move |stream| {
+    while_neighbours_flood(HTTP, move |stream| {
         let first = [begin.clone(), fragments.clone()].concat();
         send_first(stream, Some("/echo"), first, fragments.clone(), usize::MAX)
     });
@@ -88,13 +90,13 @@ fn fragments_at_full_speed_leave_others_their_turn() {
 #[test]
 fn output_without_end_leaves_others_their_turn() {
     let path = "/source?bytes=0&batch=1000000";
-    beside_neighbours(HTTP, move |stream| send(stream, Some(path), Vec::new(), 0));
+    while_neighbours_flood(HTTP, move |stream| send(stream, Some(path), Vec::new(), 0));
 }
 
 #[test]
 fn messages_that_inflate_leave_others_their_turn() {
     let messages = repeated(&inflating_frame());
-    beside_neighbours(HTTP, move |stream| {
+    while_neighbours_flood(HTTP, move |stream| {
         send(stream, Some("/sink"), messages.clone(), usize::MAX)
     });
 }
@@ -102,7 +104,7 @@ fn messages_that_inflate_leave_others_their_turn() {
 #[test]
 fn echoes_that_are_deflated_leave_others_their_turn() {
     let messages = repeated(&inflating_frame());
-    beside_neighbours(HTTP, move |stream| {
+    while_neighbours_flood(HTTP, move |stream| {
         send(stream, Some("/echo"), messages.clone(), usize::MAX)
     });
 }
@@ -110,19 +112,19 @@ fn echoes_that_are_deflated_leave_others_their_turn() {
 #[test]
 fn empty_messages_over_tcp_leave_others_their_turn() {
     let messages = repeated(&0_u32.to_le_bytes());
-    beside_neighbours(SINK, move |stream| send(stream, None, messages.clone(), usize::MAX));
+    while_neighbours_flood(SINK, move |stream| send(stream, None, messages.clone(), usize::MAX));
 }
 
 #[test]
 fn output_over_tcp_leaves_others_their_turn() {
     let request = [u32::MAX, 0, 1_000_000].map(u32::to_le_bytes).concat();
-    beside_neighbours(SOURCE, move |stream| send(stream, None, request.clone(), 1));
+    while_neighbours_flood(SOURCE, move |stream| send(stream, None, request.clone(), 1));
 }
 
 #[test]
 fn requests_over_tcp_leave_others_their_turn() {
     let requests = repeated(&[1_u32, 0, 1].map(u32::to_le_bytes).concat());
-    beside_neighbours(SOURCE, move |stream| send(stream, None, requests.clone(), usize::MAX));
+    while_neighbours_flood(SOURCE, move |stream| send(stream, None, requests.clone(), usize::MAX));
 }
 
 /// A message of 79 bytes that inflates to 64 KiB of zeros.
@@ -139,8 +141,8 @@ fn repeated(frame: &[u8]) -> Vec<u8> {
     frame.repeat(64 * 1024 / frame.len())
 }
 
-/// Asserts that a client and `/health` are answered in time beside neighbours that each run `neighbour`.
-fn beside_neighbours<Fut>(port: u16, neighbour: impl Fn(SimStream) -> Fut)
+/// Asserts that a client and `/health` are answered in time while neighbours each run `neighbour`.
+fn while_neighbours_flood<Fut>(port: u16, neighbour: impl Fn(SimStream) -> Fut)
 where
     Fut: Future<Output = io::Result<()>> + 'static,
 {

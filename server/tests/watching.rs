@@ -79,7 +79,10 @@ fn idle_connections_are_closed_within_a_third_of_their_limit() {
             let start = Sim::now();
             assert_eq!(client.read(Vec::with_capacity(1)).await.into_result().unwrap().0, 0);
             let took = (Sim::now() - start).as_secs_f64() / idle as f64;
-            assert!((0.99..4.0 / 3.0).contains(&took), "{took} of {idle} s, beside {message} s");
+            assert!(
+                (0.99..4.0 / 3.0).contains(&took),
+                "{took} of {idle} s, with {message} s for a message"
+            );
         });
     }
 }

@@ -442,7 +442,7 @@ fn a_peer_that_does_not_stop_is_not_listened_to_for_long() {
 
 /// A program that shuts reads down does not wait either.
 #[test]
-fn a_failed_connection_is_ended_from_beside() {
+fn a_failed_connection_can_be_ended_meanwhile() {
     simulate(|| async {
         let (mut client, mut server) = with_plain_client().await;
         client.stream.write_all(vec![23, 3, 3, 0xff, 0xff]).await.into_result().unwrap();

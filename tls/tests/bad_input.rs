@@ -150,7 +150,7 @@ fn what_came_before_a_bad_record_waits_for_nobody() {
 
 /// A read with a time-out does not wait longer than that for the alert to be sent.
 #[test]
-fn a_read_that_waits_for_its_alert_is_ended_from_beside() {
+fn a_read_that_waits_for_its_alert_can_be_ended_meanwhile() {
     simulate(|| async {
         let (mut client, mut server) = with_plain_client().await;
         fill(&mut server).await;

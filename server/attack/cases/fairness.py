@@ -1,4 +1,4 @@
-"""No connection owns the worker: a victim beside 50 neighbours that flood, for each kind of flood."""
+"""No connection owns the worker: a victim while 50 neighbours flood, for each kind of flood."""
 
 from fairness import DRAIN_SECONDS, measure
 from harness import CUT_OFF_STATUS, SLACK, expect

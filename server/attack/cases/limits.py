@@ -40,7 +40,7 @@ def admin(ctx):
     "/health by --admin within 0.5 s, and another client once one has gone",
     "alone",
 )
-def admin_beside_websockets(ctx):
+def admin_during_websockets(ctx):
     with ctx.fresh("--connections-max", "10", listeners=("http", "admin")) as server:
         sockets = [WebSocket(server.addr()) for _ in range(10)]
         waiting = silent(server, 20)

@@ -51,7 +51,7 @@ fn workers_share_the_connection_limit() {
 }
 
 #[test]
-fn admins_are_served_beside_as_many_clients_as_there_may_be() {
+fn admins_are_served_while_all_client_connections_are_taken() {
     for runtime in RUNTIMES {
         let options = ["--echo", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--connections-max", "1"];
         let server = Server::start(runtime, &options);

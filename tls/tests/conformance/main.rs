@@ -71,7 +71,7 @@ tls_conformance! { glommio: owned_io_glommio::Glommio, LosesNothing }
 tls_conformance! { monoio: owned_io_monoio::Monoio, Cancelled,
     "task::an_always_ready_task_lets_others_run" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
-    "runtime::block_on_returns_beside_an_always_ready_task" =>
+    "runtime::block_on_returns_while_a_task_is_always_ready" =>
         (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
 }
 #[cfg(target_os = "linux")]

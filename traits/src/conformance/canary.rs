@@ -128,7 +128,7 @@ macro_rules! canaries {
             never_yields_to_pooled_reads:
                 NeverYields => pooled::reads_that_never_wait_let_others_run,
             counts_reads: CountsReads => coop::reads_yield_once_the_budget_is_used_up,
-            counts_reads_beside_io:
+            counts_reads_while_io_waits:
                 CountsReads => coop::reads_let_io_run_once_the_budget_is_used_up,
             counts_pooled_reads: CountsReads => coop::pooled_reads_yield_once_the_budget_is_used_up,
             writes_without_budget:
@@ -167,7 +167,7 @@ macro_rules! canaries {
             functions { $runtime, $config }
             ends_tasks_late: EndsTasksLate => runtime::block_on_ends_its_tasks_within_the_runtime,
             drains_unbounded:
-                DrainsUnbounded => runtime::block_on_returns_beside_an_always_ready_task,
+                DrainsUnbounded => runtime::block_on_returns_while_a_task_is_always_ready,
         }
     };
 }

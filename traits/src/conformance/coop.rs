@@ -38,7 +38,7 @@ pub async fn reads_yield_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    let what = format!("runs of another task beside {OPERATIONS} reads");
+    let what = format!("runs of another task during {OPERATIONS} reads");
     expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
@@ -53,7 +53,7 @@ pub async fn pooled_reads_yield_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
     }
-    let what = format!("runs of another task beside {OPERATIONS} reads");
+    let what = format!("runs of another task during {OPERATIONS} reads");
     expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
@@ -70,7 +70,7 @@ pub async fn accepts_yield_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         soon::<R, _>("a client", listener.accept()).await.unwrap();
     }
-    let what = format!("runs of another task beside {CLIENTS} accepts");
+    let what = format!("runs of another task during {CLIENTS} accepts");
     expect_at_least(CLIENTS / 4, &what, runs.get());
 }
 
@@ -83,7 +83,7 @@ pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
         let write = soon::<R, _>("a byte", a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    let what = format!("runs of another task beside {OPERATIONS} writes");
+    let what = format!("runs of another task during {OPERATIONS} writes");
     expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
@@ -99,7 +99,7 @@ pub async fn writes_in_shutdown_after_yield_too<R: Runtime>() {
     }
     // The limit is lower: `shutdown_after` polls the write twice in a row. A yield that is only a delay may be
     // over at the second poll.
-    let what = format!("runs of another task beside {OPERATIONS} writes");
+    let what = format!("runs of another task during {OPERATIONS} writes");
     expect_at_least(RUNS_MIN / 2, &what, runs.get());
 }
 
@@ -116,7 +116,7 @@ pub async fn reads_let_io_run_once_the_budget_is_used_up<R: Runtime>() {
         coop::consume(WORK_NANOS);
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    let what = format!("echoes beside {READS} reads");
+    let what = format!("echoes during {READS} reads");
     expect_at_least(READS / YIELDS_TO_ECHO_MAX / 2, &what, echoes.get());
 }
 
@@ -155,8 +155,8 @@ pub async fn yield_if_exhausted_lets_io_run<R: Runtime>() {
         assert!(coop::has_budget(), "expected a budget after a yield; seen: it is used up");
     }
     let (runs, echoes) = (runs.get() - before, echoes.get());
-    expect_at_least(YIELDS / 2, &format!("runs of another task beside {YIELDS} yields"), runs);
-    let what = format!("echoes beside {YIELDS} yields");
+    expect_at_least(YIELDS / 2, &format!("runs of another task during {YIELDS} yields"), runs);
+    let what = format!("echoes during {YIELDS} yields");
     expect_at_least(YIELDS / YIELDS_TO_ECHO_MAX, &what, echoes);
 }
 

@@ -336,7 +336,7 @@ pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     for _ in 0..BYTES {
         ((), buf) = b.read_exact(buf, 1).await.into_result().unwrap();
     }
-    expect_at_least(10, &format!("runs of another task beside {BYTES} reads"), runs.get());
+    expect_at_least(10, &format!("runs of another task during {BYTES} reads"), runs.get());
 }
 
 /// "Lets other tasks run, as `read` does."
@@ -348,7 +348,7 @@ pub async fn writes_that_never_wait_let_others_run<R: Runtime>() {
         let write = soon::<R, _>("a byte", a.write_all("x"));
         write.await.into_result().unwrap();
     }
-    expect_at_least(10, &format!("runs of another task beside {BYTES} writes"), runs.get());
+    expect_at_least(10, &format!("runs of another task during {BYTES} writes"), runs.get());
 }
 
 /// "The most bytes that one read or write passes to the kernel", whatever the size of the buffer is, and however

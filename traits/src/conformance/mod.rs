@@ -294,7 +294,7 @@ macro_rules! __conformance_cases {
                 accept_reports_the_peer
                 dropped_accept_loses_no_client
                 accept_lets_others_run
-                accept_is_fair_beside_busy_connections
+                accept_is_fair_while_connections_are_busy
                 connect_refused_names_the_address
                 connect_times_out
                 connect_may_be_dropped
@@ -360,7 +360,7 @@ macro_rules! __conformance_cases {
                 block_on_ends_the_tasks_that_still_run
                 block_on_ends_its_own_tasks_only
                 block_on_ends_its_tasks_within_the_runtime
-                block_on_returns_beside_an_always_ready_task
+                block_on_returns_while_a_task_is_always_ready
                 handles_report_the_end_of_block_on
             }
             future time {

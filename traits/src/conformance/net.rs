@@ -202,7 +202,7 @@ pub async fn accept_lets_others_run<R: Runtime>() {
 }
 
 /// "Busy connections do not starve it."
-pub async fn accept_is_fair_beside_busy_connections<R: Runtime>() {
+pub async fn accept_is_fair_while_connections_are_busy<R: Runtime>() {
     const BUSY: usize = if cfg!(miri) { 5 } else { 100 };
     const CLIENTS: usize = BUSY;
     let (mut listener, addr) = listener::<R>(loopback());
@@ -229,7 +229,7 @@ pub async fn accept_is_fair_beside_busy_connections<R: Runtime>() {
     });
     assert!(
         all.await.is_some(),
-        "expected {CLIENTS} new connections beside as many busy ones within {:?}; seen: fewer",
+        "expected {CLIENTS} new connections next to as many busy ones within {:?}; seen: fewer",
         3 * SOON
     );
 }

@@ -161,7 +161,7 @@ pub fn a_flood_does_not_delay_timers<R: Runtime>(config: &R::Config) {
             let took = R::now() - started;
             assert!(
                 took < Duration::from_secs(1),
-                "expected a sleep of 10ms beside a flood to take less than a second; seen: {took:?}"
+                "expected a sleep of 10ms next to a flood to take less than a second; seen: {took:?}"
             );
         }
     });

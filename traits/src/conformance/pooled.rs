@@ -114,5 +114,5 @@ pub async fn reads_that_never_wait_let_others_run<R: Runtime>() {
     for _ in 0..BYTES {
         assert_eq!(b.read_pooled(&pool).await.unwrap().len(), 1);
     }
-    expect_at_least(10, &format!("runs of another task beside {BYTES} reads"), runs.get());
+    expect_at_least(10, &format!("runs of another task during {BYTES} reads"), runs.get());
 }

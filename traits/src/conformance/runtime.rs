@@ -113,10 +113,10 @@ pub fn block_on_ends_its_tasks_within_the_runtime<R: Runtime>(config: &R::Config
 }
 
 /// "A task that is always ready does not delay the return."
-pub fn block_on_returns_beside_an_always_ready_task<R: Runtime>(config: &R::Config) {
+pub fn block_on_returns_while_a_task_is_always_ready<R: Runtime>(config: &R::Config) {
     assert!(
         block_on_returns_before_a_task_gives_up::<R>(config),
-        "expected `block_on` to return beside a task that is always ready; seen: it waited until the \
+        "expected `block_on` to return while a task is always ready; seen: it waited until the \
          task gave up (does it run until no task is ready?)"
     );
 }

@@ -165,15 +165,15 @@ pub async fn started_blocking_closures_run_to_their_end<R: Runtime>() {
     waited.await;
 }
 
-/// Other tasks, timers and connections proceed beside a task that is always ready: it wakes itself on each poll.
+/// Other tasks, timers and connections proceed while a task is always ready: it wakes itself on each poll.
 pub async fn an_always_ready_task_lets_others_run<R: Runtime>() {
-    let (beside, _) = echoes_beside_an_always_ready_task::<R>().await;
-    expect_at_least(3, "echoes beside a task that is always ready for two seconds", beside);
+    let (during, _) = echoes_during_an_always_ready_task::<R>().await;
+    expect_at_least(3, "echoes while a task is always ready for two seconds", during);
 }
 
-/// The number of echoes that another task completes, a millisecond apart: first beside a task that is always ready
+/// The number of echoes that another task completes, a millisecond apart: first while a task is always ready
 /// for two seconds, then in two seconds without it. Deviations use this function.
-pub async fn echoes_beside_an_always_ready_task<R: Runtime>() -> (u32, u32) {
+pub async fn echoes_during_an_always_ready_task<R: Runtime>() -> (u32, u32) {
     // Twenty preemptions of glommio, which are 100 ms apart. A busy machine delays each.
     let lasts = Duration::from_millis(if cfg!(miri) { 5 } else { 2_000 });
     let (mut a, b) = pair::<R>().await;
@@ -183,7 +183,7 @@ pub async fn echoes_beside_an_always_ready_task<R: Runtime>() -> (u32, u32) {
         let echoes = Rc::clone(&echoes);
         async move {
             loop {
-                echoed(&mut a, b"beside").await;
+                echoed(&mut a, b"during").await;
                 R::sleep(Duration::from_millis(1)).await;
                 echoes.set(echoes.get() + 1);
             }
@@ -199,7 +199,7 @@ pub async fn echoes_beside_an_always_ready_task<R: Runtime>() -> (u32, u32) {
         Poll::Pending
     })
     .await;
-    let beside = echoes.get() - before;
+    let during = echoes.get() - before;
     R::sleep(lasts).await;
-    (beside, echoes.get() - before - beside)
+    (during, echoes.get() - before - during)
 }

@@ -91,7 +91,7 @@ pub async fn sleep_of_zero_lets_others_run<R: Runtime>() {
         }
         R::sleep(Duration::ZERO).await;
     }
-    panic!("expected at least 10 echoes beside 100,000 sleeps of zero; seen: {}", echoes.get());
+    panic!("expected at least 10 echoes during 100,000 sleeps of zero; seen: {}", echoes.get());
 }
 
 /// "Safe": a sleep may be dropped at any time.
