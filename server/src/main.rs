@@ -7,11 +7,11 @@ mod backends;
 mod logs;
 mod signals;
 
-use std::error::Error;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use owned_io::WorkerError;
 use owned_io_os::uring::RingError;
 use owned_io_server::config::{Config, Flags, Listener, Ring};
 use owned_io_server::drain::DrainSignal;
@@ -92,17 +92,12 @@ fn explain(error: &io::Error, ring: Ring) -> String {
 }
 
 fn ring_error(error: &io::Error) -> Option<&RingError> {
-    let mut cause: &(dyn Error + 'static) = error.get_ref()?;
-    loop {
-        if let Some(ring_error) = cause.downcast_ref() {
-            return Some(ring_error);
-        }
-        // What is in an `io::Error` is not its source.
-        cause = match cause.downcast_ref::<io::Error>() {
-            Some(error) => error.get_ref()?,
-            None => cause.source()?,
-        };
-    }
+    let inner = error.get_ref()?;
+    let inner = match inner.downcast_ref::<WorkerError>() {
+        Some(worker) => worker.cause().get_ref()?,
+        None => inner,
+    };
+    inner.downcast_ref()
 }
 
 fn say_listening(listener: &Listener) {

@@ -53,5 +53,5 @@ pub use slice::{Slice, Spare};
 pub use stream::{ByteStream, ShutdownHandle, TRANSFER_BYTES_MAX};
 pub use task::{JoinError, JoinHandle, Panicked};
 pub use vectored::{IOV_MAX, IoVec};
-pub use worker::{StopSignal, Stopped, Worker, WorkersConfig};
+pub use worker::{StopSignal, Stopped, Worker, WorkerError, WorkersConfig};
 pub use write::{OwnedWrite, OwnedWriteExt, copy};

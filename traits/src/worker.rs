@@ -298,10 +298,26 @@ fn worker_error(id: usize, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), WorkerError { id, cause: error })
 }
 
+/// Which worker failed, and why.
+///
+/// It is the inner error of the [`io::Error`] that [`run_workers`](crate::Executor::run_workers) returns. Both have
+/// the same kind.
 #[derive(Debug)]
-struct WorkerError {
+pub struct WorkerError {
     id: usize,
     cause: io::Error,
+}
+
+impl WorkerError {
+    /// The number of the worker, from 0.
+    pub const fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Why it failed: the error that its runtime could not start for, or that its service returned.
+    pub const fn cause(&self) -> &io::Error {
+        &self.cause
+    }
 }
 
 impl std::fmt::Display for WorkerError {
@@ -311,7 +327,7 @@ impl std::fmt::Display for WorkerError {
 }
 
 impl std::error::Error for WorkerError {
-    /// What is behind the cause, which `Display` prints.
+    /// What is behind [`cause`](Self::cause), which `Display` prints.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.cause.source()
     }

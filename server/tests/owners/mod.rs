@@ -54,23 +54,20 @@ unsafe impl GlobalAlloc for Owners {
         if is_server {
             SERVER_BYTES.set(SERVER_BYTES.get() + layout.size() as isize);
         }
-        // SAFETY: the prefix, and the byte at its end, are within the allocation.
-        unsafe {
-            let bytes = start.add(prefix_bytes(layout));
-            bytes.sub(1).write(is_server.into());
-            bytes
-        }
+        let bytes = start.wrapping_add(prefix_bytes(layout));
+        // SAFETY: the byte is the last of the prefix, which is within the allocation.
+        unsafe { bytes.wrapping_sub(1).write(is_server.into()) };
+        bytes
     }
 
     unsafe fn dealloc(&self, bytes: *mut u8, layout: Layout) {
         let Some(prefixed) = with_prefix(layout) else { return };
-        // SAFETY: `alloc` returned `bytes` for this layout, so the prefix is in front of it, and the byte was written.
-        unsafe {
-            if bytes.sub(1).read() != 0 {
-                SERVER_BYTES.set(SERVER_BYTES.get() - layout.size() as isize);
-            }
-            System.dealloc(bytes.sub(prefix_bytes(layout)), prefixed);
+        // SAFETY: `alloc` returned `bytes`, behind a prefix whose last byte it wrote.
+        if unsafe { bytes.wrapping_sub(1).read() } != 0 {
+            SERVER_BYTES.set(SERVER_BYTES.get() - layout.size() as isize);
         }
+        // SAFETY: `alloc` returned `bytes` for this layout, so the allocation begins where its prefix does.
+        unsafe { System.dealloc(bytes.wrapping_sub(prefix_bytes(layout)), prefixed) };
     }
 }
 
