@@ -1,0 +1,77 @@
+//! [`Config`]: what the detector watches for, and what it may do.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What the detector watches for, and what it may do. The default suits a server.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// How often each heart beats. Default 10 ms: 100 wakes a second, about 0.1 % of a CPU.
+    pub interval: Duration,
+    /// How late a heartbeat must be to count as a stall. Default 50 ms: an event loop that serves thousands of ready
+    /// connections takes 30 ms for one iteration, and that is no fault.
+    pub threshold: Duration,
+    /// How often the detector looks at what does not stop a heartbeat: accept queues, rings, descriptors. Default
+    /// 500 ms.
+    pub look_interval: Duration,
+    /// The signal that copies a stack, or `None` to interrupt no thread. The default is `SIGURG`: nothing happens if
+    /// it arrives where nobody handles it, and debuggers pass it on. A signal that somebody handles is not used.
+    pub signal: Option<i32>,
+    /// Whether frames get names. Default true. The first stall then reads the symbols of the program, which takes
+    /// some 100 ms of the watchdog's thread for a large program.
+    pub symbols: bool,
+    /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps. Default 32, with some 50 KB each at most.
+    pub incidents_max: usize,
+    /// How many reports are written in a minute. Default 30. Further ones are counted, and the next names the number.
+    pub reports_per_minute: u32,
+    /// A connection from outside the loop, now and then. Default none.
+    pub probe: Option<Probe>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(10),
+            threshold: Duration::from_millis(50),
+            look_interval: Duration::from_millis(500),
+            signal: Some(libc::SIGURG),
+            symbols: true,
+            incidents_max: 32,
+            reports_per_minute: 30,
+            probe: None,
+        }
+    }
+}
+
+/// A probe of a listener: a thread connects now and then, as a client would.
+///
+/// The service sees these connections and serves them like any other.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Probe {
+    /// The address to connect to.
+    pub addr: SocketAddr,
+    /// The bytes to send after connecting, for example a request. Default none.
+    pub send: Vec<u8>,
+    /// Whether to wait for a first byte (or the end of the connection). If false, only the connect is timed, and
+    /// the kernel completes that without the program. Default true.
+    pub first_byte: bool,
+    /// How long to wait between probes. Default 1 s.
+    pub interval: Duration,
+    /// How long a healthy server may take. Default 1 s.
+    pub limit: Duration,
+}
+
+impl Probe {
+    /// A probe of `addr` that sends `request` and waits for the first byte of the answer.
+    pub fn new(addr: SocketAddr, request: impl Into<Vec<u8>>) -> Self {
+        Self {
+            addr,
+            send: request.into(),
+            first_byte: true,
+            interval: Duration::from_secs(1),
+            limit: Duration::from_secs(1),
+        }
+    }
+}

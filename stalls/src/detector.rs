@@ -1,0 +1,232 @@
+//! [`Detector`]: starts the watchdog and registers what it watches.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::gauge::Gauge;
+use crate::heart::{Heart, HeartState};
+use crate::histogram::LatenessSummary;
+use crate::incident::{Incident, Incidents};
+use crate::pool::{Pool, PoolThread};
+use crate::probe::{self, LastProbe};
+use crate::registry::Registry;
+use crate::stack::ThreadRef;
+use crate::stop::Stop;
+use crate::{report, watchdog};
+
+/// More hearts are not watched.
+const HEARTS_MAX: usize = 1_024;
+/// More gauges are not read.
+const GAUGES_MAX: usize = 64;
+/// What cannot be seen is listed up to this number.
+const UNSEEN_MAX: usize = 32;
+/// How long dropping the detector waits for its threads. One may be in a subscriber that blocks.
+const STOP_LIMIT: Duration = Duration::from_secs(1);
+
+/// Watches event loops from a thread of its own. Clones are the same detector; it ends with the last of them.
+///
+/// It starts two threads, and a third for a [`Probe`](crate::Probe). See the [crate] for a whole program.
+#[derive(Debug, Clone)]
+pub struct Detector {
+    shared: Arc<Shared>,
+    _threads: Arc<Threads>,
+}
+
+/// What the detector knows at one moment. It serializes to JSON, for example for a page of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Each heart that beats.
+    pub workers: Vec<WorkerSnapshot>,
+    /// The last incidents, the oldest first, and those that last.
+    pub incidents: Vec<Incident>,
+    /// What the detector cannot see here, and why.
+    pub unseen: Vec<String>,
+}
+
+/// One heart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WorkerSnapshot {
+    /// The name that it was registered with.
+    pub name: String,
+    /// How late it beats.
+    pub lateness: LatenessSummary,
+}
+
+impl Detector {
+    /// Starts the watchdog.
+    ///
+    /// # Errors
+    /// A thread could not be started. Whatever else is missing (a file of /proc, the signal) is listed in
+    /// [`Snapshot::unseen`].
+    pub fn start(config: Config) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(config));
+        let mut threads = Threads { shared: Arc::clone(&shared), handles: Vec::new() };
+        let (sender, receiver) = sync_channel(report::WAITING_MAX);
+        threads.spawn("stalls-report", move |_| report::run(&receiver))?;
+        threads.spawn("stalls", move |shared| watchdog::run(&shared, &sender))?;
+        if let Some(probe) = shared.config.probe.clone() {
+            threads.spawn("stalls-probe", move |shared| {
+                probe::run(&probe, shared.epoch, &shared.last_probe, &shared.stop);
+            })?;
+        }
+        Ok(Self { shared, _threads: Arc::new(threads) })
+    }
+
+    /// Watches the event loop of the calling thread. A task on it beats the heart.
+    ///
+    /// Call it on the thread itself. At most 1,024 hearts are watched.
+    pub fn watch_current_thread(&self, name: &str) -> Heart {
+        self.shared.add_heart(name, Some(ThreadRef::current()))
+    }
+
+    /// Watches a runtime of several threads, for example tokio's.
+    pub fn watch_pool(&self, name: &str) -> Pool {
+        Pool::new(name, Arc::clone(&self.shared))
+    }
+
+    /// A figure of the program that belongs to the evidence, at most 64. If it exceeds `limit` for long, that is a
+    /// stall of its own: [`BackPressureIgnored`](crate::Class::BackPressureIgnored).
+    pub fn gauge(&self, name: &str, limit: Option<u64>) -> Gauge {
+        let gauge = Gauge::new(name, limit);
+        if !self.shared.gauges.add(gauge.clone(), GAUGES_MAX) {
+            self.shared.note(format!("gauges: more than {GAUGES_MAX}"));
+        }
+        gauge
+    }
+
+    /// The workers, the last incidents and those that last, and what cannot be seen.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            workers: self.shared.workers(),
+            incidents: self.incidents(),
+            unseen: self.shared.unseen.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    /// The last incidents that are over, the oldest first, and then those that last.
+    pub fn incidents(&self) -> Vec<Incident> {
+        self.shared.incidents.all()
+    }
+}
+
+/// What the detector, its hearts and its threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) epoch: Instant,
+    pub(crate) hearts: Registry<Arc<HeartState>>,
+    pub(crate) pool_threads: Registry<Arc<PoolThread>>,
+    pub(crate) gauges: Registry<Gauge>,
+    pub(crate) last_probe: LastProbe,
+    pub(crate) incidents: Incidents,
+    pub(crate) stop: Stop,
+    unseen: Mutex<Vec<String>>,
+    /// For a test: the next turn of the watchdog panics.
+    pub(crate) panics: AtomicBool,
+}
+
+impl Shared {
+    fn new(config: Config) -> Self {
+        Self {
+            incidents: Incidents::new(config.incidents_max),
+            config,
+            epoch: Instant::now(),
+            hearts: Registry::default(),
+            pool_threads: Registry::default(),
+            gauges: Registry::default(),
+            last_probe: LastProbe::default(),
+            stop: Stop::default(),
+            unseen: Mutex::default(),
+            panics: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn add_heart(&self, name: &str, thread: Option<ThreadRef>) -> Heart {
+        let Config { interval, threshold, .. } = self.config;
+        let state = Arc::new(HeartState::new(name.into(), self.epoch, interval, threshold, thread));
+        if !self.hearts.add(Arc::clone(&state), HEARTS_MAX) {
+            self.note(format!("hearts: more than {HEARTS_MAX}"));
+        }
+        Heart { state }
+    }
+
+    /// Adds what cannot be seen, once.
+    pub(crate) fn note(&self, reason: String) {
+        let mut unseen = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
+        if unseen.len() < UNSEEN_MAX && !unseen.contains(&reason) {
+            unseen.push(reason);
+        }
+    }
+
+    pub(crate) fn workers(&self) -> Vec<WorkerSnapshot> {
+        let is_there = |heart: &&Arc<HeartState>| !heart.is_gone.load(Acquire);
+        let hearts = self.hearts.all();
+        let snapshot = |heart: &Arc<HeartState>| WorkerSnapshot {
+            name: heart.name.clone(),
+            lateness: heart.lateness.summary(),
+        };
+        hearts.iter().filter(is_there).map(snapshot).collect()
+    }
+}
+
+/// The threads of the detector. They end with it.
+#[derive(Debug)]
+struct Threads {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn spawn(
+        &mut self,
+        name: &str,
+        run: impl FnOnce(Arc<Shared>) + Send + 'static,
+    ) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        self.handles
+            .push(std::thread::Builder::new().name(name.into()).spawn(move || run(shared))?);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.stop.set();
+        let until = Instant::now() + STOP_LIMIT;
+        while self.handles.iter().any(|handle| !handle.is_finished()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The watchdog panics, and then finds a stall.
+    #[test]
+    fn a_panic_of_the_watchdog_does_not_end_it() {
+        let detector = Detector::start(Config::default()).unwrap();
+        detector.shared.panics.store(true, Release);
+        while detector.shared.panics.load(Acquire) {
+            std::thread::yield_now();
+        }
+        let heart = detector.watch_current_thread("silent");
+        let until = Instant::now() + Duration::from_secs(30);
+        while detector.incidents().is_empty() {
+            assert!(Instant::now() < until, "the watchdog has ended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(detector.snapshot().unseen.iter().any(|reason| reason.contains("panicked")));
+        drop(heart);
+    }
+}

@@ -1,0 +1,39 @@
+//! [`Gauge`]: a figure that the program keeps, for example the length of a queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A figure that the program keeps and the watchdog reads: the length of a queue, or bytes that wait.
+///
+/// A gauge is an atomic and not a closure, because a closure might wait for a lock that the stalled worker holds.
+#[derive(Debug, Clone)]
+pub struct Gauge {
+    pub(crate) name: Arc<str>,
+    pub(crate) limit: Option<u64>,
+    value: Arc<AtomicU64>,
+}
+
+impl Gauge {
+    pub(crate) fn new(name: &str, limit: Option<u64>) -> Self {
+        Self { name: name.into(), limit, value: Arc::default() }
+    }
+
+    /// Sets the figure.
+    pub fn set(&self, value: u64) {
+        self.value.store(value, Relaxed);
+    }
+
+    /// Adds to the figure. It wraps around, so that a later [`sub`](Self::sub) is exact.
+    pub fn add(&self, count: u64) {
+        self.value.fetch_add(count, Relaxed);
+    }
+
+    /// Subtracts from the figure.
+    pub fn sub(&self, count: u64) {
+        self.value.fetch_sub(count, Relaxed);
+    }
+
+    pub(crate) fn load(&self) -> u64 {
+        self.value.load(Relaxed)
+    }
+}

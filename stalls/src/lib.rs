@@ -1,0 +1,42 @@
+#![doc = include_str!("../README.md")]
+#![cfg(target_os = "linux")]
+#![deny(unsafe_code)]
+
+mod config;
+mod detector;
+pub mod evidence;
+mod examine;
+mod gauge;
+mod heart;
+mod histogram;
+mod incident;
+mod look;
+mod pool;
+mod probe;
+pub mod proc;
+mod registry;
+mod report;
+mod sockets;
+mod stack;
+mod stop;
+mod verdict;
+mod watchdog;
+
+pub use config::{Config, Probe};
+pub use detector::{Detector, Snapshot, WorkerSnapshot};
+pub use evidence::Evidence;
+pub use gauge::Gauge;
+pub use heart::Heart;
+pub use histogram::LatenessSummary;
+pub use incident::Incident;
+pub use pool::Pool;
+pub use verdict::{Class, Confidence, Finding, Verdict, judge};
+
+/// Beats `heart` on a runtime of `owned-io`, without an end. Spawn it on the worker.
+#[cfg(feature = "owned-io")]
+pub async fn heartbeat<R: owned_io::Clock>(heart: Heart) {
+    loop {
+        heart.beat();
+        R::sleep(heart.interval()).await;
+    }
+}

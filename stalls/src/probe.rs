@@ -1,0 +1,59 @@
+//! The accept prober: a thread that connects now and then, as a client would.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::config::Probe;
+use crate::evidence::{ProbeOutcome, ProbeResult};
+use crate::stack::signal;
+use crate::stop::Stop;
+
+/// Where the prober leaves its last result. It is locked for a copy alone.
+pub(crate) type LastProbe = Arc<Mutex<Option<ProbeResult>>>;
+
+/// Probes until it is told to stop.
+pub(crate) fn run(probe: &Probe, epoch: Instant, last: &LastProbe, stop: &Stop) {
+    // With its own descriptors, a probe needs none of the program.
+    let _ = signal::isolate_this_thread();
+    while !stop.wait(probe.interval) {
+        let began = Instant::now();
+        let outcome = once(probe);
+        let result = ProbeResult {
+            at_ms: (began - epoch).as_millis() as u64,
+            took_ms: began.elapsed().as_millis() as u64,
+            limit_ms: probe.limit.as_millis() as u64,
+            outcome,
+        };
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+}
+
+fn once(probe: &Probe) -> ProbeOutcome {
+    let limit = probe.limit.max(Duration::from_millis(1));
+    let mut stream = match TcpStream::connect_timeout(&probe.addr, limit) {
+        Ok(stream) => stream,
+        Err(error) => {
+            return match error.kind() {
+                ErrorKind::TimedOut | ErrorKind::WouldBlock => ProbeOutcome::NoConnection,
+                ErrorKind::ConnectionRefused => ProbeOutcome::Refused,
+                ErrorKind::AddrNotAvailable => ProbeOutcome::NoPort,
+                _ => ProbeOutcome::Failed,
+            };
+        }
+    };
+    if !probe.first_byte {
+        return ProbeOutcome::Answered;
+    }
+    let limits =
+        stream.set_read_timeout(Some(limit)).and_then(|()| stream.set_write_timeout(Some(limit)));
+    match limits.and_then(|()| stream.write_all(&probe.send)).and_then(|()| stream.read(&mut [0])) {
+        Ok(_) => ProbeOutcome::Answered, // a byte, or the end: someone has accepted it
+        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
+            ProbeOutcome::NoByte
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => ProbeOutcome::Answered,
+        Err(_) => ProbeOutcome::Failed,
+    }
+}

@@ -1,0 +1,47 @@
+//! [`Registry`]: things that the program registers at any time, and the watchdog visits.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A shared list. It is locked for as long as it takes to copy it, never while anything is measured.
+#[derive(Debug)]
+pub(crate) struct Registry<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Clone for Registry<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Registry<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T: Clone> Registry<T> {
+    /// Adds `item` unless `max` are there. Whether it did.
+    pub(crate) fn add(&self, item: T, max: usize) -> bool {
+        let mut items = self.lock();
+        let has_room = items.len() < max;
+        if has_room {
+            items.push(item);
+        }
+        has_room
+    }
+
+    pub(crate) fn all(&self) -> Vec<T> {
+        self.lock().clone()
+    }
+
+    pub(crate) fn map<U>(&self, f: impl FnMut(&T) -> U) -> Vec<U> {
+        self.lock().iter().map(f).collect()
+    }
+
+    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        self.lock().retain(keep);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

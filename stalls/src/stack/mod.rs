@@ -1,0 +1,143 @@
+//! The stack of another thread, with names.
+//!
+//! [`signal`] copies registers and stack in the thread itself. If the thread is blocked, [`Stacks`] reads them from
+//! /proc without interrupting it. Unwinding and naming happen on the thread of the watchdog.
+
+pub(crate) mod signal;
+mod symbols;
+mod unwind;
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::proc;
+use signal::Registers;
+
+/// How long a thread may take to answer a signal. A thread that waits for a CPU needs longer.
+const SIGNAL_LIMIT: Duration = Duration::from_millis(20);
+
+/// How much of a blocked thread's stack is read, in bytes.
+const READ_BYTES: usize = 64 * 1024;
+
+/// A stack, the innermost frame first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Stack {
+    /// Whether the thread was interrupted by a signal for it.
+    pub by_signal: bool,
+    /// Whether unwinding reached the end of the stack.
+    pub is_complete: bool,
+    /// At most 64 frames, and the functions inlined into them.
+    pub frames: Vec<Frame>,
+}
+
+/// One function on a stack.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Frame {
+    /// The address of the instruction.
+    pub address: u64,
+    /// The name, if the program has symbols.
+    pub function: Option<String>,
+    /// File and line, if the program has debug information.
+    pub location: Option<String>,
+    /// The file name of the executable or library.
+    pub module: Option<String>,
+}
+
+impl std::fmt::Display for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.function {
+            Some(function) => f.write_str(function)?,
+            None => write!(
+                f,
+                "{:#x} in {}",
+                self.address,
+                self.module.as_deref().unwrap_or("unknown memory")
+            )?,
+        }
+        self.location.as_ref().map_or(Ok(()), |location| write!(f, " at {location}"))
+    }
+}
+
+/// A thread of this process: its number, and what proves that the number still means the same thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ThreadRef {
+    pub(crate) tid: u32,
+    /// When it began, in clock ticks since boot. 0 if /proc does not say.
+    pub(crate) start_ticks: u64,
+    pub(crate) stack: Range<u64>,
+}
+
+impl ThreadRef {
+    /// The calling thread.
+    pub(crate) fn current() -> Self {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let stat =
+            std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+        let start_ticks = proc::thread::parse_stat(&stat).map_or(0, |stat| stat.start_ticks);
+        Self { tid, start_ticks, stack: signal::stack_of_this_thread() }
+    }
+}
+
+/// Takes stacks. Belongs to the thread of the watchdog.
+pub(crate) struct Stacks {
+    memory: io::Result<File>,
+    unwinder: unwind::Unwind,
+    symbols: Option<symbols::Symbols>,
+}
+
+impl Stacks {
+    pub(crate) fn new(with_symbols: bool) -> Self {
+        Self {
+            memory: File::open("/proc/self/mem"),
+            unwinder: unwind::Unwind::new(),
+            symbols: with_symbols.then(symbols::Symbols::new),
+        }
+    }
+
+    /// The stack of a thread that is blocked in a system call, without interrupting it.
+    ///
+    /// The registers other than `pc` and `sp` are unknown. The frame pointer is guessed, and on aarch64 there is one
+    /// frame.
+    /// The thread may run on meanwhile. Then the stack may end early or name functions that have returned, but no
+    /// read can fail badly: it goes through the kernel.
+    pub(crate) fn of_blocked(&mut self, pc: u64, sp: u64) -> io::Result<Stack> {
+        let memory = self
+            .memory
+            .as_ref()
+            .map_err(|error| io::Error::new(error.kind(), "no /proc/self/mem"))?;
+        let mut bytes = vec![0; READ_BYTES];
+        let read = memory.read_at(&mut bytes, sp)?;
+        let words =
+            bytes[..read].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        Ok(self.named(&Registers { pc, sp, words, ..Registers::default() }, false))
+    }
+
+    /// The stack of any thread, by a signal.
+    pub(crate) fn by_signal(&mut self, signal: i32, thread: &ThreadRef) -> io::Result<Stack> {
+        let registers = signal::capture(signal, thread.tid, &thread.stack, SIGNAL_LIMIT)?;
+        Ok(self.named(&registers, true))
+    }
+
+    fn named(&mut self, registers: &Registers, by_signal: bool) -> Stack {
+        let unwound = match by_signal {
+            true => self.unwinder.unwind(registers),
+            false => self.unwinder.unwind_without_frame_pointer(registers),
+        };
+        let frames = match &mut self.symbols {
+            Some(symbols) => symbols.name(&self.unwinder.modules, &unwound.addresses),
+            None => unwound
+                .addresses
+                .iter()
+                .map(|&address| Frame { address, ..Frame::default() })
+                .collect(),
+        };
+        Stack { by_signal, is_complete: unwound.is_complete, frames }
+    }
+}

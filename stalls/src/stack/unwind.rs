@@ -1,0 +1,167 @@
+//! From registers and a copy of the stack to return addresses, with `framehop`.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Unwinder};
+use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags};
+
+use super::signal::Registers;
+use crate::proc::maps;
+
+#[cfg(target_arch = "aarch64")]
+use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64, UnwinderAarch64 as Native};
+#[cfg(not(target_arch = "aarch64"))]
+use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as Native};
+
+/// More frames are cut off: recursion would fill a report.
+const FRAMES_MAX: usize = 64;
+/// How many values of the frame pointer are tried.
+const CANDIDATES_MAX: usize = 32;
+/// A program with more libraries than this has stacks that end early.
+const MODULES_MAX: usize = 256;
+
+/// The executable or a library in memory.
+pub(super) struct Module {
+    pub(super) path: PathBuf,
+    pub(super) range: Range<u64>,
+    /// What is added to an address of the file.
+    pub(super) bias: u64,
+}
+
+pub(super) struct Unwound {
+    pub(super) addresses: Vec<u64>,
+    pub(super) is_complete: bool,
+}
+
+pub(super) struct Unwind {
+    native: Native<Vec<u8>>,
+    cache: Cache,
+    pub(super) modules: Vec<Module>,
+}
+
+impl Unwind {
+    pub(super) fn new() -> Self {
+        Self { native: Native::new(), cache: Cache::new(), modules: Vec::new() }
+    }
+
+    pub(super) fn unwind(&mut self, registers: &Registers) -> Unwound {
+        let mut unwound = self.attempt(registers);
+        let is_unknown =
+            |address: &u64| !self.modules.iter().any(|module| module.range.contains(address));
+        if unwound.addresses.iter().any(is_unknown) && self.load_modules() {
+            unwound = self.attempt(registers);
+        }
+        unwound
+    }
+
+    /// As [`unwind`](Self::unwind) if the frame pointer is unknown.
+    ///
+    /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. The first
+    /// such pair on the stack that leads to the end is taken. It may be a stale one; then the innermost frames name
+    /// functions that have returned.
+    pub(super) fn unwind_without_frame_pointer(&mut self, registers: &Registers) -> Unwound {
+        let mut best = self.unwind(registers);
+        let frame_pointers =
+            (registers.sp..).step_by(8).zip(registers.words.windows(2)).filter(|(at, pair)| {
+                let top = registers.sp + registers.words.len() as u64 * 8;
+                (at + 16..top).contains(&pair[0])
+                    && self.modules.iter().any(|module| module.range.contains(&pair[1]))
+            });
+        let candidates: Vec<u64> = frame_pointers.map(|(at, _)| at).take(CANDIDATES_MAX).collect();
+        for fp in candidates {
+            let unwound = self.attempt(&Registers { fp, ..registers.clone() });
+            if unwound.addresses.len() > best.addresses.len() {
+                best = unwound;
+                if best.is_complete {
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    fn attempt(&mut self, registers: &Registers) -> Unwound {
+        #[cfg(not(target_arch = "aarch64"))]
+        let native = UnwindRegsX86_64::new(registers.pc, registers.sp, registers.fp);
+        #[cfg(target_arch = "aarch64")]
+        let native = UnwindRegsAarch64::new(registers.lr, registers.sp, registers.fp);
+        let mut addresses = Vec::new();
+        let mut read = |address: u64| {
+            let offset = address.checked_sub(registers.sp).ok_or(())?;
+            registers.words.get(offset as usize / 8).copied().ok_or(())
+        };
+        if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
+            return Unwound { addresses: vec![registers.pc], is_complete: false };
+        }
+        let mut frames = self.native.iter_frames(registers.pc, native, &mut self.cache, &mut read);
+        let is_complete = loop {
+            match frames.next() {
+                Ok(Some(frame)) if addresses.len() < FRAMES_MAX => addresses.push(match frame {
+                    FrameAddress::InstructionPointer(pc) => pc,
+                    // The call is before the address that it returns to.
+                    FrameAddress::ReturnAddress(pc) => pc.get() - 1,
+                }),
+                Ok(Some(_)) | Err(_) => break false,
+                Ok(None) => break true,
+            }
+        };
+        Unwound { addresses, is_complete }
+    }
+
+    /// Loads the modules that are new. Whether there are any.
+    fn load_modules(&mut self) -> bool {
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let before = self.modules.len();
+        for mapping in maps::parse(&text).filter(|mapping| mapping.is_executable) {
+            let is_known =
+                self.modules.iter().any(|module| module.range.contains(&mapping.range.start));
+            if is_known || self.modules.len() == MODULES_MAX || !mapping.path.starts_with('/') {
+                continue;
+            }
+            // A program that was replaced on disk since it started is still there as /proc/self/exe.
+            let path = match mapping.path.strip_suffix(" (deleted)") {
+                Some(_) => PathBuf::from("/proc/self/exe"),
+                None => PathBuf::from(mapping.path),
+            };
+            let bias = self.add(&path, &mapping).unwrap_or(0);
+            self.modules.push(Module { path, range: mapping.range, bias });
+        }
+        self.modules.len() > before
+    }
+
+    /// Reads the unwind tables of one file. `None` if it has none that can be used.
+    fn add(&mut self, path: &Path, mapping: &maps::Mapping<'_>) -> Option<u64> {
+        let cache = ReadCache::new(File::open(path).ok()?);
+        let file = object::File::parse(&cache).ok()?;
+        // The segment that this mapping shows. A mapping begins at a page, and shares it with the segment before.
+        let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if (p_flags & object::elf::PF_X).0 != 0);
+        let segment = file.segments().find(|segment| {
+            let (offset, bytes) = segment.file_range();
+            is_code(segment.flags()) && (offset & !0xFFF..offset + bytes).contains(&mapping.offset)
+        })?;
+        let bias = mapping
+            .range
+            .start
+            .wrapping_sub(mapping.offset)
+            .wrapping_sub(segment.address().wrapping_sub(segment.file_range().0));
+        let section = |name: &str| {
+            let section = file.section_by_name(name)?;
+            let range = section.address()..section.address() + section.size();
+            Some((range, section.data().ok()?.to_vec()))
+        };
+        let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
+        let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
+        let info = ExplicitModuleSectionInfo {
+            eh_frame_svma,
+            eh_frame,
+            eh_frame_hdr_svma,
+            eh_frame_hdr,
+            ..ExplicitModuleSectionInfo::default()
+        };
+        let name = path.display().to_string();
+        self.native.add_module(framehop::Module::new(name, mapping.range.clone(), bias, info));
+        Some(bias)
+    }
+}

@@ -1,0 +1,143 @@
+//! The thread is blocked, or computes without an end.
+
+use super::cpu::is_running;
+use super::frames::{has_function, is_in_scheduler, location};
+use super::{Class, Confidence, Finding};
+use crate::evidence::{Evidence, Thread};
+
+/// Whether a thread waits for events, which is no fault, whatever else is wrong.
+fn is_waiting_for_events(thread: &Thread) -> bool {
+    const WAITS: [&str; 5] =
+        ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter", "ppoll"];
+    let name = thread.syscall.as_ref().and_then(|call| call.name.as_deref());
+    let is_wait = name.is_some_and(|name| WAITS.contains(&name));
+    thread.is_parked
+        || is_wait && thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(true))
+}
+
+/// The thread that explains the stall: blocked, and not waiting for events.
+fn blocked_thread(evidence: &Evidence) -> Option<&Thread> {
+    evidence.late_ms?;
+    let is_blocked = |thread: &&Thread| {
+        matches!(thread.state, Some('S' | 'D'))
+            && thread.recently_ran_percent.is_none_or(|percent| percent < 50)
+            && !is_waiting_for_events(thread)
+    };
+    evidence.threads.iter().find(is_blocked)
+}
+
+/// Blocked in a write to a standard stream, or waiting for the lock of one.
+pub(super) fn blocked_log(evidence: &Evidence) -> Option<Finding> {
+    let thread = blocked_thread(evidence)?;
+    let call = thread.syscall.as_ref();
+    let name = call.and_then(|call| call.name.as_deref());
+    let is_write = matches!(name, Some("write" | "writev"));
+    let is_standard = is_write && call.is_some_and(|call| matches!(call.first_argument, 1 | 2));
+    let logs =
+        ["std::io::stdio", "tracing_subscriber::", "env_logger::", "log::__private_api", "slog::"];
+    let is_logging =
+        thread.stacks.iter().any(|stack| logs.iter().any(|part| has_function(stack, part)));
+    let confidence = match (is_standard, is_logging, is_write) {
+        (true, ..) => Confidence::Certain,
+        (false, true, true) => Confidence::Likely,
+        (false, true, false) if name == Some("futex") => Confidence::Likely,
+        _ => return None,
+    };
+    let stream = match call.map(|call| call.first_argument) {
+        Some(1) if is_write => "standard output",
+        Some(2) if is_write => "standard error",
+        _ => "its log",
+    };
+    Some(Finding {
+        class: Class::BlockedLog,
+        confidence,
+        evidence: vec![format!(
+            "Thread {} ({}) is blocked on {stream}{}: whoever should read it does not.",
+            thread.tid,
+            thread.name,
+            location(thread).map(|at| format!(", {at}")).unwrap_or_default()
+        )],
+        cure: "Write the log from a thread of its own through a bounded queue that drops lines (for example \
+               tracing-appender's non_blocking), or let something read the pipe."
+            .into(),
+    })
+}
+
+/// Blocked in a page fault that reads from a disk.
+pub(super) fn memory_pressure(evidence: &Evidence) -> Option<Finding> {
+    evidence.late_ms?;
+    let in_fault = |thread: &&Thread| {
+        !is_running(evidence, thread)
+            && (thread.syscall.as_ref().is_some_and(|call| call.number < 0)
+                || thread.major_faults > 0)
+    };
+    let thread = evidence.threads.iter().find(in_fault)?;
+    let first = evidence.looks.first().and_then(|look| look.memory_pressure_us);
+    let last = evidence.looks.last().and_then(|look| look.memory_pressure_us);
+    let pressure_ms = first.zip(last).map_or(0, |(first, last)| last.saturating_sub(first)) / 1_000;
+    let is_in_fault_now = thread.syscall.as_ref().is_some_and(|call| call.number < 0);
+    let confidence = match (is_in_fault_now, pressure_ms > thread.window_ms / 10) {
+        (true, true) => Confidence::Certain,
+        (true, false) | (false, true) => Confidence::Likely,
+        (false, false) => return None,
+    };
+    Some(Finding {
+        class: Class::MemoryPressure,
+        confidence,
+        evidence: vec![format!(
+            "Thread {} ({}) had {} page faults that read from a disk{}; tasks of the machine waited for memory for \
+             {pressure_ms} ms.",
+            thread.tid,
+            thread.name,
+            thread.major_faults,
+            if is_in_fault_now { ", and is in one now" } else { "" },
+        )],
+        cure: "Give the machine or the cgroup more memory, lock what must be fast (mlock), or use less.".into(),
+    })
+}
+
+/// A blocking call, or a long computation.
+pub(super) fn blocked_loop(evidence: &Evidence) -> Option<Finding> {
+    evidence.late_ms?;
+    if let Some(thread) = blocked_thread(evidence) {
+        // What a class of its own explains better is not named twice.
+        if blocked_log(evidence).is_some() || memory_pressure(evidence).is_some() {
+            return None;
+        }
+        let at = location(thread);
+        return Some(Finding {
+            class: Class::BlockedLoop,
+            confidence: if at.is_some() { Confidence::Certain } else { Confidence::Likely },
+            evidence: vec![format!(
+                "Thread {} ({}) is blocked{}; it ran for {} ms of {} ms.",
+                thread.tid,
+                thread.name,
+                at.map(|at| format!(" {at}")).unwrap_or_default(),
+                thread.ran_ms.unwrap_or(0),
+                thread.window_ms
+            )],
+            cure: "Move the call to a thread for blocking work (spawn_blocking), or use its asynchronous form.".into(),
+        });
+    }
+    let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
+    let is_loop = super::cpu::self_waking_task(evidence).is_some();
+    let is_socket = super::cpu::connection_owns_worker(evidence).is_some();
+    if is_loop || is_socket {
+        return None;
+    }
+    Some(Finding {
+        class: Class::BlockedLoop,
+        confidence: if thread.stacks.len() > 1 { Confidence::Certain } else { Confidence::Likely },
+        evidence: vec![format!(
+            "Thread {} ({}) computes: it ran for {} ms of {} ms{}.",
+            thread.tid,
+            thread.name,
+            thread.ran_ms?,
+            thread.window_ms,
+            location(thread).map(|at| format!(", and is {at}")).unwrap_or_default()
+        )],
+        cure: "Move the computation to a thread for blocking work (spawn_blocking), or divide it and yield between the \
+               parts."
+            .into(),
+    })
+}

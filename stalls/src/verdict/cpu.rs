@@ -1,0 +1,129 @@
+//! The thread uses a CPU, or would.
+
+use super::frames::{culprit, is_in_scheduler, is_in_socket_call};
+use super::{Class, Confidence, Finding};
+use crate::evidence::{Evidence, Thread};
+
+/// The share of the time, in percent, from which on it is what the thread mostly did.
+const MOST: u64 = 50;
+
+/// Whether a thread runs, and did for most of the time or much longer than the threshold.
+pub(super) fn is_running(evidence: &Evidence, thread: &Thread) -> bool {
+    let ran_long = thread.ran_ms.unwrap_or(0) >= evidence.threshold_ms.saturating_mul(4).max(1);
+    thread.state == Some('R') && (share(thread.ran_ms, thread) >= MOST || ran_long)
+}
+
+/// The scheduler's figures say that the thread could run and did not.
+pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
+    let late_ms = evidence.late_ms?;
+    let thread = evidence.threads.iter().max_by_key(|thread| share(thread.waited_ms, thread))?;
+    let throttled_us = difference(evidence, |look| look.throttled_us);
+    let steal_ticks = difference(evidence, |look| look.steal_ticks);
+    let covered_ms = evidence.looks.last()?.at_ms.saturating_sub(evidence.looks.first()?.at_ms);
+    let is_throttled =
+        (throttled_us / 1_000).saturating_mul(100) >= covered_ms.max(1).saturating_mul(MOST);
+    // The window begins a little before the stall.
+    let waited_ms = thread.waited_ms?;
+    let waited = waited_ms.saturating_mul(100) / thread.window_ms.min(late_ms).max(1);
+    let is_cause = late_ms.saturating_sub(waited_ms) < evidence.threshold_ms && waited >= 20;
+    if waited < MOST && !is_cause && !(is_throttled && waited > 0) {
+        return None;
+    }
+    let mut sentences = vec![format!(
+        "Thread {} ({}) was runnable and waited for a CPU for {} ms of {} ms, and ran for {} ms.",
+        thread.tid, thread.name, thread.waited_ms?, thread.window_ms, thread.ran_ms?
+    )];
+    let mut cure = "Give the process more CPU: other programs use it, or this one has more busy threads than CPUs.";
+    if throttled_us > 0 {
+        sentences
+            .push(format!("The quota of its cgroup stopped it for {} ms.", throttled_us / 1_000));
+        cure = "Raise the CPU quota of the cgroup (cpu.max), or use fewer threads.";
+    }
+    if steal_ticks > 0 {
+        sentences
+            .push(format!("The hypervisor ran others for {} ms.", steal_ticks.saturating_mul(10)));
+    }
+    let confidence = if waited >= 80 { Confidence::Certain } else { Confidence::Likely };
+    Some(Finding {
+        class: Class::WaitingForCpu,
+        confidence,
+        evidence: sentences,
+        cure: cure.into(),
+    })
+}
+
+/// The stacks show the scheduler at work, and the heart does not beat: the scheduler always finds a ready task.
+pub(super) fn self_waking_task(evidence: &Evidence) -> Option<Finding> {
+    evidence.late_ms?;
+    let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
+    let in_scheduler =
+        thread.stacks.iter().filter(|stack| is_in_scheduler(stack) == Some(true)).count();
+    if in_scheduler == 0 {
+        return None;
+    }
+    let mut sentences = vec![format!(
+        "Thread {} ({}) ran for {} ms of {} ms, and its scheduler was running in {in_scheduler} of {} samples, so it \
+         goes from task to task and never comes to its timers.",
+        thread.tid,
+        thread.name,
+        thread.ran_ms?,
+        thread.window_ms,
+        thread.stacks.len()
+    )];
+    if let Some(frame) = thread.stacks.iter().find_map(culprit) {
+        sentences.push(format!("One of the tasks is in {frame}."));
+    }
+    Some(Finding {
+        class: Class::SelfWakingTask,
+        confidence: if in_scheduler * 2 > thread.stacks.len() { Confidence::Certain } else { Confidence::Likely },
+        evidence: sentences,
+        cure: "Find the task that wakes itself or yields in a loop, and let it wait for something or sleep.".into(),
+    })
+}
+
+/// The thread moves bytes of sockets all the time.
+pub(super) fn connection_owns_worker(evidence: &Evidence) -> Option<Finding> {
+    evidence.late_ms?;
+    let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
+    let in_call = thread.stacks.iter().filter(|stack| is_in_socket_call(stack)).count();
+    let is_in_one_task = !thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(true));
+    if in_call == 0
+        || !is_in_one_task
+        || thread.system_ms.saturating_mul(100) < thread.window_ms.saturating_mul(15)
+    {
+        return None;
+    }
+    let within = thread
+        .stacks
+        .iter()
+        .find_map(culprit)
+        .map(|frame| format!(", within {frame}"))
+        .unwrap_or_default();
+    Some(Finding {
+        class: Class::ConnectionOwnsWorker,
+        confidence: if in_call * 2 >= thread.stacks.len() { Confidence::Likely } else { Confidence::Possible },
+        evidence: vec![format!(
+            "Thread {} ({}) ran for {} ms of {} ms, {} ms of it in the kernel, and never came back to its scheduler; it \
+             moves bytes of a socket in {in_call} of {} samples{within}.",
+            thread.tid,
+            thread.name,
+            thread.ran_ms?,
+            thread.window_ms,
+            thread.system_ms,
+            thread.stacks.len()
+        )],
+        cure: "Bound what one connection may do before its task yields: by bytes and messages, and not by calls.".into(),
+    })
+}
+
+/// The percentage of the window.
+fn share(ms: Option<u64>, thread: &Thread) -> u64 {
+    ms.unwrap_or(0).saturating_mul(100) / thread.window_ms.max(1)
+}
+
+/// How much a counter rose over the looks.
+fn difference(evidence: &Evidence, counter: impl Fn(&crate::evidence::Look) -> Option<u64>) -> u64 {
+    let first = evidence.looks.first().and_then(&counter);
+    let last = evidence.looks.last().and_then(&counter);
+    first.zip(last).map_or(0, |(first, last)| last.saturating_sub(first))
+}

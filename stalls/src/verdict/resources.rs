@@ -1,0 +1,96 @@
+//! Things that run out: descriptors, ports, queue space; and connections that are never closed.
+
+use super::{Class, Confidence, Finding};
+use crate::evidence::{Evidence, Look, ProbeOutcome};
+
+/// Free descriptors from which on the next burst fails.
+const DESCRIPTORS_LEFT: u64 = 2;
+/// Connections that must be half closed for 5 s: some may just be slow.
+const CLOSE_WAIT: u64 = 16;
+
+/// The descriptor table is full.
+pub(super) fn out_of_descriptors(evidence: &Evidence) -> Option<Finding> {
+    let last = evidence.looks.last()?;
+    let (used, max) = (last.descriptors?, last.descriptors_max?);
+    if used.saturating_add(DESCRIPTORS_LEFT) < max {
+        return None;
+    }
+    Some(Finding {
+        class: Class::OutOfDescriptors,
+        confidence: Confidence::Certain,
+        evidence: vec![format!("{used} of {max} descriptors are in use: accept fails at once with EMFILE.")],
+        cure: "Raise the limit (ulimit -n), accept no more connections than it allows, and sleep after a failed accept \
+               instead of trying again at once."
+            .into(),
+    })
+}
+
+/// No local port is left, or nearly.
+pub(super) fn ports_used_up(evidence: &Evidence) -> Option<Finding> {
+    let last = evidence.looks.last()?;
+    let no_port = last.probe.as_ref().is_some_and(|probe| probe.outcome == ProbeOutcome::NoPort);
+    let (time_wait, ports) = (last.time_wait?, last.local_ports?);
+    if !no_port && time_wait.saturating_mul(10) < ports.saturating_mul(9) {
+        return None;
+    }
+    let mut sentences = vec![format!(
+        "{time_wait} connections are in TIME_WAIT, and there are {ports} local ports."
+    )];
+    if no_port {
+        sentences.push("A probe found no free port.".into());
+    }
+    Some(Finding {
+        class: Class::EphemeralPortsUsedUp,
+        confidence: if no_port { Confidence::Certain } else { Confidence::Possible },
+        evidence: sentences,
+        cure: "Keep connections open for many requests, or connect from or to more addresses."
+            .into(),
+    })
+}
+
+/// A gauge over its limit, or connections that are never closed.
+pub(super) fn other(evidence: &Evidence) -> Option<Finding> {
+    back_pressure_ignored(evidence).or_else(|| connection_never_closes(evidence))
+}
+
+fn back_pressure_ignored(evidence: &Evidence) -> Option<Finding> {
+    let is_over = |look: &Look, name: &str| {
+        look.gauges
+            .iter()
+            .any(|gauge| gauge.name == name && gauge.limit.is_some_and(|limit| gauge.value > limit))
+    };
+    let (last, earlier) = evidence.looks.split_last()?;
+    let before = earlier.last()?;
+    let gauge = last
+        .gauges
+        .iter()
+        .find(|gauge| is_over(last, &gauge.name) && is_over(before, &gauge.name))?;
+    Some(Finding {
+        class: Class::BackPressureIgnored,
+        confidence: Confidence::Likely,
+        evidence: vec![format!(
+            "{} is {} and should not exceed {}, at two looks {} ms apart.",
+            gauge.name,
+            gauge.value,
+            gauge.limit?,
+            last.at_ms.saturating_sub(before.at_ms)
+        )],
+        cure: "Let the producer wait for its consumer: read no more from a connection than the other side takes.".into(),
+    })
+}
+
+fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
+    let look = evidence.looks.iter().rev().find(|look| look.close_wait_old.is_some())?;
+    let old = look.close_wait_old.filter(|old| *old >= CLOSE_WAIT)?;
+    if evidence.late_ms.is_some() {
+        return None; // a stalled loop closes nothing
+    }
+    Some(Finding {
+        class: Class::ConnectionNeverCloses,
+        confidence: Confidence::Likely,
+        evidence: vec![format!("{old} connections were closed by their peers more than 5 s ago, and not by this process.")],
+        cure: "Find who keeps the connection: a pending operation that was dropped and not cancelled holds its \
+               descriptor. Shut the connection down before dropping it."
+            .into(),
+    })
+}

@@ -1,0 +1,75 @@
+//! io_uring: entries that the kernel does not get, completions that find no room.
+
+use super::{Class, Confidence, Finding};
+use crate::evidence::{Evidence, Ring};
+
+/// How far apart the two looks must be at which nothing was submitted.
+const UNSUBMITTED_MS: u64 = 400;
+
+/// Entries wait, and the kernel has taken none between two looks.
+pub(super) fn unsubmitted_entries(evidence: &Evidence) -> Option<Finding> {
+    let (before, ring, apart_ms) = same_ring(evidence, |before, now| {
+        before.unsubmitted_count() > 0
+            && now.unsubmitted_count() > 0
+            && before.sq_head == now.sq_head
+    })?;
+    if apart_ms < UNSUBMITTED_MS {
+        return None;
+    }
+    let operations: Vec<String> =
+        ring.unsubmitted.iter().map(|(opcode, count)| format!("{count} {opcode}")).collect();
+    Some(Finding {
+        class: Class::UnsubmittedEntries,
+        // A thread that is blocked or computes submits nothing either.
+        confidence: if evidence.late_ms.is_some() { Confidence::Possible } else { Confidence::Certain },
+        evidence: vec![format!(
+            "Ring {} has {} entries that the kernel has not got ({}), {} of them for {apart_ms} ms or longer.",
+            ring.descriptor,
+            ring.unsubmitted_count(),
+            operations.join(", "),
+            before.unsubmitted_count(),
+        )],
+        cure: "The runtime submits when its thread parks, and a task that is always ready keeps it from that. Find the \
+               task that yields in a loop and let it wait for something, or submit from it."
+            .into(),
+    })
+}
+
+/// Completions wait in the kernel because the queue has no room.
+pub(super) fn completion_queue_overflow(evidence: &Evidence) -> Option<Finding> {
+    let (_, ring, apart_ms) =
+        same_ring(evidence, |before, now| before.overflowed > 0 && now.overflowed > 0)?;
+    Some(Finding {
+        class: Class::CompletionQueueOverflow,
+        confidence: if evidence.late_ms.is_some() {
+            Confidence::Possible
+        } else {
+            Confidence::Likely
+        },
+        evidence: vec![format!(
+            "Ring {} has {} completions that found no room in its queue, {apart_ms} ms after there were some before.",
+            ring.descriptor, ring.overflowed,
+        )],
+        cure:
+            "Use a larger completion queue (IORING_SETUP_CQSIZE), and read completions more often."
+                .into(),
+    })
+}
+
+/// A ring of the last look, how it was at the oldest look in a row for which `is_stuck` holds, and the time between.
+fn same_ring(
+    evidence: &Evidence,
+    is_stuck: impl Fn(&Ring, &Ring) -> bool,
+) -> Option<(&Ring, &Ring, u64)> {
+    let (last, earlier) = evidence.looks.split_last()?;
+    last.rings.iter().find_map(|ring| {
+        let of = |look: &'_ crate::evidence::Look| {
+            look.rings.iter().position(|it| it.descriptor == ring.descriptor)
+        };
+        let stuck = earlier.iter().rev().map_while(|look| {
+            let before = &look.rings[of(look)?];
+            is_stuck(before, ring).then_some((before, last.at_ms.saturating_sub(look.at_ms)))
+        });
+        stuck.last().map(|(before, apart_ms)| (before, ring, apart_ms))
+    })
+}

@@ -1,0 +1,422 @@
+//! The watchdog: looks at the hearts, examines what stalls, and says what it is.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use crate::detector::Shared;
+use crate::evidence::{Evidence, Look};
+use crate::examine::{Baseline, Examiner};
+use crate::heart::HeartState;
+use crate::incident::Incident;
+use crate::look::Looker;
+use crate::pool::PoolThread;
+use crate::report::Message;
+use crate::stack::signal;
+use crate::verdict::{Class, Confidence, judge};
+
+/// How many looks are evidence. At the default of 500 ms they cover 4 s.
+const LOOKS: usize = 8;
+/// How many threads of a pool are examined at once. Each takes some milliseconds.
+const EXAMINED_MAX: usize = 16;
+/// How many stacks of a thread are kept over the reports of one stall.
+const STACKS_MAX: usize = 16;
+/// How many looks an incident of the process must be absent to be over.
+const ABSENT_LOOKS: u32 = 2;
+/// The pause after a panic of the watchdog, so that one that repeats costs little.
+const AFTER_PANIC: Duration = Duration::from_millis(500);
+
+/// Runs until the detector is dropped.
+pub(crate) fn run(shared: &Arc<Shared>, reports: &SyncSender<Message>) {
+    if let Err(error) = signal::isolate_this_thread() {
+        shared.note(format!("anything, once no descriptor is left: close_range: {error}"));
+    }
+    let mut panics = 0_u32;
+    while catch_unwind(AssertUnwindSafe(|| Watchdog::new(shared, reports).run())).is_err() {
+        panics += 1;
+        shared.note(format!("the watchdog panicked and began again ({panics})"));
+        if shared.stop.wait(AFTER_PANIC) {
+            return;
+        }
+    }
+}
+
+/// What stalls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Subject {
+    /// A heart, by the address of its state.
+    Heart(usize),
+    /// A thread of a pool, by its number.
+    Thread(u32),
+    /// The process, in one way.
+    Process(Class),
+}
+
+/// A stall that lasts.
+struct Open {
+    incident: Incident,
+    next_report_ms: u64,
+    /// Late beats of the heart when it began: one more, and it is over.
+    late_beats: u64,
+    absent_looks: u32,
+    began: Instant,
+}
+
+struct Watchdog<'a> {
+    shared: &'a Arc<Shared>,
+    reports: &'a SyncSender<Message>,
+    looker: Looker,
+    examiner: Examiner,
+    looks: VecDeque<Look>,
+    last_look: Option<Instant>,
+    /// Counters of each heart's thread when it last beat in time.
+    baselines: HashMap<usize, Baseline>,
+    /// For each active thread of a pool: which activity, how much it had run, since when that is so.
+    resting: HashMap<u32, (u64, u64, Instant, Baseline)>,
+    open: HashMap<Subject, Open>,
+    ids: u64,
+    budget: ReportBudget,
+}
+
+impl<'a> Watchdog<'a> {
+    fn new(shared: &'a Arc<Shared>, reports: &'a SyncSender<Message>) -> Self {
+        let looker =
+            Looker::new(shared.epoch, shared.gauges.clone(), Arc::clone(&shared.last_probe));
+        let examiner = Examiner::new(shared.config.signal, shared.config.symbols);
+        for reason in looker.unseen.iter().cloned().chain(examiner.unseen()) {
+            shared.note(reason);
+        }
+        Self {
+            shared,
+            reports,
+            looker,
+            examiner,
+            looks: VecDeque::new(),
+            last_look: None,
+            baselines: HashMap::new(),
+            resting: HashMap::new(),
+            open: HashMap::new(),
+            ids: shared.incidents.all().iter().map(|incident| incident.id).max().unwrap_or(0),
+            budget: ReportBudget::new(shared.config.reports_per_minute),
+        }
+    }
+
+    fn run(&mut self) {
+        let mut was_late = false;
+        loop {
+            let pause = self.pause();
+            let planned = Instant::now() + pause;
+            if self.shared.stop.wait(pause) {
+                return self.close_all();
+            }
+            if self.shared.panics.swap(false, AcqRel) {
+                panic!("asked for by a test");
+            }
+            // If this thread was late itself, the machine or the process stood still. The hearts then have one more
+            // interval to beat.
+            let is_late = planned.elapsed() > self.shared.config.threshold / 2;
+            if is_late && !was_late {
+                was_late = true;
+                continue;
+            }
+            was_late = false;
+            self.turn();
+        }
+    }
+
+    /// How long nothing can be wrong.
+    fn pause(&self) -> Duration {
+        let config = &self.shared.config;
+        let shortest = config.interval.min(config.threshold).max(Duration::from_millis(1));
+        let is_examining = self.open.keys().any(|subject| !matches!(subject, Subject::Process(_)));
+        if is_examining { shortest } else { shortest.max(config.threshold / 2) }
+    }
+
+    fn turn(&mut self) {
+        let is_look_due =
+            self.last_look.is_none_or(|last| last.elapsed() >= self.shared.config.look_interval);
+        if is_look_due {
+            self.look(false);
+        }
+        let hearts = self.shared.hearts.all();
+        for heart in &hearts {
+            self.check_heart(heart);
+        }
+        let threads = self.shared.pool_threads.all();
+        for thread in &threads {
+            self.check_thread(thread);
+        }
+        if is_look_due {
+            self.check_process();
+            self.shared.hearts.retain(|heart| !heart.is_gone.load(Acquire));
+            self.shared.pool_threads.retain(|thread| !thread.is_gone.load(Acquire));
+            #[cfg(feature = "metrics")]
+            let _ = self.reports.try_send(Message::Workers(self.shared.workers()));
+        }
+    }
+
+    fn check_heart(&mut self, heart: &Arc<HeartState>) {
+        let key = Arc::as_ptr(heart) as usize;
+        let subject = Subject::Heart(key);
+        let (late_beats, last_late) = heart.late_beats();
+        if self.open.get(&subject).is_some_and(|open| open.late_beats != late_beats) {
+            self.close(subject, Some(last_late)); // the heart has beaten since, and knows how late
+        }
+        if heart.is_gone.load(Acquire) {
+            self.close(subject, None);
+            self.baselines.remove(&key);
+            return;
+        }
+        let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
+        if late < self.shared.config.threshold {
+            if let Some(thread) = &heart.thread {
+                self.baselines.insert(key, Baseline::of(thread));
+            }
+            return;
+        }
+        if !self.is_report_due(subject, late) {
+            return;
+        }
+        let mut evidence = self.evidence(Some(late));
+        match &heart.thread {
+            Some(thread) => {
+                let known = self.baselines.get(&key).or(heart.first.as_ref());
+                let baseline = known.cloned().unwrap_or_else(|| Baseline::of(thread));
+                evidence.threads.push(self.examiner.examine(
+                    thread,
+                    &baseline,
+                    &mut evidence.unseen,
+                ));
+            }
+            None => self.examine_pool(&heart.name, &mut evidence),
+        }
+        if heart.late_beats().0 != late_beats {
+            evidence.unseen.push("the stall ended while it was examined".into());
+        }
+        self.report(subject, &heart.name, late, late_beats, evidence);
+    }
+
+    /// All threads of a pool that are not parked; if all are, some of them.
+    fn examine_pool(&mut self, pool: &str, evidence: &mut Evidence) {
+        let mut threads = self.shared.pool_threads.all();
+        threads.retain(|thread| *thread.pool == *pool && !thread.is_gone.load(Acquire));
+        threads.sort_by_key(|thread| thread.active_since().is_none());
+        if threads.len() > EXAMINED_MAX {
+            evidence.unseen.push(format!(
+                "{} of {} threads",
+                threads.len() - EXAMINED_MAX,
+                threads.len()
+            ));
+        }
+        for thread in threads.iter().take(EXAMINED_MAX) {
+            let known =
+                self.resting.get(&thread.thread.tid).map(|(_, _, _, baseline)| baseline.clone());
+            let baseline = known.unwrap_or_else(|| Baseline::of(&thread.thread));
+            let mut found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
+            found.is_parked = thread.active_since().is_none();
+            evidence.threads.push(found);
+        }
+    }
+
+    /// A thread of a pool that is not parked, and sleeps without having run for the threshold.
+    fn check_thread(&mut self, thread: &Arc<PoolThread>) {
+        let subject = Subject::Thread(thread.thread.tid);
+        let activity = thread.active_since().filter(|_| !thread.is_gone.load(Acquire));
+        let now = activity.map(|activity| (activity, Baseline::of(&thread.thread)));
+        let resting = now.and_then(|(activity, now)| Some((activity, now.sleeping()?, now)));
+        let Some((activity, ran, now)) = resting else {
+            self.resting.remove(&thread.thread.tid);
+            return self.close(subject, None);
+        };
+        let entry = self.resting.entry(thread.thread.tid);
+        let (known, known_ran, since, baseline) =
+            entry.or_insert_with(|| (activity, ran, Instant::now(), now.clone()));
+        if (*known, *known_ran) != (activity, ran) {
+            (*known, *known_ran, *since, *baseline) = (activity, ran, Instant::now(), now);
+            return self.close(subject, None);
+        }
+        let (late, baseline) = (since.elapsed(), baseline.clone());
+        if late < self.shared.config.threshold || !self.is_report_due(subject, late) {
+            return;
+        }
+        let mut evidence = self.evidence(Some(late));
+        let found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
+        let is_announced = |name: &String| name.contains("block_in_place");
+        let functions = found
+            .stacks
+            .iter()
+            .flat_map(|stack| &stack.frames)
+            .filter_map(|frame| frame.function.as_ref());
+        if functions.clone().any(is_announced) {
+            return;
+        }
+        let worker = format!("{} {}", thread.pool, found.name);
+        evidence.threads.push(found);
+        self.report(subject, &worker, late, 0, evidence);
+    }
+
+    /// What does not stop a heart.
+    fn check_process(&mut self) {
+        let is_heart_late = self.open.keys().any(|subject| matches!(subject, Subject::Heart(_)));
+        let evidence = self.evidence(None);
+        let mut found = Vec::new();
+        // While a heart is late, the same looks are evidence of that.
+        if !is_heart_late {
+            found = judge(&evidence).findings;
+            found.retain(|finding| {
+                finding.class != Class::Unknown && finding.confidence >= Confidence::Likely
+            });
+        }
+        let known: Vec<Subject> = self.open.keys().copied().collect();
+        for subject in known {
+            let Subject::Process(class) = subject else { continue };
+            let is_there = found.iter().any(|finding| finding.class == class);
+            let Some(open) = self.open.get_mut(&subject) else { continue };
+            open.absent_looks = if is_there { 0 } else { open.absent_looks + 1 };
+            if open.absent_looks >= ABSENT_LOOKS {
+                self.close(subject, None);
+            }
+        }
+        for finding in found {
+            let subject = Subject::Process(finding.class);
+            let lasted =
+                self.open.get(&subject).map_or(Duration::ZERO, |open| open.began.elapsed());
+            if self.is_report_due(subject, lasted) {
+                self.report(subject, "", lasted, 0, evidence.clone());
+            }
+        }
+    }
+
+    fn look(&mut self, is_urgent: bool) {
+        self.last_look = Some(Instant::now());
+        if self.looks.len() == LOOKS {
+            self.looks.pop_front();
+        }
+        let look = self.looker.look(is_urgent);
+        self.looks.push_back(look);
+    }
+
+    fn evidence(&mut self, late: Option<Duration>) -> Evidence {
+        // A stall deserves a fresh look, but a crowd of stalled hearts needs no look each.
+        if late.is_some()
+            && self.last_look.is_none_or(|last| last.elapsed() > self.shared.config.interval)
+        {
+            self.look(true);
+        }
+        Evidence {
+            late_ms: late.map(|late| late.as_millis() as u64),
+            threshold_ms: self.shared.config.threshold.as_millis() as u64,
+            looks: self.looks.iter().cloned().collect(),
+            ..Evidence::default()
+        }
+    }
+
+    /// Whether it is time to examine a stall: when it begins, and whenever it has doubled.
+    fn is_report_due(&self, subject: Subject, lasted: Duration) -> bool {
+        self.open.get(&subject).is_none_or(|open| lasted.as_millis() as u64 >= open.next_report_ms)
+    }
+
+    fn report(
+        &mut self,
+        subject: Subject,
+        worker: &str,
+        lasted: Duration,
+        late_beats: u64,
+        mut evidence: Evidence,
+    ) {
+        let lasted_ms = lasted.as_millis() as u64;
+        let now = Instant::now();
+        let known = self.open.remove(&subject);
+        if let Some(known) = &known {
+            keep_stacks(&known.incident.evidence, &mut evidence);
+        }
+        let mut verdict = judge(&evidence);
+        if let Subject::Process(class) = subject {
+            verdict.findings.retain(|finding| finding.class == class);
+        }
+        let mut open = known.unwrap_or_else(|| {
+            self.ids += 1;
+            let incident =
+                Incident::new(self.ids, worker, lasted_ms, evidence.clone(), verdict.clone());
+            let began = now.checked_sub(lasted).unwrap_or(now);
+            Open { incident, next_report_ms: 0, late_beats, absent_looks: 0, began }
+        });
+        open.incident.reports += u32::from(open.next_report_ms > 0);
+        open.incident.lasted_ms = lasted_ms;
+        open.incident.evidence = evidence;
+        open.incident.verdict = verdict;
+        open.next_report_ms = (lasted_ms * 2).max(self.shared.config.threshold.as_millis() as u64);
+        self.publish(&open.incident);
+        self.open.insert(subject, open);
+    }
+
+    /// The stall is over. `lasted`: if it is known exactly.
+    fn close(&mut self, subject: Subject, lasted: Option<Duration>) {
+        let Some(mut open) = self.open.remove(&subject) else { return };
+        let lasted = lasted.unwrap_or_else(|| open.began.elapsed());
+        open.incident.lasted_ms = lasted.as_millis() as u64;
+        open.incident.is_ongoing = false;
+        self.publish(&open.incident);
+    }
+
+    fn close_all(&mut self) {
+        let known: Vec<Subject> = self.open.keys().copied().collect();
+        for subject in known {
+            self.close(subject, None);
+        }
+    }
+
+    fn publish(&mut self, incident: &Incident) {
+        self.shared.incidents.update(incident.clone());
+        if self.budget.take() {
+            let message = Message::Report(Box::new(incident.clone()), self.budget.suppressed);
+            self.budget.suppressed = match self.reports.try_send(message) {
+                Ok(()) => 0,
+                Err(_) => self.budget.suppressed + 1,
+            };
+        } else {
+            self.budget.suppressed += 1;
+        }
+    }
+}
+
+/// Puts the stacks of earlier reports before the new ones: together they say more.
+fn keep_stacks(earlier: &Evidence, evidence: &mut Evidence) {
+    for thread in &mut evidence.threads {
+        let Some(before) = earlier.threads.iter().find(|before| before.tid == thread.tid) else {
+            continue;
+        };
+        // What it did before it came into another state says nothing of this one.
+        if before.state == thread.state {
+            let room = STACKS_MAX.saturating_sub(thread.stacks.len());
+            let kept = &before.stacks[before.stacks.len().saturating_sub(room)..];
+            thread.stacks.splice(0..0, kept.iter().cloned());
+        }
+    }
+}
+
+/// Reports in the current minute.
+struct ReportBudget {
+    per_minute: u32,
+    left: u32,
+    since: Instant,
+    suppressed: u64,
+}
+
+impl ReportBudget {
+    fn new(per_minute: u32) -> Self {
+        Self { per_minute, left: per_minute, since: Instant::now(), suppressed: 0 }
+    }
+
+    fn take(&mut self) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(60) {
+            (self.since, self.left) = (Instant::now(), self.per_minute);
+        }
+        let has_left = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        has_left
+    }
+}

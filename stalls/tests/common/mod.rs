@@ -1,0 +1,81 @@
+//! What the tests of real stalls share.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::{Duration, Instant};
+
+use owned_io_stalls::{Class, Detector, Incident};
+
+/// How long anything may take. The machine may be busy with other work.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Ends a stall: when the test says so, and at the latest after [`LIMIT`].
+#[derive(Clone, Default)]
+pub(crate) struct End(Arc<AtomicBool>);
+
+impl End {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Release);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Acquire)
+    }
+}
+
+impl Drop for End {
+    /// A test that fails ends its stall, too.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.set();
+        }
+    }
+}
+
+/// With `STALLS_RECORD`, a folder, writes the evidence there: the files of tests/evidence were made so.
+pub(crate) fn record(incident: &Incident, name: &str) {
+    if let Some(folder) = std::env::var_os("STALLS_RECORD") {
+        let json = serde_json::to_string_pretty(&incident.evidence).unwrap();
+        let file = format!("{}-{name}.json", incident.verdict.class().name());
+        std::fs::write(std::path::Path::new(&folder).join(file), json + "\n").unwrap();
+    }
+}
+
+/// Waits for an incident that lasts and that `is_meant`.
+pub(crate) fn wait_for(
+    detector: &Detector,
+    name: &str,
+    is_meant: impl Fn(&Incident) -> bool,
+) -> Incident {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let incidents = detector.incidents();
+        if let Some(incident) =
+            incidents.iter().find(|incident| incident.is_ongoing && is_meant(incident))
+        {
+            record(incident, name);
+            return incident.clone();
+        }
+        assert!(
+            Instant::now() < until,
+            "no such incident: {}",
+            serde_json::to_string_pretty(&incidents).unwrap()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until no incident of `class` lasts, and returns the last one.
+pub(crate) fn wait_for_end(detector: &Detector, class: Class) -> Incident {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let incidents = detector.incidents();
+        let meant = |incident: &&Incident| incident.verdict.has(class);
+        match incidents.iter().rfind(meant) {
+            Some(incident) if !incident.is_ongoing => return incident.clone(),
+            _ => assert!(Instant::now() < until, "it does not end: {incidents:#?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
