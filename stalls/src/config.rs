@@ -18,8 +18,8 @@ pub struct Config {
     /// The signal that copies a stack, or `None` to interrupt no thread. The default is `SIGURG`: nothing happens if
     /// it arrives where nobody handles it, and debuggers pass it on. A signal that somebody handles is not used.
     pub signal: Option<i32>,
-    /// Whether frames get names. Default true. The first stall then reads the symbols of the program, which takes
-    /// some 100 ms of the watchdog's thread for a large program.
+    /// Whether frames get names. Default true. The watchdog then reads the symbols of the program when it starts, and
+    /// watches after that: some 100 ms for a large program, 1 s for one that is not optimized.
     pub symbols: bool,
     /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps. Default 32, with some 50 KB each at most.
     pub incidents_max: usize,

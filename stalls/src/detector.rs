@@ -32,7 +32,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Watches event loops from a thread of its own. Clones are the same detector; it ends with the last of them.
 ///
-/// It starts two threads, and a third for a [`Probe`](crate::Probe). See the [crate] for a whole program.
+/// Dropping it waits for its threads, at most 1 s. It starts two threads, and a third for a [`Probe`](crate::Probe). See the [crate] for a whole program.
 #[derive(Debug, Clone)]
 pub struct Detector {
     shared: Arc<Shared>,

@@ -94,11 +94,19 @@ pub(crate) struct Stacks {
 
 impl Stacks {
     pub(crate) fn new(with_symbols: bool) -> Self {
-        Self {
+        let mut stacks = Self {
             memory: File::open("/proc/self/mem"),
             unwinder: unwind::Unwind::new(),
             symbols: with_symbols.then(symbols::Symbols::new),
+        };
+        // Most of the time that the first stack takes, before there is a stall: one address of the program, and one of
+        // the C library.
+        let addresses = [Self::new as *const () as u64, libc::read as *const () as u64];
+        stacks.unwinder.load_modules();
+        if let Some(symbols) = &mut stacks.symbols {
+            symbols.name(&stacks.unwinder.modules, &addresses);
         }
+        stacks
     }
 
     /// The stack of a thread that is blocked in a system call, without interrupting it.

@@ -111,7 +111,7 @@ impl Unwind {
     }
 
     /// Loads the modules that are new. Whether there are any.
-    fn load_modules(&mut self) -> bool {
+    pub(super) fn load_modules(&mut self) -> bool {
         let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let before = self.modules.len();
         for mapping in maps::parse(&text).filter(|mapping| mapping.is_executable) {

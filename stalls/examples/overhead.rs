@@ -1,0 +1,45 @@
+//! Measures what the detector costs: the time of a beat, and the CPU time of its threads while two event loops are idle.
+
+use std::time::{Duration, Instant};
+
+use owned_io_stalls::{Config, Detector};
+
+const SECONDS: u64 = 20;
+
+fn main() -> std::io::Result<()> {
+    let detector = Detector::start(Config::default())?;
+    let heart = detector.watch_current_thread("beats");
+    let began = Instant::now();
+    for _ in 0..1_000_000 {
+        heart.beat();
+    }
+    println!("beat: {} ns", began.elapsed().as_nanos() / 1_000_000);
+    drop(heart);
+    for worker in 0..2 {
+        let detector = detector.clone();
+        std::thread::Builder::new().name(format!("worker-{worker}")).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let heart = detector.watch_current_thread("worker");
+            runtime.block_on(async {
+                loop {
+                    heart.beat();
+                    tokio::time::sleep(heart.interval()).await;
+                }
+            });
+            std::io::Result::Ok(())
+        })?;
+    }
+    std::thread::sleep(Duration::from_secs(SECONDS));
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        let name = std::fs::read_to_string(task.join("comm"))?;
+        let schedstat = std::fs::read_to_string(task.join("schedstat"))?;
+        let ran_ns: f64 =
+            schedstat.split(' ').next().and_then(|ran| ran.parse().ok()).unwrap_or(f64::NAN);
+        println!("{:16} {:.3} % of a CPU", name.trim(), ran_ns / 1e7 / SECONDS as f64);
+    }
+    for worker in detector.snapshot().workers {
+        println!("{}: {:?}", worker.name, worker.lateness);
+    }
+    Ok(())
+}
