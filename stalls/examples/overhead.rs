@@ -29,17 +29,29 @@ fn main() -> std::io::Result<()> {
             std::io::Result::Ok(())
         })?;
     }
+    std::thread::sleep(Duration::from_secs(3)); // the symbols are read once
+    let before = ran_ns()?;
     std::thread::sleep(Duration::from_secs(SECONDS));
-    for task in std::fs::read_dir("/proc/self/task")? {
-        let task = task?.path();
-        let name = std::fs::read_to_string(task.join("comm"))?;
-        let schedstat = std::fs::read_to_string(task.join("schedstat"))?;
-        let ran_ns: f64 =
-            schedstat.split(' ').next().and_then(|ran| ran.parse().ok()).unwrap_or(f64::NAN);
-        println!("{:16} {:.3} % of a CPU", name.trim(), ran_ns / 1e7 / SECONDS as f64);
+    for ((name, before), (_, after)) in before.iter().zip(ran_ns()?) {
+        println!("{name:16} {:.3} % of a CPU", (after - before) / 1e7 / SECONDS as f64);
     }
     for worker in detector.snapshot().workers {
         println!("{}: {:?}", worker.name, worker.lateness);
     }
     Ok(())
+}
+
+/// The name of each thread, and how long it has run.
+fn ran_ns() -> std::io::Result<Vec<(String, f64)>> {
+    let mut threads = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        let name = std::fs::read_to_string(task.join("comm"))?.trim().to_owned();
+        let schedstat = std::fs::read_to_string(task.join("schedstat"))?;
+        threads.push((
+            name,
+            schedstat.split(' ').next().and_then(|ran| ran.parse().ok()).unwrap_or(f64::NAN),
+        ));
+    }
+    Ok(threads)
 }

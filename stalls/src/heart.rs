@@ -110,6 +110,12 @@ impl HeartState {
         Some((due, late))
     }
 
+    /// How long it takes until the heart is late by `threshold` if it does not beat.
+    pub(crate) fn until_late(&self, threshold: Duration) -> Duration {
+        let due = self.epoch + Duration::from_nanos(self.last_beat.load(Acquire)) + self.interval;
+        (due + threshold).saturating_duration_since(Instant::now())
+    }
+
     /// How many beats were late by the threshold, and how late the last of them was.
     pub(crate) fn late_beats(&self) -> (u64, Duration) {
         let count = self.late_beats.load(Acquire);

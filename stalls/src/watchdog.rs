@@ -127,12 +127,19 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// How long nothing can be wrong.
+    /// How long nothing can be wrong: until the first heart could be late.
     fn pause(&self) -> Duration {
         let config = &self.shared.config;
-        let shortest = config.interval.min(config.threshold).max(Duration::from_millis(1));
-        let is_examining = self.open.keys().any(|subject| !matches!(subject, Subject::Process(_)));
-        if is_examining { shortest } else { shortest.max(config.threshold / 2) }
+        let shortest = config.interval.min(config.threshold).max(Duration::from_millis(1)) / 2;
+        if self.open.keys().any(|subject| !matches!(subject, Subject::Process(_))) {
+            return shortest;
+        }
+        let mut pause = config.threshold.min(config.look_interval);
+        if !self.resting.is_empty() {
+            pause /= 2; // a thread of a pool sleeps or works, and only two turns tell
+        }
+        let hearts = self.shared.hearts.map(|heart| heart.until_late(config.threshold));
+        hearts.into_iter().fold(pause, Duration::min).max(shortest)
     }
 
     fn turn(&mut self) {
