@@ -32,7 +32,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Watches event loops from a thread of its own. Clones are the same detector; it ends with the last of them.
 ///
-/// Dropping it waits for its threads, at most 1 s. It starts two threads, and a third for a [`Probe`](crate::Probe). See the [crate] for a whole program.
+/// It starts two threads, and a third for a [`Probe`](crate::Probe). Dropping it waits for them, at most 1 s. See the
+/// [crate] for a whole program.
 #[derive(Debug, Clone)]
 pub struct Detector {
     shared: Arc<Shared>,
