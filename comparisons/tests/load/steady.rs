@@ -103,16 +103,20 @@ fn a_stall_is_told_and_stands_in_the_series() {
     let options = "--connections 1 --payload 10 --seconds 1 --warm-up 0";
     let run = load("echo", addr, options);
     run.is_clean();
-    assert!(run.number("/stalls/longest_ms") >= 199.0, "{}", run.stdout);
-    let at = run.number("/stalls/at_ms/0");
-    assert!((350.0..900.0).contains(&at), "{}", run.stdout);
-    let slots = |name: &str| -> Vec<f64> {
-        let slots = run.json["series"][name].as_array().expect("slots");
-        slots.iter().map(|slot| slot.as_f64().expect("a number")).collect()
+    let numbers = |of: &str, name: &str| -> Vec<f64> {
+        let numbers = run.json[of][name].as_array().expect("a list");
+        numbers.iter().map(|it| it.as_f64().expect("a number")).collect()
     };
-    let (received, longest) = (slots("received"), slots("longest_us"));
+    // The machine may add stalls of its own; this one is long.
+    let (at, lasted) = (numbers("stalls", "at_ms"), numbers("stalls", "lasted_ms"));
+    let stall = at.iter().zip(&lasted).find(|(_, lasted)| **lasted >= 199.0);
+    let (at, lasted) = stall.expect("it is told");
+    assert!(run.number("/stalls/longest_ms") >= *lasted, "{}", run.stdout);
+    let (received, longest) = (numbers("series", "received"), numbers("series", "longest_us"));
     assert_eq!((run.number("/series/slot_ms"), received.len(), longest.len()), (10.0, 100, 100));
-    assert!(received.iter().filter(|count| **count == 0.0).count() >= 18, "{received:?}");
+    let slots = (at / 10.0).ceil() as usize..((at + lasted) / 10.0).floor() as usize;
+    let silent = received.iter().take(slots.end).skip(slots.start);
+    assert!(!slots.is_empty() && silent.clone().all(|count| *count == 0.0), "{at} {received:?}");
     assert!(longest.iter().any(|us| *us >= 199_000.0), "{longest:?}");
     let curve = run.json["curve"].as_array().expect("a curve");
     assert_eq!(curve.last().expect("its end")[0], 1.0);
