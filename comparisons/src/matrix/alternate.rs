@@ -36,6 +36,8 @@ pub(crate) struct RowRound {
     sample: Result<Sample, String>,
     /// None of a baseline.
     pairs: Vec<Pair>,
+    /// Whether the row is sound and has no pairs, because its baseline is void.
+    is_unpaired: bool,
     seconds: f64,
     idle_percent: Option<f64>,
 }
@@ -61,8 +63,7 @@ impl MeasuredWorkload {
     /// The rows that are measured in pairs and not finished.
     pub(crate) fn unfinished(&self) -> Vec<usize> {
         let is_unfinished = |row: &Row| {
-            let stopped = row.pairs.as_ref().and_then(|pairs| pairs.stopped);
-            self.workload.pairing.is_some() && row.baseline.is_some() && stopped.is_none()
+            self.workload.pairing.is_some() && row.baseline.is_some() && !row.is_finished()
         };
         let rows = self.rows.iter().enumerate();
         rows.filter(|(_, row)| is_unfinished(row)).map(|(index, _)| index).collect()
@@ -74,10 +75,26 @@ impl MeasuredWorkload {
         self.rows.iter().position(|other| other.server.name == *name)
     }
 
-    /// Adds a round, and decides which rows are finished.
+    /// Gives each row the pairs that were measured of it, if it and its baseline are sound.
+    fn assign(&self, rounds: &mut [Option<RowRound>], mut pairs: Vec<Vec<Pair>>) {
+        for row in self.unfinished() {
+            let baseline = self.baseline_of(row).and_then(|baseline| rounds[baseline].as_ref());
+            let has_baseline = baseline.is_some_and(|baseline| baseline.sample.is_ok());
+            let sound = rounds[row].as_mut().filter(|it| it.sample.is_ok());
+            let Some(of_row) = sound else { continue };
+            if has_baseline {
+                of_row.pairs = std::mem::take(&mut pairs[row]);
+            }
+            of_row.is_unpaired = of_row.pairs.is_empty();
+        }
+    }
+
+    /// Adds a round, and decides which rows are finished. A row that is finished and still measured, as the baseline of
+    /// another, stays as it is.
     pub(crate) fn add(&mut self, round: Vec<Option<RowRound>>, pairing: Pairing) {
-        for (row, of_row) in self.rows.iter_mut().zip(round) {
-            let Some(RowRound { sample, pairs, seconds, idle_percent }) = of_row else { continue };
+        for (row, of_row) in self.rows.iter_mut().zip(round).filter(|(row, _)| !row.is_finished()) {
+            let Some(of_row) = of_row else { continue };
+            let RowRound { sample, pairs, is_unpaired, seconds, idle_percent } = of_row;
             row.rounds.push(sample);
             row.idle_cpu_percent = match (row.idle_cpu_percent, idle_percent) {
                 (Some(a), Some(b)) => Some(a.max(b)),
@@ -89,6 +106,7 @@ impl MeasuredWorkload {
             let measured = row.pairs.get_or_insert_with(Pairs::default);
             measured.pairs.extend(pairs);
             measured.seconds += seconds;
+            measured.unpaired_rounds += usize::from(is_unpaired);
             let voids = row.rounds.iter().filter(|round| round.is_err()).count();
             let ratio = PairedRatio::of_pairs(measured, 0);
             measured.stopped = stopping::look(measured, ratio.as_ref(), voids, pairing);
@@ -110,9 +128,7 @@ impl Round<'_> {
         let order: Vec<_> = if is_odd { forth.collect() } else { forth.rev().collect() };
         for row in order {
             let Some(baseline) = self.measured.baseline_of(row) else { continue };
-            if let Some(of_row) = self.turns(&mut sides, row, baseline) {
-                pairs[row] = of_row;
-            }
+            pairs[row] = self.turns(&mut sides, row, baseline);
         }
         self.finish(sides, pairs)
     }
@@ -198,32 +214,30 @@ impl Round<'_> {
         }
     }
 
-    /// The four windows of a row and its baseline. None if something failed, which is then in its side.
+    /// The four windows of a row and its baseline. If one of the two fails, which is then in its side, the other is
+    /// measured all the same, and there are no pairs.
     fn turns(
         &self,
         sides: &mut [Option<Result<Side, String>>],
         row: usize,
         baseline: usize,
-    ) -> Option<Vec<Pair>> {
+    ) -> Vec<Pair> {
         let began = Instant::now();
         let round = self.round_number(row);
         let [first, second] = if round % 2 == 1 { [row, baseline] } else { [baseline, row] };
         let mut figures = Vec::new();
         for (turn, index) in [first, second, second, first].into_iter().enumerate() {
-            if !matches!((&sides[row], &sides[baseline]), (Some(Ok(_)), Some(Ok(_)))) {
-                return None;
-            }
-            let window = self.attempt(&mut sides[index], |side| self.window(side, turn))?;
+            let window = self.attempt(&mut sides[index], |side| self.window(side, turn));
             figures.push((index == row, window));
         }
-        let pair = |pair: &[(bool, Vec<f64>)]| {
-            let of = |is_row: bool| pair.iter().find(|it| it.0 == is_row).map(|it| it.1.clone());
+        let pair = |pair: &[(bool, Option<Vec<f64>>)]| {
+            let of = |is_row: bool| pair.iter().find(|it| it.0 == is_row)?.1.clone();
             Some(Pair { round, row: of(true)?, baseline: of(false)? })
         };
         if let Some(Ok(side)) = &mut sides[row] {
             side.seconds += began.elapsed().as_secs_f64();
         }
-        figures.chunks(2).map(pair).collect()
+        figures.chunks(2).map(pair).collect::<Option<_>>().unwrap_or_default()
     }
 
     /// One window: the figures of the workload.
@@ -251,7 +265,7 @@ impl Round<'_> {
     fn finish(
         &self,
         mut sides: Vec<Option<Result<Side, String>>>,
-        mut pairs: Vec<Vec<Pair>>,
+        pairs: Vec<Vec<Pair>>,
     ) -> Vec<Option<RowRound>> {
         let figures = &self.measured.workload.figures;
         let mut rounds: Vec<Option<RowRound>> = Vec::new();
@@ -264,26 +278,13 @@ impl Round<'_> {
                 RowRound {
                     sample: side.and_then(|side| side.end(figures, self.interrupt)),
                     pairs: Vec::new(),
+                    is_unpaired: false,
                     seconds,
                     idle_percent: idle_percent.map(|range| range.median),
                 }
             }));
         }
-        for row in self.measured.unfinished() {
-            let baseline = self.measured.baseline_of(row);
-            let why = baseline.and_then(|baseline| {
-                let name = &self.measured.rows[baseline].server.name;
-                let void = rounds[baseline].as_ref()?.sample.as_ref().err()?;
-                Some(format!("{name}, its baseline, is void: {void}"))
-            });
-            let Some(of_row) = &mut rounds[row] else { continue };
-            if let (Ok(_), Some(why)) = (&of_row.sample, why) {
-                of_row.sample = Err(why);
-            }
-            if of_row.sample.is_ok() {
-                of_row.pairs = std::mem::take(&mut pairs[row]);
-            }
-        }
+        self.measured.assign(&mut rounds, pairs);
         rounds
     }
 }
@@ -302,5 +303,77 @@ impl Side {
         let startup_ms = running.startup.as_secs_f64() * 1e3;
         let sample = Sample { report, startup_ms, program_bytes };
         sample.check(figures).map(|()| sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pairs::Stopped;
+    use super::super::plan::Plan;
+    use super::super::results::tests::sample;
+    use super::*;
+
+    const PAIRING: Pairing = Pairing { window_ms: 50, width_percent: 2.0, row_seconds: 10.0 };
+
+    /// A baseline and two rows.
+    fn measured() -> MeasuredWorkload {
+        let plan = r#"
+            name = "small"
+            load = { command = "echo", connections = 1, payload = 1, seconds = 1 }
+            servers = ["tokio", "compio", "monoio"]
+            baseline = "tokio"
+            figures = ["cpu-per-message"]"#;
+        MeasuredWorkload::of(Plan::of_one(plan).unwrap(), 1)
+    }
+
+    /// A round of all three rows; those in `void` are void.
+    fn round(measured: &MeasuredWorkload, void: &[usize]) -> Vec<Option<RowRound>> {
+        let of_row = |row: usize| {
+            let sample = if void.contains(&row) { Err("1 < 2".to_owned()) } else { Ok(sample()) };
+            let (pairs, idle_percent) = (Vec::new(), None);
+            Some(RowRound { sample, pairs, is_unpaired: false, seconds: 1.0, idle_percent })
+        };
+        let mut rounds: Vec<_> = (0..3).map(of_row).collect();
+        let pair = |round| Pair { round, row: vec![1.0], baseline: vec![1.0] };
+        let pairs = |row: usize| vec![pair(measured.rows[row].rounds.len() + 1); 2];
+        measured.assign(&mut rounds, (0..3).map(pairs).collect());
+        rounds
+    }
+
+    #[test]
+    fn a_void_baseline_costs_its_rows_their_pairs_and_no_more() {
+        let mut measured = measured();
+        measured.add(round(&measured, &[0]), PAIRING);
+        measured.add(round(&measured, &[2]), PAIRING);
+        let [_, compio, monoio] = &*measured.rows else { panic!("three rows") };
+        assert!(compio.rounds.iter().all(Result::is_ok));
+        let pairs = compio.pairs.as_ref().unwrap();
+        assert_eq!((pairs.pairs.len(), pairs.unpaired_rounds), (2, 1));
+        assert_eq!(pairs.pairs[0].round, 2);
+        // Its own void round is no round without a baseline.
+        let pairs = monoio.pairs.as_ref().unwrap();
+        assert_eq!((pairs.pairs.len(), pairs.unpaired_rounds), (0, 1));
+        assert!(monoio.rounds[0].is_ok() && monoio.rounds[1].is_err());
+        for _ in 0..2 {
+            measured.add(round(&measured, &[0]), PAIRING);
+        }
+        assert_eq!(measured.rows[1].pairs.as_ref().unwrap().stopped, Some(Stopped::Void));
+        assert!(measured.unfinished().is_empty());
+    }
+
+    #[test]
+    fn a_finished_row_stays_as_it_is() {
+        let mut measured = measured();
+        for _ in 0..7 {
+            measured.add(round(&measured, &[]), PAIRING);
+        }
+        let finished = measured.rows[1].pairs.clone().unwrap();
+        assert_eq!((finished.stopped, finished.seconds), (Some(Stopped::Narrow), 7.0));
+        for _ in 0..3 {
+            measured.add(round(&measured, &[1]), PAIRING);
+        }
+        assert_eq!(measured.rows[1].pairs.as_ref(), Some(&finished));
+        assert_eq!(measured.rows[1].rounds.len(), 7);
+        assert_eq!(measured.rows[0].rounds.len(), 10);
     }
 }

@@ -221,7 +221,7 @@ impl<'a> Entry<'a> {
                 None => "not finished",
                 Some(Stopped::Narrow) => "narrow enough",
                 Some(Stopped::TimeOver) => "time over",
-                Some(Stopped::Void) => "too many void rounds",
+                Some(Stopped::Void) => "too many rounds of it or its baseline void",
             };
             text += &format!(", {pairs} pairs, {why}");
         }

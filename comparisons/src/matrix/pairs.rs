@@ -32,6 +32,9 @@ pub(crate) struct Pairs {
     pub(crate) pairs: Vec<Pair>,
     /// How long their windows took.
     pub(crate) seconds: f64,
+    /// In how many rounds the row is sound and its baseline void, so that there are no pairs.
+    #[serde(default)]
+    pub(crate) unpaired_rounds: usize,
     /// Why no more were measured; none while the row is not finished.
     pub(crate) stopped: Option<Stopped>,
 }

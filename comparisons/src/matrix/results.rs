@@ -117,6 +117,13 @@ impl Sample {
     }
 }
 
+impl Row {
+    /// Whether it was measured in pairs, and no more are to come.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.pairs.as_ref().is_some_and(|pairs| pairs.stopped.is_some())
+    }
+}
+
 impl MeasuredWorkload {
     /// A workload without samples.
     pub(crate) fn of(workload: Workload, rounds: usize) -> Self {

@@ -53,7 +53,7 @@ mod tests {
                 baseline: vec![1.0],
             };
             let pairs = (1..).zip(ratios).map(pair).collect();
-            Some(Pairs { pairs, seconds: 1.0, stopped: None })
+            Some(Pairs { pairs, seconds: 1.0, ..Pairs::default() })
         };
         measured.rows[1].pairs = pairs(&[0.99, 1.0, 1.01, 1.0, 1.0, 1.0, 1.0]);
         measured.rows[2].pairs = pairs(&[2.0; 7]);

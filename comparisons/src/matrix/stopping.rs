@@ -5,10 +5,11 @@ use super::pairs::{PairedRatio, Pairing, Pairs, Stopped};
 /// A row whose windows are this many times as long as its time allows is finished without an interval.
 const TIME_FACTOR_MAX: f64 = 3.0;
 
-/// A row with this many void rounds is finished.
+/// A row with this many rounds that are void, its own or its baseline's, is finished.
 pub(crate) const VOID_ROUNDS_MAX: usize = 3;
 
-/// Looks at a row after a round: `ratio` is that of the workload's first figure. None if the row needs another round.
+/// Looks at a row after a round: `ratio` is that of the workload's first figure, `void_rounds` are the row's own. None if
+/// the row needs another round.
 /// Only the width of the interval counts, never where it is.
 pub(crate) fn look(
     pairs: &Pairs,
@@ -16,7 +17,7 @@ pub(crate) fn look(
     void_rounds: usize,
     pairing: Pairing,
 ) -> Option<Stopped> {
-    if void_rounds >= VOID_ROUNDS_MAX {
+    if void_rounds + pairs.unpaired_rounds >= VOID_ROUNDS_MAX {
         return Some(Stopped::Void);
     }
     let has_interval = ratio.is_some_and(PairedRatio::has_interval);
@@ -133,8 +134,10 @@ mod tests {
         let at = |count: usize, spread: f64, seconds: f64, voids: usize| {
             let ratio = |round: usize| 1.0 + spread * round as f64 / count as f64;
             let pair = |round| Pair { round, row: vec![ratio(round)], baseline: vec![1.0] };
-            let pairs = Pairs { pairs: (1..=count).map(pair).collect(), seconds, stopped: None };
-            look(&pairs, PairedRatio::of_pairs(&pairs, 0).as_ref(), voids, PAIRING)
+            let pairs = (1..=count).map(pair).collect();
+            let pairs = Pairs { pairs, seconds, unpaired_rounds: voids / 2, stopped: None };
+            let own = voids - pairs.unpaired_rounds;
+            look(&pairs, PairedRatio::of_pairs(&pairs, 0).as_ref(), own, PAIRING)
         };
         assert_eq!(at(7, 0.01, 1.0, 0), Some(Stopped::Narrow));
         assert_eq!(at(6, 0.01, 1.0, 0), None);

@@ -208,6 +208,7 @@ pub(crate) fn warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> 
 fn paired_warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
     let stopped = |row: &Row| row.pairs.as_ref().and_then(|pairs| pairs.stopped);
     let is_late = |row: &&Row| stopped(row) == Some(Stopped::TimeOver);
+    let is_unpaired = |row: &&Row| row.pairs.as_ref().is_some_and(|it| it.unpaired_rounds > 0);
     let spins = |row: &&Row| row.idle_cpu_percent.is_some_and(|it| it > IDLE_PERCENT_MAX);
     let names = |which: &dyn Fn(&&Row) -> bool| -> Vec<&str> {
         measured.rows.iter().filter(which).map(|row| &*row.server.name).collect()
@@ -218,6 +219,7 @@ fn paired_warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
             "it spins while it has nothing to do, and was stopped while others were measured",
             names(&spins),
         ),
+        ("its baseline is void in some rounds, which have no ratio", names(&is_unpaired)),
     ];
     let some = all.into_iter().filter(|(_, rows)| !rows.is_empty());
     some.map(|(warning, rows)| (warning.to_owned(), rows)).collect()

@@ -115,8 +115,8 @@ fn a_stall_is_told_and_stands_in_the_series() {
     let (received, longest) = (numbers("series", "received"), numbers("series", "longest_us"));
     assert_eq!((run.number("/series/slot_ms"), received.len(), longest.len()), (10.0, 100, 100));
     let slots = (at / 10.0).ceil() as usize..((at + lasted) / 10.0).floor() as usize;
-    let silent = received.iter().take(slots.end).skip(slots.start);
-    assert!(!slots.is_empty() && silent.clone().all(|count| *count == 0.0), "{at} {received:?}");
+    let mut silent = received.iter().take(slots.end).skip(slots.start);
+    assert!(!slots.is_empty() && silent.all(|count| *count == 0.0), "{at} {received:?}");
     assert!(longest.iter().any(|us| *us >= 199_000.0), "{longest:?}");
     let curve = run.json["curve"].as_array().expect("a curve");
     assert_eq!(curve.last().expect("its end")[0], 1.0);
