@@ -261,7 +261,7 @@ impl Report {
             && server.threads_ended > 0
         {
             self.warnings.push(format!(
-                "{} of the server's threads ended during the run: its CPU time is in whole ticks",
+                "{} of the server's threads ended during the run: their switches are not counted",
                 server.threads_ended
             ));
         }

@@ -1,20 +1,27 @@
-//! What a process uses, from `/proc`: the server's and our own.
+//! What a process uses, from its processor clock and `/proc`: the server's and our own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::time::Duration;
 use std::{fs, io};
 
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use rustix::param::clock_ticks_per_second;
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
+use super::pace::ns;
 
 /// What a process had used up to one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UsageSnapshot {
     user_ticks: u64,
     system_ticks: u64,
-    /// By thread. Threads that have ended are missing here, but not in the ticks.
+    /// Time on a core of all threads, also of those that have ended. The kernel adds the time of a thread when the thread
+    /// goes to sleep; of another process, that of a running thread at ticks only.
+    on_cpu: Duration,
+    /// By thread. Threads that have ended are missing here, but not in the times.
     tasks: BTreeMap<OsString, Task>,
     rss_kib: u64,
     rss_peak_kib: u64,
@@ -23,8 +30,8 @@ pub(crate) struct UsageSnapshot {
 /// What a thread had used.
 #[derive(Clone, Copy, Debug, Default)]
 struct Task {
-    /// Time on a core; none where the kernel does not count it.
-    on_cpu_ns: Option<u64>,
+    /// Whether it ran or was ready to.
+    is_running: bool,
     voluntary: u64,
     involuntary: u64,
 }
@@ -39,15 +46,15 @@ pub(crate) struct ResourceUsage {
     pub(crate) system_ns: u64,
     /// The length of a tick.
     pub(crate) tick_ns: u64,
-    /// Time on a core from schedstat, finer than the two above. None where it is not counted, or where threads ended,
-    /// whose time is lost.
+    /// Time on a core from the process's clock, finer than the two above. None in results of a version that took it from
+    /// schedstat, where threads ended.
     pub(crate) on_cpu_ns: Option<u64>,
     /// In per cent of one core, over the window.
     pub(crate) cpu_percent: f64,
     pub(crate) switches_voluntary: u64,
     pub(crate) switches_involuntary: u64,
     pub(crate) threads: usize,
-    /// Threads that were there before and not after.
+    /// Threads that were there before and not after. Their switches are lost.
     pub(crate) threads_ended: usize,
     pub(crate) rss_kib_before: u64,
     pub(crate) rss_kib: u64,
@@ -71,21 +78,27 @@ pub(crate) struct PerMessage {
 impl UsageSnapshot {
     /// A snapshot of another process.
     pub(crate) fn of(pid: u32) -> Result<Self, Failure> {
-        Self::read(&format!("/proc/{pid}")).map_err(|error| {
+        Self::read(pid).map_err(|error| {
             Failure::new(format!("cannot read what process {pid} uses (--server-pid): {error}"))
         })
     }
 
     /// A snapshot of this process; all zero without `/proc`.
     pub(crate) fn own() -> Self {
-        Self::read("/proc/self").unwrap_or_default()
+        Self::read(std::process::id()).unwrap_or_default()
+    }
+
+    /// Whether no thread ran. The time on a core is then exact.
+    pub(crate) fn is_asleep(&self) -> bool {
+        !self.tasks.values().any(|task| task.is_running)
     }
 
     pub(crate) fn rss_bytes(&self) -> u64 {
         self.rss_kib * 1024
     }
 
-    fn read(process: &str) -> io::Result<Self> {
+    fn read(pid: u32) -> io::Result<Self> {
+        let process = format!("/proc/{pid}");
         let (user_ticks, system_ticks) = ticks(&fs::read_to_string(format!("{process}/stat"))?)
             .ok_or_else(|| io::Error::other("its stat is not as expected"))?;
         let status = fs::read_to_string(format!("{process}/status"))?;
@@ -100,14 +113,16 @@ impl UsageSnapshot {
             let task = task?.path();
             // A thread may end at any moment.
             let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
-            let on_cpu = fs::read_to_string(task.join("schedstat")).ok();
             let used = Task {
-                on_cpu_ns: on_cpu.and_then(|text| text.split(' ').next()?.parse().ok()),
+                is_running: status.lines().any(|line| line.starts_with("State:\tR")),
                 voluntary: field(&status, "voluntary_ctxt_switches:").unwrap_or(0),
                 involuntary: field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0),
             };
             usage.tasks.insert(task.file_name().unwrap_or_default().to_owned(), used);
         }
+        // After the states: if no thread ran, this is exact.
+        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid.cast_signed()))?;
+        usage.on_cpu = clock.now()?.into();
         Ok(usage)
     }
 
@@ -118,22 +133,18 @@ impl UsageSnapshot {
         let system_ns = self.system_ticks.saturating_sub(before.system_ticks) * tick_ns;
         let threads_ended =
             before.tasks.keys().filter(|task| !self.tasks.contains_key(*task)).count();
-        let mut sum = Task { on_cpu_ns: (threads_ended == 0).then_some(0), ..Task::default() };
+        let mut sum = Task::default();
         for (name, task) in &self.tasks {
-            let new = Task { on_cpu_ns: Some(0), ..Task::default() };
-            let before = before.tasks.get(name).unwrap_or(&new);
-            let on_cpu = task.on_cpu_ns.zip(before.on_cpu_ns).map(|(a, b)| a.saturating_sub(b));
-            sum.on_cpu_ns = sum.on_cpu_ns.zip(on_cpu).map(|(sum, task)| sum + task);
+            let before = before.tasks.get(name).copied().unwrap_or_default();
             sum.voluntary += task.voluntary.saturating_sub(before.voluntary);
             sum.involuntary += task.involuntary.saturating_sub(before.involuntary);
         }
-        let on_cpu_ns = sum.on_cpu_ns.filter(|_| !self.tasks.is_empty());
-        let cpu_ns = on_cpu_ns.unwrap_or(user_ns + system_ns);
+        let cpu_ns = ns(self.on_cpu.saturating_sub(before.on_cpu));
         ResourceUsage {
             user_ns,
             system_ns,
             tick_ns,
-            on_cpu_ns,
+            on_cpu_ns: Some(cpu_ns),
             cpu_percent: 100.0 * cpu_ns as f64 / window_ns.max(1) as f64,
             switches_voluntary: sum.voluntary,
             switches_involuntary: sum.involuntary,
@@ -196,6 +207,9 @@ fn field(status: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -224,14 +238,14 @@ mod tests {
         let after = UsageSnapshot::own();
         assert!(after.rss_kib > 0 && !after.tasks.is_empty());
         let used = after.since(&before, 1_000_000_000);
-        assert!(used.on_cpu_ns.unwrap_or(used.user_ns) > 0);
+        assert!(used.cpu_ns() > 0 && !after.is_asleep());
         assert!(UsageSnapshot::of(u32::MAX).is_err());
     }
 
     #[test]
     fn figures_per_message() {
-        let before = usage(0, &[("1", 5, 10)]);
-        let after = usage(3, &[("1", 905, 14), ("2", 100, 4)]);
+        let before = usage(0, 5, &[("1", 10)]);
+        let after = usage(3, 1005, &[("1", 14), ("2", 4)]);
         let used = after.since(&before, 2_000);
         assert_eq!(used.cpu_percent, 50.0);
         let each = used.clone().over_messages(4).per_message.expect("some");
@@ -241,21 +255,49 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_end_leave_the_ticks() {
-        let before = usage(0, &[("1", 5, 10), ("2", 1_000_000, 4)]);
-        let after = usage(3, &[("1", 905, 14)]);
+    fn threads_that_end_leave_their_time() {
+        let before = usage(0, 1_000_005, &[("1", 10), ("2", 4)]);
+        let after = usage(3, 1_000_905, &[("1", 14)]);
         let used = after.since(&before, 1_000_000_000);
-        assert_eq!((used.on_cpu_ns, used.threads_ended), (None, 1));
+        assert_eq!((used.on_cpu_ns, used.threads_ended), (Some(900), 1));
         assert_eq!(used.switches_voluntary, 4);
-        let cpu_ns = (3 * used.tick_ns) as f64;
-        assert_eq!(used.over_messages(1).per_message.expect("some").cpu_ns, cpu_ns);
+        assert_eq!(used.over_messages(1).per_message.expect("some").cpu_ns, 900.0);
     }
 
-    fn usage(user_ticks: u64, tasks: &[(&str, u64, u64)]) -> UsageSnapshot {
-        let tasks = tasks.iter().map(|&(name, on_cpu_ns, voluntary)| {
-            let task = Task { on_cpu_ns: Some(on_cpu_ns), voluntary, involuntary: 0 };
+    #[test]
+    fn a_thread_that_ends_is_in_the_time_of_its_process() {
+        let before = UsageSnapshot::own();
+        let spins = || {
+            let began = cpu_time();
+            while cpu_time() - began < Duration::from_millis(20) {}
+        };
+        std::thread::spawn(spins).join().expect("it ends");
+        let used = UsageSnapshot::own().since(&before, 1_000_000_000);
+        assert!(used.cpu_ns() >= 20_000_000, "{used:?}");
+    }
+
+    #[test]
+    fn a_process_that_waits_is_asleep() {
+        let mut waits = Command::new("sleep").arg("60").spawn().expect("it starts");
+        let began = Instant::now();
+        let is_asleep = || UsageSnapshot::of(waits.id()).is_ok_and(|usage| usage.is_asleep());
+        while !is_asleep() && began.elapsed() < Duration::from_secs(10) {}
+        let was_asleep = is_asleep();
+        waits.kill().and_then(|()| waits.wait()).expect("it ends");
+        assert!(was_asleep);
+    }
+
+    /// The processor time of this thread.
+    fn cpu_time() -> Duration {
+        ClockId::CLOCK_THREAD_CPUTIME_ID.now().expect("a clock").into()
+    }
+
+    fn usage(user_ticks: u64, on_cpu_ns: u64, tasks: &[(&str, u64)]) -> UsageSnapshot {
+        let tasks = tasks.iter().map(|&(name, voluntary)| {
+            let task = Task { is_running: false, voluntary, involuntary: 0 };
             (OsString::from(name), task)
         });
-        UsageSnapshot { user_ticks, tasks: tasks.collect(), ..UsageSnapshot::default() }
+        let (on_cpu, tasks) = (Duration::from_nanos(on_cpu_ns), tasks.collect());
+        UsageSnapshot { user_ticks, on_cpu, tasks, ..UsageSnapshot::default() }
     }
 }

@@ -30,7 +30,7 @@ use super::window::WindowStats;
 /// The longest window: an hour.
 const WINDOW_MS_MAX: u64 = 3_600_000;
 
-/// How often the server's CPU time is read until it stands still.
+/// How often the server is looked at until it is asleep.
 const SETTLE_READS: usize = 10;
 
 /// The time between two of these. What was not asked for arrives meanwhile.
@@ -78,6 +78,7 @@ pub(crate) fn run<E: Exchange>(
         server_pid: target.server_pid,
         last: None,
         total: Total::new(),
+        unsettled: 0,
     };
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|error| Failure::new(format!("cannot read stdin: {error}")))?;
@@ -89,6 +90,7 @@ pub(crate) fn run<E: Exchange>(
         let (mut measured, idle_percent) = windows.measure(window)?;
         if report {
             windows.total.add(&measured);
+            windows.unsettled += u64::from(!measured.is_settled);
             measured.is_reported = true;
         }
         print(&Line { report: windows.report(measured), idle_percent })?;
@@ -132,6 +134,8 @@ struct Measured {
     stats: WindowStats,
     latency: Histogram,
     stalls: Stalls,
+    /// Whether the server was asleep at its end, so that its CPU time is exact.
+    is_settled: bool,
     is_reported: bool,
 }
 
@@ -150,6 +154,8 @@ struct Windows<E> {
     /// What the server had used after the last window, and when.
     last: Option<(u64, UsageSnapshot)>,
     total: Total,
+    /// How many windows ended before the server was asleep.
+    unsettled: u64,
 }
 
 impl<E: Exchange> Windows<E> {
@@ -171,7 +177,7 @@ impl<E: Exchange> Windows<E> {
         self.drive(end, &mut latency, &mut recorder)?;
         let window_ns = self.clock.now() - start;
         let client = UsageSnapshot::own().since(&client, window_ns);
-        let after = self.settled()?;
+        let (after, is_settled) = self.settled()?;
         let tally = &self.session.tally;
         let messages = tally.received - received;
         let server = after
@@ -188,7 +194,8 @@ impl<E: Exchange> Windows<E> {
             server,
         };
         let (_, stalls) = recorder.finish();
-        Ok((Measured { stats, latency, stalls, is_reported: false }, idle_percent))
+        let is_reported = false;
+        Ok((Measured { stats, latency, stalls, is_settled, is_reported }, idle_percent))
     }
 
     /// Sends until `end`, then waits for what is outstanding; at most for as long as patience lasts.
@@ -269,9 +276,10 @@ impl<E: Exchange> Windows<E> {
         self.server_pid.map(UsageSnapshot::of).transpose()
     }
 
-    /// What the server has used once it stands still: after the last answer it still has to go to sleep. Meanwhile
-    /// bytes that were not asked for are found.
-    fn settled(&mut self) -> Result<Option<UsageSnapshot>, Failure> {
+    /// What the server has used once it is asleep, and whether it is: it goes to sleep some time after the last answer,
+    /// and the time of a thread that runs is known at ticks only. It is asleep when no thread runs in two reads with the
+    /// same time. Meanwhile bytes that were not asked for are found.
+    fn settled(&mut self) -> Result<(Option<UsageSnapshot>, bool), Failure> {
         let mut ready = Vec::new();
         let mut before = None;
         for _ in 0..SETTLE_READS {
@@ -280,15 +288,15 @@ impl<E: Exchange> Windows<E> {
                 self.session.handle_event(*event);
             }
             let now = self.server()?;
-            let is_still =
-                |now: &UsageSnapshot, before: &UsageSnapshot| now.since(before, 1).cpu_ns() == 0;
-            let same = before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| is_still(b, a));
-            if same || now.is_none() {
-                return Ok(now);
+            let is_settled = |(before, now): (&UsageSnapshot, &UsageSnapshot)| {
+                before.is_asleep() && now.is_asleep() && now.since(before, 1).cpu_ns() == 0
+            };
+            if now.is_none() || before.as_ref().zip(now.as_ref()).is_some_and(is_settled) {
+                return Ok((now, true));
             }
             before = now;
         }
-        Ok(before)
+        Ok((before, false))
     }
 
     /// None of a warm-up.
@@ -316,6 +324,12 @@ impl<E: Exchange> Windows<E> {
         let stats = stats.ok_or_else(|| Failure::new("no window was asked for"))?;
         let mut report = self.report_of(stats, &latency, stalls);
         report.curve = latency.curve();
+        if self.unsettled > 0 {
+            report.warnings.push(format!(
+                "the server was not asleep at the end of {} windows: their CPU time is wrong by up to a tick at each end",
+                self.unsettled
+            ));
+        }
         Ok(report)
     }
 }
