@@ -18,8 +18,8 @@ use crate::load::UsageSnapshot;
 /// How long the server runs before each window, in ms: its data are then in the caches, not the other server's.
 const LEAD_MS: u32 = 5;
 
-/// How long all servers are left alone to see which of them spin.
-const IDLE: Duration = Duration::from_millis(100);
+/// How long a server is left alone to see whether it spins. It does if it uses a core in two such times.
+const IDLE: Duration = Duration::from_millis(50);
 
 /// A round of pairs of one workload.
 pub(crate) struct Round<'a> {
@@ -39,7 +39,10 @@ pub(crate) struct RowRound {
     /// Whether the row is sound and has no pairs, because its baseline is void.
     is_unpaired: bool,
     seconds: f64,
+    /// The median of what it used while it had nothing to do.
     idle_percent: Option<f64>,
+    /// Whether it was stopped (SIGSTOP) while others were measured.
+    was_paused: bool,
 }
 
 impl RowRound {
@@ -94,8 +97,9 @@ impl MeasuredWorkload {
     pub(crate) fn add(&mut self, round: Vec<Option<RowRound>>, pairing: Pairing) {
         for (row, of_row) in self.rows.iter_mut().zip(round).filter(|(row, _)| !row.is_finished()) {
             let Some(of_row) = of_row else { continue };
-            let RowRound { sample, pairs, is_unpaired, seconds, idle_percent } = of_row;
+            let RowRound { sample, pairs, is_unpaired, seconds, idle_percent, was_paused } = of_row;
             row.rounds.push(sample);
+            row.paused_rounds += usize::from(was_paused);
             row.idle_cpu_percent = match (row.idle_cpu_percent, idle_percent) {
                 (Some(a), Some(b)) => Some(a.max(b)),
                 (a, b) => a.or(b),
@@ -121,7 +125,6 @@ impl Round<'_> {
     pub(crate) fn measure(&self) -> Vec<Option<RowRound>> {
         let rows = self.measured.unfinished();
         let mut sides = self.start(&rows);
-        self.find_spinning(&mut sides);
         let mut pairs: Vec<Vec<Pair>> = self.measured.rows.iter().map(|_| Vec::new()).collect();
         let is_odd = rows.first().is_some_and(|row| self.round_number(*row) % 2 == 1);
         let forth = rows.iter().copied();
@@ -138,7 +141,7 @@ impl Round<'_> {
         self.measured.rows[row].rounds.len() + 1
     }
 
-    /// Starts and warms up the rows and what they are compared with.
+    /// Starts and warms up the rows and what they are compared with. One that spins is stopped before the next starts.
     fn start(&self, rows: &[usize]) -> Vec<Option<Result<Side, String>>> {
         let is_needed = |index: usize| {
             rows.contains(&index)
@@ -147,17 +150,7 @@ impl Round<'_> {
         let start = |index: usize| {
             is_needed(index).then(|| self.start_one(index).map_err(|why| why.to_string()))
         };
-        let mut sides: Vec<_> = (0..self.measured.rows.len()).map(start).collect();
-        let warm_up_ms = self.measured.workload.load.warm_up_ms().max(1);
-        for side in &mut sides {
-            self.attempt(side, |side| {
-                let began = Instant::now();
-                side.load.warm_up(warm_up_ms, self.interrupt)?;
-                side.seconds += began.elapsed().as_secs_f64();
-                Ok(())
-            });
-        }
-        sides
+        (0..self.measured.rows.len()).map(start).collect()
     }
 
     fn start_one(&self, index: usize) -> Result<Side, Failure> {
@@ -169,10 +162,16 @@ impl Round<'_> {
         let core = results.load_core;
         let command =
             load_process::command(workload, &workload.load, server, &running, certificate, core)?;
-        let load = WindowLoad::start(command)?;
-        let program_bytes = server.program_bytes();
+        let mut load = WindowLoad::start(command)?;
+        load.warm_up(workload.load.warm_up_ms().max(1), interrupt)?;
         let seconds = began.elapsed().as_secs_f64();
-        Ok(Side { running, load, program_bytes, spins: false, idle_percent: Vec::new(), seconds })
+        let program_bytes = server.program_bytes();
+        let idle_percent = idle(&running)?;
+        let spins = idle_percent.iter().all(|percent| *percent > IDLE_PERCENT_MAX);
+        if spins {
+            running.pause();
+        }
+        Ok(Side { running, load, program_bytes, spins, idle_percent, seconds })
     }
 
     /// Does something with a side that is alive. If it fails, the side is no longer.
@@ -187,29 +186,6 @@ impl Round<'_> {
             Err(why) => {
                 *side = Some(Err(why.to_string()));
                 None
-            }
-        }
-    }
-
-    /// Leaves all servers alone for a while, and stops those that use a core all the same.
-    fn find_spinning(&self, sides: &mut [Option<Result<Side, String>>]) {
-        let used = |side: &Option<Result<Side, String>>| match side {
-            Some(Ok(side)) => UsageSnapshot::of(side.running.pid()).ok(),
-            _ => None,
-        };
-        let before: Vec<_> = sides.iter().map(used).collect();
-        let began = Instant::now();
-        thread::sleep(IDLE);
-        let after: Vec<_> = sides.iter().map(used).collect();
-        let window_ns = began.elapsed().as_nanos() as u64;
-        for (side, used) in sides.iter_mut().zip(before.iter().zip(&after)) {
-            if let (Some(Ok(side)), (Some(before), Some(after))) = (side, used) {
-                let percent = after.since(before, window_ns).cpu_percent;
-                side.idle_percent.push(percent);
-                side.spins = percent > IDLE_PERCENT_MAX;
-                if side.spins {
-                    side.running.pause();
-                }
             }
         }
     }
@@ -271,9 +247,9 @@ impl Round<'_> {
         let mut rounds: Vec<Option<RowRound>> = Vec::new();
         for side in &mut sides {
             rounds.push(side.take().map(|side| {
-                let (seconds, idle_percent) = match &side {
-                    Ok(side) => (side.seconds, Summary::range(&side.idle_percent)),
-                    Err(_) => (0.0, None),
+                let (seconds, idle_percent, was_paused) = match &side {
+                    Ok(side) => (side.seconds, Summary::range(&side.idle_percent), side.spins),
+                    Err(_) => (0.0, None, false),
                 };
                 RowRound {
                     sample: side.and_then(|side| side.end(figures, self.interrupt)),
@@ -281,12 +257,27 @@ impl Round<'_> {
                     is_unpaired: false,
                     seconds,
                     idle_percent: idle_percent.map(|range| range.median),
+                    was_paused,
                 }
             }));
         }
         self.measured.assign(&mut rounds, pairs);
         rounds
     }
+}
+
+/// What a server uses while it is left alone, in per cent of a core; twice, if the first is much.
+fn idle(server: &Running) -> Result<Vec<f64>, Failure> {
+    let mut before = UsageSnapshot::of(server.pid())?;
+    let mut percents = Vec::new();
+    while percents.len() < 2 && percents.iter().all(|percent| *percent > IDLE_PERCENT_MAX) {
+        let began = Instant::now();
+        thread::sleep(IDLE);
+        let after = UsageSnapshot::of(server.pid())?;
+        percents.push(after.since(&before, began.elapsed().as_nanos() as u64).cpu_percent);
+        before = after;
+    }
+    Ok(percents)
 }
 
 impl Side {
@@ -330,8 +321,14 @@ mod tests {
     fn round(measured: &MeasuredWorkload, void: &[usize]) -> Vec<Option<RowRound>> {
         let of_row = |row: usize| {
             let sample = if void.contains(&row) { Err("1 < 2".to_owned()) } else { Ok(sample()) };
-            let (pairs, idle_percent) = (Vec::new(), None);
-            Some(RowRound { sample, pairs, is_unpaired: false, seconds: 1.0, idle_percent })
+            Some(RowRound {
+                sample,
+                pairs: Vec::new(),
+                is_unpaired: false,
+                seconds: 1.0,
+                idle_percent: None,
+                was_paused: false,
+            })
         };
         let mut rounds: Vec<_> = (0..3).map(of_row).collect();
         let pair = |round| Pair { round, row: vec![1.0], baseline: vec![1.0] };

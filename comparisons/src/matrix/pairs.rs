@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::results::Row;
 use super::statistics::{PAIRED_ROUNDS_MIN, Summary};
 
-/// A server that uses more of a core while it has nothing to do spins.
+/// A server that uses more of a core while it has nothing to do spins, in per cent.
 pub(crate) const IDLE_PERCENT_MAX: f64 = 2.0;
 
 /// How a workload is measured in pairs.

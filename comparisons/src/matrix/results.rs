@@ -60,11 +60,14 @@ pub(crate) struct Row {
     /// What was measured in turns with the baseline; none for a baseline, and in a workload without pairs.
     #[serde(default)]
     pub(crate) pairs: Option<Pairs>,
-    /// The CPU that the server used while it had nothing to do, in per cent of a core: the median of the rounds; none
-    /// where it was not measured. With more than [`IDLE_PERCENT_MAX`](super::pairs::IDLE_PERCENT_MAX) it is stopped
-    /// (SIGSTOP) while others are measured.
+    /// The CPU that the server used while it had nothing to do, in per cent of a core: the median of each round, and the
+    /// largest of these; none where it was not measured.
     #[serde(default)]
     pub(crate) idle_cpu_percent: Option<f64>,
+    /// In how many rounds the server was stopped (SIGSTOP) while others were measured, because it used more than
+    /// [`IDLE_PERCENT_MAX`](super::pairs::IDLE_PERCENT_MAX) while it had nothing to do.
+    #[serde(default)]
+    pub(crate) paused_rounds: usize,
     /// Its system calls, or why they could not be counted; none before that was tried.
     #[serde(default)]
     pub(crate) calls: Option<Result<SystemCalls, String>>,
@@ -134,6 +137,7 @@ impl MeasuredWorkload {
             rounds: Vec::new(),
             pairs: None,
             idle_cpu_percent: None,
+            paused_rounds: 0,
             calls: None,
         });
         Self { rows: rows.collect(), workload, rounds }

@@ -2,7 +2,7 @@
 
 use super::calls::SystemCalls;
 use super::figures::Figure;
-use super::pairs::{IDLE_PERCENT_MAX, PairedRatio, Pairing, Stopped};
+use super::pairs::{PairedRatio, Pairing, Stopped};
 use super::results::{MeasuredWorkload, Row, Sample};
 use super::servers::Protocol;
 use super::statistics::{ROUNDS_MIN, Summary};
@@ -209,15 +209,15 @@ fn paired_warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
     let stopped = |row: &Row| row.pairs.as_ref().and_then(|pairs| pairs.stopped);
     let is_late = |row: &&Row| stopped(row) == Some(Stopped::TimeOver);
     let is_unpaired = |row: &&Row| row.pairs.as_ref().is_some_and(|it| it.unpaired_rounds > 0);
-    let spins = |row: &&Row| row.idle_cpu_percent.is_some_and(|it| it > IDLE_PERCENT_MAX);
+    let is_paused = |row: &&Row| row.paused_rounds > 0;
     let names = |which: &dyn Fn(&&Row) -> bool| -> Vec<&str> {
         measured.rows.iter().filter(which).map(|row| &*row.server.name).collect()
     };
     let all = [
         ("the time was over before the interval was narrow", names(&is_late)),
         (
-            "it spins while it has nothing to do, and was stopped while others were measured",
-            names(&spins),
+            "it used a core while it had nothing to do, and was stopped while others were measured",
+            names(&is_paused),
         ),
         ("its baseline is void in some rounds, which have no ratio", names(&is_unpaired)),
     ];

@@ -223,6 +223,7 @@ fn full_row(row: &Row, number: usize) -> Row {
         rounds: vec![Ok(sample)],
         pairs: None,
         idle_cpu_percent: None,
+        paused_rounds: 0,
         calls: None,
     }
 }
