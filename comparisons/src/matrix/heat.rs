@@ -32,8 +32,8 @@ const LEGEND: &str = "\
 <details><summary>How to read it</summary>
 <p>A cell is the ratio of the workload's first figure to the row's baseline: 1.10 is 10 % more. Blue is better and \
 orange worse: more is worse, but for the figures marked ↑. A difference is <em>told</em> when the confidence interval \
-of the ratio does not hold 1. Two rows are told <em>equal</em> when it holds 1 and is as narrow as the plan asks for, \
-which is 2 % to either side of its median if the plan does not say. All else is <em>not told</em>. The mean of a row is the geometric mean of its ratios, with those marked ↑ \
+of the ratio does not hold 1. Two rows are told <em>equal</em> when it holds 1 and reaches at most as far from 1 as the plan wants it to be narrow, \
+which is 2 % to either side if the plan does not say. All else is <em>not told</em>. The mean of a row is the geometric mean of its ratios, with those marked ↑ \
 inverted. In the map the arrow keys go from cell to cell.</p>
 </details>
 ";

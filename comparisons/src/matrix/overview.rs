@@ -6,7 +6,7 @@ use super::results::{MeasuredWorkload, Results, Row};
 use super::statistics::Summary;
 use super::table::{Cell, ReportRow, Verdict};
 
-/// An interval that holds 1 tells that two rows are equal if it reaches at most so far from its median, where the plan
+/// An interval that holds 1 tells that two rows are equal if all of it is at most so far from 1, in per cent, where the plan
 /// does not say how narrow it is to be.
 const WIDTH_PERCENT: f64 = 2.0;
 
@@ -71,9 +71,9 @@ pub(crate) enum Outcome<'a> {
 pub(crate) enum Told {
     /// The interval does not hold 1.
     Different,
-    /// It holds 1, and is as narrow as the plan asks for.
+    /// It holds 1, and all of it is as near to 1 as the plan wants it to be narrow.
     Equal,
-    /// It holds 1 and is wider, or there are too few rounds for one.
+    /// It holds 1 and reaches farther, or there are too few rounds for one.
     No,
 }
 
@@ -236,11 +236,10 @@ impl<'a> Entry<'a> {
 impl Told {
     /// What the ratio of a cell tells.
     fn of(cell: &Cell, ratio: Summary, width_percent: f64) -> Self {
-        let Summary { median, low, high, .. } = ratio;
-        let width = (median - low).max(high - median);
+        let (farthest, share) = ((1.0 - ratio.low).max(ratio.high - 1.0), width_percent / 100.0);
         match cell.verdict() {
             Some(Verdict::Less | Verdict::More) => Self::Different,
-            Some(Verdict::Inconclusive) if width <= median * width_percent / 100.0 => Self::Equal,
+            Some(Verdict::Inconclusive) if farthest <= share => Self::Equal,
             _ => Self::No,
         }
     }
@@ -320,6 +319,8 @@ pub(crate) mod tests {
         assert_eq!(told(0.5, 0.6, 0.99, 6), Told::Different);
         assert_eq!(told(0.99, 1.0, 1.01, 6), Told::Equal);
         assert_eq!(told(0.97, 1.0, 1.01, 6), Told::No);
+        // Narrow, and not near to 1 on one side.
+        assert_eq!(told(0.995, 1.012, 1.03, 6), Told::No);
         assert_eq!(told(1.01, 1.5, 3.0, 4), Told::No);
     }
 
