@@ -28,7 +28,7 @@ use super::session::{EventOutcome, Opening, ReadyEvent, Session};
 use super::window::WindowStats;
 
 /// The longest window: an hour.
-const WINDOW_MS_MAX: u64 = 3_600_000;
+pub(crate) const WINDOW_MS_MAX: u64 = 3_600_000;
 
 /// How often the server is looked at until it is asleep.
 const SETTLE_READS: usize = 10;

@@ -103,7 +103,7 @@ impl PairedRatio {
     }
 }
 
-/// The geometric mean of the ratios of each round.
+/// The geometric mean of the ratios of each round. A round in which a figure was zero has none.
 fn round_ratios(pairs: &[Pair], figure: usize) -> Vec<(usize, f64)> {
     let of_round = |pairs: &[Pair]| {
         let log = |pair: &Pair| Some((pair.row.get(figure)? / pair.baseline.get(figure)?).ln());
@@ -111,7 +111,7 @@ fn round_ratios(pairs: &[Pair], figure: usize) -> Vec<(usize, f64)> {
         Some((pairs.first()?.round, (sum / pairs.len() as f64).exp()))
     };
     let rounds = pairs.chunk_by(|a, b| a.round == b.round).filter_map(of_round);
-    rounds.filter(|(_, ratio)| ratio.is_finite()).collect()
+    rounds.filter(|(_, ratio)| ratio.is_finite() && *ratio > 0.0).collect()
 }
 
 #[cfg(test)]
@@ -124,7 +124,13 @@ mod tests {
 
     #[test]
     fn a_round_has_the_geometric_mean_of_its_pairs() {
-        let pairs = [pair(1, 2.0, 1.0), pair(1, 1.0, 2.0), pair(3, 4.0, 4.0), pair(4, 1.0, 0.0)];
+        let pairs = [
+            pair(1, 2.0, 1.0),
+            pair(1, 1.0, 2.0),
+            pair(3, 4.0, 4.0),
+            pair(4, 1.0, 0.0),
+            pair(5, 0.0, 1.0),
+        ];
         assert_eq!(round_ratios(&pairs, 0), [(1, 1.0), (3, 1.0)]);
         assert_eq!(round_ratios(&pairs, 1), []);
     }

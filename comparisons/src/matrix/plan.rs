@@ -15,7 +15,7 @@ use super::figures::Figure;
 use super::pairs::Pairing;
 use super::servers::{Baseline, Server, Servers, list};
 use super::workload::{PlannedRow, Workload, service};
-use crate::load::Load;
+use crate::load::{Load, WINDOW_MS_MAX};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -195,6 +195,14 @@ impl Entry {
         }
         let rows = self.rows(servers)?;
         let has_ratio = rows.iter().any(|row| row.baseline.is_some());
+        for (name, value) in [("width", self.width), ("row-seconds", self.row_seconds)] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(format!("{name}: expected a number over 0, found {value}"));
+            }
+        }
+        if u64::from(self.window_ms.get()) > WINDOW_MS_MAX {
+            return Err(format!("window-ms: at most {WINDOW_MS_MAX}, found {}", self.window_ms));
+        }
         let pairing = Pairing {
             window_ms: self.window_ms.get(),
             width_percent: self.width,
@@ -469,6 +477,9 @@ mod tests {
             ),
             ("cpu-per-message", "still-open", "`load echo` has no figure \"still-open\""),
             ("rounds = 3", "titles.it = \"x\"", "titles: \"it\" is none of its figures"),
+            ("rounds = 3", "width = nan", "width: expected a number over 0, found NaN"),
+            ("rounds = 3", "row-seconds = inf", "row-seconds: expected a number over 0, found inf"),
+            ("rounds = 3", "window-ms = 3600001", "window-ms: at most 3600000, found 3600001"),
         ] {
             let file = std::env::temp_dir().join(format!("plan-{}.toml", std::process::id()));
             assert!(PLAN.contains(right), "{right}");
