@@ -146,7 +146,8 @@ impl Plan {
         }
     }
 
-    /// Keeps the workloads and rows that `filter` selects, and the baselines of those rows.
+    /// Keeps the workloads and rows that `filter` selects, and the baselines of those rows. A baseline that is kept is not
+    /// compared with anything that is not.
     ///
     /// # Errors
     /// A part of the filter that selects nothing.
@@ -160,6 +161,10 @@ impl Plan {
                 let is_baseline = |it: &PlannedRow| it.baseline.as_ref() == Some(&row.server.name);
                 named.contains(row) || named.iter().any(is_baseline)
             });
+            let kept: Vec<_> = workload.rows.iter().map(|row| row.server.name.clone()).collect();
+            for row in &mut workload.rows {
+                row.baseline = row.baseline.take().filter(|name| kept.contains(name));
+            }
         }
         for workload in &mut self.workloads {
             if workload.rows.iter().all(|row| row.baseline.is_none()) {
@@ -374,6 +379,18 @@ mod tests {
         assert_eq!(names(&small[0]), ["compio/ring-default", "echo-compio/ring-default"]);
         let error = left(&["middle"], &[]).unwrap_err().to_string();
         assert!(error.contains("no workload \"middle\": it has small, large"), "{error}");
+    }
+
+    #[test]
+    fn a_baseline_that_is_left_needs_no_baseline_of_its_own() {
+        let rows = r#"["tokio", "compio", "compio/again"]"#;
+        let text = PLAN.replace(r#"["tokio", "traits-tokio", "compio/ring-default"]"#, rows);
+        let mut plan = parse(&text.replace("\"peer\"", "\"tokio\"")).unwrap();
+        plan.narrow(&Filter { only: vec!["compio/again".to_owned()], ..Filter::default() })
+            .unwrap();
+        let rows = plan.workloads[0].rows.iter();
+        let rows: Vec<_> = rows.map(|row| (&*row.server.name, row.baseline.as_deref())).collect();
+        assert_eq!(rows, [("compio", None), ("compio/again", Some("compio"))]);
     }
 
     fn filter(workload: &[&str], runtime: &[&str]) -> Filter {
