@@ -20,7 +20,7 @@ pub(crate) struct Pairing {
     pub(crate) window_ms: u32,
     /// A row is finished when its interval reaches at most so far to either side of the median, in per cent.
     pub(crate) width_percent: f64,
-    /// A row is finished after so many seconds of windows, its baseline's included.
+    /// A row is finished after so many [`seconds`](Pairs::seconds).
     pub(crate) row_seconds: f64,
 }
 
@@ -30,7 +30,8 @@ pub(crate) struct Pairing {
 pub(crate) struct Pairs {
     /// In the order in which they were measured.
     pub(crate) pairs: Vec<Pair>,
-    /// How long their windows took.
+    /// How long the windows took, those of the baseline included, and the row's own start and warm-up before them (not
+    /// those of its baseline). A round in which the row is void adds nothing.
     pub(crate) seconds: f64,
     /// In how many rounds the row is sound and its baseline void, so that there are no pairs.
     #[serde(default)]

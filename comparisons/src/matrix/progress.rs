@@ -36,7 +36,7 @@ impl Progress {
     ) {
         let left = self.left(self.began.elapsed().as_secs_f64(), seconds_left(results));
         let name = &measured.workload.name;
-        line(&format!("at most {left} left; {name}: round {round} of pairs, {rows} rows"));
+        line(&format!("about {left} left; {name}: round {round} of pairs, {rows} rows"));
     }
 
     /// The time left in minutes and seconds: the estimate, scaled by its error so far.
@@ -80,10 +80,8 @@ fn line(text: &str) {
 fn seconds_left(results: &Results) -> f64 {
     let counting = |measured: &MeasuredWorkload| {
         // Rows are counted after all rounds.
-        let left = match measured.next() {
-            Some(_) => measured.rows.len(),
-            None => measured.uncounted().len(),
-        };
+        let is_measured = measured.next().is_none() && measured.unfinished().is_empty();
+        let left = if is_measured { measured.uncounted().len() } else { measured.rows.len() };
         let load = measured.workload.load_for_counting().filter(|_| results.no_calls.is_none());
         load.map_or(0.0, |load| left as f64 * load.run_seconds())
     };
