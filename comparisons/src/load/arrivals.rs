@@ -51,7 +51,7 @@ pub struct Options {
     /// How long a first echo may take.
     #[arg(long, value_name = "S", default_value_t = FIRST_ECHO)]
     #[serde(default = "first_echo")]
-    patience: NonZeroSeconds,
+    pub(crate) patience: NonZeroSeconds,
 }
 
 impl Options {

@@ -45,7 +45,7 @@ pub struct Options {
     /// How long a connection may take, and how long after the window a waiting one may begin.
     #[arg(long, value_name = "S", default_value_t = PATIENCE)]
     #[serde(default = "options::patience")]
-    patience: NonZeroSeconds,
+    pub(crate) patience: NonZeroSeconds,
 }
 
 impl Options {

@@ -10,6 +10,15 @@ use super::{
     Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, sink, source,
 };
 
+/// How often in a run `load` may wait for as long as its patience.
+const PATIENCES: f64 = 4.0;
+
+/// How much longer than all its times a run may take, in seconds.
+const LATE_SECONDS_MAX: f64 = 60.0;
+
+/// How long a run may take that a number of messages ends, in seconds.
+const MESSAGES_SECONDS_MAX: f64 = 3600.0;
+
 /// A command of `load` with its options, but for the server and where `load` runs.
 ///
 /// In a plan: `load = { command = "echo", connections = 64, payload = 200, seconds = 1 }`, with the options as
@@ -230,6 +239,26 @@ impl Load {
         seconds.map_or(0.0, f64::from) + f64::from(warm_up) + rest
     }
 
+    /// A run that takes longer has failed: it opens connections, warms up, measures and waits for answers.
+    pub(crate) fn longest_seconds(&self) -> f64 {
+        let (patience, rest) = match self {
+            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
+                (it.patience, f64::from(it.ramp))
+            }
+            Self::Arrivals(it) => (it.patience, 0.0),
+            Self::Burst(it) => (it.patience, 0.0),
+            Self::Churn(it) => (it.patience, 0.0),
+            Self::Hold(it) => (it.patience, f64::from(it.ramp)),
+            Self::Limit(it) => (it.patience, 2.0 * f64::from(it.speed_seconds)),
+            Self::Source(it) => {
+                let has_end = it.seconds.is_some();
+                (it.patience, if has_end { 0.0 } else { MESSAGES_SECONDS_MAX })
+            }
+        };
+        // Opening and each end of what is measured take up to the patience.
+        self.run_seconds() + PATIENCES * f64::from(patience) + rest + LATE_SECONDS_MAX
+    }
+
     /// The same at another rate.
     ///
     /// # Errors
@@ -349,5 +378,8 @@ mod tests {
         let mut hold = load(LOADS[6]);
         *hold.seconds_mut().unwrap() = NonZeroSeconds::of::<5>();
         assert_eq!(hold.run_seconds(), 6.0);
+        // With a ramp of 1 s, and patience of 10 s.
+        assert_eq!(load(LOADS[0]).longest_seconds(), 1.8 + 40.0 + 1.0 + 60.0);
+        assert!(load(LOADS[9]).longest_seconds() > 3600.0);
     }
 }

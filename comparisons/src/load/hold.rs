@@ -29,11 +29,11 @@ pub struct Options {
     /// Opens them evenly over so long.
     #[arg(long, value_name = "S", default_value_t = NO_TIME)]
     #[serde(default = "options::no_time")]
-    ramp: Seconds,
+    pub(crate) ramp: Seconds,
     /// How long a connect may take.
     #[arg(long, value_name = "S", default_value_t = PATIENCE)]
     #[serde(default = "options::patience")]
-    patience: NonZeroSeconds,
+    pub(crate) patience: NonZeroSeconds,
 }
 
 impl Options {

@@ -42,7 +42,7 @@ pub struct Options {
     /// How long each of the two speeds is measured.
     #[arg(long, value_name = "S", default_value_t = SPEED_SECONDS)]
     #[serde(default = "speed_seconds")]
-    speed_seconds: NonZeroSeconds,
+    pub(crate) speed_seconds: NonZeroSeconds,
     /// How long the busy are busy before each of the two.
     #[arg(long, value_name = "S", default_value_t = WARM_UP)]
     #[serde(default = "options::warm_up")]
@@ -54,7 +54,7 @@ pub struct Options {
     /// How long a connect and an answer may take.
     #[arg(long, value_name = "S", default_value_t = PATIENCE)]
     #[serde(default = "options::patience")]
-    patience: NonZeroSeconds,
+    pub(crate) patience: NonZeroSeconds,
 }
 
 impl Options {

@@ -69,7 +69,7 @@ pub struct Options {
     /// How long to wait while nothing arrives.
     #[arg(long, value_name = "S", default_value_t = PATIENCE)]
     #[serde(default = "options::patience")]
-    patience: NonZeroSeconds,
+    pub(crate) patience: NonZeroSeconds,
 }
 
 impl Options {

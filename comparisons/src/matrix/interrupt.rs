@@ -1,4 +1,4 @@
-//! Ctrl-C: it ends the current measurement and keeps the results.
+//! Ctrl-C and a terminal that is closed: each ends the current measurement and keeps the results.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,20 +9,20 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-/// Tells whether SIGINT or SIGTERM arrived.
+/// Tells whether SIGHUP, SIGINT or SIGTERM arrived.
 pub(crate) struct Interrupt {
     /// Readable after a signal. Nothing is read, so that it stays readable.
     signalled: UnixStream,
 }
 
 impl Interrupt {
-    /// Catches both signals: from now on they no longer end the process.
+    /// Catches these signals: from now on they no longer end the process.
     pub(crate) fn listen() -> io::Result<Self> {
         let (signalled, signals) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
             pipe::register(signal, signals.try_clone()?)?;
         }
         Ok(Self { signalled })
@@ -45,16 +45,25 @@ impl Interrupt {
     }
 
     /// Waits for `process` to end. A signal kills it.
-    pub(crate) fn wait(&self, process: &mut Child) -> io::Result<ExitStatus> {
+    ///
+    /// # Errors
+    /// When it takes longer than `time`: then it is killed.
+    pub(crate) fn wait(&self, process: &mut Child, time: Duration) -> io::Result<ExitStatus> {
         // No thread and no timer: waiting uses no CPU that is measured.
         let ended = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
         let mut either =
             [PollFd::new(&ended, PollFlags::IN), PollFd::new(&self.signalled, PollFlags::IN)];
-        retry_on_eintr(|| poll(&mut either, None))?;
-        if self.is_pending()? {
+        let at_most = Timespec::try_from(time).map_err(io::Error::other)?;
+        let ready = retry_on_eintr(|| poll(&mut either, Some(&at_most)))?;
+        if ready == 0 || self.is_pending()? {
             process.kill()?;
         }
-        process.wait()
+        let ended = process.wait()?;
+        if ready == 0 {
+            let why = format!("it did not end within {} s", time.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+        Ok(ended)
     }
 }
 
@@ -81,16 +90,21 @@ mod tests {
     #[test]
     fn what_runs_is_ended_by_a_signal_and_only_then() {
         let interrupt = Interrupt::listen().unwrap();
-        let ended = interrupt.wait(&mut Command::new("true").spawn().unwrap()).unwrap();
+        let long = Duration::from_secs(30);
+        let ended = interrupt.wait(&mut Command::new("true").spawn().unwrap(), long).unwrap();
         assert!(ended.success() && !interrupt.is_pending().unwrap());
+        let sleep = || Command::new("sleep").arg("60").spawn().unwrap();
+        let late = interrupt.wait(&mut sleep(), Duration::from_millis(10)).unwrap_err();
+        assert_eq!(late.to_string(), "it did not end within 0 s");
+        assert!(!interrupt.is_pending().unwrap());
         let began = Instant::now();
         let signal = thread::spawn(|| {
             thread::sleep(Duration::from_millis(50));
-            kill_process(getpid(), Signal::TERM).unwrap();
+            kill_process(getpid(), Signal::HUP).unwrap();
         });
-        let ended = interrupt.wait(Command::new("sleep").arg("60").spawn().as_mut().unwrap());
+        let ended = interrupt.wait(&mut sleep(), long);
         signal.join().unwrap();
         assert!(!ended.unwrap().success() && interrupt.is_pending().unwrap());
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < long);
     }
 }

@@ -27,7 +27,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(30);
 /// Measures all missing rounds. Results are saved every [`SAVE_EVERY`]; the caller saves the last of them.
 ///
 /// # Errors
-/// When the results cannot be written, or SIGINT or SIGTERM came.
+/// When the results cannot be written, or SIGHUP, SIGINT or SIGTERM came.
 pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure> {
     let interrupt = Interrupt::listen().map_err(no_signals)?;
     let certificate = Certificate::create(folder)?;
@@ -201,6 +201,7 @@ impl Measurement<'_> {
         perf_stat: Option<&PerfStat>,
     ) -> Result<Report, Failure> {
         let Self { workload, load, server, results, certificate, folder } = *self;
+        let time = Duration::from_secs_f64(load.longest_seconds());
         let json = folder.join("load.json");
         let cannot = |error: io::Error| Failure::new(format!("cannot run load: {error}"));
         let core = results.load_core;
@@ -213,7 +214,7 @@ impl Measurement<'_> {
             .spawn()
             .map_err(cannot)?;
         // Its error messages are a few lines; the pipe holds 64 KiB.
-        let ended = interrupt.wait(&mut load).map_err(cannot)?;
+        let ended = interrupt.wait(&mut load, time).map_err(cannot)?;
         if !ended.success() {
             return Err(load_process::complaint(&mut load, &ended.to_string()));
         }

@@ -97,7 +97,7 @@ impl Options {
     ///
     /// # Errors
     /// When there is no such plan, something cannot be built, the results cannot be written, or
-    /// SIGINT or SIGTERM came: what was measured until then is kept. A server that does not start, or
+    /// SIGHUP, SIGINT or SIGTERM came: what was measured until then is kept. A server that does not start, or
     /// answers wrongly, makes its row void.
     pub fn run(&self) -> Result<(), Failure> {
         let (folder, mut results) = match &self.resume {
