@@ -28,6 +28,14 @@ impl Interrupt {
         Ok(Self { signalled })
     }
 
+    /// No signal reaches this one.
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        let (signalled, signals) = UnixStream::pair().unwrap();
+        std::mem::forget(signals);
+        Self { signalled }
+    }
+
     pub(crate) fn is_pending(&self) -> io::Result<bool> {
         let mut signalled = [PollFd::new(&self.signalled, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

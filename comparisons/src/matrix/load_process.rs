@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
@@ -16,6 +16,9 @@ use crate::load::{Line, Load, Report};
 
 /// How long a window may take longer than its time: outstanding answers come until `load` has no more patience.
 const ANSWER: Duration = Duration::from_secs(60);
+
+/// At most this much is read of an answer: a report has a few KiB.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// At most this much is read of what `load` complains.
 const COMPLAINT_BYTES_MAX: u64 = 64 << 10;
@@ -100,22 +103,43 @@ impl WindowLoad {
     ) -> Result<T, Failure> {
         // If it has ended, reading finds that.
         let _ = self.stdin.write_all(format!("{line}\n").as_bytes());
-        let time = Duration::from_millis(ms.into()) + ANSWER;
-        let is_readable = interrupt.wait_readable(self.stdout.get_ref(), time);
-        let mut answer = String::new();
-        match is_readable {
-            // It writes whole lines.
-            Ok(true) => drop(self.stdout.read_line(&mut answer)),
-            Ok(false) => return Err(Failure::new(format!("load did not answer {line:?}"))),
+        let until = Instant::now() + Duration::from_millis(ms.into()) + ANSWER;
+        let answer = match self.read_line(until, interrupt) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Err(Failure::new(format!("load did not answer {line:?}"))),
             Err(error) => return Err(Failure::new(format!("cannot wait for load: {error}"))),
-        }
+        };
         if answer.is_empty() {
+            // Its end of stdout is closed: it has ended, or never will by itself.
+            let _ = self.process.kill();
             let ended =
                 self.process.wait().map_or_else(|error| error.to_string(), |it| it.to_string());
             return Err(complaint(&mut self.process, &ended));
         }
-        serde_json::from_str(&answer)
+        serde_json::from_slice(&answer)
             .map_err(|error| Failure::new(format!("no answer of load to {line:?}: {error}")))
+    }
+
+    /// Reads up to the end of a line or of the stream. None when that does not come in time, or after a signal.
+    fn read_line(&mut self, until: Instant, interrupt: &Interrupt) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        while line.len() <= ANSWER_BYTES_MAX {
+            if self.stdout.buffer().is_empty() {
+                let left = until.saturating_duration_since(Instant::now());
+                if !interrupt.wait_readable(self.stdout.get_ref(), left)? {
+                    return Ok(None);
+                }
+            }
+            let part = self.stdout.fill_buf()?;
+            let end = part.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+            let (bytes, is_over) = (end.unwrap_or(part.len()), end.is_some() || part.is_empty());
+            line.extend_from_slice(&part[..bytes]);
+            self.stdout.consume(bytes);
+            if is_over {
+                return Ok(Some(line));
+            }
+        }
+        Err(io::Error::other("its answer has no end"))
     }
 }
 
@@ -123,5 +147,43 @@ impl Drop for WindowLoad {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a shell script in the place of `load` makes of a line.
+    fn asked(script: &str) -> (Option<String>, Duration) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stderr(Stdio::piped());
+        let mut load = WindowLoad::start(command).unwrap();
+        let interrupt = Interrupt::never();
+        let began = Instant::now();
+        let answer = load.ask::<u32>("window 1", 1, &interrupt);
+        (answer.err().map(|why| why.to_string()), began.elapsed())
+    }
+
+    #[test]
+    fn an_answer_in_pieces_is_one() {
+        assert_eq!(asked("read line; printf 1; sleep 0.1; printf '2\\n'").0, None);
+    }
+
+    #[test]
+    fn a_load_that_does_not_end_is_killed() {
+        let (why, took) = asked("echo wrong >&2; exec sleep 300 1>&- 2>&-");
+        assert_eq!(why.as_deref(), Some("wrong"));
+        assert!(took < ANSWER, "{took:?}");
+    }
+
+    #[test]
+    fn half_a_line_is_waited_for_and_no_longer() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "printf 1; exec sleep 300"]).stderr(Stdio::piped());
+        let mut load = WindowLoad::start(command).unwrap();
+        let interrupt = Interrupt::never();
+        let until = Instant::now() + Duration::from_millis(300);
+        assert_eq!(load.read_line(until, &interrupt).unwrap(), None);
     }
 }
