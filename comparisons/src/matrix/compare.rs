@@ -20,7 +20,7 @@ pub(crate) fn compare(first: &Path, second: &Path) -> Result<String, Failure> {
     match agreement {
         Agreement { figures: 0, .. } => Err(Failure::new("no row of one is in the other")),
         Agreement { compared: 0, .. } => Ok(text),
-        Agreement { compared, overlapping, rows, agreeing, .. } => {
+        Agreement { compared, overlapping, rows, agreeing, without, .. } => {
             let percent = overlapping as f64 * 100.0 / compared as f64;
             let claim = "ratios have confidence intervals that overlap";
             let [a, b] = [&first, &second].map(ratios);
@@ -28,7 +28,10 @@ pub(crate) fn compare(first: &Path, second: &Path) -> Result<String, Failure> {
             text += &format!("\n{overlapping} of {compared} {claim} ({percent:.1} %). {all}\n");
             if rows > 0 {
                 let percent = agreeing as f64 * 100.0 / rows as f64;
-                text += &format!("\n{agreeing} of {rows} rows in pairs agree ({percent:.1} %).\n");
+                text += &format!(
+                    "\n{agreeing} of {rows} rows in pairs agree: their intervals overlap ({percent:.1} %). {without} more \
+                     rows in pairs have no interval in both runs, or were measured in another way.\n"
+                );
             }
             Ok(text)
         }
@@ -43,8 +46,8 @@ fn ratios(results: &Results) -> usize {
 }
 
 /// Counts of figures: those in both runs; those of the same load with a confidence interval in both; those of them
-/// whose intervals overlap. And counts of rows: those measured in pairs in both runs, and those of them whose intervals
-/// of the first figure overlap.
+/// whose intervals overlap. And counts of rows that were measured in pairs in both runs: those with an interval of the
+/// first figure in both; those of them whose intervals overlap; those without.
 #[derive(Default)]
 struct Agreement {
     figures: usize,
@@ -52,6 +55,7 @@ struct Agreement {
     overlapping: usize,
     rows: usize,
     agreeing: usize,
+    without: usize,
 }
 
 fn write(
@@ -65,13 +69,17 @@ fn write(
         let same = |b: &&MeasuredWorkload| b.workload.name == a.workload.name;
         let Some(b) = second.workloads.iter().find(same) else { continue };
         writeln!(text, "\n### {}\n", a.workload.name)?;
-        let [of_a, of_b] = [a, b].map(|it| (&it.workload.load, &it.workload.baseline));
+        let [of_a, of_b] =
+            [a, b].map(|it| (&it.workload.load, &it.workload.baseline, window_ms(&it.workload)));
         let is_same = of_a == of_b;
         if !is_same {
-            for (run, Workload { baseline, .. }, load) in
-                [("A", &a.workload), ("B", &b.workload)].map(|(run, it)| (run, it, it.load_line()))
-            {
-                writeln!(text, "{run}: `load {load}`, against {}\n", baseline.name())?;
+            for (run, workload) in [("A", &a.workload), ("B", &b.workload)] {
+                let (load, baseline) = (workload.load_line(), workload.baseline.name());
+                let pairs = match window_ms(workload) {
+                    None => String::new(),
+                    Some(ms) => format!(", in windows of {ms} ms"),
+                };
+                writeln!(text, "{run}: `load {load}`{pairs}, against {baseline}\n")?;
             }
         }
         writeln!(text, "| server | figure | A | B | B/A | ratio in A | ratio in B | |")?;
@@ -93,11 +101,17 @@ fn write(
                 if index == 0 && cell.paired.is_some() && other.paired.is_some() {
                     agreement.rows += usize::from(overlaps.is_some());
                     agreement.agreeing += usize::from(overlaps == Some(true));
+                    agreement.without += usize::from(overlaps.is_none());
                 }
             }
         }
     }
     Ok(agreement)
+}
+
+/// The length of the windows of a workload that is measured in pairs.
+fn window_ms(workload: &Workload) -> Option<u32> {
+    workload.pairing.map(|pairing| pairing.window_ms)
 }
 
 /// Whether the intervals overlap; none if there are not two of the same load.
