@@ -83,13 +83,31 @@ impl MeasuredWorkload {
         for row in self.unfinished() {
             let baseline = self.baseline_of(row).and_then(|baseline| rounds[baseline].as_ref());
             let has_baseline = baseline.is_some_and(|baseline| baseline.sample.is_ok());
+            let peaks = self.peaks(rounds[row].as_ref(), baseline);
             let sound = rounds[row].as_mut().filter(|it| it.sample.is_ok());
             let Some(of_row) = sound else { continue };
             if has_baseline {
                 of_row.pairs = std::mem::take(&mut pairs[row]);
+                of_row.pairs.iter_mut().for_each(|pair| {
+                    for (figure, [of_row, of_baseline]) in &peaks {
+                        pair.row[*figure] = *of_row;
+                        pair.baseline[*figure] = *of_baseline;
+                    }
+                });
             }
             of_row.is_unpaired = of_row.pairs.is_empty();
         }
+    }
+
+    /// The figures that only grow while a process lives, of a row and its baseline at the end of a round. Those of a window
+    /// depend on the windows before it.
+    fn peaks(&self, row: Option<&RowRound>, baseline: Option<&RowRound>) -> Vec<(usize, [f64; 2])> {
+        let sound = |of: Option<&RowRound>, figure: &Figure| {
+            of.and_then(|round| figure.of(round.sample.as_ref().ok()?))
+        };
+        let figures = self.workload.figures.iter().enumerate();
+        let peaks = figures.filter(|(_, figure)| figure.is_peak());
+        peaks.filter_map(|(at, it)| Some((at, [sound(row, it)?, sound(baseline, it)?]))).collect()
     }
 
     /// Adds a round, and decides which rows are finished. A row that is finished and still measured, as the baseline of
@@ -331,7 +349,8 @@ mod tests {
             })
         };
         let mut rounds: Vec<_> = (0..3).map(of_row).collect();
-        let pair = |round| Pair { round, row: vec![1.0], baseline: vec![1.0] };
+        let ones = vec![1.0; measured.workload.figures.len()];
+        let pair = |round| Pair { round, row: ones.clone(), baseline: ones.clone() };
         let pairs = |row: usize| vec![pair(measured.rows[row].rounds.len() + 1); 2];
         measured.assign(&mut rounds, (0..3).map(pairs).collect());
         rounds
@@ -356,6 +375,22 @@ mod tests {
         }
         assert_eq!(measured.rows[1].pairs.as_ref().unwrap().stopped, Some(Stopped::Void));
         assert!(measured.unfinished().is_empty());
+    }
+
+    #[test]
+    fn a_peak_is_that_of_the_round() {
+        let mut measured = measured();
+        let peak = Figure::named("memory-peak", &measured.workload.load).unwrap();
+        measured.workload.figures.push(peak);
+        let mut rounds = round(&measured, &[]);
+        let pair = Pair { round: 1, row: vec![1.0, 2.0], baseline: vec![1.0, 3.0] };
+        for (kib, of_row) in [20, 10, 30].into_iter().zip(&mut rounds) {
+            let sample = of_row.as_mut().unwrap().sample.as_mut().unwrap();
+            sample.report.server.as_mut().unwrap().rss_peak_kib = kib;
+        }
+        measured.assign(&mut rounds, vec![Vec::new(), vec![pair], Vec::new()]);
+        let pairs = &rounds[1].as_ref().unwrap().pairs;
+        assert_eq!((&*pairs[0].row, &*pairs[0].baseline), (&[1.0, 10.0][..], &[1.0, 20.0][..]));
     }
 
     #[test]

@@ -200,6 +200,11 @@ impl Figure {
         self.0.title
     }
 
+    /// Whether it only grows while the server lives.
+    pub(crate) fn is_peak(self) -> bool {
+        self.0.name == "memory-peak"
+    }
+
     pub(crate) fn is_unserved(self) -> bool {
         self.0.is_unserved
     }
