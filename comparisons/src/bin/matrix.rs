@@ -1,4 +1,4 @@
-//! `matrix`: servers × workloads, in interleaved rounds.
+//! `matrix`: servers × workloads, in pairs and in interleaved rounds.
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
@@ -18,8 +18,8 @@ mod program {
     use clap::{Parser, Subcommand};
     use owned_io_comparisons::matrix::{Compare, Options, Report};
 
-    /// Measures servers under loads, as a plan says, in interleaved rounds: prints a table, and keeps
-    /// every figure in target/matrix.
+    /// Measures servers under loads, as a plan says, in pairs and in interleaved rounds: prints a table, and keeps every
+    /// figure in target/matrix.
     #[derive(Parser)]
     #[command(name = "matrix", version, args_conflicts_with_subcommands = true)]
     struct Arguments {

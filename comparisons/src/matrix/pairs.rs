@@ -2,7 +2,7 @@
 //!
 //! In a round all servers of a workload are alive. A row and its baseline are measured in short windows in the order
 //! row, baseline, baseline, row: that is two pairs, and a drift that is linear in time cancels. The next round starts
-//! all servers anew, because two processes of one program may differ for as long as they live.
+//! all servers again, because two processes of one program may differ for as long as they live.
 
 use serde::{Deserialize, Serialize};
 
