@@ -20,14 +20,9 @@
   input("plan").parentElement.hidden = planNames.length === 0;
   names.forEach((name, index) => option(input("sort"), index, name.replace(/^: /, "")));
 
-  const mean = (it) => {
-    const logs = it.cells.filter((cell) => !cell.hidden && !cell.classList.contains("blank"))
-      .map((cell) => Math.log(cost(cell))).filter(Number.isFinite);
-    return logs.length ? logs.reduce((sum, log) => sum + log) / logs.length : Infinity;
-  };
-  const key = (by) => {
-    if (by === "mean") return mean;
-    return (it) => { const figure = cost(it.cells[by]); return Number.isNaN(figure) ? Infinity : figure; };
+  const key = (by) => (it) => {
+    const figure = cost(it.cells[by]);
+    return Number.isNaN(figure) ? Infinity : figure;
   };
   const compare = (by) => {
     if (by === "") return (a, b) => a.order - b.order;
@@ -75,7 +70,7 @@
   // One link of the map is in the tab order; arrow keys move from it.
   const lines = () => [heads.map((it) => it.lastElementChild), heads.map((it) => it.firstElementChild),
     ...[...body.rows].map((row) => [...row.cells].slice(1).map((cell) => cell.firstElementChild))];
-  const isShown = (link) => link && link.checkVisibility({ visibilityProperty: true });
+  const isShown = (link) => link && link.offsetParent !== null && getComputedStyle(link).visibility === "visible";
   const enter = (link) => {
     const links = [...table.querySelectorAll("a")];
     const current = link ?? [...body.querySelectorAll("a")].find(isShown);

@@ -17,7 +17,7 @@ const CONTROLS: &str = "\
 <label>Runtime <select name=\"runtime\"><option value=\"\">all</option></select></label>
 <label>Plan <select name=\"plan\"><option value=\"\">all</option></select></label>
 <label>Sort by <select name=\"sort\"><option value=\"\">the plans' order</option><option value=\"name\">name</option>\
-<option value=\"mean\">mean ratio</option></select></label>
+</select></label>
 <label><input type=\"checkbox\" name=\"told\"> only told</label>
 <output aria-live=\"polite\"></output>
 </form>
@@ -32,9 +32,9 @@ const LEGEND: &str = "\
 <details><summary>How to read it</summary>
 <p>A cell is the ratio of the workload's first figure to the row's baseline: 1.10 is 10 % more. Blue is better and \
 orange worse: more is worse, but for the figures marked ↑. A difference is <em>told</em> when the confidence interval \
-of the ratio does not hold 1. Two rows are told <em>equal</em> when it holds 1 and reaches at most as far from 1 as the plan wants it to be narrow, \
-which is 2 % to either side if the plan does not say. All else is <em>not told</em>. The mean of a row is the geometric mean of its ratios, with those marked ↑ \
-inverted. In the map the arrow keys go from cell to cell.</p>
+of the ratio does not hold 1. Two rows are told <em>equal</em> when it holds 1 and reaches at most as far from 1 as the \
+plan wants it to be narrow, which is 2 % to either side if the plan does not say. All else is <em>not told</em>. In the \
+map the arrow keys go from cell to cell.</p>
 </details>
 ";
 
