@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use super::axis::grouped;
 use super::overview::{Column, Entry, Outcome, Overview, OverviewRow, Told};
+use super::self_check::SelfCheck;
 use super::statistics::Summary;
 use super::table::{self, ReportRow};
 
@@ -53,19 +54,9 @@ fn counts(overview: &Overview<'_>) -> Finding {
 fn same_program(overview: &Overview<'_>) -> Option<Finding> {
     let same = overview.entries().filter(|(_, _, entry)| entry.is_same_program);
     let same: Vec<_> = same.filter_map(|(_, column, it)| Some((column, it.ratio()?))).collect();
-    let (all, differing) = (same.len(), same.iter().filter(|(_, it)| it.1 == Told::Different));
-    let holding = all - differing.clone().count();
-    let (workload, _) = differing.clone().next().or_else(|| same.first())?;
-    let width = |(_, (ratio, _)): &(usize, (Summary, Told))| {
-        (ratio.median - ratio.low).max(ratio.high - ratio.median) / ratio.median * 100.0
-    };
-    let mut widths: Vec<_> = same.iter().map(width).collect();
-    widths.sort_unstable_by(f64::total_cmp);
-    let middle = widths[widths.len() / 2];
-    let text = format!(
-        "The same program compared with itself: {holding} of {all} intervals hold 1, and half of them reach at most \
-         {middle:.1} % from their median."
-    );
+    let mut differing = same.iter().filter(|(_, (_, told))| *told == Told::Different);
+    let (workload, _) = differing.next().or_else(|| same.first())?;
+    let text = format!("The same program compared with itself: {}.", SelfCheck::of(overview)?);
     Some(Finding { workload: Some(*workload), text })
 }
 
@@ -199,10 +190,9 @@ mod tests {
             let build = measured.rows[0].server.build.clone();
             (measured.rows[2].server.run, measured.rows[2].server.build) = (run, build);
         }
-        let tables = tables(&results, &[[0.97, 1.0, 1.01], [1.01, 1.02, 1.03]]);
+        let tables = tables(&results, &[[0.96, 1.0, 1.01], [1.01, 1.02, 1.03]]);
         let findings = findings(&Overview::of(&results, &tables), &tables);
-        let itself = "The same program compared with itself: 1 of 2 intervals hold 1, and half of them reach at \
-                      most 3.0 % from their median.";
+        let itself = "The same program compared with itself: 1 of 2 intervals hold 1; 1 of 2 are narrower than ±3 %.";
         assert_eq!(findings[1], Finding { workload: Some(1), text: itself.to_owned() });
         assert_eq!(findings.len(), 3, "its difference is no finding about the program");
     }

@@ -96,12 +96,6 @@ impl PairedRatio {
     pub(crate) fn has_interval(&self) -> bool {
         self.summary.rounds >= PAIRED_ROUNDS_MIN
     }
-
-    /// How far the interval reaches from the median, to the farther side, in per cent of the median.
-    pub(crate) fn width_percent(&self) -> f64 {
-        let Summary { median, low, high, .. } = self.summary;
-        (median - low).max(high - median) / median * 100.0
-    }
 }
 
 /// The geometric mean of the ratios of each round. A round in which a figure was zero has none.
@@ -134,12 +128,5 @@ mod tests {
         ];
         assert_eq!(round_ratios(&pairs, 0), [(1, 1.0), (3, 1.0)]);
         assert_eq!(round_ratios(&pairs, 1), []);
-    }
-
-    #[test]
-    fn a_width_is_that_of_the_farther_side() {
-        let summary = Summary { median: 2.0, low: 1.9, high: 2.2, rounds: 8 };
-        let ratio = PairedRatio { rounds: Vec::new(), pairs: 16, summary, stopped: None };
-        assert!((ratio.width_percent() - 10.0).abs() < 1e-9);
     }
 }

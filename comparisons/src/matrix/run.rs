@@ -11,11 +11,10 @@ use super::host::Host;
 use super::overview::Overview;
 use super::plan::{Filter, Plan};
 use super::results::{self, MeasuredWorkload, Results};
+use super::self_check::SelfCheck;
 use super::servers::Server;
 use super::workload::Workload;
-use super::{
-    Failure, compare, findings, html, measure, program, report, self_check, table, terminal,
-};
+use super::{Failure, compare, findings, html, measure, program, report, table, terminal};
 use crate::load::NonZeroSeconds;
 
 const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml");
@@ -253,7 +252,7 @@ fn write_reports(results: &Results, folder: &Path) -> Result<(), Failure> {
     let overview = Overview::of(results, &tables);
     let findings = findings::findings(&overview, &tables);
     let text = terminal::text(&overview, &findings, terminal::width());
-    let check = self_check::summary(results).map_or_else(String::new, |it| format!("\n{it}\n"));
+    let check = SelfCheck::of(&overview).map_or_else(String::new, |it| format!("\nA/A: {it}\n"));
     // The reader may have closed the pipe.
     let _ = write!(io::stdout(), "{text}{check}\nReport: {}\n", page.display());
     Ok(())

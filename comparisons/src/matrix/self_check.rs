@@ -1,32 +1,54 @@
 //! Rows of one program under two names: what the matrix says of equals.
 
-use super::pairs::PairedRatio;
-use super::results::{Results, Row};
-use super::servers::first_of_two;
-use super::statistics::Summary;
+use std::fmt::{self, Display, Formatter};
+
+use super::overview::{Entry, Outcome, Overview};
 
 /// An interval of equals is to be narrower, to either side, in per cent.
 const NARROW_PERCENT: f64 = 3.0;
 
-/// How many intervals of equals hold 1, and how many are narrow; none if the run has no such rows.
-pub(crate) fn summary(results: &Results) -> Option<String> {
-    let rows = || results.workloads.iter().flat_map(|measured| &measured.rows);
-    let equals: Vec<&Row> = rows().filter(|row| first_of_two(&row.server.name).is_some()).collect();
-    if equals.is_empty() {
-        return None;
+/// Counts of rows that are compared with the same program.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct SelfCheck {
+    rows: usize,
+    /// Those with enough rounds for an interval.
+    with_interval: usize,
+    /// Those whose interval holds 1.
+    holding: usize,
+    /// Those whose interval is narrow.
+    narrow: usize,
+}
+
+impl SelfCheck {
+    /// None if the run has no such rows.
+    pub(crate) fn of(overview: &Overview<'_>) -> Option<Self> {
+        let mut check = Self::default();
+        let is_equal =
+            |entry: &Entry<'_>| entry.is_same_program && entry.outcome != Outcome::Baseline;
+        for (_, _, entry) in overview.entries().filter(|(_, _, entry)| is_equal(entry)) {
+            check.rows += 1;
+            if let Some((ratio, _)) = entry.ratio().filter(|_| entry.has_interval) {
+                check.with_interval += 1;
+                check.holding += usize::from(ratio.holds(1.0));
+                check.narrow += usize::from(ratio.width_percent() < NARROW_PERCENT);
+            }
+        }
+        (check.rows > 0).then_some(check)
     }
-    let ratios = equals.iter().filter_map(|row| PairedRatio::of(row, 0));
-    let ratios: Vec<_> = ratios.filter(PairedRatio::has_interval).collect();
-    let holds_1 = |Summary { low, high, .. }: Summary| low <= 1.0 && 1.0 <= high;
-    let holding = ratios.iter().filter(|ratio| holds_1(ratio.summary)).count();
-    let is_narrow = |ratio: &&PairedRatio| ratio.width_percent() < NARROW_PERCENT;
-    let narrow = ratios.iter().filter(is_narrow).count();
-    let all = ratios.len();
-    let text = format!(
-        "A/A: {holding} of {all} intervals hold 1; {narrow} of {all} narrower than ±{NARROW_PERCENT} %"
-    );
-    let without = equals.len() - all;
-    Some(if without == 0 { text } else { format!("{text}; {without} rows have no interval") })
+}
+
+impl Display for SelfCheck {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { rows, with_interval, holding, narrow } = self;
+        write!(
+            f,
+            "{holding} of {rows} intervals hold 1; {narrow} of {rows} are narrower than ±{NARROW_PERCENT} %"
+        )?;
+        match rows - with_interval {
+            0 => Ok(()),
+            without => write!(f, "; {without} have too few rounds or are void"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -34,18 +56,28 @@ mod tests {
     use super::super::host::Host;
     use super::super::pairs::{Pair, Pairs};
     use super::super::plan::Plan;
-    use super::super::results::MeasuredWorkload;
+    use super::super::results::tests::sample;
+    use super::super::results::{MeasuredWorkload, Results};
+    use super::super::table;
     use super::*;
+
+    const PLAN: &str = r#"
+        name = "small"
+        load = { command = "echo", connections = 1, payload = 1, seconds = 1 }
+        servers = ["tokio", "tokio/again", "compio", "compio/again"]
+        baseline = "tokio"
+        figures = ["cpu-per-message"]"#;
+
+    fn check(workloads: Vec<MeasuredWorkload>) -> Option<String> {
+        let command = "cargo matrix".to_owned();
+        let results = Results::of(command, Host::of(&[]), [0, 1], None, workloads);
+        let tables: Vec<_> = results.workloads.iter().map(table::rows).collect();
+        SelfCheck::of(&Overview::of(&results, &tables)).map(|check| check.to_string())
+    }
 
     #[test]
     fn equals_are_counted() {
-        let plan = r#"
-            name = "small"
-            load = { command = "echo", connections = 1, payload = 1, seconds = 1 }
-            servers = ["tokio", "tokio/again", "compio", "compio/again"]
-            baseline = "tokio"
-            figures = ["cpu-per-message"]"#;
-        let mut measured = MeasuredWorkload::of(Plan::of_one(plan).unwrap(), 1);
+        let mut measured = MeasuredWorkload::of(Plan::of_one(PLAN).unwrap(), 1);
         let pairs = |ratios: &[f64]| {
             let pair = |(round, ratio): (usize, &f64)| Pair {
                 round,
@@ -58,13 +90,25 @@ mod tests {
         measured.rows[1].pairs = pairs(&[0.99, 1.0, 1.01, 1.0, 1.0, 1.0, 1.0]);
         measured.rows[2].pairs = pairs(&[2.0; 7]);
         measured.rows[3].pairs = pairs(&[1.05, 1.06, 1.07, 1.1, 1.11, 1.12, 1.1]);
-        let results = |workloads| {
-            Results::of("cargo matrix".to_owned(), Host::of(&[]), [0, 1], None, workloads)
-        };
+        for row in &mut measured.rows {
+            row.rounds = (0..7).map(|_| Ok(sample())).collect();
+        }
         assert_eq!(
-            summary(&results(vec![measured])).unwrap(),
-            "A/A: 1 of 2 intervals hold 1; 1 of 2 narrower than ±3 %"
+            check(vec![measured]).unwrap(),
+            "1 of 2 intervals hold 1; 1 of 2 are narrower than ±3 %"
         );
-        assert_eq!(summary(&results(Vec::new())), None);
+        assert_eq!(check(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_row_without_an_interval_is_none_that_holds() {
+        let mut measured = MeasuredWorkload::of(Plan::of_one(PLAN).unwrap(), 1);
+        for row in &mut measured.rows {
+            row.rounds = vec![Err("1 < 2".to_owned())];
+        }
+        assert_eq!(
+            check(vec![measured]).unwrap(),
+            "0 of 2 intervals hold 1; 0 of 2 are narrower than ±3 %; 2 have too few rounds or are void"
+        );
     }
 }

@@ -420,7 +420,7 @@ fn row(name: &str, options: &[&str]) -> String {
 }
 
 /// The row that this one is once more; none if it is no such row.
-pub(crate) fn first_of_two(row: &str) -> Option<&str> {
+fn first_of_two(row: &str) -> Option<&str> {
     row.strip_suffix(AGAIN)?.strip_suffix('/')
 }
 

@@ -27,6 +27,17 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
+    /// Whether the interval holds a figure.
+    pub(crate) fn holds(&self, figure: f64) -> bool {
+        self.low <= figure && figure <= self.high
+    }
+
+    /// How far the interval reaches from the median, to the farther side, in per cent of the median.
+    pub(crate) fn width_percent(&self) -> f64 {
+        let Self { median, low, high, .. } = self;
+        (median - low).max(high - median) / median * 100.0
+    }
+
     /// The interval is from the least to the largest. None without figures.
     pub(crate) fn range(figures: &[f64]) -> Option<Self> {
         let mut sorted = figures.to_vec();
@@ -114,6 +125,13 @@ mod tests {
         let expected = Summary { median: 2.0, low: 1.0, high: 9.0, rounds: 3 };
         assert_eq!(Summary::confidence(&[9.0, 1.0, 2.0]), Some(expected));
         assert_eq!(Summary::range(&[4.0, 1.0]).map(|s| s.median), Some(2.5));
+    }
+
+    #[test]
+    fn a_width_is_that_of_the_farther_side() {
+        let summary = Summary { median: 2.0, low: 1.9, high: 2.2, rounds: 8 };
+        assert!((summary.width_percent() - 10.0).abs() < 1e-9);
+        assert!(summary.holds(1.9) && summary.holds(2.2) && !summary.holds(1.89));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) fn look(
         return Some(Stopped::Void);
     }
     let has_interval = ratio.is_some_and(PairedRatio::has_interval);
-    let is_narrow = ratio.is_some_and(|it| it.width_percent() <= pairing.width_percent);
+    let is_narrow = ratio.is_some_and(|it| it.summary.width_percent() <= pairing.width_percent);
     if has_interval && is_narrow {
         return Some(Stopped::Narrow);
     }
