@@ -17,7 +17,8 @@ const NAMES_MAX: usize = 4;
 /// How the sentences are chosen.
 pub(crate) const RULE: &str = "How many ratios are told; the same program compared with itself, where a plan does \
     that; rows that are void or did not serve all; then the largest difference that is told in each plan, the \
-    largest first, and with room left the next largest of each.";
+    largest first, and with room left the next largest of each. The largest of many is too large on average: its own \
+    error is among what made it the largest.";
 
 /// A sentence.
 #[derive(Debug, PartialEq, Eq)]

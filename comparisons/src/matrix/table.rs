@@ -161,7 +161,7 @@ pub(crate) fn method(measured: &MeasuredWorkload) -> String {
     let rows = rows.iter().filter(|(_, count)| *count > 0);
     let rows: Vec<_> = rows.map(|(which, count)| format!("{count} {which}")).collect();
     format!(
-        "In pairs: windows of {window_ms} ms in turns with the baseline, {done} rounds at the most, until the \
+        "In pairs: windows of {window_ms} ms (not --seconds) in turns with the baseline, {done} rounds at the most, until the \
          interval reaches at most {width_percent} % from its median or a row took {row_seconds} s. \
          Rows: {}.",
         rows.join(", ")
