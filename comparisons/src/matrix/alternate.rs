@@ -192,7 +192,7 @@ impl Round<'_> {
         Ok(Side { running, load, program_bytes, spins, idle_percent, seconds })
     }
 
-    /// Does something with a side that is alive. If it fails, the side is no longer.
+    /// Does something with a side that has not failed. A failure replaces the side by its reason.
     fn attempt<T>(
         &self,
         side: &mut Option<Result<Side, String>>,

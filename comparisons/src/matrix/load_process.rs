@@ -20,8 +20,8 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// At most this much is read of an answer: a report has a few KiB.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// At most this much is read of what `load` complains.
-const COMPLAINT_BYTES_MAX: u64 = 64 << 10;
+/// At most this much is read of the stderr of `load`.
+const STDERR_BYTES_MAX: u64 = 64 << 10;
 
 /// The command line of `load`, but for how it reports.
 ///
@@ -47,15 +47,15 @@ pub(crate) fn command(
     Ok(command)
 }
 
-/// What `load` complained about, or how it ended.
-pub(crate) fn complaint(load: &mut Child, ended: &str) -> Failure {
-    let mut complaint = String::new();
+/// What `load` wrote to stderr, or how it ended.
+pub(crate) fn failure(load: &mut Child, ended: &str) -> Failure {
+    let mut text = String::new();
     if let Some(stderr) = load.stderr.take() {
-        let _ = stderr.take(COMPLAINT_BYTES_MAX).read_to_string(&mut complaint);
+        let _ = stderr.take(STDERR_BYTES_MAX).read_to_string(&mut text);
     }
-    match complaint.trim() {
+    match text.trim() {
         "" => Failure::new(format!("load: {ended}")),
-        complaint => Failure::new(complaint),
+        text => Failure::new(text),
     }
 }
 
@@ -114,7 +114,7 @@ impl WindowLoad {
             let _ = self.process.kill();
             let ended =
                 self.process.wait().map_or_else(|error| error.to_string(), |it| it.to_string());
-            return Err(complaint(&mut self.process, &ended));
+            return Err(failure(&mut self.process, &ended));
         }
         serde_json::from_slice(&answer)
             .map_err(|error| Failure::new(format!("no answer of load to {line:?}: {error}")))

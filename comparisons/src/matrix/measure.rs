@@ -216,7 +216,7 @@ impl Measurement<'_> {
         // Its error messages are a few lines; the pipe holds 64 KiB.
         let ended = interrupt.wait(&mut load, time).map_err(cannot)?;
         if !ended.success() {
-            return Err(load_process::complaint(&mut load, &ended.to_string()));
+            return Err(load_process::failure(&mut load, &ended.to_string()));
         }
         let unreadable = |error: io::Error| Failure::new(format!("no report of load: {error}"));
         let text = fs::read(&json).map_err(unreadable)?;
