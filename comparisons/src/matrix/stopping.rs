@@ -66,22 +66,63 @@ mod tests {
         drift: f64,
         per_window: f64,
         per_process: f64,
+        skew: Skew,
+        /// What of the row's process is as in the round before.
+        last: f64,
+    }
+
+    /// What makes the noise of a row's ratio lopsided, or its rounds alike. The baseline has none of it.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct Skew {
+        /// How often a window costs 4 % more, as by a garbage collection.
+        collections: f64,
+        /// How often a process costs 6 % more for as long as it lives.
+        slow_starts: f64,
+        /// The correlation of a round with the one before.
+        correlation: f64,
     }
 
     impl Machine {
+        fn new(per_window: f64, per_process: f64, skew: Skew) -> Self {
+            let noise = Noise(0x9e37_79b9_7f4a_7c15);
+            Self { noise, drift: 0.0, per_window, per_process, skew, last: 0.0 }
+        }
+
+        /// What is added with a probability.
+        fn sometimes(&mut self, probability: f64, added: f64) -> f64 {
+            let is_added = probability > 0.0 && self.noise.uniform() < probability;
+            if is_added { added } else { 0.0 }
+        }
+
         fn window(&mut self, cost: f64) -> f64 {
             self.drift += 0.01 * self.noise.normal();
             cost * (self.drift + self.per_window * self.noise.heavy()).exp()
         }
 
-        /// The pairs of a round, with both servers started anew.
+        fn window_of_row(&mut self, cost: f64) -> f64 {
+            let collection = self.sometimes(self.skew.collections, 0.04);
+            self.window(cost * (1.0 + collection))
+        }
+
+        /// The pairs of a round, with both servers started for it.
         fn round(&mut self, round: usize, ratio: f64) -> [Pair; 2] {
-            let row = ratio * (self.per_process * self.noise.normal()).exp();
+            let Skew { slow_starts, correlation, .. } = self.skew;
+            let rest = (1.0 - correlation * correlation).sqrt();
+            self.last = correlation * self.last + rest * self.noise.normal();
+            let slow_start = self.sometimes(slow_starts, 0.06);
+            let row = ratio * (self.per_process * self.last).exp() * (1.0 + slow_start);
             let baseline = (self.per_process * self.noise.normal()).exp();
             let pair = |row, baseline| Pair { round, row: vec![row], baseline: vec![baseline] };
-            let (a, b) = (self.window(row), self.window(baseline));
-            let (c, d) = (self.window(baseline), self.window(row));
+            let (a, b) = (self.window_of_row(row), self.window(baseline));
+            let (c, d) = (self.window(baseline), self.window_of_row(row));
             [pair(a, b), pair(d, c)]
+        }
+
+        /// The median of so many rounds that it is the true one.
+        fn true_ratio(&mut self, ratio: f64) -> f64 {
+            let pairs = (1..=100_001).flat_map(|round| self.round(round, ratio)).collect();
+            let pairs = Pairs { pairs, ..Pairs::default() };
+            PairedRatio::of_pairs(&pairs, 0).unwrap().summary.median
         }
 
         /// A row up to its end.
@@ -97,36 +138,75 @@ mod tests {
             }
             unreachable!("time ends every row")
         }
-    }
 
-    #[test]
-    fn the_stopping_rule_keeps_95_percent() {
-        const ROWS: usize = 4000;
-        // From rows that all stop narrow to rows that never do.
-        for (per_window, per_process) in
-            [(0.002, 0.003), (0.004, 0.006), (0.006, 0.008), (0.01, 0.002), (0.015, 0.015)]
-        {
-            let noise = Noise(0x9e37_79b9_7f4a_7c15);
-            let mut machine = Machine { noise, drift: 0.0, per_window, per_process };
+        /// Many rows, in per cent: whose interval holds `ratio`; that are narrow; whose median is below `ratio`. `told` is
+        /// what a row's ratio is without skew.
+        fn rows(&mut self, told: f64, ratio: f64) -> [f64; 3] {
+            const ROWS: usize = 4000;
             let (mut held, mut narrow, mut below) = (0, 0, 0);
             for _ in 0..ROWS {
-                let ratio = 1.03;
-                let (Summary { median, low, high, .. }, stopped) = machine.row(ratio);
+                let (Summary { median, low, high, .. }, stopped) = self.row(told);
                 held += usize::from(low <= ratio && ratio <= high);
                 narrow += usize::from(stopped == Stopped::Narrow);
                 below += usize::from(median < ratio);
             }
-            let percent = |count: usize| count as f64 * 100.0 / ROWS as f64;
-            println!(
-                "{per_window} {per_process}: {} held, {} narrow, {} below",
-                percent(held),
-                percent(narrow),
-                percent(below)
-            );
-            assert!(percent(held) >= 95.0, "{per_window} {per_process}: {}", percent(held));
-            // The rule does not move the median: half are below what is true, with an error of 0.8 at this count.
-            assert!((47.0..=53.0).contains(&percent(below)), "{}", percent(below));
+            [held, narrow, below].map(|count| count as f64 * 100.0 / ROWS as f64)
         }
+    }
+
+    const RATIO: f64 = 1.03;
+
+    #[test]
+    fn the_stopping_rule_keeps_95_percent() {
+        // From rows that all stop narrow to rows that never do.
+        for (per_window, per_process) in
+            [(0.002, 0.003), (0.004, 0.006), (0.006, 0.008), (0.01, 0.002), (0.015, 0.015)]
+        {
+            let mut machine = Machine::new(per_window, per_process, Skew::default());
+            let [held, narrow, below] = machine.rows(RATIO, RATIO);
+            println!("{per_window} {per_process}: {held} held, {narrow} narrow, {below} below");
+            assert!(held >= 95.0, "{per_window} {per_process}: {held}");
+            // The rule does not move the median: half are below what is true, with an error of 0.8 at this count.
+            assert!((47.0..=53.0).contains(&below), "{below}");
+        }
+    }
+
+    /// The median of rounds is what an interval is of, also where their distribution is lopsided or has two modes.
+    #[test]
+    fn the_stopping_rule_keeps_95_percent_of_lopsided_rounds() {
+        let none = Skew::default();
+        for skew in [
+            Skew { collections: 0.3, ..none },
+            Skew { slow_starts: 0.3, ..none },
+            Skew { slow_starts: 0.45, ..none },
+        ] {
+            for held in held_with(skew) {
+                assert!(held >= 95.0, "{skew:?}: {held}");
+            }
+        }
+    }
+
+    /// Rounds that are alike tell less than they seem to: this is a limit of the method.
+    #[test]
+    fn rounds_that_are_alike_cost_confidence() {
+        let [small, large] = held_with(Skew { correlation: 0.3, ..Skew::default() });
+        assert!(small >= 95.0 && large >= 95.0, "{small} {large}");
+        let [_, held] = held_with(Skew { correlation: 0.6, ..Skew::default() });
+        assert!((90.0..95.0).contains(&held), "{held}");
+        let [_, held] = held_with(Skew { correlation: 0.9, ..Skew::default() });
+        assert!(held < 90.0, "{held}");
+    }
+
+    /// How many intervals hold the true median, in per cent, with little noise and with much.
+    fn held_with(skew: Skew) -> [f64; 2] {
+        [(0.002, 0.003), (0.006, 0.008)].map(|(per_window, per_process)| {
+            let mut machine = Machine::new(per_window, per_process, skew);
+            let ratio = machine.true_ratio(RATIO);
+            let [held, narrow, below] = machine.rows(RATIO, ratio);
+            println!("{skew:?}, {per_window} {per_process}: median {ratio:.4}");
+            println!("  {held} held, {narrow} narrow, {below} below");
+            held
+        })
     }
 
     #[test]
