@@ -280,9 +280,10 @@ mod tests {
     fn a_process_that_waits_is_asleep() {
         let mut waits = Command::new("sleep").arg("60").spawn().expect("it starts");
         let began = Instant::now();
-        let is_asleep = || UsageSnapshot::of(waits.id()).is_ok_and(|usage| usage.is_asleep());
-        while !is_asleep() && began.elapsed() < Duration::from_secs(10) {}
-        let was_asleep = is_asleep();
+        let mut was_asleep = false;
+        while !was_asleep && began.elapsed() < Duration::from_secs(10) {
+            was_asleep = UsageSnapshot::of(waits.id()).is_ok_and(|usage| usage.is_asleep());
+        }
         waits.kill().and_then(|()| waits.wait()).expect("it ends");
         assert!(was_asleep);
     }

@@ -15,6 +15,10 @@ use super::statistics::Summary;
 use super::stopping;
 use crate::load::UsageSnapshot;
 
+/// How often a round measures row, baseline, baseline, row. Starting the programs of a round takes about as long as these
+/// windows do.
+const QUADS: usize = 4;
+
 /// How long the server runs before each window, in ms: its data are then in the caches, not the other server's.
 const LEAD_MS: u32 = 5;
 
@@ -208,7 +212,7 @@ impl Round<'_> {
         }
     }
 
-    /// The four windows of a row and its baseline. If one of the two fails, which is then in its side, the other is
+    /// The windows of a row and its baseline. If one of the two fails, which is then in its side, the other is
     /// measured all the same, and there are no pairs.
     fn turns(
         &self,
@@ -218,11 +222,15 @@ impl Round<'_> {
     ) -> Vec<Pair> {
         let began = Instant::now();
         let round = self.round_number(row);
-        let [first, second] = if round % 2 == 1 { [row, baseline] } else { [baseline, row] };
         let mut figures = Vec::new();
-        for (turn, index) in [first, second, second, first].into_iter().enumerate() {
-            let window = self.attempt(&mut sides[index], |side| self.window(side, turn));
-            figures.push((index == row, window));
+        for quad in 0..QUADS {
+            let [first, second] =
+                if (round + quad) % 2 == 1 { [row, baseline] } else { [baseline, row] };
+            for index in [first, second, second, first] {
+                let is_first = figures.is_empty();
+                let window = self.attempt(&mut sides[index], |side| self.window(side, is_first));
+                figures.push((index == row, window));
+            }
         }
         let pair = |pair: &[(bool, Option<Vec<f64>>)]| {
             let of = |is_row: bool| pair.iter().find(|it| it.0 == is_row)?.1.clone();
@@ -235,7 +243,7 @@ impl Round<'_> {
     }
 
     /// One window: the figures of the workload.
-    fn window(&self, side: &mut Side, turn: usize) -> Result<Vec<f64>, Failure> {
+    fn window(&self, side: &mut Side, is_first: bool) -> Result<Vec<f64>, Failure> {
         if side.spins {
             side.running.resume();
         }
@@ -243,7 +251,7 @@ impl Round<'_> {
         let line = side.load.window(self.pairing.window_ms, self.interrupt)?;
         if side.spins {
             side.running.pause();
-        } else if turn == 0 {
+        } else if is_first {
             // Since others were measured.
             side.idle_percent.extend(lead.idle_percent);
         }

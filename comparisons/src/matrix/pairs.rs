@@ -1,8 +1,9 @@
 //! Pairs: a row and its baseline, measured in turns.
 //!
 //! In a round all servers of a workload are alive. A row and its baseline are measured in short windows in the order
-//! row, baseline, baseline, row: that is two pairs, and a drift that is linear in time cancels. The next round starts
-//! all servers again, because two processes of one program may differ for as long as they live.
+//! row, baseline, baseline, row, several times. Two windows that follow each other are a pair, and a drift that is
+//! linear in time cancels. The next round starts all servers again, because two processes of one program may differ for
+//! as long as they live.
 
 use serde::{Deserialize, Serialize};
 

@@ -334,7 +334,7 @@ const fn width() -> f64 {
 
 /// The default time of a row, in seconds.
 const fn row_seconds() -> f64 {
-    6.0
+    10.0
 }
 
 /// The default number of rounds.
