@@ -254,7 +254,7 @@ impl Exchange for Source {
 /// Requests for many messages each, one after the other. Byte `i` of the `n`th of a request is `n + i`. Framed as
 /// [`Fetch`].
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct RepeatedSource {
     messages: u64,
     request: Vec<u8>,
     /// The bytes before a message.
@@ -263,7 +263,7 @@ pub(crate) struct Requests {
     ramp: Vec<u8>,
 }
 
-impl Requests {
+impl RepeatedSource {
     pub(crate) fn new(wire: Wire, messages: u32, bytes: u32, batch: u32) -> Self {
         let (request, prefix) = request(wire, [messages, bytes, batch]);
         let ramp = (0..bytes + 256).map(|i| i as u8).collect();
@@ -271,7 +271,7 @@ impl Requests {
     }
 }
 
-impl Exchange for Requests {
+impl Exchange for RepeatedSource {
     fn request_bytes(&self) -> u64 {
         self.request.len() as u64
     }

@@ -51,6 +51,6 @@ pub(crate) use server::ResourceUsage;
 pub(crate) use server::{PerMessage, UsageSnapshot};
 #[cfg(test)]
 pub(crate) use session::Tally;
-pub(crate) use windows::{Line, WINDOW_MS_MAX};
+pub(crate) use windows::{WINDOW_MS_MAX, WindowAnswer};
 
 use crate::Failure;

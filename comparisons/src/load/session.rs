@@ -347,7 +347,7 @@ impl<E: Exchange> Session<E> {
     }
 
     /// Whether a connection has outstanding answers.
-    pub(crate) fn owes(&self, index: usize) -> bool {
+    pub(crate) fn has_outstanding(&self, index: usize) -> bool {
         self.connections[index].as_ref().is_some_and(|c| c.outstanding() > 0)
     }
 

@@ -91,7 +91,10 @@ impl<'a, E: Exchange> Load<'a, E> {
             let now = clock.now();
             self.window.observe(clock, now, &self.session.tally)?;
             self.send_due(now);
-            if self.session.open == 0 || now >= last || now >= self.window.end && !self.owes() {
+            if self.session.open == 0
+                || now >= last
+                || now >= self.window.end && !self.has_outstanding()
+            {
                 return Ok(());
             }
             let timeout = self.timeout(clock.now(), last)?;
@@ -121,7 +124,7 @@ impl<'a, E: Exchange> Load<'a, E> {
     }
 
     /// Whether anything is still to be sent or answered.
-    fn owes(&self) -> bool {
+    fn has_outstanding(&self) -> bool {
         self.session.outstanding > 0 || self.open_loop.as_ref().is_some_and(|open| open.held() > 0)
     }
 

@@ -6,7 +6,7 @@
 //! | `window MS` | the same, reported |
 //! | `end` | a last report, of all windows together; `load` ends, as it does at the end of stdin |
 //!
-//! Each line is answered by one line of JSON: a [`Line`], for `end` the [`Report`] alone. In between, `load` is blocked
+//! Each line is answered by one line of JSON: a [`WindowAnswer`], for `end` the [`Report`] alone. In between, `load` is blocked
 //! in reading stdin. A window ends when time is over *and* everything that was sent is answered: its messages are all
 //! answers, and the server is idle at both of its ends, so that its CPU time is all for them.
 
@@ -39,7 +39,7 @@ const SETTLE_EVERY: Duration = Duration::from_millis(1);
 /// The answer to `warm-up` and `window`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Line {
+pub(crate) struct WindowAnswer {
     /// The window; after a warm-up, none.
     pub(crate) report: Option<Report>,
     /// The CPU that the server used since the window or warm-up before this one, in per cent of a core: it had
@@ -93,7 +93,7 @@ pub(crate) fn run<E: Exchange>(
             windows.unsettled += u64::from(!measured.is_settled);
             measured.is_reported = true;
         }
-        print(&Line { report: windows.report(measured), idle_percent })?;
+        print(&WindowAnswer { report: windows.report(measured), idle_percent })?;
     }
     let report = windows.finish()?.warned(target);
     print(&report)?;
@@ -266,7 +266,7 @@ impl<E: Exchange> Windows<E> {
     fn give_up(&mut self) {
         let kind = format!("not answered within {} s", self.patience as f64 / 1e9);
         for index in 0..self.session.connections() {
-            if self.session.is_open(index) && self.session.owes(index) {
+            if self.session.is_open(index) && self.session.has_outstanding(index) {
                 self.session.give_up(index, &kind);
             }
         }

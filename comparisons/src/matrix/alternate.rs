@@ -116,7 +116,7 @@ impl MeasuredWorkload {
 
     /// Adds a round, and decides which rows are finished. A row that is finished and still measured, as the baseline of
     /// another, stays as it is.
-    pub(crate) fn add(&mut self, round: Vec<Option<RowRound>>, pairing: Pairing) {
+    pub(crate) fn add_round(&mut self, round: Vec<Option<RowRound>>, pairing: Pairing) {
         for (row, of_row) in self.rows.iter_mut().zip(round).filter(|(row, _)| !row.is_finished()) {
             let Some(of_row) = of_row else { continue };
             let RowRound { sample, pairs, is_unpaired, seconds, idle_percent, was_paused } = of_row;
@@ -135,7 +135,7 @@ impl MeasuredWorkload {
             measured.unpaired_rounds += usize::from(is_unpaired);
             let voids = row.rounds.iter().filter(|round| round.is_err()).count();
             let ratio = PairedRatio::of_pairs(measured, 0);
-            measured.stopped = stopping::look(measured, ratio.as_ref(), voids, pairing);
+            measured.stopped = stopping::stop_reason(measured, ratio.as_ref(), voids, pairing);
         }
         self.rounds = self.rows.iter().map(|row| row.rounds.len()).max().unwrap_or(0);
     }
@@ -153,7 +153,7 @@ impl Round<'_> {
         let order: Vec<_> = if is_odd { forth.collect() } else { forth.rev().collect() };
         for row in order {
             let Some(baseline) = self.measured.baseline_of(row) else { continue };
-            pairs[row] = self.turns(&mut sides, row, baseline);
+            pairs[row] = self.measure_pairs(&mut sides, row, baseline);
         }
         self.finish(sides, pairs)
     }
@@ -214,7 +214,7 @@ impl Round<'_> {
 
     /// The windows of a row and its baseline. If one of the two fails, which is then in its side, the other is
     /// measured all the same, and there are no pairs.
-    fn turns(
+    fn measure_pairs(
         &self,
         sides: &mut [Option<Result<Side, String>>],
         row: usize,
@@ -325,7 +325,7 @@ impl Side {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pairs::Stopped;
+    use super::super::pairs::StopReason;
     use super::super::plan::Plan;
     use super::super::results::tests::sample;
     use super::*;
@@ -367,8 +367,8 @@ mod tests {
     #[test]
     fn a_void_baseline_costs_its_rows_their_pairs_and_no_more() {
         let mut measured = measured();
-        measured.add(round(&measured, &[0]), PAIRING);
-        measured.add(round(&measured, &[2]), PAIRING);
+        measured.add_round(round(&measured, &[0]), PAIRING);
+        measured.add_round(round(&measured, &[2]), PAIRING);
         let [_, compio, monoio] = &*measured.rows else { panic!("three rows") };
         assert!(compio.rounds.iter().all(Result::is_ok));
         let pairs = compio.pairs.as_ref().unwrap();
@@ -379,9 +379,9 @@ mod tests {
         assert_eq!((pairs.pairs.len(), pairs.unpaired_rounds), (0, 1));
         assert!(monoio.rounds[0].is_ok() && monoio.rounds[1].is_err());
         for _ in 0..2 {
-            measured.add(round(&measured, &[0]), PAIRING);
+            measured.add_round(round(&measured, &[0]), PAIRING);
         }
-        assert_eq!(measured.rows[1].pairs.as_ref().unwrap().stopped, Some(Stopped::Void));
+        assert_eq!(measured.rows[1].pairs.as_ref().unwrap().stopped, Some(StopReason::Void));
         assert!(measured.unfinished().is_empty());
     }
 
@@ -405,12 +405,12 @@ mod tests {
     fn a_finished_row_stays_as_it_is() {
         let mut measured = measured();
         for _ in 0..7 {
-            measured.add(round(&measured, &[]), PAIRING);
+            measured.add_round(round(&measured, &[]), PAIRING);
         }
         let finished = measured.rows[1].pairs.clone().unwrap();
-        assert_eq!((finished.stopped, finished.seconds), (Some(Stopped::Narrow), 7.0));
+        assert_eq!((finished.stopped, finished.seconds), (Some(StopReason::Narrow), 7.0));
         for _ in 0..3 {
-            measured.add(round(&measured, &[1]), PAIRING);
+            measured.add_round(round(&measured, &[1]), PAIRING);
         }
         assert_eq!(measured.rows[1].pairs.as_ref(), Some(&finished));
         assert_eq!(measured.rows[1].rounds.len(), 7);

@@ -12,7 +12,7 @@ use super::interrupt::Interrupt;
 use super::program::{self, Running};
 use super::servers::{Protocol, Server};
 use super::workload::Workload;
-use crate::load::{Line, Load, Report};
+use crate::load::{Load, Report, WindowAnswer};
 
 /// How long a window may take longer than its time: outstanding answers come until `load` has no more patience.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -81,12 +81,20 @@ impl WindowLoad {
     ///
     /// # Errors
     /// What went wrong in `load`; wrong answers are in the report.
-    pub(crate) fn window(&mut self, ms: u32, interrupt: &Interrupt) -> Result<Line, Failure> {
+    pub(crate) fn window(
+        &mut self,
+        ms: u32,
+        interrupt: &Interrupt,
+    ) -> Result<WindowAnswer, Failure> {
         self.ask(&format!("window {ms}"), ms, interrupt)
     }
 
     /// The same, without a report.
-    pub(crate) fn warm_up(&mut self, ms: u32, interrupt: &Interrupt) -> Result<Line, Failure> {
+    pub(crate) fn warm_up(
+        &mut self,
+        ms: u32,
+        interrupt: &Interrupt,
+    ) -> Result<WindowAnswer, Failure> {
         self.ask(&format!("warm-up {ms}"), ms, interrupt)
     }
 

@@ -44,7 +44,7 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
                     progress::void(&format!("{}: {why}", row.server.name));
                 }
             }
-            results.workloads[index].add(round, pairing);
+            results.workloads[index].add_round(round, pairing);
             if saved.elapsed() >= SAVE_EVERY {
                 results.save(folder)?;
                 saved = Instant::now();

@@ -1,7 +1,7 @@
 //! The first figure of each workload as a ratio, rows × workloads: the content of the heat map, of the findings and of
 //! the table on the terminal.
 
-use super::pairs::Stopped;
+use super::pairs::StopReason;
 use super::results::{MeasuredWorkload, Results, Row};
 use super::statistics::Summary;
 use super::table::{Cell, ReportRow, Verdict};
@@ -49,7 +49,7 @@ pub(crate) struct Entry<'a> {
     /// Whether there are enough rounds for an interval.
     pub(crate) has_interval: bool,
     /// The number of its pairs and why there are no more, if it was measured in pairs.
-    pub(crate) pairs: Option<(usize, Option<Stopped>)>,
+    pub(crate) pairs: Option<(usize, Option<StopReason>)>,
     /// How many of the rounds are void, and how many there are.
     pub(crate) voids: [usize; 2],
 }
@@ -219,9 +219,9 @@ impl<'a> Entry<'a> {
         if let Some((pairs, stopped)) = self.pairs {
             let why = match stopped {
                 None => "not finished",
-                Some(Stopped::Narrow) => "narrow enough",
-                Some(Stopped::TimeOver) => "time over",
-                Some(Stopped::Void) => "too many rounds of it or its baseline void",
+                Some(StopReason::Narrow) => "narrow enough",
+                Some(StopReason::TimeOver) => "time over",
+                Some(StopReason::Void) => "too many rounds of it or its baseline void",
             };
             text += &format!(", {pairs} pairs, {why}");
         }
@@ -356,7 +356,7 @@ pub(crate) mod tests {
         results.workloads[0].workload.pairing = Some(pairing);
         let mut tables = tables(&results, &[[0.975, 1.0, 1.01]]);
         let summary = Summary { median: 1.0, low: 0.975, high: 1.01, rounds: 8 };
-        let stopped = Some(Stopped::Narrow);
+        let stopped = Some(StopReason::Narrow);
         tables[0][2].cells[0].paired =
             Some(PairedRatio { rounds: Vec::new(), pairs: 16, summary, stopped });
         let overview = Overview::of(&results, &tables);

@@ -38,7 +38,7 @@ pub(crate) struct Pairs {
     #[serde(default)]
     pub(crate) unpaired_rounds: usize,
     /// Why no more were measured; none while the row is not finished.
-    pub(crate) stopped: Option<Stopped>,
+    pub(crate) stopped: Option<StopReason>,
 }
 
 /// Two windows, one right after the other.
@@ -56,7 +56,7 @@ pub(crate) struct Pair {
 /// Why a row is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Stopped {
+pub(crate) enum StopReason {
     /// The interval of the workload's first figure is as narrow as the plan asks for.
     Narrow,
     /// The row's time is over.
@@ -74,7 +74,7 @@ pub(crate) struct PairedRatio {
     pub(crate) pairs: usize,
     /// The median of the rounds' ratios and its confidence interval.
     pub(crate) summary: Summary,
-    pub(crate) stopped: Option<Stopped>,
+    pub(crate) stopped: Option<StopReason>,
 }
 
 impl PairedRatio {

@@ -16,7 +16,7 @@ pub(crate) const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 const FILE: &str = "servers.toml";
 
 /// The option of every entry that names the same row once more, to compare it with itself.
-const AGAIN: &str = "again";
+const REPEATED: &str = "again";
 
 /// What may stand for a value in a command, until it is run.
 const AT_BUILD: [&str; 2] = ["{programs}", "{target}"];
@@ -188,7 +188,7 @@ impl Servers {
         baseline: &Baseline,
     ) -> Result<Option<String>, String> {
         let named = self.parse_row(row)?;
-        if let Some(same) = first_of_two(row) {
+        if let Some(same) = repeated_row(row) {
             return Ok(Some(same.to_owned()));
         }
         let name = match baseline {
@@ -211,9 +211,9 @@ impl Servers {
         let options: Vec<_> = words.collect();
         for (index, option) in options.iter().enumerate() {
             let is_last = index + 1 == options.len();
-            let is_known = entry.options.contains_key(*option) || *option == AGAIN && is_last;
+            let is_known = entry.options.contains_key(*option) || *option == REPEATED && is_last;
             if !is_known {
-                let known = [AGAIN].into_iter().chain(entry.options.keys().map(String::as_str));
+                let known = [REPEATED].into_iter().chain(entry.options.keys().map(String::as_str));
                 let known = list(known);
                 return Err(format!("{row:?}: {name:?} has no option {option:?}: it has {known}"));
             }
@@ -349,7 +349,7 @@ impl From<Baseline> for String {
 impl Server {
     /// The same as a row of its own.
     pub(crate) fn again(&self) -> Self {
-        Self { name: format!("{}/{AGAIN}", self.name), ..self.clone() }
+        Self { name: format!("{}/{REPEATED}", self.name), ..self.clone() }
     }
 }
 
@@ -420,8 +420,8 @@ fn row(name: &str, options: &[&str]) -> String {
 }
 
 /// The row that this one is once more; none if it is no such row.
-fn first_of_two(row: &str) -> Option<&str> {
-    row.strip_suffix(AGAIN)?.strip_suffix('/')
+fn repeated_row(row: &str) -> Option<&str> {
+    row.strip_suffix(REPEATED)?.strip_suffix('/')
 }
 
 /// Separated by commas.

@@ -1,6 +1,6 @@
 //! When a row that is measured in pairs is finished. METHODOLOGY.md says why this does not bias its ratio.
 
-use super::pairs::{PairedRatio, Pairing, Pairs, Stopped};
+use super::pairs::{PairedRatio, Pairing, Pairs, StopReason};
 
 /// A row whose windows are this many times as long as its time allows is finished without an interval.
 const TIME_FACTOR_MAX: f64 = 3.0;
@@ -8,25 +8,24 @@ const TIME_FACTOR_MAX: f64 = 3.0;
 /// A row with this many rounds that are void, its own or its baseline's, is finished.
 pub(crate) const VOID_ROUNDS_MAX: usize = 3;
 
-/// Looks at a row after a round: `ratio` is that of the workload's first figure, `void_rounds` are the row's own. None if
-/// the row needs another round.
-/// Only the width of the interval counts, never where it is.
-pub(crate) fn look(
+/// Why a row is finished after a round; none if it needs another. `ratio` is that of the workload's first figure,
+/// `void_rounds` are the row's own. Only the width of the interval counts, never where it is.
+pub(crate) fn stop_reason(
     pairs: &Pairs,
     ratio: Option<&PairedRatio>,
     void_rounds: usize,
     pairing: Pairing,
-) -> Option<Stopped> {
+) -> Option<StopReason> {
     if void_rounds + pairs.unpaired_rounds >= VOID_ROUNDS_MAX {
-        return Some(Stopped::Void);
+        return Some(StopReason::Void);
     }
     let has_interval = ratio.is_some_and(PairedRatio::has_interval);
     let is_narrow = ratio.is_some_and(|it| it.summary.width_percent() <= pairing.width_percent);
     if has_interval && is_narrow {
-        return Some(Stopped::Narrow);
+        return Some(StopReason::Narrow);
     }
     let allowed = pairing.row_seconds * if has_interval { 1.0 } else { TIME_FACTOR_MAX };
-    (pairs.seconds >= allowed).then_some(Stopped::TimeOver)
+    (pairs.seconds >= allowed).then_some(StopReason::TimeOver)
 }
 
 #[cfg(test)]
@@ -126,13 +125,13 @@ mod tests {
         }
 
         /// A row up to its end.
-        fn row(&mut self, ratio: f64) -> (Summary, Stopped) {
+        fn row(&mut self, ratio: f64) -> (Summary, StopReason) {
             let mut pairs = Pairs::default();
             for round in 1.. {
                 pairs.pairs.extend(self.round(round, ratio));
                 pairs.seconds += 0.5;
                 let measured = PairedRatio::of_pairs(&pairs, 0).unwrap();
-                if let Some(stopped) = look(&pairs, Some(&measured), 0, PAIRING) {
+                if let Some(stopped) = stop_reason(&pairs, Some(&measured), 0, PAIRING) {
                     return (measured.summary, stopped);
                 }
             }
@@ -147,7 +146,7 @@ mod tests {
             for _ in 0..ROWS {
                 let (Summary { median, low, high, .. }, stopped) = self.row(told);
                 held += usize::from(low <= ratio && ratio <= high);
-                narrow += usize::from(stopped == Stopped::Narrow);
+                narrow += usize::from(stopped == StopReason::Narrow);
                 below += usize::from(median < ratio);
             }
             [held, narrow, below].map(|count| count as f64 * 100.0 / ROWS as f64)
@@ -217,14 +216,14 @@ mod tests {
             let pairs = (1..=count).map(pair).collect();
             let pairs = Pairs { pairs, seconds, unpaired_rounds: voids / 2, stopped: None };
             let own = voids - pairs.unpaired_rounds;
-            look(&pairs, PairedRatio::of_pairs(&pairs, 0).as_ref(), own, PAIRING)
+            stop_reason(&pairs, PairedRatio::of_pairs(&pairs, 0).as_ref(), own, PAIRING)
         };
-        assert_eq!(at(7, 0.01, 1.0, 0), Some(Stopped::Narrow));
+        assert_eq!(at(7, 0.01, 1.0, 0), Some(StopReason::Narrow));
         assert_eq!(at(6, 0.01, 1.0, 0), None);
         assert_eq!(at(7, 0.1, 9.9, 2), None);
-        assert_eq!(at(7, 0.1, 10.0, 0), Some(Stopped::TimeOver));
+        assert_eq!(at(7, 0.1, 10.0, 0), Some(StopReason::TimeOver));
         assert_eq!(at(6, 0.01, 29.0, 0), None);
-        assert_eq!(at(6, 0.01, 30.0, 0), Some(Stopped::TimeOver));
-        assert_eq!(at(0, 0.0, 0.0, 3), Some(Stopped::Void));
+        assert_eq!(at(6, 0.01, 30.0, 0), Some(StopReason::TimeOver));
+        assert_eq!(at(0, 0.0, 0.0, 3), Some(StopReason::Void));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::calls::SystemCalls;
 use super::figures::Figure;
-use super::pairs::{PairedRatio, Pairing, Stopped};
+use super::pairs::{PairedRatio, Pairing, StopReason};
 use super::results::{MeasuredWorkload, Row, Sample};
 use super::servers::Protocol;
 use super::statistics::{ROUNDS_MIN, Summary};
@@ -151,11 +151,11 @@ pub(crate) fn method(measured: &MeasuredWorkload) -> String {
     };
     let pairs = measured.rows.iter().filter_map(|row| row.pairs.as_ref());
     let stopped: Vec<_> = pairs.map(|pairs| pairs.stopped).collect();
-    let count = |which: Option<Stopped>| stopped.iter().filter(|it| **it == which).count();
+    let count = |which: Option<StopReason>| stopped.iter().filter(|it| **it == which).count();
     let rows = [
-        ("narrow", count(Some(Stopped::Narrow))),
-        ("out of time", count(Some(Stopped::TimeOver))),
-        ("void", count(Some(Stopped::Void))),
+        ("narrow", count(Some(StopReason::Narrow))),
+        ("out of time", count(Some(StopReason::TimeOver))),
+        ("void", count(Some(StopReason::Void))),
         ("not finished", count(None)),
     ];
     let rows = rows.iter().filter(|(_, count)| *count > 0);
@@ -207,7 +207,7 @@ pub(crate) fn warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> 
 /// What a reader has to know of rows that were measured in pairs.
 fn paired_warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
     let stopped = |row: &Row| row.pairs.as_ref().and_then(|pairs| pairs.stopped);
-    let is_late = |row: &&Row| stopped(row) == Some(Stopped::TimeOver);
+    let is_late = |row: &&Row| stopped(row) == Some(StopReason::TimeOver);
     let is_unpaired = |row: &&Row| row.pairs.as_ref().is_some_and(|it| it.unpaired_rounds > 0);
     let is_paused = |row: &&Row| row.paused_rounds > 0;
     let names = |which: &dyn Fn(&&Row) -> bool| -> Vec<&str> {
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(method(measured), "Rounds: 3 of 5.");
         let pairing = Pairing { window_ms: 100, width_percent: 2.0, row_seconds: 5.0 };
         measured.workload.pairing = Some(pairing);
-        for (row, stopped) in [(1, None), (2, Some(Stopped::TimeOver))] {
+        for (row, stopped) in [(1, None), (2, Some(StopReason::TimeOver))] {
             measured.rows[row].pairs = Some(Pairs { stopped, ..Pairs::default() });
         }
         assert!(method(measured).ends_with("took 5 s. Rows: 1 out of time, 1 not finished."));
