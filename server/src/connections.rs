@@ -8,18 +8,13 @@ use std::collections::BTreeMap;
 use std::net::Shutdown;
 use std::ops::Bound;
 use std::rc::Rc;
-use std::time::Duration;
 
-use owned_io::{Clock, MemoryAccount, MemoryBudget, ShutdownHandle};
+use owned_io::{MemoryAccount, MemoryBudget, ShutdownHandle};
 use owned_io_websocket::stream::CloseHandle;
 use owned_io_websocket::{CloseCode, CloseFrame};
 
 use crate::drain::DrainSignal;
 use crate::watch::Activity;
-
-/// How many connections are closed or reset before other tasks run. Each takes a system call of some microseconds: of
-/// a reset the kernel also sends the segment.
-pub const CLOSED_AT_ONCE_MAX: usize = 64;
 
 /// The connections that a worker has open, over all its listeners. Cloning gives another handle to the same
 /// registry.
@@ -93,41 +88,20 @@ impl Connections {
         ConnectionHandle { registry, id, account: self.budget.account() }
     }
 
-    /// Asks every connection to close, and every connection that is added later. Other tasks run after every
-    /// [`CLOSED_AT_ONCE_MAX`] connections.
-    ///
-    /// # Cancellation
-    /// Some connections may not be asked. Those that are added later are.
-    pub async fn close_all<R: Clock>(&self) {
-        self.registry.borrow_mut().is_closing = true;
-        self.visit_all::<R>(|entry| entry.close_method.close()).await;
+    /// Asks every connection to close, and every connection that is added later. It takes some microseconds for each.
+    /// All are asked at once: while they are busy, a turn of the worker may take as long as the drain.
+    pub fn close_all(&self) {
+        let mut registry = self.registry.borrow_mut();
+        registry.is_closing = true;
+        registry.entries.values().for_each(|entry| entry.close_method.close());
     }
 
     /// Resets every connection that is open, and returns their number. A reset tells the peers that their
-    /// streams were cut off. Other tasks run after every [`CLOSED_AT_ONCE_MAX`] connections.
-    ///
-    /// # Cancellation
-    /// Some connections may not be reset.
-    pub async fn reset_all<R: Clock>(&self) -> usize {
-        let mut count = 0;
-        self.visit_all::<R>(|entry| {
-            entry.transport.abort();
-            count += 1;
-        })
-        .await;
-        count
-    }
-
-    async fn visit_all<R: Clock>(&self, mut visit: impl FnMut(&Entry)) {
-        let mut after = None;
-        // Each iteration visits some of the connections; the last one ends the list.
-        loop {
-            after = self.visit(after, CLOSED_AT_ONCE_MAX, &mut visit);
-            if after.is_none() {
-                return;
-            }
-            R::sleep(Duration::ZERO).await;
-        }
+    /// streams were cut off. Like [`close_all`](Self::close_all), it does not let others run in between.
+    pub fn reset_all(&self) -> usize {
+        let registry = self.registry.borrow();
+        registry.entries.values().for_each(|entry| entry.transport.abort());
+        registry.entries.len()
     }
 
     /// Calls `look` for up to `count` connections behind the id `after`, if they are watched. Returns the id
@@ -138,27 +112,15 @@ impl Connections {
         count: usize,
         mut look: impl FnMut(&Activity, &CloseMethod, &ShutdownHandle),
     ) -> Option<u64> {
-        self.visit(after, count, |entry| {
-            if let Some(activity) = &entry.activity {
-                look(activity, &entry.close_method, &entry.transport);
-            }
-        })
-    }
-
-    /// Calls `visit` for up to `count` connections behind the id `after`. Returns as [`look`](Self::look) does.
-    fn visit(
-        &self,
-        after: Option<u64>,
-        count: usize,
-        mut visit: impl FnMut(&Entry),
-    ) -> Option<u64> {
         let registry = self.registry.borrow();
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = registry.entries.range((start, Bound::Unbounded));
         let mut last = None;
         for (id, entry) in rest.by_ref().take(count) {
             last = Some(*id);
-            visit(entry);
+            if let Some(activity) = &entry.activity {
+                look(activity, &entry.close_method, &entry.transport);
+            }
         }
         rest.next().and(last)
     }
@@ -223,74 +185,5 @@ impl CloseMethod {
             #[cfg(feature = "tungstenite")]
             Self::Bridge(socket) => drop(socket.close(AWAY)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-    use std::future::poll_fn;
-    use std::pin::pin;
-    use std::rc::Weak;
-
-    use owned_io::backend::ShutdownTarget;
-    use owned_io_sim::Sim;
-
-    use super::*;
-
-    /// Counts how often it was shut down and reset.
-    #[derive(Default)]
-    struct Transport {
-        shut_down: Cell<usize>,
-        reset: Cell<usize>,
-    }
-
-    impl ShutdownTarget for Transport {
-        fn shutdown(&self, _how: Shutdown) {
-            self.shut_down.set(self.shut_down.get() + 1);
-        }
-
-        fn abort(&self) {
-            self.reset.set(self.reset.get() + 1);
-        }
-    }
-
-    /// Polls `closing` to its end. Returns how much `count` grew in each poll.
-    async fn polled<T>(closing: impl Future<Output = T>, count: &Cell<usize>) -> (Vec<usize>, T) {
-        let (mut closing, mut growths) = (pin!(closing), Vec::new());
-        let output = poll_fn(|cx| {
-            let before = count.get();
-            let polled = closing.as_mut().poll(cx);
-            growths.push(count.get() - before);
-            polled
-        })
-        .await;
-        (growths, output)
-    }
-
-    #[test]
-    fn many_connections_are_closed_and_reset_in_pieces() {
-        const COUNT: usize = 1000;
-        owned_io_sim::block_on(async {
-            let budget = MemoryBudget::new(0);
-            let connections = Connections::new(DrainSignal::default(), budget);
-            let transport = Rc::new(Transport::default());
-            let target: Weak<dyn ShutdownTarget> = Rc::<Transport>::downgrade(&transport);
-            let handle = ShutdownHandle::new(target);
-            let added: Vec<_> = (0..COUNT).map(|_| connections.add(handle.clone())).collect();
-
-            let (closed, ()) = polled(connections.close_all::<Sim>(), &transport.shut_down).await;
-            assert_eq!(closed.iter().sum::<usize>(), COUNT);
-            assert!(closed.iter().all(|count| *count <= CLOSED_AT_ONCE_MAX), "{closed:?}");
-            let late = connections.add(handle);
-            assert_eq!(transport.shut_down.get(), COUNT + 1, "what is added later is closed");
-
-            drop(late);
-            let resetting = connections.reset_all::<Sim>();
-            let (reset, number) = polled(resetting, &transport.reset).await;
-            assert_eq!((reset.iter().sum::<usize>(), number), (COUNT, COUNT));
-            assert!(reset.iter().all(|count| *count <= CLOSED_AT_ONCE_MAX), "{reset:?}");
-            drop(added);
-        });
     }
 }

@@ -41,12 +41,9 @@ pub(crate) async fn drain<R: Runtime>(
     limit: &ConnectionLimit,
     time: Duration,
 ) -> usize {
-    let closing = async {
-        connections.close_all::<R>().await;
-        limit.all_released().await;
-    };
-    match select(pin!(closing), R::sleep(time)).await.first {
+    connections.close_all();
+    match select(pin!(limit.all_released()), R::sleep(time)).await.first {
         Some(()) => 0,
-        None => connections.reset_all::<R>().await,
+        None => connections.reset_all(),
     }
 }

@@ -102,7 +102,7 @@ async fn serve_and_be_served<R: Runtime>(worker: Worker) -> io::Result<()> {
     worker.stop.stop();
     accepting.await.expect("no panic");
     echoed::<R>(&mut neighbour, b"to the end").await;
-    connections.close_all::<R>().await;
+    connections.close_all();
     limit.all_released().await;
     assert_ended::<R>(&mut neighbour).await;
     Ok(())

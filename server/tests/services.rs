@@ -389,7 +389,7 @@ fn a_websocket_that_opens_while_the_server_drains_is_closed_or_refused() {
             let (mut client, connections, serving) = serve(engine, deflate);
             drop(Sim::spawn(async move {
                 Sim::sleep(Duration::from_millis(millis)).await;
-                connections.close_all::<Sim>().await;
+                connections.close_all();
             }));
             let _ = client.write_all(request.clone()).await; // fails if the server has closed already
             let mut answer = Vec::new();
@@ -420,7 +420,7 @@ fn a_refused_upgrade_does_not_delay_the_drain() {
         client.write_all("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
         Sim::sleep(Duration::from_secs(1)).await;
         let start = Sim::now();
-        connections.close_all::<Sim>().await;
+        connections.close_all();
         let refused = serving.await.unwrap().unwrap_err();
         assert!(matches!(refused, Error::Refused(Refusal::NoUpgrade)), "{refused:?}");
         assert!(Sim::now() - start < Duration::from_secs(1));
