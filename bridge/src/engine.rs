@@ -16,11 +16,11 @@ use crate::error::{ErrorClass, classify};
 use crate::sync_buffers::SyncBuffers;
 
 /// The most bytes of pongs that may be queued beyond the frames of the program. If more do not fit,
-/// only the last is sent. They count as a part of each buffer that is held in any case.
+/// only the last is sent. They are not reserved.
 const PONG_BYTES_MAX: usize = 4 * 1024;
 
-/// The most bytes of a close frame, from a client.
-const CLOSE_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + 6;
+/// The most bytes of a control frame, from a client.
+const CONTROL_FRAME_BYTES_MAX: usize = CONTROL_PAYLOAD_BYTES_MAX + 6;
 
 /// The longest payload of a control frame, in bytes (RFC 6455 section 5.5).
 const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
@@ -168,7 +168,10 @@ impl Engine {
     /// Queues a close frame. There is always room for it.
     pub(crate) fn close(&mut self, frame: CloseFrame<'_>) {
         self.has_replies = true;
-        self.set_queued(self.queued_bytes.saturating_add(CLOSE_BYTES_MAX));
+        self.set_queued(self.queued_bytes.saturating_add(2 * CONTROL_FRAME_BYTES_MAX));
+        // A pong that waits for room gets some, because nothing may follow the close frame. An error
+        // says what it says below.
+        let _ = self.socket.flush();
         let frame = frame.code.map(|code| TungsteniteCloseFrame {
             code: code.get().into(),
             reason: frame.reason.into(),
