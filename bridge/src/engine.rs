@@ -223,6 +223,9 @@ impl Engine {
             let (limit, max, got) = (Limit::Queue, max as u64, queued_bytes as u64);
             return Err(ProtocolError::Limit { limit, max, got });
         }
+        if !self.socket.can_write() {
+            return Err(Misuse::SentAfterClose.into()); // before memory is reserved
+        }
         self.memory.reserve_queued(queued_bytes)?;
         consume(payload.len());
         let queued_before = self.queued_bytes;
