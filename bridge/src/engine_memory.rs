@@ -99,6 +99,11 @@ impl EngineMemory {
         self.waited.begin(self.account(), now, sleep)
     }
 
+    /// Nothing is reserved any more.
+    pub(crate) fn end_wait(&self) {
+        self.waited.end();
+    }
+
     pub(crate) fn out_of_memory(&self) -> ProtocolError {
         let (max, got) = (self.account().bytes_max() as u64, self.needed() as u64);
         ProtocolError::Limit { limit: Limit::Memory, max, got }

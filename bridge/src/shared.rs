@@ -149,6 +149,7 @@ impl Shared {
     /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
+        self.engine.borrow().memory.end_wait();
         if self.failure.get().is_some() {
             return;
         }

@@ -185,6 +185,7 @@ impl Shared {
     /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
+        self.waited.end(); // it may linger, and must not hold others to their part meanwhile
         if self.control.failure().is_some() {
             return;
         }
