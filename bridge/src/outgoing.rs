@@ -1,5 +1,6 @@
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
@@ -115,7 +116,13 @@ impl Outgoing {
             }
             ProtocolError::Limit { limit: Limit::Memory, max, got } if got <= max => {
                 if let Some(waiting) = self.shared.begin_wait_for_memory() {
-                    waiting.await;
+                    let mut waiting = pin!(waiting);
+                    poll_fn(|cx| {
+                        // So that a close or an eviction ends the wait.
+                        self.shared.register_write(cx);
+                        waiting.as_mut().poll(cx)
+                    })
+                    .await;
                 }
                 self.shared.failure().map_or(Ok(()), |failure| Err(failure.into()))
             }

@@ -138,6 +138,12 @@ impl Shared {
         }
     }
 
+    /// Registers the task of the half that sends. It is woken when the connection begins to close,
+    /// or is evicted.
+    pub(crate) fn register_write(&self, cx: &Context<'_>) {
+        self.writer.borrow_mut().register(Direction::Write, cx);
+    }
+
     /// Yields to other tasks and then refills the task's work budget, which is used up.
     pub(crate) async fn yield_now(&self) {
         let mut pause = pin!((self.sleep)(Duration::ZERO));

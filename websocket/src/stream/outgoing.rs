@@ -1,5 +1,6 @@
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, ready};
 
@@ -10,6 +11,7 @@ use owned_io::backend::Direction;
 use super::lazy_timer::LazyTimer;
 use super::shared::Shared;
 use super::{EncodedFrame, Error, Message, Unsent};
+use crate::engine::State;
 use crate::{CloseFrame, Limit, Part};
 
 /// The half that sends.
@@ -155,7 +157,8 @@ impl Outgoing {
     ///
     /// # Errors
     /// As for [`flush`](Self::flush). Returns `error` itself if it is neither [`Limit::Queue`] nor
-    /// [`Limit::Memory`], or if waiting can never help.
+    /// [`Limit::Memory`], or if waiting can never help. A wait for memory ends with
+    /// [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose) when the connection begins to close.
     ///
     /// # Cancellation
     /// Safe, see the [type](Self#cancellation).
@@ -168,7 +171,18 @@ impl Outgoing {
                 self.flush().await
             }
             crate::ProtocolError::Limit { limit: Limit::Memory, max, got } if got <= max => {
-                self.shared.wait_for_memory().await;
+                let control = &self.shared.control;
+                if control.state() != State::Open {
+                    let closed = || crate::Misuse::SentAfterClose.into();
+                    return Err(control.failure().unwrap_or_else(closed).into());
+                }
+                let mut waiting = pin!(self.shared.wait_for_memory());
+                poll_fn(|cx| {
+                    // So that a close or an eviction ends the wait.
+                    self.shared.writer.borrow_mut().register(Direction::Write, cx);
+                    waiting.as_mut().poll(cx)
+                })
+                .await;
                 self.shared.control.failure().map_or(Ok(()), |failure| Err(failure.into()))
             }
             error => Err(error.into()),
