@@ -13,7 +13,7 @@ use owned_io::{
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_tungstenite::{self as bridge, Strategy};
 use owned_io_websocket::stream::{Buffers, Error, Message};
-use owned_io_websocket::{Config, Limit};
+use owned_io_websocket::{CloseFrame, Config, Limit, ProtocolError};
 
 const MIB: usize = 1 << 20;
 
@@ -64,10 +64,7 @@ fn echo(mut socket: Bridge) -> JoinHandle<Result<usize, Error>> {
 }
 
 fn is_out_of_memory(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Protocol(owned_io_websocket::ProtocolError::Limit { limit: Limit::Memory, .. })
-    )
+    matches!(error, Error::Protocol(ProtocolError::Limit { limit: Limit::Memory, .. }))
 }
 
 const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];
@@ -235,7 +232,7 @@ fn a_message_to_send_that_gets_no_memory_fails_its_connection() {
         let failing = Sim::spawn(async move {
             let error = socket.outgoing.send(Message::Binary(&message)).await.unwrap_err();
             let _ = socket.incoming.receive().await;
-            error
+            (error, socket)
         });
         for _ in 0..6 {
             Sim::sleep(MemoryBudget::ROUND).await;
@@ -243,9 +240,36 @@ fn a_message_to_send_that_gets_no_memory_fails_its_connection() {
         }
         let ((), answer) = raw.read_exact(Vec::with_capacity(4), 4).await.into_result().unwrap();
         assert_eq!(answer, [0x88, 2, 0x03, 0xF5], "1013");
-        drop(raw);
-        assert!(is_out_of_memory(&failing.await.unwrap()));
-        assert_eq!(budget.common_bytes_held(), 2 * MIB);
+        let (error, socket) = failing.await.unwrap();
+        assert!(is_out_of_memory(&error));
+        // It waits no longer, and others share what is free as if it were gone.
+        other.resize(1).unwrap();
+        assert!(budget.account().reservation().resize(3 * MIB / 2).is_ok());
+        drop((socket, raw));
+        assert_eq!(budget.common_bytes_held(), 1);
+    });
+}
+
+/// A close from elsewhere ends the wait at once.
+#[test]
+fn a_message_to_send_waits_no_longer_once_the_connection_closes() {
+    owned_io_sim::block_on(async {
+        let budget = MemoryBudget::new(4 * MIB);
+        let (mut socket, _raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let mut other = budget.account().reservation();
+        other.resize(4 * MIB).unwrap();
+        let handle = socket.outgoing.close_handle();
+        let sending = Sim::spawn(async move {
+            let message = vec![7; MIB];
+            let refused = socket.outgoing.send(Message::Binary(&message)).await.unwrap_err();
+            (refused, Sim::now())
+        });
+        Sim::sleep(Duration::from_millis(100)).await;
+        let closed = Sim::now();
+        handle.close(CloseFrame { code: None, reason: "" }).unwrap();
+        let (refused, ended) = sending.await.unwrap();
+        assert!(matches!(refused, Error::Protocol(ProtocolError::Misuse(_))), "{refused:?}");
+        assert!(ended - closed < MemoryBudget::ROUND / 10);
     });
 }
 

@@ -11,7 +11,7 @@ use ends::{Protocol, Socket, raw_client, read_to_end, simulate};
 use owned_io::{Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Random, select};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Buffers, Error, Message, Received};
-use owned_io_websocket::{Config, Kind, Limit, Part};
+use owned_io_websocket::{CloseFrame, Config, Kind, Limit, Part};
 
 const KIB: usize = 1024;
 
@@ -130,6 +130,43 @@ fn a_connection_that_waits_to_send_can_be_evicted() {
             budget.evict_holders(Sim::now());
         }
         assert!(is_out_of_memory(&sending.await.unwrap_err()));
+    });
+}
+
+/// It may linger after that. Others share what is free as if it were gone.
+#[test]
+fn an_evicted_connection_waits_no_longer() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(300 * KIB);
+        let (mut server, raw) = open(&budget).await;
+        let _peer = send(raw, frame(Role::Server, FIN | BINARY, &[7; 100 * KIB]));
+        let message = server.incoming.receive().await.unwrap().unwrap();
+        let mut other = budget.account().reservation();
+        other.force(290 * KIB);
+        let began = Sim::now();
+        let refused = server.outgoing.send(message).await.unwrap_err();
+        assert!(is_out_of_memory(&refused));
+        assert!(Sim::now() - began < 5 * MemoryBudget::HOLDER_IDLE_MAX, "it is evicted");
+        other.force(10 * KIB);
+        let mut third = budget.account().reservation();
+        third.resize(140 * KIB).unwrap();
+        drop(server);
+    });
+}
+
+/// A close from elsewhere ends the wait at once.
+#[test]
+fn a_connection_that_waits_to_send_can_be_closed() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(300 * KIB);
+        let mut other = budget.account().reservation();
+        other.resize(290 * KIB).unwrap();
+        let (mut server, _raw) = open(&budget).await;
+        let handle = server.outgoing.close_handle();
+        let mut sending = Box::pin(server.outgoing.send(Message::Binary(&[7; 100 * KIB])));
+        assert!(!completes_within(Duration::from_millis(100), sending.as_mut()).await);
+        handle.close(CloseFrame { code: None, reason: "" }).unwrap();
+        assert!(completes_within(MemoryBudget::ROUND / 10, sending.as_mut()).await);
     });
 }
 
