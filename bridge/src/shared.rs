@@ -203,12 +203,14 @@ impl Shared {
 
     /// Fails the connection. The peer is told why, if there is a code for it.
     pub(crate) fn fail(&self, failure: ProtocolError) {
-        if self.failure.replace(Some(failure)).is_none() {
-            if let Some(code) = failure.close_code() {
-                self.engine.borrow_mut().close(CloseFrame { code: Some(code), reason: "" });
-            }
-            self.end();
+        if self.failure.get().is_some() {
+            return; // the first failure is the cause
         }
+        self.failure.set(Some(failure));
+        if let Some(code) = failure.close_code() {
+            self.engine.borrow_mut().close(CloseFrame { code: Some(code), reason: "" });
+        }
+        self.end();
     }
 
     /// From now on only what is queued is sent.
