@@ -40,6 +40,9 @@ pub struct Incoming<H> {
     is_reading: bool,
 }
 
+/// The most bytes that are read and discarded at once, without a buffer of the pool.
+const DISCARDED_BYTES_MAX: usize = 4 * 1024;
+
 #[derive(Clone, Copy)]
 enum Phase {
     Open,
@@ -212,13 +215,28 @@ impl<H: OwnedRead> Incoming<H> {
         read
     }
 
+    /// Reads bytes that nobody needs; returns their number. An exhausted pool is no reason to close
+    /// with bytes unread, so the read then uses a buffer of its own.
+    async fn discard(&mut self) -> io::Result<usize> {
+        match self.read().await {
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {}
+            read => return read,
+        }
+        let Self { half, shared, is_reading, .. } = self;
+        *is_reading = true;
+        let mut reading = pin!(half.read(Vec::with_capacity(DISCARDED_BYTES_MAX)));
+        let BufResult(read, _) = poll_fn(|cx| shared.poll_with_upkeep(reading.as_mut(), cx)).await;
+        *is_reading = false;
+        read
+    }
+
     /// Writes what is left, the close frame last. Then waits until the peer ends the stream or the
     /// time is up.
     ///
     /// Closing a socket with unread bytes sends a reset, and the peer might never see what was sent
     /// last.
     async fn linger(&mut self) {
-        while self.read().await.is_ok_and(|n| n > 0) {}
+        while self.discard().await.is_ok_and(|n| n > 0) {}
         let shared = &self.shared;
         let flushing = poll_fn(|cx| shared.poll_flush(Direction::Read, cx));
         let mut flushing = pin!(flushing);
