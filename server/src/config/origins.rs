@@ -1,7 +1,6 @@
 //! [`AllowedOrigins`]: which pages may open WebSockets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use owned_io_websocket::handshake::Origins;
@@ -75,11 +74,17 @@ fn normalised(origin: &str) -> Result<String, &'static str> {
         "https" | "wss" => Some(443),
         _ => None,
     };
-    match port.strip_prefix(':').map(|port| port.parse::<NonZeroU16>().map(NonZeroU16::get)) {
-        Some(Err(_)) => Err("the port is no number from 1 to 65535"),
-        Some(Ok(port)) if Some(port) != default_port => Ok(format!("{scheme}://{host}:{port}")),
+    match port.strip_prefix(':').map(port_number) {
+        Some(None) => Err("the port is no number from 1 to 65535"),
+        Some(Some(port)) if Some(port) != default_port => Ok(format!("{scheme}://{host}:{port}")),
         _ => Ok(format!("{scheme}://{host}")),
     }
+}
+
+/// A port from 1 to 65535.
+fn port_number(digits: &str) -> Option<u16> {
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit()); // a sign is none
+    digits.parse().ok().filter(|port| is_number && *port > 0)
 }
 
 fn normalised_host(host: &str) -> Result<String, &'static str> {
@@ -96,9 +101,12 @@ fn normalised_host(host: &str) -> Result<String, &'static str> {
         // A name with other letters is sent as xn--….
         return Err("the host may have letters of ASCII, digits, dots and hyphens");
     }
-    let is_number = |label: &str| label.starts_with(|c: char| c.is_ascii_digit());
+    // Then a browser takes the host for an IPv4 address, and sends it as four numbers (WHATWG URL, "ends in a number").
+    let is_number = |label: &str| match label.strip_prefix("0x") {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_digit()),
+    };
     let last = host.trim_end_matches('.').rsplit('.').next();
-    // A browser takes it for an IPv4 address, and sends it as four numbers.
     if last.is_some_and(is_number) && host.parse::<Ipv4Addr>().is_err() {
         return Err("the host ends as an IPv4 address, which has four numbers");
     }
@@ -139,6 +147,7 @@ mod tests {
             "https://a:0",
             "https://a:99999",
             "https://a:-1",
+            "https://a:+1",
             "https://a:b",
             "https://a:1:2",
             "https://[::1",
@@ -147,6 +156,9 @@ mod tests {
             "https://1.2.3",
             "https://1.2.3.256",
             "https://0x7f.1",
+            "https://0x7f",
+            "https://1.2.3.0x",
+            "https://2130706433",
         ] {
             let why = only(&["https://a.example", wrong]).unwrap_err();
             assert!(why.contains(&format!("{wrong:?}")), "{why}");
@@ -167,6 +179,9 @@ mod tests {
             ("chrome-extension://abcdef", "chrome-extension://abcdef"),
             ("https://xn--bcher-kva.example.", "https://xn--bcher-kva.example."),
             ("https://3d.example", "https://3d.example"),
+            ("http://3d-printer", "http://3d-printer"),
+            ("http://10gnas:8080", "http://10gnas:8080"),
+            ("http://a.0xg", "http://a.0xg"),
         ] {
             assert_eq!(normalised(given).as_deref(), Ok(sent));
         }
