@@ -69,7 +69,13 @@ refused("an origin that is none", *HTTP, "--origins", "not an origin", names="or
 for origin in ["https://a:99999", "https://a/", "https://user@a", "https://a,https://*.b"]:
     refused(f"--origins {origin}", *HTTP, "--origins", origin, names="--origins")
 refused("a drain of 2^32 seconds", *HTTP, "--drain-seconds", "4294967296")
-for option in ["drain-seconds", "drain-notice-seconds", "message-seconds-max", "idle-seconds-max"]:
+for option in [
+    "drain-seconds",
+    "drain-notice-seconds",
+    "message-seconds-max",
+    "idle-seconds-max",
+    "linger-seconds",
+]:
     refused(f"--{option} of 136 years", *HTTP, f"--{option}", "4294967295", names=option)
 refused("connections of 2^64 - 1", *HTTP, "--workers", "1", "--connections-max", "18446744073709551615")
 refused("nothing to serve")

@@ -152,7 +152,7 @@ pub struct Options {
     /// Seconds that the server waits for a client to end the connection after the server's last byte, over HTTP,
     /// WebSocket and TLS, before it shuts the connection down [default: 5]
     #[arg(long, value_name = "SECONDS")]
-    pub linger_seconds: Option<u32>,
+    pub linger_seconds: Option<NonZeroU32>,
 
     /// Seconds that the server goes on after SIGTERM or SIGINT, with /health answering 503, so that load
     /// balancers send new clients elsewhere [default: 0]
@@ -243,7 +243,8 @@ impl Options {
         check_addresses(&listeners)?;
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let linger_time = self.linger_seconds.map_or(defaults.linger_time, seconds);
+        let linger_time =
+            self.linger_seconds.map_or(defaults.linger_time, |time| seconds(time.get()));
         let over_tls = listeners.iter().find(|listener| listener.is_over_tls);
         let tls = match (over_tls, self.tls_cert, self.tls_key) {
             (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key, linger_time)?),
@@ -338,7 +339,7 @@ impl Options {
                 self.idle_seconds_max.map(|seconds| seconds as usize),
                 SECONDS_MAX,
             ),
-            ("linger-seconds", self.linger_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
+            ("linger-seconds", self.linger_seconds.map(as_usize), SECONDS_MAX),
             (
                 "drain-notice-seconds",
                 self.drain_notice_seconds.map(|seconds| seconds as usize),
