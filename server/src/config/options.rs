@@ -363,8 +363,9 @@ fn check_addresses(listeners: &[Listener]) -> Result<(), String> {
             let [one, other] = [first, second].map(|listener| listener.addr.ip().to_canonical());
             let is_any = one.is_unspecified() || other.is_unspecified();
             let are_alike = one.is_ipv4() == other.is_ipv4();
+            let are_same = one == other && scope(first.addr) == scope(second.addr);
             let port = second.addr.port();
-            port != 0 && first.addr.port() == port && (one == other || is_any && are_alike)
+            port != 0 && first.addr.port() == port && (are_same || is_any && are_alike)
         };
         if let Some(first) = listeners[..index].iter().find(is_taken_by) {
             let [one, other] = [first, second].map(|listener| listener.name());
@@ -375,6 +376,14 @@ fn check_addresses(listeners: &[Listener]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The interface that a link-local address belongs to: each may have the same ones.
+const fn scope(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(addr) => addr.scope_id(),
+    }
 }
 
 /// Each worker is a thread with a ring and buffers of its own; more than this exceeds the cores of any machine.
@@ -581,6 +590,8 @@ mod tests {
             ("0.0.0.0:7", "127.0.0.1:7"),
             ("[::1]:7", "[::]:7"),
             ("127.0.0.1:7", "[::ffff:127.0.0.1]:7"),
+            ("[fe80::1%2]:7", "[fe80::1%2]:7"),
+            ("[fe80::1%2]:7", "[::]:7"),
         ] {
             let error = config(one, other).unwrap_err();
             assert!(error.contains("--sink and --http"), "{error}");
@@ -590,6 +601,7 @@ mod tests {
             ("127.0.0.1:7", "127.0.0.1:8"),
             ("127.0.0.1:7", "127.0.0.2:7"),
             ("127.0.0.1:7", "[::1]:7"),
+            ("[fe80::1%2]:7", "[fe80::1%3]:7"),
         ] {
             assert_eq!(config(one, other), Ok(()));
         }
