@@ -172,10 +172,33 @@ fn a_refused_answer_ends_with_a_close_frame() {
         worker.serve_echo(server, config);
         let mut client = upgraded(client, "").await.unwrap();
         client.write_all(frame(0x82, &[7; 2 * KIB])).await.into_result().unwrap();
-        let (n, answer) = client.read(Vec::with_capacity(KIB)).await.into_result().unwrap();
-        assert_eq!((n, &answer[..]), (2, &[0x88, 0][..]));
+        expect_try_again(&mut client).await;
     })
     .unwrap();
+}
+
+/// So is a client that asks for messages that cannot be allocated.
+#[test]
+fn an_answer_that_cannot_be_allocated_ends_with_a_close_frame() {
+    Sim::block_on(Config::with_seed(1), async {
+        let worker = Worker::new(Memory::least(10), 10);
+        let (server, mut client) = connection();
+        let messages = Messages { count: None, bytes: 1 << 62, batch: 1 };
+        worker.serve_source(server, messages);
+        client.write_all(upgrade_request("")).await.into_result().unwrap();
+        expect_try_again(&mut client).await;
+    })
+    .unwrap();
+}
+
+/// Reads up to a close frame with code 1013.
+async fn expect_try_again(client: &mut SimStream) {
+    let mut received = Vec::new();
+    while !received.ends_with(&[0x88, 2, 0x03, 0xF5]) {
+        let (n, read) = client.read(Vec::with_capacity(KIB)).await.into_result().unwrap();
+        assert!(n > 0, "{}", received.escape_ascii());
+        received.extend_from_slice(&read);
+    }
 }
 
 /// What the connections of a worker share.
@@ -279,14 +302,8 @@ impl Worker {
                 });
             }
             Kind::UnreadSource => {
-                let (buffers, pattern, config) =
-                    (self.buffers.clone(), self.resources.pattern.clone(), self.config);
-                spawn_server(async move {
-                    let messages = Messages { count: None, bytes: 50 * KIB, batch: 1_000 };
-                    let WebSocket { mut incoming, mut outgoing } =
-                        accept::<Sim, _>(server, &buffers, config).await?;
-                    websocket::source::<Sim>(&mut incoming, &mut outgoing, messages, &pattern).await
-                });
+                let messages = Messages { count: None, bytes: 50 * KIB, batch: 1_000 };
+                self.serve_source(server, messages);
             }
             Kind::MidSink | Kind::UnreadSink => {
                 let ctx = self.context(&server);
@@ -328,6 +345,16 @@ impl Worker {
             let WebSocket { mut incoming, mut outgoing } =
                 accept::<Sim, _>(server, &buffers, config).await?;
             echo(&mut incoming, &mut outgoing).await
+        });
+    }
+
+    fn serve_source(&self, server: ServerStream, messages: Messages) {
+        let (buffers, pattern, config) =
+            (self.buffers.clone(), self.resources.pattern.clone(), self.config);
+        spawn_server(async move {
+            let WebSocket { mut incoming, mut outgoing } =
+                accept::<Sim, _>(server, &buffers, config).await?;
+            websocket::source::<Sim>(&mut incoming, &mut outgoing, messages, &pattern).await
         });
     }
 
@@ -464,12 +491,7 @@ async fn send_forever(mut client: SimStream, bytes: Vec<u8>) -> io::Result<SimSt
 
 /// Upgrades a connection, and reads the response.
 async fn upgraded(mut client: SimStream, extensions: &str) -> io::Result<SimStream> {
-    let headers = [("Sec-WebSocket-Extensions", extensions)];
-    let headers = if extensions.is_empty() { &[][..] } else { &headers[..] };
-    let mut request = Vec::new();
-    let offer = Offer { host: "server", headers, ..Offer::default() };
-    offer.encode(&Key::new([7; 16]), &mut request).expect("a request");
-    client.write_all(request).await.into_result()?;
+    client.write_all(upgrade_request(extensions)).await.into_result()?;
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let (n, read) = client.read(Vec::with_capacity(KIB)).await.into_result()?;
@@ -479,6 +501,15 @@ async fn upgraded(mut client: SimStream, extensions: &str) -> io::Result<SimStre
         head.extend_from_slice(&read);
     }
     Ok(client)
+}
+
+fn upgrade_request(extensions: &str) -> Vec<u8> {
+    let headers = [("Sec-WebSocket-Extensions", extensions)];
+    let headers = if extensions.is_empty() { &[][..] } else { &headers[..] };
+    let mut request = Vec::new();
+    let offer = Offer { host: "server", headers, ..Offer::default() };
+    offer.encode(&Key::new([7; 16]), &mut request).expect("a request");
+    request
 }
 
 /// A frame of a client. The masking key is zero, so the payload is unchanged.

@@ -1,6 +1,7 @@
 //! Echo, sink and source over WebSocket, on either engine. Source has two forms: one request in the URL ([`source`]),
 //! or one request in each message ([`fetch`]).
 
+use std::io;
 use std::pin::pin;
 
 use owned_io::{Clock, coop, select};
@@ -248,14 +249,21 @@ async fn complete_close(
     }
 }
 
-/// Tells the peer if there is no room for an answer, and never will be.
+/// Tells the peer if there is no room or no memory for an answer.
 async fn close_if_refused(
     outgoing: &mut impl AnyOutgoing,
     outcome: Result<(), Error>,
 ) -> Result<(), Error> {
-    if let Err(Error::Protocol(refusal @ ProtocolError::Limit { .. })) = &outcome {
+    if let Err(error) = &outcome
+        && is_refusal(error)
+    {
+        let code = match error {
+            Error::Protocol(refusal) => refusal.close_code(),
+            _ => None,
+        };
+        let code = code.or(Some(CloseCode::TRY_AGAIN));
         // Nothing more can be done if this fails.
-        let _ = outgoing.close(CloseFrame { code: refusal.close_code(), reason: "" }).await;
+        let _ = outgoing.close(CloseFrame { code, reason: "" }).await;
     }
     outcome
 }
@@ -266,9 +274,13 @@ async fn receive_until_close(incoming: &mut impl AnyIncoming) -> Result<(), Erro
     Ok(())
 }
 
-/// Whether a limit has refused what was received or is to be sent.
-const fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::Protocol(ProtocolError::Limit { .. }))
+/// Whether a limit has refused what was received or is to be sent, or an allocation for it has failed.
+fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::Protocol(error) => matches!(error, ProtocolError::Limit { .. }),
+        Error::Io(error) => error.kind() == io::ErrorKind::OutOfMemory,
+        _ => false,
+    }
 }
 
 /// Whether the error says that nothing can be sent because either side closes the connection.
