@@ -22,7 +22,14 @@ pub(crate) struct Logs(Option<WorkerGuard>);
 pub(crate) fn start(log: Log, level: Level) -> Logs {
     let dropped = Arc::new(OnceLock::new());
     let (inner, dropped_lines) = (io::stderr(), Arc::clone(&dropped));
-    let stderr = CountingWriter { inner, log, dropped: dropped_lines, failed: 0, reported: 0 };
+    let stderr = CountingWriter {
+        inner,
+        log,
+        dropped: dropped_lines,
+        failed: 0,
+        reported: 0,
+        is_cut: false,
+    };
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX);
     let (queue, guard) = queue.thread_name("logs").finish(stderr);
     let _ = dropped.set(queue.error_counter());
@@ -89,24 +96,47 @@ struct CountingWriter<W> {
     failed: usize,
     /// How many of both were reported.
     reported: usize,
+    /// Whether the last line was written in part, and needs an end.
+    is_cut: bool,
 }
 
 impl<W: Write> CountingWriter<W> {
     fn report(&mut self, lines: usize) -> io::Result<()> {
-        match self.log {
-            Log::Text => writeln!(self.inner, "WARN lines of the log were dropped lines={lines}"),
-            Log::Json => writeln!(
-                self.inner,
+        let mut line = match self.log {
+            Log::Text => format!("WARN lines of the log were dropped lines={lines}"),
+            Log::Json => format!(
                 r#"{{"level":"WARN","fields":{{"message":"lines of the log were dropped","lines":{lines}}}}}"#
             ),
+        };
+        line.push('\n');
+        self.write_line(line.as_bytes())
+    }
+
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.is_cut {
+            self.inner.write_all(b"\n")?;
+            self.is_cut = false;
         }
+        let mut rest = line;
+        while !rest.is_empty() {
+            match self.inner.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    rest = &rest[n..];
+                    self.is_cut = !rest.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
 impl<W: Write> Write for CountingWriter<W> {
     /// `line` is a whole line: the queue passes one at a time.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.inner.write_all(line).is_err() {
+        if self.write_line(line).is_err() {
             self.failed += 1;
             return Ok(line.len());
         }
@@ -134,9 +164,13 @@ mod tests {
 
     impl Write for Disk {
         fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-            self.room = self.room.checked_sub(line.len()).ok_or(io::ErrorKind::FileTooLarge)?;
-            self.written += str::from_utf8(line).unwrap();
-            Ok(line.len())
+            let n = line.len().min(self.room);
+            if n == 0 {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            self.room -= n;
+            self.written += str::from_utf8(&line[..n]).unwrap();
+            Ok(n)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -153,6 +187,7 @@ mod tests {
             dropped: Arc::default(),
             failed: 0,
             reported: 0,
+            is_cut: false,
         };
         for line in ["first\n", "second\n", "third\n"] {
             assert_eq!(log.write(line.as_bytes()).unwrap(), line.len());
@@ -162,6 +197,6 @@ mod tests {
             log.write_all(line.as_bytes()).unwrap();
         }
         let report = "WARN lines of the log were dropped lines=2\n";
-        assert_eq!(log.inner.written, format!("first\nfourth\n{report}fifth\n"));
+        assert_eq!(log.inner.written, format!("first\nseco\nfourth\n{report}fifth\n"));
     }
 }
