@@ -246,6 +246,8 @@ pub async fn connect_refused_names_the_address<R: Runtime>() {
     };
     assert_eq!((inner.addr(), inner.cause().kind()), (addr, ErrorKind::ConnectionRefused));
     assert_eq!(inner.cause().raw_os_error(), Some(111));
+    let (text, cause) = (error.to_string(), inner.cause().to_string());
+    assert!(text.contains(&cause), "expected a text with \"{cause}\"; seen: \"{text}\"");
 }
 
 /// "`TimedOut` after `ConnectOptions::timeout`."
