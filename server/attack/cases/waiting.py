@@ -105,22 +105,26 @@ def answered(ctx):
             sock.sendall(request)
             answer = read_to_end(sock)
             expect(answer.startswith(b"HTTP/1.1 200 "), answer[:60])
-        # Both places are taken, so a third client waits until one of them is free.
-        with connect(server.addr(), LINGER_SECONDS_MAX + LATE_SECONDS_MAX) as waiting:
-            waiting.sendall(request)
-            waiting.settimeout(0.3)
-            answer = b""
-            while not answer and time.monotonic() - begun < LINGER_SECONDS_MAX + LATE_SECONDS_MAX:
+        # Both places are taken, so two further clients wait until both are free. Neither closes.
+        waiting = [connect(server.addr(), LINGER_SECONDS_MAX + LATE_SECONDS_MAX) for _ in range(2)]
+        answers = [b"", b""]
+        for sock in waiting:
+            sock.sendall(request)
+            sock.settimeout(0.3)
+        while not all(answers) and time.monotonic() - begun < LINGER_SECONDS_MAX + LATE_SECONDS_MAX:
+            try:
+                sending.sendall(b"a")
+            except OSError:
+                pass
+            for number, sock in enumerate(waiting):
                 try:
-                    sending.sendall(b"a")
-                except OSError:
-                    pass
-                try:
-                    answer = waiting.recv(100)
+                    answers[number] = answers[number] or sock.recv(100)
                 except TimeoutError:
                     pass
-            seconds = time.monotonic() - begun
-        expect(answer.startswith(b"HTTP/1.1 200 "), f"{answer[:60]!r} after {seconds:.1f} s")
+        seconds = time.monotonic() - begun
+        for sock, answer in zip(waiting, answers, strict=True):
+            sock.close()
+            expect(answer.startswith(b"HTTP/1.1 200 "), f"{answer[:60]!r} after {seconds:.1f} s")
         silent.close()
         sending.close()
         server.check()
