@@ -34,7 +34,7 @@ use owned_io_websocket::deflate::Deflate;
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
 use owned_io_websocket::{CloseCode, CloseFrame};
-use owners::{owned_by_server, server_bytes};
+use owners::{owned_by_server, server_bytes, with_owner};
 use rcgen::{CertificateParams, KeyPair};
 
 const KIB: usize = 1024;
@@ -106,7 +106,7 @@ const KINDS: &[Kind] = &[
 ];
 
 /// What a connection takes beyond the budget and the buffers: its state, and that of its task, without optimisation.
-const STATE_BYTES_MAX: usize = 16 * KIB;
+const STATE_BYTES_MAX: usize = 14 * KIB;
 
 /// What the worker takes beyond that: buffers that are kept, compressors, and what the source sends.
 const WORKER_BYTES_MAX: usize = 4 << 20;
@@ -388,9 +388,9 @@ fn spawn<E>(future: impl Future<Output = Result<(), E>> + 'static) {
     Sim::spawn_detached(async { drop(future.await) });
 }
 
-/// Spawns the server's part of a connection.
+/// Spawns the server's part of a connection. The memory of the task is the server's too.
 fn spawn_server<E: 'static>(future: impl Future<Output = Result<(), E>> + 'static) {
-    spawn(owned_by_server(true, future));
+    with_owner(true, || spawn(owned_by_server(true, future)));
 }
 
 async fn run_client(kind: Kind, client: SimStream) -> Result<(), Error> {

@@ -10,16 +10,18 @@ pub(crate) fn server_bytes() -> isize {
     SERVER_BYTES.get()
 }
 
+/// Calls `f`. What it allocates is the server's, or is not.
+pub(crate) fn with_owner<T>(is_server: bool, f: impl FnOnce() -> T) -> T {
+    let before = IS_SERVER.replace(is_server);
+    let output = f();
+    IS_SERVER.set(before);
+    output
+}
+
 /// Runs `future`. What it allocates is the server's, or is not.
 pub(crate) async fn owned_by_server<F: Future>(is_server: bool, future: F) -> F::Output {
     let mut future = pin!(future);
-    poll_fn(|cx| {
-        let before = IS_SERVER.replace(is_server);
-        let polled = future.as_mut().poll(cx);
-        IS_SERVER.set(before);
-        polled
-    })
-    .await
+    poll_fn(|cx| with_owner(is_server, || future.as_mut().poll(cx))).await
 }
 
 struct Owners;
