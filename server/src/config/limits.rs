@@ -13,7 +13,7 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// How long a message may take to arrive once it has begun. It is also how long a client may take nothing of what
     /// is sent to it; over TCP and TLS, where one answer is written at a time, how long a write of at most 64 KiB may
-    /// take.
+    /// take. And it is how long a message may wait for memory.
     pub message_time_max: Duration,
     /// How long a connection of echo, sink or source over TCP or TLS may be without a byte from its client. None: for
     /// ever. WebSockets have no such limit: pings find out whether their peers are there.

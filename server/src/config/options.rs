@@ -26,7 +26,7 @@ connections that had not ended in time were reset.";
 #[derive(Debug, Parser)]
 #[command(name = "owned-io-server", version, after_help = AFTER_HELP)]
 pub struct Flags {
-    /// TOML file with the same options, names as the flags' without dashes in front; flags override
+    /// TOML file with the same options, names as the flags' without dashes in front; flags override. A regular file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -92,11 +92,11 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub https: Option<SocketAddr>,
 
-    /// PEM file with the certificates for TLS, the server's own first; read again on SIGHUP
+    /// PEM file with the certificates for TLS, the server's own first; read again on SIGHUP. A regular file
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
-    /// PEM file with the key of the server's certificate; read again on SIGHUP
+    /// PEM file with the key of the server's certificate; read again on SIGHUP. A regular file
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
@@ -139,8 +139,8 @@ pub struct Options {
     #[arg(long, value_name = "BYTES")]
     pub memory_max: Option<NonZeroUsize>,
 
-    /// Seconds that a message may take to arrive once it has begun, and that a client may take nothing of what is
-    /// sent to it [default: 30]
+    /// Seconds that a message may take to arrive once it has begun, that a client may take nothing of what is sent to
+    /// it, and that a message may wait for memory [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
