@@ -63,8 +63,8 @@
 //! - An address has at most `--connections-per-address-max` connections, over all workers, and
 //!   [by default](connection_limit::AddressLimit) any number: behind a proxy all clients have its address.
 //! - A connection of echo, sink or source over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed.
-//!   WebSockets are never closed for idleness. Any connection whose client takes nothing for `--message-seconds-max`
-//!   is reset, and leaves nothing in the kernel.
+//!   WebSockets are never closed for idleness. A connection that is open, and whose client takes nothing for
+//!   `--message-seconds-max`, is reset, and leaves nothing in the kernel. Of one that ends, see the table above.
 //! - A client that has vanished is noticed after two minutes ([`Keepalive`](owned_io::Keepalive)), or after
 //!   `--message-seconds-max` if that is longer. Pings notice it after 50 s on a WebSocket of the native engine.
 //! - A request must arrive within ten seconds. A client that has begun one and is late is answered 408.

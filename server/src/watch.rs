@@ -101,8 +101,8 @@ pub fn period(limits: Limits) -> Duration {
     limits.tcp_idle_time_max.unwrap_or(Duration::MAX).min(limits.message_time_max) / LOOKS
 }
 
-/// Closes the watched `connections` that are idle for too long. Resets those that have not ended by the next check, and
-/// those whose peers take nothing. Never ends.
+/// Closes the watched `connections` that are idle for too long. Resets those that have not ended
+/// [`message_time_max`](Limits::message_time_max) later, and those whose peers take nothing for as long. Never ends.
 ///
 /// `ticker` ticks once in a [`period`].
 pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker: Ticker) {

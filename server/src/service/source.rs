@@ -100,7 +100,8 @@ async fn answer_requests<R: Runtime>(
 }
 
 /// Bytes that count up from zero, modulo 256. Every message is a part of them. The connections of a worker share them.
-/// There are at most twice as many as the longest requested message needs.
+/// There are at most twice as many as the longest requested message needs, and as many again in shorter patterns that
+/// older connections keep.
 #[derive(Clone, Debug, Default)]
 pub struct Pattern {
     bytes: Rc<RefCell<Bytes>>,
