@@ -40,7 +40,8 @@ impl Outgoing {
     /// Queues a copy of a message, which tungstenite copies into its buffer.
     ///
     /// # Errors
-    /// [`Limit::Queue`], [`Limit::Memory`], [`Misuse::SentAfterClose`](owned_io_websocket::Misuse::SentAfterClose), and
+    /// [`Limit::Queue`], [`Limit::Memory`],
+    /// [`Misuse::SentAfterClose`](owned_io_websocket::Misuse::SentAfterClose), and
     /// [`Misuse::MessageWithinMessage`](owned_io_websocket::Misuse::MessageWithinMessage) after a
     /// [part](Self::write_part). Nothing was queued, and nothing has changed.
     pub fn write(&mut self, message: Message<'_>) -> Result<(), ProtocolError> {

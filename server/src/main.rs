@@ -79,7 +79,7 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Adds the way out if the ring cannot be had as it is tuned, but perhaps as the runtime would set it up.
+/// Adds a remedy if the kernel refuses the tuned ring, but perhaps not the one that the runtime would set up.
 fn explain(error: &io::Error, ring: Ring) -> String {
     // An older kernel does not know the settings; a small limit on locked memory has no room for the entries.
     let is_about_settings = ring_error(error).is_some_and(|ring_error| {

@@ -37,7 +37,7 @@ pub(crate) fn handle(drain: DrainSignal, notice: Duration, tls: Option<Tls>) -> 
                 (SIGHUP, Some(certificates)) => drop(certificates.try_send(())),
                 (SIGHUP, None) => {
                     if let Some(unsaid) = hangup_log.admit(Instant::now()) {
-                        info!(unsaid, "there is nothing to be read anew");
+                        info!(unsaid, "SIGHUP is ignored: there are no certificates");
                     }
                 }
                 _ if drain.has_begun() => std::process::exit(128 + signal),
@@ -65,20 +65,20 @@ fn begin_drain(drain: &DrainSignal, notice: Duration) {
 }
 
 /// The least time between two readings of the certificates, each of which is logged.
-const READINGS_APART: Duration = Duration::from_secs(1);
+const RELOAD_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Starts a thread that reads the certificates again when it is sent a message. Messages that come during a reading,
-/// or within [`READINGS_APART`] of it, are answered by one more reading. It has a thread of its own,
+/// or within [`RELOAD_INTERVAL_MIN`] of it, are answered by one more reading. It has a thread of its own,
 /// because a read may block for ever: the disk of the file may be gone.
 fn reloader(tls: Tls) -> io::Result<SyncSender<()>> {
     let (sender, requests) = mpsc::sync_channel(1);
     thread::Builder::new().name("certificates".to_owned()).spawn(move || {
         for () in requests {
             match tls.reload() {
-                Ok(()) => info!("certificates are read anew"),
+                Ok(()) => info!("certificates were read again"),
                 Err(why) => warn!(why, "certificates stay as they are"),
             }
-            thread::sleep(READINGS_APART);
+            thread::sleep(RELOAD_INTERVAL_MIN);
         }
     })?;
     Ok(sender)

@@ -24,8 +24,8 @@ impl ClockFns {
     }
 }
 
-/// Waits until `is_granted` returns true, as long as `wait` allows. It is called again when memory was returned, and whenever the task is
-/// polled. `poll` is called with each poll.
+/// Waits until `is_granted` returns true, as long as `wait` allows. It is called again when memory was
+/// returned, and whenever the task is polled. `poll` is called with each poll.
 ///
 /// # Errors
 /// [`TlsError::Evicted`] if the connection is evicted. [`TlsError::OutOfMemory`] if the wait took too long.

@@ -97,8 +97,8 @@ fn what_is_wrong_with_a_file_is_named_with_the_file() {
 }
 
 #[test]
-fn files_are_read_anew_or_all_stays_as_it_is() {
-    let folder = Folder::new("anew");
+fn files_are_read_again_or_all_stays_as_it_is() {
+    let folder = Folder::new("again");
     let (certificate, key) = made(2024, 2030);
     let chain_file = folder.write("chain.pem", &certificate);
     let key_file = folder.write("key.pem", &key);

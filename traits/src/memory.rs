@@ -25,8 +25,8 @@ use waiters::Waiters;
 /// change are [evicted](Self::evict_holders). Otherwise idle holders would block all others.
 ///
 /// So accounts that wait for more than that part wait even if there is room for one of them, until another one
-/// releases memory or the largest is evicted. If the first of them took the room, a few hoarders that wait, and thus
-/// are not idle, could keep it from accounts that hold less.
+/// releases memory or the largest is evicted. Reason: a waiting account is not idle. If it could take the room, a few
+/// hoarders would keep it for themselves.
 ///
 /// A clone is another handle to the same budget.
 ///

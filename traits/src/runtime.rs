@@ -144,9 +144,9 @@ pub trait Executor: Sized + 'static {
     /// Runs `future` and the tasks that it spawns on this thread, until `future` is done.
     ///
     /// Tasks of [`spawn`](Self::spawn) that are still running are dropped before this returns, with everything that
-    /// they hold, and their connections are closed. Their handles return [`JoinError::Ended`](crate::JoinError::Ended). The
-    /// tasks are dropped within the runtime, so destructors may call it. A task that is always ready does not
-    /// delay the return.
+    /// they hold, and their connections are closed. Their handles return
+    /// [`JoinError::Ended`](crate::JoinError::Ended). The tasks are dropped within the runtime, so destructors may
+    /// call it. A task that is always ready does not delay the return.
     ///
     /// # Errors
     /// The runtime could not be set up: io_uring is refused, no descriptor is free, or the limit on locked

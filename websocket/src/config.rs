@@ -52,12 +52,13 @@ pub struct StreamConfig {
     /// not only a pong, because a peer cannot send a pong within a long frame. Default 20 s.
     pub pong_timeout: Duration,
     /// How long a connection may have no data frame in either direction before it fails. A fragment
-    /// of a message counts, pings and pongs do not. A program that neither receives nor sends for that long is idle too. `None`: no
-    /// limit. Default `None`, because many connections exist to wait for events.
+    /// of a message counts, pings and pongs do not. A program that neither receives nor sends for that
+    /// long is idle too. `None`: no limit. Default `None`, because many connections exist to wait for
+    /// events.
     pub idle_timeout: Option<Duration>,
     /// How long a message, or a control frame between messages, may take to arrive, from the first
-    /// byte of its first frame to the last byte of its last. Time in which nobody waits for more of it, because the program is busy,
-    /// does not count. Default 2 minutes: 64 MiB at 5 Mbit/s.
+    /// byte of its first frame to the last byte of its last. Time in which nobody waits for more of it,
+    /// because the program is busy, does not count. Default 2 minutes: 64 MiB at 5 Mbit/s.
     ///
     /// It also bounds each wait for [memory](crate::stream#memory), in which nothing is read.
     ///

@@ -35,9 +35,9 @@ pub struct Flags {
     pub options: Options,
 }
 
-// A new option needs a field here, whose help ends with `[default: …]`, a line in `over`, and its value in `into_config`.
-// A number needs a line in `check_sizes` too. The tests compare each default of the help with the one that applies, and
-// try an absurd number on each option in `SECONDS`.
+// A new option needs a field here, whose help ends with `[default: …]`, a line in `over`, and its
+// value in `into_config`. A number needs a line in `check_sizes` too. The tests compare each default
+// of the help with the one that applies, and try an absurd number on each option in `SECONDS`.
 /// All options, each of which may be left out.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -355,8 +355,8 @@ impl Options {
     }
 }
 
-/// Refuses two listeners on one address: the error of the second would blame another socket. Of an address and all
-/// addresses of the machine, at the same port, only one can be had too.
+/// Refuses two listeners on one address: the error of the second would blame another socket. The kernel
+/// refuses an address next to all addresses of the machine too, at the same port.
 fn check_addresses(listeners: &[Listener]) -> Result<(), String> {
     for (index, second) in listeners.iter().enumerate() {
         let is_taken_by = |first: &&Listener| {

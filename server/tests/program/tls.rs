@@ -239,7 +239,7 @@ fn the_wrong_protocol_has_an_answer() {
 
 #[test]
 fn certificates_are_read_again_on_sighup() {
-    let (files, old) = Files::new("anew");
+    let (files, old) = Files::new("reloaded");
     for runtime in RUNTIMES {
         let log = files.folder.join(format!("{runtime}.log"));
         let options = [
@@ -256,7 +256,7 @@ fn certificates_are_read_again_on_sighup() {
         let mut before = connect(&server, 0, &trusting(&trusted, ALL_VERSIONS));
         echoed(&mut before, b"before");
 
-        for (until, said) in [(2098, "are read anew"), (2001, "stay as they are")] {
+        for (until, said) in [(2098, "were read again"), (2001, "stay as they are")] {
             let new = files.write(until);
             server.signal("-HUP");
             let since = Instant::now();
