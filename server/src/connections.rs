@@ -104,13 +104,13 @@ impl Connections {
         registry.entries.len()
     }
 
-    /// Calls `look` for up to `count` connections behind the id `after`, if they are watched. Returns the id
+    /// Calls `check` for up to `count` connections behind the id `after`, if they are watched. Returns the id
     /// to continue from, or none at the end.
-    pub(crate) fn look(
+    pub(crate) fn check(
         &self,
         after: Option<u64>,
         count: usize,
-        mut look: impl FnMut(&Activity, &CloseMethod, &ShutdownHandle),
+        mut check: impl FnMut(&Activity, &CloseMethod, &ShutdownHandle),
     ) -> Option<u64> {
         let registry = self.registry.borrow();
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -119,7 +119,7 @@ impl Connections {
         for (id, entry) in rest.by_ref().take(count) {
             last = Some(*id);
             if let Some(activity) = &entry.activity {
-                look(activity, &entry.close_method, &entry.transport);
+                check(activity, &entry.close_method, &entry.transport);
             }
         }
         rest.next().and(last)

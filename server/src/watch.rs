@@ -16,12 +16,12 @@ use crate::ticker::Ticker;
 
 /// How often each connection is checked within the shorter of its two limits. A limit is exceeded when that many
 /// checks in a row have found no progress; for the longer limit it is more checks, rounded up. Checks are up to a
-/// [`SLACK`](Ticker::SLACK) further apart than a period, and the first one comes up to as long after the progress. With 8
-/// checks all of that together is less than a third of either limit.
-const LOOKS: u32 = 8;
+/// [`SLACK`](Ticker::SLACK) further apart than a period, and the first one comes up to as long after the progress.
+/// With 8 checks all of that together is less than a third of either limit.
+const CHECKS: u32 = 8;
 
 /// How many connections are checked before other tasks run: some ten microseconds of work.
-const LOOKED_AT_MAX: usize = 512;
+const CHECKED_AT_ONCE_MAX: usize = 512;
 
 /// The progress of a connection, for the [`watch`].
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Activity {
         if self.was_ended.get() { Err(io::ErrorKind::TimedOut.into()) } else { outcome }
     }
 
-    fn look(&self, close_method: &CloseMethod, handle: &ShutdownHandle, looks: Looks) {
+    fn check(&self, close_method: &CloseMethod, handle: &ShutdownHandle, checks: CheckLimits) {
         if self.has_moved.take() {
             return self.quiet.set(0);
         }
@@ -63,12 +63,12 @@ impl Activity {
         self.quiet.set(quiet);
         let was_asked = self.was_ended.get();
         if self.is_writing.get() || was_asked {
-            if quiet >= looks.writing {
+            if quiet >= checks.writing {
                 self.was_ended.set(true);
                 // Otherwise what the peer has not taken would stay in the kernel.
                 handle.abort();
             }
-        } else if looks.idle.is_some_and(|idle| quiet >= idle) {
+        } else if checks.idle.is_some_and(|idle| quiet >= idle) {
             self.was_ended.set(true);
             self.quiet.set(0);
             // The service ends the stream in order. If it still writes its end (over TLS) when the time for a write is
@@ -80,25 +80,28 @@ impl Activity {
 
 /// How many checks in a row may find no progress.
 #[derive(Clone, Copy, Debug)]
-struct Looks {
+struct CheckLimits {
     writing: u32,
     idle: Option<u32>,
 }
 
-impl Looks {
+impl CheckLimits {
     fn new(limits: Limits) -> Self {
         let period = period(limits).as_nanos().max(1);
-        let looks = |limit: Duration| {
-            let looks = limit.as_nanos().div_ceil(period);
-            u32::try_from(looks).unwrap_or(u32::MAX)
+        let checks = |limit: Duration| {
+            let checks = limit.as_nanos().div_ceil(period);
+            u32::try_from(checks).unwrap_or(u32::MAX)
         };
-        Self { writing: looks(limits.message_time_max), idle: limits.tcp_idle_time_max.map(looks) }
+        Self {
+            writing: checks(limits.message_time_max),
+            idle: limits.tcp_idle_time_max.map(checks),
+        }
     }
 }
 
 /// The time between two checks of a connection by [`watch`], short enough for both limits.
 pub fn period(limits: Limits) -> Duration {
-    limits.tcp_idle_time_max.unwrap_or(Duration::MAX).min(limits.message_time_max) / LOOKS
+    limits.tcp_idle_time_max.unwrap_or(Duration::MAX).min(limits.message_time_max) / CHECKS
 }
 
 /// Closes the watched `connections` that are idle for too long. Resets those that have not ended
@@ -106,7 +109,7 @@ pub fn period(limits: Limits) -> Duration {
 ///
 /// `ticker` ticks once in a [`period`].
 pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker: Ticker) {
-    let (period, looks) = (period(limits), Looks::new(limits));
+    let (period, checks) = (period(limits), CheckLimits::new(limits));
     let mut ticked = R::now();
     loop {
         ticker.tick::<R>(period).await;
@@ -117,16 +120,16 @@ pub async fn watch<R: Runtime>(connections: Connections, limits: Limits, ticker:
             continue;
         }
         ticked = now;
-        look_at_all::<R>(&connections, looks).await;
+        check_all::<R>(&connections, checks).await;
     }
 }
 
-async fn look_at_all<R: Runtime>(connections: &Connections, looks: Looks) {
+async fn check_all<R: Runtime>(connections: &Connections, checks: CheckLimits) {
     let mut after = None;
     // Each iteration checks some of the connections; the last one ends the list.
     loop {
-        after = connections.look(after, LOOKED_AT_MAX, |activity, close_method, handle| {
-            activity.look(close_method, handle, looks);
+        after = connections.check(after, CHECKED_AT_ONCE_MAX, |activity, close_method, handle| {
+            activity.check(close_method, handle, checks);
         });
         if after.is_none() {
             return;
@@ -148,12 +151,12 @@ mod tests {
         {
             let (message_time_max, tcp_idle_time_max) = (seconds(message), Some(seconds(idle)));
             let limits = Limits { message_time_max, tcp_idle_time_max, ..Limits::default() };
-            let (period, looks) = (period(limits), Looks::new(limits));
+            let (period, checks) = (period(limits), CheckLimits::new(limits));
             let apart = period + period / Ticker::SLACK;
-            for (limit, looks) in [(idle, looks.idle.unwrap()), (message, looks.writing)] {
-                assert!(period * looks >= seconds(limit), "never early: {limits:?}");
+            for (limit, checks) in [(idle, checks.idle.unwrap()), (message, checks.writing)] {
+                assert!(period * checks >= seconds(limit), "never early: {limits:?}");
                 // The progress may come just behind a check.
-                let latest = apart * (looks + 1);
+                let latest = apart * (checks + 1);
                 assert!(latest <= seconds(limit) * 4 / 3, "{latest:?}: {limits:?}");
             }
         }
