@@ -190,32 +190,23 @@ impl Exchange for Sink {
     }
 }
 
-/// One request for many messages. Byte `i` of message `n` is `n + i`. Over TCP each comes after its
-/// length as a `u32`; a WebSocket asks by its path and is closed after the last.
+/// One request for many messages, as [`Numbered`] says; a WebSocket asks by its path and is closed after the last.
 #[derive(Debug)]
 pub(crate) struct Source {
     messages: u64,
-    bytes: u64,
     request: Vec<u8>,
-    /// The bytes before a message.
-    prefix: Vec<u8>,
-    /// A message is a part of this: byte `i` is `i`.
-    ramp: Vec<u8>,
+    answers: Numbered,
     ends: bool,
 }
 
 impl Source {
     pub(crate) fn new(wire: Wire, messages: u32, bytes: u32, batch: u32) -> Self {
-        let (request, prefix) = match wire {
-            Wire::Tcp => {
-                let fields = [messages, bytes, batch].map(u32::to_le_bytes);
-                (fields.as_flattened().to_vec(), bytes.to_le_bytes().to_vec())
-            }
-            Wire::WebSocket => (Vec::new(), Vec::new()),
+        let request = match wire {
+            Wire::Tcp => [messages, bytes, batch].map(u32::to_le_bytes).concat(),
+            Wire::WebSocket => Vec::new(),
         };
-        let (messages, bytes) = (messages.into(), bytes.into());
-        let ramp = (0..bytes + 256).map(|i| i as u8).collect();
-        Self { messages, bytes, request, prefix, ramp, ends: wire == Wire::WebSocket }
+        let answers = Numbered::new(wire, bytes);
+        Self { messages: messages.into(), request, answers, ends: wire == Wire::WebSocket }
     }
 }
 
@@ -229,7 +220,7 @@ impl Exchange for Source {
     }
 
     fn answer_bytes(&self) -> u64 {
-        self.prefix.len() as u64 + self.bytes
+        self.answers.bytes()
     }
 
     fn ends_after(&self, answers: u64) -> bool {
@@ -241,37 +232,33 @@ impl Exchange for Source {
     }
 
     fn matches(&self, _connection: u32, message: u64, offset: u64, got: &[u8]) -> bool {
-        let prefix = rest_of(&self.prefix, offset, got.len());
-        let (first, second) = got.split_at(prefix.len());
-        let begin = (offset as usize).saturating_sub(self.prefix.len());
-        // An empty `Vec` is at address 1, and to compare nothing with it took glibc's memcmp 80 ns
-        // (its masked loads, on an AMD EPYC, 2026-11-21).
-        (prefix.is_empty() || first == prefix)
-            && *second == self.ramp[(message % 256) as usize + begin..][..second.len()]
+        self.answers.matches(message, offset, got)
     }
 }
 
-/// Requests for many messages each, one after the other. Byte `i` of the `n`th of a request is `n + i`. Framed as
-/// [`Fetch`].
+/// Requests for messages, one after the other, each for the same number of messages, as [`Numbered`] says. Over
+/// WebSocket a request is a message.
 #[derive(Debug)]
-pub(crate) struct RepeatedSource {
+pub(crate) struct Fetch {
     messages: u64,
     request: Vec<u8>,
-    /// The bytes before a message.
-    prefix: Vec<u8>,
-    /// A message is a part of this: byte `i` is `i`.
-    ramp: Vec<u8>,
+    answers: Numbered,
 }
 
-impl RepeatedSource {
+impl Fetch {
     pub(crate) fn new(wire: Wire, messages: u32, bytes: u32, batch: u32) -> Self {
-        let (request, prefix) = request(wire, [messages, bytes, batch]);
-        let ramp = (0..bytes + 256).map(|i| i as u8).collect();
-        Self { messages: messages.into(), request, prefix, ramp }
+        let mut fields = [messages, bytes, batch].map(u32::to_le_bytes).concat();
+        wire.mask(&mut fields);
+        let head = match wire {
+            Wire::Tcp => FrameHeader::default(),
+            Wire::WebSocket => FrameHeader::of_client(fields.len() as u64),
+        };
+        let request = [head.as_slice(), &fields].concat();
+        Self { messages: messages.into(), request, answers: Numbered::new(wire, bytes) }
     }
 }
 
-impl Exchange for RepeatedSource {
+impl Exchange for Fetch {
     fn request_bytes(&self) -> u64 {
         self.request.len() as u64
     }
@@ -281,7 +268,7 @@ impl Exchange for RepeatedSource {
     }
 
     fn answer_bytes(&self) -> u64 {
-        (self.prefix.len() + self.ramp.len() - 256) as u64
+        self.answers.bytes()
     }
 
     fn fill(&self, _connection: u32, _message: u64, offset: u64, out: &mut [u8]) {
@@ -289,64 +276,43 @@ impl Exchange for RepeatedSource {
     }
 
     fn matches(&self, _connection: u32, message: u64, offset: u64, got: &[u8]) -> bool {
-        let prefix = rest_of(&self.prefix, offset, got.len());
-        let (first, second) = got.split_at(prefix.len());
-        let begin = (offset as usize).saturating_sub(self.prefix.len());
-        let number = message % self.messages % 256;
-        // As in `Source`.
-        (prefix.is_empty() || first == prefix)
-            && *second == self.ramp[number as usize + begin..][..second.len()]
+        self.answers.matches(message % self.messages, offset, got)
     }
 }
 
-/// Requests for one message each. Byte `i` of it is `i`. Over TCP it comes after its length as a `u32`; over
-/// WebSocket the same request is a message.
+/// Messages of one length, of which byte `i` of the `n`th is `n + i`. Over TCP each comes after its length as a `u32`.
 #[derive(Debug)]
-pub(crate) struct Fetch {
-    request: Vec<u8>,
+struct Numbered {
     /// The bytes before a message.
     prefix: Vec<u8>,
-    message: Vec<u8>,
+    /// A message is a part of this: byte `i` is `i`.
+    ramp: Vec<u8>,
 }
 
-impl Fetch {
-    pub(crate) fn new(wire: Wire, bytes: u32) -> Self {
-        let (request, prefix) = request(wire, [1, bytes, 1]);
-        Self { request, prefix, message: (0..bytes).map(|i| i as u8).collect() }
-    }
-}
-
-impl Exchange for Fetch {
-    fn request_bytes(&self) -> u64 {
-        self.request.len() as u64
+impl Numbered {
+    fn new(wire: Wire, bytes: u32) -> Self {
+        let prefix = match wire {
+            Wire::Tcp => bytes.to_le_bytes().to_vec(),
+            Wire::WebSocket => Vec::new(),
+        };
+        Self { prefix, ramp: (0..u64::from(bytes) + 256).map(|i| i as u8).collect() }
     }
 
-    fn answer_bytes(&self) -> u64 {
-        (self.prefix.len() + self.message.len()) as u64
+    /// The length of each, with its prefix.
+    fn bytes(&self) -> u64 {
+        (self.prefix.len() + self.ramp.len() - 256) as u64
     }
 
-    fn fill(&self, _connection: u32, _message: u64, offset: u64, out: &mut [u8]) {
-        out.copy_from_slice(&self.request[offset as usize..][..out.len()]);
-    }
-
-    fn matches(&self, _connection: u32, _message: u64, offset: u64, got: &[u8]) -> bool {
+    /// Whether the `n`th has these bytes from `offset` on.
+    fn matches(&self, n: u64, offset: u64, got: &[u8]) -> bool {
         let prefix = rest_of(&self.prefix, offset, got.len());
         let (first, second) = got.split_at(prefix.len());
         let begin = (offset as usize).saturating_sub(self.prefix.len());
-        first == prefix && *second == self.message[begin..][..second.len()]
+        // An empty `Vec` is at address 1, and to compare nothing with it took glibc's memcmp 80 ns
+        // (its masked loads, on an AMD EPYC, 2026-11-21).
+        (prefix.is_empty() || first == prefix)
+            && *second == self.ramp[(n % 256) as usize + begin..][..second.len()]
     }
-}
-
-/// A request for messages, and the bytes before each of them.
-fn request(wire: Wire, [messages, bytes, batch]: [u32; 3]) -> (Vec<u8>, Vec<u8>) {
-    let fields = [messages, bytes, batch].map(u32::to_le_bytes);
-    let mut fields = fields.as_flattened().to_vec();
-    wire.mask(&mut fields);
-    let (head, prefix) = match wire {
-        Wire::Tcp => (FrameHeader::default(), bytes.to_le_bytes().to_vec()),
-        Wire::WebSocket => (FrameHeader::of_client(fields.len() as u64), Vec::new()),
-    };
-    ([head.as_slice(), &fields].concat(), prefix)
 }
 
 /// The part of `bytes` from `offset` on, at most `len`.
@@ -486,7 +452,7 @@ mod tests {
     #[test]
     fn a_fetch_asks_for_one_message_and_is_checked_at_every_byte_and_every_cut() {
         for (wire, bytes) in WIRES.into_iter().flat_map(|wire| [1, 5, 300].map(|b| (wire, b))) {
-            let fetch = Fetch::new(wire, bytes);
+            let fetch = Fetch::new(wire, 1, bytes, 1);
             let asked = payload_of(wire, &request(&fetch, 3, 5));
             assert_eq!(asked, [1, bytes, 1].map(u32::to_le_bytes).concat());
             let message: Vec<u8> = (0..bytes).map(|i| i as u8).collect();

@@ -8,5 +8,5 @@ use super::{Failure, Report, Steady, Target, steady};
 /// # Errors
 /// When there was no run; what happens to connections in a run is in the report.
 pub fn run(options: &Steady, target: &Target) -> Result<Report, Failure> {
-    steady::run(options, target, Fetch::new(target.wire(), options.payload.get() as u32))
+    steady::run(options, target, Fetch::new(target.wire(), 1, options.payload.get() as u32, 1))
 }

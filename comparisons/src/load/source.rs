@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Failure;
 use super::bounds::{Bounded, Connections, NonZeroSeconds, Payload, Seconds};
 use super::dial::Dialer;
-use super::exchange::{RepeatedSource, Source, Wire};
+use super::exchange::{Fetch, Source, Wire};
 use super::options::{self, PATIENCE, Target, WARM_UP};
 use super::pace::{Clock, ns};
 use super::report::{Messages, Report};
@@ -121,8 +121,7 @@ impl Options {
     /// Asks for some messages again and again: a stream without end could not stop at the end of a window.
     fn run_windows(&self, target: &Target) -> Result<Report, Failure> {
         let [bytes, batch] = [self.bytes.get(), self.batch.get()].map(|it| it as u32);
-        let requests =
-            RepeatedSource::new(target.wire(), request_messages(bytes, batch), bytes, batch);
+        let requests = Fetch::new(target.wire(), request_messages(bytes, batch), bytes, batch);
         let options = Loop {
             connections: self.connections.count(),
             in_flight: 1,
