@@ -15,8 +15,10 @@ pub struct Config {
     /// How often the detector looks at what does not stop a heartbeat: accept queues, rings, descriptors. Default
     /// 500 ms.
     pub look_interval: Duration,
-    /// The signal that copies a stack, or `None` to interrupt no thread. The default is `SIGURG`: nothing happens if
-    /// it arrives where nobody handles it, and debuggers pass it on. A signal that somebody handles is not used.
+    /// The signal that copies the stack of a running thread, or `None` to interrupt no thread. The default is `SIGURG`:
+    /// nothing happens if it arrives where nobody handles it, and debuggers pass it on. `SIGUSR1`, `SIGUSR2` and the
+    /// real-time signals (`SIGRTMIN` to `SIGRTMAX`) can be used, too. Any other, and a signal that somebody handles, is
+    /// not used, and [`Snapshot::unseen`](crate::Snapshot::unseen) says so.
     pub signal: Option<i32>,
     /// Whether frames get names. Default true. The watchdog then reads the symbols of the program when it starts, and
     /// watches after that: some 100 ms for a large program, 1 s for one that is not optimized.

@@ -4,9 +4,10 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::evidence::{Syscall, Thread};
+use crate::evidence::Thread;
 use crate::proc::thread::{
-    Stat, is_safe_to_interrupt, parse_kernel_stack, parse_schedstat, parse_stat, parse_syscall,
+    Activity, Stat, parse_activity, parse_blocks_signal, parse_kernel_stack, parse_schedstat,
+    parse_stat,
 };
 use crate::stack::{Stack, Stacks, ThreadRef};
 
@@ -14,8 +15,6 @@ use crate::stack::{Stack, Stacks, ThreadRef};
 /// different ones a loop.
 const SAMPLES: usize = 4;
 const BETWEEN_SAMPLES: Duration = Duration::from_millis(2);
-/// A blocked thread whose stack has fewer frames than this without its other registers is interrupted, if it can be.
-const FRAMES_ENOUGH: usize = 8;
 const TICK_MS: u64 = 10; // USER_HZ is 100 wherever Rust runs on Linux
 
 /// The counters of a thread at one moment.
@@ -91,11 +90,15 @@ impl Examiner {
             found.minor_faults = stat.minor_faults.saturating_sub(before.minor_faults);
             found.major_faults = stat.major_faults.saturating_sub(before.major_faults);
         }
+        let mut activity = Activity::Running;
         if found.state != Some('R') {
-            match file(thread, "syscall") {
-                Ok(text) => found.syscall = parse_syscall(&text),
-                Err(error) => note(unseen, format!("system calls: {error}")),
-            }
+            activity = match file(thread, "syscall") {
+                Ok(text) => parse_activity(&text),
+                Err(error) => {
+                    note(unseen, format!("system calls: {error}"));
+                    Activity::Unknown
+                }
+            };
             let wchan = file(thread, "wchan").unwrap_or_default();
             found.wchan = Some(wchan).filter(|wchan| !wchan.is_empty() && wchan != "0");
             match file(thread, "stack") {
@@ -103,7 +106,10 @@ impl Examiner {
                 Err(error) => note(unseen, format!("stacks in the kernel: {error}")),
             }
         }
-        found.stacks = self.take_stacks(thread, found.syscall.as_ref(), unseen);
+        found.stacks = self.take_stacks(thread, &activity, unseen);
+        if let Activity::Blocked(syscall) = activity {
+            found.syscall = Some(syscall);
+        }
         std::thread::sleep(BETWEEN_SAMPLES);
         let after = Baseline::of(thread);
         let window_ns = (after.at - now.at).as_nanos().max(1) as u64;
@@ -115,41 +121,77 @@ impl Examiner {
         found
     }
 
+    /// The stack of a blocked thread through /proc, or some of a running one by signals. None if neither is sure.
     fn take_stacks(
         &mut self,
         thread: &ThreadRef,
-        syscall: Option<&Syscall>,
+        activity: &Activity,
         unseen: &mut Vec<String>,
     ) -> Vec<Stack> {
-        let mut stacks = Vec::new();
-        if let Some(syscall) = syscall {
-            match self.stacks.of_blocked(syscall.pc, syscall.sp) {
-                Ok(stack) => stacks.push(stack),
+        match activity {
+            Activity::Blocked(syscall) => match self.stacks.of_blocked(syscall.pc, syscall.sp) {
+                Ok(stack) => return vec![stack],
                 Err(error) => note(unseen, format!("stacks of blocked threads: {error}")),
-            }
-            let is_enough = stacks.iter().any(|stack| stack.frames.len() >= FRAMES_ENOUGH);
-            if is_enough || !syscall.name.as_deref().is_some_and(is_safe_to_interrupt) {
-                return stacks;
+            },
+            Activity::Running => return self.interrupt(thread, unseen),
+            Activity::Unknown => {
+                note(unseen, "stacks: whether a thread is in a system call is unknown".into());
             }
         }
+        Vec::new()
+    }
+
+    /// Stacks of a running thread, by signals. All are copied before the first is named, which takes long.
+    fn interrupt(&mut self, thread: &ThreadRef, unseen: &mut Vec<String>) -> Vec<Stack> {
         let Some(signal) = self.signal else {
             note(unseen, "stacks of running threads: no signal is configured".into());
-            return stacks;
+            return Vec::new();
         };
-        let samples = if syscall.is_some() { 1 } else { SAMPLES };
-        for sample in 0..samples {
+        let mut copies = Vec::new();
+        for sample in 0..SAMPLES {
             if sample > 0 {
                 std::thread::sleep(BETWEEN_SAMPLES);
             }
-            match self.stacks.by_signal(signal, thread) {
-                Ok(stack) => stacks.push(stack),
+            if let Err(reason) = may_interrupt(thread, signal) {
+                note(unseen, format!("stack of thread {}: {reason}", thread.tid));
+                continue;
+            }
+            match Stacks::copy_by_signal(signal, thread) {
+                Ok(copy) => copies.push(copy),
                 Err(error) => {
                     note(unseen, format!("stack of thread {}: {error}", thread.tid));
                     break;
                 }
             }
         }
-        stacks
+        copies.iter().map(|copy| self.stacks.named(copy, true)).collect()
+    }
+}
+
+/// Whether `thread` may get `signal` now: it is the same thread as ever, takes the signal, and runs. A blocked thread
+/// is never interrupted, because its system call might end with EINTR or with a part of its work, which the program
+/// need not expect.
+fn may_interrupt(thread: &ThreadRef, signal: i32) -> Result<(), &'static str> {
+    let status = file(thread, "status").unwrap_or_default();
+    match parse_blocks_signal(&status, signal) {
+        Some(false) => {}
+        Some(true) => return Err("it blocks the signal"),
+        None => return Err("whether it blocks the signal is unknown"),
+    }
+    let stat = file(thread, "stat").ok().and_then(|text| parse_stat(&text));
+    let stat = stat.ok_or("it has ended, or /proc does not show it")?;
+    if thread.start_ticks == 0 || stat.start_ticks != thread.start_ticks {
+        return Err("its number may have passed to another thread");
+    }
+    if stat.state != 'R' {
+        return Err("it did not run at that moment");
+    }
+    // Last, because it changes the fastest.
+    let activity = file(thread, "syscall").map_or(Activity::Unknown, |text| parse_activity(&text));
+    match activity {
+        Activity::Running => Ok(()),
+        Activity::Blocked(_) => Err("it did not run at that moment"),
+        Activity::Unknown => Err("whether it is in a system call is unknown"),
     }
 }
 
@@ -161,5 +203,80 @@ fn file(thread: &ThreadRef, name: &str) -> io::Result<String> {
 fn note(unseen: &mut Vec<String>, reason: String) {
     if !unseen.contains(&reason) {
         unseen.push(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const SIGNAL: i32 = libc::SIGURG;
+
+    /// Examines a thread that runs `work`, once it has come to state `state`.
+    fn examine_while(work: impl FnOnce() + Send + 'static, state: char) -> (ThreadRef, Thread) {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            sender.send(ThreadRef::current()).unwrap();
+            work();
+        });
+        let thread = receiver.recv().unwrap();
+        let is_there = || file(&thread, "stat").ok().and_then(|text| parse_stat(&text));
+        while is_there().is_none_or(|stat| stat.state != state) {
+            std::thread::yield_now();
+        }
+        let mut examiner = Examiner::new(Some(SIGNAL), false);
+        let found = examiner.examine(&thread, &Baseline::of(&thread), &mut Vec::new());
+        (thread, found)
+    }
+
+    /// A read with a timeout ends with EINTR if a signal comes, see signal(7). So none comes.
+    #[test]
+    fn a_read_with_a_timeout_is_not_interrupted() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let peer = listener.accept().unwrap().0;
+        let (sender, receiver) = mpsc::channel();
+        let (thread, found) =
+            examine_while(move || sender.send(stream.read(&mut [0])).unwrap(), 'S');
+        assert!(found.syscall.is_some(), "{found:?}");
+        assert!(found.stacks.iter().all(|stack| !stack.by_signal), "{found:?}");
+        assert!(may_interrupt(&thread, SIGNAL).is_err());
+        drop(peer);
+        assert_eq!(receiver.recv().unwrap().unwrap(), 0, "the end of the connection, and no EINTR");
+    }
+
+    /// Without the file `syscall` nobody knows that the thread runs, so no signal is sent.
+    #[test]
+    fn a_thread_of_which_nothing_is_known_is_not_interrupted() {
+        let mut examiner = Examiner::new(Some(SIGNAL), false);
+        let mut unseen = Vec::new();
+        let this = ThreadRef::current();
+        assert_eq!(examiner.take_stacks(&this, &Activity::Unknown, &mut unseen), []);
+        assert!(unseen.iter().any(|reason| reason.contains("unknown")), "{unseen:?}");
+        // No thread has this number, so none of its files can be read.
+        let gone = ThreadRef { tid: u32::MAX, ..this.clone() };
+        assert!(may_interrupt(&gone, SIGNAL).is_err());
+        let another = ThreadRef { start_ticks: this.start_ticks + 1, ..this.clone() };
+        assert!(may_interrupt(&another, SIGNAL).unwrap_err().contains("another thread"));
+        let unknown = ThreadRef { start_ticks: 0, ..this.clone() };
+        assert!(may_interrupt(&unknown, SIGNAL).is_err());
+    }
+
+    #[test]
+    fn a_thread_that_computes_is_interrupted() {
+        let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let ended = std::sync::Arc::clone(&end);
+        let computes = move || {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        let (_, found) = examine_while(computes, 'R');
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(found.stacks.iter().any(|stack| stack.by_signal), "{found:?}");
     }
 }

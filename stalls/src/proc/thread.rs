@@ -83,25 +83,32 @@ pub fn parse_kernel_stack(text: &str) -> Vec<String> {
     text.lines().filter_map(function).filter(|name| !name.is_empty()).take(32).collect()
 }
 
-/// System calls that a signal ends with EINTR although the handler asks to restart them, see signal(7). A program
-/// that does not expect that would fail, so a thread within one is not interrupted.
-pub fn is_safe_to_interrupt(name: &str) -> bool {
-    !matches!(
-        name,
-        "epoll_wait"
-            | "epoll_pwait"
-            | "epoll_pwait2"
-            | "io_uring_enter"
-            | "poll"
-            | "ppoll"
-            | "select"
-            | "pselect6"
-            | "nanosleep"
-            | "clock_nanosleep"
-            | "futex"
-            | "pause"
-            | "io_getevents"
-    )
+/// What a thread does, by `syscall`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Activity {
+    /// It runs or is runnable: in the program, or in the kernel.
+    Running,
+    /// It is blocked in a system call or a page fault.
+    Blocked(Syscall),
+    /// The text does not say.
+    Unknown,
+}
+
+/// Parses `syscall`. Only the kernel's own word means that the thread runs: a text that is empty or odd is
+/// [`Unknown`](Activity::Unknown).
+pub fn parse_activity(text: &str) -> Activity {
+    if text.trim_end() == "running" {
+        return Activity::Running;
+    }
+    parse_syscall(text).map_or(Activity::Unknown, Activity::Blocked)
+}
+
+/// Whether the thread blocks `signal` (from 1 to 64), by `SigBlk` in `status`. `None` if the text does not say.
+pub fn parse_blocks_signal(text: &str, signal: i32) -> Option<bool> {
+    let mask = text.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    let bit = u32::try_from(signal).ok()?.checked_sub(1)?;
+    Some(mask.checked_shr(bit)? & 1 == 1)
 }
 
 fn syscall_name(number: i64) -> Option<&'static str> {
@@ -191,6 +198,29 @@ mod tests {
             parse_syscall("-1 0x10 0x20").map(|call| (call.number, call.sp, call.pc)),
             Some((-1, 16, 32))
         );
+    }
+
+    #[test]
+    fn only_the_word_of_the_kernel_means_running() {
+        assert_eq!(parse_activity("running\n"), Activity::Running);
+        for text in ["", "\n", "runnin", "running 1", "R", "1"] {
+            assert_eq!(parse_activity(text), Activity::Unknown, "{text}");
+        }
+        let blocked = parse_activity("-1 0x10 0x20");
+        assert!(matches!(blocked, Activity::Blocked(call) if call.number == -1));
+    }
+
+    #[test]
+    fn blocked_signals() {
+        let text = "SigPnd:\t0000000000000000\nSigBlk:\t8000000000400000\n";
+        assert_eq!(parse_blocks_signal(text, 23), Some(true));
+        assert_eq!(parse_blocks_signal(text, 22), Some(false));
+        assert_eq!(parse_blocks_signal(text, 64), Some(true));
+        for signal in [i32::MIN, -1, 0, 65, i32::MAX] {
+            assert_eq!(parse_blocks_signal(text, signal), None, "{signal}");
+        }
+        assert_eq!(parse_blocks_signal("SigBlk:\tz\n", 23), None);
+        assert_eq!(parse_blocks_signal("", 23), None);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub(crate) struct ThreadRef {
     pub(crate) tid: u32,
     /// When it began, in clock ticks since boot. 0 if /proc does not say.
     pub(crate) start_ticks: u64,
+    /// What pthread_self returns on it. `stack` is the stack of this thread and of no other that runs.
+    pub(crate) pthread: u64,
     pub(crate) stack: Range<u64>,
 }
 
@@ -81,7 +83,8 @@ impl ThreadRef {
         let stat =
             std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
         let start_ticks = proc::thread::parse_stat(&stat).map_or(0, |stat| stat.start_ticks);
-        Self { tid, start_ticks, stack: signal::stack_of_this_thread() }
+        let (pthread, stack) = signal::stack_of_this_thread();
+        Self { tid, start_ticks, pthread, stack }
     }
 }
 
@@ -127,13 +130,15 @@ impl Stacks {
         Ok(self.named(&Registers { pc, sp, words, ..Registers::default() }, false))
     }
 
-    /// The stack of any thread, by a signal.
-    pub(crate) fn by_signal(&mut self, signal: i32, thread: &ThreadRef) -> io::Result<Stack> {
-        let registers = signal::capture(signal, thread.tid, &thread.stack, SIGNAL_LIMIT)?;
-        Ok(self.named(&registers, true))
+    /// A copy of the stack of a running thread, by a signal. It has no names yet: see [`named`](Self::named).
+    ///
+    /// The caller has just seen that the thread runs and is still the same, see
+    /// [`Examiner`](crate::examine::Examiner).
+    pub(crate) fn copy_by_signal(signal: i32, thread: &ThreadRef) -> io::Result<Registers> {
+        signal::capture(signal, thread, SIGNAL_LIMIT)
     }
 
-    fn named(&mut self, registers: &Registers, by_signal: bool) -> Stack {
+    pub(crate) fn named(&mut self, registers: &Registers, by_signal: bool) -> Stack {
         let unwound = match by_signal {
             true => self.unwinder.unwind(registers),
             false => self.unwinder.unwind_without_frame_pointer(registers),

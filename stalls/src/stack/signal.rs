@@ -1,7 +1,7 @@
 //! Registers and stack of another thread, by a signal. All unsafe code of this crate is here.
 //!
 //! One capture at a time: the watchdog writes a request into statics, sends the signal, and reads the answer from
-//! statics. The handler makes one system call (gettid), takes no lock, allocates nothing and uses no thread-local.
+//! statics. The handler makes one system call (gettid), takes no lock and allocates nothing.
 //! A signal that is late finds no request and does nothing.
 #![allow(
     unsafe_code,
@@ -14,6 +14,8 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
+
+use super::ThreadRef;
 
 /// How much of a stack is copied, in words: 64 KiB hold some hundred frames, and take about 10 µs.
 const WORDS: usize = 8192;
@@ -41,6 +43,8 @@ const REQUESTED: u64 = 1 << 32;
 const WRITING: u64 = 2 << 32;
 const DONE: u64 = 3 << 32;
 
+/// The thread that the bounds of the stack belong to, as pthread_self names it.
+static PTHREAD: AtomicU64 = AtomicU64::new(0);
 static STACK_BOTTOM: AtomicU64 = AtomicU64::new(0);
 static STACK_TOP: AtomicU64 = AtomicU64::new(0);
 static PC: AtomicU64 = AtomicU64::new(0);
@@ -50,13 +54,9 @@ static LR: AtomicU64 = AtomicU64::new(0);
 static COPIED: AtomicU64 = AtomicU64::new(0);
 static COPY: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
-/// Interrupts thread `tid` of this process, whose stack is `stack`, and waits up to `limit` for the copy.
-pub(crate) fn capture(
-    signal: i32,
-    tid: u32,
-    stack: &Range<u64>,
-    limit: Duration,
-) -> io::Result<Registers> {
+/// Interrupts `thread` of this process, and waits up to `limit` for the copy.
+pub(crate) fn capture(signal: i32, thread: &ThreadRef, limit: Duration) -> io::Result<Registers> {
+    let ThreadRef { tid, pthread, ref stack, .. } = *thread;
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     install(signal)?;
     let tid_bits = u64::from(tid);
@@ -67,6 +67,7 @@ pub(crate) fn capture(
             "an earlier thread has not finished its copy",
         ));
     }
+    PTHREAD.store(pthread, Relaxed);
     STACK_BOTTOM.store(stack.start, Relaxed);
     STACK_TOP.store(stack.end, Relaxed);
     STATE.store(REQUESTED | tid_bits, Release);
@@ -108,18 +109,40 @@ pub(crate) fn capture(
     Ok(registers)
 }
 
-/// Whether the signal can be used: nobody else handles it.
+/// Whether a handler for `signal` takes nothing from the program: it has no meaning of its own to the kernel, the C
+/// library or a debugger.
+fn is_free(signal: i32) -> bool {
+    matches!(signal, libc::SIGURG | libc::SIGUSR1 | libc::SIGUSR2)
+        || (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&signal)
+}
+
+/// Installs the handler, once. An error if the signal cannot be used: it has another meaning, or a handler of the
+/// program.
 pub(crate) fn install(signal: i32) -> io::Result<()> {
+    if !is_free(signal) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "signal {signal} is none of SIGURG, SIGUSR1, SIGUSR2 and the real-time signals"
+            ),
+        ));
+    }
     let current = action(signal)?;
     let handler = on_signal as *const () as usize;
     if current.sa_sigaction == handler {
         return Ok(());
     }
-    if current.sa_sigaction != libc::SIG_DFL && current.sa_sigaction != libc::SIG_IGN {
-        return Err(io::Error::new(
+    let is_foreign = |action: &libc::sigaction| {
+        ![handler, libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
+    };
+    let has_a_handler = || {
+        io::Error::new(
             io::ErrorKind::AlreadyExists,
             format!("signal {signal} has a handler already"),
-        ));
+        )
+    };
+    if is_foreign(&current) {
+        return Err(has_a_handler());
     }
     let mut ours = current;
     ours.sa_sigaction = handler;
@@ -128,10 +151,28 @@ pub(crate) fn install(signal: i32) -> io::Result<()> {
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: `ours` is a valid action: a handler of the type that SA_SIGINFO asks for, a mask that the kernel gave.
     // The handler is async-signal-safe, see `on_signal`. It stays for the life of the process.
-    if unsafe { libc::sigaction(signal, &ours, std::ptr::null_mut()) } != 0 {
-        return Err(io::Error::last_os_error());
+    let before = unsafe { replace(signal, &ours) }?;
+    if is_foreign(&before) {
+        // The program has installed its handler since it was looked up a moment ago.
+        // SAFETY: `before` is the action that the program gave the kernel, and the kernel gave back.
+        unsafe { replace(signal, &before) }?;
+        return Err(has_a_handler());
     }
     Ok(())
+}
+
+/// Sets the action of `signal`, and returns the one before.
+///
+/// # Safety
+/// The handler of `new` may run at any time, on any thread, from now on.
+unsafe fn replace(signal: i32, new: &libc::sigaction) -> io::Result<libc::sigaction> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `new` is valid by the contract of this function, and `before` is writable and of the right type.
+    if unsafe { libc::sigaction(signal, new, before.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a `sigaction` of zeros is valid, and the call has filled it.
+    Ok(unsafe { before.assume_init() })
 }
 
 fn action(signal: i32) -> io::Result<libc::sigaction> {
@@ -145,7 +186,8 @@ fn action(signal: i32) -> io::Result<libc::sigaction> {
 }
 
 /// Copies registers and stack if this thread is the one that is asked for. Async-signal-safe: it uses atomics,
-/// gettid, and memory of its own stack.
+/// gettid, pthread_self, and memory of its own stack. If the number has passed to another thread, it copies registers
+/// alone.
 extern "C" fn on_signal(
     _signal: libc::c_int,
     _info: *mut libc::siginfo_t,
@@ -163,13 +205,18 @@ extern "C" fn on_signal(
     FP.store(fp, Relaxed);
     LR.store(lr, Relaxed);
     let (bottom, top) = (STACK_BOTTOM.load(Relaxed), STACK_TOP.load(Relaxed));
+    // SAFETY: pthread_self has no preconditions, and is async-signal-safe by signal-safety(7).
+    let is_owner = unsafe { libc::pthread_self() } as usize as u64 == PTHREAD.load(Relaxed);
     let mut copied = 0;
-    if bottom <= sp && sp < top && sp % 8 == 0 {
+    if is_owner && bottom <= sp && sp < top && sp % 8 == 0 {
         for word in COPY.iter().take((top - sp) as usize / 8) {
-            // SAFETY: the address is aligned, and within [sp, top), the part of this thread's stack that is in use.
-            // Bounds and thread belong together: they were taken on the thread, and if its number has passed to a
-            // new thread, `sp` of the new thread is within the same bounds only if it has the same stack. The
-            // thread itself is stopped here, so nothing changes. Volatile: the compiler knows of no object there.
+            // SAFETY: the address is aligned, and within [sp, top), the part of this thread's stack that is in use
+            // and so is mapped. The bounds are those of this thread: `capture` published them together with the
+            // pthread_t of the thread that they were taken on, and that is this thread's. No two threads have the
+            // same pthread_t at one time, and the watchdog has compared the time at which the thread began just
+            // before the signal. A thread that reuses a pthread_t later has its control block at the same address,
+            // the top of the same stack. The thread itself is stopped here, so nothing changes. Volatile: the
+            // compiler knows of no object there.
             let value = unsafe { ((sp as *const u64).wrapping_add(copied)).read_volatile() };
             word.store(value, Relaxed);
             copied += 1;
@@ -198,15 +245,16 @@ fn registers(context: &libc::ucontext_t) -> [u64; 4] {
     }
 }
 
-/// The stack of the calling thread. Empty if the C library does not say.
-pub(crate) fn stack_of_this_thread() -> Range<u64> {
+/// What pthread_self returns, and the stack of the calling thread. It is empty if the C library does not say.
+pub(crate) fn stack_of_this_thread() -> (u64, Range<u64>) {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::zeroed();
     // SAFETY: pthread_self has no preconditions.
     let this = unsafe { libc::pthread_self() };
+    let pthread = this as usize as u64;
     // SAFETY: `this` is the calling thread, which runs, and `attributes` is writable; the call initializes it.
     let refused = unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) };
     if refused != 0 {
-        return 0..0;
+        return (pthread, 0..0);
     }
     let (mut base, mut bytes) = (std::ptr::null_mut(), 0);
     // SAFETY: `attributes` was initialized above, and the two results are writable.
@@ -214,7 +262,8 @@ pub(crate) fn stack_of_this_thread() -> Range<u64> {
         unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut base, &mut bytes) };
     // SAFETY: `attributes` was initialized above and is used no more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
-    if refused != 0 { 0..0 } else { base as u64..(base as u64).saturating_add(bytes as u64) }
+    let end = (base as u64).saturating_add(bytes as u64);
+    (pthread, if refused != 0 { 0..0 } else { base as u64..end })
 }
 
 /// Separates the calling thread from the program: it takes no signals, and has its own, empty descriptor table.
@@ -240,4 +289,74 @@ pub(crate) fn isolate_this_thread() -> io::Result<()> {
         std::mem::forget(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_with_a_meaning_are_refused() {
+        let with_a_meaning = [
+            i32::MIN,
+            -1,
+            0,
+            libc::SIGKILL,
+            libc::SIGSEGV,
+            libc::SIGCHLD,
+            libc::SIGINT,
+            32,
+            33,
+            65,
+        ];
+        for signal in with_a_meaning {
+            assert_eq!(
+                install(signal).unwrap_err().kind(),
+                io::ErrorKind::InvalidInput,
+                "{signal}"
+            );
+        }
+    }
+
+    /// The program's handler stays, and no thread is interrupted.
+    #[test]
+    fn a_handler_of_the_program_stays() {
+        extern "C" fn of_the_program(_: libc::c_int) {}
+        let signal = libc::SIGRTMAX();
+        let mut theirs = action(signal).unwrap();
+        theirs.sa_sigaction = of_the_program as *const () as usize;
+        // SAFETY: the handler does nothing.
+        unsafe { replace(signal, &theirs) }.unwrap();
+        assert_eq!(install(signal).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(action(signal).unwrap().sa_sigaction, theirs.sa_sigaction);
+    }
+
+    /// Runs `f` with the reference of a thread that computes.
+    fn with_a_running_thread(f: impl FnOnce(ThreadRef)) {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let ended = std::sync::Arc::clone(&end);
+        let thread = std::thread::spawn(move || {
+            sender.send(ThreadRef::current()).unwrap();
+            while !ended.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        f(receiver.recv().unwrap());
+        end.store(true, Relaxed);
+        thread.join().unwrap();
+    }
+
+    /// A number that has passed to another thread: the bounds are those of the thread before.
+    #[test]
+    fn the_stack_of_another_thread_is_not_copied() {
+        let limit = Duration::from_secs(30);
+        let signal = libc::SIGRTMAX() - 1;
+        with_a_running_thread(|thread| {
+            assert!(!capture(signal, &thread, limit).unwrap().words.is_empty());
+            let stale = ThreadRef { pthread: thread.pthread + 64, ..thread };
+            let registers = capture(signal, &stale, limit).unwrap();
+            assert!(registers.words.is_empty() && registers.pc != 0);
+        });
+    }
 }
