@@ -1,10 +1,10 @@
 //! [`Examiner`]: a thread during a stall, from its files in /proc and its stack.
 
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::evidence::Thread;
+use crate::proc;
 use crate::proc::thread::{
     Activity, Stat, parse_activity, parse_blocks_signal, parse_kernel_stack, parse_schedstat,
     parse_stat,
@@ -196,7 +196,7 @@ fn may_interrupt(thread: &ThreadRef, signal: i32) -> Result<(), &'static str> {
 }
 
 fn file(thread: &ThreadRef, name: &str) -> io::Result<String> {
-    fs::read_to_string(format!("/proc/self/task/{}/{name}", thread.tid))
+    proc::read(format!("/proc/self/task/{}/{name}", thread.tid))
 }
 
 /// Adds what cannot be seen, once.
@@ -247,6 +247,18 @@ mod tests {
         assert!(may_interrupt(&thread, SIGNAL).is_err());
         drop(peer);
         assert_eq!(receiver.recv().unwrap().unwrap(), 0, "the end of the connection, and no EINTR");
+    }
+
+    /// A name of 16 bytes is cut after 15, and that may be within a character.
+    #[test]
+    fn a_name_that_is_not_utf_8() {
+        let name = std::thread::spawn(|| {
+            rustix::thread::set_name(c"abcdefghijklmn\xC3").unwrap();
+            let this = ThreadRef::current();
+            assert_ne!(this.start_ticks, 0);
+            Baseline::of(&this).stat.unwrap().name
+        });
+        assert_eq!(name.join().unwrap(), "abcdefghijklmn\u{FFFD}");
     }
 
     /// Without the file `syscall` nobody knows that the thread runs, so no signal is sent.

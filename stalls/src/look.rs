@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::evidence::{GaugeValue, Listener, Look, Ring};
 use crate::gauge::Gauge;
 use crate::probe::LastProbe;
-use crate::proc::{machine, net, ring, socket};
+use crate::proc::{self, machine, net, ring, socket};
 use crate::sockets::sockets;
 
 /// Descriptors that are inspected one by one. Listeners and rings are opened early and have low numbers.
@@ -69,7 +69,7 @@ impl Looker {
 
     /// One look. `is_urgent`: descriptors are inspected even if that was done a moment ago.
     pub(crate) fn look(&mut self, is_urgent: bool) -> Look {
-        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let text = |path: &str| proc::read(path).unwrap_or_default();
         let netstat = text("/proc/self/net/netstat");
         let probe = self.last_probe.try_lock().ok().and_then(|probe| probe.clone());
         let mut look = Look {
@@ -174,12 +174,12 @@ impl Looker {
 }
 
 fn read_ring(descriptor: u32) -> Option<Ring> {
-    ring::parse(descriptor, &fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?)
+    ring::parse(descriptor, &proc::read(format!("/proc/self/fdinfo/{descriptor}")).ok()?)
 }
 
 /// The file with the throttled time of this process's cgroup.
 fn cpu_stat_path() -> Option<String> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let text = proc::read("/proc/self/cgroup").ok()?;
     let path = machine::parse_cgroup(&text, "cpu")?;
     ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
         .iter()

@@ -10,6 +10,12 @@ pub mod ring;
 pub mod socket;
 pub mod thread;
 
+/// Reads a file of /proc. A thread may have a name that is not UTF-8, for example one cut after 15 bytes, and a file
+/// any path, so whatever is not UTF-8 is replaced.
+pub(crate) fn read(path: impl AsRef<std::path::Path>) -> std::io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
+}
+
 /// The number after `name` and a colon, or after `name` and a space, in the first line that begins so.
 pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| {

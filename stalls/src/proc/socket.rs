@@ -53,7 +53,13 @@ pub fn parse(mut bytes: &[u8], sockets: &mut Vec<Socket>) -> Result<bool, i32> {
         let Some(body) = bytes.get(HEADER..length) else { return Ok(false) };
         match u16::from_ne_bytes([bytes[4], bytes[5]]) {
             NLMSG_DONE => return Ok(false),
-            NLMSG_ERROR => return Err(if body.len() < 4 { 0 } else { -(u32_at(body, 0) as i32) }),
+            NLMSG_ERROR => {
+                return Err(if body.len() < 4 {
+                    0
+                } else {
+                    (u32_at(body, 0) as i32).wrapping_neg()
+                });
+            }
             SOCK_DIAG_BY_FAMILY => sockets.extend(parse_socket(body)),
             _ => {}
         }

@@ -80,8 +80,7 @@ impl ThreadRef {
     /// The calling thread.
     pub(crate) fn current() -> Self {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let stat =
-            std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+        let stat = proc::read(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
         let start_ticks = proc::thread::parse_stat(&stat).map_or(0, |stat| stat.start_ticks);
         let (pthread, stack) = signal::stack_of_this_thread();
         Self { tid, start_ticks, pthread, stack }

@@ -112,7 +112,7 @@ impl Unwind {
 
     /// Loads the modules that are new. Whether there are any.
     pub(super) fn load_modules(&mut self) -> bool {
-        let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let text = crate::proc::read("/proc/self/maps").unwrap_or_default();
         let before = self.modules.len();
         for mapping in maps::parse(&text).filter(|mapping| mapping.is_executable) {
             let is_known =
@@ -120,10 +120,12 @@ impl Unwind {
             if is_known || self.modules.len() == MODULES_MAX || !mapping.path.starts_with('/') {
                 continue;
             }
-            // A program that was replaced on disk since it started is still there as /proc/self/exe.
-            let path = match mapping.path.strip_suffix(" (deleted)") {
-                Some(_) => PathBuf::from("/proc/self/exe"),
-                None => PathBuf::from(mapping.path),
+            // A program that was replaced on disk since it started is still there as /proc/self/exe. A library is not.
+            let is_program = std::fs::read_link("/proc/self/exe")
+                .is_ok_and(|program| program == Path::new(mapping.path));
+            let path = match is_program && mapping.path.ends_with(" (deleted)") {
+                true => PathBuf::from("/proc/self/exe"),
+                false => PathBuf::from(mapping.path),
             };
             let bias = self.add(&path, &mapping).unwrap_or(0);
             self.modules.push(Module { path, range: mapping.range, bias });
