@@ -4,16 +4,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What the detector watches for, and what it may do. The default suits a server.
+///
+/// A value out of the range that is named with it counts as the nearest value within.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// How often each heart beats. Default 20 ms: 50 wakes a second of an idle event loop.
+    /// How often each heart beats, from 1 ms to 1 h. Default 20 ms: 50 wakes a second of an idle event loop.
     pub interval: Duration,
-    /// How late a heartbeat must be to count as a stall. Default 50 ms: an event loop that serves thousands of ready
-    /// connections takes 30 ms for one iteration, and that is no fault.
+    /// How late a heartbeat must be to count as a stall, from 1 ms to 1 h. Default 50 ms: an event loop that serves
+    /// thousands of ready connections takes 30 ms for one iteration, and that is no fault.
     pub threshold: Duration,
-    /// How often the detector looks at what does not stop a heartbeat: accept queues, rings, descriptors. Default
-    /// 500 ms.
+    /// How often the detector looks at what does not stop a heartbeat: accept queues, rings, descriptors. From
+    /// 50 ms to 1 h. Default 500 ms.
     pub look_interval: Duration,
     /// The signal that copies the stack of a running thread, or `None` to interrupt no thread. The default is `SIGURG`:
     /// nothing happens if it arrives where nobody handles it, and debuggers pass it on. `SIGUSR1`, `SIGUSR2` and the
@@ -23,12 +25,31 @@ pub struct Config {
     /// Whether frames get names. Default true. The watchdog then reads the symbols of the program when it starts, and
     /// watches after that: some 100 ms for a large program, 1 s for one that is not optimized.
     pub symbols: bool,
-    /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps. Default 32, with some 50 KB each at most.
+    /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps, at most 1,024. Default 32, with some
+    /// 50 KB each at most.
     pub incidents_max: usize,
     /// How many reports are written in a minute. Default 30. Further ones are counted, and the next names the number.
     pub reports_per_minute: u32,
     /// A connection from outside the loop, now and then. Default none.
     pub probe: Option<Probe>,
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+impl Config {
+    /// Brings each value into its range.
+    pub(crate) fn clamped(mut self) -> Self {
+        let milliseconds = Duration::from_millis;
+        self.interval = self.interval.clamp(milliseconds(1), HOUR);
+        self.threshold = self.threshold.clamp(milliseconds(1), HOUR);
+        self.look_interval = self.look_interval.clamp(milliseconds(50), HOUR);
+        self.incidents_max = self.incidents_max.min(1_024);
+        if let Some(probe) = &mut self.probe {
+            probe.interval = probe.interval.clamp(milliseconds(100), HOUR);
+            probe.limit = probe.limit.clamp(milliseconds(1), HOUR);
+        }
+        self
+    }
 }
 
 impl Default for Config {
@@ -59,9 +80,9 @@ pub struct Probe {
     /// Whether to wait for a first byte (or the end of the connection). If false, only the connect is timed, and
     /// the kernel completes that without the program. Default true.
     pub first_byte: bool,
-    /// How long to wait between probes. Default 1 s.
+    /// How long to wait between probes, from 100 ms to 1 h. Each takes a local port. Default 1 s.
     pub interval: Duration,
-    /// How long a healthy server may take. Default 1 s.
+    /// How long a healthy server may take, from 1 ms to 1 h. Default 1 s.
     pub limit: Duration,
 }
 

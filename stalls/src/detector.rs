@@ -69,7 +69,7 @@ impl Detector {
     /// A thread could not be started. Whatever else is missing (a file of /proc, the signal) is listed in
     /// [`Snapshot::unseen`].
     pub fn start(config: Config) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(config));
+        let shared = Arc::new(Shared::new(config.clamped()));
         let mut threads = Threads { shared: Arc::clone(&shared), handles: Vec::new() };
         let (sender, receiver) = sync_channel(report::WAITING_MAX);
         threads.spawn("stalls-report", move |_| report::run(&receiver))?;
@@ -217,17 +217,63 @@ mod tests {
     #[test]
     fn a_panic_of_the_watchdog_does_not_end_it() {
         let detector = Detector::start(Config::default()).unwrap();
+        let before = detector.watch_current_thread("before");
+        wait_for("the stall before", || !detector.incidents().is_empty());
         detector.shared.panics.store(true, Release);
-        while detector.shared.panics.load(Acquire) {
-            std::thread::yield_now();
-        }
+        wait_for("its end", || !detector.incidents()[0].is_ongoing);
+        drop(before);
         let heart = detector.watch_current_thread("silent");
-        let until = Instant::now() + Duration::from_secs(30);
-        while detector.incidents().is_empty() {
-            assert!(Instant::now() < until, "the watchdog has ended");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for("the stall after", || detector.incidents().iter().any(|it| it.worker == "silent"));
         assert!(detector.snapshot().unseen.iter().any(|reason| reason.contains("panicked")));
         drop(heart);
+    }
+
+    fn wait_for(what: &str, is_there: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !is_there() {
+            assert!(Instant::now() < until, "{what} does not come");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Values out of range neither panic nor spin.
+    #[test]
+    fn odd_durations() {
+        for (duration, interval) in [
+            (Duration::ZERO, Duration::from_millis(1)),
+            (Duration::MAX, Duration::from_secs(3_600)),
+        ] {
+            let mut probe = crate::Probe::new(([127, 0, 0, 1], 1).into(), "");
+            (probe.interval, probe.limit) = (duration, duration);
+            let config = Config {
+                interval: duration,
+                threshold: duration,
+                look_interval: duration,
+                incidents_max: usize::MAX,
+                probe: Some(probe),
+                ..Config::default()
+            };
+            let detector = Detector::start(config).unwrap();
+            let heart = detector.watch_current_thread("odd");
+            assert_eq!(heart.interval(), interval);
+            std::thread::sleep(Duration::from_millis(50));
+            heart.beat();
+            std::thread::sleep(Duration::from_millis(300));
+            let unseen = detector.snapshot().unseen;
+            assert!(!unseen.iter().any(|reason| reason.contains("panicked")), "{unseen:?}");
+        }
+    }
+
+    /// A heart may go at any time, also within a turn of the watchdog. Then its stall ends.
+    #[test]
+    fn no_stall_outlives_its_heart() {
+        let config = Config { look_interval: Duration::ZERO, ..Config::default() };
+        let detector = Detector::start(config).unwrap();
+        for _ in 0..3 {
+            let heart = detector.watch_current_thread("silent");
+            wait_for("the stall", || detector.incidents().iter().any(|it| it.is_ongoing));
+            drop(heart);
+            wait_for("its end", || !detector.incidents().iter().any(|it| it.is_ongoing));
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::examine::Baseline;
 use crate::histogram::Lateness;
+use crate::registry::next_id;
 use crate::stack::ThreadRef;
 
 /// The heartbeat of one event loop. A task beats it for as long as the loop runs:
@@ -49,6 +50,8 @@ impl Drop for Heart {
 /// What a [`Heart`] shares with the watchdog. Times are nanoseconds since `epoch`.
 #[derive(Debug)]
 pub(crate) struct HeartState {
+    /// No other heart has it, also later.
+    pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) interval: Duration,
     threshold: Duration,
@@ -75,6 +78,7 @@ impl HeartState {
         thread: Option<ThreadRef>,
     ) -> Self {
         Self {
+            id: next_id(),
             name,
             interval,
             threshold,
@@ -92,15 +96,19 @@ impl HeartState {
 
     fn beat(&self) {
         let now = nanos(self.epoch.elapsed());
-        let due = self.last_beat.load(Relaxed) + nanos(self.interval);
+        let due = self.last_beat.load(Relaxed).saturating_add(nanos(self.interval));
         let late = now.saturating_sub(due);
         self.lateness.record(late / 1_000);
-        if late >= nanos(self.threshold) {
+        let is_late = late >= nanos(self.threshold);
+        if is_late {
             self.due.store(due, Relaxed);
             self.came.store(now, Relaxed);
+        }
+        // Before the count: whoever sees the stall ended must not find the heart still late.
+        self.last_beat.store(now, Release);
+        if is_late {
             self.late_beats.fetch_add(1, Release);
         }
-        self.last_beat.store(now, Release);
     }
 
     /// How late the next beat is now, and since when. `None` if it is not yet due.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::detector::Shared;
 use crate::heart::Heart;
-use crate::registry::Registry;
+use crate::registry::{Registry, next_id};
 use crate::stack::ThreadRef;
 
 /// More threads are not watched: a stall would be reported late.
@@ -44,6 +44,8 @@ pub struct Pool {
 /// A thread of a pool.
 #[derive(Debug)]
 pub(crate) struct PoolThread {
+    /// No other thread has it, also later.
+    pub(crate) id: u64,
     pub(crate) pool: Arc<str>,
     pub(crate) thread: ThreadRef,
     /// Nanoseconds since the detector started at which the thread last unparked.
@@ -82,6 +84,7 @@ impl Pool {
     /// Watches the calling thread, at most 1,024 in all.
     pub fn thread_started(&self) {
         let thread = Arc::new(PoolThread {
+            id: next_id(),
             pool: Arc::clone(&self.name),
             thread: ThreadRef::current(),
             active_since: AtomicU64::new(self.now()),

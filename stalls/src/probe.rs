@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::config::Probe;
 use crate::evidence::{ProbeOutcome, ProbeResult};
@@ -31,8 +31,8 @@ pub(crate) fn run(probe: &Probe, epoch: Instant, last: &LastProbe, stop: &Stop) 
 }
 
 fn once(probe: &Probe) -> ProbeOutcome {
-    let limit = probe.limit.max(Duration::from_millis(1));
-    let mut stream = match TcpStream::connect_timeout(&probe.addr, limit) {
+    let limit = Some(probe.limit); // at least 1 ms, see `Config::clamped`
+    let mut stream = match TcpStream::connect_timeout(&probe.addr, probe.limit) {
         Ok(stream) => stream,
         Err(error) => {
             return match error.kind() {
@@ -46,8 +46,7 @@ fn once(probe: &Probe) -> ProbeOutcome {
     if !probe.first_byte {
         return ProbeOutcome::Answered;
     }
-    let limits =
-        stream.set_read_timeout(Some(limit)).and_then(|()| stream.set_write_timeout(Some(limit)));
+    let limits = stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit));
     match limits.and_then(|()| stream.write_all(&probe.send)).and_then(|()| stream.read(&mut [0])) {
         Ok(_) => ProbeOutcome::Answered, // a byte, or the end: someone has accepted it
         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {

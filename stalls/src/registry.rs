@@ -1,6 +1,13 @@
 //! [`Registry`]: things that the program registers at any time, and the watchdog visits.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A number for a heart or a thread that none had before: unlike an address or a tid it is not used again.
+pub(crate) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}
 
 /// A shared list. It is locked for as long as it takes to copy it, never while anything is measured.
 #[derive(Debug)]

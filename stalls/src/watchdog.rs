@@ -1,6 +1,6 @@
 //! The watchdog: looks at the hearts, examines what stalls, and says what it is.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -26,31 +26,50 @@ const EXAMINED_MAX: usize = 16;
 const STACKS_MAX: usize = 16;
 /// How many looks an incident of the process must be absent to be over.
 const ABSENT_LOOKS: u32 = 2;
-/// The pause after a panic of the watchdog, so that one that repeats costs little.
+/// The pause after the first panic of the watchdog. Each is twice as long as the one before, up to the longest, so
+/// that a panic that repeats costs little.
 const AFTER_PANIC: Duration = Duration::from_millis(500);
+const AFTER_PANIC_MAX: Duration = Duration::from_secs(60);
+/// After so many panics the watchdog stays ended.
+const PANICS_MAX: u32 = 10;
 
 /// Runs until the detector is dropped.
 pub(crate) fn run(shared: &Arc<Shared>, reports: &SyncSender<Message>) {
     if let Err(error) = signal::isolate_this_thread() {
         shared.note(format!("anything, once no descriptor is left: close_range: {error}"));
     }
-    let mut panics = 0_u32;
-    while catch_unwind(AssertUnwindSafe(|| Watchdog::new(shared, reports).run())).is_err() {
-        panics += 1;
-        shared.note(format!("the watchdog panicked and began again ({panics})"));
-        if shared.stop.wait(AFTER_PANIC) {
+    let mut pause = AFTER_PANIC;
+    for _ in 0..PANICS_MAX {
+        if catch_unwind(AssertUnwindSafe(|| Watchdog::new(shared, reports).run())).is_ok() {
             return;
         }
+        shared.note("the watchdog panicked".into());
+        close_what_is_left(shared, reports);
+        if shared.stop.wait(pause) {
+            return;
+        }
+        pause = (pause * 2).min(AFTER_PANIC_MAX);
+    }
+    shared.note(format!("everything: the watchdog panicked {PANICS_MAX} times and has ended"));
+}
+
+/// Ends the incidents of a watchdog that panicked. The next one begins new ones for what still lasts.
+fn close_what_is_left(shared: &Shared, reports: &SyncSender<Message>) {
+    let left = shared.incidents.all().into_iter().filter(|incident| incident.is_ongoing);
+    for incident in left {
+        let incident = Incident { is_ongoing: false, ..incident };
+        shared.incidents.update(incident.clone());
+        let _ = reports.try_send(Message::Report(Box::new(incident), 0));
     }
 }
 
 /// What stalls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Subject {
-    /// A heart, by the address of its state.
-    Heart(usize),
-    /// A thread of a pool, by its number.
-    Thread(u32),
+    /// A heart, by its number.
+    Heart(u64),
+    /// A thread of a pool, by its number here: the system's may pass to another thread.
+    Thread(u64),
     /// The process, in one way.
     Process(Class),
 }
@@ -73,9 +92,9 @@ struct Watchdog<'a> {
     looks: VecDeque<Look>,
     last_look: Option<Instant>,
     /// Counters of each heart's thread when it last beat in time.
-    baselines: HashMap<usize, Baseline>,
+    baselines: HashMap<u64, Baseline>,
     /// For each active thread of a pool: which activity, how much it had run, since when that is so.
-    resting: HashMap<u32, (u64, u64, Instant, Baseline)>,
+    resting: HashMap<u64, (u64, u64, Instant, Baseline)>,
     open: HashMap<Subject, Open>,
     ids: u64,
     budget: ReportBudget,
@@ -160,13 +179,32 @@ impl<'a> Watchdog<'a> {
             self.check_process();
             self.shared.hearts.retain(|heart| !heart.is_gone.load(Acquire));
             self.shared.pool_threads.retain(|thread| !thread.is_gone.load(Acquire));
+            self.forget_the_gone();
             #[cfg(feature = "metrics")]
             let _ = self.reports.try_send(Message::Workers(self.shared.workers()));
         }
     }
 
+    /// Ends the stalls of hearts and threads that are watched no more. One may have gone since it was checked.
+    fn forget_the_gone(&mut self) {
+        let hearts: HashSet<u64> = self.shared.hearts.map(|heart| heart.id).into_iter().collect();
+        let threads: HashSet<u64> =
+            self.shared.pool_threads.map(|thread| thread.id).into_iter().collect();
+        self.baselines.retain(|heart, _| hearts.contains(heart));
+        self.resting.retain(|thread, _| threads.contains(thread));
+        let is_gone = |subject: &&Subject| match subject {
+            Subject::Heart(heart) => !hearts.contains(heart),
+            Subject::Thread(thread) => !threads.contains(thread),
+            Subject::Process(_) => false,
+        };
+        let gone: Vec<Subject> = self.open.keys().filter(is_gone).copied().collect();
+        for subject in gone {
+            self.close(subject, None);
+        }
+    }
+
     fn check_heart(&mut self, heart: &Arc<HeartState>) {
-        let key = Arc::as_ptr(heart) as usize;
+        let key = heart.id;
         let subject = Subject::Heart(key);
         let (late_beats, last_late) = heart.late_beats();
         if self.open.get(&subject).is_some_and(|open| open.late_beats != late_beats) {
@@ -179,6 +217,9 @@ impl<'a> Watchdog<'a> {
         }
         let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
         if late < self.shared.config.threshold {
+            // The beat may be stored, and not yet counted as late.
+            let (late_beats_now, last_late) = heart.late_beats();
+            self.close(subject, (late_beats_now != late_beats).then_some(last_late));
             if let Some(thread) = &heart.thread {
                 self.baselines.insert(key, Baseline::of(thread));
             }
@@ -219,8 +260,7 @@ impl<'a> Watchdog<'a> {
             ));
         }
         for thread in threads.iter().take(EXAMINED_MAX) {
-            let known =
-                self.resting.get(&thread.thread.tid).map(|(_, _, _, baseline)| baseline.clone());
+            let known = self.resting.get(&thread.id).map(|(_, _, _, baseline)| baseline.clone());
             let baseline = known.unwrap_or_else(|| Baseline::of(&thread.thread));
             let mut found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
             found.is_parked = thread.active_since().is_none();
@@ -230,15 +270,15 @@ impl<'a> Watchdog<'a> {
 
     /// A thread of a pool that is not parked, and sleeps without having run for the threshold.
     fn check_thread(&mut self, thread: &Arc<PoolThread>) {
-        let subject = Subject::Thread(thread.thread.tid);
+        let subject = Subject::Thread(thread.id);
         let activity = thread.active_since().filter(|_| !thread.is_gone.load(Acquire));
         let now = activity.map(|activity| (activity, Baseline::of(&thread.thread)));
         let resting = now.and_then(|(activity, now)| Some((activity, now.sleeping()?, now)));
         let Some((activity, ran, now)) = resting else {
-            self.resting.remove(&thread.thread.tid);
+            self.resting.remove(&thread.id);
             return self.close(subject, None);
         };
-        let entry = self.resting.entry(thread.thread.tid);
+        let entry = self.resting.entry(thread.id);
         let (known, known_ran, since, baseline) =
             entry.or_insert_with(|| (activity, ran, Instant::now(), now.clone()));
         if (*known, *known_ran) != (activity, ran) {
