@@ -25,8 +25,8 @@ pub struct Config {
     /// Whether frames get names. Default true. The watchdog then reads the symbols of the program when it starts, and
     /// watches after that: some 100 ms for a large program, 1 s for one that is not optimized.
     pub symbols: bool,
-    /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps, at most 1,024. Default 32, with some
-    /// 50 KB each at most.
+    /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps of those that are over, at most 1,024.
+    /// Default 32. One takes tens of KB, and some MB if 16 threads of a pool have 16 stacks each.
     pub incidents_max: usize,
     /// How many reports are written in a minute. Default 30. Further ones are counted, and the next names the number.
     pub reports_per_minute: u32,

@@ -129,10 +129,12 @@ impl Examiner {
         unseen: &mut Vec<String>,
     ) -> Vec<Stack> {
         match activity {
-            Activity::Blocked(syscall) => match self.stacks.of_blocked(syscall.pc, syscall.sp) {
-                Ok(stack) => return vec![stack],
-                Err(error) => note(unseen, format!("stacks of blocked threads: {error}")),
-            },
+            Activity::Blocked(syscall) => {
+                match self.stacks.of_blocked(thread, syscall.pc, syscall.sp) {
+                    Ok(stack) => return vec![stack],
+                    Err(error) => note(unseen, format!("stacks of blocked threads: {error}")),
+                }
+            }
             Activity::Running => return self.interrupt(thread, unseen),
             Activity::Unknown => {
                 note(unseen, "stacks: whether a thread is in a system call is unknown".into());

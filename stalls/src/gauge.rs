@@ -23,7 +23,8 @@ impl Gauge {
         self.value.store(value, Relaxed);
     }
 
-    /// Adds to the figure. It wraps around, so that a later [`sub`](Self::sub) is exact.
+    /// Adds to the figure. It wraps around, so that an [`add`](Self::add) that comes after its [`sub`](Self::sub) is
+    /// exact. Meanwhile the figure is below 0, and counts as 0; so does anything over `i64::MAX`.
     pub fn add(&self, count: u64) {
         self.value.fetch_add(count, Relaxed);
     }
@@ -34,6 +35,21 @@ impl Gauge {
     }
 
     pub(crate) fn load(&self) -> u64 {
-        self.value.load(Relaxed)
+        let value = self.value.load(Relaxed);
+        if i64::try_from(value).is_ok() { value } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_figure_below_0_is_0() {
+        let gauge = super::Gauge::new("g", Some(1));
+        gauge.sub(2);
+        assert_eq!(gauge.load(), 0);
+        gauge.add(5);
+        assert_eq!(gauge.load(), 3);
+        gauge.set(u64::MAX);
+        assert_eq!(gauge.load(), 0);
     }
 }

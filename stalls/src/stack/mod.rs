@@ -117,12 +117,14 @@ impl Stacks {
     /// frame.
     /// The thread may run on meanwhile. Then the stack may end early or name functions that have returned, but no
     /// read can fail badly: it goes through the kernel.
-    pub(crate) fn of_blocked(&mut self, pc: u64, sp: u64) -> io::Result<Stack> {
+    pub(crate) fn of_blocked(&mut self, thread: &ThreadRef, pc: u64, sp: u64) -> io::Result<Stack> {
         let memory = self
             .memory
             .as_ref()
             .map_err(|error| io::Error::new(error.kind(), "no /proc/self/mem"))?;
-        let mut bytes = vec![0; READ_BYTES];
+        // What follows the stack is other memory. On a stack of its own, of a coroutine, the end is unknown.
+        let left = if thread.stack.contains(&sp) { thread.stack.end - sp } else { u64::MAX };
+        let mut bytes = vec![0; READ_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX))];
         let read = memory.read_at(&mut bytes, sp)?;
         let words =
             bytes[..read].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
