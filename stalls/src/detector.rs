@@ -18,6 +18,7 @@ use crate::pool::{Pool, PoolThread};
 use crate::probe::{self, LastProbe};
 use crate::registry::Registry;
 use crate::stack::ThreadRef;
+use crate::stack::signal::BlockedSignals;
 use crate::stop::Stop;
 use crate::{report, watchdog};
 
@@ -72,6 +73,8 @@ impl Detector {
         let shared = Arc::new(Shared::new(config.clamped()));
         let mut threads = Threads { shared: Arc::clone(&shared), handles: Vec::new() };
         let (sender, receiver) = sync_channel(report::WAITING_MAX);
+        // The new threads inherit that from their first instruction on.
+        let _blocked = BlockedSignals::new();
         threads.spawn("stalls-report", move |_| report::run(&receiver))?;
         threads.spawn("stalls", move |shared| watchdog::run(&shared, &sender))?;
         if let Some(probe) = shared.config.probe.clone() {
@@ -234,6 +237,37 @@ mod tests {
             assert!(Instant::now() < until, "{what} does not come");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// No thread of the detector takes a signal of the program, and the caller does as before.
+    #[test]
+    fn threads_of_the_detector_take_no_signals() {
+        let signals = [libc::SIGTERM, libc::SIGCHLD, libc::SIGURG, libc::SIGSEGV];
+        let blocked = |task: &std::path::Path| {
+            let status = crate::proc::read(task.join("status")).unwrap_or_default();
+            signals.map(|signal| crate::proc::thread::parse_blocks_signal(&status, signal))
+        };
+        let this = std::path::Path::new("/proc/thread-self");
+        let before = blocked(this);
+        let detector = Detector::start(Config::default()).unwrap();
+        assert_eq!(blocked(this), before);
+        let masks_of = |wanted: &str| {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let tasks = tasks.map(|task| task.unwrap().path());
+            let is_meant = |task: &std::path::PathBuf| {
+                crate::proc::read(task.join("comm")).is_ok_and(|name| name.trim() == wanted)
+            };
+            // One of another test may end now: then it has no mask.
+            let masks = tasks.filter(is_meant).map(|task| blocked(&task));
+            masks.filter(|mask| mask[0].is_some()).collect::<Vec<_>>()
+        };
+        for name in ["stalls", "stalls-report"] {
+            // A thread gives itself its name a moment after it began.
+            wait_for(name, || !masks_of(name).is_empty());
+            let expected = [Some(true), Some(true), Some(true), Some(false)];
+            assert!(masks_of(name).iter().all(|mask| *mask == expected), "{name}");
+        }
+        drop(detector);
     }
 
     /// Values out of range neither panic nor spin.

@@ -266,17 +266,53 @@ pub(crate) fn stack_of_this_thread() -> (u64, Range<u64>) {
     (pthread, if refused != 0 { 0..0 } else { base as u64..end })
 }
 
-/// Separates the calling thread from the program: it takes no signals, and has its own, empty descriptor table.
+/// Blocks the signals of the calling thread until it is dropped. Threads that are started meanwhile inherit that.
+pub(crate) struct BlockedSignals {
+    before: libc::sigset_t,
+    /// It belongs to one thread.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl BlockedSignals {
+    pub(crate) fn new() -> Self {
+        Self { before: block_signals(), _not_send: std::marker::PhantomData }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: `before` is the mask that the kernel gave for this thread: the guard does not leave it.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
+/// Blocks all signals on the calling thread, but those that a fault of its own raises: blocked, they end the process
+/// without the program's handler. Returns the mask before.
+fn block_signals() -> libc::sigset_t {
+    const FAULTS: [libc::c_int; 6] =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+    let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `blocked` is writable; sigfillset initializes it.
+    unsafe { libc::sigfillset(blocked.as_mut_ptr()) };
+    for signal in FAULTS {
+        // SAFETY: `blocked` was initialized above, and the number is that of a signal.
+        unsafe { libc::sigdelset(blocked.as_mut_ptr(), signal) };
+    }
+    // SAFETY: `blocked` was initialized above, and `before` is writable. The mask of this thread alone changes.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: a `sigset_t` of zeros is valid, and the call has filled it.
+    unsafe { before.assume_init() }
+}
+
+/// Separates the calling thread from the program: it takes no signals but those of its own faults, and has its own,
+/// empty descriptor table.
 ///
 /// So it can open files although the program has no descriptor left, and a handler of the program, which may write
 /// to a descriptor by its number, does not run here. The standard streams become `/dev/null`: keeping them open
 /// would keep their readers waiting. Returns an error if the table is still shared.
 pub(crate) fn isolate_this_thread() -> io::Result<()> {
-    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: `all` is writable; sigfillset initializes it.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: `all` was initialized above. The mask of this thread alone changes.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
+    block_signals();
     // SAFETY: with UNSHARE the descriptors are closed in a new table of this thread alone. The thread has been
     // started for the detector and holds no descriptor, so none that somebody owns is closed.
     let refused = unsafe {
