@@ -306,12 +306,12 @@ mod tests {
         Assembly::new(Kind::Binary, true, BYTES_MAX, buffers, &budget.account())
     }
 
-    /// Adds frames of one byte until the message has `len` bytes. Returns how often it grew.
+    /// Adds frames of ten bytes until the message has `len` bytes. Returns how often it grew.
     fn push_bytes(assembly: &mut Assembly, len: usize) -> usize {
         let mut grown = 0;
         while assembly.len() < len {
             let before = assembly.bytes.capacity();
-            assembly.push(&[7], 0, false).unwrap();
+            assembly.push(&[7; 10], 0, false).unwrap();
             grown += usize::from(assembly.bytes.capacity() != before);
         }
         grown
