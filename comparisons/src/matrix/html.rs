@@ -29,22 +29,32 @@ something was owed, is marked.</p>
 
 /// The heat map, what was found, and one table for each figure of each workload, with a plot in each row. `tables` are
 /// those of the workloads, in their order.
-pub(crate) fn page(results: &Results, tables: &[Vec<ReportRow<'_>>]) -> String {
+pub(crate) fn page(
+    results: &Results,
+    tables: &[Vec<ReportRow<'_>>],
+    overview: &Overview<'_>,
+    findings: &[Finding],
+) -> String {
     let mut text = String::new();
-    write_page(&mut text, results, tables).expect("a string takes everything");
+    write_page(&mut text, results, tables, overview, findings).expect("a string takes everything");
     text
 }
 
-fn write_page(text: &mut String, results: &Results, tables: &[Vec<ReportRow<'_>>]) -> fmt::Result {
+fn write_page(
+    text: &mut String,
+    results: &Results,
+    tables: &[Vec<ReportRow<'_>>],
+    overview: &Overview<'_>,
+    findings: &[Finding],
+) -> fmt::Result {
     let title = "Runtimes compared";
     writeln!(text, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
     writeln!(text, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
     writeln!(text, "<title>{title}, {}</title>", Escaped(&results.host.date))?;
     writeln!(text, "<style>\n{}</style>\n</head>\n<body>\n<h1>{title}</h1>", STYLE.concat())?;
     writeln!(text, "<p class=\"lead\">{}</p>", Escaped(&results.host.sentence()))?;
-    let overview = Overview::of(results, tables);
-    heat::map(text, &overview)?;
-    found(text, results, &findings::findings(&overview, tables))?;
+    heat::map(text, overview)?;
+    found(text, results, findings)?;
     sentences(text, results, tables)?;
     facts(text, results)?;
     let mut sweep = None;

@@ -245,16 +245,17 @@ impl Report {
 /// Writes `report.md` and `report.html`, and prints the ratios, what was found, and where the report is.
 fn write_reports(results: &Results, folder: &Path) -> Result<(), Failure> {
     let tables: Vec<_> = results.workloads.iter().map(table::rows).collect();
-    let page = folder.join("report.html");
-    let markdown = report::markdown(results, &tables);
-    results::write(&folder.join("report.md"), markdown.as_bytes())?;
-    results::write(&page, html::page(results, &tables).as_bytes())?;
     let overview = Overview::of(results, &tables);
     let findings = findings::findings(&overview, &tables);
+    let path = folder.join("report.html");
+    let markdown = report::markdown(results, &tables);
+    results::write(&folder.join("report.md"), markdown.as_bytes())?;
+    let page = html::page(results, &tables, &overview, &findings);
+    results::write(&path, page.as_bytes())?;
     let text = terminal::text(&overview, &findings, terminal::width());
     let check = SelfCheck::of(&overview).map_or_else(String::new, |it| format!("\nA/A: {it}\n"));
     // The reader may have closed the pipe.
-    let _ = write!(io::stdout(), "{text}{check}\nReport: {}\n", page.display());
+    let _ = write!(io::stdout(), "{text}{check}\nReport: {}\n", path.display());
     Ok(())
 }
 

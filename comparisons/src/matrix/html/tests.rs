@@ -40,7 +40,12 @@ fn results() -> Results {
 
 fn page(results: &Results) -> String {
     let tables: Vec<_> = results.workloads.iter().map(table::rows).collect();
-    super::page(results, &tables)
+    page_of(results, &tables)
+}
+
+fn page_of(results: &Results, tables: &[Vec<ReportRow<'_>>]) -> String {
+    let overview = Overview::of(results, tables);
+    super::page(results, tables, &overview, &findings::findings(&overview, tables))
 }
 
 /// The elements that are not closed.
@@ -189,7 +194,7 @@ fn the_page_of_a_full_run_is_under_3_mb() {
         measured.rows = (0..12).map(|number| full_row(&row, number)).collect();
     }
     let tables: Vec<_> = full.workloads.iter().map(full_table).collect();
-    let page = super::page(&full, &tables);
+    let page = page_of(&full, &tables);
     assert_eq!(page.matches("<td class=\"plot\">").count(), 60 * 12 * 3);
     assert_eq!(page.matches("<figure>").count(), 60 * 12 * 2);
     assert!(page.len() < 3_000_000, "{} bytes", page.len());
