@@ -332,9 +332,10 @@ const fn width() -> f64 {
     2.0
 }
 
-/// The default time of a row, in seconds.
+/// The default time of a row, in seconds: enough for ten rounds, from which an interval no longer has to reach from the
+/// least to the largest ratio.
 const fn row_seconds() -> f64 {
-    10.0
+    14.0
 }
 
 /// The default number of rounds.

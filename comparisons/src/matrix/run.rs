@@ -23,8 +23,7 @@ const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml
 const PLANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans");
 
 /// The plans of a full run. Not among them: `faults`, which `comparisons/faults` runs; `limit-long`, an hour of waiting;
-/// `overview`, `uwebsockets`, `websocket` and `bridges`, whose questions `peers`, `engines` and `large` answer, but for
-/// 200 B and 16 KiB on two of the three bridges, which only `bridges` has.
+/// and `overview`, `uwebsockets`, `websocket` and `bridges`, which ask the questions of the others at more sizes.
 const FULL_RUN: [&str; 15] = [
     "layer",
     "floor",
