@@ -68,7 +68,7 @@ pub(crate) enum StopReason {
 /// The ratio of one figure of a row to that of its baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PairedRatio {
-    /// Each round with its ratio: the geometric mean of its pairs.
+    /// Each round with its ratio: the geometric mean of the middle half of its pairs.
     pub(crate) rounds: Vec<(usize, f64)>,
     /// How many pairs there are in all rounds.
     pub(crate) pairs: usize,
@@ -99,15 +99,21 @@ impl PairedRatio {
     }
 }
 
-/// The geometric mean of the ratios of each round. A round in which a figure was zero has none.
+/// The ratio of each round: the geometric mean of the middle half of its pairs. A round in which a figure was zero has
+/// none.
 fn round_ratios(pairs: &[Pair], figure: usize) -> Vec<(usize, f64)> {
     let of_round = |pairs: &[Pair]| {
         let log = |pair: &Pair| Some((pair.row.get(figure)? / pair.baseline.get(figure)?).ln());
-        let sum: f64 = pairs.iter().map(log).sum::<Option<f64>>()?;
-        Some((pairs.first()?.round, (sum / pairs.len() as f64).exp()))
+        let mut logs = pairs.iter().map(log).collect::<Option<Vec<f64>>>()?;
+        logs.sort_by(f64::total_cmp);
+        let left_out = logs.len() / 4;
+        let middle = &logs[left_out..logs.len() - left_out];
+        let mean = middle.iter().sum::<f64>() / middle.len() as f64;
+        // The mean may be finite although a figure was zero, if its pair is left out.
+        let is_sound = logs.iter().all(|log| log.is_finite());
+        is_sound.then_some((pairs.first()?.round, mean.exp()))
     };
-    let rounds = pairs.chunk_by(|a, b| a.round == b.round).filter_map(of_round);
-    rounds.filter(|(_, ratio)| ratio.is_finite() && *ratio > 0.0).collect()
+    pairs.chunk_by(|a, b| a.round == b.round).filter_map(of_round).collect()
 }
 
 #[cfg(test)]
@@ -119,7 +125,15 @@ mod tests {
     }
 
     #[test]
-    fn a_round_has_the_geometric_mean_of_its_pairs() {
+    fn a_round_has_the_geometric_mean_of_the_middle_half_of_its_pairs() {
+        let pairs = [1e9, 2.0, 1.0, 4.0, 0.5, 2.0, 1e-9, 8.0].map(|row| pair(1, row, 1.0));
+        let [(1, ratio)] = round_ratios(&pairs, 0)[..] else { panic!("one round") };
+        assert!((ratio - 2.0).abs() < 1e-9, "of 1, 2, 2 and 4: {ratio}");
+        assert_eq!(round_ratios(&[&pairs[..], &[pair(1, 0.0, 1.0)]].concat(), 0), []);
+    }
+
+    #[test]
+    fn a_round_without_a_ratio_is_left_out() {
         let pairs = [
             pair(1, 2.0, 1.0),
             pair(1, 1.0, 2.0),

@@ -49,7 +49,7 @@ const QUICK_SECONDS: f64 = 280.0;
 const QUICK_WINDOW: NonZeroSeconds = NonZeroSeconds::of::<1>();
 
 /// The least share of their time that rows in pairs have with `--quick`: enough for the rounds that an interval needs.
-const QUICK_SHARE_MIN: f64 = 0.6;
+const QUICK_SHARE_MIN: f64 = 0.43;
 
 /// How many rounds `--quick` does at most: with these a ratio has a confidence interval.
 const QUICK_ROUNDS: usize = 5;
