@@ -6,7 +6,7 @@ use std::future::Future;
 use bytes::Bytes;
 use owned_io::OwnedRead;
 use owned_io_websocket::stream::{Error, Message, Received, Unsent};
-use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseFrame, Part, ProtocolError};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseFrame, Fragment, ProtocolError};
 
 use crate::{Incoming, Outgoing};
 
@@ -55,13 +55,13 @@ impl AnyOutgoing for Outgoing {
     }
 
     #[inline(always)]
-    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), ProtocolError> {
-        Self::write_part(self, part, payload)
+    fn write_fragment(&mut self, fragment: Fragment, payload: &[u8]) -> Result<(), ProtocolError> {
+        Self::write_fragment(self, fragment, payload)
     }
 
     #[inline(always)]
-    fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
-        Self::write_bytes(self, part, payload)
+    fn write_bytes(&mut self, fragment: Fragment, payload: Bytes) -> Result<(), Unsent> {
+        Self::write_bytes(self, fragment, payload)
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use owned_io::coop;
 use owned_io_websocket::frame::{Header, Opcode};
 use owned_io_websocket::{
-    CloseCode, CloseFrame, EngineConfig, Kind, Limit, Misuse, Part, ProtocolError,
+    CloseCode, CloseFrame, EngineConfig, Fragment, Limit, MessageKind, Misuse, ProtocolError,
 };
 use tungstenite::protocol::frame::coding::OpCode;
 use tungstenite::protocol::frame::{CloseFrame as TungsteniteCloseFrame, Frame, FrameHeader};
@@ -144,12 +144,20 @@ impl Engine {
     }
 
     /// Queues a frame of a message.
-    pub(crate) fn write(&mut self, part: Part, payload: Bytes) -> Result<(), ProtocolError> {
-        match (part, self.is_within_message) {
-            (Part::Whole(_) | Part::First(_), true) => Err(Misuse::MessageWithinMessage.into()),
-            (Part::Middle | Part::Last, false) => Err(Misuse::ContinuationWithoutStart.into()),
+    pub(crate) fn write(
+        &mut self,
+        fragment: Fragment,
+        payload: Bytes,
+    ) -> Result<(), ProtocolError> {
+        match (fragment, self.is_within_message) {
+            (Fragment::Whole(_) | Fragment::First(_), true) => {
+                Err(Misuse::MessageWithinMessage.into())
+            }
+            (Fragment::Middle | Fragment::Last, false) => {
+                Err(Misuse::ContinuationWithoutStart.into())
+            }
             _ => {
-                let (opcode, is_last) = opcode(part);
+                let (opcode, is_last) = opcode(fragment);
                 self.queue(opcode, is_last, payload)?;
                 self.is_within_message = !is_last;
                 Ok(())
@@ -250,18 +258,18 @@ fn consume(bytes: usize) {
 }
 
 /// The opcode of a frame, and whether it is the last of its message.
-const fn opcode(part: Part) -> (Opcode, bool) {
-    const fn of(kind: Kind) -> Opcode {
+const fn opcode(fragment: Fragment) -> (Opcode, bool) {
+    const fn of(kind: MessageKind) -> Opcode {
         match kind {
-            Kind::Text => Opcode::Text,
-            Kind::Binary => Opcode::Binary,
+            MessageKind::Text => Opcode::Text,
+            MessageKind::Binary => Opcode::Binary,
         }
     }
-    match part {
-        Part::Whole(kind) => (of(kind), true),
-        Part::First(kind) => (of(kind), false),
-        Part::Middle => (Opcode::Continuation, false),
-        Part::Last => (Opcode::Continuation, true),
+    match fragment {
+        Fragment::Whole(kind) => (of(kind), true),
+        Fragment::First(kind) => (of(kind), false),
+        Fragment::Middle => (Opcode::Continuation, false),
+        Fragment::Last => (Opcode::Continuation, true),
     }
 }
 

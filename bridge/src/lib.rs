@@ -24,14 +24,14 @@
 //!
 //! ```
 //! use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
-//! use owned_io_tungstenite::{Strategy, WebSocket, accept, connect};
+//! use owned_io_tungstenite::{BufferGrowth, WebSocket, accept, connect};
 //! use owned_io_websocket::handshake::Offer;
 //! use owned_io_websocket::stream::{Buffers, Error, Message};
 //! use owned_io_websocket::{CloseCode, CloseFrame, Config};
 //!
 //! async fn server<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
 //!     let WebSocket { mut incoming, mut outgoing } =
-//!         accept::<R, _>(stream, &buffers, Config::default(), Strategy::LINEAR).await?;
+//!         accept::<R, _>(stream, &buffers, Config::default(), BufferGrowth::LINEAR).await?;
 //!     while let Some(message) = incoming.receive().await? {
 //!         outgoing.send(message).await?;
 //!     }
@@ -39,9 +39,9 @@
 //! }
 //!
 //! async fn client<R: Runtime>(stream: impl ByteStream, buffers: Buffers) -> Result<(), Error> {
-//!     let (config, strategy) = (Config::default(), Strategy::EXPONENTIAL);
+//!     let (config, growth) = (Config::default(), BufferGrowth::EXPONENTIAL);
 //!     let (mut socket, _protocol) =
-//!         connect::<R, _>(stream, &buffers, config, strategy, &Offer::default()).await?;
+//!         connect::<R, _>(stream, &buffers, config, growth, &Offer::default()).await?;
 //!     socket.outgoing.send(Message::Text("hello")).await?;
 //!     assert_eq!(socket.incoming.receive().await?, Some(Message::Text("hello")));
 //!     socket.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
@@ -62,6 +62,7 @@
 #![forbid(unsafe_code)]
 
 mod any;
+mod buffer_growth;
 mod engine;
 mod engine_memory;
 mod error;
@@ -69,7 +70,6 @@ mod frame_tracker;
 mod incoming;
 mod outgoing;
 mod shared;
-mod strategy;
 mod sync_buffers;
 mod writing;
 
@@ -81,9 +81,9 @@ use owned_io_websocket::stream::{self, Buffers, Error, PendingRequest, Upgraded}
 use owned_io_websocket::{CloseFrame, Config};
 use tungstenite::protocol::Role;
 
+pub use buffer_growth::BufferGrowth;
 pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
-pub use strategy::Strategy;
 pub use sync_buffers::CopyStats;
 
 use engine::Engine;
@@ -132,15 +132,15 @@ impl<S: ByteStream> WebSocket<S> {
 /// The connection is dropped.
 ///
 /// # Panics
-/// If `strategy` allows buffers of no bytes.
+/// If `growth` allows buffers of no bytes.
 pub async fn accept<R: Runtime, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
     config: Config,
-    strategy: Strategy,
+    growth: BufferGrowth,
 ) -> Result<WebSocket<S>, Error> {
     let pending = PendingRequest::<R, S>::read(stream, buffers, config).await?;
-    accept_pending(pending, Origins::Any, None, &[], strategy).await
+    accept_pending(pending, Origins::Any, None, &[], growth).await
 }
 
 /// Accepts a request, like [`PendingRequest::accept`], for a connection over tungstenite.
@@ -152,16 +152,16 @@ pub async fn accept<R: Runtime, S: ByteStream>(
 /// The connection is dropped.
 ///
 /// # Panics
-/// If `strategy` allows buffers of no bytes.
+/// If `growth` allows buffers of no bytes.
 pub async fn accept_pending<R: Runtime, S: ByteStream>(
     pending: PendingRequest<R, S>,
     origins: Origins<'_>,
     protocol: Option<&str>,
     headers: &[(&str, &str)],
-    strategy: Strategy,
+    growth: BufferGrowth,
 ) -> Result<WebSocket<S>, Error> {
     let upgraded = pending.upgrade(origins, protocol, headers).await?;
-    Ok(open::<R, S>(upgraded, strategy, Role::Server))
+    Ok(open::<R, S>(upgraded, growth, Role::Server))
 }
 
 /// Opens the client's side on a connected stream. Returns the subprotocol too, if the server chose
@@ -174,22 +174,22 @@ pub async fn accept_pending<R: Runtime, S: ByteStream>(
 /// The connection is dropped.
 ///
 /// # Panics
-/// If `strategy` allows buffers of no bytes.
+/// If `growth` allows buffers of no bytes.
 pub async fn connect<'o, R: Runtime, S: ByteStream>(
     stream: S,
     buffers: &Buffers,
     config: Config,
-    strategy: Strategy,
+    growth: BufferGrowth,
     offer: &Offer<'o>,
 ) -> Result<(WebSocket<S>, Option<&'o str>), Error> {
     let (upgraded, protocol) = stream::upgrade::<R, S>(stream, buffers, config, offer).await?;
-    Ok((open::<R, S>(upgraded, strategy, Role::Client), protocol))
+    Ok((open::<R, S>(upgraded, growth, Role::Client), protocol))
 }
 
 /// Creates a connection after its handshake, with the bytes that arrived behind the handshake.
 fn open<R: Runtime, S: ByteStream>(
     upgraded: Upgraded<S>,
-    strategy: Strategy,
+    growth: BufferGrowth,
     role: Role,
 ) -> WebSocket<S> {
     let first = upgraded.received().to_vec();
@@ -199,8 +199,7 @@ fn open<R: Runtime, S: ByteStream>(
     frame_tracker.push(&first);
     let waited = config.stream.message_timeout.map_or_else(MemoryWait::default, MemoryWait::new);
     let memory = EngineMemory::new(&buffers.account(), config.engine, waited);
-    let engine =
-        Engine::new(SyncBuffers::new(strategy, buffers), memory, first, role, config.engine);
+    let engine = Engine::new(SyncBuffers::new(growth, buffers), memory, first, role, config.engine);
     let connection = stream.shutdown_handle();
     let (read, write) = stream.into_split();
     let shared = Rc::new(Shared::new::<R>(engine, frame_tracker, write, connection, config.stream));

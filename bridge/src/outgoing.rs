@@ -7,7 +7,7 @@ use bytes::Bytes;
 use owned_io::ShutdownHandle;
 use owned_io::backend::Direction;
 use owned_io_websocket::stream::{Error, Message, Unsent};
-use owned_io_websocket::{CloseFrame, Limit, Part, ProtocolError};
+use owned_io_websocket::{CloseFrame, Fragment, Limit, ProtocolError};
 
 use crate::CopyStats;
 use crate::shared::Shared;
@@ -43,9 +43,9 @@ impl Outgoing {
     /// [`Limit::Queue`], [`Limit::Memory`],
     /// [`Misuse::SentAfterClose`](owned_io_websocket::Misuse::SentAfterClose), and
     /// [`Misuse::MessageWithinMessage`](owned_io_websocket::Misuse::MessageWithinMessage) after a
-    /// [part](Self::write_part). Nothing was queued, and nothing has changed.
+    /// [fragment](Self::write_fragment). Nothing was queued, and nothing has changed.
     pub fn write(&mut self, message: Message<'_>) -> Result<(), ProtocolError> {
-        self.write_part(Part::Whole(message.kind()), message.as_bytes())
+        self.write_fragment(Fragment::Whole(message.kind()), message.as_bytes())
     }
 
     /// Queues a copy of a frame, a message or a part of one, which tungstenite copies into its
@@ -53,16 +53,20 @@ impl Outgoing {
     ///
     /// # Errors
     /// As for [`write`](Self::write), and each [`Misuse`](owned_io_websocket::Misuse) of parts.
-    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), ProtocolError> {
-        self.shared.write(part, Bytes::copy_from_slice(payload))
+    pub fn write_fragment(
+        &mut self,
+        fragment: Fragment,
+        payload: &[u8],
+    ) -> Result<(), ProtocolError> {
+        self.shared.write(fragment, Bytes::copy_from_slice(payload))
     }
 
     /// Queues a frame by reference. tungstenite copies it into its buffer.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part). The payload comes back.
-    pub fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
-        self.shared.write(part, payload.clone()).map_err(|error| Unsent { error, payload })
+    /// As for [`write_fragment`](Self::write_fragment). The payload comes back.
+    pub fn write_bytes(&mut self, fragment: Fragment, payload: Bytes) -> Result<(), Unsent> {
+        self.shared.write(fragment, payload.clone()).map_err(|error| Unsent { error, payload })
     }
 
     /// Waits until everything queued is written.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use owned_io::backend::{Direction, StickyError};
 use owned_io::{MemoryAccount, MemoryReleased, OwnedWrite, Runtime, ShutdownHandle, coop};
-use owned_io_websocket::{CloseFrame, Misuse, Part, ProtocolError, StreamConfig, Timeout};
+use owned_io_websocket::{CloseFrame, Fragment, Misuse, ProtocolError, StreamConfig, Timeout};
 
 use crate::engine::{Engine, ReceiveStatus};
 use crate::frame_tracker::FrameTracker;
@@ -169,9 +169,9 @@ impl Shared {
     }
 
     /// Queues a frame of a message.
-    pub(crate) fn write(&self, part: Part, payload: Bytes) -> Result<(), ProtocolError> {
+    pub(crate) fn write(&self, fragment: Fragment, payload: Bytes) -> Result<(), ProtocolError> {
         self.check_open()?;
-        self.engine.borrow_mut().write(part, payload)
+        self.engine.borrow_mut().write(fragment, payload)
     }
 
     /// Queues a ping.

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use owned_io::Buffers;
 use owned_io::{IoBufMutExt, PoolBuf, Spare};
 
-use crate::Strategy;
+use crate::BufferGrowth;
 
 /// The most bytes of one read, however far a buffer may grow. Kernels hold a few MiB for a socket.
 /// It also bounds how much a service can receive at once.
@@ -15,7 +15,7 @@ pub(crate) const FILL_BYTES_MAX: usize = 1024 * 1024;
 /// return [`WouldBlock`](io::ErrorKind::WouldBlock). The bridge fills one buffer and writes the
 /// other.
 pub(crate) struct SyncBuffers {
-    strategy: Strategy,
+    growth: BufferGrowth,
     buffers: Buffers,
     inbound: Inbound,
     /// The number of consumed bytes of `inbound`.
@@ -56,17 +56,17 @@ pub(crate) enum ReadTarget {
 }
 
 impl SyncBuffers {
-    pub(crate) fn new(strategy: Strategy, buffers: Buffers) -> Self {
-        strategy.assert_valid();
+    pub(crate) fn new(growth: BufferGrowth, buffers: Buffers) -> Self {
+        growth.assert_valid();
         let mut new = Self {
-            strategy,
+            growth,
             buffers,
             inbound: Inbound::Own(Vec::new()),
             consumed_bytes: 0,
             fill_bytes: 0,
             is_ended: false,
             outbound: Some(Vec::new()),
-            outbound_bytes_max: strategy.bytes_max(),
+            outbound_bytes_max: growth.bytes_max(),
             copy_stats: CopyStats::default(),
         };
         new.fill_bytes = new.base_bytes();
@@ -75,10 +75,10 @@ impl SyncBuffers {
 
     /// The initial size of a buffer, in bytes.
     pub(crate) fn base_bytes(&self) -> usize {
-        let base_bytes = match self.strategy {
-            Strategy::Fixed { bytes } => bytes,
-            Strategy::Linear { step_bytes, bytes_max } => step_bytes.min(bytes_max),
-            Strategy::Exponential { .. } => self.buffers.pool().buf_bytes(),
+        let base_bytes = match self.growth {
+            BufferGrowth::Fixed { bytes } => bytes,
+            BufferGrowth::Linear { step_bytes, bytes_max } => step_bytes.min(bytes_max),
+            BufferGrowth::Exponential { .. } => self.buffers.pool().buf_bytes(),
         };
         base_bytes.min(FILL_BYTES_MAX)
     }
@@ -89,7 +89,7 @@ impl SyncBuffers {
 
     /// Where the next read puts its bytes. Call it when all is consumed.
     pub(crate) fn read_target(&mut self) -> ReadTarget {
-        let is_pooled = matches!(self.strategy, Strategy::Exponential { .. });
+        let is_pooled = matches!(self.growth, BufferGrowth::Exponential { .. });
         if is_pooled && self.fill_bytes <= self.buffers.pool().buf_bytes() {
             return ReadTarget::Pooled;
         }
@@ -124,9 +124,9 @@ impl SyncBuffers {
     }
 
     /// From now on [`take_outbound`](Self::take_outbound) returns at most this many bytes, or what
-    /// the strategy allows.
+    /// its growth allows.
     pub(crate) fn set_outbound_bytes_max(&mut self, bytes: usize) {
-        self.outbound_bytes_max = bytes.min(self.strategy.bytes_max());
+        self.outbound_bytes_max = bytes.min(self.growth.bytes_max());
     }
 
     /// Takes a buffer back after it was written.
@@ -139,22 +139,22 @@ impl SyncBuffers {
     fn handle_filled(&mut self, n: usize) {
         (self.consumed_bytes, self.is_ended) = (0, n == 0);
         let was_full = n == self.fill_bytes;
-        self.fill_bytes = match self.strategy {
-            Strategy::Linear { .. } if !self.strategy.keeps(self.fill_bytes) => self.base_bytes(),
-            Strategy::Linear { step_bytes, .. } if was_full => self.fill_bytes + step_bytes,
-            Strategy::Fixed { .. } | Strategy::Linear { .. } => self.fill_bytes,
-            Strategy::Exponential { .. } if was_full => self.fill_bytes * 2,
-            Strategy::Exponential { .. } => self.base_bytes(),
+        self.fill_bytes = match self.growth {
+            BufferGrowth::Linear { .. } if !self.growth.keeps(self.fill_bytes) => self.base_bytes(),
+            BufferGrowth::Linear { step_bytes, .. } if was_full => self.fill_bytes + step_bytes,
+            BufferGrowth::Fixed { .. } | BufferGrowth::Linear { .. } => self.fill_bytes,
+            BufferGrowth::Exponential { .. } if was_full => self.fill_bytes * 2,
+            BufferGrowth::Exponential { .. } => self.base_bytes(),
         };
-        self.fill_bytes = self.fill_bytes.min(self.strategy.bytes_max()).min(FILL_BYTES_MAX);
+        self.fill_bytes = self.fill_bytes.min(self.growth.bytes_max()).min(FILL_BYTES_MAX);
     }
 
     /// Keeps, returns or drops a buffer when all of it is consumed.
     fn after_use(&self, mut buf: Vec<u8>) -> Vec<u8> {
         buf.clear();
-        match self.strategy {
-            _ if self.strategy.keeps(buf.capacity()) => buf,
-            Strategy::Exponential { .. } => {
+        match self.growth {
+            _ if self.growth.keeps(buf.capacity()) => buf,
+            BufferGrowth::Exponential { .. } => {
                 self.buffers.give(buf);
                 Vec::new()
             }
@@ -190,18 +190,18 @@ impl Read for SyncBuffers {
 
 impl Write for SyncBuffers {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let strategy = self.strategy;
+        let growth = self.growth;
         let Some(buf) = &mut self.outbound else { return Err(io::ErrorKind::WouldBlock.into()) };
         let n = bytes.len().min(self.outbound_bytes_max.saturating_sub(buf.len()));
         if n == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if buf.capacity() == 0 && matches!(strategy, Strategy::Exponential { .. }) {
+        if buf.capacity() == 0 && matches!(growth, BufferGrowth::Exponential { .. }) {
             *buf = self.buffers.take();
         }
         let needed = buf.len() + n;
         if buf.capacity() < needed {
-            buf.reserve_exact(strategy.capacity_for(needed) - buf.len());
+            buf.reserve_exact(growth.capacity_for(needed) - buf.len());
         }
         buf.extend_from_slice(&bytes[..n]);
         self.copy_stats.copied_bytes += n as u64;
@@ -221,10 +221,10 @@ mod tests {
 
     use super::*;
 
-    fn new_buffers(strategy: Strategy) -> SyncBuffers {
+    fn new_buffers(growth: BufferGrowth) -> SyncBuffers {
         let mut config = PoolConfig::default();
         config.buf_bytes = 256;
-        SyncBuffers::new(strategy, Buffers::new(Pool::new(config), MemoryBudget::new(0)))
+        SyncBuffers::new(growth, Buffers::new(Pool::new(config), MemoryBudget::new(0)))
     }
 
     /// Simulates a read of `n` bytes and consumes them. Returns how many bytes it could have read.
@@ -253,24 +253,24 @@ mod tests {
 
     #[test]
     fn reads_grow_while_they_fill_their_buffer_and_shrink() {
-        let rooms = |strategy, reads: [usize; 7]| {
-            let mut sync_buffers = new_buffers(strategy);
+        let rooms = |growth, reads: [usize; 7]| {
+            let mut sync_buffers = new_buffers(growth);
             reads.map(|n| fill(&mut sync_buffers, n))
         };
         let all = usize::MAX;
-        let fixed = rooms(Strategy::Fixed { bytes: 10 }, [all, 3, all, all, all, 1, 1]);
+        let fixed = rooms(BufferGrowth::Fixed { bytes: 10 }, [all, 3, all, all, all, 1, 1]);
         assert_eq!(fixed, [10; 7]);
-        let linear = Strategy::Linear { step_bytes: 10, bytes_max: 65 };
+        let linear = BufferGrowth::Linear { step_bytes: 10, bytes_max: 65 };
         let grown = rooms(linear, [all, 3, all, all, all, 1, 1]);
         assert_eq!(grown, [10, 20, 20, 30, 40, 50, 10]);
-        let exponential = Strategy::Exponential { bytes_max: 1000 };
+        let exponential = BufferGrowth::Exponential { bytes_max: 1000 };
         let grown = rooms(exponential, [all, all, all, 1, all, 1, 1]);
         assert_eq!(grown, [256, 512, 1000, 1000, 256, 512, 256]);
     }
 
     #[test]
     fn the_end_of_the_stream_comes_after_what_was_received() {
-        let mut sync_buffers = new_buffers(Strategy::FIXED);
+        let mut sync_buffers = new_buffers(BufferGrowth::FIXED);
         assert_eq!(sync_buffers.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         fill(&mut sync_buffers, 3);
         sync_buffers.fill(Vec::new());
@@ -279,11 +279,11 @@ mod tests {
 
     #[test]
     fn writes_are_taken_up_to_the_limit_and_not_while_they_are_written() {
-        let linear = Strategy::Linear { step_bytes: 10, bytes_max: 65 };
-        for strategy in
-            [Strategy::Fixed { bytes: 65 }, linear, Strategy::Exponential { bytes_max: 65 }]
+        let linear = BufferGrowth::Linear { step_bytes: 10, bytes_max: 65 };
+        for growth in
+            [BufferGrowth::Fixed { bytes: 65 }, linear, BufferGrowth::Exponential { bytes_max: 65 }]
         {
-            let mut sync_buffers = new_buffers(strategy);
+            let mut sync_buffers = new_buffers(growth);
             assert!(sync_buffers.take_outbound().is_none(), "nothing is written");
             assert_eq!(sync_buffers.write(&[1; 15]).unwrap(), 15);
             assert_eq!(sync_buffers.write(&[2; 60]).unwrap(), 50);
@@ -293,12 +293,12 @@ mod tests {
             assert_eq!(sync_buffers.write(&[3]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
             sync_buffers.give_back(written);
             let kept = sync_buffers.outbound.as_ref().unwrap().capacity();
-            assert_eq!(kept > 0, strategy == Strategy::Fixed { bytes: 65 });
+            assert_eq!(kept > 0, growth == BufferGrowth::Fixed { bytes: 65 });
             assert_eq!(sync_buffers.write(&[4; 10]).unwrap(), 10);
             let small = sync_buffers.take_outbound().unwrap();
             sync_buffers.give_back(small);
             let kept = sync_buffers.outbound.as_ref().unwrap().capacity();
-            assert_eq!(kept > 0, !matches!(strategy, Strategy::Exponential { .. }));
+            assert_eq!(kept > 0, !matches!(growth, BufferGrowth::Exponential { .. }));
         }
     }
 }

@@ -11,7 +11,7 @@ use owned_io::{
     PoolConfig, coop,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
-use owned_io_tungstenite::{self as bridge, Strategy};
+use owned_io_tungstenite::{self as bridge, BufferGrowth};
 use owned_io_websocket::stream::{Buffers, Error, Message};
 use owned_io_websocket::{CloseFrame, Config, Limit, ProtocolError};
 
@@ -24,11 +24,11 @@ fn buffers(budget: &MemoryBudget) -> Buffers {
 type Bridge = bridge::WebSocket<SimStream>;
 
 /// A server, and a client that is driven by hand.
-async fn raw_client(buffers: &Buffers, strategy: Strategy) -> (Bridge, SimStream) {
+async fn raw_client(buffers: &Buffers, growth: BufferGrowth) -> (Bridge, SimStream) {
     let (a, mut raw) = pipe();
     let (buffers, config) = (buffers.clone(), Config::default());
     let accepted =
-        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers, config, strategy).await });
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers, config, growth).await });
     raw.write_all(request()).await.into_result().unwrap();
     let mut response = Vec::new();
     while !response.ends_with(b"\r\n\r\n") {
@@ -67,18 +67,19 @@ fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Protocol(ProtocolError::Limit { limit: Limit::Memory, .. }))
 }
 
-const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];
+const STRATEGIES: [BufferGrowth; 3] =
+    [BufferGrowth::FIXED, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL];
 
 /// A later connection is served once the first ones have had their time.
 #[test]
 fn announced_frames_hold_no_more_than_the_budget() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         owned_io_sim::block_on(async move {
             let budget = MemoryBudget::new(64 * MIB);
             let buffers = buffers(&budget);
             let (mut clients, mut serving) = (Vec::new(), Vec::new());
             for _ in 0..8 {
-                let (socket, mut raw) = raw_client(&buffers, strategy).await;
+                let (socket, mut raw) = raw_client(&buffers, growth).await;
                 raw.write_all(header(0x82, 15 * MIB)).await.into_result().unwrap();
                 clients.push(raw);
                 serving.push(echo(socket));
@@ -86,7 +87,7 @@ fn announced_frames_hold_no_more_than_the_budget() {
             Sim::sleep(Duration::from_millis(100)).await;
             let held = budget.common_bytes_held();
             assert!((45 * MIB..=64 * MIB).contains(&held), "{held}");
-            let (socket, mut raw) = raw_client(&buffers, strategy).await;
+            let (socket, mut raw) = raw_client(&buffers, growth).await;
             let receiving = Sim::spawn(async move {
                 let mut socket = socket;
                 let message = socket.incoming.receive().await?;
@@ -110,10 +111,10 @@ fn announced_frames_hold_no_more_than_the_budget() {
 /// The peer sends much and reads nothing of the echo. The echo stays reserved until the connection ends.
 #[test]
 fn the_queue_for_a_peer_that_does_not_read_is_reserved() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         owned_io_sim::block_on(async move {
             let budget = MemoryBudget::new(64 * MIB);
-            let (socket, mut raw) = raw_client(&buffers(&budget), strategy).await;
+            let (socket, mut raw) = raw_client(&buffers(&budget), growth).await;
             let serving = echo(socket);
             raw.write_all(binary(15 * MIB)).await.into_result().unwrap();
             Sim::sleep(Duration::from_millis(500)).await;
@@ -134,7 +135,7 @@ fn the_queue_for_a_peer_that_does_not_read_is_reserved() {
 fn an_evicted_connection_tells_its_peer() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(64 * MIB);
-        let (socket, mut raw) = raw_client(&buffers(&budget), Strategy::FIXED).await;
+        let (socket, mut raw) = raw_client(&buffers(&budget), BufferGrowth::FIXED).await;
         raw.write_all(header(0x82, 15 * MIB)).await.into_result().unwrap();
         let receiving = Sim::spawn(async move {
             let mut socket = socket;
@@ -156,7 +157,7 @@ fn an_evicted_connection_tells_its_peer() {
 fn a_message_that_could_never_fit_fails_its_connection_at_once() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(MIB);
-        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), BufferGrowth::LINEAR).await;
         let fragments = [header(0x02, 300_000), vec![0; 300_000], header(0x80, 300_000)];
         let sending = Sim::spawn(async move {
             let _ = raw.write_all(fragments.concat()).await; // fails once the server has closed
@@ -174,7 +175,7 @@ fn a_message_that_could_never_fit_fails_its_connection_at_once() {
 fn a_connection_that_waits_for_memory_continues_once_some_is_returned() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(4 * MIB);
-        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), BufferGrowth::LINEAR).await;
         let mut other = budget.account().reservation();
         other.resize(4 * MIB).unwrap();
         let receiving = Sim::spawn(async move {
@@ -200,7 +201,7 @@ fn a_connection_that_waits_for_memory_continues_once_some_is_returned() {
 fn a_message_to_send_waits_for_memory() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(4 * MIB);
-        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), BufferGrowth::LINEAR).await;
         let mut other = budget.account().reservation();
         other.resize(4 * MIB).unwrap();
         let sending = Sim::spawn(async move {
@@ -220,7 +221,7 @@ fn a_message_to_send_waits_for_memory() {
 fn a_message_to_send_that_gets_no_memory_fails_its_connection() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(4 * MIB);
-        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), BufferGrowth::LINEAR).await;
         let sending = Sim::spawn(async move {
             raw.write_all(binary(MIB)).await.into_result().unwrap();
             raw
@@ -255,7 +256,7 @@ fn a_message_to_send_that_gets_no_memory_fails_its_connection() {
 fn a_message_to_send_waits_no_longer_once_the_connection_closes() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(4 * MIB);
-        let (mut socket, _raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let (mut socket, _raw) = raw_client(&buffers(&budget), BufferGrowth::LINEAR).await;
         let mut other = budget.account().reservation();
         other.resize(4 * MIB).unwrap();
         let handle = socket.outgoing.close_handle();
@@ -278,7 +279,7 @@ fn a_message_to_send_waits_no_longer_once_the_connection_closes() {
 fn received_messages_are_handed_out_within_the_budget_of_a_poll() {
     owned_io_sim::block_on(async {
         let budget = MemoryBudget::new(64 * MIB);
-        let (mut socket, mut raw) = raw_client(&buffers(&budget), Strategy::LINEAR).await;
+        let (mut socket, mut raw) = raw_client(&buffers(&budget), BufferGrowth::LINEAR).await;
         let mut frame = vec![0x82, 0x81, 0, 0, 0, 0, 7];
         frame = frame.repeat(2000);
         raw.write_all(frame).await.into_result().unwrap();

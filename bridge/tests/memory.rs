@@ -8,7 +8,7 @@ use std::time::Duration;
 use counting::live_bytes;
 use owned_io::{Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, select};
 use owned_io_sim::{Sim, SimStream, pipe};
-use owned_io_tungstenite::{self as bridge, Strategy};
+use owned_io_tungstenite::{self as bridge, BufferGrowth};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{self, Buffers, Message};
 use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config};
@@ -26,15 +26,15 @@ fn tungstenite_keeps_the_memory_of_the_longest_frame() {
         (socket.incoming, socket.outgoing)
     });
     assert!((0..OTHER_BYTES_MAX).contains(&native), "{native}");
-    for strategy in [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL] {
+    for growth in [BufferGrowth::FIXED, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL] {
         let bridged = bytes_kept(async move |stream, buffers| {
             let config = Config::default();
-            let accepted = bridge::accept::<Sim, _>(stream, &buffers, config, strategy).await;
+            let accepted = bridge::accept::<Sim, _>(stream, &buffers, config, growth).await;
             let socket = accepted.unwrap();
             (socket.incoming, socket.outgoing)
         });
         let expected = message_bytes..message_bytes + OTHER_BYTES_MAX;
-        assert!(expected.contains(&bridged), "{strategy:?}: {bridged}");
+        assert!(expected.contains(&bridged), "{growth:?}: {bridged}");
     }
 }
 
@@ -42,14 +42,14 @@ fn tungstenite_keeps_the_memory_of_the_longest_frame() {
 #[test]
 fn pongs_that_are_not_read_are_bounded() {
     const PINGS: usize = 100_000;
-    for strategy in [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL] {
+    for growth in [BufferGrowth::FIXED, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL] {
         owned_io_sim::block_on(async move {
             let (a, mut raw) = pipe();
             let budget = MemoryBudget::new(0);
             let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
             let serving = Sim::spawn(async move {
                 let config = Config::default();
-                let accepted = bridge::accept::<Sim, _>(a, &buffers, config, strategy).await;
+                let accepted = bridge::accept::<Sim, _>(a, &buffers, config, growth).await;
                 accepted.unwrap().incoming.receive().await.map(drop)
             });
             let mut request = Vec::new();
@@ -64,7 +64,7 @@ fn pongs_that_are_not_read_are_bounded() {
             }
             Sim::sleep(Duration::from_millis(100)).await;
             let held = live_bytes() - before - pings.capacity() as isize;
-            assert!(held < 2 * OTHER_BYTES_MAX, "{strategy:?}: {held}");
+            assert!(held < 2 * OTHER_BYTES_MAX, "{growth:?}: {held}");
             raw.write_all(b"\x8F\x80key!".to_vec()).await.into_result().unwrap();
             // The connection fails while its buffers are full and a pong waits for room.
             Sim::sleep(Duration::from_millis(100)).await;

@@ -99,8 +99,8 @@ fn ours(role: u8, wire: &[u8]) -> (Vec<Got>, Option<ProtocolError>) {
                 if piece.last {
                     let message = std::mem::take(&mut assembled);
                     got.push(match piece.kind {
-                        owned_io_websocket::Kind::Text => Got::Text(message),
-                        owned_io_websocket::Kind::Binary => Got::Binary(message),
+                        owned_io_websocket::MessageKind::Text => Got::Text(message),
+                        owned_io_websocket::MessageKind::Binary => Got::Binary(message),
                     });
                 }
             }

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
 use owned_io_websocket::engine::{Decoded, Engine, Event, State};
-use owned_io_websocket::{Config, ProtocolError, Kind, Part};
+use owned_io_websocket::{Config, ProtocolError, MessageKind, Fragment};
 
 #[derive(Debug, PartialEq)]
 enum Got {
-    Message(Kind, Vec<u8>),
+    Message(MessageKind, Vec<u8>),
     Ping(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<u16>, String),
@@ -47,7 +47,7 @@ fn run(role: u8, size: usize, whole: usize, wire: &[u8]) -> (Vec<Got>, Option<Pr
             return (got, Some(error), out);
         }
     }
-    let sent = engine.sender.encode(&engine.control, Part::Whole(Kind::Text), b"", &mut Vec::new());
+    let sent = engine.sender.encode(&engine.control, Fragment::Whole(MessageKind::Text), b"", &mut Vec::new());
     assert_eq!(sent.is_ok(), engine.control.state() == State::Open);
     engine.sender.poll_control(&engine.control, &mut out);
     (got, None, out)
@@ -67,8 +67,8 @@ fn decode(
                 buf.drain(..consumed);
                 return Ok(());
             }
-            Some(Event::Text(text)) => Some(Got::Message(Kind::Text, text.as_bytes().to_vec())),
-            Some(Event::Binary(payload)) => Some(Got::Message(Kind::Binary, payload.to_vec())),
+            Some(Event::Text(text)) => Some(Got::Message(MessageKind::Text, text.as_bytes().to_vec())),
+            Some(Event::Binary(payload)) => Some(Got::Message(MessageKind::Binary, payload.to_vec())),
             Some(Event::Ping(payload)) => Some(Got::Ping(payload.to_vec())),
             Some(Event::Pong(payload)) => Some(Got::Pong(payload.to_vec())),
             Some(Event::Close(frame)) => {

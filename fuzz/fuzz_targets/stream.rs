@@ -10,7 +10,7 @@ use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, Received, WebSocket, accept};
 use owned_io_websocket::engine::{Decoded, Engine, Event};
-use owned_io_websocket::{Config, Kind, Part};
+use owned_io_websocket::{Config, MessageKind, Fragment};
 
 /// Small, so that most messages are assembled from pieces.
 const BUF_BYTES: usize = 200;
@@ -52,7 +52,7 @@ impl Habits {
     }
 }
 
-type Got = (Kind, Vec<u8>);
+type Got = (MessageKind, Vec<u8>);
 
 async fn serve(cut: u8, habits: Habits, wire: Vec<u8>) -> Vec<Got> {
     let mut config = PoolConfig::default();
@@ -114,7 +114,7 @@ async fn receive_all(socket: &mut WebSocket<SimStream>, habits: Habits) -> Vec<G
                     all.push((received.kind(), received.as_bytes().to_vec()));
                     if let Received::Owned(kind, payload) = received {
                         assert!(payload.as_ptr().addr().is_multiple_of(64));
-                        let _ = outgoing.write_bytes(Part::Whole(kind), payload);
+                        let _ = outgoing.write_bytes(Fragment::Whole(kind), payload);
                     }
                 }
                 _ => return all,
@@ -153,8 +153,8 @@ fn expected(wire: &[u8]) -> Vec<Got> {
     {
         at += consumed;
         match event {
-            Event::Text(text) => all.push((Kind::Text, text.as_bytes().to_vec())),
-            Event::Binary(payload) => all.push((Kind::Binary, payload.to_vec())),
+            Event::Text(text) => all.push((MessageKind::Text, text.as_bytes().to_vec())),
+            Event::Binary(payload) => all.push((MessageKind::Binary, payload.to_vec())),
             Event::Piece(piece) => {
                 begun.extend_from_slice(piece.payload);
                 if piece.last {

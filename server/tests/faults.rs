@@ -29,7 +29,7 @@ use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{
     Buffers, EncodedFrame, Error, Message, WebSocket, accept, connect,
 };
-use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Part};
+use owned_io_websocket::{CloseCode, CloseFrame, Config, Fragment, MessageKind};
 
 const PORT: u16 = 7;
 
@@ -256,7 +256,7 @@ async fn publish(events: Rc<Events>) {
         let len = 8 + number as usize * 1_037 % 8_000;
         let mut payload = number.to_le_bytes().to_vec();
         payload.resize(len, number as u8);
-        let frame = EncodedFrame::new(Part::Whole(Kind::Binary), &payload);
+        let frame = EncodedFrame::new(Fragment::Whole(MessageKind::Binary), &payload);
         events.frames.borrow_mut().push(frame);
         events.waiting.take().into_iter().for_each(Waker::wake);
         Sim::sleep(Duration::from_millis(20)).await;

@@ -322,9 +322,9 @@ impl Worker {
             Kind::UnreadBridge | Kind::MidBridge => {
                 let (buffers, config) = (self.buffers.clone(), self.config);
                 spawn_server(async move {
-                    let strategy = owned_io_tungstenite::Strategy::EXPONENTIAL;
+                    let growth = owned_io_tungstenite::BufferGrowth::EXPONENTIAL;
                     let owned_io_tungstenite::WebSocket { mut incoming, mut outgoing } =
-                        owned_io_tungstenite::accept::<Sim, _>(server, &buffers, config, strategy)
+                        owned_io_tungstenite::accept::<Sim, _>(server, &buffers, config, growth)
                             .await?;
                     echo(&mut incoming, &mut outgoing).await
                 });

@@ -20,7 +20,9 @@ use owned_io_server::service::{echo, http, sink, source};
 use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
 use owned_io_websocket::handshake::{Key, Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, connect};
-use owned_io_websocket::{CloseCode, CloseFrame, Kind, Part, ProtocolError as Protocol, Timeout};
+use owned_io_websocket::{
+    CloseCode, CloseFrame, Fragment, MessageKind, ProtocolError as Protocol, Timeout,
+};
 
 /// The number of seeds without `SIM_SEEDS`.
 const SEEDS: u64 = 100;
@@ -343,7 +345,7 @@ fn a_message_that_does_not_end_ends_the_connection() {
         for path in ["/echo", "/sink"] {
             let (mut socket, serving) = upgrade(path, engine, deflate, Limits::default()).await;
             let fragment = Bytes::from_static(b"once upon a time");
-            socket.outgoing.write_bytes(Part::First(Kind::Binary), fragment).unwrap();
+            socket.outgoing.write_bytes(Fragment::First(MessageKind::Binary), fragment).unwrap();
             socket.outgoing.flush().await.unwrap();
             assert!(socket.incoming.receive().await.is_ok_and(|message| message.is_none()));
             let ended = serving.await.unwrap().unwrap_err();

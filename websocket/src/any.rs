@@ -7,14 +7,14 @@ use owned_io::OwnedRead;
 
 use crate::engine::Piece;
 use crate::stream::{Error, Incoming, Message, Outgoing, Received, Unsent};
-use crate::{CloseFrame, Part};
+use crate::{CloseFrame, Fragment};
 
 /// A half that receives, of this crate or of another implementation, for services that are written
 /// once for both. Each method behaves like the one of [`Incoming`] with the same name, errors and
 /// cancellation included.
 pub trait AnyIncoming {
     /// A message, or a part of one.
-    type Piece<'a>: Into<Extent>
+    type Piece<'a>: Into<PieceInfo>
     where
         Self: 'a;
 
@@ -43,20 +43,24 @@ pub trait AnyOutgoing {
     /// Queues a copy of a message.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part).
+    /// As for [`write_fragment`](Self::write_fragment).
     fn write(&mut self, message: Message<'_>) -> Result<(), crate::ProtocolError>;
 
     /// Queues a copy of a frame.
     ///
     /// # Errors
-    /// A full queue, a closing connection, or a part that may not come next.
-    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError>;
+    /// A full queue, a closing connection, or a fragment that may not come next.
+    fn write_fragment(
+        &mut self,
+        fragment: Fragment,
+        payload: &[u8],
+    ) -> Result<(), crate::ProtocolError>;
 
     /// Queues a frame by reference.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part). The payload comes back.
-    fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent>;
+    /// As for [`write_fragment`](Self::write_fragment). The payload comes back.
+    fn write_bytes(&mut self, fragment: Fragment, payload: Bytes) -> Result<(), Unsent>;
 
     /// Waits until everything queued is written.
     fn flush(&mut self) -> impl Future<Output = Result<(), Error>>;
@@ -79,21 +83,21 @@ pub trait AnyOutgoing {
 
 /// The size of a piece, and whether it ends its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct PieceInfo {
     /// The length of the piece, in bytes.
     pub bytes: usize,
     /// Whether the message ends with this piece.
     pub last: bool,
 }
 
-impl From<Piece<'_>> for Extent {
+impl From<Piece<'_>> for PieceInfo {
     fn from(piece: Piece<'_>) -> Self {
         Self { bytes: piece.payload.len(), last: piece.last }
     }
 }
 
 /// A message as one piece.
-impl From<Message<'_>> for Extent {
+impl From<Message<'_>> for PieceInfo {
     fn from(message: Message<'_>) -> Self {
         Self { bytes: message.as_bytes().len(), last: true }
     }
@@ -144,13 +148,17 @@ impl AnyOutgoing for Outgoing {
     }
 
     #[inline(always)]
-    fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError> {
-        Self::write_part(self, part, payload)
+    fn write_fragment(
+        &mut self,
+        fragment: Fragment,
+        payload: &[u8],
+    ) -> Result<(), crate::ProtocolError> {
+        Self::write_fragment(self, fragment, payload)
     }
 
     #[inline(always)]
-    fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
-        Self::write_bytes(self, part, payload)
+    fn write_bytes(&mut self, fragment: Fragment, payload: Bytes) -> Result<(), Unsent> {
+        Self::write_bytes(self, fragment, payload)
     }
 
     #[inline(always)]

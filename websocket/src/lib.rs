@@ -14,11 +14,11 @@ mod message;
 pub mod stream;
 mod utf8;
 
-pub use any::{AnyIncoming, AnyOutgoing, Extent};
+pub use any::{AnyIncoming, AnyOutgoing, PieceInfo};
 pub use close::{CloseCode, CloseFrame};
 pub use config::{Config, EngineConfig, HandshakeConfig, StreamConfig, compressed_bytes_max};
 pub use error::{Limit, Misuse, ProtocolError, Timeout, Violation};
-pub use message::{Kind, Part};
+pub use message::{Fragment, MessageKind};
 pub use stream::{
     Error, Incoming, Message, Outgoing, PendingRequest, Received, WebSocket, accept, connect,
 };

@@ -1,10 +1,10 @@
-//! [`Kind`] and [`Part`]: messages, and the frames that they are split into.
+//! [`MessageKind`] and [`Fragment`]: messages, and the frames that they are split into.
 
 use crate::frame::Opcode;
 
 /// The kind of a message (RFC 6455 section 5.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MessageKind {
     /// Text, UTF-8.
     Text,
     /// Binary.
@@ -13,18 +13,18 @@ pub enum Kind {
 
 /// Which part of a message a frame is (RFC 6455 section 5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum Fragment {
     /// A message in one frame.
-    Whole(Kind),
+    Whole(MessageKind),
     /// The first of several frames.
-    First(Kind),
+    First(MessageKind),
     /// A frame between the first and the last.
     Middle,
     /// The last of several frames.
     Last,
 }
 
-impl Part {
+impl Fragment {
     /// The opcode of the frame, and whether it is the last of its message.
     #[inline]
     pub(crate) const fn opcode(self) -> (Opcode, bool) {
@@ -37,7 +37,7 @@ impl Part {
     }
 }
 
-impl Kind {
+impl MessageKind {
     #[inline]
     const fn opcode(self) -> Opcode {
         match self {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use common::{BINARY, CONTINUATION, FIN, KEY, PING, ROLES, Role, TEXT, engine, frame};
 use counting::{allocations, live_bytes, peak_bytes};
 use owned_io_websocket::engine::{Decoded, Engine, Event};
-use owned_io_websocket::{Config, Kind, Part};
+use owned_io_websocket::{Config, Fragment, MessageKind};
 
 #[test]
 fn echo_of_every_size_in_both_roles() {
@@ -77,25 +77,25 @@ fn echo(engine: &mut Engine, buf: &mut Vec<u8>, out: &mut Vec<u8>) {
     loop {
         let Decoded { consumed, event } = receiver.decode(control, &mut buf[at..]).unwrap();
         at += consumed;
-        let (part, payload) = match event {
+        let (fragment, payload) = match event {
             None => break,
-            Some(Event::Text(text)) => (Part::Whole(Kind::Text), text.as_bytes()),
-            Some(Event::Binary(payload)) => (Part::Whole(Kind::Binary), &*payload),
+            Some(Event::Text(text)) => (Fragment::Whole(MessageKind::Text), text.as_bytes()),
+            Some(Event::Binary(payload)) => (Fragment::Whole(MessageKind::Binary), &*payload),
             Some(Event::Piece(piece)) => {
-                let part = match (piece.first, piece.last) {
-                    (true, true) => Part::Whole(piece.kind),
-                    (true, false) => Part::First(piece.kind),
-                    (false, false) => Part::Middle,
-                    (false, true) => Part::Last,
+                let fragment = match (piece.first, piece.last) {
+                    (true, true) => Fragment::Whole(piece.kind),
+                    (true, false) => Fragment::First(piece.kind),
+                    (false, false) => Fragment::Middle,
+                    (false, true) => Fragment::Last,
                 };
-                (part, &*piece.payload)
+                (fragment, &*piece.payload)
             }
             Some(_) => {
                 sender.poll_control(control, out);
                 continue;
             }
         };
-        sender.encode(control, part, payload, out).unwrap();
+        sender.encode(control, fragment, payload, out).unwrap();
     }
     buf.drain(..at);
 }

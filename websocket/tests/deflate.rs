@@ -19,7 +19,7 @@ use owned_io_websocket::handshake::{HandshakeError, Key, Offer, accept_key};
 use owned_io_websocket::stream::{
     Buffers, EncodedFrame, Error, Message, WebSocket, accept, connect,
 };
-use owned_io_websocket::{Config, Kind, Limit, Part, Violation};
+use owned_io_websocket::{Config, Fragment, Limit, MessageKind, Violation};
 
 /// The bit that says that a message is compressed (section 6).
 const COMPRESSED: u8 = 0x40;
@@ -180,7 +180,10 @@ fn echo_with_all_settings() {
                     client.outgoing.send(message).await.unwrap();
                     assert_eq!(client.incoming.receive().await.unwrap(), Some(message));
                     let shared = payload.clone().into();
-                    client.outgoing.write_bytes(Part::Whole(Kind::Binary), shared).unwrap();
+                    client
+                        .outgoing
+                        .write_bytes(Fragment::Whole(MessageKind::Binary), shared)
+                        .unwrap();
                     client.outgoing.flush().await.unwrap();
                     let answer = client.incoming.receive().await.unwrap();
                     assert_eq!(answer, Some(Message::Binary(&payload)));
@@ -203,9 +206,9 @@ fn echo_of_long_messages_with_all_settings() {
         let echoing = Sim::spawn(async move {
             let WebSocket { mut incoming, mut outgoing } = server;
             while let Some(message) = incoming.receive_owned().await.unwrap() {
-                let part = Part::Whole(message.kind());
+                let fragment = Fragment::Whole(message.kind());
                 let payload = message.as_bytes().to_vec().into();
-                outgoing.write_bytes(part, payload).unwrap();
+                outgoing.write_bytes(fragment, payload).unwrap();
                 outgoing.flush().await.unwrap();
             }
         });
@@ -255,7 +258,10 @@ fn others_have_their_turn_while_a_long_message_is_compressed() {
             let reading = Sim::spawn(async move { read_to_end(&mut raw).await });
             let message = vec![7; 16 << 20];
             let began = Sim::now();
-            server.outgoing.write_bytes(Part::Whole(Kind::Binary), message.into()).unwrap();
+            server
+                .outgoing
+                .write_bytes(Fragment::Whole(MessageKind::Binary), message.into())
+                .unwrap();
             server.outgoing.flush().await.unwrap();
             let took = Sim::now() - began;
             assert!(took > 40 * PERIOD, "{took:?}: no work was counted");
@@ -351,9 +357,9 @@ fn small_and_incompressible_messages_on_the_wire() {
             outgoing.write(Message::Text("short")).unwrap();
             outgoing.write(Message::Text(&text)).unwrap();
             outgoing.write(Message::Text(&text)).unwrap();
-            outgoing.write_part(Part::First(Kind::Text), text.as_bytes()).unwrap();
-            outgoing.write_part(Part::Last, text.as_bytes()).unwrap();
-            let encoded = EncodedFrame::new(Part::Whole(Kind::Text), text.as_bytes());
+            outgoing.write_fragment(Fragment::First(MessageKind::Text), text.as_bytes()).unwrap();
+            outgoing.write_fragment(Fragment::Last, text.as_bytes()).unwrap();
+            let encoded = EncodedFrame::new(Fragment::Whole(MessageKind::Text), text.as_bytes());
             outgoing.write_frame(&encoded).unwrap();
             outgoing.write(Message::Binary(&noise(100))).unwrap();
             outgoing.flush().await.unwrap();
@@ -484,7 +490,7 @@ fn a_message_may_refer_to_pieces_that_were_skipped() {
         let mut whole = Vec::new();
         loop {
             let piece = server.incoming.receive_piece().await.unwrap().unwrap();
-            assert_eq!((piece.kind, piece.compressed), (Kind::Text, false));
+            assert_eq!((piece.kind, piece.compressed), (MessageKind::Text, false));
             assert_eq!(piece.first, whole.is_empty());
             assert_eq!(piece.frame_bytes_left, 0);
             whole.extend_from_slice(piece.payload);

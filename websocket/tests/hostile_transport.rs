@@ -15,7 +15,7 @@ use owned_io::backend::Duplex;
 use owned_io::{BufResult, ByteStream, IoBufMut, IoBufMutExt, OwnedRead, Pool, PoolBuf, Spare};
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::stream::{Error, accept};
-use owned_io_websocket::{Config, Kind};
+use owned_io_websocket::{Config, MessageKind};
 
 /// A character of three bytes. If a text of these is cut at any offset that is no multiple of three, the engine
 /// holds a part of a character.
@@ -85,7 +85,7 @@ fn receive(chunks: impl IntoIterator<Item = Vec<u8>>, from: usize) -> Result<Vec
         let stream = Duplex::new(Hostile { chunks, reads_before: 1 + from }, write);
         let mut socket = accept::<Sim, _>(stream, &buffers(), Config::default()).await.unwrap();
         let message = socket.incoming.receive().await?.expect("a message");
-        assert_eq!(message.kind(), Kind::Text);
+        assert_eq!(message.kind(), MessageKind::Text);
         std::str::from_utf8(message.as_bytes()).expect("the text of a message is UTF-8");
         Ok(message.as_bytes().to_vec())
     })

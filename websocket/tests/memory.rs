@@ -11,7 +11,7 @@ use ends::{Protocol, Socket, raw_client, read_to_end, simulate};
 use owned_io::{Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, Random, select};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Buffers, Error, Message, Received};
-use owned_io_websocket::{CloseFrame, Config, Kind, Limit, Part};
+use owned_io_websocket::{CloseFrame, Config, Fragment, Limit, MessageKind};
 
 const KIB: usize = 1024;
 
@@ -205,8 +205,8 @@ fn a_connection_whose_peer_does_not_read_is_evicted() {
         let message = vec![7; 200 * KIB];
         let (mut hoarder, _unread) = open(&budget).await;
         let echoing = Sim::spawn(async move {
-            for part in [Part::Whole(Kind::Binary); 2] {
-                hoarder.outgoing.write_bytes(part, vec![7; 190 * KIB].into()).unwrap();
+            for fragment in [Fragment::Whole(MessageKind::Binary); 2] {
+                hoarder.outgoing.write_bytes(fragment, vec![7; 190 * KIB].into()).unwrap();
             }
             let refused = hoarder.outgoing.write(Message::Binary(&[7; 32 * KIB])).unwrap_err();
             assert!(matches!(refused, Protocol::Limit { limit: Limit::Memory, .. }));
@@ -247,7 +247,7 @@ fn peers_cannot_make_connections_hold_more_than_the_budget() {
             drop(Sim::spawn(async move {
                 while let Ok(Some(message)) = server.incoming.receive_owned().await {
                     if let Received::Owned(kind, payload) = message {
-                        let _ = server.outgoing.write_bytes(Part::Whole(kind), payload);
+                        let _ = server.outgoing.write_bytes(Fragment::Whole(kind), payload);
                     }
                     if server.outgoing.flush().await.is_err() {
                         return;

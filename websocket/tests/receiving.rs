@@ -8,7 +8,7 @@ use ends::{NORMAL, Protocol, buffers, pair, raw_client, read_to_end, simulate};
 use owned_io::{Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Buffers, Error, Incoming, Message, Received};
-use owned_io_websocket::{Config, Kind, Limit, Part, Violation};
+use owned_io_websocket::{Config, Fragment, Limit, MessageKind, Violation};
 
 /// Sends `wire`, reads to the end, and returns what was read.
 fn send(mut raw: SimStream, wire: Vec<u8>) -> owned_io::JoinHandle<Vec<u8>> {
@@ -218,7 +218,10 @@ fn a_message_that_fits_a_pool_buffer_is_not_assembled() {
         let _peer = send(raw, wire.concat());
         for len in lens {
             let message = server.incoming.receive_owned().await.unwrap().unwrap();
-            assert_eq!((message.kind(), message.as_bytes()), (Kind::Text, &*vec![b'a'; len]));
+            assert_eq!(
+                (message.kind(), message.as_bytes()),
+                (MessageKind::Text, &*vec![b'a'; len])
+            );
             assert_eq!(matches!(message, Received::Borrowed(_)), len <= 32 * 1024 - 14);
         }
     });
@@ -237,7 +240,7 @@ fn large_messages_are_received_and_sent_back_without_a_copy() {
                     Received::Borrowed(message) => outgoing.write(message).unwrap(),
                     Received::Owned(kind, payload) => {
                         moved.push(payload.len());
-                        outgoing.write_bytes(Part::Whole(kind), payload).unwrap();
+                        outgoing.write_bytes(Fragment::Whole(kind), payload).unwrap();
                     }
                 }
                 next = match incoming.try_receive_owned() {
@@ -257,8 +260,8 @@ fn large_messages_are_received_and_sent_back_without_a_copy() {
                 assert_eq!(client.incoming.receive().await.unwrap(), Some(message));
             }
         }
-        for part in [Part::First(Kind::Text), Part::Middle, Part::Last] {
-            client.outgoing.write_part(part, b"in parts").unwrap();
+        for fragment in [Fragment::First(MessageKind::Text), Fragment::Middle, Fragment::Last] {
+            client.outgoing.write_fragment(fragment, b"in parts").unwrap();
         }
         client.outgoing.flush().await.unwrap();
         let message = client.incoming.receive().await.unwrap();
@@ -284,7 +287,10 @@ fn an_owned_message_is_not_reserved_and_wastes_little_capacity() {
                 0 | 2 => Received::Borrowed(server.incoming.receive().await.unwrap().unwrap()),
                 _ => server.incoming.receive_owned().await.unwrap().unwrap(),
             };
-            assert_eq!((received.kind(), received.as_bytes()), (Kind::Binary, &*vec![7; len]));
+            assert_eq!(
+                (received.kind(), received.as_bytes()),
+                (MessageKind::Binary, &*vec![7; len])
+            );
             if let Received::Owned(_, payload) = received {
                 kept.push(payload);
             }

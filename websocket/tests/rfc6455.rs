@@ -8,8 +8,8 @@ use common::{BINARY, CLOSE, CONTINUATION, FIN, Got, PING, PONG, ROLES, Reader, R
 use common::{engine, frame, message};
 use owned_io_websocket::engine::{Engine, Event, State};
 use owned_io_websocket::{
-    CloseCode, CloseFrame, Config, Kind, Limit, Misuse, Part, ProtocolError, Timeout, Violation,
-    compressed_bytes_max,
+    CloseCode, CloseFrame, Config, Fragment, Limit, MessageKind, Misuse, ProtocolError, Timeout,
+    Violation, compressed_bytes_max,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -119,8 +119,12 @@ fn fails_with(role: Role, wire: &[u8], error: ProtocolError, code: CloseCode) {
             (engine.control.failure(), engine.control.state()),
             (Some(error), State::Closing)
         );
-        let refused =
-            engine.sender.encode(&engine.control, Part::Whole(Kind::Text), b"", &mut Vec::new());
+        let refused = engine.sender.encode(
+            &engine.control,
+            Fragment::Whole(MessageKind::Text),
+            b"",
+            &mut Vec::new(),
+        );
         assert_eq!(refused, Err(ProtocolError::Misuse(Misuse::SentAfterClose)));
         let sent = sent(&mut engine);
         assert_eq!(sent.last(), Some(&Got::Close(Some(code), String::new())));
@@ -193,7 +197,7 @@ fn limits_hold_before_anything_is_received() {
         let fragments =
             [frame(role, TEXT, &[b'a'; 1000]), frame(role, FIN | CONTINUATION, &[b'a'; 500])];
         assert_eq!(reader.feed(&fragments.concat()), Ok(()));
-        assert_eq!(reader.got, [message(Kind::Text, &[b'a'; 1500])]);
+        assert_eq!(reader.got, [message(MessageKind::Text, &[b'a'; 1500])]);
     }
 }
 
@@ -267,7 +271,8 @@ fn we_close() {
         control.close(CloseFrame { reason: "done", ..NORMAL }, now).unwrap();
         control.close(CloseFrame { code: None, reason: "" }, now).unwrap(); // no effect: the first close counts
         assert_eq!(control.state(), State::Closing);
-        let refused = sender.encode(control, Part::Whole(Kind::Binary), b"", &mut Vec::new());
+        let refused =
+            sender.encode(control, Fragment::Whole(MessageKind::Binary), b"", &mut Vec::new());
         assert_eq!(refused, Err(Misuse::SentAfterClose.into()));
         assert_eq!(sent(&mut reader.engine), [Got::Close(Some(CloseCode::NORMAL), "done".into())]);
         assert_eq!(reader.engine.control.state(), State::Closing);
@@ -277,7 +282,7 @@ fn we_close() {
         assert_eq!(reader.feed(&wire.concat()), Ok(()));
         assert_eq!(sent(&mut reader.engine), []);
         assert_eq!(reader.feed(&frame(role, FIN | CLOSE, b"\x03\xE8")), Ok(()));
-        assert_eq!(reader.got[0], message(Kind::Text, b"late"));
+        assert_eq!(reader.got[0], message(MessageKind::Text, b"late"));
         assert_eq!(reader.engine.control.state(), State::Closed);
         assert_eq!(sent(&mut reader.engine), []);
         assert_eq!(reader.engine.control.handle_end(), Ok(()));
@@ -298,28 +303,37 @@ fn the_stream_ends_without_a_close_frame() {
 
 #[test]
 fn parts_out_of_order_are_misuse() {
-    use Part::{First, Last, Middle, Whole};
+    use Fragment::{First, Last, Middle, Whole};
     for role in ROLES {
         let Engine { mut sender, control, .. } = engine(role, Config::default());
         let mut wire = Vec::new();
         let within = Err(Misuse::MessageWithinMessage.into());
         let without = Err(Misuse::ContinuationWithoutStart.into());
-        let mut send = |part, payload: &str| {
+        let mut send = |fragment, payload: &str| {
             let before = wire.len();
-            let result = sender.encode(&control, part, payload.as_bytes(), &mut wire);
+            let result = sender.encode(&control, fragment, payload.as_bytes(), &mut wire);
             assert!(result.is_ok() || wire.len() == before);
             result
         };
         assert_eq!([send(Middle, "a"), send(Last, "a")], [without; 2]);
-        assert_eq!(send(First(Kind::Text), "a"), Ok(()));
-        assert_eq!([send(Whole(Kind::Text), "a"), send(First(Kind::Binary), "a")], [within; 2]);
-        assert_eq!([send(Middle, "b"), send(Last, "c"), send(Whole(Kind::Text), "d")], [Ok(()); 3]);
+        assert_eq!(send(First(MessageKind::Text), "a"), Ok(()));
+        assert_eq!(
+            [send(Whole(MessageKind::Text), "a"), send(First(MessageKind::Binary), "a")],
+            [within; 2]
+        );
+        assert_eq!(
+            [send(Middle, "b"), send(Last, "c"), send(Whole(MessageKind::Text), "d")],
+            [Ok(()); 3]
+        );
         assert_eq!(send(Last, "a"), without);
 
         let other = if role == Role::Server { Role::Client } else { Role::Server };
         let mut peer = Reader::new(other, Config::default());
         assert_eq!(peer.feed(&wire), Ok(()));
-        assert_eq!(peer.got, [message(Kind::Text, b"abc"), message(Kind::Text, b"d")]);
+        assert_eq!(
+            peer.got,
+            [message(MessageKind::Text, b"abc"), message(MessageKind::Text, b"d")]
+        );
 
         assert_eq!(control.ping(&[0; 126]), Err(Misuse::LongControlFrame.into()));
         let reason = "r".repeat(CloseFrame::REASON_BYTES_MAX + 1);
@@ -335,18 +349,18 @@ fn the_three_functions_that_send_write_the_same_bytes() {
         ROLES.into_iter().flat_map(|role| [0, 1, 125, 126, 65_535, 65_536].map(|len| (role, len)))
     {
         let payload: Vec<u8> = (0..=255).cycle().take(len).collect();
-        let part = Part::Whole(Kind::Binary);
+        let fragment = Fragment::Whole(MessageKind::Binary);
         let Engine { mut sender, control, .. } = engine(role, Config::default());
         let mut copied = Vec::new();
-        sender.encode(&control, part, &payload, &mut copied).unwrap();
+        sender.encode(&control, fragment, &payload, &mut copied).unwrap();
         assert_eq!(sender.queued_bytes(), copied.len());
 
         let mut own = payload.clone();
-        let header = sender.encode_in_place(&control, part, &mut own).unwrap();
+        let header = sender.encode_in_place(&control, fragment, &mut own).unwrap();
         assert!([&header, &own[..]].concat() == copied);
         assert_eq!(sender.queued_bytes(), 2 * copied.len());
 
-        let header = sender.encode_header(&control, part, len);
+        let header = sender.encode_header(&control, fragment, len);
         match role {
             Role::Server => assert!([&header.unwrap(), &payload[..]].concat() == copied),
             Role::Client => assert_eq!(header.err(), Some(Misuse::NotMasked.into())),
@@ -359,17 +373,17 @@ fn a_full_queue_refuses_messages_until_there_is_room() {
     let mut config = Config::default();
     config.engine.queue_bytes_max = 1000;
     let Engine { mut sender, mut receiver, control } = engine(Role::Server, config);
-    let (part, mut wire) = (Part::Whole(Kind::Binary), Vec::new());
-    sender.encode(&control, part, &[0; 900], &mut wire).unwrap();
+    let (fragment, mut wire) = (Fragment::Whole(MessageKind::Binary), Vec::new());
+    sender.encode(&control, fragment, &[0; 900], &mut wire).unwrap();
     let full = Err(ProtocolError::Limit { limit: Limit::Queue, max: 1000, got: 904 + 100 + 14 });
-    assert_eq!(sender.encode(&control, part, &[0; 100], &mut wire), full);
+    assert_eq!(sender.encode(&control, fragment, &[0; 100], &mut wire), full);
     assert_eq!(wire.len(), 904);
 
     receiver.decode(&control, &mut frame(Role::Server, FIN | PING, b"waits")).unwrap();
     assert!(!sender.poll_control(&control, &mut wire));
     sender.handle_written(&control, 904, Instant::now());
     assert!(sender.poll_control(&control, &mut wire));
-    assert_eq!(sender.encode(&control, part, &[0; 100], &mut wire), Ok(()));
+    assert_eq!(sender.encode(&control, fragment, &[0; 100], &mut wire), Ok(()));
 }
 
 #[test]
@@ -383,7 +397,7 @@ fn masking_keys_are_used_once() {
     let Engine { mut sender, control, .. } = Engine::client(Config::default(), start, counted);
     let mut wire = Vec::new();
     for _ in 0..32 {
-        sender.encode(&control, Part::Whole(Kind::Text), b"", &mut wire).unwrap();
+        sender.encode(&control, Fragment::Whole(MessageKind::Text), b"", &mut wire).unwrap();
     }
     let mut keys: Vec<_> = wire.chunks(6).map(|frame| &frame[2..]).collect();
     keys.sort();
@@ -443,7 +457,7 @@ fn a_connection_without_messages_is_closed_after_the_idle_timeout() {
     assert_eq!(control.poll_timeout(), Some(start + 70 * SECOND));
 
     control.handle_received(start + 30 * SECOND);
-    sender.encode(control, Part::Whole(Kind::Text), b"", &mut Vec::new()).unwrap();
+    sender.encode(control, Fragment::Whole(MessageKind::Text), b"", &mut Vec::new()).unwrap();
     sender.handle_written(control, 2, start + 40 * SECOND); // the time of the write counts
     assert_eq!(control.poll_timeout(), Some(start + 100 * SECOND));
     assert_eq!(
@@ -577,10 +591,10 @@ fn a_compressed_message_is_passed_on_with_its_flag() {
 
         let mut wire = Vec::new();
         let Engine { sender, control, .. } = &mut engine;
-        sender.encode_compressed(control, Kind::Binary, b"payload", &mut wire).unwrap();
+        sender.encode_compressed(control, MessageKind::Binary, b"payload", &mut wire).unwrap();
         assert_eq!(wire[0], FIN | COMPRESSED | BINARY);
-        sender.encode(control, Part::First(Kind::Text), b"part", &mut wire).unwrap();
-        let within = sender.encode_compressed(control, Kind::Text, b"", &mut wire);
+        sender.encode(control, Fragment::First(MessageKind::Text), b"part", &mut wire).unwrap();
+        let within = sender.encode_compressed(control, MessageKind::Text, b"", &mut wire);
         assert_eq!(within, Err(Misuse::MessageWithinMessage.into()));
     }
 }

@@ -10,25 +10,25 @@ use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, seconds_since, s
 use owned_io::{Clock, Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::Sim;
 use owned_io_websocket::stream::{EncodedFrame, Error, Message, WebSocket};
-use owned_io_websocket::{Config, Kind, Limit, Misuse, Part, Timeout};
+use owned_io_websocket::{Config, Fragment, Limit, MessageKind, Misuse, Timeout};
 
 #[test]
 fn one_encoded_frame_is_sent_to_many_connections() {
     simulate(|| async {
         let large = "\u{fc}".repeat(30_000);
         let frames = [
-            EncodedFrame::new(Part::Whole(Kind::Text), large.as_bytes()),
-            EncodedFrame::new(Part::Whole(Kind::Binary), b""),
-            EncodedFrame::new(Part::First(Kind::Binary), &[1; 70_000]),
-            EncodedFrame::new(Part::Middle, &[2; 200]),
-            EncodedFrame::new(Part::Last, &[3; 1100]),
+            EncodedFrame::new(Fragment::Whole(MessageKind::Text), large.as_bytes()),
+            EncodedFrame::new(Fragment::Whole(MessageKind::Binary), b""),
+            EncodedFrame::new(Fragment::First(MessageKind::Binary), &[1; 70_000]),
+            EncodedFrame::new(Fragment::Middle, &[2; 200]),
+            EncodedFrame::new(Fragment::Last, &[3; 1100]),
         ];
         let parts = [vec![1; 70_000], vec![2; 200], vec![3; 1100]].concat();
         let mut receiving = Vec::new();
         for id in 0..5_u8 {
             let (mut server, mut client) = pair(Config::default(), Config::default()).await;
             for frame in &frames {
-                if matches!(frame.part(), Part::Whole(_)) {
+                if matches!(frame.fragment(), Fragment::Whole(_)) {
                     server.outgoing.write(Message::Binary(&[id])).unwrap();
                 }
                 server.outgoing.write_frame(frame).unwrap();
@@ -65,9 +65,10 @@ fn an_encoded_frame_has_the_rules_of_other_messages() {
         let mut config = Config::default();
         config.engine.queue_bytes_max = 5000;
         let (mut server, mut client) = pair(config, Config::default()).await;
-        let [first, middle, last] = [Part::First(Kind::Text), Part::Middle, Part::Last]
-            .map(|part| EncodedFrame::new(part, b"in parts"));
-        let whole = EncodedFrame::new(Part::Whole(Kind::Text), &[b'a'; 4000]);
+        let [first, middle, last] =
+            [Fragment::First(MessageKind::Text), Fragment::Middle, Fragment::Last]
+                .map(|fragment| EncodedFrame::new(fragment, b"in parts"));
+        let whole = EncodedFrame::new(Fragment::Whole(MessageKind::Text), &[b'a'; 4000]);
 
         let refused = |result, misuse| assert_eq!(result, Err(Protocol::Misuse(misuse)));
         refused(client.outgoing.write_frame(&whole), Misuse::NotMasked);
@@ -132,7 +133,9 @@ fn a_stuck_write_also_fails_a_pending_receive() {
         let waiting = Sim::spawn(async move { incoming.receive().await.map(drop).unwrap_err() });
         Sim::sleep(Duration::from_secs(100)).await;
         let start = Sim::now();
-        outgoing.write_bytes(Part::Whole(Kind::Binary), vec![7; 1_000_000].into()).unwrap();
+        outgoing
+            .write_bytes(Fragment::Whole(MessageKind::Binary), vec![7; 1_000_000].into())
+            .unwrap();
         for failure in [outgoing.flush().await.unwrap_err(), waiting.await.unwrap()] {
             assert!(matches!(failure, Error::Protocol(Protocol::Timeout(Timeout::Write))));
         }

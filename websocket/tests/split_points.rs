@@ -4,7 +4,7 @@ mod common;
 
 use common::{BINARY, CLOSE, CONTINUATION, FIN, Got, PING, PONG, ROLES, Reader, Role, TEXT};
 use common::{frame, message};
-use owned_io_websocket::{CloseCode, Kind};
+use owned_io_websocket::{CloseCode, MessageKind};
 
 /// Lengths of each class, and on both sides of the class boundaries.
 const LENGTHS: [usize; 10] = [0, 1, 7, 124, 125, 126, 127, 65_535, 65_536, 70_001];
@@ -23,9 +23,9 @@ fn samples(role: Role, len: usize) -> Vec<(Vec<u8>, Got)> {
         frame(role, FIN | CONTINUATION, &text[2 * third..]),
     ];
     let mut samples = vec![
-        (frame(role, FIN | BINARY, &bytes), message(Kind::Binary, &bytes)),
-        (frame(role, FIN | TEXT, text), message(Kind::Text, text)),
-        (fragments.concat(), message(Kind::Text, text)),
+        (frame(role, FIN | BINARY, &bytes), message(MessageKind::Binary, &bytes)),
+        (frame(role, FIN | TEXT, text), message(MessageKind::Text, text)),
+        (fragments.concat(), message(MessageKind::Text, text)),
     ];
     if len <= 125 {
         samples.push((frame(role, FIN | PING, &bytes), Got::Ping(bytes.clone())));

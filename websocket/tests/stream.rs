@@ -19,7 +19,9 @@ use owned_io_websocket::handshake::{HandshakeError, Offer, Origins, Refusal};
 use owned_io_websocket::stream::{
     Buffers, Error, Incoming, Message, Outgoing, PendingRequest, WebSocket, accept, connect,
 };
-use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Limit, Misuse, Part, Violation};
+use owned_io_websocket::{
+    CloseCode, CloseFrame, Config, Fragment, Limit, MessageKind, Misuse, Violation,
+};
 
 /// Lengths around each width of the length field, and around each limit between whole messages and pieces.
 const LENGTHS: [usize; 13] =
@@ -57,15 +59,15 @@ async fn ask(mut socket: Socket) {
         let payload = payload(len);
         socket.outgoing.send(message(&payload)).await.unwrap();
         assert_eq!(socket.incoming.receive().await.unwrap(), Some(message(&payload)));
-        let part = Part::Whole(message(&payload).kind());
+        let fragment = Fragment::Whole(message(&payload).kind());
         let shared = Bytes::from(payload.clone());
-        socket.outgoing.write_bytes(part, shared.clone()).unwrap(); // a client copies it to mask it
+        socket.outgoing.write_bytes(fragment, shared.clone()).unwrap(); // a client copies it to mask it
         socket.outgoing.write(Message::Text("small")).unwrap();
         socket.outgoing.flush().await.unwrap();
         assert_eq!(socket.incoming.receive().await.unwrap(), Some(message(&payload)));
         assert_eq!(socket.incoming.receive().await.unwrap(), Some(Message::Text("small")));
         drop(shared);
-        socket.outgoing.write_bytes(part, Bytes::from(payload.clone())).unwrap();
+        socket.outgoing.write_bytes(fragment, Bytes::from(payload.clone())).unwrap();
         socket.outgoing.flush().await.unwrap();
         assert_eq!(socket.incoming.receive().await.unwrap(), Some(message(&payload)));
         assert_eq!(socket.outgoing.queued_bytes(), 0);
@@ -99,7 +101,7 @@ fn both_halves_work_at_the_same_time() {
             let payload = vec![i as u8; i * 40];
             if i % 3 == 0 {
                 let payload = Bytes::from(payload);
-                outgoing.write_bytes(Part::Whole(Kind::Binary), payload).unwrap();
+                outgoing.write_bytes(Fragment::Whole(MessageKind::Binary), payload).unwrap();
             } else {
                 outgoing.write(Message::Binary(&payload)).unwrap();
             }
@@ -171,12 +173,12 @@ fn huge_messages_in_pieces_in_both_directions() {
         let sending = Sim::spawn(async move {
             let chunk = vec![7; 50_000];
             for i in 0..40 {
-                let part = match i {
-                    0 => Part::First(Kind::Binary),
-                    39 => Part::Last,
-                    _ => Part::Middle,
+                let fragment = match i {
+                    0 => Fragment::First(MessageKind::Binary),
+                    39 => Fragment::Last,
+                    _ => Fragment::Middle,
                 };
-                server.outgoing.write_part(part, &chunk).unwrap();
+                server.outgoing.write_fragment(fragment, &chunk).unwrap();
                 server.outgoing.ping(b"").unwrap();
                 server.outgoing.flush().await.unwrap();
             }
@@ -208,8 +210,8 @@ fn a_peer_that_does_not_read_fills_the_queue_and_nothing_is_lost() {
         let payload = Bytes::from(vec![7; 30_000]);
         let mut queued = 0;
         let unsent = loop {
-            let part = Part::Whole(Kind::Binary);
-            match server.outgoing.write_bytes(part, payload.clone()) {
+            let fragment = Fragment::Whole(MessageKind::Binary);
+            match server.outgoing.write_bytes(fragment, payload.clone()) {
                 Ok(()) => queued += 1,
                 Err(unsent) => break unsent,
             }
@@ -259,8 +261,8 @@ fn a_flush_that_is_dropped_at_each_poll_loses_nothing() {
                 let payload = vec![i as u8; i * 500];
                 let copied = Message::Binary(&payload);
                 server.outgoing.write(copied).unwrap();
-                let part = Part::Whole(Kind::Binary);
-                server.outgoing.write_bytes(part, Bytes::from(payload)).unwrap();
+                let fragment = Fragment::Whole(MessageKind::Binary);
+                server.outgoing.write_bytes(fragment, Bytes::from(payload)).unwrap();
                 poll_fn(|cx| pin!(server.outgoing.flush()).poll(cx)).await.unwrap();
                 assert_eq!(server.outgoing.queued_bytes(), 0);
             }

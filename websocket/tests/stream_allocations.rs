@@ -16,7 +16,7 @@ use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{
     Buffers, EncodedFrame, Error, Message, Outgoing, Received, WebSocket, accept, connect,
 };
-use owned_io_websocket::{CloseCode, CloseFrame, Config, Kind, Part};
+use owned_io_websocket::{CloseCode, CloseFrame, Config, Fragment, MessageKind};
 
 #[test]
 fn echo_of_every_size_in_both_roles() {
@@ -67,7 +67,8 @@ fn one_frame_for_many_connections() {
                 before = allocations(); // warm
             }
             for len in [100, 20_000] {
-                let frame = EncodedFrame::new(Part::Whole(Kind::Binary), &payload[..len]);
+                let frame =
+                    EncodedFrame::new(Fragment::Whole(MessageKind::Binary), &payload[..len]);
                 for server in &mut servers {
                     server.outgoing.write_frame(&frame).unwrap();
                     server.outgoing.flush().await.unwrap();
@@ -116,7 +117,10 @@ fn an_idle_connection_is_small_whatever_it_did_before() {
                         server.outgoing.write(Message::Binary(&[1; 200])).unwrap();
                     }
                     let large = Bytes::from(vec![2; 200_000]);
-                    server.outgoing.write_bytes(Part::Whole(Kind::Binary), large).unwrap();
+                    server
+                        .outgoing
+                        .write_bytes(Fragment::Whole(MessageKind::Binary), large)
+                        .unwrap();
                 }
                 server.outgoing.flush().await.unwrap();
                 server
@@ -145,7 +149,7 @@ async fn echo(server: WebSocket<SimStream>, owned: bool) -> Result<(), Error> {
     let answer = |outgoing: &mut Outgoing, message: Message<'_>| {
         outgoing.write(message)?;
         if message == Message::Text("and yours?") {
-            outgoing.write_bytes(Part::Whole(Kind::Binary), shared.clone())?;
+            outgoing.write_bytes(Fragment::Whole(MessageKind::Binary), shared.clone())?;
         }
         Ok::<_, Error>(())
     };
@@ -154,7 +158,7 @@ async fn echo(server: WebSocket<SimStream>, owned: bool) -> Result<(), Error> {
             match incoming.receive_owned().await? {
                 Some(Received::Borrowed(message)) => answer(&mut outgoing, message)?,
                 Some(Received::Owned(kind, payload)) => {
-                    outgoing.write_bytes(Part::Whole(kind), payload)?;
+                    outgoing.write_bytes(Fragment::Whole(kind), payload)?;
                 }
                 None => return Ok(()),
             }

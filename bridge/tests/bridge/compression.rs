@@ -2,7 +2,7 @@
 
 use owned_io::{Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::{Sim, pipe};
-use owned_io_tungstenite::{Strategy, accept, connect};
+use owned_io_tungstenite::{BufferGrowth, accept, connect};
 use owned_io_websocket::Config;
 use owned_io_websocket::deflate::Deflate;
 use owned_io_websocket::handshake::{Key, Offer};
@@ -18,7 +18,7 @@ fn compression_is_neither_offered_nor_accepted() {
     simulate(|| async move {
         let (a, mut raw) = pipe();
         let accepted = Sim::spawn(async move {
-            accept::<Sim, _>(a, &buffers(), config, Strategy::LINEAR).await.map(drop)
+            accept::<Sim, _>(a, &buffers(), config, BufferGrowth::LINEAR).await.map(drop)
         });
         let mut request = Vec::new();
         let headers = &[("Sec-WebSocket-Extensions", "permessage-deflate")];
@@ -33,7 +33,7 @@ fn compression_is_neither_offered_nor_accepted() {
         let (a, mut raw) = pipe();
         let connecting = Sim::spawn(async move {
             let offer = Offer { deflate: Some(Deflate::default()), ..Offer::default() };
-            connect::<Sim, _>(a, &buffers(), config, Strategy::LINEAR, &offer).await.map(drop)
+            connect::<Sim, _>(a, &buffers(), config, BufferGrowth::LINEAR, &offer).await.map(drop)
         });
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {

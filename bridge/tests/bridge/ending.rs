@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use owned_io::{ByteStream, Clock, Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::Sim;
-use owned_io_tungstenite::Strategy;
+use owned_io_tungstenite::BufferGrowth;
 use owned_io_websocket::stream::{Error, Message};
 use owned_io_websocket::{Config, Limit, Misuse, Timeout, Violation};
 
@@ -17,10 +17,10 @@ use super::{STRATEGIES, bridge_and_native_client, bridges, buffers, message, pay
 
 #[test]
 fn messages_sent_before_a_close_arrive_whichever_side_closes() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         for server_closes in [false, true] {
             simulate(|| async move {
-                let (server, client) = bridges(strategy).await;
+                let (server, client) = bridges(growth).await;
                 let (mut one, mut other) =
                     if server_closes { (server, client) } else { (client, server) };
                 let closing = Sim::spawn(async move {
@@ -47,7 +47,7 @@ fn messages_sent_before_a_close_arrive_whichever_side_closes() {
 fn a_close_handle_closes_from_another_task_and_keeps_no_connection_open() {
     simulate(|| async {
         for bridge_closes in [false, true] {
-            let (bridge, native) = bridge_and_native_client(Strategy::LINEAR).await;
+            let (bridge, native) = bridge_and_native_client(BufferGrowth::LINEAR).await;
             let handles = (bridge.outgoing.close_handle(), native.outgoing.close_handle());
             let (mut bridge, mut native) = (bridge, native);
             let waiting = [
@@ -68,12 +68,12 @@ fn a_close_handle_closes_from_another_task_and_keeps_no_connection_open() {
 
 #[test]
 fn a_peer_that_ends_without_a_close_frame_is_an_error_each_time() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
             let half_a_frame = &frame(Role::Server, FIN | BINARY, &[7; 50_000])[..40_000];
             for sent in [b"", half_a_frame] {
                 let (mut server, mut raw) =
-                    raw_client(Config::default(), buffers(), strategy, b"").await;
+                    raw_client(Config::default(), buffers(), growth, b"").await;
                 raw.write_all(sent.to_vec()).await.into_result().unwrap();
                 drop(raw);
                 for _ in 0..2 {
@@ -88,9 +88,9 @@ fn a_peer_that_ends_without_a_close_frame_is_an_error_each_time() {
 
 #[test]
 fn a_peer_that_does_not_read_is_cut_off() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
-            let (mut server, raw) = raw_client(Config::default(), buffers(), strategy, b"").await;
+            let (mut server, raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let start = Sim::now();
             server.outgoing.write(Message::Binary(&[0; 1_000_000])).unwrap();
             let error = server.outgoing.flush().await.unwrap_err();
@@ -119,11 +119,11 @@ fn a_message_that_does_not_end_times_out_however_slowly_it_arrives() {
         (b"", &frame(Role::Server, BINARY, &[1; 1_000]), pings),
     ];
     let cases = &cases.map(|(first, start, rest)| (first.to_vec(), start.to_vec(), rest));
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
             for (first, start, rest) in cases.clone() {
                 let begun = Sim::now();
-                let (mut server, raw) = raw_client(config, buffers(), strategy, &first).await;
+                let (mut server, raw) = raw_client(config, buffers(), growth, &first).await;
                 let (mut read, mut write) = raw.into_split();
                 let dribbling = Sim::spawn(async move {
                     write.write_all(start).await.into_result()?;
@@ -156,9 +156,9 @@ fn each_message_has_a_time_of_its_own() {
     let (start, end) = message.split_at(5);
     let writes = [start.to_vec(), [end, start].concat(), [end, start].concat(), end.to_vec()];
     let writes = &writes;
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
-            let (mut server, mut raw) = raw_client(config, buffers(), strategy, b"").await;
+            let (mut server, mut raw) = raw_client(config, buffers(), growth, b"").await;
             let writes = writes.clone();
             let peer = Sim::spawn(async move {
                 for bytes in writes {
@@ -182,9 +182,9 @@ fn each_message_has_a_time_of_its_own() {
 
 #[test]
 fn a_peer_that_does_not_close_is_cut_off() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
-            let (mut server, raw) = raw_client(Config::default(), buffers(), strategy, b"").await;
+            let (mut server, raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let start = Sim::now();
             let error = server.close(NORMAL).await.unwrap_err();
             let late = Protocol::Timeout(Timeout::Close);
@@ -200,7 +200,7 @@ fn a_peer_that_does_not_close_is_cut_off() {
 fn a_peer_that_does_not_read_the_close_is_cut_off() {
     let mut config = Config::default();
     config.stream.write_timeout = None;
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
             // The peer reads nothing, or it reads slowly. Reading slowly is allowed unless the peer violated the
             // protocol.
@@ -209,7 +209,7 @@ fn a_peer_that_does_not_read_the_close_is_cut_off() {
                 (vec![], 50_000, None),
                 (frame(Role::Server, FIN | 3, b""), 1_000, Some(Violation::ReservedOpcode.into())),
             ] {
-                let (mut server, mut raw) = raw_client(config, buffers(), strategy, &wire).await;
+                let (mut server, mut raw) = raw_client(config, buffers(), growth, &wire).await;
                 let start = Sim::now();
                 let peer = Sim::spawn(async move {
                     let mut left = 1_000_010;
@@ -278,13 +278,12 @@ fn each_violation_has_its_error_and_its_close_code() {
         (frame(Role::Server, FIN | TEXT, b"\xFF"), Violation::TextNotUtf8.into(), 1007),
         (frame(Role::Server, FIN | CLOSE, b"\x03"), Violation::TruncatedCloseCode.into(), 1002),
     ];
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| {
             let cases = cases.clone();
             async move {
                 for (wire, expected, code) in cases {
-                    let (mut server, mut raw) =
-                        raw_client(config, buffers(), strategy, &wire).await;
+                    let (mut server, mut raw) = raw_client(config, buffers(), growth, &wire).await;
                     let answer = Sim::spawn(async move { read_to_end(&mut raw).await });
                     for _ in 0..2 {
                         let error = server.incoming.receive().await.unwrap_err();
@@ -306,11 +305,11 @@ fn the_message_limit_is_reported_where_the_frame_limit_is_the_same() {
     let fragments =
         [frame(Role::Server, BINARY, &[0; 1_000]), frame(Role::Server, FIN | CONTINUATION, b"1")];
     for wire in [fragments.concat(), frame(Role::Server, FIN | BINARY, &[0; 1_001])] {
-        for strategy in STRATEGIES {
+        for growth in STRATEGIES {
             simulate(|| {
                 let wire = wire.clone();
                 async move {
-                    let (mut server, raw) = raw_client(config, buffers(), strategy, &wire).await;
+                    let (mut server, raw) = raw_client(config, buffers(), growth, &wire).await;
                     drop(raw);
                     let error = server.incoming.receive().await.unwrap_err();
                     let (limit, max, got) = (Limit::Message, 1_000, 1_001);
@@ -324,12 +323,12 @@ fn the_message_limit_is_reported_where_the_frame_limit_is_the_same() {
 
 #[test]
 fn long_length_fields_and_reserved_close_codes_are_accepted() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
             let mut wire = vec![0x82, 0x80 | 126, 0, 1, 0, 0, 0, 0, b'x']; // a length of 1 in the 16-bit field
             wire.extend(frame(Role::Server, FIN | CLOSE, &1005_u16.to_be_bytes()));
             let (mut server, mut raw) =
-                raw_client(Config::default(), buffers(), strategy, &wire).await;
+                raw_client(Config::default(), buffers(), growth, &wire).await;
             let answer = Sim::spawn(async move { read_to_end(&mut raw).await });
             let received = server.incoming.receive().await.unwrap();
             assert_eq!(received, Some(Message::Binary(b"x")));
@@ -341,11 +340,11 @@ fn long_length_fields_and_reserved_close_codes_are_accepted() {
 
 #[test]
 fn the_queue_is_bounded_and_a_flush_empties_it() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
             let mut config = Config::default();
             config.engine.queue_bytes_max = 100_000;
-            let (mut server, mut raw) = raw_client(config, buffers(), strategy, b"").await;
+            let (mut server, mut raw) = raw_client(config, buffers(), growth, b"").await;
             let reading = Sim::spawn(async move { read_to_end(&mut raw).await.len() });
             for _ in 0..2 {
                 for _ in 0..9 {
@@ -365,10 +364,9 @@ fn the_queue_is_bounded_and_a_flush_empties_it() {
 
 #[test]
 fn a_dropped_flush_loses_nothing_and_a_dropped_receive_interrupts() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
-            let (mut server, mut raw) =
-                raw_client(Config::default(), buffers(), strategy, b"").await;
+            let (mut server, mut raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let payload = payload(500_000);
             server.outgoing.write(message(&payload)).unwrap();
             for _ in 0..10 {

@@ -5,9 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use owned_io::{Clock, Executor, OwnedReadExt, OwnedWriteExt};
 use owned_io_sim::Sim;
-use owned_io_tungstenite::Strategy;
+use owned_io_tungstenite::BufferGrowth;
 use owned_io_websocket::stream::{Message, Received};
-use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config, Extent, Kind, Misuse, Part};
+use owned_io_websocket::{
+    AnyIncoming, AnyOutgoing, Config, Fragment, MessageKind, Misuse, PieceInfo,
+};
 
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use super::ends::{NORMAL, Protocol, read_to_end, simulate};
@@ -22,10 +24,10 @@ const LENGTHS: [usize; 11] =
 
 #[test]
 fn echo_between_bridges() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         for server_asks in [false, true] {
             simulate(|| async move {
-                let (server, client) = bridges(strategy).await;
+                let (server, client) = bridges(growth).await;
                 let (asks, echoes) = if server_asks { (server, client) } else { (client, server) };
                 let echoing = Sim::spawn(echo(echoes.incoming, echoes.outgoing));
                 ask(asks.incoming, asks.outgoing, &LENGTHS).await;
@@ -37,14 +39,14 @@ fn echo_between_bridges() {
 
 #[test]
 fn echo_between_a_bridge_and_a_native_socket() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
-            let (bridge, native) = bridge_and_native_client(strategy).await;
+            let (bridge, native) = bridge_and_native_client(growth).await;
             let echoing = Sim::spawn(echo(bridge.incoming, bridge.outgoing));
             ask(native.incoming, native.outgoing, &LENGTHS).await;
             assert_eq!(echoing.await.unwrap(), 4 * LENGTHS.len());
 
-            let (native, bridge) = native_and_bridge_client(strategy).await;
+            let (native, bridge) = native_and_bridge_client(growth).await;
             let echoing = Sim::spawn(echo(native.incoming, native.outgoing));
             ask(bridge.incoming, bridge.outgoing, &LENGTHS).await;
             assert_eq!(echoing.await.unwrap(), 4 * LENGTHS.len());
@@ -54,10 +56,11 @@ fn echo_between_a_bridge_and_a_native_socket() {
 
 #[test]
 fn echo_of_sixteen_megabytes_with_each_strategy() {
-    let strategies = [Strategy::Fixed { bytes: 1 << 20 }, Strategy::LINEAR, Strategy::EXPONENTIAL];
-    for strategy in strategies {
+    let growths =
+        [BufferGrowth::Fixed { bytes: 1 << 20 }, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL];
+    for growth in growths {
         owned_io_sim::block_on(async {
-            let (bridge, native) = bridge_and_native_client(strategy).await;
+            let (bridge, native) = bridge_and_native_client(growth).await;
             let echoing = Sim::spawn(echo(bridge.incoming, bridge.outgoing));
             ask(native.incoming, native.outgoing, &[16_000_000]).await;
             assert_eq!(echoing.await.unwrap(), 4);
@@ -69,7 +72,7 @@ fn echo_of_sixteen_megabytes_with_each_strategy() {
 #[test]
 fn sixteen_megabytes_through_a_buffer_of_eight_kilobytes() {
     owned_io_sim::block_on(async {
-        let (mut bridge, mut native) = bridge_and_native_client(Strategy::FIXED).await;
+        let (mut bridge, mut native) = bridge_and_native_client(BufferGrowth::FIXED).await;
         let sending = Sim::spawn(async move {
             let payload = payload(16_000_001);
             bridge.outgoing.send(message(&payload)).await.unwrap();
@@ -86,10 +89,12 @@ fn sixteen_megabytes_through_a_buffer_of_eight_kilobytes() {
 fn a_fixed_buffer_moves_the_rest_of_a_message_after_each_part() {
     // 1,000,010 bytes are written in parts of 100,000. This is the sum of what is left after each of ten parts.
     let parts = 10 * 1_000_010 - 55 * 100_000;
-    let fixed = Strategy::Fixed { bytes: 100_000 };
-    for (strategy, moved) in [(fixed, parts), (Strategy::LINEAR, 0), (Strategy::EXPONENTIAL, 0)] {
+    let fixed = BufferGrowth::Fixed { bytes: 100_000 };
+    for (growth, moved) in
+        [(fixed, parts), (BufferGrowth::LINEAR, 0), (BufferGrowth::EXPONENTIAL, 0)]
+    {
         simulate(|| async move {
-            let (mut bridge, mut native) = bridge_and_native_client(strategy).await;
+            let (mut bridge, mut native) = bridge_and_native_client(growth).await;
             let sending = Sim::spawn(async move {
                 bridge.outgoing.send(Message::Binary(&[0; 1_000_000])).await.unwrap();
                 bridge.outgoing.copy_stats()
@@ -103,22 +108,24 @@ fn a_fixed_buffer_moves_the_rest_of_a_message_after_each_part() {
 
 #[test]
 fn messages_are_sent_by_reference_and_in_parts_and_received_owned() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
-            let (mut server, mut client) = bridges(strategy).await;
+            let (mut server, mut client) = bridges(growth).await;
             let sent = &mut client.outgoing;
-            sent.write_bytes(Part::Whole(Kind::Text), Bytes::from_static(b"text")).unwrap();
-            let middle = sent.write_bytes(Part::Middle, Bytes::from_static(b"of what?"));
+            sent.write_bytes(Fragment::Whole(MessageKind::Text), Bytes::from_static(b"text"))
+                .unwrap();
+            let middle = sent.write_bytes(Fragment::Middle, Bytes::from_static(b"of what?"));
             let unsent = middle.unwrap_err();
             assert_eq!(unsent.error, Misuse::ContinuationWithoutStart.into());
             assert_eq!(*unsent.payload, *b"of what?");
-            sent.write_part(Part::First(Kind::Binary), b"in ").unwrap();
+            sent.write_fragment(Fragment::First(MessageKind::Binary), b"in ").unwrap();
             let within = sent.write(Message::Text("another"));
             assert_eq!(within, Err(Misuse::MessageWithinMessage.into()));
-            sent.write_part(Part::Middle, b"three ").unwrap();
-            sent.write_bytes(Part::Last, Bytes::from_static(b"parts")).unwrap();
+            sent.write_fragment(Fragment::Middle, b"three ").unwrap();
+            sent.write_bytes(Fragment::Last, Bytes::from_static(b"parts")).unwrap();
             sent.flush().await.unwrap();
-            for (expected, bytes) in [(Kind::Text, &b"text"[..]), (Kind::Binary, b"in three parts")]
+            for (expected, bytes) in
+                [(MessageKind::Text, &b"text"[..]), (MessageKind::Binary, b"in three parts")]
             {
                 let Some(Received::Owned(kind, payload)) =
                     server.incoming.receive_owned().await.unwrap()
@@ -135,14 +142,14 @@ fn messages_are_sent_by_reference_and_in_parts_and_received_owned() {
 #[test]
 fn a_bridge_receives_one_piece_per_message_and_a_native_socket_several() {
     simulate(|| async {
-        let (bridge, native) = bridge_and_native_client(Strategy::LINEAR).await;
+        let (bridge, native) = bridge_and_native_client(BufferGrowth::LINEAR).await;
         let receiving = Sim::spawn(count(bridge.incoming));
         let mut sent = native.outgoing;
         sent.send(message(&payload(300_000))).await.unwrap();
         sent.close(NORMAL).await.unwrap();
         assert_eq!(receiving.await.unwrap(), (300_000, 1, 1));
 
-        let (native, bridge) = native_and_bridge_client(Strategy::LINEAR).await;
+        let (native, bridge) = native_and_bridge_client(BufferGrowth::LINEAR).await;
         let receiving = Sim::spawn(count(native.incoming));
         let mut sent = bridge.outgoing;
         sent.send(message(&payload(300_000))).await.unwrap();
@@ -155,7 +162,7 @@ fn a_bridge_receives_one_piece_per_message_and_a_native_socket_several() {
 
 #[test]
 fn pings_between_fragments_and_frames_after_the_request_are_received() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
             let mut wire = frame(Role::Server, FIN | BINARY, b"at once");
             wire.extend(frame(Role::Server, TEXT, b"gr\xC3"));
@@ -166,7 +173,7 @@ fn pings_between_fragments_and_frames_after_the_request_are_received() {
             let text = format!("gr\u{fc}{}", "x".repeat(40_000));
 
             let (mut server, mut raw) =
-                raw_client(Config::default(), buffers(), strategy, &wire[..20]).await;
+                raw_client(Config::default(), buffers(), growth, &wire[..20]).await;
             let rest = wire[20..].to_vec();
             let peer = Sim::spawn(async move {
                 raw.write_all(rest).await.into_result().unwrap();
@@ -183,10 +190,9 @@ fn pings_between_fragments_and_frames_after_the_request_are_received() {
 
 #[test]
 fn a_ping_is_answered_on_an_idle_connection() {
-    for strategy in STRATEGIES {
+    for growth in STRATEGIES {
         simulate(|| async move {
-            let (mut server, mut raw) =
-                raw_client(Config::default(), buffers(), strategy, b"").await;
+            let (mut server, mut raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let serving = Sim::spawn(async move {
                 server.outgoing.ping(b"there?").unwrap();
                 server.outgoing.flush().await.unwrap();
@@ -209,8 +215,8 @@ fn a_ping_is_answered_on_an_idle_connection() {
 fn an_idle_connection_holds_no_buffer_of_the_pool() {
     simulate(|| async {
         let shared = buffers();
-        let strategy = Strategy::EXPONENTIAL;
-        let (server, mut raw) = raw_client(Config::default(), shared.clone(), strategy, b"").await;
+        let growth = BufferGrowth::EXPONENTIAL;
+        let (server, mut raw) = raw_client(Config::default(), shared.clone(), growth, b"").await;
         let echoing = Sim::spawn(echo(server.incoming, server.outgoing));
         for len in [1_001, 200_001] {
             let sent = frame(Role::Server, FIN | BINARY, &payload(len));
@@ -255,7 +261,7 @@ async fn ask(mut incoming: impl AnyIncoming, mut outgoing: impl AnyOutgoing, len
 async fn count(mut incoming: impl AnyIncoming) -> (usize, usize, usize) {
     let mut received = (0, 0, 0);
     while let Some(piece) = incoming.receive_piece().await.unwrap().map(Into::into) {
-        let Extent { bytes, last } = piece;
+        let PieceInfo { bytes, last } = piece;
         received = (received.0 + bytes, received.1 + 1, received.2 + usize::from(last));
     }
     received

@@ -1,5 +1,5 @@
 //! The stream over tungstenite, on the simulator. Reads and writes are short everywhere. Most tests run under many
-//! seeds and with each strategy.
+//! seeds and each way of buffers to grow.
 
 #[path = "../../../websocket/tests/common/mod.rs"]
 mod common;
@@ -12,7 +12,7 @@ mod exchange;
 use ends::request;
 use owned_io::{Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig};
 use owned_io_sim::{Sim, SimStream, pipe};
-use owned_io_tungstenite::{self as bridge, Strategy};
+use owned_io_tungstenite::{self as bridge, BufferGrowth};
 use owned_io_websocket::Config;
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{self, Buffers, Message};
@@ -20,7 +20,8 @@ use owned_io_websocket::stream::{self, Buffers, Message};
 type Bridge = bridge::WebSocket<SimStream>;
 type Native = stream::WebSocket<SimStream>;
 
-const STRATEGIES: [Strategy; 3] = [Strategy::FIXED, Strategy::LINEAR, Strategy::EXPONENTIAL];
+const STRATEGIES: [BufferGrowth; 3] =
+    [BufferGrowth::FIXED, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL];
 
 /// A payload that is sent as text if `len` is even.
 fn payload(len: usize) -> Vec<u8> {
@@ -39,32 +40,32 @@ fn buffers() -> Buffers {
 }
 
 /// A bridge as the server, and a bridge as the client.
-async fn bridges(strategy: Strategy) -> (Bridge, Bridge) {
+async fn bridges(growth: BufferGrowth) -> (Bridge, Bridge) {
     let (a, b) = pipe();
     let config = Config::default();
     let accepted =
-        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers(), config, strategy).await });
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers(), config, growth).await });
     let offer = Offer::default();
-    let connected = bridge::connect::<Sim, _>(b, &buffers(), config, strategy, &offer).await;
+    let connected = bridge::connect::<Sim, _>(b, &buffers(), config, growth, &offer).await;
     (accepted.await.unwrap().unwrap(), connected.unwrap().0)
 }
 
-async fn bridge_and_native_client(strategy: Strategy) -> (Bridge, Native) {
+async fn bridge_and_native_client(growth: BufferGrowth) -> (Bridge, Native) {
     let (a, b) = pipe();
     let config = Config::default();
     let accepted =
-        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers(), config, strategy).await });
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers(), config, growth).await });
     let offer = Offer::default();
     let (client, _) = stream::connect::<Sim, _>(b, &buffers(), config, &offer).await.unwrap();
     (accepted.await.unwrap().unwrap(), client)
 }
 
-async fn native_and_bridge_client(strategy: Strategy) -> (Native, Bridge) {
+async fn native_and_bridge_client(growth: BufferGrowth) -> (Native, Bridge) {
     let (a, b) = pipe();
     let config = Config::default();
     let accepted = Sim::spawn(async move { stream::accept::<Sim, _>(a, &buffers(), config).await });
     let (offer, buffers) = (Offer::default(), buffers());
-    let connected = bridge::connect::<Sim, _>(b, &buffers, config, strategy, &offer).await;
+    let connected = bridge::connect::<Sim, _>(b, &buffers, config, growth, &offer).await;
     (accepted.await.unwrap().unwrap(), connected.unwrap().0)
 }
 
@@ -72,12 +73,12 @@ async fn native_and_bridge_client(strategy: Strategy) -> (Native, Bridge) {
 async fn raw_client(
     config: Config,
     buffers: Buffers,
-    strategy: Strategy,
+    growth: BufferGrowth,
     first: &[u8],
 ) -> (Bridge, SimStream) {
     let (a, mut raw) = pipe();
     let accepted =
-        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers, config, strategy).await });
+        Sim::spawn(async move { bridge::accept::<Sim, _>(a, &buffers, config, growth).await });
     raw.write_all([&request(), first].concat()).await.into_result().unwrap();
     let mut response = Vec::new();
     while !response.ends_with(b"\r\n\r\n") {

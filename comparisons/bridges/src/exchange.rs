@@ -12,7 +12,7 @@ use owned_io::{
 use owned_io_tungstenite as bridge;
 use owned_io_websocket::handshake::Origins;
 use owned_io_websocket::stream::{Buffers, Error, Message, PendingRequest, Received, WebSocket};
-use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config, Kind, Part};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, Config, Fragment, MessageKind};
 
 use crate::counted::Counted;
 use crate::memory::{self, Memory};
@@ -41,9 +41,9 @@ pub(crate) async fn serve<R: Runtime>(
         Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(2 * MESSAGE_BYTES));
     let pending = PendingRequest::<R, _>::read(stream, &buffers, Config::default()).await?;
     let meter = Meter { direction: case.direction, payload, operations };
-    match case.strategy {
-        Some(strategy) => {
-            let accepting = bridge::accept_pending(pending, Origins::Any, None, &[], strategy);
+    match case.growth {
+        Some(growth) => {
+            let accepting = bridge::accept_pending(pending, Origins::Any, None, &[], growth);
             let socket = accepting.await?;
             let bridge::WebSocket { mut incoming, mut outgoing } = socket;
             let connection = outgoing.shutdown_handle();
@@ -82,7 +82,7 @@ impl Meter {
         let payload = self.payload.clone();
         let exchange = async {
             if matches!(self.direction, Direction::Sends) {
-                outgoing.write_bytes(Part::Whole(Kind::Binary), payload)?;
+                outgoing.write_bytes(Fragment::Whole(MessageKind::Binary), payload)?;
                 outgoing.flush().await?;
             }
             incoming.receive_owned().await

@@ -21,7 +21,7 @@ use owned_io::{ConnectOptions, Executor, ListenOptions, Runtime, Tcp, TcpListene
 use owned_io_compio::Compio;
 use owned_io_sim::{Sim, pipe};
 use owned_io_tokio::Tokio;
-use owned_io_tungstenite::Strategy;
+use owned_io_tungstenite::BufferGrowth;
 use owned_io_websocket::stream::Error;
 
 /// The length of the message.
@@ -37,8 +37,8 @@ const TIME_MAX: Duration = Duration::from_secs(120);
 #[derive(Clone, Copy)]
 struct Case {
     direction: Direction,
-    /// The strategy of the bridge. None for the native engine.
-    strategy: Option<Strategy>,
+    /// How the buffers of the bridge grow. None for the native engine.
+    growth: Option<BufferGrowth>,
     /// Whether `TCP_NODELAY` is set.
     nodelay: bool,
 }
@@ -50,12 +50,12 @@ enum Direction {
     Receives,
 }
 
-const ENGINES: [(&str, Option<Strategy>, bool); 6] = [
-    ("tungstenite, fixed 8 KiB", Some(Strategy::FIXED), true),
-    ("the same, without `TCP_NODELAY`", Some(Strategy::FIXED), false),
-    ("tungstenite, fixed 1 MiB", Some(Strategy::Fixed { bytes: 1 << 20 }), true),
-    ("tungstenite, linear", Some(Strategy::LINEAR), true),
-    ("tungstenite, exponential", Some(Strategy::EXPONENTIAL), true),
+const ENGINES: [(&str, Option<BufferGrowth>, bool); 6] = [
+    ("tungstenite, fixed 8 KiB", Some(BufferGrowth::FIXED), true),
+    ("the same, without `TCP_NODELAY`", Some(BufferGrowth::FIXED), false),
+    ("tungstenite, fixed 1 MiB", Some(BufferGrowth::Fixed { bytes: 1 << 20 }), true),
+    ("tungstenite, linear", Some(BufferGrowth::LINEAR), true),
+    ("tungstenite, exponential", Some(BufferGrowth::EXPONENTIAL), true),
     ("native", None, true),
 ];
 
@@ -77,8 +77,8 @@ fn main() -> io::Result<()> {
                 "| engine | ms | operations | copied, MB | moved, MB | allocations | peak, MB |"
             );
             println!("|---|---|---|---|---|---|---|");
-            for (name, strategy, nodelay) in ENGINES {
-                let case = Case { direction, strategy, nodelay };
+            for (name, growth, nodelay) in ENGINES {
+                let case = Case { direction, growth, nodelay };
                 match median(round, case, &payload) {
                     Ok(cost) => print(name, &cost),
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => {

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 #[cfg(feature = "tungstenite")]
-use owned_io_tungstenite::Strategy;
+use owned_io_tungstenite::BufferGrowth;
 use serde::Deserialize;
 
 /// The two named sets of ring settings.
@@ -48,12 +48,12 @@ impl Engine {
 
     /// The buffers of a bridge; none for the native engine.
     #[cfg(feature = "tungstenite")]
-    pub const fn strategy(self) -> Option<Strategy> {
+    pub const fn growth(self) -> Option<BufferGrowth> {
         match self {
             Self::Native => None,
-            Self::TungsteniteFixed => Some(Strategy::FIXED),
-            Self::TungsteniteLinear => Some(Strategy::LINEAR),
-            Self::TungsteniteExponential => Some(Strategy::EXPONENTIAL),
+            Self::TungsteniteFixed => Some(BufferGrowth::FIXED),
+            Self::TungsteniteLinear => Some(BufferGrowth::LINEAR),
+            Self::TungsteniteExponential => Some(BufferGrowth::EXPONENTIAL),
         }
     }
 }

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 
 use owned_io::{ByteStream, Runtime};
 #[cfg(feature = "tungstenite")]
-use owned_io_tungstenite::{self as bridge, Strategy};
+use owned_io_tungstenite::{self as bridge, BufferGrowth};
 use owned_io_websocket::Config;
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
@@ -48,8 +48,8 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
     let Resources { pattern, limits, .. } = &*ctx.worker;
     // Futures that few connections need, or need only at first, are boxed, so that each connection is smaller.
     #[cfg(feature = "tungstenite")]
-    if let Some(strategy) = ctx.worker.websockets.engine.strategy() {
-        return Box::pin(serve_bridged::<R>(stream, ctx, strategy)).await;
+    if let Some(growth) = ctx.worker.websockets.engine.growth() {
+        return Box::pin(serve_bridged::<R>(stream, ctx, growth)).await;
     }
     let opening = Box::pin(open::<R, _>(stream, ctx));
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
@@ -72,14 +72,14 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
 async fn serve_bridged<R: Runtime>(
     stream: impl ByteStream,
     ctx: &Context,
-    strategy: Strategy,
+    growth: BufferGrowth,
 ) -> Result<(), Error> {
     let Resources { pattern, websockets, limits, .. } = &*ctx.worker;
     let config = websocket_config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(()) };
     let accept = async |origins: Origins<'_>| {
-        bridge::accept_pending(pending, origins, None, &[], strategy).await
+        bridge::accept_pending(pending, origins, None, &[], growth).await
     };
     let mut socket = websockets.origins.with_async(accept).await?;
     ctx.connection.set_close_method(CloseMethod::Bridge(socket.outgoing.close_handle()));

@@ -7,8 +7,8 @@ use std::pin::pin;
 use owned_io::{Clock, coop, select};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
 use owned_io_websocket::{
-    AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Config, Extent, Kind, Misuse, Part,
-    ProtocolError, compressed_bytes_max, deflate,
+    AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Config, Fragment, MessageKind, Misuse,
+    PieceInfo, ProtocolError, compressed_bytes_max, deflate,
 };
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, pattern_offset};
@@ -26,7 +26,7 @@ macro_rules! queue_echo {
             }
             Received::Owned(kind, mut payload) => {
                 while let Err(Unsent { error, payload: refused, .. }) =
-                    $outgoing.write_bytes(Part::Whole(kind), payload)
+                    $outgoing.write_bytes(Fragment::Whole(kind), payload)
                 {
                     $outgoing.wait_for_room(error).await?;
                     payload = refused;
@@ -72,11 +72,11 @@ pub async fn sink(
     let mut len = 0_u64;
     let answering = async {
         loop {
-            let mut next: Option<Extent> = incoming.receive_piece().await?.map(Into::into);
+            let mut next: Option<PieceInfo> = incoming.receive_piece().await?.map(Into::into);
             if next.is_none() {
                 return Ok(());
             }
-            while let Some(Extent { bytes, last }) = next {
+            while let Some(PieceInfo { bytes, last }) = next {
                 len += bytes as u64;
                 if last {
                     let answer = len.to_le_bytes();
@@ -220,7 +220,7 @@ async fn send<R: Clock>(
         } else {
             let mut payload = pattern.slice(payload);
             while let Err(Unsent { error, payload: refused, .. }) =
-                outgoing.write_bytes(Part::Whole(Kind::Binary), payload)
+                outgoing.write_bytes(Fragment::Whole(MessageKind::Binary), payload)
             {
                 outgoing.wait_for_room(error).await?;
                 payload = refused;

@@ -27,7 +27,7 @@ mod program {
     use owned_io_monoio::Monoio;
     use owned_io_tokio::Tokio;
     use owned_io_tokio_uring::TokioUring;
-    use owned_io_tungstenite::{self as bridge, Strategy};
+    use owned_io_tungstenite::{self as bridge, BufferGrowth};
     use owned_io_websocket::deflate::Deflate;
     use owned_io_websocket::handshake::Offer;
     use owned_io_websocket::stream::{self, Buffers, Message};
@@ -51,8 +51,8 @@ mod program {
         let [runtime, engine, addr, agent, deflate] = &arguments[..] else {
             return Err(USAGE.into());
         };
-        let (strategy, deflate) = (strategy(engine)?, how(deflate)?);
-        let tested = Tested { server: addr.parse()?, agent, strategy, deflate };
+        let (growth, deflate) = (growth(engine)?, how(deflate)?);
+        let tested = Tested { server: addr.parse()?, agent, growth, deflate };
         match runtime.as_str() {
             Tokio::NAME => run_on::<Tokio>(&tested),
             TokioUring::NAME => run_on::<TokioUring>(&tested),
@@ -64,12 +64,12 @@ mod program {
     }
 
     /// The buffers of a bridge; none for the native engine.
-    fn strategy(engine: &str) -> Result<Option<Strategy>> {
+    fn growth(engine: &str) -> Result<Option<BufferGrowth>> {
         Ok(match engine {
             "native" => None,
-            "tungstenite-fixed" => Some(Strategy::FIXED),
-            "tungstenite-linear" => Some(Strategy::LINEAR),
-            "tungstenite-exponential" => Some(Strategy::EXPONENTIAL),
+            "tungstenite-fixed" => Some(BufferGrowth::FIXED),
+            "tungstenite-linear" => Some(BufferGrowth::LINEAR),
+            "tungstenite-exponential" => Some(BufferGrowth::EXPONENTIAL),
             _ => return Err(format!("there is no engine {engine}").into()),
         })
     }
@@ -91,7 +91,7 @@ mod program {
     struct Tested<'a> {
         server: SocketAddr,
         agent: &'a str,
-        strategy: Option<Strategy>,
+        growth: Option<BufferGrowth>,
         deflate: Option<Deflate>,
     }
 
@@ -106,13 +106,13 @@ mod program {
         for case in 1..=count_cases::<R>(tested, &buffers).await? {
             let path = format!("/runCase?case={case}&agent={agent}");
             // Many cases make the connection fail. The server judges whether it failed correctly.
-            let ended = match tested.strategy {
+            let ended = match tested.growth {
                 None => {
                     let socket = open::<R>(tested, &path, &buffers).await?;
                     echo(socket.incoming, socket.outgoing).await
                 }
-                Some(strategy) => {
-                    let socket = open_bridged::<R>(tested, &path, &buffers, strategy).await?;
+                Some(growth) => {
+                    let socket = open_bridged::<R>(tested, &path, &buffers, growth).await?;
                     echo(socket.incoming, socket.outgoing).await
                 }
             };
@@ -154,13 +154,13 @@ mod program {
         tested: &Tested<'_>,
         path: &str,
         buffers: &Buffers,
-        strategy: Strategy,
+        growth: BufferGrowth,
     ) -> Result<bridge::WebSocket<R::TcpStream>> {
         let stream = R::connect(ConnectOptions::new(tested.server)).await?;
         let host = &tested.server.to_string();
         let offer = Offer { host, path, ..Offer::default() };
         let (socket, _protocol) =
-            bridge::connect::<R, _>(stream, buffers, config(), strategy, &offer).await?;
+            bridge::connect::<R, _>(stream, buffers, config(), growth, &offer).await?;
         Ok(socket)
     }
 

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{CloseFrame, Kind};
+use crate::{CloseFrame, MessageKind};
 
 /// The result of [`Receiver::decode`](super::Receiver::decode) for the front of a buffer.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum Event<'b> {
 pub struct Piece<'b> {
     /// Whether the message is text or binary. Uncompressed text is valid UTF-8 over all its pieces,
     /// but a piece may end within a character. Compressed text is not checked.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Whether the message is compressed. The payload is then still compressed. Only if compression
     /// was [allowed](super::Receiver::allow_compressed).
     pub compressed: bool,

@@ -36,14 +36,14 @@ use crate::Config;
 /// ```
 /// use std::time::Instant;
 /// use owned_io_websocket::engine::{Engine, Event};
-/// use owned_io_websocket::{Config, Kind, Part};
+/// use owned_io_websocket::{Config, MessageKind, Fragment};
 ///
 /// let now = Instant::now();
 /// let mut client = Engine::client(Config::default(), now, |key| key.fill(7)); // use real randomness
 /// let mut server = Engine::server(Config::default(), now);
 ///
 /// let mut wire = Vec::new();
-/// client.sender.encode(&client.control, Part::Whole(Kind::Text), b"hello", &mut wire)?;
+/// client.sender.encode(&client.control, Fragment::Whole(MessageKind::Text), b"hello", &mut wire)?;
 /// client.control.ping(b"there?")?;
 /// client.sender.poll_control(&client.control, &mut wire);
 ///
@@ -55,7 +55,7 @@ use crate::Config;
 ///     match decoded.event {
 ///         Some(Event::Text(text)) => {
 ///             let echo = text.as_bytes();
-///             server.sender.encode(&server.control, Part::Whole(Kind::Text), echo, &mut answer)?;
+///             server.sender.encode(&server.control, Fragment::Whole(MessageKind::Text), echo, &mut answer)?;
 ///         }
 ///         Some(_) => {}  // a ping; `poll_control` sends the pong
 ///         None => break, // more bytes are needed

@@ -4,7 +4,7 @@ use super::{Control, Decoded, Event, Piece};
 use crate::frame::{FIN, Header, LENGTH_16, MASKED, Opcode, mask, mask_is_ascii, rotate_key};
 use crate::utf8::{Utf8Validator, unmask_text};
 use crate::{
-    CloseFrame, EngineConfig, Kind, Limit, ProtocolError, Violation, compressed_bytes_max,
+    CloseFrame, EngineConfig, Limit, MessageKind, ProtocolError, Violation, compressed_bytes_max,
 };
 
 /// Decodes the bytes that the peer sends into events, in the buffer that they were read into.
@@ -16,12 +16,12 @@ use crate::{
 /// ```
 /// use std::time::Instant;
 /// use owned_io_websocket::engine::{Engine, Event};
-/// use owned_io_websocket::{Config, Kind, Part};
+/// use owned_io_websocket::{Config, MessageKind, Fragment};
 ///
 /// let now = Instant::now();
 /// let mut client = Engine::client(Config::default(), now, |key| key.fill(7)); // use real randomness
 /// let mut wire = Vec::new();
-/// client.sender.encode(&client.control, Part::Whole(Kind::Binary), &[1; 100_000], &mut wire)?;
+/// client.sender.encode(&client.control, Fragment::Whole(MessageKind::Binary), &[1; 100_000], &mut wire)?;
 ///
 /// let Engine { mut receiver, control, .. } = Engine::server(Config::default(), now);
 /// let (start, rest) = wire.split_at_mut(16 * 1024); // as much as a receive buffer holds
@@ -59,7 +59,7 @@ pub struct Receiver {
 
 /// A message in one frame that has arrived completely.
 struct WholeMessage {
-    kind: Kind,
+    kind: MessageKind,
     key: Option<[u8; 4]>,
     payload: Range<usize>,
 }
@@ -106,7 +106,7 @@ impl CurrentFrame {
 
 #[derive(Clone, Copy, Debug)]
 struct OpenMessage {
-    kind: Kind,
+    kind: MessageKind,
     compressed: bool,
     /// The sum of the announced lengths of its frames so far.
     bytes: usize,
@@ -201,7 +201,7 @@ impl Receiver {
         &mut self,
         control: &Control,
         buf: &mut [u8],
-    ) -> Option<(Kind, Range<usize>)> {
+    ) -> Option<(MessageKind, Range<usize>)> {
         let WholeMessage { kind, key, payload } = self.peek_whole_message(buf)?;
         self.message_event(control, kind, &mut buf[payload.clone()], 0, key).ok()?;
         Some((kind, payload))
@@ -225,8 +225,8 @@ impl Receiver {
         const BINARY: u8 = FIN | Opcode::Binary as u8;
         let &[first, second, ..] = buf else { return None };
         let kind = match first {
-            TEXT => Kind::Text,
-            BINARY => Kind::Binary,
+            TEXT => MessageKind::Text,
+            BINARY => MessageKind::Binary,
             _ => return None,
         };
         let is_masked = second & MASKED != 0;
@@ -316,9 +316,11 @@ impl Receiver {
                 return Err(Violation::ContinuationWithoutStart.into());
             }
             (_, Some(_)) => return Err(Violation::MessageWithinMessage.into()),
-            (Opcode::Text, None) => (true, OpenMessage { kind: Kind::Text, compressed, bytes: 0 }),
+            (Opcode::Text, None) => {
+                (true, OpenMessage { kind: MessageKind::Text, compressed, bytes: 0 })
+            }
             (Opcode::Binary, None) => {
-                (true, OpenMessage { kind: Kind::Binary, compressed, bytes: 0 })
+                (true, OpenMessage { kind: MessageKind::Binary, compressed, bytes: 0 })
             }
         };
         let bytes = (message.bytes as u64).saturating_add(bytes_left as u64);
@@ -381,7 +383,7 @@ impl Receiver {
             control.handle_data();
         }
         let is_text =
-            message.is_some_and(|message| message.kind == Kind::Text && !message.compressed);
+            message.is_some_and(|message| message.kind == MessageKind::Text && !message.compressed);
         if is_text && !(is_ascii && self.utf8.is_complete() || self.utf8.push(fresh)) {
             return Err(self.fail(control, Violation::TextNotUtf8.into()));
         }
@@ -411,20 +413,20 @@ impl Receiver {
     fn message_event<'b>(
         &mut self,
         control: &Control,
-        kind: Kind,
+        kind: MessageKind,
         payload: &'b mut [u8],
         unmasked_bytes: usize,
         key: Option<[u8; 4]>,
     ) -> Result<Event<'b>, ProtocolError> {
         control.handle_data();
         match kind {
-            Kind::Binary => {
+            MessageKind::Binary => {
                 if let Some(key) = key {
                     mask(&mut payload[unmasked_bytes..], key);
                 }
                 Ok(Event::Binary(payload))
             }
-            Kind::Text => match unmask_text(payload, unmasked_bytes, key) {
+            MessageKind::Text => match unmask_text(payload, unmasked_bytes, key) {
                 Some(text) => Ok(Event::Text(text)),
                 None => Err(self.fail(control, Violation::TextNotUtf8.into())),
             },

@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::{Control, State};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header, HeaderBytes, mask};
-use crate::{EngineConfig, Kind, Limit, Misuse, Part, ProtocolError};
+use crate::{EngineConfig, Fragment, Limit, MessageKind, Misuse, ProtocolError};
 
 /// Encodes messages into the bytes that are sent to the peer.
 ///
@@ -22,15 +22,15 @@ use crate::{EngineConfig, Kind, Limit, Misuse, Part, ProtocolError};
 /// ```
 /// use std::time::Instant;
 /// use owned_io_websocket::engine::Engine;
-/// use owned_io_websocket::{Config, Kind, Part};
+/// use owned_io_websocket::{Config, MessageKind, Fragment};
 ///
 /// let now = Instant::now();
 /// let Engine { mut sender, control, .. } = Engine::server(Config::default(), now);
 /// let mut queue = Vec::new();
-/// sender.encode(&control, Part::Whole(Kind::Text), b"small", &mut queue)?;
+/// sender.encode(&control, Fragment::Whole(MessageKind::Text), b"small", &mut queue)?;
 ///
 /// let large: std::rc::Rc<[u8]> = vec![0; 100_000].into();
-/// let header = sender.encode_header(&control, Part::Whole(Kind::Binary), large.len())?;
+/// let header = sender.encode_header(&control, Fragment::Whole(MessageKind::Binary), large.len())?;
 /// queue.extend_from_slice(&header);
 /// // Write `queue` and `large`, for example by one vectored write, and report what was written:
 /// sender.handle_written(&control, queue.len() + large.len(), now);
@@ -68,11 +68,11 @@ impl Sender {
     pub fn encode(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), ProtocolError> {
-        let header = self.accept_frame(control, part, payload.len())?;
+        let header = self.accept_frame(control, fragment, payload.len())?;
         append_frame(header, payload, out);
         Ok(())
     }
@@ -85,11 +85,11 @@ impl Sender {
     pub fn encode_compressed(
         &mut self,
         control: &Control,
-        kind: Kind,
+        kind: MessageKind,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), ProtocolError> {
-        let header = self.accept_frame(control, Part::Whole(kind), payload.len())?;
+        let header = self.accept_frame(control, Fragment::Whole(kind), payload.len())?;
         append_frame(Header { compressed: true, ..header }, payload, out);
         Ok(())
     }
@@ -103,13 +103,13 @@ impl Sender {
     pub fn encode_header(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload_bytes: usize,
     ) -> Result<HeaderBytes, ProtocolError> {
         if self.keys.is_some() {
             return Err(Misuse::NotMasked.into());
         }
-        Ok(self.accept_frame(control, part, payload_bytes)?.encode())
+        Ok(self.accept_frame(control, fragment, payload_bytes)?.encode())
     }
 
     /// Returns the header of a frame whose payload the caller sends in place. A client masks the
@@ -121,10 +121,10 @@ impl Sender {
     pub fn encode_in_place(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload: &mut [u8],
     ) -> Result<HeaderBytes, ProtocolError> {
-        let header = self.accept_frame(control, part, payload.len())?;
+        let header = self.accept_frame(control, fragment, payload.len())?;
         if let Some(key) = header.key {
             mask(payload, key);
         }
@@ -173,17 +173,17 @@ impl Sender {
     pub(crate) fn check_frame(
         &self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         len: usize,
     ) -> Result<(), ProtocolError> {
         if control.state() != State::Open {
             return Err(Misuse::SentAfterClose.into());
         }
-        match (part, self.is_within_message) {
-            (Part::Whole(_) | Part::First(_), true) => {
+        match (fragment, self.is_within_message) {
+            (Fragment::Whole(_) | Fragment::First(_), true) => {
                 return Err(Misuse::MessageWithinMessage.into());
             }
-            (Part::Middle | Part::Last, false) => {
+            (Fragment::Middle | Fragment::Last, false) => {
                 return Err(Misuse::ContinuationWithoutStart.into());
             }
             _ => {}
@@ -200,18 +200,23 @@ impl Sender {
     fn accept_frame(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         len: usize,
     ) -> Result<Header, ProtocolError> {
-        self.check_frame(control, part, len)?;
-        Ok(self.begin_frame(control, part, len))
+        self.check_frame(control, fragment, len)?;
+        Ok(self.begin_frame(control, fragment, len))
     }
 
     /// Counts a frame that was [checked](Self::check_frame) before, and returns its header. The
     /// connection may have begun to close since: the frame comes before the close frame.
     #[inline]
-    pub(crate) fn begin_frame(&mut self, control: &Control, part: Part, len: usize) -> Header {
-        let (opcode, fin) = part.opcode();
+    pub(crate) fn begin_frame(
+        &mut self,
+        control: &Control,
+        fragment: Fragment,
+        len: usize,
+    ) -> Header {
+        let (opcode, fin) = fragment.opcode();
         self.is_within_message = !fin;
         let key = self.keys.as_mut().map(|keys| keys.next());
         let header = Header { fin, compressed: false, opcode, key, payload_bytes: len as u64 };

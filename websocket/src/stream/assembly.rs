@@ -8,12 +8,12 @@ use owned_io::{MemoryAccount, Reservation};
 
 use super::receive_buffer::LocatedPiece;
 use super::{Buffers, COPIED_BYTES_MAX};
-use crate::{Kind, Limit, ProtocolError};
+use crate::{Limit, MessageKind, ProtocolError};
 
 /// The pieces of a message that have arrived so far, in one buffer. It lives until the message has
 /// been handed out.
 pub(super) struct Assembly {
-    kind: Kind,
+    kind: MessageKind,
     /// Whether no piece of the message was handed out before the assembly began.
     is_from_first: bool,
     /// The message begins at `start`, which is aligned as configured once there are bytes.
@@ -47,7 +47,7 @@ pub(super) enum ReserveError {
 impl Assembly {
     /// An empty assembly. `first`: the first piece of the message is to be added next.
     pub(super) fn new(
-        kind: Kind,
+        kind: MessageKind,
         first: bool,
         bytes_max: usize,
         buffers: Buffers,
@@ -303,7 +303,7 @@ mod tests {
 
     fn assembly(budget: &MemoryBudget) -> Assembly {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
-        Assembly::new(Kind::Binary, true, BYTES_MAX, buffers, &budget.account())
+        Assembly::new(MessageKind::Binary, true, BYTES_MAX, buffers, &budget.account())
     }
 
     /// Adds frames of ten bytes until the message has `len` bytes. Returns how often it grew.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::Part;
+use crate::Fragment;
 use crate::frame::Header;
 
 /// A server's frame, encoded once to be sent to many clients by
@@ -16,10 +16,10 @@ use crate::frame::Header;
 ///
 /// ```
 /// use owned_io_websocket::stream::{EncodedFrame, Error, Outgoing};
-/// use owned_io_websocket::{Kind, Part};
+/// use owned_io_websocket::{MessageKind, Fragment};
 ///
 /// async fn publish(event: &str, subscribers: &mut [Outgoing]) {
-///     let frame = EncodedFrame::new(Part::Whole(Kind::Text), event.as_bytes());
+///     let frame = EncodedFrame::new(Fragment::Whole(MessageKind::Text), event.as_bytes());
 ///     for subscriber in subscribers {
 ///         // The queue of a subscriber that reads too slowly is full. It misses this event.
 ///         let _ = subscriber.write_frame(&frame);
@@ -28,24 +28,24 @@ use crate::frame::Header;
 /// ```
 #[derive(Clone)]
 pub struct EncodedFrame {
-    part: Part,
+    fragment: Fragment,
     payload_bytes: usize,
     bytes: Bytes,
 }
 
 impl EncodedFrame {
     /// Copies `payload` behind its header. Text must be UTF-8 over all its parts.
-    pub fn new(part: Part, payload: &[u8]) -> Self {
-        let (opcode, fin) = part.opcode();
+    pub fn new(fragment: Fragment, payload: &[u8]) -> Self {
+        let (opcode, fin) = fragment.opcode();
         let payload_bytes = payload.len() as u64;
         let header = Header { fin, compressed: false, opcode, key: None, payload_bytes };
         let bytes = [&*header.encode(), payload].concat().into();
-        Self { part, payload_bytes: payload.len(), bytes }
+        Self { fragment, payload_bytes: payload.len(), bytes }
     }
 
     /// Which part of a message the frame is.
-    pub const fn part(&self) -> Part {
-        self.part
+    pub const fn fragment(&self) -> Fragment {
+        self.fragment
     }
 
     /// The length of the payload, in bytes.
@@ -62,6 +62,6 @@ impl EncodedFrame {
 impl fmt::Debug for EncodedFrame {
     /// Prints the length of the payload, not the payload: it may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EncodedFrame({:?}, {} bytes)", self.part, self.payload_bytes)
+        write!(f, "EncodedFrame({:?}, {} bytes)", self.fragment, self.payload_bytes)
     }
 }

@@ -101,7 +101,7 @@ impl<H: OwnedRead> Incoming<H> {
     ///
     /// ```
     /// use owned_io::OwnedRead;
-    /// use owned_io_websocket::Part;
+    /// use owned_io_websocket::Fragment;
     /// use owned_io_websocket::stream::{Error, Incoming, Outgoing, Received};
     ///
     /// async fn echo(
@@ -112,7 +112,7 @@ impl<H: OwnedRead> Incoming<H> {
     ///         match message {
     ///             Received::Borrowed(message) => outgoing.write(message)?,
     ///             Received::Owned(kind, payload) => {
-    ///                 outgoing.write_bytes(Part::Whole(kind), payload)?;
+    ///                 outgoing.write_bytes(Fragment::Whole(kind), payload)?;
     ///             }
     ///         }
     ///         outgoing.flush().await?;

@@ -90,7 +90,7 @@ pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
 pub use queue::COPIED_BYTES_MAX;
 
-use crate::{CloseFrame, Kind};
+use crate::{CloseFrame, MessageKind};
 
 /// A connection. The halves can be moved apart.
 ///
@@ -118,7 +118,7 @@ pub enum Received<'a> {
     Borrowed(Message<'a>),
     /// An assembled message, moved out with its buffer, for [`Outgoing::write_bytes`] or to keep.
     /// Text is UTF-8, unless the transport changed bytes after it had received them.
-    Owned(Kind, Bytes),
+    Owned(MessageKind, Bytes),
 }
 
 impl<S: ByteStream> WebSocket<S> {
@@ -141,10 +141,10 @@ impl<S: ByteStream> WebSocket<S> {
 
 impl<'a> Message<'a> {
     /// Whether it is text or binary.
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> MessageKind {
         match self {
-            Self::Text(_) => Kind::Text,
-            Self::Binary(_) => Kind::Binary,
+            Self::Text(_) => MessageKind::Text,
+            Self::Binary(_) => MessageKind::Binary,
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Message<'a> {
 
 impl Received<'_> {
     /// Whether it is text or binary.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> MessageKind {
         match self {
             Self::Borrowed(message) => message.kind(),
             Self::Owned(kind, _) => *kind,

@@ -10,7 +10,7 @@ use super::Buffers;
 use super::assembly::Assembly;
 use super::shared::Sleep;
 use crate::handshake::{Offer, Response, Upgrade};
-use crate::{EngineConfig, HandshakeConfig, Kind, Part, ProtocolError};
+use crate::{EngineConfig, Fragment, HandshakeConfig, MessageKind, ProtocolError};
 
 pub(super) enum CompressionSetup {}
 pub(super) enum Inflater {}
@@ -18,7 +18,7 @@ pub(super) enum Deflater {}
 
 /// A compressed long message. There is none.
 pub(super) struct FinishedMessage {
-    pub(super) kind: Kind,
+    pub(super) kind: MessageKind,
     pub(super) is_compressed: bool,
     pub(super) payload: Bytes,
     pub(super) held_bytes: usize,
@@ -60,7 +60,7 @@ impl CompressionSetup {
 impl Inflater {
     pub(super) fn inflate(
         &mut self,
-        _: Kind,
+        _: MessageKind,
         _: &[u8],
         _: bool,
         _: &mut Assembly,
@@ -70,7 +70,7 @@ impl Inflater {
 }
 
 impl Deflater {
-    pub(super) const fn accepts(&self, _: Part, _: usize) -> bool {
+    pub(super) const fn accepts(&self, _: Fragment, _: usize) -> bool {
         match *self {}
     }
 
@@ -78,7 +78,13 @@ impl Deflater {
         match *self {}
     }
 
-    pub(super) fn begin(&mut self, _: Kind, _: Bytes, _: usize, _: &Buffers) -> Result<(), Bytes> {
+    pub(super) fn begin(
+        &mut self,
+        _: MessageKind,
+        _: Bytes,
+        _: usize,
+        _: &Buffers,
+    ) -> Result<(), Bytes> {
         match *self {}
     }
 

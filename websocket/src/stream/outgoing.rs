@@ -12,7 +12,7 @@ use super::lazy_timer::LazyTimer;
 use super::shared::Shared;
 use super::{EncodedFrame, Error, Message, Unsent};
 use crate::engine::State;
-use crate::{CloseFrame, Limit, Part};
+use crate::{CloseFrame, Fragment, Limit};
 
 /// The half that sends.
 ///
@@ -60,10 +60,10 @@ impl Outgoing {
     /// [`Limit::Queue`], [`Limit::Memory`],
     /// [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose), and
     /// [`Misuse::MessageWithinMessage`](crate::Misuse::MessageWithinMessage) after a
-    /// [part](Self::write_part). Nothing was queued, and nothing has changed.
+    /// [fragment](Self::write_fragment). Nothing was queued, and nothing has changed.
     #[inline]
     pub fn write(&mut self, message: Message<'_>) -> Result<(), crate::ProtocolError> {
-        self.write_part(Part::Whole(message.kind()), message.as_bytes())
+        self.write_fragment(Fragment::Whole(message.kind()), message.as_bytes())
     }
 
     /// Queues a copy of a frame: a whole message, or a part of a message that is sent while it is
@@ -73,8 +73,12 @@ impl Outgoing {
     /// # Errors
     /// As for [`write`](Self::write), and each [`Misuse`](crate::Misuse) of parts.
     #[inline]
-    pub fn write_part(&mut self, part: Part, payload: &[u8]) -> Result<(), crate::ProtocolError> {
-        self.shared.queue.borrow_mut().push_copy(&self.shared.control, part, payload)
+    pub fn write_fragment(
+        &mut self,
+        fragment: Fragment,
+        payload: &[u8],
+    ) -> Result<(), crate::ProtocolError> {
+        self.shared.queue.borrow_mut().push_copy(&self.shared.control, fragment, payload)
     }
 
     /// Queues a frame by reference, for large payloads and for payloads that go to many
@@ -86,16 +90,16 @@ impl Outgoing {
     /// [`write`](Self::write), and the bytes are dropped.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part). The payload comes back.
-    pub fn write_bytes(&mut self, part: Part, payload: Bytes) -> Result<(), Unsent> {
-        self.shared.queue.borrow_mut().push_bytes(&self.shared.control, part, payload)
+    /// As for [`write_fragment`](Self::write_fragment). The payload comes back.
+    pub fn write_bytes(&mut self, fragment: Fragment, payload: Bytes) -> Result<(), Unsent> {
+        self.shared.queue.borrow_mut().push_bytes(&self.shared.control, fragment, payload)
     }
 
     /// Queues a frame that was encoded before, by reference, so that it can go to many connections.
     /// Frames of at most [`COPIED_BYTES_MAX`](super::COPIED_BYTES_MAX) bytes are copied.
     ///
     /// # Errors
-    /// As for [`write_part`](Self::write_part), and
+    /// As for [`write_fragment`](Self::write_fragment), and
     /// [`Misuse::NotMasked`](crate::Misuse::NotMasked) on a client.
     pub fn write_frame(&mut self, frame: &EncodedFrame) -> Result<(), crate::ProtocolError> {
         self.shared.queue.borrow_mut().push_encoded(&self.shared.control, frame)

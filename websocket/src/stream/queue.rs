@@ -12,7 +12,7 @@ use super::shared::Sleep;
 use super::{Buffers, EncodedFrame, Unsent};
 use crate::engine::{Control, Sender, State};
 use crate::frame::{Header, mask};
-use crate::{Limit, Part, ProtocolError, compressed_bytes_max};
+use crate::{Fragment, Limit, ProtocolError, compressed_bytes_max};
 
 /// Payloads of at most this many bytes are copied behind their headers, even if they were passed by
 /// reference. That is cheaper than another piece of a vectored write.
@@ -96,24 +96,24 @@ impl Queue {
     pub(super) fn push_copy(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload: &[u8],
     ) -> Result<(), ProtocolError> {
-        if self.compresses(part, payload.len()) {
-            return self.compress(control, part, payload);
+        if self.compresses(fragment, payload.len()) {
+            return self.compress(control, fragment, payload);
         }
-        self.push_uncompressed(control, part, payload)
+        self.push_uncompressed(control, fragment, payload)
     }
 
     #[inline]
     fn push_uncompressed(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload: &[u8],
     ) -> Result<(), ProtocolError> {
         self.reserve_capacity(payload.len())?;
-        let encoded = self.sender.encode(control, part, payload, &mut self.copied);
+        let encoded = self.sender.encode(control, fragment, payload, &mut self.copied);
         if encoded.is_err() {
             self.release_if_empty();
         }
@@ -126,12 +126,12 @@ impl Queue {
     pub(super) fn push_bytes(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload: Bytes,
     ) -> Result<(), Unsent> {
-        let payload = match self.compresses(part, payload.len()) {
+        let payload = match self.compresses(fragment, payload.len()) {
             false => payload,
-            true => match self.compress_bytes(control, part, payload) {
+            true => match self.compress_bytes(control, fragment, payload) {
                 ControlFlow::Break(pushed) => return pushed,
                 ControlFlow::Continue(payload) => payload,
             },
@@ -145,16 +145,16 @@ impl Queue {
             return Err(Unsent { error, payload });
         }
         let (header, payload) = if is_copied {
-            return self.push_copy_or_return(control, part, payload);
+            return self.push_copy_or_return(control, fragment, payload);
         } else if self.masks {
             let mut own = match payload.try_into_mut() {
                 Ok(own) => own,
-                Err(shared) => return self.push_copy_or_return(control, part, shared),
+                Err(shared) => return self.push_copy_or_return(control, fragment, shared),
             };
-            let header = self.sender.encode_in_place(control, part, &mut own);
+            let header = self.sender.encode_in_place(control, fragment, &mut own);
             (header, own.freeze())
         } else {
-            (self.sender.encode_header(control, part, payload.len()), payload)
+            (self.sender.encode_header(control, fragment, payload.len()), payload)
         };
         match header {
             Ok(header) => {
@@ -184,7 +184,7 @@ impl Queue {
         }
         coop::consume(cost::frame_out(0));
         // The header that this returns is part of `frame` already.
-        let encoded = self.sender.encode_header(control, frame.part(), frame.payload_bytes());
+        let encoded = self.sender.encode_header(control, frame.fragment(), frame.payload_bytes());
         if let Err(error) = encoded {
             self.release_if_empty();
             return Err(error);
@@ -301,9 +301,9 @@ impl Queue {
 
     /// Whether a frame has to be compressed, or has to wait for a message that is being compressed.
     #[inline]
-    fn compresses(&self, part: Part, payload_bytes: usize) -> bool {
+    fn compresses(&self, fragment: Fragment, payload_bytes: usize) -> bool {
         self.deflater.as_ref().is_some_and(|deflater| {
-            deflater.accepts(part, payload_bytes) || deflater.is_under_way()
+            deflater.accepts(fragment, payload_bytes) || deflater.is_under_way()
         })
     }
 
@@ -313,18 +313,18 @@ impl Queue {
     fn compress(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         message: &[u8],
     ) -> Result<(), ProtocolError> {
         self.finish_compression(control);
-        if !self.compresses(part, message.len()) {
-            return self.push_copy(control, part, message);
+        if !self.compresses(fragment, message.len()) {
+            return self.push_copy(control, fragment, message);
         }
         // Checked before compressing: afterwards the context has changed, and the message must be
         // sent.
-        self.sender.check_frame(control, part, compressed_bytes_max(message.len()))?;
+        self.sender.check_frame(control, fragment, compressed_bytes_max(message.len()))?;
         if message.len() > IMMEDIATE_BYTES_MAX {
-            return self.compress_copy(control, part, message);
+            return self.compress_copy(control, fragment, message);
         }
         self.reserve_capacity(compressed_bytes_max(message.len()))?;
         let mut compressed = self.buffers.take();
@@ -333,11 +333,11 @@ impl Queue {
             .as_mut()
             .is_some_and(|deflater| deflater.compress(message, &mut compressed, buffers));
         let Self { sender, copied, .. } = self;
-        let encoded = match part {
-            Part::Whole(kind) if is_sent => {
+        let encoded = match fragment {
+            Fragment::Whole(kind) if is_sent => {
                 sender.encode_compressed(control, kind, &compressed, copied)
             }
-            _ => sender.encode(control, part, message, copied),
+            _ => sender.encode(control, fragment, message, copied),
         };
         self.buffers.give(compressed);
         encoded
@@ -348,18 +348,18 @@ impl Queue {
     fn compress_copy(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         message: &[u8],
     ) -> Result<(), ProtocolError> {
         let Self { deflater: Some(deflater), buffers, .. } = self else {
-            return self.push_uncompressed(control, part, message);
+            return self.push_uncompressed(control, fragment, message);
         };
-        let (Part::Whole(kind), Some(copy)) = (part, deflater.copy(message)) else {
-            return self.push_uncompressed(control, part, message);
+        let (Fragment::Whole(kind), Some(copy)) = (fragment, deflater.copy(message)) else {
+            return self.push_uncompressed(control, fragment, message);
         };
         coop::consume(cost::frame_out(message.len()));
         if deflater.begin(kind, copy, message.len(), buffers).is_err() {
-            return self.push_uncompressed(control, part, message);
+            return self.push_uncompressed(control, fragment, message);
         }
         self.continue_compression(control);
         Ok(())
@@ -371,25 +371,26 @@ impl Queue {
     fn compress_bytes(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload: Bytes,
     ) -> ControlFlow<Result<(), Unsent>, Bytes> {
         self.finish_compression(control);
-        if !self.compresses(part, payload.len()) {
+        if !self.compresses(fragment, payload.len()) {
             return ControlFlow::Continue(payload);
         }
         let is_unique = payload.is_unique();
         if payload.len() <= IMMEDIATE_BYTES_MAX || (self.masks && !is_unique) {
-            return ControlFlow::Break(self.push_copy_or_return(control, part, payload));
+            return ControlFlow::Break(self.push_copy_or_return(control, fragment, payload));
         }
-        let checked = self.sender.check_frame(control, part, compressed_bytes_max(payload.len()));
+        let checked =
+            self.sender.check_frame(control, fragment, compressed_bytes_max(payload.len()));
         if let Err(error) = checked {
             return ControlFlow::Break(Err(Unsent { error, payload }));
         }
         let Self { deflater: Some(deflater), buffers, .. } = self else {
             return ControlFlow::Continue(payload);
         };
-        let Part::Whole(kind) = part else { return ControlFlow::Continue(payload) };
+        let Fragment::Whole(kind) = fragment else { return ControlFlow::Continue(payload) };
         // Shared bytes are accounted for by those who share them.
         let payload_held = if is_unique { payload.len() } else { 0 };
         if let Err(payload) = deflater.begin(kind, payload, payload_held, buffers) {
@@ -432,7 +433,7 @@ impl Queue {
     /// Queues a long message in one frame, compressed or not.
     fn push_finished(&mut self, control: &Control, finished: FinishedMessage) {
         let FinishedMessage { kind, is_compressed, mut payload, held_bytes } = finished;
-        let header = self.sender.begin_frame(control, Part::Whole(kind), payload.len());
+        let header = self.sender.begin_frame(control, Fragment::Whole(kind), payload.len());
         coop::consume(cost::frame_out(if header.key.is_some() { payload.len() } else { 0 }));
         if let Some(key) = header.key {
             let mut own = payload.try_into_mut().unwrap_or_else(|shared| shared.as_ref().into());
@@ -455,10 +456,10 @@ impl Queue {
     fn push_copy_or_return(
         &mut self,
         control: &Control,
-        part: Part,
+        fragment: Fragment,
         payload: Bytes,
     ) -> Result<(), Unsent> {
-        self.push_copy(control, part, &payload).map_err(|error| Unsent { error, payload })
+        self.push_copy(control, fragment, &payload).map_err(|error| Unsent { error, payload })
     }
 
     /// Makes room in `copied` for a frame with a payload of `payload_bytes` bytes.
@@ -578,7 +579,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Engine;
-    use crate::{Config, Kind};
+    use crate::{Config, MessageKind};
 
     fn queue(engine: fn(Config, Instant) -> Engine, masks: bool) -> (Queue, Control) {
         let Engine { sender, control, .. } = engine(Config::default(), Instant::now());
@@ -598,7 +599,9 @@ mod tests {
         for _ in 0..4 {
             let mut payload = Vec::with_capacity(80_000);
             payload.resize(20_000, 7);
-            queue.push_bytes(&control, Part::Whole(Kind::Binary), payload.into()).unwrap();
+            queue
+                .push_bytes(&control, Fragment::Whole(MessageKind::Binary), payload.into())
+                .unwrap();
         }
         let held = account.held_bytes();
         assert!(held >= 20_000 + 3 * 80_000, "{held}");
@@ -624,7 +627,7 @@ mod tests {
 
     /// The address that the payload of a frame is written from.
     fn written_from(queue: &mut Queue, control: &Control, payload: Bytes) -> *const u8 {
-        queue.push_bytes(control, Part::Whole(Kind::Binary), payload).unwrap();
+        queue.push_bytes(control, Fragment::Whole(MessageKind::Binary), payload).unwrap();
         match queue.take_batch(control).unwrap() {
             Batch::Single(bytes) => bytes.as_ptr(),
             Batch::Vectored(pieces) => pieces.bufs()[1].as_ptr(),

@@ -12,7 +12,7 @@ use super::shared::Shared;
 use super::{Buffers, Message, Received};
 use crate::close::PeerClose;
 use crate::engine::{Decoded, Event, Piece, Receiver};
-use crate::{CloseFrame, Kind, ProtocolError};
+use crate::{CloseFrame, MessageKind, ProtocolError};
 
 /// Bytes that were read and not yet consumed, and the message that is being assembled.
 ///
@@ -53,7 +53,7 @@ pub(super) enum ReceiveStatus {
 
 /// A message or a piece of one, ready to be handed out: its properties, and where its bytes are.
 pub(super) struct LocatedPiece {
-    kind: Kind,
+    kind: MessageKind,
     location: Location,
     /// Whether the bytes still have to be decompressed.
     compressed: bool,
@@ -215,9 +215,9 @@ impl ReceiveBuffer {
         let is_exposed = matches!(located.location, Location::Assembly { was_lent: true });
         let payload = &*self.piece(located).payload;
         match kind {
-            Kind::Binary => Message::Binary(payload),
-            Kind::Text if is_exposed => Message::Text(revalidated_text(payload)),
-            Kind::Text => Message::Text(unchecked_text(payload)),
+            MessageKind::Binary => Message::Binary(payload),
+            MessageKind::Text if is_exposed => Message::Text(revalidated_text(payload)),
+            MessageKind::Text => Message::Text(unchecked_text(payload)),
         }
     }
 
@@ -493,8 +493,8 @@ fn outcome_of(
 ) -> (DecodeOutcome, Option<usize>) {
     let (kind, len, compressed, first, last, frame_bytes_left) = match event {
         None => return (DecodeOutcome::Incomplete, None),
-        Some(Event::Text(text)) => (Kind::Text, text.len(), false, true, true, 0),
-        Some(Event::Binary(payload)) => (Kind::Binary, payload.len(), false, true, true, 0),
+        Some(Event::Text(text)) => (MessageKind::Text, text.len(), false, true, true, 0),
+        Some(Event::Binary(payload)) => (MessageKind::Binary, payload.len(), false, true, true, 0),
         Some(Event::Piece(piece)) => {
             let Piece { kind, compressed, payload, first, last, frame_bytes_left } = piece;
             // The rest of a compressed frame cannot be read into the assembly.
@@ -548,7 +548,12 @@ impl LocatedPiece {
     }
 
     /// The content of the assembly.
-    pub(super) const fn assembled(kind: Kind, first: bool, last: bool, was_lent: bool) -> Self {
+    pub(super) const fn assembled(
+        kind: MessageKind,
+        first: bool,
+        last: bool,
+        was_lent: bool,
+    ) -> Self {
         let location = Location::Assembly { was_lent };
         Self { kind, location, compressed: false, first, last }
     }

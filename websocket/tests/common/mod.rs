@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use owned_io_websocket::engine::{Decoded, Engine, Event};
-use owned_io_websocket::{CloseCode, Config, Kind, ProtocolError};
+use owned_io_websocket::{CloseCode, Config, MessageKind, ProtocolError};
 
 /// The opcodes of RFC 6455 section 5.2, and the bit that makes a frame the last of its message.
 pub(crate) const CONTINUATION: u8 = 0x0;
@@ -61,7 +61,7 @@ pub(crate) fn frame(role: Role, first: u8, payload: &[u8]) -> Vec<u8> {
 /// What was received, with the pieces of a message assembled.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Got {
-    Message(Kind, Vec<u8>),
+    Message(MessageKind, Vec<u8>),
     Ping(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<CloseCode>, String),
@@ -71,7 +71,7 @@ pub(crate) enum Got {
 pub(crate) struct Reader {
     pub(crate) engine: Engine,
     buf: Vec<u8>,
-    assembled: Option<(Kind, Vec<u8>)>,
+    assembled: Option<(MessageKind, Vec<u8>)>,
     pub(crate) got: Vec<Got>,
 }
 
@@ -102,8 +102,8 @@ impl Reader {
         let Decoded { consumed, event } = receiver.decode(control, &mut self.buf)?;
         let got = match event {
             None => None,
-            Some(Event::Text(text)) => Some(Some(message(Kind::Text, text.as_bytes()))),
-            Some(Event::Binary(payload)) => Some(Some(message(Kind::Binary, payload))),
+            Some(Event::Text(text)) => Some(Some(message(MessageKind::Text, text.as_bytes()))),
+            Some(Event::Binary(payload)) => Some(Some(message(MessageKind::Binary, payload))),
             Some(Event::Ping(payload)) => Some(Some(Got::Ping(payload.to_vec()))),
             Some(Event::Pong(payload)) => Some(Some(Got::Pong(payload.to_vec()))),
             Some(Event::Close(frame)) => Some(Some(Got::Close(frame.code, frame.reason.into()))),
@@ -122,6 +122,6 @@ impl Reader {
     }
 }
 
-pub(crate) fn message(kind: Kind, payload: &[u8]) -> Got {
+pub(crate) fn message(kind: MessageKind, payload: &[u8]) -> Got {
     Got::Message(kind, payload.to_vec())
 }

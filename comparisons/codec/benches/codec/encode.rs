@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use owned_io_comparisons_codec::{Connection, Tally, Wire};
 use owned_io_websocket::engine::Engine;
-use owned_io_websocket::{Config, Kind, Part};
+use owned_io_websocket::{Config, Fragment, MessageKind};
 
 pub(crate) fn owned_io(len: usize, messages: usize) -> impl FnMut() -> usize {
     let mut config = Config::default();
@@ -18,8 +18,8 @@ pub(crate) fn owned_io(len: usize, messages: usize) -> impl FnMut() -> usize {
     let (payload, mut queue) = (vec![b'a'; len], Vec::new());
     move || {
         for _ in 0..messages {
-            let part = Part::Whole(Kind::Binary);
-            sender.encode(&control, part, black_box(&payload), &mut queue).unwrap();
+            let fragment = Fragment::Whole(MessageKind::Binary);
+            sender.encode(&control, fragment, black_box(&payload), &mut queue).unwrap();
         }
         connection.written = 0;
         connection.write_all(black_box(&queue)).unwrap();

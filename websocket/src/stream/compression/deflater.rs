@@ -11,7 +11,7 @@ use crate::deflate::{
 use crate::stream::Buffers;
 use crate::stream::compression::CodecPool;
 use crate::stream::shared::Sleep;
-use crate::{Kind, Part};
+use crate::{Fragment, MessageKind};
 
 /// Compresses the messages that a connection sends.
 pub(in crate::stream) struct Deflater {
@@ -31,7 +31,7 @@ pub(in crate::stream) struct Deflater {
 
 /// A long message that is partly compressed.
 struct LongMessage {
-    kind: Kind,
+    kind: MessageKind,
     payload: Bytes,
     /// How many bytes of the payload count as memory of this connection.
     payload_held: usize,
@@ -46,7 +46,7 @@ struct LongMessage {
 
 /// A long message that can be sent.
 pub(in crate::stream) struct FinishedMessage {
-    pub(in crate::stream) kind: Kind,
+    pub(in crate::stream) kind: MessageKind,
     /// Whether the payload is compressed. Otherwise it is the original message.
     pub(in crate::stream) is_compressed: bool,
     pub(in crate::stream) payload: Bytes,
@@ -71,8 +71,12 @@ impl Deflater {
     /// Whether a frame is to be compressed. Parts are not: each would need a flush of the
     /// compressor.
     #[inline]
-    pub(in crate::stream) const fn accepts(&self, part: Part, payload_bytes: usize) -> bool {
-        matches!(part, Part::Whole(_))
+    pub(in crate::stream) const fn accepts(
+        &self,
+        fragment: Fragment,
+        payload_bytes: usize,
+    ) -> bool {
+        matches!(fragment, Fragment::Whole(_))
             && payload_bytes >= self.deflate.message_bytes_min
             && !self.is_disabled
     }
@@ -111,7 +115,7 @@ impl Deflater {
     /// nothing is reserved for it.
     pub(in crate::stream) fn begin(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         payload: Bytes,
         payload_held: usize,
         buffers: &Buffers,

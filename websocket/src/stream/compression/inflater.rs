@@ -6,7 +6,7 @@ use crate::stream::Buffers;
 use crate::stream::assembly::{Assembly, ReserveError, out_of_memory};
 use crate::stream::compression::CodecPool;
 use crate::utf8::Utf8Validator;
-use crate::{Kind, Limit, ProtocolError, Violation};
+use crate::{Limit, MessageKind, ProtocolError, Violation};
 
 /// Decompresses the messages that a connection receives.
 pub(in crate::stream) struct Inflater {
@@ -57,7 +57,7 @@ impl Inflater {
     /// one step decompresses is taken.
     pub(in crate::stream) fn inflate(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         piece: &[u8],
         last: bool,
         assembly: &mut Assembly,
@@ -102,7 +102,7 @@ impl Inflater {
     fn inflate_by(
         &mut self,
         decompressor: &mut Decompressor,
-        kind: Kind,
+        kind: MessageKind,
         piece: &[u8],
         assembly: &mut Assembly,
     ) -> Result<InflateProgress, ProtocolError> {
@@ -138,7 +138,7 @@ impl Inflater {
                 let (max, got) = (self.message_bytes_max as u64, self.message_bytes as u64);
                 return Err(ProtocolError::Limit { limit: Limit::Message, max, got });
             }
-            if kind == Kind::Text && !self.utf8.push(fresh) {
+            if kind == MessageKind::Text && !self.utf8.push(fresh) {
                 return Err(Violation::TextNotUtf8.into());
             }
             if is_all {

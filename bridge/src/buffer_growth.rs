@@ -1,4 +1,4 @@
-//! [`Strategy`]: the sizes of a bridge's buffers.
+//! [`BufferGrowth`]: the sizes of a bridge's buffers.
 
 /// The sizes of the buffers between tungstenite and the connection, one for each direction.
 ///
@@ -8,7 +8,7 @@
 /// read has filled it, to at most 1 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Strategy {
+pub enum BufferGrowth {
     /// One size, held as long as the connection, see [`FIXED`](Self::FIXED).
     Fixed {
         /// The size, in bytes.
@@ -32,7 +32,7 @@ pub enum Strategy {
     },
 }
 
-impl Strategy {
+impl BufferGrowth {
     /// 8 KiB, as bridges usually have.
     pub const FIXED: Self = Self::Fixed { bytes: 8 * 1024 };
     /// From 128 KiB up to 64 MB.
@@ -84,14 +84,14 @@ mod tests {
 
     #[test]
     fn buffers_grow_as_the_strategy_says() {
-        let fixed = Strategy::Fixed { bytes: 10 };
+        let fixed = BufferGrowth::Fixed { bytes: 10 };
         assert_eq!([1, 10].map(|needed| fixed.capacity_for(needed)), [10, 10]);
         assert!(fixed.keeps(10));
-        let linear = Strategy::Linear { step_bytes: 10, bytes_max: 65 };
+        let linear = BufferGrowth::Linear { step_bytes: 10, bytes_max: 65 };
         let sizes = [1, 10, 11, 60, 61, 65].map(|needed| linear.capacity_for(needed));
         assert_eq!(sizes, [10, 10, 20, 60, 65, 65]);
         assert_eq!([10, 40, 50].map(|capacity| linear.keeps(capacity)), [true, true, false]);
-        let exponential = Strategy::Exponential { bytes_max: 100 };
+        let exponential = BufferGrowth::Exponential { bytes_max: 100 };
         assert_eq!([1, 3, 33, 65].map(|needed| exponential.capacity_for(needed)), [1, 4, 64, 100]);
         assert!(!exponential.keeps(1));
     }
