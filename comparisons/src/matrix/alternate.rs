@@ -15,9 +15,9 @@ use super::statistics::Summary;
 use super::stopping;
 use crate::load::UsageSnapshot;
 
-/// How often a round measures row, baseline, baseline, row. Starting the programs of a round takes about as long as these
-/// windows do.
-const QUADS: usize = 4;
+/// How long the windows of a row and its baseline in a round are, in ms. Starting the programs of a round takes about as
+/// long.
+const ROUND_MS: u32 = 800;
 
 /// How long the server runs before each window, in ms: its data are then in the caches, not the other server's.
 const LEAD_MS: u32 = 5;
@@ -223,7 +223,9 @@ impl Round<'_> {
         let began = Instant::now();
         let round = self.round_number(row);
         let mut figures = Vec::new();
-        for quad in 0..QUADS {
+        // Four windows at least: row, baseline, baseline, row.
+        let quads = (ROUND_MS / (4 * self.pairing.window_ms)).max(1) as usize;
+        for quad in 0..quads {
             let [first, second] =
                 if (round + quad) % 2 == 1 { [row, baseline] } else { [baseline, row] };
             for index in [first, second, second, first] {

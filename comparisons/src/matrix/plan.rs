@@ -324,7 +324,7 @@ const fn yes() -> bool {
 
 /// The default length of a window.
 const fn window_ms() -> NonZeroU32 {
-    NonZeroU32::new(50).unwrap()
+    NonZeroU32::new(20).unwrap()
 }
 
 /// The default width of an interval, in per cent.

@@ -111,7 +111,8 @@ mod tests {
             let slow_start = self.sometimes(slow_starts, 0.06);
             let row = ratio * (self.per_process * self.last).exp() * (1.0 + slow_start);
             let baseline = (self.per_process * self.noise.normal()).exp();
-            // Row, baseline, baseline, row, baseline, row, row, baseline, and so on.
+            // Row, baseline, baseline, row, baseline, row, row, baseline, and so on. Eight pairs are fewer than the
+            // matrix measures; half of them count all the same.
             [true, false, false, true, true, false, false, true].map(|is_row_first| {
                 let first = is_row_first.then(|| self.window_of_row(row));
                 let of_baseline = self.window(baseline);
