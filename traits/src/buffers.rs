@@ -42,25 +42,25 @@ pub struct Buffers {
 struct Shared {
     pool: Pool,
     budget: MemoryBudget,
-    /// The most recently used buffer is last. At most [`SPARE_MAX`] buffers and [`SPARE_BYTES_MAX`] bytes.
-    spare: RefCell<Vec<Vec<u8>>>,
-    /// The sum of the capacities of `spare`.
-    spare_bytes: Cell<usize>,
-    /// Arrays for vectored writes: at most [`SPARE_ARRAYS_MAX`], each for at most [`IOV_MAX`] pieces.
+    /// The most recently used buffer is last. At most [`UNUSED_MAX`] buffers and [`UNUSED_BYTES_MAX`] bytes.
+    unused: RefCell<Vec<Vec<u8>>>,
+    /// The sum of the capacities of `unused`.
+    unused_bytes: Cell<usize>,
+    /// Arrays for vectored writes: at most [`UNUSED_ARRAYS_MAX`], each for at most [`IOV_MAX`] pieces.
     #[expect(clippy::vec_box, reason = "the box is what protocols have, and writes move")]
-    spare_arrays: RefCell<Vec<Box<IoVec<Bytes>>>>,
+    unused_arrays: RefCell<Vec<Box<IoVec<Bytes>>>>,
     /// At most one of each type. Bounded by the number of protocols.
     extensions: RefCell<Vec<Rc<dyn Any>>>,
 }
 
-/// Spare buffers. On a completion runtime, this many connections can write at the same time.
-const SPARE_MAX: usize = 1024;
-/// Bytes of all spare buffers: as many as a pool keeps by default.
-const SPARE_BYTES_MAX: usize = 16 << 20;
+/// Unused buffers. On a completion runtime, this many connections can write at the same time.
+const UNUSED_MAX: usize = 1024;
+/// Bytes of all unused buffers: as many as a pool keeps by default.
+const UNUSED_BYTES_MAX: usize = 16 << 20;
 /// Larger buffers go back to the allocator. Their allocation is cheap compared to the work on their bytes.
-const SPARE_BUF_BYTES_MAX: usize = 256 * 1024;
-/// Spare arrays: 3 MiB in all.
-const SPARE_ARRAYS_MAX: usize = 64;
+const UNUSED_BUF_BYTES_MAX: usize = 256 * 1024;
+/// Unused arrays: 3 MiB in all.
+const UNUSED_ARRAYS_MAX: usize = 64;
 /// How many buffers [`Buffers::take_fitting`] examines. This bounds its time.
 const FITTING_SCAN_MAX: usize = 64;
 
@@ -76,9 +76,9 @@ impl Buffers {
             shared: Rc::new(Shared {
                 pool,
                 budget,
-                spare: RefCell::default(),
-                spare_bytes: Cell::new(0),
-                spare_arrays: RefCell::default(),
+                unused: RefCell::default(),
+                unused_bytes: Cell::new(0),
+                unused_arrays: RefCell::default(),
                 extensions: RefCell::default(),
             }),
             align: 1,
@@ -135,7 +135,7 @@ impl Buffers {
         self.align
     }
 
-    /// An empty buffer of any capacity. Reuses the most recent spare buffer if there is one.
+    /// An empty buffer of any capacity. Reuses the most recent unused buffer if there is one.
     #[inline]
     pub fn take(&self) -> Vec<u8> {
         let mut buf = self.take_initialised();
@@ -147,49 +147,49 @@ impl Buffers {
     /// saves their initialisation.
     #[inline]
     pub fn take_initialised(&self) -> Vec<u8> {
-        let buf = self.shared.spare.borrow_mut().pop().unwrap_or_default();
+        let buf = self.shared.unused.borrow_mut().pop().unwrap_or_default();
         self.taken(buf)
     }
 
     /// An empty buffer, of at most `capacity_max` bytes. Of the recently used buffers it takes the smallest
     /// with `capacity` bytes, or else the largest. If there is none, the result has no capacity.
     pub fn take_fitting(&self, capacity: usize, capacity_max: usize) -> Vec<u8> {
-        let mut spare = self.shared.spare.borrow_mut();
-        let last = spare.iter().enumerate().rev().take(FITTING_SCAN_MAX);
+        let mut unused = self.shared.unused.borrow_mut();
+        let last = unused.iter().enumerate().rev().take(FITTING_SCAN_MAX);
         let fits = last.filter(|(_, buf)| buf.capacity() <= capacity_max);
         let best = fits.min_by_key(|(_, buf)| match buf.capacity().checked_sub(capacity) {
             Some(more) => (0, more),
             None => (1, capacity - buf.capacity()),
         });
         let Some((at, _)) = best else { return Vec::new() };
-        let mut buf = self.taken(spare.swap_remove(at));
+        let mut buf = self.taken(unused.swap_remove(at));
         buf.clear();
         buf
     }
 
     #[inline]
     fn taken(&self, buf: Vec<u8>) -> Vec<u8> {
-        let bytes = &self.shared.spare_bytes;
+        let bytes = &self.shared.unused_bytes;
         bytes.set(bytes.get() - buf.capacity());
         buf
     }
 
-    /// Returns a buffer for reuse. Drops it if there are enough spare buffers, or if it is larger than
+    /// Returns a buffer for reuse. Drops it if there are enough unused buffers, or if it is larger than
     /// 256 KiB.
     #[inline]
     pub fn give(&self, buf: Vec<u8>) {
-        let Shared { spare, spare_bytes, .. } = &*self.shared;
-        let (mut spare, bytes) = (spare.borrow_mut(), spare_bytes.get() + buf.capacity());
-        let is_kept = bytes <= SPARE_BYTES_MAX && spare.len() < SPARE_MAX;
-        if (1..=SPARE_BUF_BYTES_MAX).contains(&buf.capacity()) && is_kept {
-            spare.push(buf);
-            spare_bytes.set(bytes);
+        let Shared { unused, unused_bytes, .. } = &*self.shared;
+        let (mut unused, bytes) = (unused.borrow_mut(), unused_bytes.get() + buf.capacity());
+        let is_kept = bytes <= UNUSED_BYTES_MAX && unused.len() < UNUSED_MAX;
+        if (1..=UNUSED_BUF_BYTES_MAX).contains(&buf.capacity()) && is_kept {
+            unused.push(buf);
+            unused_bytes.set(bytes);
         }
     }
 
     /// An empty array of pieces, for a vectored write.
     pub fn take_array(&self) -> Box<IoVec<Bytes>> {
-        self.shared.spare_arrays.borrow_mut().pop().unwrap_or_default()
+        self.shared.unused_arrays.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Returns an array for reuse, and the memory of its pieces that have no other owner. Such a piece is
@@ -200,9 +200,9 @@ impl Buffers {
             own.clear(); // otherwise the conversion moves its bytes to the front
             self.give(own.into());
         }
-        let mut spare = self.shared.spare_arrays.borrow_mut();
-        if !is_long && spare.len() < SPARE_ARRAYS_MAX {
-            spare.push(array);
+        let mut unused = self.shared.unused_arrays.borrow_mut();
+        if !is_long && unused.len() < UNUSED_ARRAYS_MAX {
+            unused.push(array);
         }
     }
 
@@ -248,24 +248,24 @@ mod tests {
         assert_eq!((again.len(), again.capacity()), (0, 100));
         buffers.give(vec![7; 100]);
         assert_eq!(buffers.take_initialised(), [7; 100]);
-        assert_eq!(buffers.take().capacity(), 0, "no spare buffer is left");
+        assert_eq!(buffers.take().capacity(), 0, "no unused buffer is left");
     }
 
     #[test]
-    fn spare_buffers_are_bounded() {
+    fn unused_buffers_are_bounded() {
         let buffers = buffers();
-        buffers.give(Vec::with_capacity(SPARE_BUF_BYTES_MAX + 1));
+        buffers.give(Vec::with_capacity(UNUSED_BUF_BYTES_MAX + 1));
         buffers.give(Vec::new());
         assert_eq!(buffers.take().capacity(), 0);
-        for _ in 0..=SPARE_MAX {
+        for _ in 0..=UNUSED_MAX {
             buffers.give(Vec::with_capacity(10));
         }
-        assert_eq!(buffers.shared.spare.borrow().len(), SPARE_MAX);
+        assert_eq!(buffers.shared.unused.borrow().len(), UNUSED_MAX);
         while buffers.take().capacity() > 0 {}
-        for _ in 0..=SPARE_BYTES_MAX / SPARE_BUF_BYTES_MAX {
-            buffers.give(Vec::with_capacity(SPARE_BUF_BYTES_MAX));
+        for _ in 0..=UNUSED_BYTES_MAX / UNUSED_BUF_BYTES_MAX {
+            buffers.give(Vec::with_capacity(UNUSED_BUF_BYTES_MAX));
         }
-        assert_eq!(buffers.shared.spare.borrow().len(), SPARE_BYTES_MAX / SPARE_BUF_BYTES_MAX);
+        assert_eq!(buffers.shared.unused.borrow().len(), UNUSED_BYTES_MAX / UNUSED_BUF_BYTES_MAX);
     }
 
     #[test]

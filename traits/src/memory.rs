@@ -20,13 +20,13 @@ use waiters::Waiters;
 /// always available to it. Memory beyond the share comes from the common part, first come, first served.
 ///
 /// When the common part is used up, reservations are refused, and the connection waits. It stops reading, so
-/// its peer sees back-pressure. While any connection waits, two rules apply. No account may grow beyond the
-/// common part divided by the number of accounts that hold some of it. Accounts that hold much and do not
-/// change are [evicted](Self::evict_holders). Otherwise idle holders would block all others.
+/// its peer sees back-pressure. While any connection waits, two rules apply. No account may grow beyond its
+/// fair part: the common part divided by the number of accounts that hold some of it. Accounts that hold much
+/// and do not change are [evicted](Self::evict_holders). Otherwise idle holders would block all others.
 ///
-/// So accounts that wait for more than that part wait even if there is room for one of them, until another one
-/// releases memory or the largest is evicted. Reason: a waiting account is not idle. If it could take the room, a few
-/// hoarders would keep it for themselves.
+/// An account that needs more than its fair part waits even if there is room for it. The wait ends once another
+/// account releases memory or stops waiting, or the largest is evicted. Reason: a waiting account does not count
+/// as idle. If it could take the room, a few accounts could hold all memory and never be evicted.
 ///
 /// A clone is another handle to the same budget.
 ///
@@ -97,12 +97,12 @@ struct Account {
     /// Its index in `holders`, if it holds more than its share.
     holder_at: Cell<usize>,
     /// The round in which its reservations changed last.
-    moved_in: Cell<u32>,
+    changed_round: Cell<u32>,
     is_evicted: Cell<bool>,
     /// Its ticket in `waiters`, while it waits.
     ticket: Cell<Option<u64>>,
-    /// What it may hold without a look at the budget: its share, or nothing while it waits, so that each change is
-    /// noticed.
+    /// What it may hold without a check against the budget: its share. Zero while it waits, so that no change is
+    /// missed.
     unchecked_bytes: Cell<usize>,
     /// The waker of the connection. It is woken when the account is evicted.
     waker: RefCell<Option<Waker>>,
@@ -166,7 +166,7 @@ impl MemoryBudget {
                 share_bytes,
                 held: Cell::new(0),
                 holder_at: Cell::new(usize::MAX),
-                moved_in: Cell::new(0),
+                changed_round: Cell::new(0),
                 is_evicted: Cell::new(false),
                 ticket: Cell::new(None),
                 unchecked_bytes: Cell::new(share_bytes),
@@ -216,7 +216,7 @@ impl MemoryBudget {
         holding.sort_unstable_by_key(|account| usize::MAX - account.excess());
         // A waiting account does not change its reservations either, but it is not idle.
         let is_idle = |account: &Rc<Account>| {
-            let rounds = round.get().wrapping_sub(account.moved_in.get());
+            let rounds = round.get().wrapping_sub(account.changed_round.get());
             rounds > IDLE_ROUNDS && account.ticket.get().is_none()
         };
         let is_anybody_idle = holding.iter().any(is_idle);
@@ -278,7 +278,7 @@ impl MemoryAccount {
     /// register again if it is refused. An account keeps its last two wakers, for a half that reads and one that writes.
     ///
     /// The account waits from then on, until one of its reservations grows or it is dropped. A release wakes one
-    /// waiting account, in order of arrival. Each account that is granted memory, is refused again, or stops to wait
+    /// waiting account, in order of arrival. Each account that is granted memory, is refused again, or stops waiting
     /// wakes the next, as long as memory is left. So the work of a release does not grow with the number of accounts.
     pub fn wake_when_released(&self, waker: &Waker) {
         self.state.wait(waker);
@@ -364,7 +364,7 @@ impl Account {
         }
         let held_before = self.held.get();
         common_held.set(all_held);
-        self.moved_in.set(round.get());
+        self.changed_round.set(round.get());
         match (before, after) {
             (0, 1..) => self.add_to_holders(),
             (1.., 0) => self.remove_from_holders(),
@@ -420,7 +420,7 @@ impl Account {
             return;
         }
         if waiting_count.get() == 1 {
-            waiters.wake_from(0); // the last one may take all
+            waiters.wake_from(0); // the only one that still waits may take all
         } else if was_woken {
             waiters.wake_from(ticket + 1);
         }

@@ -405,7 +405,7 @@ impl fmt::Display for AddrError {
 }
 
 impl Error for AddrError {
-    /// What is behind [`cause`](Self::cause), which `Display` prints.
+    /// The source of [`cause`](Self::cause). `Display` prints the cause itself.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.cause.source()
     }

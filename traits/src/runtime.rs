@@ -205,7 +205,7 @@ pub trait Executor: Sized + 'static {
     ///
     /// # Errors
     /// The error of the first worker that failed, with its number. It is the error of its service, the error
-    /// of a runtime that could not be set up, the message of a panic, or
+    /// of a runtime or a thread that could not be set up, the message of a panic, or
     /// [`TimedOut`](io::ErrorKind::TimedOut) if the worker had not drained by the deadline or its thread is
     /// stuck.
     fn run_workers<F, Fut>(config: WorkersConfig<Self>, service: F) -> io::Result<()>

@@ -107,9 +107,7 @@ impl Worker {
         let outcome = match select(service.as_mut(), deadline).await.first {
             Some(Ok(outcome)) => outcome,
             Some(Err(panicked)) => Err(panicked.into()),
-            None => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "not drained when its time was over"))
-            }
+            None => Err(io::Error::new(io::ErrorKind::TimedOut, "not drained by the deadline")),
         };
         outcome.map_err(|error| worker_error(self.id, error))
     }
@@ -314,7 +312,7 @@ impl WorkerError {
         self.id
     }
 
-    /// Why it failed: the error that its runtime could not start for, or that its service returned.
+    /// Why it failed: the error of its service, of its runtime or of its thread, or its panic.
     pub const fn cause(&self) -> &io::Error {
         &self.cause
     }
@@ -327,7 +325,7 @@ impl std::fmt::Display for WorkerError {
 }
 
 impl std::error::Error for WorkerError {
-    /// What is behind [`cause`](Self::cause), which `Display` prints.
+    /// The source of [`cause`](Self::cause). `Display` prints the cause itself.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.cause.source()
     }

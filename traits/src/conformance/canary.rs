@@ -488,7 +488,7 @@ impl<R: Runtime, D: HasDefect> Clock for Canary<R, D> {
 impl<R: Runtime, D: HasDefect> Random for Canary<R, D> {
     fn fill_random(bytes: &mut [u8]) {
         if D::DEFECT == Defect::RepeatsRandom {
-            return bytes.fill(4); // chosen by fair dice roll
+            return bytes.fill(4); // the same on every call
         }
         R::fill_random(bytes);
     }

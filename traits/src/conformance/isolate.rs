@@ -50,7 +50,7 @@ pub(super) fn run_in_process<R: Runtime>(case: &str, module: &str, config: &R::C
     let test = format!("{module}::{name}");
     let mut command = test_command(env::current_exe().expect("our own path"), &test);
     let child = command.env(CASE, case).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = Process(child.spawn().expect("to start a process"));
+    let mut child = Process(child.spawn().expect("expected to start a process"));
     let (stdout, stderr) = (child.0.stdout.take(), child.0.stderr.take());
     let stdout = thread::spawn(move || std::io::read_to_string(stdout.expect("piped")));
     let stderr = thread::spawn(move || std::io::read_to_string(stderr.expect("piped")));
@@ -108,7 +108,7 @@ impl Peer {
 
     fn spawn(mut command: Command, role: &str, program: Option<Program>) -> Self {
         command.env_remove(CASE).env(PEER, role).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Process(command.spawn().expect("to start a process"));
+        let mut process = Process(command.spawn().expect("expected to start a process"));
         let stdin = process.0.stdin.take();
         let stdout = BufReader::new(process.0.stdout.take().expect("piped"));
         let (sender, lines) = mpsc::channel();
@@ -197,7 +197,8 @@ struct Program(PathBuf);
 impl Program {
     fn copied() -> Self {
         let copy = env::temp_dir().join(format!("owned-io-peer-{}", std::process::id()));
-        fs::copy(env::current_exe().expect("our own path"), &copy).expect("to copy the binary");
+        fs::copy(env::current_exe().expect("our own path"), &copy)
+            .expect("expected to copy the binary");
         Self(copy)
     }
 }

@@ -432,7 +432,7 @@ macro_rules! __conformance_tests {
         $($kind:ident $module:ident { $($test:ident $(($given:ident))?)* })*
     ) => {
         fn __declared() -> $crate::conformance::Declared {
-            #[allow(unused_mut, reason = "unless something is declared")]
+            #[allow(unused_mut, reason = "mutated only if something is declared")]
             let mut declared = $crate::conformance::Declared::default();
             $(declared.io_uring = $io_uring;)?
             $(declared.dropped_read = $crate::conformance::DroppedRead::$dropped_read;)?

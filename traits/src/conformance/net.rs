@@ -285,7 +285,7 @@ pub async fn connect_may_be_dropped<R: Runtime>() {
     for _ in 0..20 {
         let mut connect = pin!(R::connect(ConnectOptions::new(addr)));
         let polled = poll_fn(|cx| Poll::Ready(connect.as_mut().poll(cx))).await;
-        drop(polled.map(|connected| connected.expect("to connect")));
+        drop(polled.map(|connected| connected.expect("expected to connect")));
     }
     let mut client = connect::<R>(addr).await;
     let peer = client.local_addr().unwrap();

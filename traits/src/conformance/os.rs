@@ -72,8 +72,8 @@ pub fn a_burst_of_two_thousand_connects_is_served<R: Runtime>(config: &R::Config
     });
 }
 
-/// "The listener stays usable after every error. Descriptors are used up: the client is still in the queue." Open
-/// connections continue, no loop spins, and clients are accepted again once descriptors are free.
+/// "The listener stays usable after every error." When descriptors are used up, "the client is still in the queue".
+/// Open connections continue, no loop spins, and clients are accepted again once descriptors are free.
 pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (listener, addr) = listener::<R>(loopback());
@@ -123,7 +123,7 @@ pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
     });
 }
 
-/// Beside a connection that floods, other tasks run and timers are on time.
+/// Beside a connection that floods, other tasks run and timers fire within a second.
 pub fn a_flood_does_not_delay_timers<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
@@ -197,7 +197,8 @@ pub fn a_reset_is_an_error<R: Runtime>(config: &R::Config) {
 pub fn writes_raise_no_signal<R: Runtime>(config: &R::Config) {
     // Rust's `main` ignores SIGPIPE. A handler enables it again.
     let raised = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(libc::SIGPIPE, Arc::clone(&raised)).expect("to handle a signal");
+    signal_hook::flag::register(libc::SIGPIPE, Arc::clone(&raised))
+        .expect("expected to handle a signal");
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());
         let mut peer = clients(addr);
@@ -283,7 +284,7 @@ pub fn bind_explains_a_forbidden_port<R: Runtime>(_config: &R::Config) {
     }
 }
 
-/// "Whether connections send small writes at once (`TCP_NODELAY`)": each end of a connection uses its own option.
+/// Each end of a connection has the `TCP_NODELAY` of its own options.
 pub fn nodelay_is_set_at_both_ends<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         for nodelay in [true, false] {
@@ -375,7 +376,7 @@ fn has_socket(local: SocketAddr, remote: SocketAddr) -> bool {
     fs::read_to_string("/proc/net/tcp").expect("procfs").contains(&pair)
 }
 
-/// "Whether a connect failed because descriptors are used up. Retry after something is closed."
+/// "Whether an accept or a connect failed because descriptors […] are used up […]. Retry after something is closed."
 pub fn connect_reports_exhaustion<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (_listener, addr) = listener::<R>(loopback());

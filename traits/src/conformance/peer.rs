@@ -33,7 +33,7 @@ pub(super) fn run<R: Runtime>(role: &str, config: &R::Config) {
         }
         ("listener", _) => {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-            socket.set_reuse_port(true).expect("to share the port");
+            socket.set_reuse_port(true).expect("expected to share the port");
             socket.bind(&loopback().addr.into()).expect("a free port");
             socket.listen(1).expect("expected to listen");
             let addr = socket.local_addr().expect("bound").as_socket().expect("an IP address");
@@ -106,7 +106,9 @@ impl Clients {
             "reset" => {
                 let mut stream = self.open.pop_front().expect("a connection");
                 stream.write_all(b"the middle of").expect("expected to write");
-                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("to set linger");
+                SockRef::from(&stream)
+                    .set_linger(Some(Duration::ZERO))
+                    .expect("expected to set linger");
             }
             "flood" => {
                 let mut stream = self.open.pop_front().expect("a connection");
@@ -121,14 +123,14 @@ impl Clients {
         let sockets: Vec<_> = (0..count)
             .map(|_| {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-                socket.set_nonblocking(true).expect("to set O_NONBLOCK");
+                socket.set_nonblocking(true).expect("expected to set O_NONBLOCK");
                 // Usually in progress. A failure shows at the first write.
                 let _ = socket.connect(&self.addr.into());
                 socket
             })
             .collect();
         for socket in sockets {
-            socket.set_nonblocking(false).expect("to clear O_NONBLOCK");
+            socket.set_nonblocking(false).expect("expected to clear O_NONBLOCK");
             self.add_stream(socket.into());
             let stream = self.open.back_mut().expect("just added");
             // A blocking write waits for the handshake.
@@ -137,8 +139,8 @@ impl Clients {
     }
 
     fn add_stream(&mut self, stream: TcpStream) {
-        stream.set_read_timeout(Some(PATIENCE)).expect("to set a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("to set a timeout");
+        stream.set_read_timeout(Some(PATIENCE)).expect("expected to set a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("expected to set a timeout");
         self.open.push_back(stream);
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn prove<C: Clone + Send + 'static>(
     config: &C,
     prove: impl FnOnce(&C) + Send + 'static,
 ) -> Result<(), String> {
-    watch_panics();
+    install_panic_hook();
     let (config, progress) = (config.clone(), Arc::<Progress>::default());
     let (done, outcome) = mpsc::channel();
     let watched = Arc::clone(&progress);
@@ -105,21 +105,21 @@ impl Progress {
 
 /// Suppresses the output of panics on the threads of the cases. Caught panics need no report, and [`prove`]
 /// reports the last one with its cause first.
-fn watch_panics() {
+fn install_panic_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let usual = panic::take_hook();
+        let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !keep(info) {
-                usual(info);
+            if !record_panic(info) {
+                previous(info);
             }
         }));
     });
 }
 
 /// Records the panic if this is the thread of a case. Returns whether it is.
-fn keep(info: &PanicHookInfo<'_>) -> bool {
-    let kept = PROGRESS.try_with(|progress| {
+fn record_panic(info: &PanicHookInfo<'_>) -> bool {
+    let recorded = PROGRESS.try_with(|progress| {
         let progress = progress.try_borrow().ok()?;
         let mut state = progress.as_ref()?.lock();
         state.last_panic = info.location().map_or_else(String::new, |at| format!("\n  at {at}"));
@@ -129,7 +129,7 @@ fn keep(info: &PanicHookInfo<'_>) -> bool {
         }
         Some(())
     });
-    matches!(kept, Ok(Some(())))
+    matches!(recorded, Ok(Some(())))
 }
 
 #[cfg(test)]

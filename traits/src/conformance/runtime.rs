@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::support::{A_WHILE, pair};
 use crate::{JoinError, OwnedRead, Panicked, Runtime};
 
-/// "Runs `future` on this thread until it is done", and returns its output.
+/// "Runs `future` … on this thread, until `future` is done", and returns its output.
 pub fn block_on_returns_the_output<R: Runtime>(config: &R::Config) {
     let here = std::thread::current().id();
     let borrowed = String::from("output");

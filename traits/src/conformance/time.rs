@@ -112,7 +112,7 @@ pub async fn sleep_may_be_endless<R: Runtime>() {
     }
 }
 
-/// Sleeps end on time while connections are busy.
+/// Sleeps end soon while connections are busy.
 pub async fn sleep_ends_while_connections_are_busy<R: Runtime>() {
     for _ in 0..20 {
         let (mut a, b) = pair::<R>().await;
