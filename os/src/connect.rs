@@ -1,4 +1,4 @@
-//! Connecting: begun and finished without blocking, waited for by the backend's socket.
+//! Connects without blocking. The backend's socket waits for the end of the attempt.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use crate::stream::{Socket, Stream, stream};
 /// Connects; see [`Tcp::connect`](owned_io::Tcp::connect).
 ///
 /// # Errors
-/// [`AddrError`] inside.
+/// The inner error is an [`AddrError`].
 ///
 /// # Cancellation
-/// Safe: the attempt is given up and its socket dropped.
+/// Safe: the attempt ends and its socket is closed.
 pub async fn connect<S: Socket>(options: ConnectOptions) -> io::Result<Stream<S>> {
     let socket = connected(&options).await;
     socket.map(stream).map_err(|error| AddrError::new("connect to", options.addr, error).into())
@@ -49,13 +49,13 @@ fn begin(options: &ConnectOptions) -> io::Result<OwnedFd> {
     }
 }
 
-/// How the attempt ended.
+/// The result of the attempt.
 fn finish(fd: BorrowedFd<'_>) -> io::Result<()> {
     let error = SockRef::from(&fd).take_error().unwrap_or_else(Some);
     error.map_or(Ok(()), Err)
 }
 
-/// Our end's address.
+/// The local address.
 ///
 /// # Errors
 /// Those of getsockname(2).

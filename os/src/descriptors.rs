@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_for_as_many_as_were_asked_for_or_are_allowed() {
+    fn the_table_has_room_for_the_count_or_for_the_limit() {
         reserve_descriptors(1000).unwrap();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
@@ -47,6 +47,6 @@ mod tests {
         setrlimit(Resource::Nofile, limit).unwrap();
         reserve_descriptors(usize::MAX).unwrap();
         let _last = fcntl_dupfd_cloexec(io::stderr(), 1999).unwrap();
-        reserve_descriptors(usize::MAX).expect("it is as large as it may be");
+        reserve_descriptors(usize::MAX).expect("the table already has the size of the limit");
     }
 }

@@ -1,16 +1,18 @@
 //! What the kernel backends of [`owned_io`] share: sockets that are set up from the contract's options, system
 //! calls that never block, streams and listeners, and the probe that says whether io_uring is available.
 //!
-//! Nothing here blocks its thread, and this crate names no runtime. A function that would have to wait returns
-//! [`WouldBlock`](std::io::ErrorKind::WouldBlock). A future of this crate waits by what the backend implements
-//! for its socket, one of:
+//! This crate names no runtime. Its futures never block their thread, and a function that would have to wait
+//! returns [`WouldBlock`](std::io::ErrorKind::WouldBlock). Two functions for the start of a server may block for
+//! some milliseconds: [`listen::bind`] and [`reserve_descriptors`].
+//!
+//! A backend implements one of these for its socket, and the futures of this crate wait by it:
 //!
 //! - [`Readiness`](readiness::Readiness), where the runtime reports that a descriptor is ready (epoll);
 //! - [`Completion`](completion::Completion), where reads and writes are operations of a ring;
-//! - [`Socket`] and [`ListenSocket`] themselves, where neither fits. Those two make them.
+//! - [`Socket`] and [`ListenSocket`] themselves, where neither fits. `Readiness` and `Completion` implement these
+//!   two.
 //!
-//! A backend gets its [`Stream`] with both halves, its [`Listener`], and
-//! [`connect`](fn@connect::connect) of it.
+//! For that a backend gets a [`Stream`] with both halves, a [`Listener`], and [`connect`](fn@connect::connect).
 
 #![cfg(target_os = "linux")]
 

@@ -8,16 +8,17 @@ use std::{io, slice, thread};
 use owned_io::{AddrError, BoundAddr, Keepalive, ListenOptions};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, TcpKeepalive, Type};
 
-/// Takes an address for this process; see [`Tcp::bind`](owned_io::Tcp::bind).
+/// Binds an address for this process; see [`Tcp::bind`](owned_io::Tcp::bind).
 ///
 /// The socket that holds the address accepts no client. It is bound without `SO_REUSEPORT`, so any other socket at
 /// the address is a conflict. It gets `SO_REUSEPORT` afterwards, to share the address with the listeners, which are
-/// bound with it. It is bound without `SO_REUSEADDR` too: the kernel then lets only one of several processes that
-/// bind at the same moment. That also fails while connections of an earlier server are in TIME_WAIT. So after a
-/// failure the address is taken over.
+/// bound with it. It is bound without `SO_REUSEADDR` too: if several processes bind at the same moment, the kernel
+/// then accepts only one of them. But such a bind fails while connections of an earlier server are in TIME_WAIT. So
+/// after a failure the address is taken over. If another process tries the same, this blocks the thread for less than
+/// a millisecond before each of at most eight further attempts.
 ///
 /// # Errors
-/// [`AddrError`] inside.
+/// The inner error is an [`AddrError`].
 pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
     let hold = || {
         let socket = match hold_alone(options.addr) {
@@ -30,7 +31,7 @@ pub fn bind(mut options: ListenOptions) -> io::Result<BoundAddr> {
         let addr = local_addr(&socket)?;
         Ok((socket, addr))
     };
-    let (socket, addr) = hold().map_err(|error| failed(options.addr, error))?;
+    let (socket, addr) = hold().map_err(|error| listen_error(options.addr, error))?;
     options.addr = addr;
     Ok(BoundAddr::new(options, socket))
 }
@@ -44,13 +45,13 @@ fn hold_alone(addr: SocketAddr) -> io::Result<Socket> {
 
 /// Holds an address at which connections of an earlier server linger. That takes `SO_REUSEADDR`.
 ///
-/// With `SO_REUSEADDR` several sockets may bind, but the kernel lets only one of them listen. So this one listens
+/// With `SO_REUSEADDR` several sockets may bind, but only one of them may listen. So this one listens
 /// until `SO_REUSEADDR` is off again. From then on no other socket can bind or listen. Meanwhile a filter drops every
 /// packet for it. A client that connects in these microseconds tries again after a second, as TCP does, and finds
 /// the real listener.
 fn hold_despite_time_wait(addr: SocketAddr) -> io::Result<Socket> {
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
-    let mut attempts_left = LISTEN_ATTEMPTS_MAX;
+    let mut retries_left = LISTEN_RETRIES_MAX;
     loop {
         let socket = new_socket(addr)?;
         socket.set_reuse_address(true)?;
@@ -65,8 +66,8 @@ fn hold_despite_time_wait(addr: SocketAddr) -> io::Result<Socket> {
             }
             // The kernel may refuse both of two sockets that begin to listen within the same microsecond: each
             // is marked as listening before either is checked.
-            Err(error) if is_in_use(&error) && attempts_left > 0 => {
-                attempts_left -= 1;
+            Err(error) if is_in_use(&error) && retries_left > 0 => {
+                retries_left -= 1;
                 drop(socket);
                 thread::sleep(random_below_a_millisecond());
             }
@@ -75,8 +76,8 @@ fn hold_despite_time_wait(addr: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// How often to try again to listen alone. Each attempt waits for less than a millisecond.
-const LISTEN_ATTEMPTS_MAX: u32 = 8;
+/// How often to try again to listen alone. Each time the thread sleeps for less than a millisecond first.
+const LISTEN_RETRIES_MAX: u32 = 8;
 
 fn random_below_a_millisecond() -> Duration {
     let mut random = [0; 2];
@@ -91,7 +92,7 @@ fn is_in_use(error: &io::Error) -> bool {
 /// A non-blocking socket that listens on `bound`, next to those of other workers.
 ///
 /// # Errors
-/// [`AddrError`] inside.
+/// The inner error is an [`AddrError`].
 pub fn listen(bound: &BoundAddr) -> io::Result<OwnedFd> {
     let options = bound.options();
     let listen = || {
@@ -106,11 +107,11 @@ pub fn listen(bound: &BoundAddr) -> io::Result<OwnedFd> {
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(socket.into())
     };
-    listen().map_err(|error| failed(options.addr, error))
+    listen().map_err(|error| listen_error(options.addr, error))
 }
 
 /// The error of an attempt to listen.
-pub(crate) fn failed(addr: SocketAddr, error: io::Error) -> io::Error {
+pub(crate) fn listen_error(addr: SocketAddr, error: io::Error) -> io::Error {
     AddrError::new("listen on", addr, error).into()
 }
 
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_bind_at_once_one_has_the_address() {
+    fn of_two_concurrent_binds_one_gets_the_address() {
         const ROUNDS: usize = 300;
         for lingers in [false, true] {
             let addr = free_addr(lingers);
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_in_while_an_address_is_taken_over() {
+    fn no_client_connects_while_an_address_is_taken_over() {
         const ROUNDS: usize = 2_000;
         let addr = free_addr(true);
         let is_over = AtomicBool::new(false);

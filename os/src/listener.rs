@@ -14,8 +14,8 @@ use crate::{connect, listen};
 
 /// A listening socket, and how its runtime waits for clients.
 ///
-/// Dropping it refuses clients from then on, even while the kernel still works on a wait that was dropped
-/// or forgotten.
+/// Dropping it closes the socket, so later clients are refused. That holds even while the kernel still works on
+/// a wait that was dropped or forgotten.
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait ListenSocket: AsFd + Debug + Sized + 'static {
     /// The socket of a client.
@@ -48,15 +48,15 @@ impl<L: ListenSocket> Listener<L> {
     /// Listens on `bound`, next to the listeners of other workers.
     ///
     /// # Errors
-    /// [`AddrError`](owned_io::AddrError) inside.
+    /// The inner error is an [`AddrError`](owned_io::AddrError).
     pub fn new(bound: &BoundAddr) -> io::Result<Self> {
         let socket = L::register(listen::listen(bound)?)
-            .map_err(|error| listen::failed(bound.local_addr(), error))?;
+            .map_err(|error| listen::listen_error(bound.local_addr(), error))?;
         Ok(Self { socket, accept_budget: AcceptBudget::default() })
     }
 
     async fn next(&mut self) -> io::Result<(Stream<L::Socket>, SocketAddr)> {
-        // Each round but the last waits. Clients that give up while they are queued bound the rounds.
+        // Each round but the last waits. A round finds no client only if one left the queue after the wait.
         loop {
             match listen::try_accept(self.socket.as_fd()) {
                 Ok((fd, peer)) => return Ok((stream(L::Socket::register(fd)?), peer)),

@@ -5,7 +5,8 @@ use std::io;
 /// Fills `bytes` from getrandom(2).
 ///
 /// # Panics
-/// When the kernel refuses, which it does only where the call is forbidden. No secret could be made then.
+/// If the kernel refuses the call, which it does only where a policy forbids it. Continuing would mean secrets
+/// that are not random.
 pub fn fill_random(mut bytes: &mut [u8]) {
     // Each round fills at least one byte, or a signal interrupts it before the first.
     while !bytes.is_empty() {

@@ -72,13 +72,13 @@ pub trait Readiness: AsFd + Debug + Sized + 'static {
 
     /// Clears the report: the last attempt has read all there was, or has filled the kernel's buffer.
     ///
-    /// What arrives after that attempt must be reported. That depends on the reactor:
+    /// The reactor must report what arrives after that attempt. Whether it does depends on its kind:
     ///
-    /// - It is level-triggered, and remembers: it reports that in any case.
-    /// - It is edge-triggered, and remembers (tokio): it reports that if only this thread polls it, and never while
-    ///   it polls a task.
+    /// - Level-triggered, and it remembers its reports: it always does.
+    /// - Edge-triggered, and it remembers its reports (tokio): it does if only this thread polls it, and never
+    ///   during the poll of a task.
     /// - It reports once and forgets (async-io): keep a flag for each direction, which `poll_ready` sets and this
-    ///   clears. It asks the kernel again for each report, so it counts as level-triggered.
+    ///   clears. Such a reactor asks the kernel again for each report, so it counts as level-triggered.
     ///
     /// [`check`] tests it.
     fn clear_ready(&self, interest: Interest);
@@ -164,8 +164,8 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
 }
 
 impl<S: Readiness> ReadinessSocket<S> {
-    /// Tries `transfer` whenever the reactor reports `interest`, until it need not wait. A write that is likely to
-    /// find room is tried before. `transfer` asks for `asked` bytes.
+    /// Tries `transfer` each time the reactor reports `interest`, until the result is not `WouldBlock`. A write that
+    /// is likely to find room is tried before any report. `transfer` asks for `asked` bytes.
     ///
     /// A short transfer has emptied or filled the kernel's buffer. So it clears the report, which saves the
     /// attempt that would only find that out. epoll reports new bytes again, also when it is edge-triggered
@@ -183,7 +183,7 @@ impl<S: Readiness> ReadinessSocket<S> {
             if interest == Interest::Read || !self.has_room.get() {
                 ready!(self.socket.poll_ready(cx, interest))?;
             }
-            // Not before: an operation that has to wait yields anyway.
+            // Checked only now, because an operation that has to wait yields anyway.
             if !coop::has_budget() {
                 return Self::poll_yield(cx);
             }

@@ -1,16 +1,16 @@
-//! Signals that this process does not take as its parent left them.
+//! Unblocks signals that the parent process has blocked.
 
 use std::mem::MaybeUninit;
 use std::{io, ptr};
 
 /// Unblocks `signals` on this thread, and on all threads that it starts from now on.
 ///
-/// A process inherits the signals that its parent has blocked. A supervisor that waits for signals by sigwait(3) may
-/// so start a program that never sees one, though it handles them. Register the handlers first: a signal that is
-/// pending arrives within this call.
+/// A process inherits the signal mask of its parent. So a program that is started by a supervisor that waits for
+/// signals with sigwait(3) may never get one, although it handles them. Register the handlers first: a pending
+/// signal arrives during this call.
 ///
 /// # Errors
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) if one of them is no signal. None is unblocked then.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) if one of them is not a signal. None is unblocked then.
 pub fn unblock_signals(signals: &[i32]) -> io::Result<()> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `set` has room for a set.

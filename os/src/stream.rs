@@ -16,8 +16,8 @@ use crate::{abort, connect, shutdown};
 /// A TCP socket, and how its runtime reads and writes. Both halves of a [`Stream`] share it.
 ///
 /// A backend implements [`Readiness`](crate::readiness::Readiness) or
-/// [`Completion`](crate::completion::Completion) instead, where one of them fits. Each makes a `Socket` of a
-/// few small functions.
+/// [`Completion`](crate::completion::Completion) instead, where one of them fits. Each has few functions, and
+/// this crate implements `Socket` by them.
 ///
 /// Dropping it closes the connection, even while the kernel still works on an operation that was dropped
 /// or forgotten.
@@ -70,7 +70,7 @@ pub struct WriteHalf<S> {
     shared: Rc<Shared<S>>,
 }
 
-/// What the halves own together and their shutdown handles refer to. It is dropped with the second half.
+/// The socket, which both halves own and their shutdown handles refer to. Dropping the second half closes it.
 #[derive(Debug)]
 struct Shared<S> {
     socket: S,

@@ -1,7 +1,7 @@
 //! Reads and writes on a socket that return at once.
 //!
-//! They use rustix, which makes system calls in place. Those of libc are cancellation points of its threads, which
-//! costs about fifty instructions each in a process with several threads.
+//! They use rustix, which makes system calls inline. The functions of libc are cancellation points of threads, which
+//! costs about fifty instructions for each call in a process with several threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -54,7 +54,7 @@ pub fn try_peek(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(n > 0)
 }
 
-/// Gives the kernel as many bytes of `buf` as it takes now: at least one. `buf` is not empty.
+/// Writes as many bytes of `buf` as the kernel takes now: at least one. `buf` is not empty.
 ///
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of send(2).
@@ -66,7 +66,7 @@ pub fn try_write(fd: BorrowedFd<'_>, buf: &impl IoBuf) -> io::Result<usize> {
     check_written(n)
 }
 
-/// Gives the kernel as many bytes of `bufs` as it takes now, and advances by them. Some bytes are left in `bufs`.
+/// Writes as many bytes of `bufs` as the kernel takes now, and advances by them. `bufs` is not empty.
 ///
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of sendmsg(2). `bufs` does not advance
@@ -97,7 +97,7 @@ pub fn shutdown(fd: BorrowedFd<'_>, how: Shutdown) -> io::Result<()> {
 }
 
 /// Resets a connection, even while others hold its descriptor. The queued bytes of both directions are discarded,
-/// and everybody who waits for the socket is woken (`tcp_disconnect` in net/ipv4/tcp.c). Closing with `SO_LINGER` of
+/// and all who wait for the socket are woken (`tcp_disconnect` in net/ipv4/tcp.c). Closing with `SO_LINGER` of
 /// zero does the same, but only when the last operation releases the descriptor.
 ///
 /// # Errors
@@ -106,10 +106,10 @@ pub fn abort(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(connect_unspec(fd)?)
 }
 
-/// Ends a closed connection whose descriptor the runtime keeps open for a moment: shuts it down both ways.
+/// Ends a dropped connection whose descriptor the runtime keeps open for a moment: shuts it down in both directions.
 ///
-/// A connection with unread bytes is not shut down. Closing resets it; after a shutdown the peer would see a clean
-/// end.
+/// A connection with unread bytes is not shut down. Closing its descriptor resets it. After a shutdown the peer would
+/// see a clean end instead.
 pub fn end(fd: BorrowedFd<'_>) {
     if !try_peek(fd).unwrap_or(false) {
         // It fails only when the connection is gone. Then there is nothing to shut down.

@@ -73,7 +73,7 @@ pub fn invalid(why: &'static str) -> io::Error {
 /// # Errors
 /// [`RingError`] inside.
 pub fn probe() -> io::Result<()> {
-    // Two entries: the smallest ring, so that a small memlock limit is the runtime's to meet.
+    // A ring as small as this needs little locked memory. The runtime reports a memlock limit that is too low for it.
     let ring = IoUring::new(2).map_err(explain)?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(explain)?;
@@ -123,7 +123,7 @@ impl RingError {
             Some(libc::EMFILE | libc::ENFILE) => {
                 "no descriptor is free: raise the limit on open files (ulimit -n, LimitNOFILE=)"
             }
-            _ => "run on tokio, which does without",
+            _ => "run on tokio, which needs no io_uring",
         }
     }
 }
@@ -135,7 +135,7 @@ impl fmt::Display for RingError {
 }
 
 impl Error for RingError {
-    /// What is behind [`cause`](Self::cause), which `Display` prints.
+    /// The source of [`cause`](Self::cause). `Display` prints the cause itself.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.cause.source()
     }
