@@ -32,9 +32,10 @@
 //!
 //! # Platform notes
 //!
-//! Reads and writes are `recv`, `send` and `sendmsg` once epoll reports that they need not wait. Accept is
-//! `accept4` without waiting, then epoll. A pending pooled read holds no buffer. There is no ring to set up,
-//! so the tuned settings are the runtime's own.
+//! A read is `recv` once epoll reports that it need not wait. A write is `send` or `sendmsg`. It is tried at once,
+//! unless the last one filled the kernel's buffer; then it waits for epoll. Accept is `accept4` without waiting,
+//! then epoll. A pending pooled read holds no buffer. There is no ring to set up, so the tuned settings are the
+//! runtime's own.
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
