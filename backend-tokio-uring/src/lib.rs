@@ -25,8 +25,8 @@
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read | freed when it completes | it eats the next ones | only to be dropped |
-//! | pooled read | like a read; none was held if `Pool::take_for_waiting_read` had none | as for a read; then none lost | as for a read |
+//! | read | freed when it completes | the next ones are lost | only to be dropped |
+//! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
 //! | write, vectored write | freed when it completes | sent all the same, or some of them | only to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
@@ -44,7 +44,7 @@
 //!
 //! # Platform notes
 //!
-//! | call | system |
+//! | call | is |
 //! |---|---|
 //! | read | RECV |
 //! | pooled read | RECV while `Pool::take_for_waiting_read` has a buffer, else POLL_ADD and then `recv` without waiting |
@@ -52,11 +52,12 @@
 //! | vectored write | SENDMSG |
 //! | accept | `accept4` without waiting, epoll when the queue is empty |
 //! | connect | `connect` without waiting, then epoll |
-//! | sleep | epoll's timeout; of zero: NOP |
+//! | sleep | epoll's timeout; NOP for a sleep of zero |
 //!
-//! The operations are those of Linux 5.6. tokio-uring's own sockets are not used: they send READ
-//! and WRITE, which raise SIGPIPE, and allocate for each vectored write. Its ring is one of the
-//! descriptors that tokio waits for in epoll, so tokio's timers and its listener still work.
+//! The operations need Linux 5.6. The check before the runtime is built requires 5.11, as on every backend with
+//! io_uring. tokio-uring's own sockets are not used: they send READ and WRITE, which raise SIGPIPE, and allocate for
+//! each vectored write. Its ring is one of the descriptors that tokio waits for in epoll, so tokio's timers and its
+//! listener still work.
 //!
 //! # Known limits
 //!

@@ -17,8 +17,8 @@ pub type TokioUringListener = os::Listener<TokioUringListenSocket>;
 
 /// The socket of a [`TokioUringListener`].
 ///
-/// It waits in tokio's reactor, which tokio-uring's ring is registered with too. A dropped accept leaves nothing
-/// behind there. A task that holds the ring up does not hold the listener up.
+/// It waits in tokio's reactor, with which tokio-uring's ring is registered too. A dropped accept leaves nothing
+/// behind there. A task that keeps the ring from being entered does not delay the listener.
 #[derive(Debug)]
 pub struct TokioUringListenSocket {
     fd: AsyncFd<Rc<OwnedFd>>,

@@ -49,7 +49,7 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
 
 /// Sends the next pieces of `bufs`, and advances by the bytes sent. Some bytes are left in `bufs`.
 ///
-/// `message` holds what describes them to the kernel, and gets it back for the next time.
+/// `message` has the header that describes them to the kernel, and gets it back for the next write.
 pub(crate) async fn send_vectored<B: IoBuf>(
     fd: &Rc<OwnedFd>,
     mut bufs: IoVec<B>,
@@ -57,7 +57,7 @@ pub(crate) async fn send_vectored<B: IoBuf>(
 ) -> BufResult<usize, IoVec<B>> {
     let mut header = message.0.take().unwrap_or_default();
     let pieces = bufs.as_io_slices();
-    let described = Rc::get_mut(&mut header).expect("put back by who had it");
+    let described = Rc::get_mut(&mut header).expect("no other write uses it");
     described.0.msg_iov = pieces.as_ptr().cast_mut().cast();
     described.0.msg_iovlen = pieces.len();
     let send = opcode::SendMsg::new(target(fd), Rc::as_ptr(&header).cast());
@@ -85,7 +85,7 @@ pub(crate) async fn readable(fd: &Rc<OwnedFd>) -> io::Result<()> {
     op.await.0.map(drop)
 }
 
-/// Registers a descriptor with tokio's reactor, which the ring is on too.
+/// Registers a descriptor with tokio's reactor, with which the ring is registered too.
 pub(crate) fn register(fd: Rc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<Rc<OwnedFd>>> {
     // SAFETY: the `Rc` keeps the descriptor open, and nothing puts another one in its place.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
@@ -97,8 +97,8 @@ pub(crate) fn register(fd: Rc<OwnedFd>, interest: Interest) -> io::Result<AsyncF
 /// tokio's `yield_now` is not enough: tokio-uring enters the ring only when the thread parks, which it never does
 /// while a task yields again and again.
 ///
-/// A task that wakes itself holds the ring up for the same reason. So this waits at most [`YIELD_MAX`]; timers go on
-/// even then.
+/// A task that wakes itself again and again keeps the ring from being entered for the same reason. So this waits at
+/// most [`YIELD_MAX`]. Timers fire even then.
 pub(crate) async fn yield_to_ring() {
     let _ = tokio::time::timeout(YIELD_MAX, nop()).await;
 }
@@ -174,7 +174,7 @@ impl<D: 'static> OneshotOutputTransform for Output<D> {
     }
 }
 
-/// A `msghdr` that the vectored writes of a connection use one after the other. The first makes it.
+/// A `msghdr` that the vectored writes of a connection use one after the other. The first write allocates it.
 #[derive(Default)]
 pub(crate) struct MessageCell(Cell<Option<Rc<Message>>>);
 
@@ -195,7 +195,7 @@ impl std::fmt::Debug for MessageCell {
     }
 }
 
-/// Gives `entry` to the ring. Dropping the future does not cancel the operation: `data` is then held until the
+/// Submits `entry` to the ring. Dropping the future does not cancel the operation: `data` is then held until the
 /// operation has completed.
 ///
 /// # Safety
