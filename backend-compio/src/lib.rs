@@ -25,7 +25,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed once it is cancelled, one loop iteration later | lost, if they arrive before that | usable, with that gap |
-//! | pooled read | like a read; none was held if `Pool::take_for_waiting_read` had none | as for a read; then none lost | as for a read |
+//! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
 //! | write, vectored write | freed once it is cancelled, one loop iteration later | any part may be sent | only to be dropped |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |

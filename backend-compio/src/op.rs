@@ -98,7 +98,7 @@ pub(crate) fn end(runtime: Runtime) {
     // This drops the tasks that were spawned by compio itself, not through the contract.
     let ended = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
     // What is left stays for ever, and does not count for the next runtime.
-    RUNTIME.set(RUNTIME.get() + 1);
+    RUNTIME_ID.set(RUNTIME_ID.get() + 1);
     if IN_FLIGHT.take() == 0 {
         drop(ManuallyDrop::into_inner(driver));
     }
@@ -142,7 +142,7 @@ thread_local! {
     static IN_FLIGHT: Cell<usize> = const { Cell::new(0) };
 
     /// How many runtimes have ended on this thread.
-    static RUNTIME: Cell<u64> = const { Cell::new(0) };
+    static RUNTIME_ID: Cell<u64> = const { Cell::new(0) };
 }
 
 /// An operation that counts as in flight from its beginning until it has completed or is dropped.
@@ -188,13 +188,13 @@ struct InFlight {
 impl Default for InFlight {
     fn default() -> Self {
         IN_FLIGHT.set(IN_FLIGHT.get() + 1);
-        Self { runtime: Some(RUNTIME.get()) }
+        Self { runtime: Some(RUNTIME_ID.get()) }
     }
 }
 
 impl InFlight {
     fn end(&mut self) {
-        if self.runtime.take() == Some(RUNTIME.get()) {
+        if self.runtime.take() == Some(RUNTIME_ID.get()) {
             IN_FLIGHT.set(IN_FLIGHT.get() - 1);
         }
     }

@@ -73,11 +73,11 @@ impl Executor for Compio {
 
     fn block_on<F: Future>(config: Config, future: F) -> io::Result<F::Output> {
         let within = compio_runtime::Runtime::try_with_current(|_| ()).is_ok();
-        assert!(!within, "Compio::block_on is called within itself");
+        assert!(!within, "`Compio::block_on` called within itself");
         config.ring.check()?;
         os::uring::probe()?;
         let runtime = builder(&config.ring).build().map_err(os::uring::explain)?;
-        // It panics only if a buffer panics that the driver drops.
+        // The runtime panics only if the driver drops a buffer whose `Drop` panics.
         let output = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_main(future))));
         op::end(runtime);
         let output = output.unwrap_or_else(|payload| resume_unwind(payload));

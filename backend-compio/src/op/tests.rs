@@ -30,7 +30,7 @@ impl Drop for Probe {
 }
 
 // SAFETY: 1. Pointer and length are those of initialised bytes. 2. They are in the Rc's heap block,
-// which is there as long as this. 3. The length changes through `&mut` only. 4. The test only reads.
+// which lives as long as this value. 3. The length changes through `&mut` only. 4. The test only reads.
 unsafe impl IoBuf for Probe {
     fn buf_ptr(&self) -> *const u8 {
         self.memory.as_ptr().cast()
@@ -97,7 +97,7 @@ fn a_buffer_that_panics_when_the_driver_drops_it_leaves_nothing_in_the_kernel() 
             }
         })
     }));
-    assert!(ran.is_err(), "the panic is told");
+    assert!(ran.is_err(), "the panic is not swallowed");
     let (reading, mut peer, memory, drops) = kept.take().unwrap();
     peer.write_all(b"late").unwrap();
     thread::sleep(Duration::from_millis(50));
