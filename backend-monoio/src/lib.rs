@@ -25,7 +25,7 @@
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
 //! | read | freed one loop iteration later | lost if they arrive before the kernel cancels it, one loop iteration later | usable, with that gap |
-//! | pooled read | like a read; none was held if `Pool::take_for_waiting_read` had none | as for a read; then none lost | as for a read |
+//! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
 //! | write | freed once the kernel is done with it | any part may have been sent | only to be dropped |
 //! | vectored write | freed at once | none sent | usable |
 //! | accept | – | no client lost | usable |
@@ -41,7 +41,7 @@
 //! |---|---|---|---|
 //! | `entries` | 1,024 | 4,096 | fewer than 256 are refused: monoio would take 256 |
 //! | `coop_taskrun` | off | off | accepted |
-//! | `single_issuer` | off | on | needed by the next |
+//! | `single_issuer` | off | on | `defer_taskrun` needs it |
 //! | `defer_taskrun` | off | on | an echo of 64 bytes took 12.2 µs instead of 12.8 (Linux 6.18, 2 cores, both ends on one thread) |
 //! | `sqpoll_idle` | off | off | refused: monoio panics when the submission queue is full, which it then cannot empty |
 //!
@@ -54,13 +54,14 @@
 //! and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
 //! eventfd. A sleep of zero waits for it, which took 0.9 µs.
 //!
-//! Linux 5.6 has the operations; 5.19 has `coop_taskrun`, 6.0 `single_issuer`, 6.1 `defer_taskrun`.
+//! The operations need Linux 5.6. The check before the runtime is built requires 5.11, as on every backend with
+//! io_uring. `coop_taskrun` needs 5.19, `single_issuer` 6.0 and `defer_taskrun` 6.1.
 //!
 //! # Known limits
 //!
 //! - **A task that wakes itself while it is polled stops its worker** for as long as it does so, with
-//!   all its tasks and its I/O: monoio puts it at the front of the queue (for 3 s no other task ran
-//!   once). To yield, sleep for zero.
+//!   all its tasks and its I/O: monoio puts it at the front of the queue. Next to such a task, no
+//!   other task ran once in 3 s. To yield, sleep for zero.
 //! - Tasks that wake each other without a pause keep timers from firing, and wakes from other threads from
 //!   arriving. With `defer_taskrun` I/O stops too. A sleep of zero avoids this as well.
 //! - monoio panics where the kernel refuses a submission for another reason than that it is busy.

@@ -20,7 +20,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Makes one, for the runtime that polls this.
+    /// Creates the state for the runtime that polls the calling future.
     pub(crate) fn start() -> io::Result<()> {
         let (ready, _closed) = UnixStream::pair()?;
         // monoio can poll any descriptor, but only its streams offer that.

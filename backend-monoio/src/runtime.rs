@@ -41,12 +41,12 @@ impl Config {
     fn check(&self) -> io::Result<()> {
         self.ring.check()?;
         if self.ring.entries < ENTRIES_MIN {
-            return Err(os::uring::invalid("entries: monoio takes no fewer than 256"));
+            return Err(os::uring::invalid("entries: monoio needs at least 256"));
         }
         if self.ring.sqpoll_idle.is_some() {
             return Err(os::uring::invalid(
-                "sqpoll_idle: monoio panics when its submission queue is full, which it empties \
-                 itself only without a polling thread",
+                "sqpoll_idle: with a polling thread, monoio cannot empty a full submission queue, \
+                 and panics",
             ));
         }
         Ok(())
