@@ -45,10 +45,10 @@
 //!
 //! # Platform notes
 //!
-//! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send`
-//! itself. So does a read. A write is tried before it waits. A vectored write is `sendmsg`, and waits by
-//! writing its first piece. To wait, glommio tries to write once more, without `MSG_NOSIGNAL`. SIGPIPE is
-//! blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_for_waiting_read` has one,
+//! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send` itself. So a
+//! read here does that too. A write is `send`, a vectored write is `sendmsg`. If it has to wait, it waits by
+//! glommio's write of the same bytes, or of the first piece. That tries once more, without `MSG_NOSIGNAL`, so
+//! SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_for_waiting_read` has one,
 //! which saves taking another for each attempt.
 //!
 //! An operation that need not wait does not yield. Once a task has used up its budget

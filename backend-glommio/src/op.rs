@@ -75,7 +75,7 @@ impl Tcp {
 
     /// Sends the first of `bytes`, or waits until that can be tried again. `bytes` is not empty.
     ///
-    /// It is for after a failed attempt: it takes two system calls more than an attempt.
+    /// Call it after a failed attempt. It makes two system calls more than an attempt.
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
         // glommio's attempt lacks MSG_NOSIGNAL.
@@ -84,7 +84,7 @@ impl Tcp {
         if let Poll::Ready(Err(error)) = &polled
             && error.kind() == io::ErrorKind::BrokenPipe
         {
-            blocked.take_back();
+            blocked.consume_signal();
         }
         polled
     }
@@ -115,13 +115,13 @@ impl SigpipeBlocked {
         // SAFETY: it reads one set and writes the other. Both are valid.
         let error =
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, before.as_mut_ptr()) };
-        assert_eq!(error, 0, "pthread_sigmask fails only when asked for nonsense");
+        assert_eq!(error, 0, "pthread_sigmask fails only for invalid arguments");
         // SAFETY: it was written, as nothing failed.
         Self { before: unsafe { before.assume_init() } }
     }
 
     /// Removes the signal from the pending ones.
-    fn take_back(&self) {
+    fn consume_signal(&self) {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let pipe = sigpipe();
         // SAFETY: it reads the set and the time, and writes nothing to a null pointer.
@@ -177,7 +177,7 @@ impl PolledFd {
         self.0 = Some(match polled {
             Poll::Pending => State::Waiting(tcp),
             // A listener returns ENOTCONN. A stream returns the number of bytes: zero, as none were asked for.
-            Poll::Ready(_) => State::Idle(take_back(tcp)),
+            Poll::Ready(_) => State::Idle(into_fd(tcp)),
         });
         polled.map(drop)
     }
@@ -203,7 +203,7 @@ fn register(fd: OwnedFd) -> TcpStream {
 ///
 /// The stream is leaked. It holds only a weak reference to the reactor. That keeps the reactor's allocation, once,
 /// after the executor has ended.
-fn take_back(tcp: TcpStream) -> OwnedFd {
+fn into_fd(tcp: TcpStream) -> OwnedFd {
     let tcp = ManuallyDrop::new(tcp);
     // SAFETY: the stream has the descriptor open, and will never use or close it.
     unsafe { OwnedFd::from_raw_fd(tcp.as_raw_fd()) }

@@ -28,11 +28,11 @@ pub struct Glommio;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Entries of each of its three rings, a power of two from 2 to 32,768. Default 128, glommio's
+    /// Entries of each of glommio's three rings, a power of two from 2 to 32,768. Default 128, glommio's
     /// own.
     pub ring_entries: u32,
-    /// Memory that it registers with the rings for direct I/O on files, in bytes. TCP uses none of it. glommio takes
-    /// at least 64 KiB. Default 10 MiB, glommio's own.
+    /// Memory that glommio registers with the rings for direct I/O on files, in bytes. TCP uses none of it. glommio
+    /// takes at least 64 KiB. Default 10 MiB, glommio's own.
     pub io_memory_bytes: usize,
     /// How long ready tasks may keep I/O and timers waiting. Default 100 ms, glommio's own. See the crate's
     /// [known limits](crate#known-limits) before you choose less.
@@ -50,7 +50,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Refuses settings that no kernel takes, and fewer than two entries: glommio's timer takes two, and it would
+    /// Refuses settings that no kernel takes, and fewer than two entries: glommio's timer needs two, and glommio would
     /// panic.
     fn check(&self) -> io::Result<()> {
         os::uring::RingConfig::plain(self.ring_entries).check()?;

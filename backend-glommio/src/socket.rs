@@ -53,7 +53,7 @@ impl os::Socket for GlommioSocket {
         if buf.buf_capacity() == 0 {
             return BufResult(Ok(0), buf);
         }
-        let result = spend(|cx| self.tcp.poll_read(cx, &mut buf)).await;
+        let result = within_budget(|cx| self.tcp.poll_read(cx, &mut buf)).await;
         BufResult(result, buf)
     }
 
@@ -61,7 +61,7 @@ impl os::Socket for GlommioSocket {
         let tcp = &self.tcp;
         // A buffer that is kept while the read waits saves taking one for each attempt.
         let mut waiting = None;
-        spend(move |cx| {
+        within_budget(move |cx| {
             if let Some(mut buf) = waiting.take().or_else(|| pool.take_for_waiting_read()) {
                 let polled = tcp.poll_read_pooled(cx, &mut buf);
                 if polled.is_pending() {
@@ -91,7 +91,7 @@ impl os::Socket for GlommioSocket {
             }
             result => Poll::Ready(result),
         };
-        let result = spend(write).await;
+        let result = within_budget(write).await;
         BufResult(result.and_then(os::check_written), buf)
     }
 
@@ -110,7 +110,7 @@ impl os::Socket for GlommioSocket {
             }
             result => Poll::Ready(result),
         };
-        let result = spend(write).await;
+        let result = within_budget(write).await;
         BufResult(result.and_then(os::check_written), bufs)
     }
 }
@@ -124,7 +124,9 @@ impl Drop for GlommioSocket {
 
 /// Polls an operation to its end. If the task has used up its [budget](coop), other tasks and I/O run first:
 /// glommio itself counts no work, and would serve only a connection that always has bytes to read.
-fn spend<T>(mut operation: impl FnMut(&mut Context<'_>) -> Poll<T>) -> impl Future<Output = T> {
+fn within_budget<T>(
+    mut operation: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> impl Future<Output = T> {
     let mut yielding = None;
     poll_fn(move |cx| {
         if yielding.is_some() || !coop::has_budget() {
