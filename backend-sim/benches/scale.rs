@@ -141,7 +141,7 @@ async fn serve() -> io::Result<()> {
 async fn client(world: World, server: Host, after: Duration, pool: Pool, shared: Rc<Shared>) {
     Sim::sleep(after).await;
     let connecting = Box::pin(Sim::connect(ConnectOptions::new(server.at(PORT))));
-    let mut stream = connecting.await.expect("to connect");
+    let mut stream = connecting.await.expect("expected to connect");
     shared.opened.set(shared.opened.get() + 1);
     loop {
         let twice_the_mean = 2 * IDLE_MEAN.as_nanos() as u64;
@@ -150,10 +150,10 @@ async fn client(world: World, server: Host, after: Duration, pool: Pool, shared:
             return std::future::pending().await;
         }
         shared.echoes_left.set(shared.echoes_left.get() - 1);
-        stream.write_all(MESSAGE).await.into_result().expect("to write");
+        stream.write_all(MESSAGE).await.into_result().expect("expected to write");
         let mut missing = MESSAGE.len();
         while missing > 0 {
-            let bytes = stream.read_pooled(&pool).await.expect("to read");
+            let bytes = stream.read_pooled(&pool).await.expect("expected to read");
             assert!(!bytes.is_empty() && bytes.iter().all(|byte| *byte == MESSAGE[0]));
             missing -= bytes.len();
         }

@@ -80,7 +80,7 @@ struct ConnectGuard {
 impl Drop for ConnectGuard {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt {
-            self.world.with(|core| core.give_attempt_up(attempt));
+            self.world.with(|core| core.cancel_attempt(attempt));
         }
     }
 }
@@ -152,7 +152,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn give_attempt_up(&mut self, key: Key) {
+    pub(crate) fn cancel_attempt(&mut self, key: Key) {
         let Some(attempt) = self.attempts.remove(key) else { return };
         self.dropped.extend(attempt.waker);
         self.hosts.get_mut(attempt.from).close_descriptor();

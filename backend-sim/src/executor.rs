@@ -49,7 +49,7 @@ pub(crate) fn run<F: Future>(world: &Rc<Shared>, future: F) -> Result<F::Output,
         assert!(current.is_none(), "a simulation runs on this thread already");
         *current = Some(Rc::clone(world));
     });
-    let _leave = Leave(world);
+    let _end = EndSimulation(world);
     world.run(future)
 }
 
@@ -66,9 +66,9 @@ pub(crate) fn is_running() -> bool {
 }
 
 /// Drops the tasks while `current` still works, then ends the simulation; on a panic too.
-struct Leave<'a>(&'a Shared);
+struct EndSimulation<'a>(&'a Shared);
 
-impl Drop for Leave<'_> {
+impl Drop for EndSimulation<'_> {
     fn drop(&mut self) {
         drop(self.0.services.take());
         // A task may spawn another while it is dropped.
@@ -155,7 +155,7 @@ impl Shared {
         woken.drain(..).for_each(Waker::wake);
         dropped.clear();
         for action in actions {
-            self.act(action);
+            self.execute(action);
         }
         // Keep the allocations, unless new entries came meanwhile.
         let mut core = self.core.borrow_mut();
@@ -167,7 +167,7 @@ impl Shared {
         }
     }
 
-    fn act(&self, action: Action) {
+    fn execute(&self, action: Action) {
         match action {
             Action::Resume(host) => {
                 let paused = self.paused.take();

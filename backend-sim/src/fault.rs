@@ -26,10 +26,10 @@ impl Core {
     }
 
     /// Applies the fault with this index in the plan.
-    pub(crate) fn apply_fault(&mut self, place: usize) {
-        let fault = self.plan.faults[place].1.clone();
+    pub(crate) fn apply_fault(&mut self, index: usize) {
+        let fault = self.plan.faults[index].1.clone();
         let now = self.now;
-        self.record(fault.hosts()[0].id, TraceKind::Fault, place as u32, 0);
+        self.record(fault.hosts()[0].id, TraceKind::Fault, index as u32, 0);
         match fault {
             Fault::Partition { a, b, lasts } => self.links.cut(a.id, b.id, after(now, lasts)),
             Fault::Stall { from, to, lasts } => self.links.hold(from.id, to.id, after(now, lasts)),
@@ -89,7 +89,7 @@ impl Core {
         let attempts = self.attempts.iter().filter(|(_, attempt)| attempt.from == host);
         let attempts: Vec<_> = attempts.map(|(key, _)| key).collect();
         for attempt in attempts {
-            self.give_attempt_up(attempt);
+            self.cancel_attempt(attempt);
         }
         self.hosts.get_mut(host).forget_all();
         self.actions.push(Action::DropTasks(host));

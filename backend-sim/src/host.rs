@@ -297,7 +297,7 @@ fn choose(addr: SocketAddr, is_free: impl Fn(&SocketAddr) -> bool) -> Option<Soc
     if addr.port() != 0 {
         return is_free(&addr).then_some(addr);
     }
-    EPHEMERAL_PORTS.map(|port| SocketAddr::new(addr.ip(), port)).find(|addr| is_free(addr))
+    PORT_ZERO_RANGE.map(|port| SocketAddr::new(addr.ip(), port)).find(|addr| is_free(addr))
 }
 
 /// Whether `addr` collides with a bound address: same port, and the same address or one of them unspecified.
@@ -314,7 +314,7 @@ fn is_bound_outside(addr: &SocketAddr) -> bool {
 }
 
 /// The ports that port 0 chooses from (RFC 6335 6).
-const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+const PORT_ZERO_RANGE: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 thread_local! {
     /// Addresses that this thread bound outside a simulation. They belong to the main host.

@@ -280,8 +280,8 @@ impl Core {
         Poll::Ready(Ok((socket, peer)))
     }
 
-    /// A listener is dropped. Its waiting clients are told, unless its host is down.
-    pub(crate) fn end_listening(&mut self, key: Key, are_told: bool) {
+    /// A listener is dropped. `sends_resets`: its waiting clients get resets, as they do unless the host is down.
+    pub(crate) fn end_listening(&mut self, key: Key, sends_resets: bool) {
         let Some(queue) = self.listeners.queues.remove(key) else { return };
         let addr = (queue.host, queue.addr);
         if let Some(keys) = self.listeners.by_addr.get_mut(&addr) {
@@ -292,22 +292,22 @@ impl Core {
         }
         self.dropped.extend(queue.acceptor);
         self.hosts.get_mut(queue.host).close_descriptor();
-        if are_told {
+        if sends_resets {
             for connection in queue.waiting {
                 self.reject(connection, true);
             }
         }
     }
 
-    /// The server has no slot for a client any more. The client is told, or notices when it sends something.
-    fn reject(&mut self, key: Key, is_told: bool) {
+    /// The server no longer has a socket for a client. The client gets a reset now, or when it sends something.
+    fn reject(&mut self, key: Key, sends_reset: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (end, _) = connection.ends(Side::Server);
         end.is_open = false;
         end.is_reset = true;
         end.is_write_shut = true;
         self.clear_end(Socket { connection: key, side: Side::Server });
-        if is_told {
+        if sends_reset {
             self.send_reset(Socket { connection: key, side: Side::Client }, None);
         }
         self.free_if_closed(key);

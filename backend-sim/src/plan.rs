@@ -77,35 +77,35 @@ pub enum Fault {
     /// A host loses its power. Its tasks are gone, and nobody is told. Peers notice by their timeouts, or by the
     /// resets that they get once the host is up again.
     Crash {
-        /// Which.
+        /// The host.
         host: Host,
-        /// When its service starts again.
+        /// How long until its service starts again.
         down: Duration,
     },
     /// The process of a host is killed. Its kernel closes the connections and refuses new ones.
     Kill {
-        /// Which.
+        /// The host.
         host: Host,
-        /// When its service starts again.
+        /// How long until its service starts again.
         down: Duration,
     },
     /// No task of a host is polled. Its kernel continues to receive.
     Pause {
-        /// Which.
+        /// The host.
         host: Host,
         /// For how long.
         lasts: Duration,
     },
     /// Each read on a host takes 10 ms longer and returns at most 16 bytes.
     SlowReader {
-        /// Which.
+        /// The host.
         host: Host,
         /// For how long.
         lasts: Duration,
     },
     /// A host has no descriptors left: opening one fails with `EMFILE`.
     Descriptors {
-        /// Which.
+        /// The host.
         host: Host,
         /// For how long.
         lasts: Duration,
@@ -113,7 +113,7 @@ pub enum Fault {
     /// The time of day on a host jumps ([`Clock::wall_clock`](owned_io::Clock::wall_clock)). The clock of timers
     /// does not.
     Clock {
-        /// Which.
+        /// The host.
         host: Host,
         /// How far, in milliseconds. A negative jump goes back.
         ahead_millis: i64,

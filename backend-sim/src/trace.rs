@@ -154,7 +154,8 @@ impl Trace {
             let time = Duration::from_nanos(*at).as_secs_f64();
             let name = hosts.get(*host).name();
             let line = Line { record, trace: self };
-            writeln!(text, "{time:>14.6} s  {name:<10} {line}").expect("memory takes it");
+            writeln!(text, "{time:>14.6} s  {name:<10} {line}")
+                .expect("a `String` takes every write");
         }
         text
     }
@@ -196,7 +197,7 @@ impl fmt::Display for Line<'_> {
             TraceKind::Read => write!(f, "#{subject} reads {amount} bytes"),
             TraceKind::ReadEnd => write!(f, "#{subject} reads the end"),
             TraceKind::Failed if subject == 0 => {
-                write!(f, "has no more: {}", errno::name(amount as i32))
+                write!(f, "cannot open a connection: {}", errno::name(amount as i32))
             }
             TraceKind::Failed => write!(f, "#{subject} fails: {}", errno::name(amount as i32)),
             TraceKind::Arrived => write!(f, "#{subject} receives {amount} bytes"),

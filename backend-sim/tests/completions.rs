@@ -166,7 +166,7 @@ fn failed(result: owned_io::BufResult<usize, Vec<u8>>) -> BufError {
 }
 
 /// In a `run`, a read that is dropped while pending takes the next bytes with it under some seeds. Otherwise it never
-/// does, as the runtime's capabilities say.
+/// does, as `tests/conformance.rs` declares with `dropped_read: LosesNothing`.
 #[test]
 fn a_dropped_read_may_take_bytes() {
     let read_after_drop = |config, is_pooled, is_far| {

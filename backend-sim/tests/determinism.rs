@@ -75,7 +75,7 @@ fn the_same_seed_in_two_processes() {
     }
     let mut again = std::process::Command::new(std::env::current_exe().expect("our own path"));
     let again = again.args([TEST, "--exact", "--nocapture"]).env(PRINTS, "1");
-    let output = again.output().expect("to run it");
+    let output = again.output().expect("expected to run it");
     let output = String::from_utf8(output.stdout).expect("text");
     assert!(output.lines().any(|line| line == mine), "{mine}\n{output}");
 }

@@ -67,7 +67,7 @@ fn a_latency_spike_delays_and_loses_nothing() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again() {
+fn lost_segments_are_sent_again() {
     run(seeds(20), async |world| {
         let (client, server, mut a, mut b) = connected_hosts(world).await?;
         let lasts = Duration::from_secs(3_600);
@@ -155,7 +155,7 @@ fn a_kill_closes_the_connections_at_once() {
 }
 
 #[test]
-fn a_pause_stops_the_tasks_of_a_host_alone() {
+fn a_pause_stops_only_the_tasks_of_its_host() {
     run(seeds(20), async |world| {
         with_echo_server(world, async move |_, server| {
             let mut stream = connect(&server).await?;

@@ -320,7 +320,7 @@ fn writing_to_a_peer_that_lost_its_power_waits() {
 /// A host that is up again knows of no connection, and answers each segment, bytes or end, with a reset. If the reset
 /// is lost, the segment is sent again, and so is the reset.
 #[test]
-fn an_answer_that_is_lost_comes_again() {
+fn a_lost_reset_is_sent_again() {
     for is_end in [false, true] {
         run(seeds(20), async |world| {
             let (client, server, mut a, b) = connected_hosts(world).await?;

@@ -40,7 +40,7 @@ fn the_example_is_found_printed_and_replayed() {
     let again = again
         .args(["the_example_is_found_printed_and_replayed", "--exact", "--nocapture"])
         .envs([(ALONE, "1"), ("SIM_SEED", &seed)]);
-    let replayed = again.output().expect("to run it");
+    let replayed = again.output().expect("expected to run it");
     let replayed = String::from_utf8(replayed.stdout).expect("text");
     let hash = |text: &str| {
         let (_, hash) = text.split_once("(their hash is ").expect("a hash");
@@ -62,7 +62,7 @@ fn the_fixed_example_passes_under_every_seed() {
 }
 
 #[test]
-fn a_failure_tells_seed_faults_and_trace() {
+fn a_failure_reports_seed_faults_and_trace() {
     let scenario = async |world: World| {
         let host = world.host("host");
         let fault = Fault::Pause { host: host.clone(), lasts: Duration::from_secs(2) };
@@ -77,7 +77,7 @@ fn a_failure_tells_seed_faults_and_trace() {
         "1.000001 s  0: pause of host for 2s",
         "host       fault 0 of the plan",
         "main       \"so far, so good\"",
-        "SIM_SEED=41 cargo test a_failure_tells_seed_faults_and_trace",
+        "SIM_SEED=41 cargo test a_failure_reports_seed_faults_and_trace",
     ] {
         assert!(message.contains(part), "{part}: {message}");
     }
