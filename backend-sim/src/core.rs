@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::connect::Attempt;
 use crate::connection::{Connection, Side};
+use crate::file::LateWrite;
 use crate::host::{HostId, Hosts};
 use crate::link::Links;
 use crate::listener::Listeners;
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) connections_made: u32,
     pub(crate) attempts: Slab<Attempt>,
     pub(crate) listeners: Listeners,
+    /// Writes to files that were dropped and still happen.
+    pub(crate) late_writes: Slab<LateWrite>,
     pub(crate) plan: FaultPlan,
     /// Empty byte queues, for reuse.
     pub(crate) spares: Vec<VecDeque<u8>>,
@@ -102,6 +105,8 @@ pub(crate) enum Event {
     Fault(u32),
     Resume(HostId),
     Restart(HostId),
+    /// A write to a file that was dropped happens.
+    LateWrite(Key),
 }
 
 /// Work for the executor.
@@ -129,6 +134,7 @@ impl Core {
             connections_made: 0,
             attempts: Slab::new(),
             listeners: Listeners::new(),
+            late_writes: Slab::new(),
             plan: FaultPlan::new(),
             spares: Vec::with_capacity(SPARES_MAX),
             woken: Vec::new(),
@@ -164,6 +170,7 @@ impl Core {
             Event::Fault(index) => self.apply_fault(index as usize),
             Event::Resume(host) => self.actions.push(Action::Resume(host)),
             Event::Restart(host) => self.restart(host),
+            Event::LateWrite(key) => self.finish_late_write(key),
         }
     }
 

@@ -57,11 +57,24 @@ impl Core {
                 let ahead = &mut self.hosts.get_mut(host.id).clock_ahead;
                 *ahead = ahead.saturating_add(ahead_millis.saturating_mul(1_000_000));
             }
+            Fault::DiskFull { host, lasts } => {
+                self.hosts.get_mut(host.id).disk.full_until = after(now, lasts);
+            }
+            Fault::ReadErrors { host, lasts } => {
+                self.hosts.get_mut(host.id).disk.read_errors_until = after(now, lasts);
+            }
+            Fault::SyncErrors { host, lasts } => {
+                self.hosts.get_mut(host.id).disk.sync_errors_until = after(now, lasts);
+            }
+            Fault::SlowDisk { host, lasts } => {
+                self.hosts.get_mut(host.id).disk.slow_until = after(now, lasts);
+            }
         }
     }
 
     /// Brings a host up and starts its services again.
     pub(crate) fn restart(&mut self, host: HostId) {
+        self.finish_late_writes(host);
         let state = self.hosts.get_mut(host);
         state.is_up = true;
         state.is_running = true;
@@ -69,7 +82,7 @@ impl Core {
         self.actions.push(Action::StartService(host));
     }
 
-    /// A host loses its power. A host that is down already stays as it is.
+    /// A host loses its power, and with it what its disk has not written. A host that is down already stays as it is.
     fn crash(&mut self, host: HostId, down: Duration) {
         let state = self.hosts.get_mut(host);
         if !std::mem::replace(&mut state.is_running, false) {
@@ -91,7 +104,9 @@ impl Core {
         for attempt in attempts {
             self.cancel_attempt(attempt);
         }
-        self.hosts.get_mut(host).forget_all();
+        let state = self.hosts.get_mut(host);
+        state.forget_all();
+        state.disk.crash(&mut self.rng);
         self.actions.push(Action::DropTasks(host));
         self.queue.push(after(self.now, down), Event::Restart(host));
     }

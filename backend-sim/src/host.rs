@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use owned_io::{AddrError, BoundAddr, Executor, JoinHandle, ListenOptions};
 
 use crate::core::Time;
+use crate::disk::Disk;
 use crate::errno::{EADDRNOTAVAIL, error};
 use crate::executor;
 use crate::ports::Ports;
@@ -70,7 +71,7 @@ impl Host {
         executor::current().on_host(self.id, || Sim::spawn(future))
     }
 
-    /// From now on, at most `count` sockets are open on this host. Opening one more fails with `EMFILE`.
+    /// From now on, at most `count` sockets and files are open on this host. Opening one more fails with `EMFILE`.
     /// Default: no limit.
     ///
     /// # Panics
@@ -88,6 +89,15 @@ impl Host {
         executor::current().with(|core| core.hosts.get_mut(self.id).ports.limit(count));
     }
 
+    /// From now on, the files of this host have at most `bytes` together. A write that needs more fails with `ENOSPC`,
+    /// or is short. Default: no limit.
+    ///
+    /// # Panics
+    /// Outside the simulation.
+    pub fn limit_disk(&self, bytes: u64) {
+        executor::current().with(|core| core.hosts.get_mut(self.id).disk.bytes_max = bytes);
+    }
+
     /// From now on, the work that tasks of this host consume ([`owned_io::coop`]) takes no virtual time, as if
     /// each of them had its own core. All other tasks share one.
     ///
@@ -97,7 +107,7 @@ impl Host {
         executor::current().with(|core| core.hosts.get_mut(self.id).work_takes_time = false);
     }
 
-    /// How many sockets are open on this host: listeners, connections and attempts to connect.
+    /// How many descriptors are open on this host: files, listeners, connections and attempts to connect.
     ///
     /// # Panics
     /// Outside the simulation.
@@ -160,6 +170,7 @@ pub(crate) struct HostState {
     /// Whether its services run.
     pub(crate) is_running: bool,
     pub(crate) work_takes_time: bool,
+    pub(crate) disk: Disk,
 }
 
 impl Hosts {
@@ -245,6 +256,7 @@ impl HostState {
             is_up: true,
             is_running: true,
             work_takes_time: true,
+            disk: Disk::new(),
         }
     }
 

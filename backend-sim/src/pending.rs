@@ -151,7 +151,7 @@ impl<P: Pieces> Drop for PendingWrite<'_, P> {
 }
 
 /// A hash over the first bytes of each piece, its address and its length.
-fn fingerprint(pieces: &impl Pieces) -> u64 {
+pub(crate) fn fingerprint(pieces: &impl Pieces) -> u64 {
     pieces.with(|pieces| {
         pieces.iter().fold(0, |hash, piece| {
             let location = mix(mix(hash, piece.as_ptr().addr() as u64), piece.len() as u64);

@@ -118,6 +118,35 @@ pub enum Fault {
         /// How far, in milliseconds. A negative jump goes back.
         ahead_millis: i64,
     },
+    /// The disk of a host is full: a write that needs more space fails with `ENOSPC`.
+    DiskFull {
+        /// Which.
+        host: Host,
+        /// For how long.
+        lasts: Duration,
+    },
+    /// Reads of files on a host fail with `EIO`.
+    ReadErrors {
+        /// Which.
+        host: Host,
+        /// For how long.
+        lasts: Duration,
+    },
+    /// Syncs on a host fail with `EIO`. As on Linux, some of the bytes are not written after that, and a later sync
+    /// succeeds without them.
+    SyncErrors {
+        /// Which.
+        host: Host,
+        /// For how long.
+        lasts: Duration,
+    },
+    /// Each operation on files of a host takes up to a second.
+    SlowDisk {
+        /// Which.
+        host: Host,
+        /// For how long.
+        lasts: Duration,
+    },
 }
 
 /// A kind of [`Fault`].
@@ -135,10 +164,18 @@ pub enum FaultKind {
     SlowReader,
     Descriptors,
     Clock,
+    DiskFull,
+    ReadErrors,
+    SyncErrors,
+    SlowDisk,
 }
 
 impl FaultKind {
-    /// All kinds.
+    /// The kinds of faults of disks.
+    pub const DISK: [Self; 4] =
+        [Self::DiskFull, Self::ReadErrors, Self::SyncErrors, Self::SlowDisk];
+
+    /// All kinds except those of [disks](Self::DISK).
     pub const ALL: [Self; 10] = [
         Self::Partition,
         Self::Stall,
@@ -231,7 +268,11 @@ impl Fault {
             | Self::Pause { host, .. }
             | Self::SlowReader { host, .. }
             | Self::Descriptors { host, .. }
-            | Self::Clock { host, .. } => [host, host],
+            | Self::Clock { host, .. }
+            | Self::DiskFull { host, .. }
+            | Self::ReadErrors { host, .. }
+            | Self::SyncErrors { host, .. }
+            | Self::SlowDisk { host, .. } => [host, host],
         }
     }
 }
@@ -257,6 +298,10 @@ impl fmt::Display for Fault {
             Self::Clock { host, ahead_millis } => {
                 write!(f, "time of day on {host} jumps by {ahead_millis} ms")
             }
+            Self::DiskFull { host, lasts } => write!(f, "full disk of {host} for {lasts:?}"),
+            Self::ReadErrors { host, lasts } => write!(f, "read errors on {host} for {lasts:?}"),
+            Self::SyncErrors { host, lasts } => write!(f, "sync errors on {host} for {lasts:?}"),
+            Self::SlowDisk { host, lasts } => write!(f, "slow disk of {host} for {lasts:?}"),
         }
     }
 }
@@ -317,6 +362,10 @@ impl Draw<'_> {
                 let ahead_millis = self.rng.below(7_200_000) as i64 - 3_600_000;
                 Fault::Clock { host, ahead_millis }
             }
+            FaultKind::DiskFull => Fault::DiskFull { host, lasts },
+            FaultKind::ReadErrors => Fault::ReadErrors { host, lasts },
+            FaultKind::SyncErrors => Fault::SyncErrors { host, lasts },
+            FaultKind::SlowDisk => Fault::SlowDisk { host, lasts },
         };
         (when, fault)
     }

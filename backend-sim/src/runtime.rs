@@ -4,15 +4,17 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use owned_io::{
-    BoundAddr, Clock, ConnectOptions, Executor, ListenOptions, Panicked, Random, Tcp, Worker,
-    WorkersConfig,
+    BoundAddr, Clock, ConnectOptions, DirEntry, Executor, Files, ListenOptions, OpenMode, Panicked,
+    Random, Tcp, Worker, WorkersConfig,
 };
 
 use crate::executor::{self, Shared};
+use crate::file::{self, SimFile};
 use crate::listener::{self, SimListener};
 use crate::stream::SimStream;
 use crate::timer::Sleep;
@@ -143,6 +145,38 @@ impl Tcp for Sim {
 
     async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
         connect::connect(options).await
+    }
+}
+
+impl Files for Sim {
+    type File = SimFile;
+
+    async fn open(path: &Path, mode: OpenMode) -> io::Result<SimFile> {
+        file::open(path, mode).await
+    }
+
+    async fn list_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
+        file::on_disk(|disk, _| disk.list(path)).await
+    }
+
+    async fn create_dir_all(path: &Path) -> io::Result<()> {
+        file::on_disk(|disk, _| disk.create_dir_all(path)).await
+    }
+
+    async fn rename(from: &Path, to: &Path) -> io::Result<()> {
+        file::on_disk(|disk, _| disk.rename(from, to)).await
+    }
+
+    async fn remove_file(path: &Path) -> io::Result<()> {
+        file::on_disk(|disk, _| disk.remove_file(path)).await
+    }
+
+    async fn remove_dir(path: &Path) -> io::Result<()> {
+        file::on_disk(|disk, _| disk.remove_dir(path)).await
+    }
+
+    async fn sync_dir(path: &Path) -> io::Result<()> {
+        file::on_disk(|disk, now| disk.sync_dir(now, path)).await
     }
 }
 

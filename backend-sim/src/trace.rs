@@ -73,6 +73,12 @@ pub(crate) enum TraceKind {
     Started,
     /// The subject is the number of a note.
     Note,
+    /// The subject is the number of an open file.
+    FileRead,
+    /// The subject is the number of an open file.
+    FileWrote,
+    /// The subject is the number of an open file.
+    FileSynced,
 }
 
 impl Trace {
@@ -222,6 +228,9 @@ impl fmt::Display for Line<'_> {
             TraceKind::Fault => write!(f, "fault {subject} of the plan"),
             TraceKind::Down => write!(f, "goes down"),
             TraceKind::Started => write!(f, "starts"),
+            TraceKind::FileRead => write!(f, "file {subject}: reads {amount} bytes"),
+            TraceKind::FileWrote => write!(f, "file {subject}: writes {amount} bytes"),
+            TraceKind::FileSynced => write!(f, "file {subject}: is synced"),
             TraceKind::Note => write!(f, "\"{}\"", self.trace.note_text(subject)),
         }
     }

@@ -6,6 +6,8 @@ compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `io
 mod buf;
 mod buffers;
 pub mod coop;
+mod file;
+mod files;
 mod forward;
 mod memory;
 mod net;
@@ -36,6 +38,11 @@ pub mod backend {
 
 pub use buf::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt};
 pub use buffers::Buffers;
+pub use file::{
+    FILE_OFFSET_MAX, FILE_TRANSFER_BYTES_MAX, File, OwnedReadAt, OwnedReadAtExt, OwnedWriteAt,
+    OwnedWriteAtExt,
+};
+pub use files::{DirEntry, Files, OpenMode};
 pub use memory::{
     MemoryAccount, MemoryBudget, MemoryExhausted, MemoryReleased, MemoryWait, Reservation,
 };

@@ -14,8 +14,10 @@ use crate::{BoundAddr, ConnectOptions, ListenOptions, TcpListener, TcpStream};
 /// A service that is generic over `R: Runtime` runs on every runtime. The program names one, in one place. A
 /// protocol requires only what it uses: TLS a [`Clock`], WebSocket a `Clock` and [`Random`].
 ///
-/// Every type that implements the four traits is a `Runtime`. The list is final: a later version adds files,
-/// Unix sockets or UDP as a further trait, which a service requires in addition to this one.
+/// Every type that implements the four traits is a `Runtime`. The list is final: files are a further trait, [`Files`],
+/// which a service requires in addition to this one. So are Unix sockets or UDP, in a later version.
+///
+/// [`Files`]: crate::Files
 ///
 /// [`block_on`](Executor::block_on), [`run_workers`](Executor::run_workers), [`tuned`](Executor::tuned) and
 /// [`bind`](Tcp::bind) may be called anywhere. All other functions must be called within `block_on`: elsewhere

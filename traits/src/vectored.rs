@@ -135,9 +135,18 @@ impl<B: IoBuf> IoVec<B> {
     /// For backends. The array and the bytes keep their address while the `IoVec` moves, until it is pushed
     /// to, advanced or cleared.
     pub fn as_io_slices(&self) -> &[IoSlice<'_>] {
+        self.as_io_slices_within(TRANSFER_BYTES_MAX)
+    }
+
+    /// The pieces for the next operation, as [`as_io_slices`](Self::as_io_slices), but at most `bytes_max` bytes.
+    ///
+    /// # Panics
+    /// If `bytes_max` is less than [`TRANSFER_BYTES_MAX`], which a piece may have.
+    pub fn as_io_slices_within(&self, bytes_max: usize) -> &[IoSlice<'_>] {
+        assert!(bytes_max >= TRANSFER_BYTES_MAX, "a piece may be longer than {bytes_max} bytes");
         let left = &self.pieces[self.written..];
         let next = &left[..left.len().min(IOV_MAX)];
-        let next = if self.bytes_left > TRANSFER_BYTES_MAX { first_transfer(next) } else { next };
+        let next = if self.bytes_left > bytes_max { first_within(next, bytes_max) } else { next };
         // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, which `RawPiece` has too. By the
         // invariant each piece is within the initialised bytes of a buffer that this value owns. The borrow
         // of `self` prevents changes to the buffers.
@@ -145,12 +154,12 @@ impl<B: IoBuf> IoVec<B> {
     }
 }
 
-/// The first of `pieces` that one operation can transfer.
-fn first_transfer(pieces: &[RawPiece]) -> &[RawPiece] {
+/// The first of `pieces` that have at most `bytes_max` bytes together.
+fn first_within(pieces: &[RawPiece], bytes_max: usize) -> &[RawPiece] {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|piece| {
         bytes += piece.len;
-        bytes <= TRANSFER_BYTES_MAX
+        bytes <= bytes_max
     });
     &pieces[..fits.count()]
 }

@@ -49,12 +49,16 @@
 //! in another process. Both are started from the test binary. A backend without kernel sockets excludes these
 //! cases: it writes `portable` as the first word in the macro.
 //!
-//! [`canary`] tests the suite itself. Each canary is a backend that breaks one sentence, and must fail the case
-//! for it.
+//! Files are a trait of their own, and have their own cases: [`files`].
+//!
+//! [`canary`] and [`file_canary`] test the suite itself. Each canary is a backend that breaks one sentence, and must
+//! fail the case for it.
 
 pub mod canary;
 pub mod cancel;
 pub mod coop;
+pub mod file_canary;
+pub mod files;
 pub mod io;
 pub mod net;
 pub mod os;

@@ -1,12 +1,13 @@
 //! Helpers for the cases: connected pairs, bounded waits, bytes that can be verified.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::prove::waits_for;
@@ -290,4 +291,9 @@ unsafe impl crate::IoBufMut for Counted {
         // SAFETY: 1. and 2. The caller's promises, passed on.
         unsafe { self.bytes.set_buf_len(len) }
     }
+}
+
+/// Polls `future` once. To drop it afterwards is to drop it while it is pending, unless it is ready.
+pub(super) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
