@@ -26,6 +26,8 @@
 //! |---|---|---|---|
 //! | read, pooled read | freed at once | none lost | usable |
 //! | write, vectored write | freed at once | none sent | usable |
+//! | read of a file | freed when a later operation of a file begins on the thread | – | usable |
+//! | write of a file | likewise | any part may be written, if the blocking thread has begun | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
 //! | stream | – | – | closed at once |
@@ -35,7 +37,7 @@
 //! A read is `recv` once epoll reports that it need not wait. A write is `send` or `sendmsg`. It is tried at once,
 //! unless the last one filled the kernel's buffer; then it waits for epoll. Accept is `accept4` without waiting,
 //! then epoll. A pending pooled read holds no buffer. There is no ring to set up, so the tuned settings are the
-//! runtime's own.
+//! runtime's own. Operations of files are system calls on the pool for blocking closures.
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
@@ -43,7 +45,7 @@
 mod runtime;
 mod socket;
 
-pub use runtime::{Config, Tokio};
+pub use runtime::{Config, Tokio, TokioFile};
 pub use socket::{TokioListener, TokioReadHalf, TokioSocket, TokioStream, TokioWriteHalf};
 
 #[cfg(doctest)]

@@ -5,8 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
 use owned_io_os as os;
+use owned_io_os::file;
 use tokio::runtime::{Builder, LocalOptions};
 
 use crate::socket::{TokioListener, TokioStream};
@@ -74,3 +75,12 @@ impl Tcp for Tokio {
 
     os::runtime_functions!(Tcp);
 }
+
+impl Files for Tokio {
+    type File = TokioFile;
+
+    os::runtime_functions!(Files);
+}
+
+/// A file on tokio. Its operations are system calls on a blocking thread.
+pub type TokioFile = file::File<file::Blocking>;

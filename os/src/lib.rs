@@ -20,6 +20,7 @@ mod blocking;
 pub mod completion;
 pub mod connect;
 mod descriptors;
+pub mod file;
 pub mod listen;
 mod listener;
 mod memory;

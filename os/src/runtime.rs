@@ -1,7 +1,8 @@
 //! The functions of a runtime that are the same on every kernel backend.
 
 /// Expands to the items that are the same on every kernel backend, for the `impl`s of a backend:
-/// `Clock::{now, wall_clock}`, `Executor::spawn_blocking`, `Tcp::bind`, and all of [`Random`].
+/// `Clock::{now, wall_clock}`, `Executor::spawn_blocking`, `Tcp::bind`, all of [`Random`], and all of [`Files`] except
+/// the type of its files, which is a [`File`](crate::file::File).
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,6 +23,7 @@
 /// [`Random`]: owned_io::Random
 /// [`Executor`]: owned_io::Executor
 /// [`Tcp`]: owned_io::Tcp
+/// [`Files`]: owned_io::Files
 #[macro_export]
 macro_rules! runtime_functions {
     (Clock) => {
@@ -49,6 +51,43 @@ macro_rules! runtime_functions {
     (Tcp) => {
         fn bind(options: ::owned_io::ListenOptions) -> ::std::io::Result<::owned_io::BoundAddr> {
             $crate::listen::bind(options)
+        }
+    };
+    (Files) => {
+        async fn open(
+            path: &::std::path::Path,
+            mode: ::owned_io::OpenMode,
+        ) -> ::std::io::Result<Self::File> {
+            $crate::file::open(path, mode).await
+        }
+
+        async fn list_dir(
+            path: &::std::path::Path,
+        ) -> ::std::io::Result<::std::vec::Vec<::owned_io::DirEntry>> {
+            $crate::file::list_dir(path).await
+        }
+
+        async fn create_dir_all(path: &::std::path::Path) -> ::std::io::Result<()> {
+            $crate::file::create_dir_all(path).await
+        }
+
+        async fn rename(
+            from: &::std::path::Path,
+            to: &::std::path::Path,
+        ) -> ::std::io::Result<()> {
+            $crate::file::rename(from, to).await
+        }
+
+        async fn remove_file(path: &::std::path::Path) -> ::std::io::Result<()> {
+            $crate::file::remove_file(path).await
+        }
+
+        async fn remove_dir(path: &::std::path::Path) -> ::std::io::Result<()> {
+            $crate::file::remove_dir(path).await
+        }
+
+        async fn sync_dir(path: &::std::path::Path) -> ::std::io::Result<()> {
+            $crate::file::sync_dir(path).await
         }
     };
 }
