@@ -45,7 +45,8 @@ use crate::File;
 /// # Implementing it
 ///
 /// `owned_io_os::file` has all of it for a kernel backend, over a type that does positioned reads, writes and syncs. The
-/// implementation is complete when it passes the cases of [`file_conformance!`](crate::file_conformance).
+/// implementation is complete when it passes the cases of `file_conformance!` (feature
+/// `conformance`).
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait Files: Sized + 'static {
     /// The open files of this runtime.
