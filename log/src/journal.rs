@@ -1,0 +1,227 @@
+//! [`Journal`]: a durable store for state that is small enough for memory.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use crc32c::crc32c;
+use owned_io::{File, Files, IoVec, OpenMode, OwnedReadAtExt, OwnedWriteAtExt, Runtime};
+
+use crate::signal::Signal;
+use crate::{Error, Partition, PartitionConfig, ReadFrom};
+
+const MAGIC: [u8; 8] = *b"OIOSNAP\0";
+const VERSION: u32 = 1;
+
+/// Magic, version, CRC32C of the rest, and the offset of the first record that is not in the state.
+const HEADER_BYTES: usize = 24;
+
+/// How many bytes of records are read at once when the journal is opened.
+const REPLAY_BYTES: usize = 1024 * 1024;
+
+/// A durable store for state that is small enough for memory: records of what has changed, and now and then a snapshot
+/// of the whole.
+///
+/// The records are a [`Partition`], with its guarantees. A snapshot replaces a file in one step. After a crash, the state
+/// is that of the last snapshot and all acknowledged records after it.
+///
+/// A record may be replayed although the snapshot has it: one whose [`append`](Self::append) had not returned when the
+/// snapshot was made. So a record says what is, not what is added.
+pub struct Journal<R: Files> {
+    records: Partition<R>,
+    /// The bytes of all records since the journal was opened, and of those that were replayed.
+    bytes: Cell<u64>,
+    /// What `bytes` was at the last snapshot.
+    bytes_in_snapshot: Cell<u64>,
+    is_writing: Cell<bool>,
+    written: Signal,
+}
+
+/// The state that [`Journal::open`] has found: that of the snapshot, changed by the records in order.
+#[non_exhaustive]
+pub struct Replay {
+    /// The last snapshot.
+    pub snapshot: Option<Bytes>,
+    /// The records after it, in order.
+    pub records: Vec<Bytes>,
+}
+
+impl<R: Runtime + Files> Journal<R> {
+    /// Opens the journal in `dir`, or creates it.
+    ///
+    /// # Errors
+    /// Those of [`Partition::open`] and [`Partition::read`].
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn open(
+        dir: impl Into<PathBuf>,
+        config: PartitionConfig,
+    ) -> Result<(Self, Replay), Error> {
+        let (records, _) = Partition::<R>::open(dir, config).await?;
+        let path = snapshot_path(records.dir());
+        let (snapshot, mut next) = match read_snapshot::<R>(&path).await? {
+            Some((state, next)) => (Some(state), next),
+            None => (None, 0),
+        };
+        // The records were synced before the snapshot was written.
+        if next > records.offsets().next {
+            return Err(Error::corrupt(&path, 16));
+        }
+        let mut replay = Replay { snapshot, records: Vec::new() };
+        let mut bytes = 0;
+        // Each round reads at least one record.
+        loop {
+            let found = records.read(ReadFrom::Offset(next), REPLAY_BYTES).await?;
+            let Some(last) = found.last() else { break };
+            next = last.next_offset();
+            bytes += found.iter().map(|batch| batch.bytes.len() as u64).sum::<u64>();
+            replay.records.extend(found.into_iter().map(|batch| batch.bytes));
+        }
+        let (bytes, bytes_in_snapshot) = (Cell::new(bytes), Cell::new(0));
+        let (is_writing, written) = Default::default();
+        Ok((Self { records, bytes, bytes_in_snapshot, is_writing, written }, replay))
+    }
+
+    /// Appends a record, which is not empty. Records keep the order of the first polls, while fewer than
+    /// [`queue_bytes_max`](PartitionConfig::queue_bytes_max) bytes wait to be written.
+    ///
+    /// # Errors
+    /// Those of [`Partition::append`].
+    ///
+    /// # Cancellation
+    /// The record may be appended all the same.
+    pub async fn append(&self, record: Bytes) -> Result<(), Error> {
+        let len = record.len() as u64;
+        let stamp = |_| {
+            self.bytes.set(self.bytes.get() + len);
+            [record]
+        };
+        self.records.append(1, stamp).await.map(drop)
+    }
+
+    /// Replaces the records whose append has begun by `state`, which contains all of them. Removes their segments.
+    ///
+    /// Records that are appended meanwhile are kept. `state` must be of the moment of the call: poll the future before
+    /// the next change.
+    ///
+    /// # Errors
+    /// Those of [`Partition::flush`] and [`Partition::trim`]. [`Io`](crate::ErrorKind::Io) and
+    /// [`NoSpace`](crate::ErrorKind::NoSpace): the snapshot before is in force, or this one.
+    ///
+    /// # Cancellation
+    /// The snapshot before is in force, or this one.
+    pub async fn snapshot(&self, state: Bytes) -> Result<(), Error> {
+        let (next, bytes) = (self.records.assigned(), self.bytes.get());
+        // One at a time: they write the same file. A later one is newer, because waiting tasks are served in order.
+        let may_write = || (!self.is_writing.replace(true)).then_some(());
+        self.written.wait_until(may_write).await;
+        let _writing = Writing(self);
+        if self.bytes_in_snapshot.get() > bytes {
+            return Ok(()); // a newer one was faster
+        }
+        self.records.flush().await?;
+        let dir = self.records.dir();
+        let (path, new_path) = (snapshot_path(dir), dir.join("snapshot.new"));
+        let replaced = async {
+            let file = R::open(&new_path, OpenMode::Create).await?;
+            file.set_len(0).await?;
+            let mut bufs = IoVec::with_capacity(2);
+            bufs.push(encode_header(&state, next));
+            bufs.push(state);
+            file.write_all_vectored_at(bufs, 0).await.into_result()?;
+            file.sync_data().await?;
+            R::rename(&new_path, &path).await?;
+            R::sync_dir(dir).await
+        };
+        replaced.await.map_err(|error| Error::io("replace", &path, error))?;
+        self.bytes_in_snapshot.set(bytes);
+        self.records.trim_below(next).await.map(drop)
+    }
+
+    /// The bytes of the records that are not in the snapshot. Make another when they exceed a limit, for example a
+    /// mebibyte: they are read when the journal is opened.
+    pub fn bytes_since_snapshot(&self) -> u64 {
+        self.bytes.get() - self.bytes_in_snapshot.get()
+    }
+
+    /// Closes it. See [`Partition::close`].
+    ///
+    /// # Errors
+    /// Those of [`Partition::close`].
+    ///
+    /// # Cancellation
+    /// It is closed all the same.
+    pub async fn close(self) -> Result<(), Error> {
+        self.records.close().await
+    }
+}
+
+impl<R: Files> fmt::Debug for Journal<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").field("records", &self.records).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let snapshot = self.snapshot.as_ref().map(Bytes::len);
+        write!(f, "Replay({} records, snapshot of {snapshot:?} bytes)", self.records.len())
+    }
+}
+
+/// Lets the next snapshot begin.
+struct Writing<'a, R: Files>(&'a Journal<R>);
+
+impl<R: Files> Drop for Writing<'_, R> {
+    fn drop(&mut self) {
+        self.0.is_writing.set(false);
+        self.0.written.notify();
+    }
+}
+
+fn snapshot_path(dir: &Path) -> PathBuf {
+    dir.join("snapshot")
+}
+
+fn encode_header(state: &Bytes, next: u64) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(HEADER_BYTES);
+    bytes.put_slice(&MAGIC);
+    bytes.put_u32_le(VERSION);
+    let crc = crc32c::crc32c_append(crc32c(&next.to_le_bytes()), state);
+    bytes.put_u32_le(crc);
+    bytes.put_u64_le(next);
+    bytes.freeze()
+}
+
+/// The state of the snapshot, and the offset of the first record that is not in it.
+async fn read_snapshot<R: Files>(path: &Path) -> Result<Option<(Bytes, u64)>, Error> {
+    let read = async {
+        let file = R::open(path, OpenMode::Read).await?;
+        let len = file.size().await?.try_into().unwrap_or(usize::MAX);
+        let mut buf = Vec::new();
+        buf.try_reserve_exact(len).map_err(io::Error::other)?;
+        file.read_exact_at(buf, len, 0).await.into_result()
+    };
+    let mut bytes = match read.await {
+        Ok(((), bytes)) => Bytes::from(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("read", path, error)),
+    };
+    // It was synced before it got this name. So it is never torn.
+    let header = bytes.first_chunk::<HEADER_BYTES>().ok_or_else(|| Error::corrupt(path, 0))?;
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+    if header[..8] != MAGIC {
+        return Err(Error::corrupt(path, 0));
+    }
+    if word(8) > VERSION {
+        return Err(Error::version(path, word(8)));
+    }
+    let next = u64::from_le_bytes(header[16..].try_into().expect("eight bytes"));
+    if word(8) != VERSION || crc32c(&bytes[16..]) != word(12) {
+        return Err(Error::corrupt(path, 0));
+    }
+    Ok(Some((bytes.split_off(HEADER_BYTES), next)))
+}

@@ -1,0 +1,57 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod format;
+mod journal;
+mod partition;
+mod reader;
+mod recovery;
+mod segment;
+mod signal;
+mod writer;
+
+use std::path::PathBuf;
+
+use owned_io::{Files, OpenMode};
+
+pub use config::{ParseSyncPolicyError, PartitionConfig, Retention, SyncPolicy};
+pub use error::{Error, ErrorKind};
+pub use journal::{Journal, Replay};
+pub use partition::{
+    Appended, Batch, Offsets, Partition, Position, ReadFrom, Recovered, Size, Trimmed,
+};
+
+/// Removes the directory of a closed partition or journal, durably. A missing directory is no error.
+///
+/// # Errors
+/// [`Locked`](ErrorKind::Locked) if it is open, [`Io`](ErrorKind::Io): also if the directory has other files, which
+/// stay.
+///
+/// # Cancellation
+/// Some of the files may be removed. Opening the partition then finds the last batches, or none.
+pub async fn remove<R: Files>(dir: impl Into<PathBuf>) -> Result<(), Error> {
+    let dir = dir.into();
+    let failed = |error| Error::io("remove", &dir, error);
+    let lock_path = dir.join("lock");
+    let lock = match R::open(&lock_path, OpenMode::Create).await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        result => result.map_err(failed)?,
+    };
+    recovery::try_lock::<R>(&lock, &dir).await?;
+    // In order, so that a crash leaves the last segments. The snapshot goes before the records that it needs.
+    for name in ["snapshot", "snapshot.new"] {
+        match R::remove_file(&dir.join(name)).await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            result => result.map_err(failed)?,
+        }
+    }
+    for base_offset in recovery::list::<R>(&dir).await.map_err(failed)? {
+        let segment = segment::Segment::<R>::new(&dir, base_offset, 0);
+        R::remove_file(&segment.path).await.map_err(failed)?;
+    }
+    R::remove_file(&lock_path).await.map_err(failed)?;
+    R::remove_dir(&dir).await.map_err(failed)?;
+    recovery::sync_above::<R>(&dir).await
+}

@@ -1,0 +1,159 @@
+//! Reads of a partition, from memory or from its segments.
+
+use std::rc::Rc;
+
+use owned_io::Files;
+
+use crate::format::{BATCH_HEADER_BYTES, BatchHeader, payload_crc};
+use crate::partition::{Shared, State};
+use crate::segment::{Opened, Segment, Target};
+use crate::writer::close_unused_files;
+use crate::{Batch, Error};
+
+/// The least that is read at once, in bytes: a small batch is mostly followed by others.
+const READ_BYTES_MIN: u64 = 16 * 1024;
+
+/// The most that is read at once, in bytes, unless one batch is larger.
+const READ_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+pub(crate) async fn read<R: Files>(
+    shared: &Shared<R>,
+    target: Target,
+    bytes_max: usize,
+) -> Result<Vec<Batch>, Error> {
+    if let Some(batches) = from_cache(&shared.state.borrow(), target, bytes_max) {
+        return Ok(batches);
+    }
+    let mut at_least = 0;
+    // Each round goes on to a later segment, or finds that one was removed meanwhile.
+    loop {
+        let Some((segment, next_base)) = find_segment(shared, target, at_least).await? else {
+            return Ok(Vec::new());
+        };
+        let found = match segment.open(shared.config.segment_bytes).await {
+            Ok(opened) => {
+                close_unused_files(shared);
+                read_segment(&segment, &opened, target, bytes_max).await
+            }
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(batches) if !batches.is_empty() => return Ok(batches),
+            Ok(_) => match next_base {
+                Some(base) => at_least = base,
+                None => return Ok(Vec::new()),
+            },
+            // It was removed by a trim or a purge while it was opened.
+            Err(_) if !has_segment(shared, &segment) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The batches in memory, if the target is among them or after them.
+fn from_cache<R: Files>(state: &State<R>, target: Target, bytes_max: usize) -> Option<Vec<Batch>> {
+    let is_before = |batch: &Batch| match target {
+        Target::Offset(offset) => batch.next_offset() <= offset,
+        Target::Timestamp(timestamp) => batch.timestamp < timestamp,
+    };
+    match target {
+        Target::Offset(offset) if offset >= state.next => return Some(Vec::new()),
+        Target::Offset(offset) if offset < state.cache.front()?.base_offset => return None,
+        // A batch that is not in memory may have the same timestamp as the first that is.
+        Target::Timestamp(timestamp) if timestamp <= state.cache.front()?.timestamp => return None,
+        _ => {}
+    }
+    let start = state.cache.partition_point(is_before);
+    let mut bytes = 0_usize;
+    let fits = |batch: &&Batch| {
+        let is_first = bytes == 0;
+        bytes = bytes.saturating_add(batch.bytes.len());
+        is_first || bytes <= bytes_max
+    };
+    Some(state.cache.range(start..).take_while(fits).cloned().collect())
+}
+
+fn has_segment<R: Files>(shared: &Shared<R>, segment: &Rc<Segment<R>>) -> bool {
+    shared.state.borrow().segments.iter().any(|other| Rc::ptr_eq(other, segment))
+}
+
+/// The segment to begin with, among those from the base offset `at_least` on, and the base offset of the next one.
+async fn find_segment<R: Files>(
+    shared: &Shared<R>,
+    target: Target,
+    at_least: u64,
+) -> Result<Option<(Rc<Segment<R>>, Option<u64>)>, Error> {
+    let segments: Vec<_> = {
+        let state = shared.state.borrow();
+        let later = state.segments.iter().filter(|segment| segment.base_offset >= at_least);
+        later.cloned().collect()
+    };
+    let number = match target {
+        Target::Offset(offset) => segments.partition_point(|segment| segment.base_offset <= offset),
+        Target::Timestamp(timestamp) => {
+            // The header of a segment has the timestamp of the last batch before it. The first one is never asked.
+            let (mut low, mut high) = (1.min(segments.len()), segments.len());
+            while low < high {
+                let middle = usize::midpoint(low, high);
+                let opened = segments[middle].open(shared.config.segment_bytes).await?;
+                if opened.header.timestamp < timestamp { low = middle + 1 } else { high = middle }
+            }
+            low
+        }
+    };
+    let number = number.saturating_sub(1);
+    let next_base = segments.get(number + 1).map(|segment| segment.base_offset);
+    Ok(segments.get(number).map(|segment| (Rc::clone(segment), next_base)))
+}
+
+/// The batches of a segment from the target on.
+async fn read_segment<R: Files>(
+    segment: &Segment<R>,
+    opened: &Opened<R>,
+    target: Target,
+    bytes_max: usize,
+) -> Result<Vec<Batch>, Error> {
+    let mut position = opened.index.borrow().seek(target);
+    let mut needed = 0;
+    let len = segment.len.get();
+    let mut found = Vec::new();
+    // Each round returns, goes on by at least one batch, or reads more of one.
+    while position < len && found.is_empty() {
+        let wanted = (bytes_max as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX).max(needed);
+        let bytes = segment.read(&opened.file, position, wanted.min(len - position)).await?;
+        let (mut at, mut payload) = (0, 0_usize);
+        needed = 0;
+        while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
+            let corrupt = || Error::corrupt(&segment.path, position + at);
+            let header = BatchHeader::decode(head, opened.header.salt).ok_or_else(corrupt)?;
+            let end = at + header.stored_len();
+            if position + end > len {
+                return Err(corrupt());
+            }
+            if target.skips(&header) {
+                at = end;
+                continue;
+            }
+            payload = payload.saturating_add(header.payload_len as usize);
+            if !found.is_empty() && payload > bytes_max {
+                break;
+            }
+            if end > bytes.len() as u64 {
+                needed = header.stored_len();
+                break;
+            }
+            let stored = bytes.slice(at as usize + BATCH_HEADER_BYTES..end as usize);
+            if payload_crc(std::slice::from_ref(&stored)) != header.payload_crc {
+                return Err(corrupt());
+            }
+            let BatchHeader { base_offset, count, timestamp, .. } = header;
+            found.push(Batch { base_offset, count, timestamp, bytes: stored });
+            at = end;
+        }
+        if at == 0 && needed == 0 {
+            return Err(Error::corrupt(&segment.path, position)); // less than a header is left
+        }
+        position += at;
+    }
+    Ok(found)
+}

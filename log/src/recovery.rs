@@ -1,0 +1,213 @@
+//! Opening a partition: its files are found, and the last segment is checked and cut.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use owned_io::{File, Files, OpenMode, OwnedWriteAtExt, Random};
+
+use crate::format::{
+    BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, Scanned, Scanner, SegmentHeader, proves_damage,
+};
+use crate::segment::{Index, Opened, Segment, base_offset_of};
+use crate::{Error, ErrorKind, PartitionConfig, SyncPolicy};
+
+/// How much is read at once, in bytes.
+const CHUNK_BYTES: u64 = 1024 * 1024;
+
+/// What was found in a directory.
+pub(crate) struct Found<R: Files> {
+    /// The file whose lock keeps others away.
+    pub(crate) lock: R::File,
+    /// In order. The last is open for writing.
+    pub(crate) segments: VecDeque<Rc<Segment<R>>>,
+    pub(crate) next_offset: u64,
+    pub(crate) timestamp: u64,
+    pub(crate) cut_bytes: u64,
+}
+
+/// Opens the directory of a partition, or creates it.
+pub(crate) async fn open<R: Files + Random>(
+    dir: &Path,
+    config: &PartitionConfig,
+) -> Result<Found<R>, Error> {
+    let failed = |error| Error::io("open", dir, error);
+    R::create_dir_all(dir).await.map_err(failed)?;
+    let lock_path = dir.join("lock");
+    let lock = R::open(&lock_path, OpenMode::Create).await;
+    let lock = lock.map_err(|error| Error::io("open", &lock_path, error))?;
+    try_lock::<R>(&lock, dir).await?;
+
+    let mut bases = list::<R>(dir).await.map_err(failed)?;
+    let mut fresh_base = 0;
+    // At most two rounds: only the last segment can be incomplete, because a segment is on the disk before the next one
+    // is created.
+    while let Some(&base) = bases.last() {
+        let segment = Segment::new(dir, base, 0);
+        if let Some((scanned, size)) = recover(&segment, config).await? {
+            R::sync_dir(dir).await.map_err(failed)?;
+            bases.pop();
+            let mut segments = older::<R>(dir, &bases).await?;
+            segments.push_back(Rc::new(segment));
+            let Scanned { valid_len, next_offset, timestamp, .. } = scanned;
+            let cut_bytes = size - valid_len;
+            return Ok(Found { lock, segments, next_offset, timestamp, cut_bytes });
+        }
+        // No batch was ever in it.
+        R::remove_file(&segment.path).await.map_err(failed)?;
+        R::sync_dir(dir).await.map_err(failed)?;
+        fresh_base = base;
+        bases.pop();
+    }
+    sync_above::<R>(dir).await?;
+    let header = SegmentHeader { salt: salt::<R>(), base_offset: fresh_base, timestamp: 0 };
+    let segment = Segment::create(dir, header, Index::new(config.segment_bytes)).await?;
+    let segments = VecDeque::from([Rc::new(segment)]);
+    Ok(Found { lock, segments, next_offset: fresh_base, timestamp: 0, cut_bytes: 0 })
+}
+
+/// A new salt.
+pub(crate) fn salt<R: Random>() -> u32 {
+    let mut salt = [0; 4];
+    R::fill_random(&mut salt);
+    u32::from_le_bytes(salt)
+}
+
+/// The base offsets of the segments in a directory, in order.
+pub(crate) async fn list<R: Files>(dir: &Path) -> io::Result<Vec<u64>> {
+    let entries = R::list_dir(dir).await?;
+    let mut bases: Vec<_> =
+        entries.iter().filter_map(|entry| base_offset_of(entry.name.as_ref())).collect();
+    bases.sort_unstable();
+    Ok(bases)
+}
+
+pub(crate) async fn try_lock<R: Files>(file: &R::File, path: &Path) -> Result<(), Error> {
+    match file.try_lock().await {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Error::locked(path)),
+        result => result.map_err(|error| Error::io("lock", path, error)),
+    }
+}
+
+/// The segments before the last one, which are complete. Only their lengths are read.
+async fn older<R: Files>(dir: &Path, bases: &[u64]) -> Result<VecDeque<Rc<Segment<R>>>, Error> {
+    let mut segments = VecDeque::with_capacity(bases.len() + 1);
+    for &base in bases {
+        let segment = Segment::<R>::new(dir, base, 0);
+        let size = async { R::open(&segment.path, OpenMode::Read).await?.size().await };
+        segment.len.set(size.await.map_err(|error| segment.io("open", error))?);
+        segments.push_back(Rc::new(segment));
+    }
+    Ok(segments)
+}
+
+/// Checks the batches of the last segment, and cuts it after the last whole one. Returns what it found, and the length
+/// before the cut. `None`: the segment was not created completely.
+async fn recover<R: Files>(
+    segment: &Segment<R>,
+    config: &PartitionConfig,
+) -> Result<Option<(Scanned, u64)>, Error> {
+    let file = R::open(&segment.path, OpenMode::Write).await;
+    let file = file.map_err(|error| segment.io("open", error))?;
+    // A write that was dropped, when an earlier runtime of this process ended, holds the lock until it has ended.
+    try_lock::<R>(&file, &segment.path).await?;
+    let size = file.size().await.map_err(|error| segment.io("open", error))?;
+    let header = match segment.read_header(&file).await {
+        Ok(header) => header,
+        // Batches are written after the header is on the disk.
+        Err(error) if error.kind() == ErrorKind::Corrupt && size <= SEGMENT_HEADER_BYTES as u64 => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let mut index = Index::new(config.segment_bytes);
+    let scanned = scan(segment, &file, &header, size, &mut index).await?;
+    if scanned.valid_len < size {
+        check_tail(segment, &file, &header, &scanned, size).await?;
+        let cut = file.set_len(scanned.valid_len).await;
+        cut.map_err(|error| segment.io("cut", error))?;
+    }
+    if config.sync != SyncPolicy::Never {
+        make_durable(segment, &file, &scanned).await?;
+    }
+    segment.len.set(scanned.valid_len);
+    let opened = Opened { file, header, index: RefCell::new(index) };
+    *segment.opened.borrow_mut() = Some(Rc::new(opened));
+    Ok(Some((scanned, size)))
+}
+
+async fn scan<R: Files>(
+    segment: &Segment<R>,
+    file: &R::File,
+    header: &SegmentHeader,
+    size: u64,
+    index: &mut Index,
+) -> Result<Scanned, Error> {
+    let mut scanner = Scanner::new(header);
+    let mut position = SEGMENT_HEADER_BYTES as u64;
+    while position < size {
+        let len = CHUNK_BYTES.min(size - position);
+        let bytes = segment.read(file, position, len).await?;
+        if !scanner.feed(&bytes, |batch, position| index.push(batch, position)) {
+            break;
+        }
+        position += len;
+    }
+    Ok(scanner.scanned())
+}
+
+/// Checks that what comes after the valid batches is a torn tail.
+async fn check_tail<R: Files>(
+    segment: &Segment<R>,
+    file: &R::File,
+    header: &SegmentHeader,
+    scanned: &Scanned,
+    size: u64,
+) -> Result<(), Error> {
+    let mut position = scanned.valid_len;
+    while position < size {
+        // Some more, so that a header is whole in one of two chunks.
+        let len = (CHUNK_BYTES + BATCH_HEADER_BYTES as u64).min(size - position);
+        let bytes = segment.read(file, position, len).await?;
+        if proves_damage(&bytes, header.salt, scanned.valid_len) {
+            return Err(Error::corrupt(&segment.path, scanned.valid_len));
+        }
+        position += CHUNK_BYTES;
+    }
+    Ok(())
+}
+
+/// Makes durable what was found, and the cut.
+///
+/// A sync may have failed before. Then the cache has batches that the kernel never writes, and a sync says nothing about
+/// them. So what no batch says to be synced is written again: after a clean end, the last group of batches.
+async fn make_durable<R: Files>(
+    segment: &Segment<R>,
+    file: &R::File,
+    scanned: &Scanned,
+) -> Result<(), Error> {
+    let mut position = scanned.synced_len;
+    while position < scanned.valid_len {
+        let len = CHUNK_BYTES.min(scanned.valid_len - position);
+        let bytes = segment.read(file, position, len).await?;
+        let written = file.write_all_at(bytes, position).await.into_result();
+        written.map_err(|error| segment.io("write", error))?;
+        position += len;
+    }
+    file.sync_data().await.map_err(|error| segment.io("sync", error))
+}
+
+/// Makes the names of a new directory and of those above it durable.
+pub(crate) async fn sync_above<R: Files>(dir: &Path) -> Result<(), Error> {
+    for above in dir.ancestors().skip(1) {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        match R::sync_dir(above).await {
+            // A directory that may not be read was there before, and so was what is above it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            result => result.map_err(|error| Error::io("sync", above, error))?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! [`Segment`]: a file of a partition, and where its batches are.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use owned_io::{File, Files, OpenMode, OwnedReadAtExt, OwnedWriteAtExt, Random};
+
+use crate::Error;
+use crate::format::{
+    BATCH_HEADER_BYTES, BatchHeader, HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
+
+/// The most entries of an [`Index`]: 12 KiB for each open segment. With segments of 128 MiB, a read scans at most
+/// 256 KiB of headers.
+const INDEX_ENTRIES_MAX: u64 = 512;
+
+/// How much is read at once while an index is built, in bytes.
+const SCAN_BYTES: u64 = 64 * 1024;
+
+/// A segment of a partition.
+pub(crate) struct Segment<R: Files> {
+    pub(crate) path: PathBuf,
+    pub(crate) base_offset: u64,
+    /// The length that readers see, in bytes.
+    pub(crate) len: Cell<u64>,
+    /// The file, once something was read. The partition closes the files of segments that are not used.
+    pub(crate) opened: RefCell<Option<Rc<Opened<R>>>>,
+}
+
+/// The open file of a segment.
+pub(crate) struct Opened<R: Files> {
+    pub(crate) file: R::File,
+    pub(crate) header: SegmentHeader,
+    pub(crate) index: RefCell<Index>,
+}
+
+/// The positions of some of the batches of a segment, in order. It is made from the headers of the batches.
+pub(crate) struct Index {
+    entries: Vec<IndexEntry>,
+    /// The least distance between two entries, in bytes.
+    distance: u64,
+}
+
+#[derive(Clone, Copy)]
+struct IndexEntry {
+    position: u64,
+    base_offset: u64,
+    timestamp: u64,
+}
+
+/// What a read looks for.
+#[derive(Clone, Copy)]
+pub(crate) enum Target {
+    /// The batch with this offset.
+    Offset(u64),
+    /// The first batch with this timestamp or a later one.
+    Timestamp(u64),
+}
+
+impl Target {
+    /// Whether the batch comes before what is looked for.
+    pub(crate) fn skips(self, header: &BatchHeader) -> bool {
+        match self {
+            Self::Offset(offset) => header.next_offset() <= offset,
+            Self::Timestamp(timestamp) => header.timestamp < timestamp,
+        }
+    }
+}
+
+impl Index {
+    pub(crate) const fn new(segment_bytes: u64) -> Self {
+        Self { entries: Vec::new(), distance: segment_bytes.div_ceil(INDEX_ENTRIES_MAX) }
+    }
+
+    /// Notes a batch, unless it is close to the one before.
+    pub(crate) fn push(&mut self, header: &BatchHeader, position: u64) {
+        let is_due = match self.entries.last() {
+            None => true,
+            Some(last) => position >= last.position + self.distance,
+        };
+        if is_due && (self.entries.len() as u64) < INDEX_ENTRIES_MAX {
+            let BatchHeader { base_offset, timestamp, .. } = *header;
+            self.entries.push(IndexEntry { position, base_offset, timestamp });
+        }
+    }
+
+    /// The position of a batch that is the target, or comes before it.
+    pub(crate) fn seek(&self, target: Target) -> u64 {
+        let after = self.entries.partition_point(|entry| match target {
+            Target::Offset(offset) => entry.base_offset <= offset,
+            Target::Timestamp(timestamp) => entry.timestamp < timestamp,
+        });
+        let entry = after.checked_sub(1).and_then(|before| self.entries.get(before));
+        entry.map_or(SEGMENT_HEADER_BYTES as u64, |entry| entry.position)
+    }
+}
+
+impl<R: Files> Segment<R> {
+    pub(crate) fn new(dir: &Path, base_offset: u64, len: u64) -> Self {
+        let path = dir.join(format!("{base_offset:020}.log"));
+        Self { path, base_offset, len: Cell::new(len), opened: RefCell::new(None) }
+    }
+
+    /// Creates the file of an empty segment, durably, and locks it.
+    pub(crate) async fn create(
+        dir: &Path,
+        header: SegmentHeader,
+        index: Index,
+    ) -> Result<Self, Error>
+    where
+        R: Random,
+    {
+        let segment = Self::new(dir, header.base_offset, SEGMENT_HEADER_BYTES as u64);
+        let path = &segment.path;
+        let created = async {
+            // One may be there, if it could not be created completely. The caller has no such segment.
+            let file = R::open(path, OpenMode::Create).await?;
+            file.try_lock().await?;
+            file.set_len(0).await?;
+            file.write_all_at(header.encode(), 0).await.into_result()?;
+            file.sync_data().await?;
+            R::sync_dir(dir).await?;
+            Ok(file)
+        };
+        let file = created.await.map_err(|error| Error::io("create", path, error))?;
+        let opened = Opened { file, header, index: RefCell::new(index) };
+        *segment.opened.borrow_mut() = Some(Rc::new(opened));
+        Ok(segment)
+    }
+
+    /// The open file. Opens it, and makes the index, if necessary.
+    pub(crate) async fn open(&self, segment_bytes: u64) -> Result<Rc<Opened<R>>, Error> {
+        if let Some(opened) = &*self.opened.borrow() {
+            return Ok(Rc::clone(opened));
+        }
+        let file = R::open(&self.path, OpenMode::Read).await;
+        let file = file.map_err(|error| self.io("open", error))?;
+        let header = self.read_header(&file).await?;
+        let len = self.len.get();
+        let mut index = Index::new(segment_bytes.max(len));
+        let mut position = SEGMENT_HEADER_BYTES as u64;
+        // Each round goes on by at least one batch.
+        while position < len {
+            let wanted = SCAN_BYTES.min(len - position);
+            let bytes = self.read(&file, position, wanted).await?;
+            let mut at = 0;
+            while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
+                let Some(batch) = BatchHeader::decode(head, header.salt) else {
+                    return Err(Error::corrupt(&self.path, position + at));
+                };
+                index.push(&batch, position + at);
+                at += batch.stored_len();
+            }
+            if at == 0 {
+                return Err(Error::corrupt(&self.path, position)); // less than a header is left
+            }
+            position += at;
+        }
+        let opened = Rc::new(Opened { file, header, index: RefCell::new(index) });
+        *self.opened.borrow_mut() = Some(Rc::clone(&opened));
+        Ok(opened)
+    }
+
+    pub(crate) async fn read_header(&self, file: &R::File) -> Result<SegmentHeader, Error> {
+        let bytes = self.read(file, 0, SEGMENT_HEADER_BYTES as u64).await?;
+        let bytes = bytes.first_chunk().expect("that many were read");
+        let header = SegmentHeader::decode(bytes).map_err(|error| match error {
+            HeaderError::Damaged => Error::corrupt(&self.path, 0),
+            HeaderError::Version(found) => Error::version(&self.path, found),
+        })?;
+        if header.base_offset == self.base_offset {
+            Ok(header)
+        } else {
+            Err(Error::corrupt(&self.path, 0)) // the file has another name than it was written under
+        }
+    }
+
+    /// Reads exactly `len` bytes. A file that is shorter is damaged.
+    pub(crate) async fn read(
+        &self,
+        file: &R::File,
+        position: u64,
+        len: u64,
+    ) -> Result<Bytes, Error> {
+        let len = len as usize;
+        let read = file.read_exact_at(Vec::with_capacity(len), len, position).await;
+        match read.into_result() {
+            Ok(((), bytes)) => Ok(bytes.into()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Error::corrupt(&self.path, position))
+            }
+            Err(error) => Err(self.io("read", error)),
+        }
+    }
+
+    pub(crate) fn io(&self, action: &'static str, error: io::Error) -> Error {
+        Error::io(action, &self.path, error)
+    }
+}
+
+/// The base offset of the segment with this file name.
+pub(crate) fn base_offset_of(name: &Path) -> Option<u64> {
+    let digits = name.to_str()?.strip_suffix(".log")?;
+    let is_number = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { digits.parse().ok() } else { None }
+}
+
+const _: () = assert!(SCAN_BYTES as usize > BATCH_HEADER_BYTES);

@@ -1,0 +1,499 @@
+//! [`Writer`]: the task that writes a partition. It is the only one that changes files.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use owned_io::{File, Files, IoVec, OwnedWriteAtExt, Runtime, select};
+
+use crate::error::is_full;
+use crate::format::{
+    BATCH_HEADER_BYTES, BatchHeader, SEGMENT_HEADER_BYTES, SegmentHeader, payload_crc,
+};
+use crate::partition::{Keep, Queued, Request, Shared};
+use crate::segment::{Index, Opened, Segment};
+use crate::{Batch, Error, ErrorKind, Position, Retention, SyncPolicy, Trimmed, recovery};
+
+/// How many bytes are written and synced together, at most, unless one batch is larger. More would only make the first
+/// of them wait longer: a disk syncs as many in a few milliseconds.
+const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How many segments besides the last one have their files open. A reader opens them.
+const OPEN_SEGMENTS_MAX: usize = 16;
+
+pub(crate) struct Writer<R: Files> {
+    shared: Rc<Shared<R>>,
+    segment: Rc<Segment<R>>,
+    opened: Rc<Opened<R>>,
+    /// The length of the segment with what was written but not acknowledged.
+    len: u64,
+    /// How much of the segment is on the disk.
+    synced_len: u64,
+    /// When what was written is to be synced, by [`SyncPolicy::Interval`].
+    sync_at: Option<Instant>,
+    /// The timestamp of the last batch that was written.
+    timestamp: u64,
+}
+
+impl<R: Runtime + Files> Writer<R> {
+    /// # Panics
+    /// Unless recovery has opened the last segment.
+    pub(crate) fn new(shared: Rc<Shared<R>>) -> Self {
+        let state = shared.state.borrow();
+        let segment = Rc::clone(state.segments.back().expect("a partition has a segment"));
+        let timestamp = state.assigned.timestamp;
+        drop(state);
+        let opened = segment.opened.borrow().clone().expect("recovery has opened it");
+        let len = segment.len.get();
+        // Recovery has synced all of it, except by the policy `Never`.
+        let synced_len = match shared.config.sync {
+            SyncPolicy::Never => SEGMENT_HEADER_BYTES as u64,
+            SyncPolicy::Batch | SyncPolicy::Interval(_) => len,
+        };
+        Self { shared, segment, opened, len, synced_len, sync_at: None, timestamp }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let _end = End(Rc::clone(&self.shared));
+        while let Some(work) = self.next_work().await {
+            let done = match work {
+                Work::Sync => self.sync().await,
+                Work::Group(group) => self.append(group).await,
+                Work::Flush(reply) => {
+                    let flushed = self.sync().await;
+                    reply.give(flushed.clone());
+                    flushed
+                }
+                Work::Purge(reply) => {
+                    let purged = self.purge().await;
+                    reply.give(purged.clone());
+                    purged
+                }
+                Work::Trim(keep, reply) => {
+                    let trimmed = self.trim(keep).await;
+                    reply.give(trimmed.clone());
+                    match trimmed {
+                        Err(error) if error.kind() == ErrorKind::Failed => Err(error),
+                        // What it has not removed is whole. So the log goes on after an error.
+                        _ => Ok(()),
+                    }
+                }
+            };
+            if let Err(error) = done {
+                self.fail(&error);
+                return;
+            }
+            close_unused_files(&self.shared);
+        }
+    }
+
+    /// Waits for something to do. `None`: the partition is closed, and everything is done.
+    async fn next_work(&self) -> Option<Work> {
+        let shared = &self.shared;
+        let next = || {
+            let state = &mut *shared.state.borrow_mut();
+            match take_work(&mut state.queue) {
+                Some(work) => Some(Some(work)),
+                None => state.is_closing.then_some(None),
+            }
+        };
+        let mut waiting = pin!(shared.work.wait_until(next));
+        let Some(sync_at) = self.sync_at else { return waiting.await };
+        let left = sync_at.saturating_duration_since(R::now());
+        if left.is_zero() {
+            return Some(Work::Sync);
+        }
+        match select(waiting.as_mut(), R::sleep(left)).await.first {
+            Some(work) => work,
+            None => Some(Work::Sync),
+        }
+    }
+
+    /// Writes and acknowledges the batches of a group.
+    ///
+    /// # Errors
+    /// [`Failed`](ErrorKind::Failed). All who wait for a batch of the group have got it.
+    async fn append(&mut self, mut group: VecDeque<Queued>) -> Result<(), Error> {
+        let mut result = Ok(());
+        // Each round writes at least one batch, to one segment.
+        while !group.is_empty() {
+            let count = self.fits(&group);
+            if count == 0 {
+                let base_offset = group[0].appended.base_offset;
+                result = self.roll(base_offset).await;
+            } else {
+                let first: Vec<_> = group.drain(..count).collect();
+                result = match self.write(&first).await {
+                    Ok(()) => {
+                        self.commit(first);
+                        continue;
+                    }
+                    Err(error) => {
+                        // They are refused like the rest, whose offsets come after theirs.
+                        first.into_iter().rev().for_each(|queued| group.push_front(queued));
+                        Err(error)
+                    }
+                };
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        let Err(error) = result else { return Ok(()) };
+        let outcome = if error.kind() == ErrorKind::NoSpace { Ok(()) } else { Err(error.clone()) };
+        self.refuse(group, &error);
+        outcome
+    }
+
+    /// How many batches of the group the segment takes.
+    fn fits(&self, group: &VecDeque<Queued>) -> usize {
+        let mut len = self.len;
+        let is_empty = len <= SEGMENT_HEADER_BYTES as u64;
+        let fits = group.iter().take_while(|queued| {
+            len += (BATCH_HEADER_BYTES + queued.bytes) as u64;
+            len <= self.shared.config.segment_bytes
+        });
+        // A batch that is larger than a segment has one of its own.
+        fits.count().max(usize::from(is_empty))
+    }
+
+    /// Writes batches, and syncs them if the policy says so.
+    ///
+    /// # Errors
+    /// [`NoSpace`](ErrorKind::NoSpace): none of them is written. [`Failed`](ErrorKind::Failed).
+    async fn write(&mut self, batches: &[Queued]) -> Result<(), Error> {
+        let bufs = self.encode(batches);
+        let written = bufs.bytes_left() as u64;
+        let write = self.opened.file.write_all_vectored_at(bufs, self.len).await;
+        if let Err(error) = write.0 {
+            return Err(self.cut(error).await);
+        }
+        self.len += written;
+        match self.shared.config.sync {
+            SyncPolicy::Never => {}
+            SyncPolicy::Batch => self.sync().await?,
+            SyncPolicy::Interval(interval) => {
+                self.sync_at.get_or_insert_with(|| R::now() + interval);
+            }
+        }
+        Ok(())
+    }
+
+    /// The headers and the parts of batches, as they are stored.
+    fn encode(&self, batches: &[Queued]) -> IoVec<Bytes> {
+        let mut headers = BytesMut::with_capacity(batches.len() * BATCH_HEADER_BYTES);
+        for queued in batches {
+            let header = BatchHeader {
+                payload_crc: payload_crc(&queued.parts),
+                payload_len: queued.bytes as u32, // `batch_bytes_max` is at most a gibibyte
+                count: queued.appended.count,
+                base_offset: queued.appended.base_offset,
+                timestamp: queued.appended.timestamp,
+                synced_len: self.synced_len,
+            };
+            header.encode(self.opened.header.salt, &mut headers);
+        }
+        let mut headers = headers.freeze();
+        let mut bufs = IoVec::new();
+        for queued in batches {
+            bufs.push(headers.split_to(BATCH_HEADER_BYTES));
+            bufs.extend(queued.parts.iter().cloned());
+        }
+        bufs
+    }
+
+    /// After a write that failed: cuts what it has written, durably. If the disk is full, the log can go on then.
+    async fn cut(&self, error: io::Error) -> Error {
+        let path = &self.segment.path;
+        if !is_full(&error) {
+            return Error::failed("write", path, error);
+        }
+        let cut = async {
+            self.opened.file.set_len(self.len).await?;
+            self.opened.file.sync_data().await
+        };
+        match cut.await {
+            Ok(()) => Error::io("write", path, error),
+            Err(error) => Error::failed("cut", path, error),
+        }
+    }
+
+    /// Acknowledges batches that are written, and synced if the policy says so.
+    fn commit(&mut self, batches: Vec<Queued>) {
+        let mut position = self.segment.len.get();
+        let mut index = self.opened.index.borrow_mut();
+        let state = &mut *self.shared.state.borrow_mut();
+        let mut replies = Vec::with_capacity(batches.len());
+        for Queued { appended, mut parts, bytes, reply } in batches {
+            let crate::Appended { base_offset, count, timestamp } = appended;
+            let header = BatchHeader {
+                payload_crc: 0, // the index does not need it
+                payload_len: bytes as u32,
+                count,
+                base_offset,
+                timestamp,
+                synced_len: 0,
+            };
+            index.push(&header, position);
+            position += header.stored_len();
+            state.next = header.next_offset();
+            state.queue_bytes -= bytes;
+            self.timestamp = timestamp;
+            if parts.len() == 1 {
+                let bytes = parts.pop().expect("one part");
+                state.cache_bytes += bytes.len();
+                state.cache.push_back(Batch { base_offset, count, timestamp, bytes });
+            } else {
+                state.cache.clear();
+                state.cache_bytes = 0;
+            }
+            replies.push((reply, appended));
+        }
+        while state.cache_bytes > self.shared.config.cache_bytes_max {
+            let Some(oldest) = state.cache.pop_front() else { break };
+            state.cache_bytes -= oldest.bytes.len();
+        }
+        self.segment.len.set(position);
+        for (reply, appended) in replies {
+            reply.give(Ok(appended));
+        }
+        self.shared.room.notify();
+        self.shared.committed.notify();
+    }
+
+    /// Refuses the batches of a group and all that are queued: their offsets come after those of the group. The next
+    /// batch gets the first of these offsets.
+    fn refuse(&self, group: VecDeque<Queued>, error: &Error) {
+        let state = &mut *self.shared.state.borrow_mut();
+        let mut refused: Vec<_> = group.into();
+        let mut kept = VecDeque::new();
+        for request in state.queue.drain(..) {
+            match request {
+                Request::Append(queued) => refused.push(queued),
+                request => kept.push_back(request),
+            }
+        }
+        state.queue = kept;
+        state.assigned = Position { base_offset: state.next, timestamp: self.timestamp };
+        for queued in refused {
+            state.queue_bytes -= queued.bytes;
+            queued.reply.give(Err(error.clone()));
+        }
+        self.shared.room.notify();
+    }
+
+    /// Ends the partition: everyone who waits, and who comes later, gets the error.
+    fn fail(&self, error: &Error) {
+        let requests = {
+            let state = &mut *self.shared.state.borrow_mut();
+            state.failed = Some(error.clone());
+            std::mem::take(&mut state.queue)
+        };
+        for request in requests {
+            match request {
+                Request::Append(queued) => queued.reply.give(Err(error.clone())),
+                Request::Flush(reply) | Request::Purge(reply) => reply.give(Err(error.clone())),
+                Request::Trim(_, reply) => reply.give(Err(error.clone())),
+            }
+        }
+        self.shared.room.notify();
+        self.shared.committed.notify();
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// [`Failed`](ErrorKind::Failed). A second call would lie: see [`File::sync_data`].
+    async fn sync(&mut self) -> Result<(), Error> {
+        self.sync_at = None;
+        if self.synced_len == self.len {
+            return Ok(());
+        }
+        let synced = self.opened.file.sync_data().await;
+        synced.map_err(|error| Error::failed("sync", &self.segment.path, error))?;
+        self.synced_len = self.len;
+        Ok(())
+    }
+
+    /// Ends the segment and begins the next one. What was written is on the disk before the next one exists.
+    async fn roll(&mut self, base_offset: u64) -> Result<(), Error> {
+        if self.shared.config.sync != SyncPolicy::Never {
+            self.sync().await?;
+        }
+        let next = self.create(base_offset, self.timestamp).await?;
+        self.shared.state.borrow_mut().segments.push_back(Rc::clone(&next));
+        self.begin(next);
+        Ok(())
+    }
+
+    async fn create(&self, base_offset: u64, timestamp: u64) -> Result<Rc<Segment<R>>, Error> {
+        let header = SegmentHeader { salt: recovery::salt::<R>(), base_offset, timestamp };
+        let index = Index::new(self.shared.config.segment_bytes);
+        match Segment::create(&self.shared.dir, header, index).await {
+            Ok(segment) => Ok(Rc::new(segment)),
+            Err(error) if error.kind() == ErrorKind::NoSpace => Err(error),
+            Err(error) => Err(error.into_failed()),
+        }
+    }
+
+    /// Writes to `segment` from now on.
+    fn begin(&mut self, segment: Rc<Segment<R>>) {
+        let opened = segment.opened.borrow().clone();
+        self.opened = opened.expect("a segment is created open");
+        self.segment = segment;
+        self.len = SEGMENT_HEADER_BYTES as u64;
+        self.synced_len = self.len;
+        self.sync_at = None;
+    }
+
+    /// Removes all segments, from the first on, and begins again at offset 0.
+    async fn purge(&mut self) -> Result<(), Error> {
+        let segments = {
+            let state = &mut *self.shared.state.borrow_mut();
+            state.cache.clear();
+            state.cache_bytes = 0;
+            std::mem::take(&mut state.segments)
+        };
+        let dir = &self.shared.dir;
+        for segment in segments {
+            let removed = R::remove_file(&segment.path).await;
+            removed.map_err(|error| Error::failed("remove", &segment.path, error))?;
+        }
+        let synced = R::sync_dir(dir).await;
+        synced.map_err(|error| Error::failed("sync", dir, error))?;
+        let first = self.create(0, self.timestamp).await.map_err(Error::into_failed)?;
+        {
+            let state = &mut *self.shared.state.borrow_mut();
+            state.segments.push_back(Rc::clone(&first));
+            state.assigned = Position { base_offset: 0, timestamp: self.timestamp };
+            state.next = 0;
+            state.is_purging = false;
+        }
+        self.begin(first);
+        self.shared.room.notify();
+        Ok(())
+    }
+
+    /// Removes segments from the first on.
+    async fn trim(&mut self, keep: Keep) -> Result<Trimmed, Error> {
+        if let Keep::From(offset) = keep {
+            let next = self.shared.state.borrow().next;
+            // All batches that were appended are acknowledged here: the writer does one thing at a time.
+            if next <= offset && self.len > SEGMENT_HEADER_BYTES as u64 {
+                self.roll(next).await?;
+            }
+        }
+        let mut trimmed = Trimmed { segments: 0, bytes: 0, first: 0 };
+        // Each round removes a segment.
+        while self.is_first_unused(keep).await? {
+            let Some(first) = self.shared.state.borrow_mut().segments.pop_front() else { break };
+            trimmed.segments += 1;
+            trimmed.bytes += first.len.get();
+            R::remove_file(&first.path).await.map_err(|error| first.io("remove", error))?;
+        }
+        if trimmed.segments > 0 {
+            let dir = &self.shared.dir;
+            R::sync_dir(dir).await.map_err(|error| Error::io("sync", dir, error))?;
+            let state = &mut *self.shared.state.borrow_mut();
+            let first = state.offsets().first;
+            while state.cache.front().is_some_and(|batch| batch.base_offset < first) {
+                let batch = state.cache.pop_front().expect("there is one");
+                state.cache_bytes -= batch.bytes.len();
+            }
+        }
+        trimmed.first = self.shared.state.borrow().offsets().first;
+        Ok(trimmed)
+    }
+
+    /// Whether the first segment is to be removed. It is not the last one.
+    async fn is_first_unused(&self, keep: Keep) -> Result<bool, Error> {
+        let (second, bytes) = {
+            let state = self.shared.state.borrow();
+            let bytes: u64 = state.segments.iter().map(|segment| segment.len.get()).sum();
+            (state.segments.get(1).cloned(), bytes)
+        };
+        let Some(second) = second else { return Ok(false) };
+        match keep {
+            Keep::From(offset) => Ok(second.base_offset <= offset),
+            Keep::Retention(Retention { bytes_max, age_max }) => {
+                if bytes_max.is_some_and(|bytes_max| bytes > bytes_max) {
+                    return Ok(true);
+                }
+                let Some(age_max) = age_max else { return Ok(false) };
+                // Its header has the timestamp of the last batch before it.
+                let newest = second.open(self.shared.config.segment_bytes).await?.header.timestamp;
+                let newest = SystemTime::UNIX_EPOCH + Duration::from_micros(newest);
+                let age = R::wall_clock().duration_since(newest).unwrap_or(Duration::ZERO);
+                Ok(age > age_max)
+            }
+        }
+    }
+}
+
+enum Work {
+    Group(VecDeque<Queued>),
+    Sync,
+    Flush(crate::signal::Reply<()>),
+    Purge(crate::signal::Reply<()>),
+    Trim(Keep, crate::signal::Reply<Trimmed>),
+}
+
+/// The first request, or the first batches.
+fn take_work(queue: &mut VecDeque<Request>) -> Option<Work> {
+    let mut group = VecDeque::new();
+    let mut bytes = 0;
+    while let Some(Request::Append(queued)) = queue.front() {
+        bytes += queued.bytes;
+        if bytes > GROUP_BYTES_MAX && !group.is_empty() {
+            break;
+        }
+        let Some(Request::Append(queued)) = queue.pop_front() else { break };
+        group.push_back(queued);
+    }
+    if !group.is_empty() {
+        return Some(Work::Group(group));
+    }
+    Some(match queue.pop_front()? {
+        Request::Append(queued) => Work::Group(VecDeque::from([queued])),
+        Request::Flush(reply) => Work::Flush(reply),
+        Request::Purge(reply) => Work::Purge(reply),
+        Request::Trim(keep, reply) => Work::Trim(keep, reply),
+    })
+}
+
+/// Closes the files of segments that readers have opened, beyond [`OPEN_SEGMENTS_MAX`]. The oldest are closed first.
+pub(crate) fn close_unused_files<R: Files>(shared: &Shared<R>) {
+    let state = shared.state.borrow();
+    let mut open = 0;
+    // The last one is written to, and stays open.
+    for segment in state.segments.iter().rev().skip(1) {
+        let is_open = segment.opened.borrow().is_some();
+        open += usize::from(is_open);
+        if is_open && open > OPEN_SEGMENTS_MAX {
+            segment.opened.replace(None);
+        }
+    }
+}
+
+/// Releases the lock when the writer ends, or is dropped.
+struct End<R: Files>(Rc<Shared<R>>);
+
+impl<R: Files> Drop for End<R> {
+    fn drop(&mut self) {
+        let (lock, queue) = {
+            let state = &mut *self.0.state.borrow_mut();
+            state.is_closing = true;
+            for segment in &state.segments {
+                segment.opened.replace(None);
+            }
+            (state.lock.take(), std::mem::take(&mut state.queue))
+        };
+        drop(queue); // answers that the log is closed
+        drop(lock);
+        self.0.room.notify();
+        self.0.committed.notify();
+    }
+}
