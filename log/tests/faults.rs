@@ -230,3 +230,38 @@ fn the_queue_is_bounded() {
         Ok(())
     });
 }
+
+/// "The batches that did not fit are refused, and what was written of them is cut": a crash does not bring them back.
+#[test]
+fn what_was_refused_stays_refused_after_a_crash() {
+    run(seeds(100), async |world| {
+        let host = world.host("disk");
+        let there = host.clone();
+        let dir = scratch::<Sim>();
+        let again = dir.clone();
+        let stored = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&stored);
+        let writing = host.spawn(async move {
+            let (log, _) = open::<Sim>(&dir, PartitionConfig::default()).await;
+            for number in 0..3 {
+                append(&log, number).await.unwrap();
+            }
+            // Most of them fit, but they are written together, and the last does not.
+            there.limit_disk(log.size().bytes + 3_000);
+            let results = joined(append_all(&log, 3..30)).await;
+            counted.set(3 + results.iter().filter(|result| result.is_ok()).count());
+            World::current().apply(Fault::Crash { host: there, down: Duration::from_secs(1) });
+            Sim::sleep(Duration::from_secs(1)).await; // it ends here
+        });
+        assert!(writing.await.is_err());
+        host.limit_disk(u64::MAX);
+        Sim::sleep(Duration::from_secs(2)).await;
+        let found = host.spawn(async move {
+            let (log, recovered) = open::<Sim>(&again, PartitionConfig::default()).await;
+            assert_eq!(recovered.cut_bytes, 0, "it was cut before");
+            read_all(&log, 0, 1000).await.unwrap().len()
+        });
+        assert_eq!(found.await.expect("no panic"), stored.get());
+        Ok(())
+    });
+}
