@@ -15,7 +15,7 @@ use crate::connections::{ConnectionHandle, Connections};
 use crate::log_limit::LogLimit;
 
 /// How long the loop waits after an accept that failed, because descriptors or memory are used up for example.
-/// Short enough that clients are accepted within 200 ms once there are some again; long enough that the
+/// Short enough that clients are accepted within 200 ms once descriptors are free again; long enough that the
 /// attempts cost nothing.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
@@ -24,7 +24,7 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 ///
 /// A connection that fails, or whose task panics, ends alone. A connection over the limit of its address is
 /// reset at once. No error of accept(2) ends the loop. What clients can cause is logged at most once a second,
-/// with the number of lines that were left out.
+/// with the number of lines that were suppressed.
 pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
     mut listener: R::TcpListener,
     limit: ConnectionLimit,
@@ -49,8 +49,8 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
                 }
                 if !limit.assign(&mut permit, peer.ip()) {
                     stream.shutdown_handle().abort();
-                    if let Some(unsaid) = refusal_log.admit(R::now()) {
-                        warn!(addr = %peer.ip(), unsaid, "over connections-per-address-max: turned away");
+                    if let Some(suppressed) = refusal_log.admit(R::now()) {
+                        warn!(addr = %peer.ip(), suppressed, "reset: over connections-per-address-max");
                     }
                     continue;
                 }
@@ -67,10 +67,10 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
             // The client has gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // One client may get in between two failures, again and again.
-                if let Some(unsaid) = failure_log.admit(R::now()) {
+                // Failures and accepted clients may alternate, so these lines are limited too.
+                if let Some(suppressed) = failure_log.admit(R::now()) {
                     let is_exhausted = is_exhaustion(&error);
-                    warn!(%error, is_exhausted, unsaid, "cannot accept: clients wait until this is over");
+                    warn!(%error, is_exhausted, suppressed, "cannot accept: clients wait until this is over");
                     is_failing = true;
                 }
                 R::sleep(BACK_OFF).await;

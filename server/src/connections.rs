@@ -60,7 +60,7 @@ struct Registry {
 #[derive(Debug)]
 struct Entry {
     close_method: CloseMethod,
-    /// Of the transport.
+    /// Shuts down or resets the transport.
     transport: ShutdownHandle,
     /// Set if the connection is watched.
     activity: Option<Rc<Activity>>,
@@ -89,7 +89,7 @@ impl Connections {
     }
 
     /// Asks every connection to close, and every connection that is added later. It takes some microseconds for each.
-    /// All are asked at once: while they are busy, a turn of the worker may take as long as the drain.
+    /// All are asked in one piece: while they are busy, one round of the worker's tasks may take as long as the drain.
     pub fn close_all(&self) {
         let mut registry = self.registry.borrow_mut();
         registry.is_closing = true;
@@ -155,8 +155,8 @@ impl ConnectionHandle {
         }
     }
 
-    /// Has the connection [watched](crate::watch::watch) from now on. The service reports its progress to
-    /// what this returns.
+    /// Starts [watching](crate::watch::watch) the connection. The service reports its progress to the returned
+    /// activity.
     pub fn watched(&self) -> Rc<Activity> {
         let activity = Rc::new(Activity::default());
         if let Some(entry) = self.registry.borrow_mut().entries.get_mut(&self.id) {
@@ -172,7 +172,7 @@ impl Drop for ConnectionHandle {
     }
 }
 
-/// What a WebSocket is closed with.
+/// The close frame of a WebSocket when the server drains.
 const AWAY: CloseFrame<'_> = CloseFrame { code: Some(CloseCode::GOING_AWAY), reason: "" };
 
 impl CloseMethod {

@@ -24,6 +24,7 @@
 //! | [`context`] | what a service is given for a connection |
 //! | [`watch`] | ends connections of echo, sink and source that are idle, or whose peers take nothing |
 //! | [`drain`] | ends the server without cutting connections off |
+//! | [`ticker`] | wakes the watch of each worker periodically |
 //! | [`memory`] | how a worker's memory is divided |
 //! | [`tls`] | certificates, and the handshake |
 //! | [`log_limit`] | keeps repeated lines of log rare |
@@ -38,7 +39,7 @@
 //! | the connection ends | the wait for the client | by |
 //! |---|---|---|
 //! | a WebSocket: by a close, or by a failure that the client is told with a close code | `--linger-seconds` | `read_driver.rs` of `owned-io-websocket`, `incoming.rs` of the bridge |
-//! | an HTTP answer that is no upgrade, 408 and refusals too | `--linger-seconds`, or 1 MiB of what the client still sends | `stream/handshake.rs` of `owned-io-websocket` |
+//! | an HTTP answer that is not an upgrade, including 408 and refusals | `--linger-seconds`, or 1 MiB of what the client still sends | `stream/handshake.rs` of `owned-io-websocket` |
 //! | TLS: a handshake that fails, or a connection that fails later | `--linger-seconds`, or 6 MiB | `handshake.rs` and `stream.rs` of `owned-io-tls` |
 //! | echo, sink and source: their client has ended first, or an error | none | [`service`] |
 //! | a client takes nothing of what is sent to it, or holds memory that others need and takes nothing | none: a reset, so that the kernel keeps nothing for it | [`watch`], [`message_time_max`](config::Limits::message_time_max), [`MemoryBudget`](owned_io::MemoryBudget) |
@@ -64,7 +65,7 @@
 //!   [by default](connection_limit::AddressLimit) any number: behind a proxy all clients have its address.
 //! - A connection of echo, sink or source over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed.
 //!   WebSockets are never closed for idleness. A connection that is open, and whose client takes nothing for
-//!   `--message-seconds-max`, is reset, and leaves nothing in the kernel. Of one that ends, see the table above.
+//!   `--message-seconds-max`, is reset, and leaves nothing in the kernel. The table above is about a connection that ends.
 //! - A client that has vanished is noticed after two minutes ([`Keepalive`](owned_io::Keepalive)), or after
 //!   `--message-seconds-max` if that is longer. Pings notice it after 50 s on a WebSocket of the native engine.
 //! - A request must arrive within ten seconds. A client that has begun one and is late is answered 408.

@@ -9,18 +9,18 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct LogLimit {
     logged_at: Option<Instant>,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl LogLimit {
-    /// Whether to log the line now. If so, returns how many lines were left out since the last one.
+    /// Whether to log the line now. If so, returns how many lines were suppressed since the last one.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.logged_at.is_some_and(|at| now.saturating_duration_since(at) < INTERVAL) {
-            self.left_out += 1;
+            self.suppressed += 1;
             return None;
         }
         self.logged_at = Some(now);
-        Some(std::mem::take(&mut self.left_out))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 

@@ -54,8 +54,8 @@ impl Drop for Logs {
     }
 }
 
-/// Writes to stderr why the server ends, or does not start.
-pub(crate) fn last_words(why: &str) {
+/// Prints to stderr why the server ends, or does not start.
+pub(crate) fn print_error(why: &str) {
     let line = format!("owned-io-server: {why}\n");
     run_in_time(move || {
         // `eprintln!` would panic if nobody reads stderr.

@@ -1,7 +1,7 @@
 //! The server's program: options, logs, signals, and the one line that picks the runtime.
 //!
-//! The exit code is 0 if the server ended as it was asked to, 1 if something was wrong, and [`CUT_OFF`] if
-//! connections had to be cut off.
+//! The exit code is 0 if the server ended as it was asked to, 1 after an error, and [`CUT_OFF`] if connections had to
+//! be cut off. A second signal ends the process with 128 plus the number of the signal.
 
 mod backends;
 mod logs;
@@ -20,7 +20,7 @@ use owned_io_server::ticker::Ticker;
 use owned_io_server::watch;
 use tracing::{info, warn};
 
-/// Descriptors that are no connections: listeners, rings, standard streams, a few for each worker.
+/// Descriptors that are not connections: listeners, rings, standard streams, a few for each worker.
 const DESCRIPTORS_SPARE: usize = 256;
 
 /// The exit code if the drain had to cut off connections that had not ended in time.
@@ -28,7 +28,7 @@ const CUT_OFF: u8 = 3;
 
 fn main() -> ExitCode {
     if let Err(error) = signals::outlive_file_size_limit() {
-        return refuse(&format!("cannot handle signals: {error}"));
+        return fail(&format!("cannot handle signals: {error}"));
     }
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
@@ -37,24 +37,24 @@ fn main() -> ExitCode {
             let _ = usage.print();
             return ExitCode::SUCCESS;
         }
-        Err(usage) => return refuse(&in_one_sentence(&usage)),
+        Err(usage) => return fail(&in_one_sentence(&usage)),
     };
     match flags.into_config().and_then(run) {
         Ok(Outcome { cut_off: 0 }) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(CUT_OFF),
-        Err(why) => refuse(&why),
+        Err(why) => fail(&why),
     }
 }
 
-fn refuse(why: &str) -> ExitCode {
-    logs::last_words(why);
+fn fail(why: &str) -> ExitCode {
+    logs::print_error(why);
     ExitCode::FAILURE
 }
 
 /// The first line of clap's message, which names the culprit. The rest is in the help.
 fn in_one_sentence(usage: &clap::Error) -> String {
-    let said = usage.to_string();
-    let first = said.lines().next().unwrap_or_default();
+    let message = usage.to_string();
+    let first = message.lines().next().unwrap_or_default();
     format!("{}; --help lists the options", first.strip_prefix("error: ").unwrap_or(first))
 }
 
@@ -70,11 +70,11 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
-    let outcome = (backend.run)(&config, drain, say_listening)
+    let outcome = (backend.run)(&config, drain, print_listening)
         .map_err(|error| explain(&error, config.ring))?;
     match outcome.cut_off {
         0 => info!("drained"),
-        cut_off => warn!(cut_off, "drained, but for connections that had not ended in time"),
+        cut_off => warn!(cut_off, "drained, and reset connections that had not ended in time"),
     }
     Ok(outcome)
 }
@@ -100,7 +100,7 @@ fn ring_error(error: &io::Error) -> Option<&RingError> {
     inner.downcast_ref()
 }
 
-fn say_listening(listener: &Listener) {
+fn print_listening(listener: &Listener) {
     // An error means that nobody reads standard output.
     let _ = writeln!(io::stdout(), "listening {listener}");
 }

@@ -13,13 +13,13 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
-/// What is handled.
+/// The signals that [`handle`] handles.
 const HANDLED: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Has a write beyond the limit on the size of files (`ulimit -f`) fail. Otherwise SIGXFSZ would end the process as
+/// Makes a write beyond the limit on the size of files (`ulimit -f`) fail. Otherwise SIGXFSZ would end the process as
 /// soon as its log has grown to that size.
 pub(crate) fn outlive_file_size_limit() -> io::Result<()> {
-    // Any handler does; nothing looks at the flag.
+    // Any handler will do; nothing reads the flag.
     flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn handle(drain: DrainSignal, notice: Duration, tls: Option<Tls>) -> 
                 // If a request is queued already, it will read the files as they are by then.
                 (SIGHUP, Some(certificates)) => drop(certificates.try_send(())),
                 (SIGHUP, None) => {
-                    if let Some(unsaid) = hangup_log.admit(Instant::now()) {
-                        info!(unsaid, "SIGHUP is ignored: there are no certificates");
+                    if let Some(suppressed) = hangup_log.admit(Instant::now()) {
+                        info!(suppressed, "SIGHUP is ignored: there are no certificates");
                     }
                 }
                 _ if drain.has_begun() => std::process::exit(128 + signal),
@@ -53,7 +53,7 @@ fn begin_drain(drain: &DrainSignal, notice: Duration) {
     if notice.is_zero() {
         return drain.stop.stop();
     }
-    info!(seconds = notice.as_secs(), "about to end: /health says so");
+    info!(seconds = notice.as_secs(), "about to drain: /health answers 503");
     let stop = drain.stop.clone();
     let waiting = thread::Builder::new().name("notice".to_owned()).spawn(move || {
         thread::sleep(notice);

@@ -26,7 +26,7 @@ mod present {
         other: Acceptor,
     }
 
-    /// The answer to a client that speaks HTTP to an HTTPS listener. `curl http://` shows it.
+    /// The answer to a client that speaks plain HTTP to an HTTPS listener. `curl http://…` prints it.
     const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
         Content-Type: text/plain\r\nContent-Length: 35\r\nConnection: close\r\n\r\n\
         this port speaks TLS: use https://\n";

@@ -108,7 +108,7 @@ const KINDS: &[Kind] = &[
 /// What a connection takes beyond the budget and the buffers: its state, and that of its task, without optimisation.
 const STATE_BYTES_MAX: usize = 14 * KIB;
 
-/// What the worker takes beyond that: buffers that are kept, compressors, and what the source sends.
+/// What the worker takes beyond that: buffers that are kept for reuse, compressors, and what the source sends.
 const WORKER_BYTES_MAX: usize = 4 << 20;
 
 /// "What a worker can hold at most", with as many connections as the default of `--connections-max`.

@@ -34,8 +34,8 @@ fn simulate(case: impl AsyncFn()) {
     }
 }
 
-/// As [`simulate`], with each engine and each way to compress that it has. The engines that are not ours run fewer
-/// seeds.
+/// As [`simulate`], with each engine and each way to compress that it has. The engines of
+/// tungstenite run fewer seeds.
 fn simulate_each_engine(case: impl AsyncFn(Engine, Deflate)) {
     simulate_each_engine_by(1, case);
 }
@@ -83,7 +83,7 @@ fn echo_gives_back_what_it_gets() {
 }
 
 #[test]
-fn sink_answers_each_message_and_times_out_half_of_one() {
+fn sink_answers_each_message_and_times_out_an_incomplete_one() {
     simulate(async || {
         let limits = Limits { message_bytes_max: 5_000, ..Limits::default() };
         let (mut client, server) = pipe();
@@ -228,7 +228,7 @@ fn websocket_source_without_a_query_answers_each_request() {
 }
 
 #[test]
-fn a_request_for_messages_that_is_none_closes_the_websocket() {
+fn a_malformed_request_for_messages_closes_the_websocket() {
     simulate_each_engine(async |engine, deflate| {
         let limits = Limits { message_bytes_max: 1_000, ..Limits::default() };
         let request = |fields: [u32; 3]| fields.map(u32::to_le_bytes).concat();

@@ -16,11 +16,11 @@ pub enum Ring {
     Tuned,
 }
 
-/// What speaks the protocol of WebSockets. All but the native engine need feature `tungstenite`.
+/// The implementation of the WebSocket protocol. All but the native engine need feature `tungstenite`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// Ours, which works on buffers that operations own.
+    /// `owned-io-websocket`, which works on buffers that operations own.
     #[default]
     Native,
     /// tungstenite over buffers of 8 KiB.
@@ -29,7 +29,7 @@ pub enum Engine {
     /// tungstenite over buffers that grow by 128 KiB.
     #[cfg(feature = "tungstenite")]
     TungsteniteLinear,
-    /// tungstenite over buffers that double, and are the worker's.
+    /// tungstenite over buffers that double, and that the connections of a worker share.
     #[cfg(feature = "tungstenite")]
     TungsteniteExponential,
 }

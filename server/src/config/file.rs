@@ -7,7 +7,7 @@ use std::path::Path;
 /// The longest file that is read. Some hundred options and their comments fit many times.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a regular file of at most [`BYTES_MAX`]. Others may have no end, or block whoever opens them.
+/// Reads a regular file of at most [`BYTES_MAX`]. Any other file may have no end, or block the thread that opens it.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     if !fs::metadata(path)?.is_file() {

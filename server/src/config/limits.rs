@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// What a worker grants its connections. Limits over all workers, and the times of a drain, are in
-/// [`Config`](super::Config). What an option has in seconds is a [`Duration`] here: `--message-seconds-max` is
+/// [`Config`](super::Config). An option in seconds is a [`Duration`] here: `--message-seconds-max` is
 /// `message_time_max`. The default values, and their reasons, are in the code of [`default`](Self::default).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

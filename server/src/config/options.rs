@@ -19,14 +19,15 @@ use crate::tls::Tls;
 
 const AFTER_HELP: &str = "\
 Signals: SIGTERM and SIGINT drain, a second one ends at once; SIGHUP reads the certificates again.
-Exit codes: 0: ended as asked; 1: something was wrong, which is said on stderr; 3: ended as asked, but
-connections that had not ended in time were reset.";
+Exit codes: 0: ended as asked; 1: an error, which stderr explains; 3: ended as asked, but connections
+that had not ended in time were reset; 128 plus its number: a second signal.";
 
 /// A streaming server that runs on any of several async runtimes.
 #[derive(Debug, Parser)]
 #[command(name = "owned-io-server", version, after_help = AFTER_HELP)]
 pub struct Flags {
-    /// TOML file with the same options, names as the flags' without dashes in front; flags override. A regular file
+    /// TOML file with the same options, each named like its flag without the leading dashes; flags override. A regular
+    /// file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -100,7 +101,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
-    /// What speaks the protocol of WebSockets [default: native]
+    /// Implementation of the WebSocket protocol [default: native]
     #[cfg(feature = "tungstenite")]
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
@@ -113,7 +114,7 @@ pub struct Options {
 
     /// Origins whose pages may open WebSockets, separated by commas: a scheme, a host, and a port if it is not
     /// the scheme's default. Others are refused with 403. A browser lets any page connect anywhere, with its
-    /// user's cookies, so without this a foreign page can act in the user's name. Clients that are no
+    /// user's cookies, so without this a foreign page can act in the user's name. Clients that are not
     /// browsers send no origin, and are admitted [default: any]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub origins: Option<Vec<String>>,
@@ -434,7 +435,7 @@ fn divide_memory(
     Ok((connections_max, memory))
 }
 
-/// The memory that is assumed if the machine does not tell: 1 GiB.
+/// The memory that is assumed if the kernel does not report it: 1 GiB.
 const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
 fn cores() -> NonZeroUsize {
@@ -496,7 +497,7 @@ mod tests {
         assert_eq!(flags.options.engine, Some(Engine::TungsteniteFixed));
     }
 
-    /// Whether the flag or the file sets either of them. Setting a default is no mistake.
+    /// Whether the flag or the file sets either of them. Setting a default explicitly is allowed.
     #[cfg(feature = "tungstenite")]
     #[test]
     fn compression_needs_the_native_engine() {
@@ -527,7 +528,7 @@ mod tests {
     /// Each default that the help names is the one that applies.
     #[test]
     fn the_help_tells_the_defaults() {
-        // What depends on the machine, or is no value.
+        // Their defaults depend on the machine, or are not a value.
         const DESCRIBED: [&str; 3] = ["workers", "memory-max", "origins"];
         let configured = |flags: &[&str]| {
             let always = ["owned-io-server", "--echo", "127.0.0.1:7"];

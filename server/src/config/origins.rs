@@ -10,7 +10,7 @@ use owned_io_websocket::handshake::Origins;
 /// A browser lets any page open a WebSocket to any server, and sends the user's cookies along. A page that a
 /// user happens to visit could so act in their name (cross-site WebSocket hijacking). The page cannot choose the
 /// `Origin` that the browser sends. A server that identifies users by cookies, or by their network, must
-/// therefore check it. Clients that are no browsers send no origin, and are admitted.
+/// therefore check it. Clients that are not browsers send no origin, and are admitted.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedOrigins {
     /// None: any.
@@ -23,11 +23,11 @@ impl AllowedOrigins {
     /// case, without the scheme's default port, and an IPv6 address as short as can be.
     ///
     /// # Errors
-    /// A sentence that names the first that is no origin, so that no page could ever match it.
+    /// A sentence that names the first entry that is not an origin. No page could ever match it.
     pub fn only(origins: Vec<String>) -> Result<Self, String> {
         let normalised = origins.iter().map(|origin| {
             normalised(origin).map_err(|why| {
-                format!("--origins: {origin:?} is no origin as https://example.com is: {why}")
+                format!("--origins: {origin:?} is not an origin like https://example.com: {why}")
             })
         });
         Ok(Self { only: Some(normalised.collect::<Result<_, _>>()?) })
@@ -50,20 +50,20 @@ impl AllowedOrigins {
     }
 }
 
-/// The form of an origin that browsers send, or why it is none.
+/// The form of an origin that browsers send, or why it is not an origin.
 fn normalised(origin: &str) -> Result<String, &'static str> {
     let origin = origin.to_ascii_lowercase();
     let (scheme, authority) = origin.split_once("://").ok_or("there is no ://")?;
     let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || ['+', '-', '.'].contains(&c);
     if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(is_scheme_char)
     {
-        return Err("the scheme is none");
+        return Err("the scheme is not valid");
     }
     if authority.contains(['/', '?', '#']) {
         return Err("nothing may follow the host and the port, not even a slash");
     }
     if authority.contains('@') {
-        return Err("there may be no user");
+        return Err("a user is not allowed");
     }
     // The colons of an IPv6 address are in brackets.
     let port_at = authority.rfind(':').filter(|at| !authority[*at..].contains(']'));
@@ -75,7 +75,7 @@ fn normalised(origin: &str) -> Result<String, &'static str> {
         _ => None,
     };
     match port.strip_prefix(':').map(port_number) {
-        Some(None) => Err("the port is no number from 1 to 65535"),
+        Some(None) => Err("the port is not a number from 1 to 65535"),
         Some(Some(port)) if Some(port) != default_port => Ok(format!("{scheme}://{host}:{port}")),
         _ => Ok(format!("{scheme}://{host}")),
     }
@@ -83,14 +83,14 @@ fn normalised(origin: &str) -> Result<String, &'static str> {
 
 /// A port from 1 to 65535.
 fn port_number(digits: &str) -> Option<u16> {
-    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit()); // a sign is none
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit()); // `parse` would accept a sign
     digits.parse().ok().filter(|port| is_number && *port > 0)
 }
 
 fn normalised_host(host: &str) -> Result<String, &'static str> {
     if let Some(addr) = host.strip_prefix('[') {
         let addr = addr.strip_suffix(']').and_then(|addr| addr.parse::<Ipv6Addr>().ok());
-        let addr = addr.ok_or("what is in brackets is no IPv6 address")?;
+        let addr = addr.ok_or("what is in brackets is not an IPv6 address")?;
         return Ok(match (addr.to_ipv4_mapped(), addr.segments()) {
             (Some(_), [.., high, low]) => format!("[::ffff:{high:x}:{low:x}]"), // as browsers do
             (None, _) => format!("[{addr}]"),
@@ -99,16 +99,17 @@ fn normalised_host(host: &str) -> Result<String, &'static str> {
     let is_host_char = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
     if host.is_empty() || !host.chars().all(is_host_char) {
         // A name with other letters is sent as xn--….
-        return Err("the host may have letters of ASCII, digits, dots and hyphens");
+        return Err("the host may only have ASCII letters, digits, dots, hyphens and underscores");
     }
-    // Then a browser takes the host for an IPv4 address, and sends it as four numbers (WHATWG URL, "ends in a number").
+    // A browser takes a host that ends in a number for an IPv4 address, and sends it as four numbers (WHATWG URL,
+    // "ends in a number").
     let is_number = |label: &str| match label.strip_prefix("0x") {
         Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
         None => !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_digit()),
     };
     let last = host.trim_end_matches('.').rsplit('.').next();
     if last.is_some_and(is_number) && host.parse::<Ipv4Addr>().is_err() {
-        return Err("the host ends as an IPv4 address, which has four numbers");
+        return Err("the host ends in a number, so it has to be an IPv4 address of four numbers");
     }
     Ok(host.to_owned())
 }
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_origin_is_named() {
+    fn an_entry_that_is_not_an_origin_is_named() {
         let only = |origins: &[&str]| {
             AllowedOrigins::only(origins.iter().map(ToString::to_string).collect()).map(|_| ())
         };

@@ -37,8 +37,8 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
     let request = pending.request();
     let (status, body) = match (request.method(), request.path()) {
         ("GET" | "HEAD", "/health") => health(&ctx.connection),
-        ("GET" | "HEAD", _) => (404, "there is /health\n"),
-        _ => (405, "there are GET and HEAD alone\n"),
+        ("GET" | "HEAD", _) => (404, "the only path is /health\n"),
+        _ => (405, "only GET and HEAD are allowed\n"),
     };
     let headers: &[_] = if status == 405 { &[("Allow", "GET, HEAD")] } else { &[] };
     pending.respond(status, headers, body.as_bytes()).await

@@ -10,7 +10,7 @@
 //!
 //! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and
 //! every path is answered 503 once the server drains. A connection has one request. After the answer to a request that
-//! is no upgrade, the connection is closed.
+//! is not an upgrade, the connection is closed.
 //!
 //! A page of any origin may ask for an upgrade, unless the [allowed origins](crate::config::AllowedOrigins) are
 //! limited. A site that identifies its users by cookies must limit them.
@@ -164,10 +164,10 @@ impl Route {
         let is_head = match request.method() {
             "GET" => false,
             "HEAD" => true,
-            _ => return Self::Answer(405, "there are GET and HEAD alone\n".into()),
+            _ => return Self::Answer(405, "only GET and HEAD are allowed\n".into()),
         };
         match Self::of_get(request, connection, limits) {
-            Self::Upgrade(_) if is_head => Self::Answer(426, "this is a websocket\n".into()),
+            Self::Upgrade(_) if is_head => Self::Answer(426, "this path is a WebSocket\n".into()),
             route => route,
         }
     }
@@ -185,7 +185,7 @@ impl Route {
                 Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
                 Err(why) => Self::Answer(400, why.into()),
             },
-            _ => Self::Answer(404, "there are /health, /echo, /sink and /source\n".into()),
+            _ => Self::Answer(404, "the paths are /health, /echo, /sink and /source\n".into()),
         }
     }
 }

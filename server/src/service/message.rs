@@ -24,6 +24,6 @@ pub(super) fn reset_on_timeout<T, B>(
 pub(super) fn message_too_long() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "a message is announced that is longer than message-bytes-max",
+        "the announced message is longer than message-bytes-max",
     )
 }

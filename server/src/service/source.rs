@@ -105,7 +105,7 @@ async fn answer_requests<R: Runtime>(
 #[derive(Clone, Debug, Default)]
 pub struct Pattern {
     bytes: Rc<RefCell<Bytes>>,
-    /// Longer ones, which are being filled by all connections that wait for them.
+    /// A longer pattern that is being filled, by all connections that wait for it.
     filling: Rc<RefCell<Vec<u8>>>,
 }
 
@@ -119,7 +119,7 @@ impl Pattern {
     /// [`OutOfMemory`](io::ErrorKind::OutOfMemory) if the allocation fails. The bytes so far are unchanged.
     ///
     /// # Cancellation
-    /// Safe. Others who wait for the bytes fill them.
+    /// Safe. Other connections that wait for the bytes go on filling them.
     pub(super) async fn bytes_for<R: Clock>(&self, len: usize) -> io::Result<Bytes> {
         loop {
             if self.bytes.borrow().len() >= 255 + len {
@@ -168,7 +168,7 @@ impl Request {
     pub(super) fn parse(request: &[u8], bytes_max: usize) -> io::Result<Self> {
         let (fields, rest) = request.as_chunks();
         let (&[messages, bytes, batch], []) = (fields, rest) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request is three u32"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request must be three u32"));
         };
         let [messages, bytes, batch] = [messages, bytes, batch].map(u32::from_le_bytes);
         let request = Self { messages, bytes, batch };
@@ -176,7 +176,7 @@ impl Request {
             return Err(message_too_long());
         }
         if request.batch == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a batch of no messages"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a batch must have messages"));
         }
         Ok(request)
     }
@@ -371,9 +371,9 @@ mod tests {
         let pattern = Pattern::default();
         let mut polls = 0;
         let all = owned_io_sim::block_on(async {
-            // One that gives up, and three at once that share the work.
-            let given_up = pattern.bytes_for::<Sim>(BYTES / 4);
-            assert!(poll_once(&mut pin!(given_up)).await.is_pending());
+            // One call is cancelled, and three others share the work.
+            let cancelled = pattern.bytes_for::<Sim>(BYTES / 4);
+            assert!(poll_once(&mut pin!(cancelled)).await.is_pending());
             let waiting = [(); 3].map(|()| {
                 let pattern = pattern.clone();
                 Sim::spawn(async move { pattern.bytes_for::<Sim>(BYTES).await.unwrap() })

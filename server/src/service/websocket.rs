@@ -125,7 +125,7 @@ pub async fn source<R: Clock>(
 }
 
 /// Answers each request for messages. A request is one message with the same content as
-/// [over TCP](super::source): three `u32`, little-endian. A message that is no request closes the connection. Nothing
+/// [over TCP](super::source): three `u32`, little-endian. A message that is not a request closes the connection. Nothing
 /// is received while messages are sent, so pings and a close wait.
 ///
 /// # Errors
@@ -179,14 +179,15 @@ impl Messages {
                 "messages" => &mut messages,
                 "bytes" => &mut bytes,
                 "batch" => &mut batch,
-                _ => return Err(format!("{name} is none of messages, bytes and batch\n")),
+                _ => return Err(format!("{name} is not one of messages, bytes and batch\n")),
             };
-            let number = value.parse().map_err(|_| format!("{name}: {value:?} is no number\n"))?;
+            let number =
+                value.parse().map_err(|_| format!("{name}: {value:?} is not a number\n"))?;
             if slot.replace(number).is_some() {
                 return Err(format!("{name} is given twice\n"));
             }
         }
-        let bytes: u64 = bytes.ok_or("bytes is missing: how long each message is\n")?;
+        let bytes: u64 = bytes.ok_or("bytes is missing: the length of each message\n")?;
         if bytes > bytes_max as u64 {
             return Err(format!("bytes: {bytes} is more than message-bytes-max, {bytes_max}\n"));
         }
@@ -283,7 +284,7 @@ fn is_refusal(error: &Error) -> bool {
     }
 }
 
-/// Whether the error says that nothing can be sent because either side closes the connection.
+/// Whether nothing could be sent because either side closes the connection.
 const fn is_closing(error: &Error) -> bool {
     matches!(error, Error::Protocol(ProtocolError::Misuse(Misuse::SentAfterClose)))
 }

@@ -30,7 +30,7 @@ fn a_signal_drains_and_ends_cleanly() {
 
 /// A parent that waits for its own signals has them blocked, and a child inherits that.
 #[test]
-fn signals_that_the_parent_had_blocked_drain_too() {
+fn a_signal_that_the_parent_had_blocked_still_drains() {
     let options = ["--echo", "127.0.0.1:0", "--runtime", RUNTIMES[0]];
     let mut command = program(&options);
     let block_all = || {
@@ -104,7 +104,7 @@ fn draining_ends_at_its_deadline() {
 
 /// A client that has sent nothing is closed at once, not at the deadline of the drain.
 #[test]
-fn a_signal_reaches_who_has_said_nothing() {
+fn a_signal_closes_clients_that_have_sent_nothing() {
     for runtime in RUNTIMES {
         let services =
             ["--echo", "127.0.0.1:0", "--source", "127.0.0.1:0", "--http", "127.0.0.1:0"];

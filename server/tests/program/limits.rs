@@ -66,7 +66,7 @@ fn admins_are_served_while_all_client_connections_are_taken() {
 }
 
 #[test]
-fn an_address_has_so_many_connections() {
+fn connections_over_the_limit_of_an_address_are_reset() {
     for runtime in RUNTIMES {
         let limit = ["--echo", "127.0.0.1:0", "--connections-per-address-max", "3"];
         let server = Server::start(runtime, &limit);
@@ -146,7 +146,7 @@ fn clients_that_read_nothing_are_reset() {
                 }
                 let socket = server.upgrade(2, "/source?bytes=1000000");
                 let clients = [(0, echo), (1, source), (2, socket.get_ref().try_clone().unwrap())];
-                // By then the limit is over.
+                // The limit of 1 s is over by then.
                 thread::sleep(Duration::from_secs(4));
                 for (service, mut client) in clients {
                     let local = client.local_addr().unwrap();

@@ -86,7 +86,7 @@ fn websockets_answer() {
 }
 
 #[test]
-fn bad_clients_lose_their_connection_and_nobody_elses() {
+fn a_bad_client_loses_only_its_own_connection() {
     for runtime in RUNTIMES {
         let options = ["--echo", "127.0.0.1:0", "--sink", "127.0.0.1:0", "--source", "127.0.0.1:0"];
         let limits = ["--message-seconds-max", "1"];

@@ -43,7 +43,7 @@ fn a_refusal_to_start_is_one_sentence() {
             vec!["--echo", "127.0.0.1:0", "--workers", "18446744073709551615"],
             "--workers is 18446744073709551615, and may be at most 1024",
         ),
-        (vec!["--http", "127.0.0.1:0", "--origins", "a.example"], "\"a.example\" is no origin"),
+        (vec!["--http", "127.0.0.1:0", "--origins", "a.example"], "\"a.example\" is not an origin"),
         #[cfg(feature = "tungstenite")]
         (vec!["--engine", "steam"], "invalid value 'steam'"),
         #[cfg(feature = "tungstenite")]
@@ -73,15 +73,15 @@ fn a_refusal_to_start_is_one_sentence() {
 
 #[cfg(not(feature = "tls"))]
 #[test]
-fn tls_that_is_not_compiled_in() {
+fn tls_options_are_refused_where_tls_is_not_compiled_in() {
     let files = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
     let said = sentence(program(&[&["--https", "127.0.0.1:0"], &files[..]].concat()));
     assert!(said.contains("build with --features tls"), "{said}");
 }
 
-/// No panic if stderr cannot be written, because a disk is full for example.
+/// Because a disk is full, for example.
 #[test]
-fn stderr_that_cannot_be_written() {
+fn a_stderr_that_cannot_be_written_causes_no_panic() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     let mut refused = program(&["--frob"]);
     assert_eq!(refused.stderr(full()).status().unwrap().code(), Some(1));
@@ -95,7 +95,7 @@ fn stderr_that_cannot_be_written() {
 
 /// As in containers whose policy forbids the system call, or pretends that there is none.
 #[test]
-fn io_uring_that_is_refused() {
+fn a_refused_io_uring_is_explained() {
     for runtime in RUNTIMES {
         for errno in [libc::EPERM, libc::ENOSYS] {
             // A filter applies to its thread and its children, and cannot be removed.
@@ -117,7 +117,7 @@ fn io_uring_that_is_refused() {
 
 /// As on a kernel before 6.1: settings that it does not know are invalid. A filter cannot see flags, but entries.
 #[test]
-fn a_kernel_that_is_too_old_for_the_tuned_ring() {
+fn a_kernel_that_is_too_old_for_the_tuned_ring_is_explained() {
     const TUNED_ENTRIES: u64 = 4096;
     // glommio's rings have the same flags and entries, tuned or not.
     for runtime in RUNTIMES.iter().filter(|runtime| !["tokio", "glommio"].contains(runtime)) {
@@ -137,7 +137,7 @@ fn a_kernel_that_is_too_old_for_the_tuned_ring() {
 }
 
 #[test]
-fn locked_memory_that_is_too_small() {
+fn a_limit_on_locked_memory_that_is_too_small_is_explained() {
     let program = Program::for_nobody();
     for runtime in RUNTIMES {
         let args = ["--runtime", runtime, "--workers", "1", "--echo", "127.0.0.1:0"];
@@ -154,7 +154,7 @@ fn locked_memory_that_is_too_small() {
 }
 
 #[test]
-fn a_port_that_is_not_permitted() {
+fn a_port_that_is_not_permitted_is_explained() {
     let first_free = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
     let first_free: u16 = first_free.trim().parse().unwrap();
     assert!(first_free > 79, "needs the sysctl net.ipv4.ip_unprivileged_port_start over 79");

@@ -190,7 +190,7 @@ fn sessions_are_resumed() {
             let config = trusting(&certificate, &[version]);
             for round in 0..8 {
                 let mut echo = connect(&server, 0, &config);
-                echoed(&mut echo, b"with it come tickets");
+                echoed(&mut echo, b"a server sends tickets with it");
                 let expected =
                     if round == 0 { HandshakeKind::Full } else { HandshakeKind::Resumed };
                 assert_eq!(echo.conn.handshake_kind(), Some(expected), "{runtime}, round {round}");
@@ -201,7 +201,7 @@ fn sessions_are_resumed() {
 }
 
 #[test]
-fn the_wrong_protocol_has_an_answer() {
+fn the_wrong_protocol_is_answered() {
     let (files, certificate) = Files::new("wrong");
     let services = ["--http", "127.0.0.1:0", "--echo-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
     for runtime in RUNTIMES {
@@ -214,7 +214,7 @@ fn the_wrong_protocol_has_an_answer() {
         assert!(response.ends_with("\r\n\r\nthis port speaks TLS: use https://\n"), "{response}");
 
         let mut over_tls = connect(&server, 0, &trusting(&certificate, ALL_VERSIONS));
-        // The answer is HTTP (400), which is no TLS.
+        // The answer is HTTP (400), not TLS.
         let error = over_tls.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{runtime}: {error}");
         let mut raw = server.connect(0);
