@@ -34,9 +34,8 @@ class Wait:
     log: str
 
 
-def measure(ctx_or_setup, name, count, seconds):
+def measure(setup, name, count, seconds):
     """Measures a victim with one request at a time over WebSocket, while `count` neighbours of a kind flood."""
-    setup = getattr(ctx_or_setup, "setup", ctx_or_setup)
     kind = KINDS[name]
     listeners = (*PLAIN, "https") if kind.listener == "https" else PLAIN
     options = ("--drain-seconds", str(DRAIN_SECONDS), *kind.options)

@@ -43,7 +43,7 @@ def peak(setup, name, has_option):
         seen = memory.measure(setup, name, memory_option=has_option)
     except (Failed, OSError) as error:
         return f"{error} |"
-    return f"{seen.peak / MIB:.0f} | {seen.neighbour or 'served'}"
+    return f"{seen.peak_bytes / MIB:.0f} | {seen.neighbour or 'served'}"
 
 
 def help_of(binary: Path):

@@ -155,9 +155,6 @@ class Server:
         text = Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.M).group(1))
 
-    def resident_bytes(self):
-        return self._status_kib("VmRSS") * 1024
-
     def peak_bytes(self):
         return self._status_kib("VmHWM") * 1024
 

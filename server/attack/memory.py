@@ -12,7 +12,7 @@ from harness import MIB, OVER_TLS, PLAIN, SLACK_BYTES, Failed, Server, connect, 
 from websocket import BINARY, CONTINUATION, DEFLATE, NO_MASK, PING, WebSocket, deflated, frame, random_bytes
 
 BUDGET_BYTES = 64 * MIB
-# How long clients send as much as the sockets take, and how long they wait for a socket to take more.
+# How long clients send as much as the sockets accept, and how long they wait for a socket to accept more.
 PUSH_SECONDS = 4
 STALL_SECONDS = 0.3
 # How long the server may take to process what it was sent.
@@ -22,7 +22,7 @@ SETTLE_SECONDS = 4
 @dataclass(frozen=True)
 class Attack:
     title: str
-    """Is given the server and the setup. A generator that attacks, yields while the attack lasts, and ends it."""
+    # A context manager that takes the server and the setup. The attack lasts for its block.
     attack: Callable
     options: tuple = ()
 
@@ -40,27 +40,25 @@ def attack(name, *options):
 
 @dataclass
 class Peak:
-    before: int
-    peak: int
-    """What went wrong for a well-behaved client meanwhile, or None."""
+    peak_bytes: int
+    # What went wrong for a well-behaved client meanwhile, or None.
     neighbour: str | None
 
 
-def measure(setup, name, budget=BUDGET_BYTES, memory_option=True):
+def measure(setup, name, memory_option=True):
     """Measures the server's peak of resident bytes, with `--memory-max` if the server has it."""
     one = ATTACKS[name]
     options = ["--message-seconds-max", "30", *one.options]
     if memory_option:
-        options += ["--memory-max", str(budget)]
+        options += ["--memory-max", str(BUDGET_BYTES)]
     server = Server(setup, options, (*PLAIN, *OVER_TLS))
     try:
-        before = server.resident_bytes()
         with one.attack(server, setup):
             neighbour = well_behaved(server)
             settle(server)
             peak = server.peak_bytes()
         expect(server.is_alive(), f"the server has ended with {server.process.returncode}")
-        return Peak(before, max(peak, server.peak_bytes()), neighbour)
+        return Peak(max(peak, server.peak_bytes()), neighbour)
     finally:
         server.stop()
 

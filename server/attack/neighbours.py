@@ -27,7 +27,7 @@ from websocket import (
 )
 
 MIB = 1 << 20
-# How much is sent at once: about so much, in whole frames.
+# About how much is sent at once, in whole frames.
 CHUNK_BYTES = 1 << 16
 # All connections read into this buffer. What they receive is not used.
 READ_BUFFER = memoryview(bytearray(1 << 20))
@@ -42,7 +42,7 @@ class Kind:
     listener: str
     opening: bytes
     repeated: bytes
-    """The end of the answer to the opening, for which it waits."""
+    # The end of the answer to the opening. The neighbour waits for it.
     answer_ends: bytes = b"\r\n\r\n"
     is_websocket: bool = True
     options: tuple = ()

@@ -14,11 +14,11 @@ CASES = []
 @dataclass(frozen=True)
 class Case:
     name: str
-    """What the case expects, for the line that reports its failure."""
+    # For the line that reports its failure.
     expects: str
     run: Callable
-    """`quick` cases share a server and run one after the other. `waiting` cases mostly wait: they run all at once,
-    with servers of their own. `alone` cases measure: nothing else runs meanwhile."""
+    # `quick` cases share a server and run one after the other. `waiting` cases mostly wait: they run all at once,
+    # with servers of their own. `alone` cases measure: nothing else runs meanwhile.
     kind: str
 
 
@@ -72,9 +72,9 @@ class Context:
         return known
 
     @contextmanager
-    def fresh(self, *options, listeners=("http",), core=None, log=None):
+    def fresh(self, *options, listeners=("http",), log=None):
         """A server for this case alone."""
-        server = Server(self.setup, options, listeners, core, log)
+        server = Server(self.setup, options, listeners, log=log)
         try:
             yield server
         finally:

@@ -14,7 +14,7 @@ DRAINED = (0, CUT_OFF_STATUS)
 
 def fair(name):
     def run(ctx):
-        wait = measure(ctx, name, NEIGHBOURS, SECONDS)
+        wait = measure(ctx.setup, name, NEIGHBOURS, SECONDS)
         saw = (
             f"p50 {wait.p50 * 1e3:.1f} ms, p99 {wait.p99 * 1e3:.1f} ms of {wait.echoes}, "
             f"/health {wait.health * 1e3:.0f} ms, drained in {wait.drain:.1f} s, status {wait.status}"

@@ -1,4 +1,4 @@
-"""Frames that break RFC 6455, each in its own way; and some that only seem to."""
+"""Frames that violate RFC 6455, each in one way; and unusual frames that do not."""
 
 import struct
 
@@ -131,9 +131,9 @@ closed_with("a close within a message", frame(TEXT, b"a", fin=False) + close_fra
 for code in [0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535]:
     closed_with(f"a close of {code}", close_frame(code), 1002)
 for code in [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 3000, 3999, 4000, 4999]:
-    closed_with(f"a close of {code}, which may be", close_frame(code), code)
+    closed_with(f"a close of {code}, which is allowed", close_frame(code), code)
 closed_with("a close of one byte", frame(CLOSE, b"\x03"), 1002)
-closed_with("a reason that is no UTF-8", close_frame(1000, b"\xff"), 1007)
+closed_with("a reason that is not UTF-8", close_frame(1000, b"\xff"), 1007)
 closed_with("a reason that ends within a character", close_frame(1000, b"\xe2\x82"), 1007)
 closed_with("an empty close", close_frame(), None)
 closed_with("a message behind a close", close_frame(1000) + frame(TEXT, b"late"), 1000)
@@ -189,7 +189,7 @@ def cut_off(ctx):
             read_to_end(socket.sock, 3)
 
 
-@case("frames: cut off at each byte, by a reset", "a server that is well")
+@case("frames: cut off at each byte, by a reset", "a healthy server")
 def cut_off_by_reset(ctx):
     sent = frame(BINARY, bytes(300), fin=False) + frame(CONTINUATION, bytes(70_000))
     for cut in [*range(1, 30), 302, 309, 316, 60_000, len(sent)]:
@@ -233,7 +233,7 @@ def random_frames(ctx):
             expect(code in (1002, 1007, 1009), f"a close of {code}")
 
 
-@case("frames: a request of the source that is none", "a close of 1007, 1002 or 1003")
+@case("frames: a malformed request to /source", "a close of 1007, 1002 or 1003")
 def bad_fetch(ctx):
     for request in [b"", bytes(11), bytes(13), b"\xff" * 12, struct.pack("<III", 1, 1, 0)]:
         with WebSocket(ctx.server().addr(), "/source") as socket:

@@ -1,4 +1,4 @@
-"""Requests for an upgrade that break RFC 6455 section 4.2.1, and offers of compression."""
+"""Requests for an upgrade that violate RFC 6455 section 4.2.1, and offers of compression."""
 
 from harness import connect, expect, read_to_end
 from registry import add_case, case
@@ -71,19 +71,19 @@ def origin(name, value, *expected, extra=()):
         expect(status(head) in expected, head[:80])
 
     add_case(
-        f"handshake: {name}, where pages of {PAGE} alone may connect", " or ".join(map(str, expected)), run
+        f"handshake: {name}, where only pages of {PAGE} may connect", " or ".join(map(str, expected)), run
     )
 
 
-origin("a page of it", PAGE, 101)
-origin("no browser", None, 101)
+origin("a page of that origin", PAGE, 101)
+origin("a client that is not a browser", None, 101)
 origin("a foreign page", "https://evil.example", 403)
 origin("a page whose name begins alike", f"{PAGE}.evil.example", 403)
 origin("a page of the other scheme", "http://good.example", 403)
 origin("a page of another port", f"{PAGE}:8443", 403)
 origin("a page that hides where it is from", "null", 403)
-origin("a page that says both", "https://evil.example", 400, 403, extra=[f"Origin: {PAGE}"])
-origin("a page that says both, the good first", PAGE, 400, 403, extra=["Origin: https://evil.example"])
+origin("a page that names both origins", "https://evil.example", 400, 403, extra=[f"Origin: {PAGE}"])
+origin("a page that names both origins, its own first", PAGE, 400, 403, extra=["Origin: https://evil.example"])
 
 
 def not_agreed(name, offer):
@@ -94,7 +94,7 @@ def not_agreed(name, offer):
             expect(socket.agreed is None, f"agreed: {socket.agreed}")
             socket.echo(b"as it is")
 
-    add_case(f"handshake: the offer {name}", "an upgrade without it, that works", run)
+    add_case(f"handshake: the offer {name}", "an upgrade without compression, that works", run)
 
 
 for offer in [
@@ -140,7 +140,7 @@ for bits in range(8, 16):
 
 
 @case(
-    "handshake: a window that cannot be sent with is not agreed to",
+    "handshake: a window that the server cannot send with is not agreed to",
     "with server_max_window_bits=8, no agreement, or answers that are compressed",
 )
 def unsendable_window(ctx):

@@ -40,7 +40,7 @@ def get(target="/health", *headers, version="HTTP/1.1", method="GET", host="Host
 
 
 # The request line.
-answers("a request that is well", get(), 200)
+answers("a well-formed request", get(), 200)
 answers("HTTP/1.0", get(version="HTTP/1.0", host=None), 200)
 answers("HTTP/2.0 in a request line", get(version="HTTP/2.0"), 400, 505)
 answers("the preface of HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, 505)
@@ -62,7 +62,7 @@ answers("the absolute form, in capitals", get("HTTP://ATTACK/health"), 200)
 answers("the absolute form without a path", get("http://attack"), 404)
 answers("the absolute form of another scheme", get("ftp://attack/health"), 400, 404)
 answers("a path that climbs", get("/../../etc/passwd"), 404, 400)
-answers("a path that says its NUL in percents", get("/health%00"), 404, 400)
+answers("a path with a percent-encoded NUL", get("/health%00"), 404, 400)
 answers("a path with two slashes", get("//health"), 404, 400)
 answers("a fragment in the target", get("/health#x"), 400, 404, 200)
 answers("bytes of Latin 1 in the target", get("/h\xe9"), 400, 404)
@@ -129,9 +129,9 @@ answers(
     400,
 )
 answers("a POST with a body", get("/echo", "Content-Length: 34", method="POST") + BEHIND, 405)
-answers("keep-alive is not taken for a promise", get("/health", "Connection: keep-alive") + BEHIND, 200)
+answers("keep-alive is not granted", get("/health", "Connection: keep-alive") + BEHIND, 200)
 
-# What the server has.
+# Paths and queries.
 answers("a path that is not there", get("/nowhere"), 404)
 answers("a WebSocket's path without an upgrade", get("/echo"), 426)
 for query in [
@@ -174,7 +174,7 @@ def byte_by_byte(ctx):
     expect(status(answer) == 200, answer[:80])
 
 
-@case("http: a connection without a byte that is ended", "an end, and nothing said")
+@case("http: a connection without a byte that is ended", "an end, without an answer")
 def nothing(ctx):
     expect(status(say(ctx, b"", half_close=True)) in (None, 400, 408), "an answer to nothing")
 
@@ -187,7 +187,7 @@ def cut_off(ctx):
         expect(status(answer) in (None, 400), f"{answer[:60]!r} when cut at {cut}")
 
 
-@case("http: 500 connections that are reset within the head", "a server that is well")
+@case("http: 500 connections that are reset within the head", "a healthy server")
 def resets(ctx):
     for n in range(500):
         sock = connect(ctx.server().addr())
@@ -195,7 +195,7 @@ def resets(ctx):
         reset(sock)
 
 
-@case("http: 200 requests whose answer nobody reads", "a server that is well")
+@case("http: 200 requests whose answer nobody reads", "a healthy server")
 def answers_unread(ctx):
     for _ in range(200):
         sock = connect(ctx.server().addr())

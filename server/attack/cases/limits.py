@@ -89,8 +89,8 @@ PER_ADDRESS = ("--connections-per-address-max", "8")
 
 
 @case(
-    "addresses: 30 connections from one address of which 8 may be",
-    "8 that work, and 22 that are ended at once",
+    "addresses: 30 connections from one address, whose limit is 8",
+    "8 that work, and 22 that are reset at once",
     "alone",
 )
 def per_address(ctx):
@@ -102,7 +102,7 @@ def per_address(ctx):
             except (Ended, ConnectionError):
                 refused += 1
             except Failed as failure:
-                # A status is better than nothing.
+                # A refusal with a status is allowed too.
                 expect(" 429 " in str(failure) or " 503 " in str(failure), failure)
                 refused += 1
         for socket in sockets:
@@ -147,7 +147,7 @@ def few_descriptors(server, spare):
 
 @case(
     "descriptors: used up by 60 clients where there are 20",
-    "those that are accepted work, and all is well once they go",
+    "those that are accepted work, and the server is healthy once they go",
     "alone",
 )
 def descriptors(ctx):
@@ -168,7 +168,7 @@ def descriptors(ctx):
         server.check()
 
 
-@case("descriptors: used up and free again for 3 s", "at most 20 lines of log, and all is well", "alone")
+@case("descriptors: used up and free again for 3 s", "at most 20 lines of log, and a healthy server", "alone")
 def descriptors_flapping(ctx):
     with ctx.fresh(listeners=("http", "echo")) as server:
         server.health()

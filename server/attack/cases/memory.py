@@ -9,8 +9,8 @@ from registry import add_case, case
 from websocket import BINARY, NO_MASK, WebSocket, frame
 
 
-# Beside these, a newcomer whose message is longer than its share may be closed with 1013, or wait for longer:
-# docs/limits.md.
+# During these attacks a newcomer whose message is longer than its share may be closed with 1013, or wait for longer
+# (docs/limits.md).
 NEWCOMERS_MAY_BE_REFUSED = (
     "200 clients with a message in fragments that never ends, --engine tungstenite-exponential",
 )
@@ -22,7 +22,7 @@ def bounded(name):
 
     def run(ctx):
         peak = measure(ctx.setup, name)
-        expect(peak.peak <= LIMIT_BYTES, f"{peak.peak / MIB:.0f} MiB")
+        expect(peak.peak_bytes <= LIMIT_BYTES, f"{peak.peak_bytes / MIB:.0f} MiB")
         if is_served:
             expect(peak.neighbour is None, f"a client that behaves: {peak.neighbour}")
 

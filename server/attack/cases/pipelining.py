@@ -1,4 +1,4 @@
-"""Clients that send more than a queue holds, and read it all: what is legitimate is never cut."""
+"""Clients that send more than a queue holds, and read every answer: they are never cut off."""
 
 import select
 import ssl
@@ -24,12 +24,12 @@ from websocket import (
 SECONDS_MAX = 25
 
 
-# What a socket, or TLS over it, says when it would wait.
-WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# The errors of a socket, or of TLS over it, that would block.
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def exchange(socket, sent, count):
-    """Sends all while it reads what comes; the frames that came, `count` messages and the close."""
+    """Sends all bytes and reads meanwhile. Returns the frames up to the close, of which `count` should be messages."""
     out, sock, frames = memoryview(sent), socket.sock, []
     sock.setblocking(False)
     deadline = time.monotonic() + SECONDS_MAX
@@ -39,14 +39,14 @@ def exchange(socket, sent, count):
         select.select([sock], [sock] if out else [], [], 1)
         try:
             out = out[sock.send(out[: 1 << 18]) :] if out else out
-        except (*WAITS, ConnectionError):
-            pass  # that it has ended shows when it is read
+        except (*WOULD_BLOCK, ConnectionError):
+            pass  # reading shows whether the connection has ended
         ended = None
         try:
             while part := sock.recv(1 << 20):
                 socket.buffered += part
             ended = "the end of the stream"
-        except WAITS:
+        except WOULD_BLOCK:
             pass
         except ConnectionError as error:
             ended = repr(error)

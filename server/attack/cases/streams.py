@@ -1,4 +1,4 @@
-"""Echo, sink and source over TCP, with bytes that break their protocols."""
+"""Echo, sink and source over TCP, with bytes that violate their protocols."""
 
 import struct
 import time
@@ -87,7 +87,7 @@ def echo_of_much(ctx):
 
 for service in ["echo", "sink", "source"]:
 
-    @case(f"{service}: 300 connections that are reset at once", "a server that is well")
+    @case(f"{service}: 300 connections that are reset at once", "a healthy server")
     def resets(ctx, service=service):
         for n in range(300):
             sock = connect(ctx.server().addr(service))
@@ -95,7 +95,7 @@ for service in ["echo", "sink", "source"]:
                 sock.sendall(b"\x05\0\0\0" * (n % 3))
             reset(sock)
 
-    @case(f"{service}: out-of-band data", "a server that is well")
+    @case(f"{service}: out-of-band data", "a healthy server")
     def urgent(ctx, service=service):
         from socket import MSG_OOB
 
@@ -103,7 +103,7 @@ for service in ["echo", "sink", "source"]:
             for _ in range(50):
                 sock.send(b"!", MSG_OOB)
 
-    @case(f"{service}: a peer that vanishes is noticed one day", "a keepalive timer on the server's socket")
+    @case(f"{service}: keepalive notices a peer that vanishes", "a keepalive timer on the server's socket")
     def keepalive(ctx, service=service):
         port = ctx.server().addr(service)[1]
         with connect(ctx.server().addr(service)) as sock:

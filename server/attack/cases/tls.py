@@ -1,4 +1,4 @@
-"""Bytes that are no TLS, or break it: each is answered by an alert, and none hangs."""
+"""Bytes that are not TLS, or violate it: each is answered by an alert, and no connection hangs."""
 
 import shutil
 import ssl
@@ -138,7 +138,7 @@ told("an SSLv2 hello", lambda _: b"\x80\x2e\1\0\2\0\x15\0\0\0\x10" + bytes(40))
 told("1,000 warnings first", lambda _: record(ALERT, b"\1\x64") * 1000)
 told("1,000 empty alerts", lambda _: record(ALERT, b"") * 1000)
 told("100 ChangeCipherSpecs first", lambda _: record(CHANGE_CIPHER, b"\1") * 100)
-told("bytes that are no record behind the hello", lambda ctx: hello(ctx) + b"\xff" * 100)
+told("bytes that are not a record behind the hello", lambda ctx: hello(ctx) + b"\xff" * 100)
 told(
     "a part of a message behind the hello, in its record",
     lambda ctx: record(HANDSHAKE, hello(ctx)[5:] + b"\1\0\0"),
@@ -149,7 +149,7 @@ told(
     lambda ctx: record(HANDSHAKE, hello(ctx, context={"maximum_version": ssl.TLSVersion.TLSv1_2})[5:] * 2),
 )
 told(
-    "bytes that are no record behind the hello, with TLS 1.2",
+    "bytes that are not a record behind the hello, with TLS 1.2",
     lambda ctx: hello(ctx, context={"maximum_version": ssl.TLSVersion.TLSv1_2}) + b"\xff" * 100,
 )
 told("a second hello behind the hello", lambda ctx: hello(ctx) * 2)
@@ -202,7 +202,7 @@ def cut_off(ctx):
         expect(answer == b"" or alerts(answer), f"{answer[:20]!r} when cut at {cut}")
 
 
-@case("tls: 300 hellos whose clients reset", "a server that is well")
+@case("tls: 300 hellos whose clients reset", "a healthy server")
 def hellos_and_resets(ctx):
     whole = hello(ctx)
     for n in range(300):

@@ -105,7 +105,7 @@ def answered(ctx):
             sock.sendall(request)
             answer = read_to_end(sock)
             expect(answer.startswith(b"HTTP/1.1 200 "), answer[:60])
-        # Both places are taken, so two further clients wait until both are free. Neither closes.
+        # Both connections are taken, so two further clients wait until both have ended. Neither client closes its own.
         waiting = [connect(server.addr(), LINGER_SECONDS_MAX + LATE_SECONDS_MAX) for _ in range(2)]
         answers = [b"", b""]
         for sock in waiting:
