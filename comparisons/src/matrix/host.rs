@@ -59,7 +59,7 @@ impl Host {
     /// Each fact by its name.
     pub(crate) fn facts(&self) -> [(&'static str, String); 7] {
         [
-            ("MeasuredWorkload", self.date.clone()),
+            ("Measured", self.date.clone()),
             ("Commit", self.commit.clone()),
             ("Compiler", self.compiler.clone()),
             ("Kernel", self.kernel.clone()),

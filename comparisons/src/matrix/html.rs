@@ -23,8 +23,8 @@ interval, with too few rounds for one the least and the largest. It is bold, and
 where a confidence interval does not hold 1.</p>
 <p>In the small plots a row's own line is before those of all others; dashed is what it is compared with.
 Latency by percentile is the median of the rounds at each percentile. Over time it is the longest answer of
-each moment, in the round in which one took longest; a stall, 25&nbsp;ms or more in which nothing came though
-something was owed, is marked.</p>
+each moment, in the round in which one took longest; a stall, 25&nbsp;ms or more in which no answer came though
+one was outstanding, is marked.</p>
 ";
 
 /// The heat map, what was found, and one table for each figure of each workload, with a plot in each row. `tables` are

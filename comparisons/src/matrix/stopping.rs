@@ -142,13 +142,13 @@ mod tests {
             unreachable!("time ends every row")
         }
 
-        /// Many rows, in per cent: whose interval holds `ratio`; that are narrow; whose median is below `ratio`. `told` is
-        /// what a row's ratio is without skew.
-        fn rows(&mut self, told: f64, ratio: f64) -> [f64; 3] {
+        /// Many rows, in per cent: whose interval holds `ratio`; that are narrow; whose median is below `ratio`. `without_skew`
+        /// is what a row's ratio is without skew.
+        fn rows(&mut self, without_skew: f64, ratio: f64) -> [f64; 3] {
             const ROWS: usize = 2000;
             let (mut held, mut narrow, mut below) = (0, 0, 0);
             for _ in 0..ROWS {
-                let (Summary { median, low, high, .. }, stopped) = self.row(told);
+                let (Summary { median, low, high, .. }, stopped) = self.row(without_skew);
                 held += usize::from(low <= ratio && ratio <= high);
                 narrow += usize::from(stopped == StopReason::Narrow);
                 below += usize::from(median < ratio);
