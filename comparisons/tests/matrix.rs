@@ -114,7 +114,7 @@ fn a_report_is_written_again_from_compressed_results() {
             matrix.args(to.iter().flat_map(|to| [Path::new("--to"), to])).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let page = fs::read_to_string(written.join("report.html")).unwrap();
-        assert!(page.contains("1.500 of tokio (1.500 to 1.500), too few rounds to tell"), "{page}");
+        assert!(page.contains("1.500 of tokio (1.500 to 1.500), too few rounds to say"), "{page}");
         assert!(written.join("report.md").exists());
         fs::remove_file(written.join("report.html")).unwrap();
     }

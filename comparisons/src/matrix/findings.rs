@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 
 use super::axis::grouped;
-use super::overview::{Column, Entry, Outcome, Overview, OverviewRow, Told};
+use super::overview::{Column, Entry, Outcome, Overview, OverviewRow};
 use super::self_check::SelfCheck;
 use super::statistics::Summary;
-use super::table::{self, ReportRow};
+use super::table::{self, ReportRow, Verdict};
 
 /// How many sentences there are at the most.
 pub(crate) const FINDINGS_MAX: usize = 10;
@@ -15,9 +15,9 @@ pub(crate) const FINDINGS_MAX: usize = 10;
 const NAMES_MAX: usize = 4;
 
 /// How the sentences are chosen.
-pub(crate) const RULE: &str = "How many ratios are told; the same program compared with itself, where a plan does \
-    that; rows that are void or did not serve all; then the largest difference that is told in each plan, the \
-    largest first, and with room left the next largest of each. The largest of many is too large on average: its own \
+pub(crate) const RULE: &str = "How many ratios differ from 1; the same program compared with itself, where a plan does \
+    that; rows that are void or did not serve all; then the largest difference of each plan, the largest first, and \
+    with room left the next largest of each. The largest of many is too large on average: its own \
     error is among what made it the largest.";
 
 /// A sentence.
@@ -40,13 +40,14 @@ pub(crate) fn findings(overview: &Overview<'_>, tables: &[Vec<ReportRow<'_>>]) -
 }
 
 fn counts(overview: &Overview<'_>) -> Finding {
-    let told: Vec<_> =
+    let verdicts: Vec<_> =
         overview.entries().filter_map(|(_, _, entry)| entry.ratio()).map(|it| it.1).collect();
-    let count = |which: Told| told.iter().filter(|it| **it == which).count();
-    let [different, equal, no] = [Told::Different, Told::Equal, Told::No].map(count);
-    let all = told.len();
+    let all = verdicts.len();
+    let different = verdicts.iter().filter(|it| it.is_difference()).count();
+    let equal = verdicts.iter().filter(|it| **it == Verdict::Equal).count();
+    let undecided = all - different - equal;
     let text = format!(
-        "{all} ratios: {different} told different from 1, {equal} told equal, {no} not told."
+        "{all} ratios: {different} different from 1, {equal} equal, {undecided} undecided."
     );
     Finding { workload: None, text }
 }
@@ -55,7 +56,7 @@ fn counts(overview: &Overview<'_>) -> Finding {
 fn same_program(overview: &Overview<'_>) -> Option<Finding> {
     let same = overview.entries().filter(|(_, _, entry)| entry.is_same_program);
     let same: Vec<_> = same.filter_map(|(_, column, it)| Some((column, it.ratio()?))).collect();
-    let mut differing = same.iter().filter(|(_, (_, told))| *told == Told::Different);
+    let mut differing = same.iter().filter(|(_, (_, verdict))| verdict.is_difference());
     let (workload, _) = differing.next().or_else(|| same.first())?;
     let text = format!("The same program compared with itself: {}.", SelfCheck::of(overview)?);
     Some(Finding { workload: Some(*workload), text })
@@ -96,21 +97,21 @@ fn named(entries: &[(&OverviewRow<'_>, usize, &Entry<'_>)]) -> String {
     }
 }
 
-/// The differences that are told: the largest of each plan by size, then the next of each, and on.
+/// The differences: the largest of each plan by size, then the next of each, and on.
 fn differences(overview: &Overview<'_>) -> Vec<Finding> {
     let size = |ratio: Summary| ratio.median.ln().abs();
     let mut ranked: Vec<(usize, f64, Finding)> = Vec::new();
     for (_, columns) in overview.plans() {
         let of_plan = overview.entries().filter(|(_, column, _)| columns.contains(column));
-        let mut told: Vec<_> = of_plan
+        let mut found: Vec<_> = of_plan
             .filter(|(_, _, entry)| !entry.is_same_program)
-            .filter_map(|(row, column, entry)| match entry.ratio()? {
-                (ratio, Told::Different) => Some((row, column, entry, ratio)),
-                _ => None,
+            .filter_map(|(row, column, entry)| {
+                let (ratio, verdict) = entry.ratio()?;
+                verdict.is_difference().then_some((row, column, entry, ratio))
             })
             .collect();
-        told.sort_by(|a, b| size(b.3).total_cmp(&size(a.3)));
-        let sentences = told.iter().enumerate().map(|(rank, (row, column, entry, ratio))| {
+        found.sort_by(|a, b| size(b.3).total_cmp(&size(a.3)));
+        let sentences = found.iter().enumerate().map(|(rank, (row, column, entry, ratio))| {
             let text = difference(&overview.columns[*column], row, entry, *ratio);
             (rank, size(*ratio), Finding { workload: Some(*column), text })
         });
@@ -167,7 +168,7 @@ mod tests {
         let of =
             |ratio: &str, which: &str| format!("CPU ns/message of monoio is {ratio}: {which}.");
         let expected = [
-            "5 ratios: 3 told different from 1, 1 told equal, 1 not told.".to_owned(),
+            "5 ratios: 3 different from 1, 1 equal, 1 undecided.".to_owned(),
             "void in every round: compio; and 4 rows in other workloads.".to_owned(),
             of("4 times that of tokio (3 to 5)", "worse"),
             of("0.50 times that of tokio (0.40 to 0.60)", "better"),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_beside_itself_tells_the_error_of_the_method() {
+    fn a_program_compared_with_itself_is_one_finding() {
         let mut results = results(&["x", "y"], 6);
         for measured in &mut results.workloads {
             let run = measured.rows[0].server.run.clone();

@@ -10,7 +10,7 @@
   }));
   const names = heads.map((head) => head.dataset.plan + ": " + head.firstElementChild.firstChild.data);
   const cost = (cell) => parseFloat(cell.dataset.c);
-  const isTold = (cell) => /^(eq|[bw]\d)/.test(cell.className);
+  const isDecided = (cell) => /^(eq|[bw]\d)/.test(cell.className);
   const input = (name) => form.elements.namedItem(name);
 
   const option = (select, value, text) => select.add(new Option(text, value));
@@ -34,11 +34,11 @@
   const holds = (text, wanted) => wanted.toLowerCase().split(/\s+/).every((word) => text.toLowerCase().includes(word));
   const update = () => {
     const [inRow, inName, runtime, plan, by] = ["rows", "workloads", "runtime", "plan", "sort"].map((it) => input(it).value);
-    const told = input("told").checked;
+    const decided = input("decided").checked;
     const wanted = heads.map((head, index) => holds(names[index], inName) && (!plan || head.dataset.plan === plan));
     for (const it of rows) it.isWanted = holds(it.name, inRow) && (!runtime || it.runtime === runtime);
     // A row or a workload with nothing to show is hidden.
-    const shows = (it, index) => it.cells[index].firstElementChild && (!told || isTold(it.cells[index]));
+    const shows = (it, index) => it.cells[index].firstElementChild && (!decided || isDecided(it.cells[index]));
     const says = (it, index) => shows(it, index) && it.cells[index].className !== "base";
     for (const it of rows) {
       it.row.hidden = !it.isWanted || !wanted.some((isWanted, index) => isWanted && says(it, index));

@@ -3,8 +3,9 @@
 use std::fmt::{self, Write};
 
 use super::escape::Escaped;
-use super::overview::{Column, Entry, Outcome, Overview, Told, short};
+use super::overview::{Column, Entry, Outcome, Overview, short};
 use super::statistics::Summary;
+use super::table::Verdict;
 
 /// The classes of differences, by how far the cost is from 1 to either side: the least of each class but the first.
 const STEPS: [f64; 3] = [1.05, 1.2, 2.0];
@@ -18,7 +19,7 @@ const CONTROLS: &str = "\
 <label>Plan <select name=\"plan\"><option value=\"\">all</option></select></label>
 <label>Sort by <select name=\"sort\"><option value=\"\">the plans' order</option><option value=\"name\">name</option>\
 </select></label>
-<label><input type=\"checkbox\" name=\"told\"> only told</label>
+<label><input type=\"checkbox\" name=\"decided\"> hide what is undecided</label>
 <output aria-live=\"polite\"></output>
 </form>
 ";
@@ -27,14 +28,14 @@ const LEGEND: &str = "\
 <p class=\"key\"><span class=\"b4\">2×</span><span class=\"b3\">20 %</span><span class=\"b2\">5 %</span>\
 <span class=\"b1\">better</span><span class=\"eq\">equal</span><span class=\"w1\">worse</span>\
 <span class=\"w2\">5 %</span><span class=\"w3\">20 %</span><span class=\"w4\">2×</span>\
-<span class=\"no\">not told</span><span class=\"void\">void</span>\
+<span class=\"no\">undecided</span><span class=\"void\">void</span>\
 <span class=\"base\">· baseline</span></p>
 <details><summary>How to read it</summary>
 <p>A cell is the ratio of the workload's first figure to the row's baseline: 1.10 is 10 % more. Blue is better and \
-orange worse: more is worse, but for the figures marked ↑. A difference is <em>told</em> when the confidence interval \
-of the ratio does not hold 1. Two rows are told <em>equal</em> when it holds 1 and reaches at most as far from 1 as the \
-plan wants it to be narrow, which is 2 % to either side if the plan does not say. All else is <em>not told</em>. In the \
-map the arrow keys go from cell to cell.</p>
+orange worse: more is worse, but for the figures marked ↑. A row is <em>better</em> or <em>worse</em> when the confidence \
+interval of the ratio does not hold 1. Two rows are <em>equal</em> when it holds 1 and reaches at most as far from 1 as \
+the plan wants it to be narrow, which is 2 % to either side if the plan does not say. All else is <em>undecided</em>. In \
+the map the arrow keys go from cell to cell.</p>
 </details>
 ";
 
@@ -113,17 +114,17 @@ fn cell(
 
 /// How a cell looks: `b` better, `w` worse, by how much.
 fn class(column: &Column<'_>, entry: &Entry<'_>) -> String {
-    let (ratio, told) = match entry.outcome {
+    let (ratio, verdict) = match entry.outcome {
         Outcome::Baseline => return "base".to_owned(),
         Outcome::Void(_) => return "void".to_owned(),
         Outcome::NoRatio => return "no".to_owned(),
-        Outcome::Ratio(ratio, told) => (ratio, told),
+        Outcome::Ratio(ratio, verdict) => (ratio, verdict),
     };
     let cost = column.cost(ratio.median);
-    match told {
-        Told::No => "no".to_owned(),
-        Told::Equal => "eq".to_owned(),
-        Told::Different => {
+    match verdict {
+        Verdict::Undecided | Verdict::TooFewRounds => "no".to_owned(),
+        Verdict::Equal => "eq".to_owned(),
+        Verdict::Less | Verdict::More => {
             let far = cost.max(cost.recip());
             let step = 1 + STEPS.iter().filter(|step| far >= **step).count();
             let side = if cost > 1.0 { 'w' } else { 'b' };
@@ -150,7 +151,7 @@ mod tests {
         let map = shown(&["a <b> & \"c\""], &[[1.1, 1.25, 1.3]]);
         let cell = "<td class=\"w3\" style=\"--w:0\" data-c=\"1.2500\">\
             <a href=\"#w0-2\" data-r=\"monoio\" aria-label=\"monoio, a &lt;b&gt; &amp; &quot;c&quot;: \
-            CPU ns/message 1.250 of tokio (1.100 to 1.300), told, worse\">\
+            CPU ns/message 1.250 of tokio (1.100 to 1.300), worse\">\
             1.25<small> 1.10–1.30</small></a></td>";
         assert!(map.contains(cell), "{map}");
         let void =
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_looks_like_nothing_else() {
+    fn each_verdict_has_its_own_class() {
         let names = ["a: 1", "a: 2", "b: 3", "b: 4", "b: 5", "c: 6"];
         let ratios = [
             [0.9, 1.0, 1.1],

@@ -4,11 +4,7 @@
 use super::pairs::StopReason;
 use super::results::{MeasuredWorkload, Results, Row};
 use super::statistics::Summary;
-use super::table::{Cell, ReportRow, Verdict};
-
-/// An interval that holds 1 tells that two rows are equal if all of it is at most so far from 1, in per cent, where the plan
-/// does not say how narrow it is to be.
-const WIDTH_PERCENT: f64 = 2.0;
+use super::table::{ReportRow, Verdict};
 
 /// Rows × workloads.
 pub(crate) struct Overview<'a> {
@@ -46,8 +42,6 @@ pub(crate) struct Entry<'a> {
     /// Whether that is the same program with the same arguments: any difference is the method's error.
     pub(crate) is_same_program: bool,
     pub(crate) outcome: Outcome<'a>,
-    /// Whether there are enough rounds for an interval.
-    pub(crate) has_interval: bool,
     /// The number of its pairs and why there are no more, if it was measured in pairs.
     pub(crate) pairs: Option<(usize, Option<StopReason>)>,
     /// How many of the rounds are void, and how many there are.
@@ -59,22 +53,11 @@ pub(crate) struct Entry<'a> {
 pub(crate) enum Outcome<'a> {
     /// Others are compared with it.
     Baseline,
-    Ratio(Summary, Told),
+    Ratio(Summary, Verdict),
     /// All rounds are void; the reason of the first.
     Void(&'a str),
     /// The baseline is void, or its figure is zero.
     NoRatio,
-}
-
-/// Whether an interval tells a row from its baseline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// The interval does not hold 1.
-    Different,
-    /// It holds 1, and all of it is as near to 1 as the plan wants it to be narrow.
-    Equal,
-    /// It holds 1 and reaches farther, or there are too few rounds for one.
-    No,
 }
 
 impl<'a> Overview<'a> {
@@ -166,15 +149,15 @@ impl<'a> Column<'a> {
 impl<'a> Entry<'a> {
     /// Of the row with this number in the tables of a workload. None if it was not measured.
     fn of(measured: &MeasuredWorkload, lines: &'a [ReportRow<'a>], number: usize) -> Option<Self> {
-        let width_percent = measured.workload.pairing.map_or(WIDTH_PERCENT, |it| it.width_percent);
         let line = &lines[number];
         let Row { server, rounds, .. } = line.row;
         let cell = line.cells.first()?;
         let voids: Vec<_> = rounds.iter().filter_map(|round| round.as_ref().err()).collect();
         let is_void = voids.len() == rounds.len();
-        let outcome = match (cell.ratio, voids.first()) {
+        let ratio = cell.ratio.zip(cell.verdict(measured.workload.equal_percent()));
+        let outcome = match (ratio, voids.first()) {
             _ if rounds.is_empty() => return None,
-            (Some(ratio), _) => Outcome::Ratio(ratio, Told::of(cell, ratio, width_percent)),
+            (Some((ratio, verdict)), _) => Outcome::Ratio(ratio, verdict),
             (None, Some(why)) if is_void => Outcome::Void(why),
             (None, _) if line.row.baseline.is_none() => Outcome::Baseline,
             (None, _) => Outcome::NoRatio,
@@ -184,15 +167,14 @@ impl<'a> Entry<'a> {
         let is_same_program =
             other.is_some_and(|it| it.run == server.run && it.build == server.build);
         let voids = [voids.len(), rounds.len()];
-        let has_interval = cell.verdict() != Some(Verdict::TooFewRounds);
         let pairs = cell.paired.as_ref().map(|it| (it.pairs, it.stopped));
-        Some(Self { line: number, baseline, is_same_program, outcome, has_interval, pairs, voids })
+        Some(Self { line: number, baseline, is_same_program, outcome, pairs, voids })
     }
 
-    /// The ratio and whether it is told.
-    pub(crate) fn ratio(&self) -> Option<(Summary, Told)> {
+    /// The ratio and what its interval says.
+    pub(crate) fn ratio(&self) -> Option<(Summary, Verdict)> {
         match self.outcome {
-            Outcome::Ratio(ratio, told) => Some((ratio, told)),
+            Outcome::Ratio(ratio, verdict) => Some((ratio, verdict)),
             _ => None,
         }
     }
@@ -203,17 +185,17 @@ impl<'a> Entry<'a> {
             Outcome::Baseline => "baseline".to_owned(),
             Outcome::NoRatio => "no ratio: the baseline is void or zero".to_owned(),
             Outcome::Void(why) => format!("void: {why}"),
-            Outcome::Ratio(Summary { median, low, high, .. }, told) => {
-                let told = match told {
-                    _ if !self.has_interval => "too few rounds to tell",
-                    Told::No => "not told",
-                    Told::Equal => "told equal",
-                    Told::Different if column.cost(median) > 1.0 => "told, worse",
-                    Told::Different => "told, better",
+            Outcome::Ratio(Summary { median, low, high, .. }, verdict) => {
+                let verdict = match verdict {
+                    Verdict::TooFewRounds => "too few rounds to say",
+                    Verdict::Undecided => "undecided",
+                    Verdict::Equal => "equal",
+                    _ if column.cost(median) > 1.0 => "worse",
+                    _ => "better",
                 };
                 let baseline = self.baseline.unwrap_or_default();
                 let quantity = column.quantity();
-                format!("{quantity} {median:.3} of {baseline} ({low:.3} to {high:.3}), {told}")
+                format!("{quantity} {median:.3} of {baseline} ({low:.3} to {high:.3}), {verdict}")
             }
         };
         if let Some((pairs, stopped)) = self.pairs {
@@ -230,18 +212,6 @@ impl<'a> Entry<'a> {
             text += &format!(", {voids} of {rounds} rounds void");
         }
         text
-    }
-}
-
-impl Told {
-    /// What the ratio of a cell tells.
-    fn of(cell: &Cell, ratio: Summary, width_percent: f64) -> Self {
-        let (farthest, share) = ((1.0 - ratio.low).max(ratio.high - 1.0), width_percent / 100.0);
-        match cell.verdict() {
-            Some(Verdict::Less | Verdict::More) => Self::Different,
-            Some(Verdict::Inconclusive) if farthest <= share => Self::Equal,
-            _ => Self::No,
-        }
     }
 }
 
@@ -262,6 +232,7 @@ pub(crate) mod tests {
     use super::super::pairs::{PairedRatio, Pairing};
     use super::super::plan::Plan;
     use super::super::results::tests::sample;
+    use super::super::table::Cell;
     use super::*;
 
     /// A run of `names`, each a workload of three rows with `rounds` rounds; the second row is void.
@@ -308,23 +279,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_interval_tells_by_1_and_by_its_width() {
-        let told = |low, median, high, rounds| {
-            let ratio = Summary { median, low, high, rounds };
-            let (rounds, ratio) = (Vec::new(), Some(ratio));
-            let cell = Cell { rounds, range: None, ratio, paired: None, baseline: None };
-            Told::of(&cell, ratio.unwrap(), WIDTH_PERCENT)
-        };
-        assert_eq!(told(1.01, 1.5, 3.0, 6), Told::Different);
-        assert_eq!(told(0.5, 0.6, 0.99, 6), Told::Different);
-        assert_eq!(told(0.99, 1.0, 1.01, 6), Told::Equal);
-        assert_eq!(told(0.97, 1.0, 1.01, 6), Told::No);
-        // Narrow, and not near to 1 on one side.
-        assert_eq!(told(0.995, 1.012, 1.03, 6), Told::No);
-        assert_eq!(told(1.01, 1.5, 3.0, 4), Told::No);
-    }
-
-    #[test]
     fn an_entry_says_what_a_row_is() {
         let results = results(&["a: x", "a: y", "b: z"], 6);
         let tables = tables(&results, &[[0.9, 1.0, 1.2], [1.1, 1.2, 1.3], [0.99, 1.0, 1.01]]);
@@ -340,11 +294,11 @@ pub(crate) mod tests {
         let monoio = "monoio CPU ns/message";
         let expected = [
             "compio void: 1 < 2".to_owned(),
-            format!("{monoio} 1.000 of tokio (0.900 to 1.200), not told"),
+            format!("{monoio} 1.000 of tokio (0.900 to 1.200), undecided"),
             "compio void: 1 < 2".to_owned(),
-            format!("{monoio} 1.200 of tokio (1.100 to 1.300), told, worse"),
+            format!("{monoio} 1.200 of tokio (1.100 to 1.300), worse"),
             "compio void: 1 < 2".to_owned(),
-            format!("{monoio} 1.000 of tokio (0.990 to 1.010), told equal"),
+            format!("{monoio} 1.000 of tokio (0.990 to 1.010), equal"),
         ];
         assert_eq!(said, expected);
     }
@@ -361,8 +315,7 @@ pub(crate) mod tests {
             Some(PairedRatio { rounds: Vec::new(), pairs: 16, summary, stopped });
         let overview = Overview::of(&results, &tables);
         let (_, _, entry) = overview.entries().last().unwrap();
-        let said =
-            "CPU ns/message 1.000 of tokio (0.975 to 1.010), told equal, 16 pairs, narrow enough";
+        let said = "CPU ns/message 1.000 of tokio (0.975 to 1.010), equal, 16 pairs, narrow enough";
         assert_eq!(entry.sentence(&overview.columns[0]), said);
     }
 

@@ -11,7 +11,6 @@ use super::host::Host;
 use super::overview::Overview;
 use super::plan::{Filter, Plan};
 use super::results::{self, MeasuredWorkload, Results};
-use super::self_check::SelfCheck;
 use super::servers::Server;
 use super::workload::Workload;
 use super::{Failure, compare, findings, html, measure, program, report, table, terminal};
@@ -252,9 +251,8 @@ fn write_reports(results: &Results, folder: &Path) -> Result<(), Failure> {
     let page = html::page(results, &tables, &overview, &findings);
     results::write(&path, page.as_bytes())?;
     let text = terminal::text(&overview, &findings, terminal::width());
-    let check = SelfCheck::of(&overview).map_or_else(String::new, |it| format!("\nA/A: {it}\n"));
     // The reader may have closed the pipe.
-    let _ = write!(io::stdout(), "{text}{check}\nReport: {}\n", path.display());
+    let _ = write!(io::stdout(), "{text}\nReport: {}\n", path.display());
     Ok(())
 }
 

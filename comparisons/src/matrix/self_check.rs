@@ -1,8 +1,9 @@
-//! Rows of one program under two names: what the matrix says of equals.
+//! Rows of one program under two names (A/A): how often the matrix calls them equal.
 
 use std::fmt::{self, Display, Formatter};
 
 use super::overview::{Entry, Outcome, Overview};
+use super::table::Verdict;
 
 /// An interval of equals is to be narrower, to either side, in per cent.
 const NARROW_PERCENT: f64 = 3.0;
@@ -27,7 +28,8 @@ impl SelfCheck {
             |entry: &Entry<'_>| entry.is_same_program && entry.outcome != Outcome::Baseline;
         for (_, _, entry) in overview.entries().filter(|(_, _, entry)| is_equal(entry)) {
             check.rows += 1;
-            if let Some((ratio, _)) = entry.ratio().filter(|_| entry.has_interval) {
+            let with_interval = entry.ratio().filter(|(_, it)| *it != Verdict::TooFewRounds);
+            if let Some((ratio, _)) = with_interval {
                 check.with_interval += 1;
                 check.holding += usize::from(ratio.holds(1.0));
                 check.narrow += usize::from(ratio.width_percent() < NARROW_PERCENT);
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_an_interval_is_none_that_holds() {
+    fn a_row_without_an_interval_does_not_hold() {
         let mut measured = MeasuredWorkload::of(Plan::of_one(PLAN).unwrap(), 1);
         for row in &mut measured.rows {
             row.rounds = vec![Err("1 < 2".to_owned())];

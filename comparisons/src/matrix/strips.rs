@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::axis::{Axis, grouped};
 use super::escape::Escaped;
 use super::statistics::Summary;
-use super::table::{Cell, ReportRow, Verdict, zeros};
+use super::table::{Cell, ReportRow, zeros};
 
 /// The first column shows so many letters of a name.
 const NAME_LETTERS: usize = 30;
@@ -72,10 +72,7 @@ fn ratio(line: &ReportRow<'_>, cell: &Cell) -> String {
             // The column has room for so many digits.
             let digits = if high >= 10.0 { 1 } else { 3 };
             let ratio = format!("{median:.digits$} ({low:.digits$}–{high:.digits$})");
-            match cell.verdict() {
-                Some(Verdict::Less | Verdict::More) => format!("<strong>{ratio}</strong>"),
-                _ => ratio,
-            }
+            if cell.is_different() { format!("<strong>{ratio}</strong>") } else { ratio }
         }
     }
 }
@@ -105,17 +102,17 @@ fn strip(text: &mut String, axis: &Axis, cell: &Cell, grid: &str) -> fmt::Result
 
 /// A dot for each round: closed lines without a length, whose ends are round. Dots on one another are drawn once.
 fn dots(axis: &Axis, cell: &Cell) -> String {
-    let mut places: Vec<_> = cell.rounds.iter().map(|(_, it)| axis.thousandth(*it)).collect();
-    places.sort_unstable();
-    places.dedup();
+    let mut positions: Vec<_> = cell.rounds.iter().map(|(_, it)| axis.thousandth(*it)).collect();
+    positions.sort_unstable();
+    positions.dedup();
     let mut text = String::new();
     let mut from = None;
-    for place in places {
+    for position in positions {
         match from {
-            None => text += &format!("M{place} 12z"),
-            Some(from) => text += &format!("m{} 0z", place - from),
+            None => text += &format!("M{position} 12z"),
+            Some(from) => text += &format!("m{} 0z", position - from),
         }
-        from = Some(place);
+        from = Some(position);
     }
     text
 }

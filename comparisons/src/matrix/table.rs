@@ -32,14 +32,23 @@ pub(crate) struct Cell {
 /// What the confidence interval of a ratio says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// All of the confidence interval is below 1.
+    /// All of the interval is below 1.
     Less,
     /// All of it is above 1.
     More,
-    /// It holds 1.
-    Inconclusive,
-    /// There are too few rounds for one.
+    /// It holds 1, and all of it is as near to 1 as the workload asks of equal rows.
+    Equal,
+    /// It holds 1, and reaches farther.
+    Undecided,
+    /// There are too few rounds for an interval.
     TooFewRounds,
+}
+
+impl Verdict {
+    /// Whether the ratio is different from 1.
+    pub(crate) const fn is_difference(self) -> bool {
+        matches!(self, Self::Less | Self::More)
+    }
 }
 
 /// The rows of the tables.
@@ -85,17 +94,25 @@ impl Cell {
         self.paired.as_ref().map_or(rounds >= ROUNDS_MIN, PairedRatio::has_interval)
     }
 
-    /// None without a ratio.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
+    /// Whether the ratio has an interval, which does not hold 1.
+    pub(crate) fn is_different(&self) -> bool {
+        self.has_interval() && self.ratio.is_some_and(|ratio| !ratio.holds(1.0))
+    }
+
+    /// None without a ratio. The interval of equal rows is at most `equal_percent` from 1.
+    pub(crate) fn verdict(&self, equal_percent: f64) -> Option<Verdict> {
         let Summary { low, high, .. } = self.ratio?;
+        let farthest = (1.0 - low).max(high - 1.0);
         Some(if !self.has_interval() {
             Verdict::TooFewRounds
         } else if high < 1.0 {
             Verdict::Less
         } else if low > 1.0 {
             Verdict::More
+        } else if farthest <= equal_percent / 100.0 {
+            Verdict::Equal
         } else {
-            Verdict::Inconclusive
+            Verdict::Undecided
         })
     }
 }
@@ -229,7 +246,9 @@ fn paired_warnings(measured: &MeasuredWorkload) -> Vec<(String, Vec<&str>)> {
 pub(crate) fn sentence(measured: &MeasuredWorkload, lines: &[ReportRow<'_>]) -> String {
     let which = |verdict: Verdict| {
         let rows = lines.iter().filter_map(|line| {
-            let cell = line.cells.first().filter(|cell| cell.verdict() == Some(verdict))?;
+            let cell = line.cells.first()?;
+            let is_of_it = cell.verdict(measured.workload.equal_percent()) == Some(verdict);
+            is_of_it.then_some(())?;
             Some(format!("{} ({:.3})", line.row.server.name, cell.ratio?.median))
         });
         rows.collect::<Vec<_>>().join(", ")
@@ -237,7 +256,8 @@ pub(crate) fn sentence(measured: &MeasuredWorkload, lines: &[ReportRow<'_>]) -> 
     let parts = [
         ("less", Verdict::Less),
         ("more", Verdict::More),
-        ("not told apart", Verdict::Inconclusive),
+        ("equal", Verdict::Equal),
+        ("undecided", Verdict::Undecided),
         ("too few rounds to say", Verdict::TooFewRounds),
     ];
     let parts = parts.map(|(words, verdict)| (words, which(verdict)));
@@ -328,15 +348,20 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_needs_an_interval_that_does_not_hold_1() {
+    fn a_verdict_follows_the_interval() {
         let verdict = |low, high, rounds| {
             let ratio = Some(Summary { median: low, low, high, rounds });
-            Cell { rounds: Vec::new(), range: None, ratio, paired: None, baseline: None }.verdict()
+            let cell =
+                Cell { rounds: Vec::new(), range: None, ratio, paired: None, baseline: None };
+            cell.verdict(2.0).unwrap()
         };
-        assert_eq!(verdict(0.8, 0.9, 5), Some(Verdict::Less));
-        assert_eq!(verdict(1.1, 1.2, 5), Some(Verdict::More));
-        assert_eq!(verdict(0.8, 1.0, 5), Some(Verdict::Inconclusive));
-        assert_eq!(verdict(0.8, 0.9, 4), Some(Verdict::TooFewRounds));
+        assert_eq!(verdict(0.5, 0.99, 5), Verdict::Less);
+        assert_eq!(verdict(1.01, 3.0, 5), Verdict::More);
+        assert_eq!(verdict(0.99, 1.01, 5), Verdict::Equal);
+        assert_eq!(verdict(0.97, 1.01, 5), Verdict::Undecided);
+        // Narrow, and not near to 1 on one side.
+        assert_eq!(verdict(0.995, 1.03, 5), Verdict::Undecided);
+        assert_eq!(verdict(0.8, 0.9, 4), Verdict::TooFewRounds);
     }
 
     #[test]

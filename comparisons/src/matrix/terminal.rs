@@ -6,10 +6,10 @@ use std::io;
 use rustix::termios;
 
 use super::findings::Finding;
-use super::overview::{Entry, Outcome, Overview, OverviewRow, Told, short};
+use super::overview::{Entry, Outcome, Overview, OverviewRow, short};
+use super::table::Verdict;
 
-const MARKS: &str = "Ratios to each row's baseline. No mark: told different from 1. = told equal. ? not told. ↑ more is \
-    better.";
+const MARKS: &str = "Ratios to each row's baseline. No mark: different from 1. = equal. ? undecided. ↑ more is better.";
 
 /// The width without a terminal, in columns.
 const WIDTH: usize = 80;
@@ -94,11 +94,11 @@ fn shown(entry: &Entry<'_>) -> String {
         Outcome::Baseline => "base ".to_owned(),
         Outcome::NoRatio => "– ".to_owned(),
         Outcome::Void(_) => "void ".to_owned(),
-        Outcome::Ratio(ratio, told) => {
-            let mark = match told {
-                Told::Different => ' ',
-                Told::Equal => '=',
-                Told::No => '?',
+        Outcome::Ratio(ratio, verdict) => {
+            let mark = match verdict {
+                Verdict::Less | Verdict::More => ' ',
+                Verdict::Equal => '=',
+                Verdict::Undecided | Verdict::TooFewRounds => '?',
             };
             format!("{}{mark}", short(ratio.median))
         }
@@ -176,11 +176,10 @@ b          a
 compio  void
 monoio  1.00=
 
-Ratios to each row's baseline. No mark: told different from
-1. = told equal. ? not told. ↑ more is better.
+Ratios to each row's baseline. No mark: different from 1. =
+equal. ? undecided. ↑ more is better.
 
- 1. 3 ratios: 1 told different from 1, 1 told equal, 1 not
-    told.
+ 1. 3 ratios: 1 different from 1, 1 equal, 1 undecided.
  2. a: first load: void in every round: compio; and 2 rows
     in other workloads.
  3. a: second load: CPU ns/message of monoio is 1.25 times

@@ -12,6 +12,9 @@ use crate::load::{Load, NonZeroSeconds};
 /// A window of this length has enough messages to count system calls per message.
 const COUNTED_SECONDS: f64 = 0.3;
 
+/// How far the interval of equal rows may reach from 1, in per cent, where the plan does not say how narrow it is to be.
+const EQUAL_PERCENT: f64 = 2.0;
+
 /// One load on several servers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,6 +73,11 @@ impl Workload {
     /// The command line of `load`, but for the address and where it runs.
     pub(crate) fn load_line(&self) -> String {
         format!("{} {}", self.load.name(), self.load.args().join(" "))
+    }
+
+    /// How far from 1 the interval of equal rows may reach, in per cent.
+    pub(crate) fn equal_percent(&self) -> f64 {
+        self.pairing.map_or(EQUAL_PERCENT, |pairing| pairing.width_percent)
     }
 
     /// The arguments that depend on the row's protocol.
