@@ -9,7 +9,8 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// How often each heart beats, from 1 ms to 1 h. Default 20 ms: 50 wakes a second of an idle event loop.
+    /// How often each heart beats, from 1 ms to 1 h. Default 50 ms: 20 wakes a second of an idle event loop. Each stall
+    /// that is longer than the interval and the threshold together is found; a shorter one by chance.
     pub interval: Duration,
     /// How late a heartbeat must be to count as a stall, from 1 ms to 1 h. Default 50 ms: an event loop that serves
     /// thousands of ready connections takes 30 ms for one iteration, and that is no fault.
@@ -55,7 +56,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            interval: Duration::from_millis(20),
+            interval: Duration::from_millis(50),
             threshold: Duration::from_millis(50),
             look_interval: Duration::from_millis(500),
             signal: Some(libc::SIGURG),

@@ -63,6 +63,9 @@ pub struct Thread {
 }
 
 /// One look at what can be seen without the stalled thread.
+///
+/// Figures of the machine (from TIME_WAIT and ports to throttling) are there at every fourth look, and at those while a
+/// heart is late. Connections are inspected every 10 s.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -81,9 +84,9 @@ pub struct Look {
     pub descriptors_max: Option<u64>,
     /// Connections whose peer has closed, and this process has not, at most 4,096 inspected.
     pub close_wait: Option<u64>,
-    /// How many of them were in that state at the look 5 s before, too.
+    /// How many of them were in that state 10 s before, too.
     pub close_wait_old: Option<u64>,
-    /// Connections with bytes that nobody reads, that had some 5 s before, too.
+    /// Connections with bytes that nobody reads, that had some 10 s before, too.
     pub unread_connections: Option<u64>,
     /// Connections in TIME_WAIT in this network namespace.
     pub time_wait: Option<u64>,

@@ -118,10 +118,15 @@ impl HeartState {
         Some((due, late))
     }
 
-    /// How long it takes until the heart is late by `threshold` if it does not beat.
-    pub(crate) fn until_late(&self, threshold: Duration) -> Duration {
+    /// How long it takes until the heart is late by `late` if it does not beat.
+    pub(crate) fn until_late(&self, late: Duration) -> Duration {
         let due = self.epoch + Duration::from_nanos(self.last_beat.load(Acquire)) + self.interval;
-        (due + threshold).saturating_duration_since(Instant::now())
+        (due + late).saturating_duration_since(Instant::now())
+    }
+
+    /// When the heart last beat. It identifies the silence since.
+    pub(crate) fn last_beat(&self) -> u64 {
+        self.last_beat.load(Acquire)
     }
 
     /// How many beats were late by the threshold, and how late the last of them was.

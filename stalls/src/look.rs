@@ -1,14 +1,14 @@
 //! [`Looker`]: what can be seen without the stalled thread.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::evidence::{GaugeValue, Listener, Look, Ring};
+use crate::evidence::{GaugeValue, Listener, Look};
 use crate::gauge::Gauge;
 use crate::probe::LastProbe;
-use crate::proc::{self, machine, net, ring, socket};
-use crate::sockets::sockets;
+use crate::proc::{self, OpenFile, machine, net, ring, socket};
+use crate::sockets::{FAMILIES, SocketDiag};
 
 /// Descriptors that are inspected one by one. Listeners and rings are opened early and have low numbers.
 const INSPECTED_MAX: usize = 4_096;
@@ -16,22 +16,64 @@ const INSPECTED_MAX: usize = 4_096;
 const COUNTED_MAX: usize = 65_536;
 const LISTENERS_MAX: usize = 64;
 const RINGS_MAX: usize = 64;
-/// How often descriptors and connections are inspected one by one. It takes some milliseconds.
-const INSPECT_INTERVAL: Duration = Duration::from_secs(5);
+/// Figures of the machine are read at each such look, and while a heart is late. Two are among the looks that are
+/// evidence.
+const MACHINE_LOOKS: u32 = 4;
+/// How often descriptors are inspected one by one, which takes some milliseconds with thousands of them. It begins
+/// with the first, since a program opens its listeners soon after the detector starts, and doubles.
+const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
+const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// How often connections are inspected one by one, which takes as long.
+const CONNECTIONS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Takes looks. Belongs to the thread of the watchdog.
 pub(crate) struct Looker {
     epoch: Instant,
     gauges: crate::registry::Registry<Gauge>,
     last_probe: LastProbe,
-    cpu_stat: Option<String>,
+    files: Files,
+    diag: SocketDiag,
+    buf: Vec<u8>,
+    /// Looks until the figures of the machine are read.
+    until_machine: u32,
+    inspect_interval: Duration,
     inspected: Option<Instant>,
+    connections_inspected: Option<Instant>,
     own_inodes: HashSet<u32>,
-    rings: Vec<u32>,
+    /// The families of this process's listeners.
+    families: Vec<i32>,
+    /// `fdinfo` of each ring.
+    rings: HashMap<u32, OpenFile>,
+    /// Connections at the last inspection that were half closed, and that had bytes to read.
     close_wait: HashSet<u32>,
     unread: HashSet<u32>,
     /// What cannot be seen, and why. Filled once.
     pub(crate) unseen: Vec<String>,
+}
+
+/// Files that stay open.
+struct Files {
+    netstat: OpenFile,
+    sockstat: OpenFile,
+    local_ports: OpenFile,
+    memory_pressure: OpenFile,
+    cpu_pressure: OpenFile,
+    stat: OpenFile,
+    cpu_stat: Option<OpenFile>,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self {
+            netstat: OpenFile::new("/proc/self/net/netstat"),
+            sockstat: OpenFile::new("/proc/self/net/sockstat"),
+            local_ports: OpenFile::new("/proc/sys/net/ipv4/ip_local_port_range"),
+            memory_pressure: OpenFile::new("/proc/pressure/memory"),
+            cpu_pressure: OpenFile::new("/proc/pressure/cpu"),
+            stat: OpenFile::new("/proc/stat"),
+            cpu_stat: cpu_stat_path().map(OpenFile::new),
+        }
+    }
 }
 
 impl Looker {
@@ -44,10 +86,16 @@ impl Looker {
             epoch,
             gauges,
             last_probe,
-            cpu_stat: cpu_stat_path(),
+            files: Files::new(),
+            diag: SocketDiag::default(),
+            buf: Vec::new(),
+            until_machine: 0,
+            inspect_interval: INSPECT_INTERVAL,
             inspected: None,
+            connections_inspected: None,
             own_inodes: HashSet::new(),
-            rings: Vec::new(),
+            families: Vec::new(),
+            rings: HashMap::new(),
             close_wait: HashSet::new(),
             unread: HashSet::new(),
             unseen: Vec::new(),
@@ -61,65 +109,78 @@ impl Looker {
                 looker.unseen.push(format!("{what}: {path}: {error}"));
             }
         }
-        if let Err(error) = sockets(&[socket::LISTEN]) {
+        if let Err(error) = looker.diag.sockets(&FAMILIES, &[socket::LISTEN]) {
             looker.unseen.push(format!("accept queues: sock_diag: {error}"));
         }
         looker
     }
 
-    /// One look. `is_urgent`: descriptors are inspected even if that was done a moment ago.
+    /// One look. `is_urgent`: a heart is late, and everything but connections is looked at.
     pub(crate) fn look(&mut self, is_urgent: bool) -> Look {
-        let text = |path: &str| proc::read(path).unwrap_or_default();
-        let netstat = text("/proc/self/net/netstat");
         let probe = self.last_probe.try_lock().ok().and_then(|probe| probe.clone());
+        let netstat = self.files.netstat.read(&mut self.buf);
         let mut look = Look {
             at_ms: self.epoch.elapsed().as_millis() as u64,
             listen_overflows: net::parse_netstat(&netstat, "TcpExt", "ListenOverflows"),
-            descriptors_max: machine::parse_open_files_limit(&text("/proc/self/limits")),
-            time_wait: net::parse_time_wait(&text("/proc/self/net/sockstat")),
-            local_ports: net::parse_local_ports(&text("/proc/sys/net/ipv4/ip_local_port_range")),
+            descriptors: count_descriptors(),
+            descriptors_max: Some(
+                rustix::process::getrlimit(rustix::process::Resource::Nofile)
+                    .current
+                    .unwrap_or(u64::MAX),
+            ),
             gauges: self.gauges.map(|gauge| GaugeValue {
                 name: gauge.name.to_string(),
                 value: gauge.load(),
                 limit: gauge.limit,
             }),
             probe,
-            memory_pressure_us: machine::parse_pressure(&text("/proc/pressure/memory")),
-            cpu_pressure_us: machine::parse_pressure(&text("/proc/pressure/cpu")),
-            steal_ticks: machine::parse_steal(&text("/proc/stat")),
-            throttled_us: self
-                .cpu_stat
-                .as_deref()
-                .and_then(|path| machine::parse_throttled(&text(path))),
             ..Look::default()
         };
-        let is_due = self.inspected.is_none_or(|last| last.elapsed() >= INSPECT_INTERVAL);
-        look.descriptors = self.count_descriptors();
-        if is_due || is_urgent {
-            self.inspect_descriptors();
+        if is_urgent || self.until_machine == 0 {
+            self.look_at_machine(&mut look);
         }
+        self.until_machine = self.until_machine.checked_sub(1).unwrap_or(MACHINE_LOOKS - 1);
+        let is_over =
+            |last: Option<Instant>, interval| last.is_none_or(|last| last.elapsed() >= interval);
+        let are_connections_due = is_over(self.connections_inspected, CONNECTIONS_INTERVAL);
+        let is_due = is_over(self.inspected, self.inspect_interval);
         if is_due {
-            self.inspect_connections(&mut look);
+            if self.inspected.is_some() {
+                self.inspect_interval = (self.inspect_interval * 2).min(INSPECT_INTERVAL_MAX);
+            }
             self.inspected = Some(Instant::now());
         }
-        self.look_at_listeners(&mut look);
-        look.rings = self.rings.iter().filter_map(|&descriptor| read_ring(descriptor)).collect();
+        if is_due || is_urgent || are_connections_due {
+            self.inspect_descriptors();
+        }
+        if are_connections_due {
+            self.inspect_connections(&mut look);
+            self.connections_inspected = Some(Instant::now());
+        }
+        self.look_at_listeners(&mut look, is_due || is_urgent);
+        for (descriptor, file) in &mut self.rings {
+            look.rings.extend(ring::parse(*descriptor, &file.read(&mut self.buf)));
+        }
+        look.rings.sort_by_key(|ring| ring.descriptor);
         look
     }
 
-    fn count_descriptors(&self) -> Option<u64> {
-        // Since Linux 6.2 the size of the directory is the number of descriptors.
-        let size = fs::metadata("/proc/self/fd").ok()?.len();
-        if size > 0 {
-            return Some(size);
-        }
-        Some(fs::read_dir("/proc/self/fd").ok()?.take(COUNTED_MAX).count() as u64)
+    /// Figures that change slowly, or explain why a heart is late. `/proc/stat` is long on a machine with many CPUs.
+    fn look_at_machine(&mut self, look: &mut Look) {
+        let (files, buf) = (&mut self.files, &mut self.buf);
+        look.time_wait = net::parse_time_wait(&files.sockstat.read(buf));
+        look.local_ports = net::parse_local_ports(&files.local_ports.read(buf));
+        look.memory_pressure_us = machine::parse_pressure(&files.memory_pressure.read(buf));
+        look.cpu_pressure_us = machine::parse_pressure(&files.cpu_pressure.read(buf));
+        look.steal_ticks = machine::parse_steal(&files.stat.read(buf));
+        let cpu_stat = files.cpu_stat.as_mut();
+        look.throttled_us = cpu_stat.and_then(|file| machine::parse_throttled(&file.read(buf)));
     }
 
     /// Finds the sockets and rings of this process.
     fn inspect_descriptors(&mut self) {
         self.own_inodes.clear();
-        self.rings.clear();
+        let mut rings = HashMap::new();
         for entry in
             fs::read_dir("/proc/self/fd").into_iter().flatten().take(INSPECTED_MAX).flatten()
         {
@@ -129,20 +190,27 @@ impl Looker {
                 target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'))
             {
                 self.own_inodes.extend(inode.parse::<u32>());
-            } else if target == "anon_inode:[io_uring]" && self.rings.len() < RINGS_MAX {
-                self.rings.extend(entry.file_name().to_string_lossy().parse::<u32>());
+            } else if target == "anon_inode:[io_uring]"
+                && rings.len() < RINGS_MAX
+                && let Ok(descriptor) = entry.file_name().to_string_lossy().parse()
+            {
+                let known = self.rings.remove(&descriptor);
+                let file = || OpenFile::new(format!("/proc/self/fdinfo/{descriptor}"));
+                rings.insert(descriptor, known.unwrap_or_else(file));
             }
         }
+        self.rings = rings;
     }
 
-    fn look_at_listeners(&self, look: &mut Look) {
+    /// `is_new`: there may be listeners since the last look that this process had none of.
+    fn look_at_listeners(&mut self, look: &mut Look, is_new: bool) {
+        let families = if is_new { &FAMILIES[..] } else { &self.families };
+        let sockets = self.diag.sockets(families, &[socket::LISTEN]).unwrap_or_default();
         let own = |socket: &socket::Socket| self.own_inodes.contains(&socket.inode);
-        let listeners = sockets(&[socket::LISTEN])
-            .unwrap_or_default()
+        look.listeners = sockets
             .into_iter()
             .filter(own)
-            .take(LISTENERS_MAX);
-        look.listeners = listeners
+            .take(LISTENERS_MAX)
             .map(|socket| Listener {
                 addr: socket.local,
                 inode: socket.inode,
@@ -150,11 +218,18 @@ impl Looker {
                 backlog: socket.send_queue,
             })
             .collect();
+        if is_new {
+            let has = |family: &i32| {
+                look.listeners.iter().any(|it| it.addr.is_ipv6() == (*family == libc::AF_INET6))
+            };
+            self.families = FAMILIES.into_iter().filter(has).collect();
+        }
     }
 
-    /// Connections that are the same at two looks, 5 s apart.
+    /// Connections that are the same at two inspections.
     fn inspect_connections(&mut self, look: &mut Look) {
-        let Ok(connections) = sockets(&[socket::ESTABLISHED, socket::CLOSE_WAIT]) else { return };
+        let states = [socket::ESTABLISHED, socket::CLOSE_WAIT];
+        let Ok(connections) = self.diag.sockets(&FAMILIES, &states) else { return };
         let mut close_wait = HashSet::new();
         let mut unread = HashSet::new();
         for connection in
@@ -173,8 +248,13 @@ impl Looker {
     }
 }
 
-fn read_ring(descriptor: u32) -> Option<Ring> {
-    ring::parse(descriptor, &proc::read(format!("/proc/self/fdinfo/{descriptor}")).ok()?)
+fn count_descriptors() -> Option<u64> {
+    // Since Linux 6.2 the size of the directory is the number of descriptors.
+    let size = fs::metadata("/proc/self/fd").ok()?.len();
+    if size > 0 {
+        return Some(size);
+    }
+    Some(fs::read_dir("/proc/self/fd").ok()?.take(COUNTED_MAX).count() as u64)
 }
 
 /// The file with the throttled time of this process's cgroup.

@@ -1,6 +1,7 @@
 //! Asks the kernel for the TCP sockets of the network namespace.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{
@@ -12,30 +13,48 @@ use crate::proc::socket::{Socket, parse, request};
 /// More sockets are left out: 256 datagrams hold some 50,000.
 const DATAGRAMS_MAX: usize = 256;
 
-/// All TCP sockets in one of `states`.
-pub(crate) fn sockets(states: &[u8]) -> io::Result<Vec<Socket>> {
-    let mut sockets = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let socket = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            Some(SOCK_DIAG),
-        )?;
-        sendto(
-            &socket,
-            &request(family as u8, states),
-            SendFlags::empty(),
-            &SocketAddrNetlink::new(0, 0),
-        )?;
-        let mut bytes = vec![0; 32 * 1024];
+/// Both families of TCP sockets.
+pub(crate) const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
+
+/// A socket to the kernel that stays open.
+#[derive(Debug, Default)]
+pub(crate) struct SocketDiag {
+    socket: Option<OwnedFd>,
+    buf: Vec<u8>,
+}
+
+impl SocketDiag {
+    /// All TCP sockets of `families` in one of `states`.
+    pub(crate) fn sockets(&mut self, families: &[i32], states: &[u8]) -> io::Result<Vec<Socket>> {
+        let mut sockets = Vec::new();
+        let asked = families.iter().try_for_each(|family| self.ask(*family, states, &mut sockets));
+        if asked.is_err() {
+            self.socket = None; // it may have the rest of an answer
+        }
+        asked.map(|()| sockets)
+    }
+
+    fn ask(&mut self, family: i32, states: &[u8], sockets: &mut Vec<Socket>) -> io::Result<()> {
+        let socket = match &self.socket {
+            Some(socket) => socket,
+            None => self.socket.insert(socket_with(
+                AddressFamily::NETLINK,
+                SocketType::DGRAM,
+                SocketFlags::CLOEXEC,
+                Some(SOCK_DIAG),
+            )?),
+        };
+        let request = request(family as u8, states);
+        sendto(socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+        self.buf.resize(32 * 1024, 0);
         for _ in 0..DATAGRAMS_MAX {
             // A dump is answered at once; DONTWAIT in case a kernel does not.
-            let (count, _) = recv(&socket, &mut bytes[..], RecvFlags::DONTWAIT)?;
-            if !parse(&bytes[..count], &mut sockets).map_err(io::Error::from_raw_os_error)? {
-                break;
+            let (count, _) = recv(socket, &mut self.buf[..], RecvFlags::DONTWAIT)?;
+            if !parse(&self.buf[..count], sockets).map_err(io::Error::from_raw_os_error)? {
+                return Ok(());
             }
         }
+        self.socket = None;
+        Ok(())
     }
-    Ok(sockets)
 }

@@ -18,6 +18,8 @@ use crate::report::Message;
 use crate::stack::signal;
 use crate::verdict::{Class, Confidence, judge};
 
+/// How often the counters of a thread are read whose heart beats in time.
+const BASELINE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many looks are evidence. At the default of 500 ms they cover 4 s.
 const LOOKS: usize = 8;
 /// How many threads of a pool are examined at once. Each takes some milliseconds.
@@ -84,6 +86,30 @@ struct Open {
     began: Instant,
 }
 
+/// Counters of a heart's thread. They are taken in each silence that may become a stall, and now and then.
+struct HeartBaseline {
+    baseline: Baseline,
+    taken: Instant,
+    /// The beat before the silence in which it was taken. `None`: the heart was not late.
+    silent_since: Option<u64>,
+}
+
+/// A thread of a pool that is not parked.
+struct Active {
+    /// Which activity: it has not parked since.
+    since: u64,
+    /// What its counters were when they last changed. `None`: they have not been read in this activity.
+    resting: Option<Resting>,
+}
+
+/// A thread that sleeps and has not run since.
+#[derive(Clone)]
+struct Resting {
+    ran_ns: u64,
+    since: Instant,
+    baseline: Baseline,
+}
+
 struct Watchdog<'a> {
     shared: &'a Arc<Shared>,
     reports: &'a SyncSender<Message>,
@@ -93,10 +119,10 @@ struct Watchdog<'a> {
     last_look: Option<Instant>,
     /// After the process stood still: when hearts are checked again.
     hearts_from: Option<Instant>,
-    /// Counters of each heart's thread when it last beat in time.
-    baselines: HashMap<u64, Baseline>,
-    /// For each active thread of a pool: which activity, how much it had run, since when that is so.
-    resting: HashMap<u64, (u64, u64, Instant, Baseline)>,
+    /// Counters of each heart's thread from before it was late by the threshold.
+    baselines: HashMap<u64, HeartBaseline>,
+    /// What each active thread of a pool was seen to do.
+    active: HashMap<u64, Active>,
     open: HashMap<Subject, Open>,
     ids: u64,
     budget: ReportBudget,
@@ -119,7 +145,7 @@ impl<'a> Watchdog<'a> {
             last_look: None,
             hearts_from: None,
             baselines: HashMap::new(),
-            resting: HashMap::new(),
+            active: HashMap::new(),
             open: HashMap::new(),
             ids: shared.incidents.all().iter().map(|incident| incident.id).max().unwrap_or(0),
             budget: ReportBudget::new(shared.config.reports_per_minute),
@@ -156,11 +182,15 @@ impl<'a> Watchdog<'a> {
         if self.open.keys().any(|subject| !matches!(subject, Subject::Process(_))) {
             return shortest;
         }
-        let mut pause = config.threshold.min(config.look_interval);
-        if !self.resting.is_empty() {
+        let mut pause = (config.interval + config.threshold).min(config.look_interval);
+        if !self.active.is_empty() {
             pause /= 2; // a thread of a pool sleeps or works, and only two turns tell
         }
-        let hearts = self.shared.hearts.map(|heart| heart.until_late(config.threshold));
+        let hearts = self.shared.hearts.map(|heart| {
+            let known = self.baselines.get(&heart.id).and_then(|known| known.silent_since);
+            let has_baseline = heart.thread.is_none() || known == Some(heart.last_beat());
+            heart.until_late(if has_baseline { config.threshold } else { config.threshold / 2 })
+        });
         hearts.into_iter().fold(pause, Duration::min).max(shortest)
     }
 
@@ -194,7 +224,7 @@ impl<'a> Watchdog<'a> {
         let threads: HashSet<u64> =
             self.shared.pool_threads.map(|thread| thread.id).into_iter().collect();
         self.baselines.retain(|heart, _| hearts.contains(heart));
-        self.resting.retain(|thread, _| threads.contains(thread));
+        self.active.retain(|thread, _| threads.contains(thread));
         let is_gone = |subject: &&Subject| match subject {
             Subject::Heart(heart) => !hearts.contains(heart),
             Subject::Thread(thread) => !threads.contains(thread),
@@ -223,10 +253,7 @@ impl<'a> Watchdog<'a> {
             // The beat may be stored, and not yet counted as late.
             let (late_beats_now, last_late) = heart.late_beats();
             self.close(subject, (late_beats_now != late_beats).then_some(last_late));
-            if let Some(thread) = &heart.thread {
-                self.baselines.insert(key, Baseline::of(thread));
-            }
-            return;
+            return self.take_baseline(heart, late);
         }
         if !self.is_report_due(subject, late) {
             return;
@@ -234,7 +261,8 @@ impl<'a> Watchdog<'a> {
         let mut evidence = self.evidence(Some(late));
         match &heart.thread {
             Some(thread) => {
-                let known = self.baselines.get(&key).or(heart.first.as_ref());
+                let known = self.baselines.get(&key).map(|known| &known.baseline);
+                let known = known.or(heart.first.as_ref());
                 let baseline = known.cloned().unwrap_or_else(|| Baseline::of(thread));
                 evidence.threads.push(self.examiner.examine(
                     thread,
@@ -250,6 +278,23 @@ impl<'a> Watchdog<'a> {
         self.report(subject, &heart.name, late, late_beats, evidence);
     }
 
+    /// Counters from before a stall, to compare with: once in a silence that may become one, and once in
+    /// [`BASELINE_INTERVAL`] in case the next silence is over the threshold when it is first seen.
+    fn take_baseline(&mut self, heart: &HeartState, late: Duration) {
+        let Some(thread) = &heart.thread else { return };
+        let last_beat = heart.last_beat();
+        let silent_since = (late >= self.shared.config.threshold / 2).then_some(last_beat);
+        let is_needed = self.baselines.get(&heart.id).is_none_or(|known| {
+            silent_since.is_some() && known.silent_since != silent_since
+                || known.silent_since != Some(last_beat)
+                    && known.taken.elapsed() >= BASELINE_INTERVAL
+        });
+        if is_needed {
+            let (baseline, taken) = (Baseline::of(thread), Instant::now());
+            self.baselines.insert(heart.id, HeartBaseline { baseline, taken, silent_since });
+        }
+    }
+
     /// All threads of a pool that are not parked; if all are, some of them.
     fn examine_pool(&mut self, pool: &str, evidence: &mut Evidence) {
         let mut threads = self.shared.pool_threads.all();
@@ -263,8 +308,9 @@ impl<'a> Watchdog<'a> {
             ));
         }
         for thread in threads.iter().take(EXAMINED_MAX) {
-            let known = self.resting.get(&thread.id).map(|(_, _, _, baseline)| baseline.clone());
-            let baseline = known.unwrap_or_else(|| Baseline::of(&thread.thread));
+            let known = self.active.get(&thread.id).and_then(|active| active.resting.as_ref());
+            let baseline = known.map(|resting| resting.baseline.clone());
+            let baseline = baseline.unwrap_or_else(|| Baseline::of(&thread.thread));
             let mut found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
             found.is_parked = thread.active_since().is_none();
             evidence.threads.push(found);
@@ -274,21 +320,25 @@ impl<'a> Watchdog<'a> {
     /// A thread of a pool that is not parked, and sleeps without having run for the threshold.
     fn check_thread(&mut self, thread: &Arc<PoolThread>) {
         let subject = Subject::Thread(thread.id);
-        let activity = thread.active_since().filter(|_| !thread.is_gone.load(Acquire));
-        let now = activity.map(|activity| (activity, Baseline::of(&thread.thread)));
-        let resting = now.and_then(|(activity, now)| Some((activity, now.sleeping()?, now)));
-        let Some((activity, ran, now)) = resting else {
-            self.resting.remove(&thread.id);
+        let Some(since) = thread.active_since().filter(|_| !thread.is_gone.load(Acquire)) else {
+            self.active.remove(&thread.id);
             return self.close(subject, None);
         };
-        let entry = self.resting.entry(thread.id);
-        let (known, known_ran, since, baseline) =
-            entry.or_insert_with(|| (activity, ran, Instant::now(), now.clone()));
-        if (*known, *known_ran) != (activity, ran) {
-            (*known, *known_ran, *since, *baseline) = (activity, ran, Instant::now(), now);
-            return self.close(subject, None);
+        let known = self.active.insert(thread.id, Active { since, resting: None });
+        let Some(known) = known.filter(|known| known.since == since) else {
+            return self.close(subject, None); // most threads park soon, and nothing is read of them
+        };
+        let now = Baseline::of(&thread.thread);
+        let ran_ns = now.sleeping();
+        let known = known.resting.filter(|known| ran_ns == Some(known.ran_ns));
+        if known.is_none() {
+            self.close(subject, None); // it has run since
         }
-        let (late, baseline) = (since.elapsed(), baseline.clone());
+        let begins = ran_ns.map(|ran_ns| Resting { ran_ns, since: Instant::now(), baseline: now });
+        let resting = known.or(begins);
+        self.active.insert(thread.id, Active { since, resting: resting.clone() });
+        let Some(Resting { since, baseline, .. }) = resting else { return };
+        let late = since.elapsed();
         if late < self.shared.config.threshold || !self.is_report_due(subject, late) {
             return;
         }

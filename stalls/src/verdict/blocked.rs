@@ -72,9 +72,7 @@ pub(super) fn memory_pressure(evidence: &Evidence) -> Option<Finding> {
                 || thread.major_faults > 0)
     };
     let thread = evidence.threads.iter().find(in_fault)?;
-    let first = evidence.looks.first().and_then(|look| look.memory_pressure_us);
-    let last = evidence.looks.last().and_then(|look| look.memory_pressure_us);
-    let pressure_ms = first.zip(last).map_or(0, |(first, last)| last.saturating_sub(first)) / 1_000;
+    let pressure_ms = super::cpu::difference(evidence, |look| look.memory_pressure_us).0 / 1_000;
     let is_in_fault_now = thread.syscall.as_ref().is_some_and(|call| call.number < 0);
     let confidence = match (is_in_fault_now, pressure_ms > thread.window_ms / 10) {
         (true, true) => Confidence::Certain,

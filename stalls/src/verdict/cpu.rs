@@ -2,7 +2,7 @@
 
 use super::frames::{culprit, is_in_scheduler, is_in_socket_call};
 use super::{Class, Confidence, Finding};
-use crate::evidence::{Evidence, Thread};
+use crate::evidence::{Evidence, Look, Thread};
 
 /// The share of the time, in percent, from which on it is what the thread mostly did.
 const MOST: u64 = 50;
@@ -17,9 +17,8 @@ pub(super) fn is_running(evidence: &Evidence, thread: &Thread) -> bool {
 pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
     let late_ms = evidence.late_ms?;
     let thread = evidence.threads.iter().max_by_key(|thread| share(thread.waited_ms, thread))?;
-    let throttled_us = difference(evidence, |look| look.throttled_us);
-    let steal_ticks = difference(evidence, |look| look.steal_ticks);
-    let covered_ms = evidence.looks.last()?.at_ms.saturating_sub(evidence.looks.first()?.at_ms);
+    let (throttled_us, covered_ms) = difference(evidence, |look| look.throttled_us);
+    let (steal_ticks, _) = difference(evidence, |look| look.steal_ticks);
     let is_throttled =
         (throttled_us / 1_000).saturating_mul(100) >= covered_ms.max(1).saturating_mul(MOST);
     // The window begins a little before the stall.
@@ -121,9 +120,14 @@ fn share(ms: Option<u64>, thread: &Thread) -> u64 {
     ms.unwrap_or(0).saturating_mul(100) / thread.window_ms.max(1)
 }
 
-/// How much a counter rose over the looks.
-fn difference(evidence: &Evidence, counter: impl Fn(&crate::evidence::Look) -> Option<u64>) -> u64 {
-    let first = evidence.looks.first().and_then(&counter);
-    let last = evidence.looks.last().and_then(&counter);
-    first.zip(last).map_or(0, |(first, last)| last.saturating_sub(first))
+/// How much a counter rose over the looks that have it, and how many milliseconds they cover.
+pub(super) fn difference(
+    evidence: &Evidence,
+    counter: impl Fn(&Look) -> Option<u64>,
+) -> (u64, u64) {
+    let known = || evidence.looks.iter().filter_map(|look| Some((look.at_ms, counter(look)?)));
+    let first_and_last = known().next().zip(known().last());
+    first_and_last.map_or((0, 0), |((began, first), (ended, last))| {
+        (last.saturating_sub(first), ended.saturating_sub(began))
+    })
 }

@@ -5,7 +5,7 @@ use crate::evidence::{Evidence, Look, ProbeOutcome};
 
 /// Free descriptors from which on the next burst fails.
 const DESCRIPTORS_LEFT: u64 = 2;
-/// Connections that must be half closed for 5 s: some may just be slow.
+/// Connections that must be half closed for 10 s: some may just be slow.
 const CLOSE_WAIT: u64 = 16;
 
 /// The descriptor table is full.
@@ -29,7 +29,8 @@ pub(super) fn out_of_descriptors(evidence: &Evidence) -> Option<Finding> {
 pub(super) fn ports_used_up(evidence: &Evidence) -> Option<Finding> {
     let last = evidence.looks.last()?;
     let no_port = last.probe.as_ref().is_some_and(|probe| probe.outcome == ProbeOutcome::NoPort);
-    let (time_wait, ports) = (last.time_wait?, last.local_ports?);
+    let figures = evidence.looks.iter().rev().find_map(|look| look.time_wait.zip(look.local_ports));
+    let (time_wait, ports) = figures?;
     if !no_port && time_wait.saturating_mul(10) < ports.saturating_mul(9) {
         return None;
     }
@@ -88,7 +89,7 @@ fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
     Some(Finding {
         class: Class::ConnectionNeverCloses,
         confidence: Confidence::Likely,
-        evidence: vec![format!("{old} connections were closed by their peers more than 5 s ago, and not by this process.")],
+        evidence: vec![format!("{old} connections were closed by their peers more than 10 s ago, and not by this process.")],
         cure: "Find who keeps the connection: a pending operation that was dropped and not cancelled holds its \
                descriptor. Shut the connection down before dropping it."
             .into(),
