@@ -136,6 +136,8 @@ pub struct GaugeValue {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProbeResult {
+    /// The address that it connected to.
+    pub addr: SocketAddr,
     /// When the probe began, in milliseconds since the detector started.
     pub at_ms: u64,
     /// How long it took, or has taken so far.
@@ -144,6 +146,8 @@ pub struct ProbeResult {
     pub limit_ms: u64,
     /// How far it came.
     pub outcome: ProbeOutcome,
+    /// How many probes in a row got no byte, with this one.
+    pub silent: u32,
 }
 
 /// How far a probe came.

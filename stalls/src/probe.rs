@@ -17,14 +17,18 @@ pub(crate) type LastProbe = Arc<Mutex<Option<ProbeResult>>>;
 pub(crate) fn run(probe: &Probe, epoch: Instant, last: &LastProbe, stop: &Stop) {
     // With its own descriptors, a probe needs none of the program.
     let _ = signal::isolate_this_thread();
+    let mut silent = 0_u32;
     while !stop.wait(probe.interval) {
         let began = Instant::now();
         let outcome = once(probe);
+        silent = if outcome == ProbeOutcome::NoByte { silent.saturating_add(1) } else { 0 };
         let result = ProbeResult {
+            addr: probe.addr,
             at_ms: (began - epoch).as_millis() as u64,
             took_ms: began.elapsed().as_millis() as u64,
             limit_ms: probe.limit.as_millis() as u64,
             outcome,
+            silent,
         };
         *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
     }

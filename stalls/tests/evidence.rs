@@ -1,7 +1,8 @@
 //! Recorded evidence gets the verdict that its file is named after: `<class>-<what>.json`, or
 //! `<class>+<class>-<what>.json` if it has several.
 
-use owned_io_stalls::{Evidence, judge};
+use owned_io_stalls::evidence::ProbeResult;
+use owned_io_stalls::{Class, Evidence, judge};
 
 #[test]
 fn recorded_evidence_gets_its_verdict() {
@@ -25,6 +26,50 @@ fn recorded_evidence_gets_its_verdict() {
         count += 1;
     }
     assert!(count > 0);
+}
+
+/// What a debugger or a signal has stopped, or what has ended, does not stall.
+#[test]
+fn a_stopped_thread_gets_no_verdict() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/evidence");
+    for name in ["blocked_loop-read", "waiting_for_cpu+blocked_loop-computation"] {
+        let text = std::fs::read_to_string(format!("{folder}/{name}.json")).unwrap();
+        for state in ['T', 't', 'Z', 'X'] {
+            let mut evidence: Evidence = serde_json::from_str(&text).unwrap();
+            evidence.threads[0].state = Some(state);
+            let verdict = judge(&evidence);
+            assert_eq!(verdict.class().name(), "unknown", "{name} {state}: {verdict}");
+            assert!(verdict.to_string().contains("is stopped"), "{verdict}");
+        }
+    }
+}
+
+/// One probe without an answer may have met a busy server, or a listener of another process.
+#[test]
+fn a_lost_accept_needs_two_probes_and_their_listener() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/evidence/lost_accept-kept.json");
+    let text = std::fs::read_to_string(path).unwrap();
+    let lost = |change: &dyn Fn(&mut Evidence)| {
+        let mut evidence: Evidence = serde_json::from_str(&text).unwrap();
+        change(&mut evidence);
+        judge(&evidence).class() == Class::LostAccept
+    };
+    let probe = |evidence: &mut Evidence, change: &dyn Fn(&mut ProbeResult)| {
+        change(evidence.looks.last_mut().unwrap().probe.as_mut().unwrap());
+    };
+    assert!(lost(&|_| {}));
+    assert!(!lost(&|it| probe(it, &|probe| probe.silent = 1)));
+    assert!(!lost(&|it| probe(it, &|probe| probe.addr.set_port(1))));
+    assert!(!lost(&|it| probe(it, &|probe| probe.addr.set_ip([127, 0, 0, 9].into()))));
+    assert!(!lost(&|it| it.looks.last_mut().unwrap().listeners[0].queue = 1));
+    for any in ["0.0.0.0", "::"] {
+        let is_any = |it: &mut Evidence| {
+            for look in &mut it.looks {
+                look.listeners.iter_mut().for_each(|it| it.addr.set_ip(any.parse().unwrap()));
+            }
+        };
+        assert!(lost(&is_any), "{any}");
+    }
 }
 
 /// Nothing that is missing makes a verdict fail.

@@ -39,6 +39,12 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
+/// Whether `state` is that of a thread which a signal (`T`) or a debugger (`t`) has stopped, or which has ended. That it
+/// does nothing is no stall.
+pub fn is_stopped(state: char) -> bool {
+    matches!(state, 'T' | 't' | 'Z' | 'X' | 'x')
+}
+
 /// Time on a CPU, and time that the thread was runnable and waited for one, in nanoseconds: `schedstat`.
 pub fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(|number| number.parse().ok());

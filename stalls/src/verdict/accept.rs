@@ -1,8 +1,12 @@
 //! Accepting: the queue that grows, the queue that is full, the connection that nobody has.
 
+use std::net::SocketAddr;
+
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Listener, Look, ProbeOutcome};
 
+/// How many probes in a row must get no byte.
+const SILENT_PROBES: u32 = 2;
 /// How long a queue must be non-empty at each look.
 const STUCK_MS: u64 = 1_000;
 
@@ -87,33 +91,43 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// A probe was taken out of the queue and never answered.
+/// Probes were taken out of the queue and never answered. One alone may have met a busy server.
 pub(super) fn lost_accept(evidence: &Evidence) -> Option<Finding> {
     if evidence.late_ms.is_some() {
         return None;
     }
-    let probe = evidence.looks.last()?.probe.as_ref()?;
-    let is_empty = evidence
-        .looks
-        .iter()
-        .rev()
-        .take(2)
-        .all(|look| look.listeners.iter().all(|it| it.queue == 0));
-    if probe.outcome != ProbeOutcome::NoByte || !is_empty {
+    let last = evidence.looks.last()?;
+    let probe = last.probe.as_ref()?;
+    let is_probed = |listener: &&Listener| is_listener_of(probe.addr, listener);
+    let is_ours = last.listeners.iter().any(|listener| is_probed(&listener));
+    let looks = evidence.looks.iter().rev().take(2);
+    let mut probed = looks.flat_map(|look| look.listeners.iter().filter(is_probed));
+    if probe.outcome != ProbeOutcome::NoByte
+        || probe.silent < SILENT_PROBES
+        || !is_ours
+        || !probed.all(|listener| listener.queue == 0)
+    {
         return None;
     }
     Some(Finding {
         class: Class::LostAccept,
         confidence: Confidence::Likely,
         evidence: vec![format!(
-            "A probe was connected and got no byte in {} ms, although the accept queue is empty: it was accepted, and \
-             nobody serves it.",
-            probe.took_ms
+            "{} probes in a row were connected to {} and got no byte, the last in {} ms, although its accept queue is \
+             empty: they were accepted, and nobody serves them.",
+            probe.silent, probe.addr, probe.took_ms
         )],
         cure: "Do not drop a pending accept (for example in a timeout or a select) on a runtime whose accept cannot be \
                cancelled: keep the future and poll it again."
             .into(),
     })
+}
+
+/// Whether a connection to `addr` comes to `listener`.
+fn is_listener_of(addr: SocketAddr, listener: &Listener) -> bool {
+    let [probed, listens] = [addr.ip(), listener.addr.ip()].map(|ip| ip.to_canonical());
+    let is_any = listens.is_unspecified() && (listens.is_ipv6() || probed.is_ipv4());
+    listener.addr.port() == addr.port() && (is_any || listens == probed)
 }
 
 /// The first and last look, and the listener whose queue was non-empty at each.

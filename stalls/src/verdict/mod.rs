@@ -12,6 +12,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::Evidence;
+use crate::proc::thread::is_stopped;
 
 /// What kind of stall it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,8 +104,12 @@ impl Verdict {
     }
 }
 
-/// Judges the evidence. If a heart is late and no class fits, the verdict is [`Class::Unknown`] with what was seen.
+/// Judges the evidence. If a heart is late and no class fits, the verdict is [`Class::Unknown`] with what was seen; so it
+/// is if a debugger or a signal has stopped a thread, or one has ended.
 pub fn judge(evidence: &Evidence) -> Verdict {
+    if evidence.threads.iter().any(|thread| thread.state.is_some_and(is_stopped)) {
+        return Verdict { findings: vec![unknown(evidence)] };
+    }
     // In this order where two are equally sure: a cause before what follows from it.
     let examine: [fn(&Evidence) -> Option<Finding>; 14] = [
         resources::out_of_descriptors,
@@ -135,6 +140,11 @@ fn unknown(evidence: &Evidence) -> Finding {
     let mut sentences = Vec::new();
     for thread in &evidence.threads {
         sentences.push(frames::describe(thread));
+        if let Some(state) = thread.state.filter(|state| is_stopped(*state)) {
+            let (tid, name) = (thread.tid, &thread.name);
+            sentences
+                .push(format!("Thread {tid} ({name}) is stopped or has ended (state {state})."));
+        }
     }
     sentences.extend(evidence.unseen.iter().map(|reason| format!("Not seen: {reason}.")));
     Finding {
