@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::fork::Process;
 use crate::gauge::Gauge;
 use crate::heart::{Heart, HeartState};
 use crate::histogram::LatenessSummary;
@@ -33,8 +34,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Watches event loops from a thread of its own. Clones are the same detector; it ends with the last of them.
 ///
-/// It starts two threads, and a third for a [`Probe`](crate::Probe). Dropping it waits for them, at most 1 s. See the
-/// [crate] for a whole program.
+/// It starts two threads, and a third for a [`Probe`](crate::Probe). Dropping it waits for them, at most 1 s. In a
+/// child after a fork it is inert, and a child may start its own. See the [crate] for a whole program.
 #[derive(Debug, Clone)]
 pub struct Detector {
     shared: Arc<Shared>,
@@ -67,10 +68,10 @@ impl Detector {
     /// Starts the watchdog.
     ///
     /// # Errors
-    /// A thread could not be started. Whatever else is missing (a file of /proc, the signal) is listed in
+    /// A thread could not be started, or forks would not be noticed. Whatever else is missing (a file of /proc, the signal) is listed in
     /// [`Snapshot::unseen`].
     pub fn start(config: Config) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(config.clamped()));
+        let shared = Arc::new(Shared::new(config.clamped(), Process::current()?));
         let mut threads = Threads { shared: Arc::clone(&shared), handles: Vec::new() };
         let (sender, receiver) = sync_channel(report::WAITING_MAX);
         // The new threads inherit that from their first instruction on.
@@ -101,7 +102,7 @@ impl Detector {
     /// stall of its own: [`BackPressureIgnored`](crate::Class::BackPressureIgnored).
     pub fn gauge(&self, name: &str, limit: Option<u64>) -> Gauge {
         let gauge = Gauge::new(name, limit);
-        if !self.shared.gauges.add(gauge.clone(), GAUGES_MAX) {
+        if self.shared.process.is_current() && !self.shared.gauges.add(gauge.clone(), GAUGES_MAX) {
             self.shared.note(format!("gauges: more than {GAUGES_MAX}"));
         }
         gauge
@@ -109,6 +110,9 @@ impl Detector {
 
     /// The workers, the last incidents and those that last, and what cannot be seen.
     pub fn snapshot(&self) -> Snapshot {
+        if !self.shared.process.is_current() {
+            return Snapshot::default();
+        }
         Snapshot {
             workers: self.shared.workers(),
             incidents: self.incidents(),
@@ -118,6 +122,9 @@ impl Detector {
 
     /// The last incidents that are over, the oldest first, and then those that last.
     pub fn incidents(&self) -> Vec<Incident> {
+        if !self.shared.process.is_current() {
+            return Vec::new();
+        }
         self.shared.incidents.all()
     }
 }
@@ -126,6 +133,8 @@ impl Detector {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    /// Where the threads are. In a child of it, locks may be held for ever.
+    pub(crate) process: Process,
     pub(crate) epoch: Instant,
     pub(crate) hearts: Registry<Arc<HeartState>>,
     pub(crate) pool_threads: Registry<Arc<PoolThread>>,
@@ -139,8 +148,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(config: Config) -> Self {
+    fn new(config: Config, process: Process) -> Self {
         Self {
+            process,
             incidents: Incidents::new(config.incidents_max),
             config,
             epoch: Instant::now(),
@@ -157,7 +167,7 @@ impl Shared {
     pub(crate) fn add_heart(&self, name: &str, thread: Option<ThreadRef>) -> Heart {
         let Config { interval, threshold, .. } = self.config;
         let state = Arc::new(HeartState::new(name.into(), self.epoch, interval, threshold, thread));
-        if !self.hearts.add(Arc::clone(&state), HEARTS_MAX) {
+        if self.process.is_current() && !self.hearts.add(Arc::clone(&state), HEARTS_MAX) {
             self.note(format!("hearts: more than {HEARTS_MAX}"));
         }
         Heart { state }
@@ -204,6 +214,9 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
+        if !self.shared.process.is_current() {
+            return self.handles.drain(..).for_each(std::mem::forget); // the threads are not in this process
+        }
         self.shared.stop.set();
         let until = Instant::now() + STOP_LIMIT;
         while self.handles.iter().any(|handle| !handle.is_finished()) && Instant::now() < until {

@@ -6,6 +6,7 @@ mod config;
 mod detector;
 pub mod evidence;
 mod examine;
+mod fork;
 mod gauge;
 mod heart;
 mod histogram;

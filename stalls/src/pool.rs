@@ -92,6 +92,9 @@ impl Pool {
             is_worker: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
         });
+        if !self.shared.process.is_current() {
+            return;
+        }
         if self.threads().add(Arc::clone(&thread), THREADS_MAX) {
             THIS.set(Some(thread));
         } else {

@@ -1,4 +1,5 @@
-//! Registers and stack of another thread, by a signal. All unsafe code of this crate is here.
+//! Registers and stack of another thread, by a signal. All unsafe code of this crate is here, but for
+//! the handler of forks.
 //!
 //! One capture at a time: the watchdog writes a request into statics, sends the signal, and reads the answer from
 //! statics. The handler makes one system call (gettid), takes no lock and allocates nothing.
@@ -11,14 +12,16 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
 use super::ThreadRef;
 
 /// How much of a stack is copied, in words: 64 KiB hold some hundred frames, and take about 10 µs.
 const WORDS: usize = 8192;
+
+/// How long to wait for another detector. It waits for its own request at most 20 ms.
+const TAKEN_MAX: Duration = Duration::from_secs(1);
 
 /// What the handler found.
 #[derive(Debug, Clone, Default)]
@@ -33,8 +36,8 @@ pub(crate) struct Registers {
     pub(crate) words: Vec<u64>,
 }
 
-/// Held by the watchdog that has a request. Several detectors may be in one process.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Whether a watchdog has a request. Several detectors may be in one process.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// What is asked for or answered (high half), and the thread (low half).
 static STATE: AtomicU64 = AtomicU64::new(IDLE);
@@ -57,7 +60,7 @@ static COPY: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Interrupts `thread` of this process, and waits up to `limit` for the copy.
 pub(crate) fn capture(signal: i32, thread: &ThreadRef, limit: Duration) -> io::Result<Registers> {
     let ThreadRef { tid, pthread, ref stack, .. } = *thread;
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _guard = Taken::new()?;
     install(signal)?;
     let tid_bits = u64::from(tid);
     let state = STATE.load(Acquire);
@@ -107,6 +110,37 @@ pub(crate) fn capture(signal: i32, thread: &ThreadRef, limit: Duration) -> io::R
     };
     STATE.store(IDLE, Release);
     Ok(registers)
+}
+
+/// Held while a watchdog has a request.
+struct Taken;
+
+impl Taken {
+    fn new() -> io::Result<Self> {
+        let until = Instant::now() + TAKEN_MAX;
+        while IS_TAKEN.swap(true, Acquire) {
+            if Instant::now() > until {
+                return Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    "another detector takes a stack",
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        IS_TAKEN.store(false, Release);
+    }
+}
+
+/// In a child after a fork: the thread that had a request, or answered one, is not here.
+pub(crate) fn forget_requests() {
+    STATE.store(IDLE, Release);
+    IS_TAKEN.store(false, Release);
 }
 
 /// Whether a handler for `signal` takes nothing from the program: it has no meaning of its own to the kernel, the C
@@ -370,7 +404,7 @@ mod tests {
     /// Runs `f` with the reference of a thread that computes.
     fn with_a_running_thread(f: impl FnOnce(ThreadRef)) {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let end = std::sync::Arc::new(AtomicBool::new(false));
         let ended = std::sync::Arc::clone(&end);
         let thread = std::thread::spawn(move || {
             sender.send(ThreadRef::current()).unwrap();
