@@ -1,4 +1,5 @@
-//! Measures what the detector costs: the time of a beat, and the CPU time of its threads while two event loops are idle.
+//! Measures what the detector costs: the time of a beat, the CPU time of its threads while two event loops are idle, and
+//! time and memory for the names of a first stack.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,21 @@ fn main() -> std::io::Result<()> {
     for worker in detector.snapshot().workers {
         println!("{}: {:?}", worker.name, worker.lateness);
     }
+    let (before_kib, began) = (resident_kib()?, Instant::now());
+    let heart = detector.watch_current_thread("blocks"); // it does not beat
+    while detector.incidents().is_empty() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let found_after = began.elapsed() - heart.interval();
+    println!("a stall: reported after {found_after:?}, for {} KiB", resident_kib()? - before_kib);
     Ok(())
+}
+
+/// How much memory the process has.
+fn resident_kib() -> std::io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    Ok(line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or(0))
 }
 
 /// The name of each thread, and how long it has run.

@@ -52,8 +52,13 @@ pub(crate) struct Examiner {
 }
 
 impl Examiner {
-    pub(crate) fn new(signal: Option<i32>, symbols: bool) -> Self {
-        Self { stacks: Stacks::new(symbols), signal }
+    pub(crate) fn new(signal: Option<i32>, symbol_bytes_max: usize) -> Self {
+        Self { stacks: Stacks::new(symbol_bytes_max), signal }
+    }
+
+    /// Drops what the next examination can read again.
+    pub(crate) fn rest(&mut self) {
+        self.stacks.rest();
     }
 
     /// Why no thread can be interrupted.
@@ -107,6 +112,7 @@ impl Examiner {
             }
         }
         found.stacks = self.take_stacks(thread, &activity, unseen);
+        self.stacks.unseen().iter().for_each(|reason| note(unseen, reason.clone()));
         if let Activity::Blocked(syscall) = activity {
             found.syscall = Some(syscall);
         }
@@ -229,7 +235,7 @@ mod tests {
         while is_there().is_none_or(|stat| stat.state != state) {
             std::thread::yield_now();
         }
-        let mut examiner = Examiner::new(Some(SIGNAL), false);
+        let mut examiner = Examiner::new(Some(SIGNAL), 0);
         let found = examiner.examine(&thread, &Baseline::of(&thread), &mut Vec::new());
         (thread, found)
     }
@@ -266,7 +272,7 @@ mod tests {
     /// Without the file `syscall` nobody knows that the thread runs, so no signal is sent.
     #[test]
     fn a_thread_of_which_nothing_is_known_is_not_interrupted() {
-        let mut examiner = Examiner::new(Some(SIGNAL), false);
+        let mut examiner = Examiner::new(Some(SIGNAL), 0);
         let mut unseen = Vec::new();
         let this = ThreadRef::current();
         assert_eq!(examiner.take_stacks(&this, &Activity::Unknown, &mut unseen), []);

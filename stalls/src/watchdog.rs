@@ -132,7 +132,7 @@ impl<'a> Watchdog<'a> {
     fn new(shared: &'a Arc<Shared>, reports: &'a SyncSender<Message>) -> Self {
         let looker =
             Looker::new(shared.epoch, shared.gauges.clone(), Arc::clone(&shared.last_probe));
-        let examiner = Examiner::new(shared.config.signal, shared.config.symbols);
+        let examiner = Examiner::new(shared.config.signal, shared.config.symbol_bytes_max);
         for reason in looker.unseen.iter().cloned().chain(examiner.unseen()) {
             shared.note(reason);
         }
@@ -213,6 +213,7 @@ impl<'a> Watchdog<'a> {
             self.shared.hearts.retain(|heart| !heart.is_gone.load(Acquire));
             self.shared.pool_threads.retain(|thread| !thread.is_gone.load(Acquire));
             self.forget_the_gone();
+            self.examiner.rest();
             #[cfg(feature = "metrics")]
             let _ = self.reports.try_send(Message::Workers(self.shared.workers()));
         }

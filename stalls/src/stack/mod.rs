@@ -95,20 +95,25 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    pub(crate) fn new(with_symbols: bool) -> Self {
+    /// `symbol_bytes_max`: as in [`Config`](crate::Config::symbol_bytes_max).
+    pub(crate) fn new(symbol_bytes_max: usize) -> Self {
         let mut stacks = Self {
             memory: File::open("/proc/self/mem"),
             unwinder: unwind::Unwind::new(),
-            symbols: with_symbols.then(symbols::Symbols::new),
+            symbols: (symbol_bytes_max > 0).then(|| symbols::Symbols::new(symbol_bytes_max)),
         };
-        // Most of the time that the first stack takes, before there is a stall: one address of the program, and one of
-        // the C library.
-        let addresses = [Self::new as *const () as u64, libc::read as *const () as u64];
-        stacks.unwinder.load_modules();
-        if let Some(symbols) = &mut stacks.symbols {
-            symbols.name(&stacks.unwinder.modules, &addresses);
-        }
+        stacks.unwinder.load_modules(); // takes some milliseconds, and there is no stall yet
         stacks
+    }
+
+    /// Drops symbols that are not used any more.
+    pub(crate) fn rest(&mut self) {
+        self.symbols.iter_mut().for_each(symbols::Symbols::rest);
+    }
+
+    /// Which symbols were not read, and why.
+    pub(crate) fn unseen(&self) -> &[String] {
+        self.symbols.as_ref().map_or(&[], |symbols| &symbols.unseen)
     }
 
     /// The stack of a thread that is blocked in a system call, without interrupting it.

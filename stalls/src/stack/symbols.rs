@@ -1,75 +1,345 @@
 //! From addresses to functions and lines, with `addr2line`.
+//!
+//! The files are read into memory, within a bound. They are not mapped: whoever may write to a file can truncate it,
+//! and then a read of the mapping would end the program with SIGBUS.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use addr2line::Loader;
+use addr2line::Context;
+use gimli::{Dwarf, EndianRcSlice, RunTimeEndian, SectionId};
+use object::read::{CompressedData, CompressedFileRange};
+use object::{Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 
 use super::Frame;
 use super::unwind::Module;
 
-/// The symbols of each module, read when an address of it is first named.
+/// How many addresses keep their names, of some 200 bytes each. Stacks repeat.
+const NAMED_MAX: usize = 4_096;
+/// How long the names of one stack may take, without reading the files. The rest has addresses alone.
+const NAMING_MAX: Duration = Duration::from_secs(1);
+/// Files that were not used for so long are dropped.
+const KEPT: Duration = Duration::from_secs(60);
+
+type Bytes = EndianRcSlice<RunTimeEndian>;
+type ElfFile<'a> = object::File<'a, &'a ReadCache<&'a File>>;
+
+/// The symbols of each module, read when an address of it is first named, and kept for a while.
 pub(super) struct Symbols {
-    loaders: Vec<(PathBuf, Option<Loader>)>,
+    bytes_max: usize,
+    bytes: usize,
+    files: Vec<(PathBuf, Option<SymbolFile>)>,
+    named: HashMap<u64, Vec<Frame>>,
+    used: Instant,
+    /// What was not read, and why.
+    pub(super) unseen: Vec<String>,
 }
 
 impl Symbols {
-    pub(super) fn new() -> Self {
-        Self { loaders: Vec::new() }
+    /// `bytes_max`: how much of the files may be in memory at once.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            bytes: 0,
+            files: Vec::new(),
+            named: HashMap::new(),
+            used: Instant::now(),
+            unseen: Vec::new(),
+        }
     }
 
     pub(super) fn name(&mut self, modules: &[Module], addresses: &[u64]) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(addresses.len());
+        let mut spent = Duration::ZERO;
         for &address in addresses {
+            if let Some(known) = self.named.get(&address) {
+                frames.extend_from_slice(known);
+                continue;
+            }
             let Some(module) = modules.iter().find(|module| module.range.contains(&address)) else {
                 frames.push(Frame { address, ..Frame::default() });
                 continue;
             };
+            let mut found = Vec::new();
+            if spent < NAMING_MAX
+                && let Some(file) = self.file(&module.path)
+            {
+                let began = Instant::now();
+                file.add_frames(&mut found, address, address.wrapping_sub(module.bias));
+                spent += began.elapsed();
+            }
+            if found.is_empty() {
+                found.push(Frame { address, ..Frame::default() });
+            }
             let name = module.path.file_name().map(|name| name.to_string_lossy().into_owned());
-            let before = frames.len();
-            if let Some(loader) = self.loader(module) {
-                add_frames(&mut frames, loader, address, address.wrapping_sub(module.bias));
-            }
-            if frames.len() == before {
-                frames.push(Frame { address, ..Frame::default() });
-            }
-            for frame in &mut frames[before..] {
+            for frame in &mut found {
                 frame.module.clone_from(&name);
+            }
+            frames.extend_from_slice(&found);
+            if spent < NAMING_MAX {
+                if self.named.len() == NAMED_MAX {
+                    self.named.clear();
+                }
+                self.named.insert(address, found);
             }
         }
         frames
     }
 
-    fn loader(&mut self, module: &Module) -> Option<&Loader> {
-        let found = self.loaders.iter().position(|(path, _)| *path == module.path);
-        let at = found.unwrap_or_else(|| {
-            self.loaders.push((module.path.clone(), Loader::new(&module.path).ok()));
-            self.loaders.len() - 1
+    /// Drops the files if they were not used for a while.
+    pub(super) fn rest(&mut self) {
+        if !self.files.is_empty() && self.used.elapsed() >= KEPT {
+            self.files.clear();
+            self.bytes = 0;
+        }
+    }
+
+    fn file(&mut self, path: &Path) -> Option<&SymbolFile> {
+        self.used = Instant::now();
+        let known = self.files.iter().position(|(known, _)| known == path);
+        let at = known.unwrap_or_else(|| {
+            let file = self.read(path);
+            self.files.push((path.to_owned(), file));
+            self.files.len() - 1
         });
-        self.loaders[at].1.as_ref()
+        self.files[at].1.as_ref()
+    }
+
+    /// Reads the names of functions, and then the debug information, if there is room for it.
+    fn read(&mut self, path: &Path) -> Option<SymbolFile> {
+        let file = File::open(path).ok()?;
+        let cache = ReadCache::new(&file);
+        let object = object::File::parse(&cache).ok()?;
+        let functions = Functions::read(&object, self.bytes_max - self.bytes);
+        self.bytes += functions.bytes();
+        let room = self.bytes_max - self.bytes;
+        let bytes = debug_bytes(&object);
+        let debug = (bytes <= room).then(|| read_debug(&file, &object)).flatten();
+        if debug.is_some() {
+            self.bytes += bytes;
+        } else if bytes > room {
+            let unseen = format!(
+                "lines and inlined functions of {}: {bytes} bytes of debug information, and there is room for {room} \
+                 (Config::symbol_bytes_max)",
+                path.display()
+            );
+            if !self.unseen.contains(&unseen) {
+                self.unseen.push(unseen);
+            }
+        }
+        Some(SymbolFile { debug, functions })
     }
 }
 
-/// Adds the function at `probe`, an address of the file, and what is inlined into it.
-fn add_frames(frames: &mut Vec<Frame>, loader: &Loader, address: u64, probe: u64) {
-    if let Ok(mut inlined) = loader.find_frames(probe) {
-        while let Ok(Some(frame)) = inlined.next() {
-            let function =
-                frame.function.as_ref().and_then(|name| name.demangle().ok()).map(Cow::into_owned);
-            let location = frame.location.as_ref().and_then(|location| {
-                Some(format!("{}:{}", location.file?, location.line.unwrap_or(0)))
-            });
-            if function.is_some() {
-                frames.push(Frame { address, function, location, module: None });
+/// What was read of a file.
+struct SymbolFile {
+    debug: Option<Context<Bytes>>,
+    functions: Functions,
+}
+
+impl SymbolFile {
+    /// Adds the function at `probe`, an address of the file, and what is inlined into it.
+    fn add_frames(&self, frames: &mut Vec<Frame>, address: u64, probe: u64) {
+        let found = self.debug.as_ref().map(|debug| debug.find_frames(probe).skip_all_loads());
+        if let Some(Ok(mut inlined)) = found {
+            while let Ok(Some(frame)) = inlined.next() {
+                let name = frame.function.as_ref().and_then(|name| name.demangle().ok());
+                let location = frame.location.as_ref().and_then(|location| {
+                    Some(format!("{}:{}", location.file?, location.line.unwrap_or(0)))
+                });
+                if let Some(name) = name {
+                    let function = Some(name.into_owned());
+                    frames.push(Frame { address, function, location, module: None });
+                }
             }
         }
-    }
-    if frames.last().is_none_or(|frame| frame.address != address) {
-        let function = loader
-            .find_symbol(probe)
-            .map(|name| addr2line::demangle_auto(Cow::from(name), None).into_owned());
-        if function.is_some() {
+        if frames.is_empty()
+            && let Some(name) = self.functions.name(probe)
+        {
+            let function = Some(addr2line::demangle_auto(name, None).into_owned());
             frames.push(Frame { address, function, ..Frame::default() });
         }
+    }
+}
+
+/// The functions of the symbol table, in the order of their addresses.
+#[derive(Default)]
+struct Functions {
+    functions: Vec<Function>,
+    names: Vec<u8>,
+}
+
+struct Function {
+    address: u64,
+    bytes: u64,
+    /// Where its name is in `names`.
+    name_at: usize,
+    name_bytes: usize,
+}
+
+impl Functions {
+    /// None, if they take more than `room` bytes.
+    fn read(object: &ElfFile<'_>, room: usize) -> Self {
+        let mut table = Self::default();
+        let symbols = object.symbols().chain(object.dynamic_symbols());
+        for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text) {
+            let Ok(name) = symbol.name_bytes() else { continue };
+            if symbol.address() == 0 || name.is_empty() {
+                continue;
+            }
+            let (name_at, name_bytes) = (table.names.len(), name.len());
+            table.names.extend_from_slice(name);
+            let (address, bytes) = (symbol.address(), symbol.size());
+            table.functions.push(Function { address, bytes, name_at, name_bytes });
+            if table.bytes() > room {
+                return Self::default();
+            }
+        }
+        table.functions.sort_by_key(|function| function.address);
+        table
+    }
+
+    fn bytes(&self) -> usize {
+        self.names.len() + self.functions.len() * size_of::<Function>()
+    }
+
+    fn name(&self, probe: u64) -> Option<Cow<'_, str>> {
+        let end = self.functions.partition_point(|function| function.address <= probe);
+        let function = self.functions[..end].last()?;
+        let is_within = probe - function.address < function.bytes.max(1);
+        let name = &self.names[function.name_at..][..function.name_bytes];
+        is_within.then(|| String::from_utf8_lossy(name))
+    }
+}
+
+/// The sections that names and lines need.
+const SECTIONS: [SectionId; 10] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+];
+
+/// How many bytes of debug information would be in memory.
+fn debug_bytes(object: &ElfFile<'_>) -> usize {
+    let bytes = |id: &SectionId| {
+        let section = object.section_by_name(id.name())?;
+        usize::try_from(section.compressed_file_range().ok()?.uncompressed_size).ok()
+    };
+    SECTIONS.iter().filter_map(bytes).fold(0, usize::saturating_add)
+}
+
+/// None if there is none, or it cannot be read.
+fn read_debug(file: &File, object: &ElfFile<'_>) -> Option<Context<Bytes>> {
+    object.section_by_name(SectionId::DebugInfo.name())?;
+    let endian = match object.is_little_endian() {
+        true => RunTimeEndian::Little,
+        false => RunTimeEndian::Big,
+    };
+    let load = |id: SectionId| {
+        let section = object.section_by_name(id.name()).filter(|_| SECTIONS.contains(&id));
+        let range = section.map(|section| section.compressed_file_range());
+        let bytes = match range {
+            Some(range) => read_section(file, range.map_err(drop)?).ok_or(())?,
+            None => Rc::default(),
+        };
+        Ok::<_, ()>(Bytes::new(bytes, endian))
+    };
+    Context::from_dwarf(Dwarf::load(load).ok()?).ok()
+}
+
+fn read_section(file: &File, range: CompressedFileRange) -> Option<Rc<[u8]>> {
+    let mut data = vec![0; usize::try_from(range.compressed_size).ok()?];
+    file.read_exact_at(&mut data, range.offset).ok()?; // it may have been truncated
+    let uncompressed_size = range.uncompressed_size;
+    let data = CompressedData { format: range.format, data: &data, uncompressed_size };
+    Some(data.decompress().ok()?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::unwind::Unwind;
+    use super::*;
+
+    /// This function, as a module of a copy of this program.
+    fn copy_of_this_program(name: &str) -> (PathBuf, Vec<Module>, u64) {
+        let path = std::env::temp_dir().join(format!("stalls-{}-{name}", std::process::id()));
+        std::fs::copy("/proc/self/exe", &path).unwrap();
+        let address = copy_of_this_program as *const () as u64 + 1;
+        let mut unwind = Unwind::new();
+        unwind.load_modules();
+        let mut modules = unwind.modules;
+        modules.retain(|module| module.range.contains(&address));
+        modules[0].path.clone_from(&path);
+        (path, modules, address)
+    }
+
+    fn is_named(frames: &[Frame]) -> bool {
+        let function = frames[0].function.as_deref();
+        function.is_some_and(|name| name.contains("copy_of_this_program"))
+    }
+
+    /// Nothing is mapped, so truncating a file harms nobody, before it is read or after.
+    #[test]
+    fn a_file_that_is_truncated() {
+        let (path, modules, address) = copy_of_this_program("truncated");
+        let mut symbols = Symbols::new(1 << 30);
+        assert!(is_named(&symbols.name(&modules, &[address])));
+        File::options().write(true).open(&path).unwrap().set_len(5_000).unwrap();
+        let frames = symbols.name(&modules, &[address, address + 1]);
+        assert!(is_named(&frames) && is_named(&frames[1..]), "{frames:?}");
+        for bytes in [5_000, 100, 0] {
+            File::options().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+            let frames = Symbols::new(1 << 30).name(&modules, &[address]);
+            assert_eq!(frames[0].function, None, "{bytes}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    /// Debug information that does not fit is left out, and the names of functions stay; then they go, too.
+    #[test]
+    fn no_more_is_read_than_there_is_room_for() {
+        let (path, modules, address) = copy_of_this_program("bound");
+        let mut symbols = Symbols::new(1 << 30);
+        let frames = symbols.name(&modules, &[address]);
+        assert!(frames[0].location.as_ref().is_some_and(|at| at.contains("symbols.rs")));
+        assert!(symbols.unseen.is_empty());
+        let functions = symbols.files[0].1.as_ref().unwrap().functions.bytes();
+
+        let mut symbols = Symbols::new(functions + 100_000);
+        let frames = symbols.name(&modules, &[address]);
+        assert!(is_named(&frames) && frames[0].location.is_none(), "{frames:?}");
+        assert!(symbols.unseen[0].contains("symbol_bytes_max"), "{:?}", symbols.unseen);
+        assert!(symbols.bytes <= symbols.bytes_max);
+
+        let mut symbols = Symbols::new(functions - 1);
+        assert_eq!(symbols.name(&modules, &[address])[0].function, None);
+        assert!(symbols.bytes <= symbols.bytes_max);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_not_used_are_dropped() {
+        let (path, modules, address) = copy_of_this_program("dropped");
+        let mut symbols = Symbols::new(1 << 30);
+        symbols.name(&modules, &[address]);
+        symbols.rest();
+        assert!(symbols.bytes > 0);
+        symbols.used = Instant::now().checked_sub(KEPT).unwrap();
+        symbols.rest();
+        assert_eq!((symbols.bytes, symbols.files.len()), (0, 0));
+        assert!(is_named(&symbols.name(&modules, &[address, address + 1])[1..]));
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -19,6 +19,8 @@ use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as
 const FRAMES_MAX: usize = 64;
 /// How many values of the frame pointer are tried.
 const CANDIDATES_MAX: usize = 32;
+/// Longer unwind tables are not read; those of a browser have some 20 MB.
+const SECTION_BYTES_MAX: u64 = 32 << 20;
 /// A program with more libraries than this has stacks that end early.
 const MODULES_MAX: usize = 256;
 
@@ -150,6 +152,9 @@ impl Unwind {
             .wrapping_sub(segment.address().wrapping_sub(segment.file_range().0));
         let section = |name: &str| {
             let section = file.section_by_name(name)?;
+            if section.size() > SECTION_BYTES_MAX {
+                return None;
+            }
             let range = section.address()..section.address() + section.size();
             Some((range, section.data().ok()?.to_vec()))
         };
