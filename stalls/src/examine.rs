@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::evidence::Thread;
 use crate::proc;
 use crate::proc::thread::{
-    Activity, Stat, parse_activity, parse_blocks_signal, parse_kernel_stack, parse_schedstat,
-    parse_stat,
+    Activity, Stat, is_stopped, parse_activity, parse_blocks_signal, parse_kernel_stack,
+    parse_schedstat, parse_stat,
 };
 use crate::stack::{Stack, Stacks, ThreadRef};
 
@@ -30,6 +30,11 @@ impl Baseline {
         let schedstat = file(thread, "schedstat").ok().and_then(|text| parse_schedstat(&text));
         let stat = file(thread, "stat").ok().and_then(|text| parse_stat(&text));
         Self { at: Instant::now(), stat, schedstat }
+    }
+
+    /// Whether a debugger or a signal has stopped the thread, or it has ended.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stat.as_ref().is_some_and(|stat| is_stopped(stat.state))
     }
 
     /// Whether the thread sleeps, and how long it has run since it began, in nanoseconds.

@@ -8,14 +8,14 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use crate::detector::Shared;
-use crate::evidence::{Evidence, Look};
+use crate::evidence::{Evidence, Look, Thread};
 use crate::examine::{Baseline, Examiner};
 use crate::heart::HeartState;
 use crate::incident::Incident;
 use crate::look::Looker;
 use crate::pool::PoolThread;
 use crate::report::Message;
-use crate::stack::signal;
+use crate::stack::{ThreadRef, signal};
 use crate::verdict::{Class, Confidence, judge};
 
 /// How often the counters of a thread are read whose heart beats in time.
@@ -108,6 +108,8 @@ struct Resting {
     ran_ns: u64,
     since: Instant,
     baseline: Baseline,
+    /// Its stack says that it may sleep.
+    is_excused: bool,
 }
 
 struct Watchdog<'a> {
@@ -259,6 +261,10 @@ impl<'a> Watchdog<'a> {
         if !self.is_report_due(subject, late) {
             return;
         }
+        let is_stopped = |thread: &ThreadRef| Baseline::of(thread).is_stopped();
+        if heart.thread.as_ref().is_some_and(is_stopped) {
+            return; // by a debugger, for example
+        }
         let mut evidence = self.evidence(Some(late));
         match &heart.thread {
             Some(thread) => {
@@ -335,23 +341,26 @@ impl<'a> Watchdog<'a> {
         if known.is_none() {
             self.close(subject, None); // it has run since
         }
-        let begins = ran_ns.map(|ran_ns| Resting { ran_ns, since: Instant::now(), baseline: now });
+        let begins = ran_ns.map(|ran_ns| Resting {
+            ran_ns,
+            since: Instant::now(),
+            baseline: now,
+            is_excused: false,
+        });
         let resting = known.or(begins);
         self.active.insert(thread.id, Active { since, resting: resting.clone() });
-        let Some(Resting { since, baseline, .. }) = resting else { return };
-        let late = since.elapsed();
+        let Some(Resting { since: began, baseline, is_excused: false, .. }) = resting else {
+            return;
+        };
+        let late = began.elapsed();
         if late < self.shared.config.threshold || !self.is_report_due(subject, late) {
             return;
         }
         let mut evidence = self.evidence(Some(late));
         let found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
-        let is_announced = |name: &String| name.contains("block_in_place");
-        let functions = found
-            .stacks
-            .iter()
-            .flat_map(|stack| &stack.frames)
-            .filter_map(|frame| frame.function.as_ref());
-        if functions.clone().any(is_announced) {
+        if may_sleep(&found) {
+            let active = self.active.get_mut(&thread.id).and_then(|it| it.resting.as_mut());
+            active.into_iter().for_each(|resting| resting.is_excused = true);
             return;
         }
         let worker = format!("{} {}", thread.pool, found.name);
@@ -482,6 +491,16 @@ impl<'a> Watchdog<'a> {
             self.budget.suppressed += 1;
         }
     }
+}
+
+/// Whether a thread of a pool that sleeps does so where tokio allows it: in `block_in_place`, or as a thread for blocking
+/// work. A worker becomes one in `block_in_place`, and then waits up to 10 s for more such work, without a word.
+fn may_sleep(thread: &Thread) -> bool {
+    let frames = || thread.stacks.iter().flat_map(|stack| &stack.frames);
+    let has = |part: &str| {
+        frames().any(|frame| frame.function.as_ref().is_some_and(|name| name.contains(part)))
+    };
+    has("block_in_place") || has("tokio::runtime::blocking::pool") && !has("multi_thread::worker")
 }
 
 /// Puts the stacks of earlier reports before the new ones: together they say more.
