@@ -21,7 +21,7 @@ use crate::registry::Registry;
 use crate::stack::ThreadRef;
 use crate::stack::signal::BlockedSignals;
 use crate::stop::Stop;
-use crate::{report, watchdog};
+use crate::{report, ticks, watchdog};
 
 /// More hearts are not watched.
 const HEARTS_MAX: usize = 1_024;
@@ -34,7 +34,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Watches event loops from a thread of its own. Clones are the same detector; it ends with the last of them.
 ///
-/// It starts two threads, and a third for a [`Probe`](crate::Probe). Dropping it waits for them, at most 1 s. In a
+/// It starts three threads, and a fourth for a [`Probe`](crate::Probe). Dropping it waits for them, at most 1 s. In a
 /// child after a fork it is inert, and a child may start its own. See the [crate] for a whole program.
 #[derive(Debug, Clone)]
 pub struct Detector {
@@ -78,6 +78,7 @@ impl Detector {
         let _blocked = BlockedSignals::new();
         threads.spawn("stalls-report", move |_| report::run(&receiver))?;
         threads.spawn("stalls", move |shared| watchdog::run(&shared, &sender))?;
+        threads.spawn("stalls-ticks", move |shared| ticks::run(&shared))?;
         if let Some(probe) = shared.config.probe.clone() {
             threads.spawn("stalls-probe", move |shared| {
                 probe::run(&probe, shared.epoch, &shared.last_probe, &shared.stop);

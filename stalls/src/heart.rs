@@ -1,8 +1,13 @@
 //! [`Heart`]: what a worker's event loop beats, and what the watchdog reads.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::task::Poll;
 use std::time::{Duration, Instant};
+
+use atomic_waker::AtomicWaker;
 
 use crate::examine::Baseline;
 use crate::histogram::Lateness;
@@ -23,6 +28,8 @@ use crate::stack::ThreadRef;
 ///
 /// If the heart does not beat for its interval and the threshold, the watchdog reports a stall. Dropping the heart
 /// ends the watch of its loop.
+///
+/// A busy event loop pays for a timer each time it waits. [`tick`](Self::tick) needs none.
 #[derive(Debug)]
 pub struct Heart {
     pub(crate) state: Arc<HeartState>,
@@ -38,6 +45,37 @@ impl Heart {
     /// How long to sleep between two beats.
     pub fn interval(&self) -> Duration {
         self.state.interval
+    }
+
+    /// Waits until the next beat is due, instead of sleeping: a thread of the detector wakes the task. From then on the
+    /// heart counts as late.
+    ///
+    /// Only for runtimes whose tasks can be woken from another thread: monoio needs its feature `sync`. Where that
+    /// panics, the heart is watched no more, and [`Snapshot::unseen`](crate::Snapshot::unseen) says so.
+    ///
+    /// ```no_run
+    /// # async fn of(heart: owned_io_stalls::Heart) {
+    /// loop {
+    ///     heart.beat();
+    ///     heart.tick().await;
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancellation
+    /// Safe. One task waits for a heart; of several, the last.
+    pub async fn tick(&self) {
+        let state = &*self.state;
+        state.uses_ticks.store(true, Release);
+        let before = state.rung.load(Acquire);
+        poll_fn(|cx| {
+            state.waker.register(cx.waker());
+            match state.rung.load(Acquire) == before {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
     }
 }
 
@@ -61,6 +99,11 @@ pub(crate) struct HeartState {
     /// The counters of the thread when it was registered.
     pub(crate) first: Option<Baseline>,
     last_beat: AtomicU64,
+    /// Whether the task waits for ticks, and does not sleep.
+    pub(crate) uses_ticks: AtomicBool,
+    /// When the task was last woken. 0: never.
+    rung: AtomicU64,
+    waker: AtomicWaker,
     /// The last beat that was late by the threshold: when it was due, and when it came.
     due: AtomicU64,
     came: AtomicU64,
@@ -86,6 +129,9 @@ impl HeartState {
             first: thread.as_ref().map(Baseline::of),
             thread,
             last_beat: AtomicU64::new(nanos(epoch.elapsed())),
+            uses_ticks: AtomicBool::new(false),
+            rung: AtomicU64::new(0),
+            waker: AtomicWaker::new(),
             due: AtomicU64::new(0),
             came: AtomicU64::new(0),
             late_beats: AtomicU64::new(0),
@@ -96,7 +142,7 @@ impl HeartState {
 
     fn beat(&self) {
         let now = nanos(self.epoch.elapsed());
-        let due = self.last_beat.load(Relaxed).saturating_add(nanos(self.interval));
+        let due = self.due().unwrap_or(now);
         let late = now.saturating_sub(due);
         self.lateness.record(late / 1_000);
         let is_late = late >= nanos(self.threshold);
@@ -111,17 +157,42 @@ impl HeartState {
         }
     }
 
+    /// Wakes the task that waits for a tick.
+    ///
+    /// # Errors
+    /// The runtime panicked. The heart is watched no more.
+    pub(crate) fn ring(&self) -> std::thread::Result<()> {
+        // None: the task has not come since it was last woken, and is late since then.
+        let Some(waker) = self.waker.take() else { return Ok(()) };
+        self.rung.store(nanos(self.epoch.elapsed()), Release);
+        let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        if woken.is_err() {
+            self.is_gone.store(true, Release);
+        }
+        woken
+    }
+
+    /// When the next beat is due. `None`: the task waits for a tick.
+    fn due(&self) -> Option<u64> {
+        let last_beat = self.last_beat.load(Acquire);
+        if self.uses_ticks.load(Acquire) {
+            return Some(self.rung.load(Acquire)).filter(|rung| *rung > last_beat);
+        }
+        Some(last_beat.saturating_add(nanos(self.interval)))
+    }
+
     /// How late the next beat is now, and since when. `None` if it is not yet due.
     pub(crate) fn late(&self) -> Option<(Instant, Duration)> {
-        let due = self.epoch + Duration::from_nanos(self.last_beat.load(Acquire)) + self.interval;
+        let due = self.epoch.checked_add(Duration::from_nanos(self.due()?))?;
         let late = Instant::now().checked_duration_since(due)?;
         Some((due, late))
     }
 
-    /// How long it takes until the heart is late by `late` if it does not beat.
+    /// How long it takes at least until the heart is late by `late` if it does not beat.
     pub(crate) fn until_late(&self, late: Duration) -> Duration {
-        let due = self.epoch + Duration::from_nanos(self.last_beat.load(Acquire)) + self.interval;
-        (due + late).saturating_duration_since(Instant::now())
+        let Some(due) = self.due() else { return self.interval + late };
+        let until = Duration::from_nanos(due) + late;
+        until.saturating_sub(self.epoch.elapsed())
     }
 
     /// When the heart last beat. It identifies the silence since.
@@ -158,5 +229,47 @@ mod tests {
         assert_eq!(heart.late_beats().0, 1);
         assert!(heart.late_beats().1 > 9 * second);
         assert_eq!(heart.lateness.summary().beats, 1);
+    }
+
+    fn heart() -> HeartState {
+        let second = Duration::from_secs(1);
+        HeartState::new("w".into(), Instant::now() - second, second, second, None)
+    }
+
+    /// A heart that waits for ticks is due when its task is woken, however late that is.
+    #[test]
+    fn a_heart_is_late_from_its_tick_on() {
+        struct Nothing;
+        impl std::task::Wake for Nothing {
+            fn wake(self: Arc<Self>) {}
+        }
+        let state = heart();
+        state.uses_ticks.store(true, Relaxed);
+        assert_eq!(state.late(), None);
+        state.ring().unwrap(); // nobody waits yet
+        assert_eq!(state.late(), None);
+        state.waker.register(&Arc::new(Nothing).into());
+        std::thread::sleep(Duration::from_millis(1)); // the clock must tick
+        state.ring().unwrap();
+        let (due, _) = state.late().unwrap();
+        state.ring().unwrap();
+        assert_eq!(state.late().unwrap().0, due, "it is due since it was first woken");
+        state.beat();
+        assert_eq!((state.late(), state.late_beats().0), (None, 0));
+    }
+
+    /// A runtime that panics when it is woken from outside.
+    #[test]
+    fn a_runtime_that_cannot_be_woken() {
+        struct Panics;
+        impl std::task::Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("not from another thread");
+            }
+        }
+        let state = heart();
+        state.waker.register(&Arc::new(Panics).into());
+        assert!(state.ring().is_err());
+        assert!(state.is_gone.load(Relaxed));
     }
 }

@@ -20,6 +20,7 @@ mod report;
 mod sockets;
 mod stack;
 mod stop;
+mod ticks;
 mod verdict;
 mod watchdog;
 

@@ -190,6 +190,42 @@ fn blocking_where_it_is_allowed() {
     assert_only_cpu(&detector);
 }
 
+/// A heart that the detector wakes, and no timer of the runtime.
+#[test]
+fn a_heart_that_waits_for_ticks() {
+    let detector = Detector::start(Config::default()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap(); // it has no timers
+    runtime.block_on(async {
+        let heart = detector.watch_current_thread("ticked");
+        let beating = async {
+            loop {
+                heart.beat();
+                heart.tick().await;
+            }
+        };
+        let mut beating = std::pin::pin!(beating);
+        let until = std::time::Instant::now() + common::LIMIT;
+        std::future::poll_fn(|cx| {
+            assert!(beating.as_mut().poll(cx).is_pending());
+            let beats = detector.snapshot().workers[0].lateness.beats;
+            assert!(std::time::Instant::now() < until, "{beats} beats");
+            if beats > 20 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+        assert_only_cpu(&detector);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let watched = detector.clone();
+        let watching = std::thread::spawn(move || {
+            let incident =
+                wait_for(&watched, "ticked", |it| it.verdict.class() == Class::BlockedLoop);
+            assert!(has_function(&incident, "reads_a_pipe"), "{incident:#?}");
+            drop(writer);
+        });
+        reads_a_pipe(reader);
+        watching.join().unwrap();
+    });
+}
+
 #[test]
 fn a_healthy_server_under_load() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
