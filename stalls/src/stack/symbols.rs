@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use addr2line::Context;
 use gimli::{Dwarf, EndianRcSlice, RunTimeEndian, SectionId};
 use object::read::{CompressedData, CompressedFileRange};
-use object::{Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
+use object::{Object, ObjectSection, ReadCache};
 
 use super::Frame;
 use super::unwind::Module;
@@ -113,9 +113,13 @@ impl Symbols {
     /// Reads the names of functions, and then the debug information, if there is room for it.
     fn read(&mut self, path: &Path) -> Option<SymbolFile> {
         let file = File::open(path).ok()?;
+        // A failed allocation would end the program, which may be short of memory. This may fail instead.
+        let file_bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
+        let probe = file_bytes.min(self.bytes_max).saturating_mul(2);
+        Vec::<u8>::new().try_reserve_exact(probe).ok()?;
         let cache = ReadCache::new(&file);
         let object = object::File::parse(&cache).ok()?;
-        let functions = Functions::read(&object, self.bytes_max - self.bytes);
+        let functions = Functions::read(&file, &object, self.bytes_max - self.bytes);
         self.bytes += functions.bytes();
         let room = self.bytes_max - self.bytes;
         let bytes = debug_bytes(&object);
@@ -167,40 +171,50 @@ impl SymbolFile {
     }
 }
 
-/// The functions of the symbol table, in the order of their addresses.
+/// The functions of the symbol tables, in the order of their addresses.
 #[derive(Default)]
 struct Functions {
     functions: Vec<Function>,
+    /// The tables of strings.
     names: Vec<u8>,
 }
 
 struct Function {
     address: u64,
     bytes: u64,
-    /// Where its name is in `names`.
+    /// Where its name begins in `names`. It ends with a 0.
     name_at: usize,
-    name_bytes: usize,
 }
+
+/// An `Elf64_Sym`: the name (4 bytes), the type, and from byte 8 on address and size. `object` would read each name from
+/// the file by itself.
+const SYMBOL_BYTES: usize = 24;
+const STT_FUNC: u8 = 2;
 
 impl Functions {
     /// None, if they take more than `room` bytes.
-    fn read(object: &ElfFile<'_>, room: usize) -> Self {
+    fn read(file: &File, object: &ElfFile<'_>, room: usize) -> Self {
         let mut table = Self::default();
-        let symbols = object.symbols().chain(object.dynamic_symbols());
-        for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text) {
-            let Ok(name) = symbol.name_bytes() else { continue };
-            if symbol.address() == 0 || name.is_empty() {
+        for (symbols, names) in [(".symtab", ".strtab"), (".dynsym", ".dynstr")] {
+            let range = |name| object.section_by_name(name)?.compressed_file_range().ok();
+            let (Some(symbols), Some(names)) = (range(symbols), range(names)) else { continue };
+            let bytes = symbols.uncompressed_size.saturating_add(names.uncompressed_size);
+            if !object.is_64() || bytes > room.saturating_sub(table.bytes()) as u64 {
                 continue;
             }
-            let (name_at, name_bytes) = (table.names.len(), name.len());
-            table.names.extend_from_slice(name);
-            let (address, bytes) = (symbol.address(), symbol.size());
-            table.functions.push(Function { address, bytes, name_at, name_bytes });
-            if table.bytes() > room {
-                return Self::default();
-            }
+            let (Some(symbols), Some(names)) =
+                (read_section(file, symbols), read_section(file, names))
+            else {
+                continue;
+            };
+            let names_at = table.names.len();
+            table.names.extend_from_slice(&names);
+            table.functions.extend(
+                symbols.as_chunks().0.iter().filter_map(|symbol| Function::parse(symbol, names_at)),
+            );
         }
         table.functions.sort_by_key(|function| function.address);
+        table.functions.shrink_to_fit();
         table
     }
 
@@ -212,8 +226,22 @@ impl Functions {
         let end = self.functions.partition_point(|function| function.address <= probe);
         let function = self.functions[..end].last()?;
         let is_within = probe - function.address < function.bytes.max(1);
-        let name = &self.names[function.name_at..][..function.name_bytes];
-        is_within.then(|| String::from_utf8_lossy(name))
+        let name = self.names.get(function.name_at..)?.split(|byte| *byte == 0).next()?;
+        (is_within && !name.is_empty()).then(|| String::from_utf8_lossy(name))
+    }
+}
+
+impl Function {
+    /// None if it is something else, or in another file.
+    fn parse(symbol: &[u8; SYMBOL_BYTES], names_at: usize) -> Option<Self> {
+        let (name, rest) = symbol.split_at(4);
+        let (kind, rest) = rest.split_at(4);
+        let (address, bytes) = rest.split_at(8);
+        let name_at = names_at + u32::from_ne_bytes(name.try_into().ok()?) as usize;
+        let address = u64::from_ne_bytes(address.try_into().ok()?);
+        let bytes = u64::from_ne_bytes(bytes.try_into().ok()?);
+        let is_function = kind[0] & 0xF == STT_FUNC && address != 0;
+        is_function.then_some(Self { address, bytes, name_at })
     }
 }
 
@@ -260,8 +288,11 @@ fn read_debug(file: &File, object: &ElfFile<'_>) -> Option<Context<Bytes>> {
 }
 
 fn read_section(file: &File, range: CompressedFileRange) -> Option<Rc<[u8]>> {
+    if range.compressed_size > file.metadata().ok()?.len() {
+        return None; // it may have been truncated
+    }
     let mut data = vec![0; usize::try_from(range.compressed_size).ok()?];
-    file.read_exact_at(&mut data, range.offset).ok()?; // it may have been truncated
+    file.read_exact_at(&mut data, range.offset).ok()?;
     let uncompressed_size = range.uncompressed_size;
     let data = CompressedData { format: range.format, data: &data, uncompressed_size };
     Some(data.decompress().ok()?.into())
@@ -317,13 +348,13 @@ mod tests {
         assert!(symbols.unseen.is_empty());
         let functions = symbols.files[0].1.as_ref().unwrap().functions.bytes();
 
-        let mut symbols = Symbols::new(functions + 100_000);
+        let mut symbols = Symbols::new(2 * functions);
         let frames = symbols.name(&modules, &[address]);
         assert!(is_named(&frames) && frames[0].location.is_none(), "{frames:?}");
         assert!(symbols.unseen[0].contains("symbol_bytes_max"), "{:?}", symbols.unseen);
         assert!(symbols.bytes <= symbols.bytes_max);
 
-        let mut symbols = Symbols::new(functions - 1);
+        let mut symbols = Symbols::new(functions / 4);
         assert_eq!(symbols.name(&modules, &[address])[0].function, None);
         assert!(symbols.bytes <= symbols.bytes_max);
         std::fs::remove_file(path).unwrap();
