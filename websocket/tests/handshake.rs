@@ -333,3 +333,17 @@ fn a_request_names_one_host() {
     }
     assert_eq!(decoded("GET / HTTP/1.0\r\n\r\n"), Ok(()));
 }
+
+#[test]
+fn a_response_is_plain_text_unless_it_says_what_it_is() {
+    let types = |headers: &[(&str, &str)]| {
+        let mut out = Vec::new();
+        respond(200, headers, b"[]", &mut out).unwrap();
+        let out = String::from_utf8(out).unwrap().to_lowercase();
+        let types: Vec<_> =
+            out.lines().filter_map(|line| line.strip_prefix("content-type: ")).collect();
+        types.join(" and ")
+    };
+    assert_eq!(types(&[("Allow", "GET")]), "text/plain");
+    assert_eq!(types(&[("content-type", "application/json")]), "application/json");
+}

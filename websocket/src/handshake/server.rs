@@ -271,8 +271,8 @@ impl Refusal {
     }
 }
 
-/// Appends a response with this status, these headers and this text as the body. It says that the
-/// connection closes, so close it afterwards.
+/// Appends a response with this status, these headers and this body. It is plain text, unless a
+/// header is `Content-Type`. The response says that the connection closes, so close it afterwards.
 ///
 /// # Errors
 /// A header cannot be sent; nothing is appended.
@@ -289,7 +289,9 @@ pub fn respond(
     append(out, |out| {
         out.extend_from_slice(format!("HTTP/1.1 {status} {}\r\n", reason(status)).as_bytes());
         append_header(out, "Connection", b"close")?;
-        append_header(out, "Content-Type", b"text/plain")?;
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("Content-Type")) {
+            append_header(out, "Content-Type", b"text/plain")?;
+        }
         append_header(out, "Content-Length", body.len().to_string().as_bytes())?;
         append_headers(out, headers)?;
         out.extend_from_slice(body);

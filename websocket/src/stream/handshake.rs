@@ -284,8 +284,8 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         Ok(Upgraded { stream, head, head_bytes, negotiated, buffers, config })
     }
 
-    /// Responds with this status, these headers and this text as the body, and ends the connection.
-    /// The response to `HEAD` has the same head, with the length of the body, and no body.
+    /// Responds with this status, these headers and this body, and ends the connection. The body is
+    /// plain text, unless a header is `Content-Type`. The response to `HEAD` has the same head, with the length of the body, and no body.
     ///
     /// # Errors
     /// [`Error::InvalidHeader`]: nothing was sent. [`Error::Io`]: as for [`read`](Self::read).
