@@ -9,6 +9,7 @@ use crate::config::{Limits, WebSockets};
 use crate::connections::ConnectionHandle;
 use crate::memory::Memory;
 use crate::service::source::Pattern;
+use crate::stalls::Stalls;
 use crate::tls::{Tls, WorkerTls};
 
 /// What a service is given with the stream of its connection.
@@ -39,6 +40,8 @@ pub struct Resources {
     pub limits: Limits,
     /// TLS, if a listener uses it.
     pub tls: WorkerTls,
+    /// The stalls that `/stalls` shows. The default shows none.
+    pub stalls: Stalls,
 }
 
 impl Resources {
@@ -54,6 +57,7 @@ impl Resources {
             pattern: Pattern::default(),
             websockets,
             limits,
+            stalls: Stalls::default(),
         }
     }
 }

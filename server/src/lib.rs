@@ -7,7 +7,7 @@
 //! | [`sink`](service::sink) | sends messages, each answered by its length |
 //! | [`source`](service::source) | asks for messages, and receives them |
 //! | [`http`](service::http) | asks for the server's health, or for one of the three over WebSocket |
-//! | [`admin`](service::admin) | asks for the server's health, however busy the server is |
+//! | [`admin`](service::admin) | asks for the server's health and its stalls, however busy the server is |
 //!
 //! With feature `tls`, each of them but the last is available over TLS too. On TCP a message is its length
 //! (`u32`, little-endian) and then that many bytes.
@@ -23,6 +23,7 @@
 //! | [`connections`] | the registry of open connections, and how each is closed |
 //! | [`context`] | what a service is given for a connection |
 //! | [`watch`] | ends connections of echo, sink and source that are idle, or whose peers take nothing |
+//! | [`stalls`] | watches for workers that stall |
 //! | [`drain`] | ends the server without cutting connections off |
 //! | [`ticker`] | wakes the watch of each worker periodically |
 //! | [`memory`] | how a worker's memory is divided |
@@ -85,6 +86,7 @@ pub mod log_limit;
 pub mod memory;
 pub mod server;
 pub mod service;
+pub mod stalls;
 pub mod ticker;
 pub mod tls;
 pub mod watch;

@@ -16,6 +16,7 @@ use owned_io_os::uring::RingError;
 use owned_io_server::config::{Config, Flags, Listener, Ring};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::server::Outcome;
+use owned_io_server::stalls::Stalls;
 use owned_io_server::ticker::Ticker;
 use owned_io_server::watch;
 use tracing::{info, warn};
@@ -69,6 +70,10 @@ fn run(mut config: Config) -> Result<Outcome, String> {
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
+    if let Some(time_min) = config.stall_time_min {
+        config.stalls = Stalls::start(time_min)
+            .map_err(|error| format!("cannot watch for stalls: {error}; or give --stalls off"))?;
+    }
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
     let outcome = (backend.run)(&config, drain, print_listening)
         .map_err(|error| explain(&error, config.ring))?;

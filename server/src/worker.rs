@@ -24,6 +24,7 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
     let config = &server.config;
     let clients = Acceptor::for_clients(server, worker.stop.clone());
     let admins = Acceptor::for_admins(server, &clients.resources);
+    config.stalls.watch_worker::<R>(worker.id, &clients.limit, &clients.resources.budget);
     let ticker = config.ticker.clone();
     drop(R::spawn(watch::<R>(clients.connections.clone(), config.limits, ticker)));
     let (mut accepting, mut accepting_admins) = (Vec::new(), Vec::new());
@@ -82,7 +83,11 @@ impl Acceptor {
     fn for_clients(server: &Server, stop: StopSignal) -> Self {
         let config = &server.config;
         let (tls, websockets) = (config.tls.clone(), config.websockets.clone());
-        let resources = Resources::new(config.memory, tls, websockets, config.limits);
+        let mut resources = Resources::new(config.memory, tls, websockets, config.limits);
+        // Stacks are not for everybody, if there is an address for operators.
+        if !config.listeners.iter().any(|listener| listener.service == Service::Admin) {
+            resources.stalls = config.stalls.clone();
+        }
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
         Self { limit, connections, resources: Rc::new(resources), stop }
@@ -90,11 +95,11 @@ impl Acceptor {
 
     /// With a limit and buffers of their own, and a stop signal that is given after the drain.
     fn for_admins(server: &Server, clients: &Resources) -> Self {
-        let websocket_buffers = admin::buffers();
+        let (websocket_buffers, stalls) = (admin::buffers(), server.config.stalls.clone());
         Self {
             limit: ConnectionLimit::new(admin::CONNECTIONS_MAX),
             connections: Connections::new(server.drain.clone(), MemoryBudget::new(0)),
-            resources: Rc::new(Resources { websocket_buffers, ..clients.clone() }),
+            resources: Rc::new(Resources { websocket_buffers, stalls, ..clients.clone() }),
             stop: StopSignal::new(),
         }
     }

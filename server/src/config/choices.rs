@@ -72,6 +72,17 @@ pub enum Deflate {
     Takeover,
 }
 
+/// Whether to do something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Switch {
+    /// Do it.
+    #[default]
+    On,
+    /// Leave it.
+    Off,
+}
+
 /// How to write logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -10,13 +10,14 @@ mod origins;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-pub use choices::{Deflate, Engine, Level, Log, Ring};
+pub use choices::{Deflate, Engine, Level, Log, Ring, Switch};
 pub use limits::Limits;
 pub use listener::{Listener, Service};
 pub use options::{Flags, Options};
 pub use origins::AllowedOrigins;
 
 use crate::memory::Memory;
+use crate::stalls::Stalls;
 use crate::ticker::Ticker;
 use crate::tls::Tls;
 
@@ -42,6 +43,10 @@ pub struct Config {
     pub limits: Limits,
     /// Wakes the workers' [`watch`](crate::watch::watch).
     pub ticker: Ticker,
+    /// How late a worker must be for a stall. None: nobody watches.
+    pub stall_time_min: Option<Duration>,
+    /// Watches the workers, if the program has started it.
+    pub stalls: Stalls,
     /// How many connections an address may have. None: any number.
     pub connections_per_address_max: Option<NonZeroUsize>,
     /// How long the server goes on after it was asked to end, with `/health` answering 503.

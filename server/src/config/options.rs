@@ -10,10 +10,11 @@ use clap::{Args, Parser};
 use serde::Deserialize;
 
 use super::{
-    AllowedOrigins, Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service,
+    AllowedOrigins, Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service, Switch,
     WebSockets, file,
 };
 use crate::memory::Memory;
+use crate::stalls::Stalls;
 use crate::ticker::Ticker;
 use crate::tls::Tls;
 
@@ -68,11 +69,11 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub source: Option<SocketAddr>,
 
-    /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source
+    /// Serve HTTP: /health, the WebSockets /echo, /sink and /source, and /stalls if there is no --admin
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
-    /// Serve /health to operators, with a connection limit of its own: it answers even if all other
+    /// Serve /health and /stalls to operators, with a connection limit of its own: it answers even if all other
     /// connections are taken. For an address that clients cannot reach
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
@@ -165,6 +166,16 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<u32>,
 
+    /// Watch for workers that stall: log each stall with its cause, and show the last ones, with their stacks, at
+    /// /stalls of --admin; without --admin, of --http and --https [default: on]
+    #[arg(long, value_name = "SWITCH")]
+    pub stalls: Option<Switch>,
+
+    /// Milliseconds that a worker must be late for a stall; one that lasts 50 ms longer is found in any case
+    /// [default: 50]
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub stall_milliseconds_min: Option<NonZeroU32>,
+
     /// Format of logs [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log: Option<Log>,
@@ -227,6 +238,8 @@ impl Options {
             linger_seconds: self.linger_seconds.or(file.linger_seconds),
             drain_notice_seconds: self.drain_notice_seconds.or(file.drain_notice_seconds),
             drain_seconds: self.drain_seconds.or(file.drain_seconds),
+            stalls: self.stalls.or(file.stalls),
+            stall_milliseconds_min: self.stall_milliseconds_min.or(file.stall_milliseconds_min),
             log: self.log.or(file.log),
             log_level: self.log_level.or(file.log_level),
         }
@@ -296,6 +309,15 @@ impl Options {
                 linger_time,
             },
             ticker: Ticker::default(),
+            stall_time_min: match self.stalls.unwrap_or_default() {
+                Switch::Off => None,
+                Switch::On => {
+                    let milliseconds =
+                        self.stall_milliseconds_min.map_or(STALL_MILLISECONDS, u32::from);
+                    Some(Duration::from_millis(milliseconds.into()))
+                }
+            },
+            stalls: Stalls::default(),
             connections_per_address_max: self
                 .connections_per_address_max
                 .and_then(NonZeroUsize::new),
@@ -347,6 +369,11 @@ impl Options {
                 SECONDS_MAX,
             ),
             ("drain-seconds", self.drain_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
+            (
+                "stall-milliseconds-min",
+                self.stall_milliseconds_min.map(as_usize),
+                STALL_MILLISECONDS_MAX,
+            ),
         ] {
             if let Some(given) = given.filter(|given| *given > max) {
                 return Err(format!("--{option} is {given}, and may be at most {max}"));
@@ -398,6 +425,12 @@ const DRAIN_SECONDS: u32 = 10;
 
 /// None, unless a load balancer needs it.
 const DRAIN_NOTICE_SECONDS: u32 = 0;
+
+/// More than a worker that serves thousands of busy connections needs for each of them to have its turn.
+const STALL_MILLISECONDS: u32 = 50;
+
+/// An hour: more is never found.
+const STALL_MILLISECONDS_MAX: usize = 60 * 60 * 1_000;
 
 /// A year. A longer time must be a mistake, and the timers of some runtimes do not reach much further.
 const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
@@ -481,6 +514,21 @@ mod tests {
 
         assert_eq!(config.websockets.engine, Engine::Native);
 
+        // Stalls are watched for, unless the file or a flag says no.
+        let stall_time = |file: &str, flags: &[&str]| {
+            let file = parse(&format!("echo = \"127.0.0.1:7\"\n{file}")).unwrap();
+            let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
+            let config = flags.options.over(file).into_config().unwrap();
+            config.stall_time_min.map(|time| time.as_millis())
+        };
+        assert_eq!(stall_time("", &[]), Some(50));
+        let off = "stalls = \"off\"\nstall-milliseconds-min = 70";
+        assert_eq!(stall_time(off, &[]), None);
+        assert_eq!(stall_time(off, &["--stalls", "on"]), Some(70));
+        let longer = ["--stalls", "on", "--stall-milliseconds-min", "900"];
+        assert_eq!(stall_time(off, &longer), Some(900));
+        assert_eq!(stall_time("", &["--stalls", "off"]), None);
+
         // An error names the culprit and its line.
         let error = parse("workers = 3\n\nworker = 4").unwrap_err();
         assert!(error.contains("line 3") && error.contains("unknown field `worker`"), "{error}");
@@ -562,6 +610,7 @@ mod tests {
             ("workers", "18446744073709551615"),
             ("workers", "1025"),
             ("connections-max", "18446744073709551615"),
+            ("stall-milliseconds-min", "3600001"),
         ];
         for (option, number) in absurd_times.chain(absurd_counts) {
             let flags =

@@ -1,8 +1,9 @@
-//! Admin: the health of the server, for its operators.
+//! Admin: the health of the server and its stalls, for its operators.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/health` | `ok`; 503 once the server is about to end |
+//! | `/stalls` | the last stalls of the workers as JSON, or as a page if the client prefers `text/html` |
 //!
 //! Its connections count against a limit of their own, [`CONNECTIONS_MAX`]. So it answers however many clients are
 //! connected to other listeners, until the last of them has disconnected. Clients that reach this listener can exhaust
@@ -12,6 +13,7 @@ use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
 use owned_io_websocket::stream::{Buffers, Error, PendingRequest};
 
 use super::http::health;
+use super::stalls::Answer;
 use super::websocket::websocket_config;
 use crate::config::Deflate;
 use crate::context::Context;
@@ -37,7 +39,11 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
     let request = pending.request();
     let (status, body) = match (request.method(), request.path()) {
         ("GET" | "HEAD", "/health") => health(&ctx.connection),
-        ("GET" | "HEAD", _) => (404, "the only path is /health\n"),
+        ("GET" | "HEAD", "/stalls") => {
+            let answer = Answer::new(&ctx.worker.stalls, request.header("accept"));
+            return pending.respond(answer.status, &answer.headers(), &answer.body).await;
+        }
+        ("GET" | "HEAD", _) => (404, "the paths are /health and /stalls\n"),
         _ => (405, "only GET and HEAD are allowed\n"),
     };
     let headers: &[_] = if status == 405 { &[("Allow", "GET, HEAD")] } else { &[] };

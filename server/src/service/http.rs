@@ -3,6 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/health` | `ok` |
+//! | `/stalls` | as for [admin](super::admin), if there is no admin |
 //! | `/echo` | a WebSocket: see [`websocket::echo`] |
 //! | `/sink` | a WebSocket: see [`websocket::sink`] |
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
@@ -25,10 +26,10 @@ use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
 
 use super::source::WRITE_BYTES_MAX;
+use super::stalls::Answer;
 use super::websocket::{self, Messages, websocket_config};
 #[cfg(feature = "tungstenite")]
 use crate::config::Deflate;
-use crate::config::Limits;
 use crate::connections::{CloseMethod, ConnectionHandle};
 use crate::context::{Context, Resources};
 
@@ -117,11 +118,11 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
     ctx: &Context,
     config: Config,
 ) -> Result<Option<(PendingRequest<R, S>, SocketService)>, Error> {
-    let Resources { websockets, limits, .. } = &*ctx.worker;
+    let websockets = &ctx.worker.websockets;
     let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
     let request = pending.request();
     let route = match ctx.connection.is_closing() {
-        false => Route::of(&request, &ctx.connection, *limits),
+        false => Route::of(&request, ctx),
         true => Route::Answer(503, ABOUT_TO_END.into()),
     };
     match route {
@@ -130,6 +131,10 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
                 ctx.connection.set_close_method(CloseMethod::Upgrading);
             } // Otherwise `accept` refuses it, and the connection can still be closed meanwhile.
             Ok(Some((pending, service)))
+        }
+        Route::Stalls(answer) => {
+            pending.respond(answer.status, &answer.headers(), &answer.body).await?;
+            Ok(None)
         }
         Route::Answer(status, body) => {
             let headers: &[_] = match status {
@@ -147,6 +152,8 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
 enum Route {
     /// An answer with this status and this body.
     Answer(u16, Cow<'static, str>),
+    /// The answer of `/stalls`.
+    Stalls(Answer),
     /// An upgrade to this service.
     Upgrade(SocketService),
 }
@@ -160,32 +167,35 @@ enum SocketService {
 }
 
 impl Route {
-    fn of(request: &Request<'_>, connection: &ConnectionHandle, limits: Limits) -> Self {
+    fn of(request: &Request<'_>, ctx: &Context) -> Self {
         let is_head = match request.method() {
             "GET" => false,
             "HEAD" => true,
             _ => return Self::Answer(405, "only GET and HEAD are allowed\n".into()),
         };
-        match Self::of_get(request, connection, limits) {
+        match Self::of_get(request, ctx) {
             Self::Upgrade(_) if is_head => Self::Answer(426, "this path is a WebSocket\n".into()),
             route => route,
         }
     }
 
-    fn of_get(request: &Request<'_>, connection: &ConnectionHandle, limits: Limits) -> Self {
+    fn of_get(request: &Request<'_>, ctx: &Context) -> Self {
         match request.path() {
             "/health" => {
-                let (status, body) = health(connection);
+                let (status, body) = health(&ctx.connection);
                 Self::Answer(status, body.into())
             }
+            "/stalls" => Self::Stalls(Answer::new(&ctx.worker.stalls, request.header("accept"))),
             "/echo" => Self::Upgrade(SocketService::Echo),
             "/sink" => Self::Upgrade(SocketService::Sink),
             "/source" if request.query().is_empty() => Self::Upgrade(SocketService::Fetch),
-            "/source" => match Messages::parse(request.query(), limits.message_bytes_max) {
-                Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
-                Err(why) => Self::Answer(400, why.into()),
-            },
-            _ => Self::Answer(404, "the paths are /health, /echo, /sink and /source\n".into()),
+            "/source" => {
+                match Messages::parse(request.query(), ctx.worker.limits.message_bytes_max) {
+                    Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
+                    Err(why) => Self::Answer(400, why.into()),
+                }
+            }
+            _ => Self::Answer(404, "the paths are /health, /stalls, /echo, /sink and /source\n".into()),
         }
     }
 }

@@ -5,6 +5,7 @@ pub mod echo;
 pub mod http;
 pub mod sink;
 pub mod source;
+mod stalls;
 pub mod websocket;
 
 mod message;

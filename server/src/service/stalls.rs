@@ -1,0 +1,272 @@
+//! `/stalls`: the last stalls of the workers, as JSON, and as a page for people.
+//!
+//! The JSON is an array of [incidents](Incident), the newest last. A client that prefers `text/html` to
+//! `application/json` gets the page.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use owned_io_stalls::{Incident, Snapshot};
+
+use crate::stalls::Stalls;
+
+/// The answer has the newest incident, and as many before it as fit into this. They are serialized on the worker: some
+/// 100 µs for each.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+
+/// An answer to `GET /stalls`.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    content_type: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    /// `accept`: that header of the request.
+    pub(super) fn new(stalls: &Stalls, accept: Option<&[u8]>) -> Self {
+        let Some(mut snapshot) = stalls.snapshot() else {
+            let body = b"stalls are not shown here: see --stalls and --admin\n".to_vec();
+            return Self { status: 404, content_type: "text/plain", body };
+        };
+        snapshot.incidents.sort_by_key(|incident| incident.id);
+        let (content_type, body) = match accept.is_some_and(prefers_html) {
+            true => ("text/html; charset=utf-8", html(&snapshot).into_bytes()),
+            false => ("application/json", json(&snapshot.incidents)),
+        };
+        Self { status: 200, content_type, body }
+    }
+
+    pub(super) fn headers(&self) -> [(&'static str, &'static str); 5] {
+        [
+            ("Content-Type", self.content_type),
+            ("Cache-Control", "no-store"),
+            ("Vary", "Accept"),
+            ("X-Content-Type-Options", "nosniff"),
+            // The page has no scripts, and none can be brought in.
+            ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
+        ]
+    }
+}
+
+/// An array with the newest of `incidents`, which are in the order of their numbers.
+fn json(incidents: &[Incident]) -> Vec<u8> {
+    let mut newest = Vec::new();
+    let mut bytes = 0;
+    for incident in incidents.iter().rev() {
+        let Ok(json) = serde_json::to_vec(incident) else { continue };
+        bytes += json.len();
+        if bytes > BODY_BYTES_MAX && !newest.is_empty() {
+            break;
+        }
+        newest.push(json);
+    }
+    newest.reverse();
+    let mut body = b"[".to_vec();
+    body.extend(newest.join(&b",\n"[..]));
+    body.extend(b"]\n");
+    body
+}
+
+const HEAD: &str = "<!doctype html>
+<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Stalls</title><style>
+body { font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
+pre { overflow-x: auto; background: #f4f4f4; padding: .5em }
+table { border-collapse: collapse } td, th { padding: 0 1em 0 0; text-align: right }
+</style></head><body><h1>Stalls</h1>
+";
+
+/// The newest first, with their stacks. What is long is left out of the page: the JSON has it.
+fn html(snapshot: &Snapshot) -> String {
+    let mut page = HEAD.to_owned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    if snapshot.incidents.is_empty() {
+        page += "<p>None was seen.</p>\n";
+    }
+    for incident in snapshot.incidents.iter().rev() {
+        if page.len() > BODY_BYTES_MAX {
+            page += "<p>Older ones are not shown.</p>\n";
+            break;
+        }
+        add_incident(&mut page, incident, now);
+    }
+    page +=
+        "<h2>Workers</h2>\n<p>How late they come to their tasks, in milliseconds.</p>\n<table>\n";
+    page += "<tr><th>worker</th><th>median</th><th>p99</th><th>longest</th></tr>\n";
+    for worker in &snapshot.workers {
+        let [p50, p99, max] =
+            [worker.lateness.p50_us, worker.lateness.p99_us, worker.lateness.max_us]
+                .map(|us| us as f64 / 1e3);
+        let name = escaped(&worker.name);
+        let _ = writeln!(
+            page,
+            "<tr><td>{name}</td><td>{p50:.1}</td><td>{p99:.1}</td><td>{max:.1}</td></tr>"
+        );
+    }
+    page += "</table>\n";
+    if !snapshot.unseen.is_empty() {
+        page += "<h2>What cannot be seen here</h2>\n<ul>\n";
+        for reason in &snapshot.unseen {
+            let _ = writeln!(page, "<li>{}</li>", escaped(reason));
+        }
+        page += "</ul>\n";
+    }
+    page + "</body></html>\n"
+}
+
+fn add_incident(page: &mut String, incident: &Incident, now: Duration) {
+    let began = now.saturating_sub(Duration::from_millis(incident.began_unix_ms)).as_secs();
+    let lasts = if incident.is_ongoing { ", and lasts" } else { "" };
+    let (id, class) = (incident.id, incident.verdict.class());
+    let text = escaped(&incident.to_string());
+    let _ = write!(page, "<h2>{id}. {class}</h2>\n<p>Began {began} s ago{lasts}. {text}</p>\n");
+    if !incident.is_ongoing {
+        let _ = writeln!(page, "<p>{}</p>", escaped(&incident.verdict.to_string()));
+    }
+    let stacks = incident.evidence.threads.iter().filter_map(|thread| thread.stacks.last());
+    for stack in stacks {
+        *page += "<details><summary>Stack</summary><pre>";
+        for frame in &stack.frames {
+            let _ = writeln!(page, "{}", escaped(&frame.to_string()));
+        }
+        *page += "</pre></details>\n";
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            char => escaped.push(char),
+        }
+    }
+    escaped
+}
+
+/// Whether `Accept` (RFC 9110 section 12.5.1) gives `text/html` more weight than `application/json`.
+fn prefers_html(accept: &[u8]) -> bool {
+    let accept = String::from_utf8_lossy(accept);
+    weight(&accept, "text", "html") > weight(&accept, "application", "json")
+}
+
+/// The weight of a media type, in thousandths: that of the most specific range which includes it. 0 if none does.
+fn weight(accept: &str, kind: &str, subtype: &str) -> u32 {
+    let weights = accept.split(',').filter_map(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let (range_kind, range_subtype) = parts.next()?.split_once('/')?;
+        let specificity = match (range_kind, range_subtype) {
+            ("*", "*") => 0,
+            (range_kind, "*") if range_kind.eq_ignore_ascii_case(kind) => 1,
+            _ if range_kind.eq_ignore_ascii_case(kind)
+                && range_subtype.eq_ignore_ascii_case(subtype) =>
+            {
+                2
+            }
+            _ => return None,
+        };
+        let weight = parts.find_map(|parameter| {
+            let (name, weight) = parameter.split_once('=')?;
+            name.eq_ignore_ascii_case("q").then(|| weight.parse::<f32>().unwrap_or(0.0))
+        });
+        Some((specificity, (weight.unwrap_or(1.0).clamp(0.0, 1.0) * 1e3) as u32))
+    });
+    weights.max().map_or(0, |(_, weight)| weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const ODD: &str = "<script>alert(\"&'\")</script>\n\u{7}";
+
+    fn incident(id: u64, evidence: &Value) -> Incident {
+        let finding = json!({
+            "class": "blocked_loop", "confidence": "certain", "evidence": [ODD], "cure": "none",
+        });
+        let incident = json!({
+            "id": id, "worker": ODD, "began_unix_ms": 1, "lasted_ms": 2, "is_ongoing": false, "reports": 1,
+            "verdict": { "findings": [finding] }, "evidence": evidence,
+        });
+        serde_json::from_value(incident).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_an_empty_array() {
+        assert_eq!(json(&[]), b"[]\n");
+        assert!(html(&Snapshot::default()).contains("None was seen"));
+    }
+
+    #[test]
+    fn json_is_valid_whatever_names_contain() {
+        let incidents = [incident(1, &json!({})), incident(2, &json!({}))];
+        let parsed: Vec<Incident> = serde_json::from_slice(&json(&incidents)).unwrap();
+        assert_eq!(parsed, incidents);
+    }
+
+    #[test]
+    fn the_page_escapes_what_it_shows() {
+        let evidence = json!({ "threads": [{ "name": ODD, "stacks": [{
+            "by_signal": false, "is_complete": true,
+            "frames": [{ "address": 1, "function": ODD, "location": ODD, "module": ODD }],
+        }] }] });
+        let mut snapshot = Snapshot::default();
+        snapshot.incidents = vec![incident(1, &evidence)];
+        snapshot.unseen = vec![ODD.to_owned()];
+        let page = html(&snapshot);
+        assert!(!page.contains("<script") && !page.contains("alert(\""), "{page}");
+        assert!(page.matches("&lt;script&gt;alert(&quot;&amp;&#39;&quot;)").count() >= 4, "{page}");
+    }
+
+    /// The newest is always there.
+    #[test]
+    fn the_oldest_are_left_out_of_a_long_answer() {
+        let unseen = |bytes: usize| json!({ "unseen": ["x".repeat(bytes)] });
+        let long: Vec<Incident> = (1..=10).map(|id| incident(id, &unseen(60_000))).collect();
+        let body = json(&long);
+        assert!(body.len() <= BODY_BYTES_MAX + 100);
+        let ids: Vec<u64> = serde_json::from_slice::<Vec<Incident>>(&body)
+            .unwrap()
+            .iter()
+            .map(|incident| incident.id)
+            .collect();
+        assert_eq!(ids, [7, 8, 9, 10]);
+        let longest = json(&[incident(1, &json!({})), incident(2, &unseen(BODY_BYTES_MAX))]);
+        assert_eq!(serde_json::from_slice::<Vec<Incident>>(&longest).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_browser_gets_the_page_and_programs_get_json() {
+        let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        for accept in [
+            browser,
+            "text/html",
+            "TEXT/HTML; q=0.2",
+            "application/json;q=0.1, text/*",
+            "text/html;level=1",
+        ] {
+            assert!(prefers_html(accept.as_bytes()), "{accept}");
+        }
+        let others = [
+            "",
+            "*/*",
+            "application/json",
+            "text/html, application/json",
+            "text/html;q=0, */*;q=0.1",
+            "text/plain",
+            "text/html;q=x",
+            "text/html;q=0.4, application/json;q=0.5",
+            ",;,=",
+            "text",
+        ];
+        for accept in others {
+            assert!(!prefers_html(accept.as_bytes()), "{accept}");
+        }
+        assert!(!prefers_html(&[0xFF, b'/', 0xFE]));
+    }
+}

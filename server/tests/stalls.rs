@@ -1,0 +1,186 @@
+//! `/stalls` of a server on tokio, with clients on sockets of the machine. The simulator has no detector.
+#![cfg(feature = "tokio")]
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use owned_io::StopSignal;
+use owned_io_server::config::Flags;
+use owned_io_server::server::{self, Outcome};
+use owned_io_server::stalls::Stalls;
+use owned_io_tokio::Tokio;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server, and the addresses of its listeners in the order of their names.
+struct Server {
+    addresses: Vec<SocketAddr>,
+    stop: StopSignal,
+    running: JoinHandle<io::Result<Outcome>>,
+}
+
+impl Server {
+    /// `started` runs on the last worker to listen, once for each listener, and may stall it.
+    fn start(
+        flags: &[&str],
+        is_watching: bool,
+        started: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let flags = [&["owned-io-server"], flags].concat();
+        let mut config = Flags::parse_from(flags).into_config().unwrap();
+        if is_watching {
+            config.stalls = Stalls::start(config.stall_time_min.unwrap()).unwrap();
+        }
+        let count = config.listeners.len();
+        let (sender, receiver) = channel();
+        let (stop, sender) = (StopSignal::new(), Mutex::new(sender));
+        let drain = stop.clone();
+        let running = std::thread::spawn(move || {
+            server::run::<Tokio>(&config, drain, move |listener| {
+                let _ = sender.lock().unwrap().send((listener.name(), listener.addr));
+                started();
+            })
+        });
+        let mut listening: Vec<_> =
+            (0..count).map(|_| receiver.recv_timeout(PATIENCE).unwrap()).collect();
+        listening.sort_unstable();
+        let addresses = listening.into_iter().map(|(_, addr)| addr).collect();
+        Self { addresses, stop, running }
+    }
+
+    fn end(self) {
+        self.stop.stop();
+        let _ = self.running.join().unwrap().unwrap();
+    }
+}
+
+/// The head and the body of an answer. An error if a worker does not answer in time.
+fn request(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    accept: &str,
+) -> io::Result<(String, String)> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    Ok((head.to_owned(), body.to_owned()))
+}
+
+fn incidents(addr: SocketAddr) -> io::Result<Vec<Value>> {
+    let (head, body) = request(addr, "GET", "/stalls", "*/*")?;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(head.contains("\r\nContent-Type: application/json\r\n"), "{head}");
+    Ok(serde_json::from_str(&body).unwrap())
+}
+
+/// Asks again until an incident is there that `is_meant`. The kernel brings some connections to the worker that stalls;
+/// these are not answered.
+fn wait_for(addr: SocketAddr, is_meant: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let incidents = incidents(addr).unwrap_or_default();
+        if let Some(incident) = incidents.iter().find(|incident| is_meant(incident)) {
+            return incident.clone();
+        }
+        assert!(Instant::now() < until, "{incidents:#?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits for an answer of a worker that does not stall.
+fn answer(addr: SocketAddr, method: &str, accept: &str) -> (String, String) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match request(addr, method, "/stalls", accept) {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    }
+}
+
+#[inline(never)]
+fn waits_for_nobody(receiver: &Mutex<Receiver<()>>) {
+    let _ = receiver.lock().unwrap().recv_timeout(PATIENCE);
+}
+
+#[test]
+fn a_blocked_worker_is_shown_while_it_lasts() {
+    let (end, ended): (Sender<()>, _) = channel();
+    let ended = Arc::new(Mutex::new(ended));
+    let flags = ["--workers", "2", "--http", "127.0.0.1:0"];
+    let server = Server::start(&flags, true, move || waits_for_nobody(&ended));
+    let addr = server.addresses[0];
+
+    let is_blocked = |incident: &Value| {
+        incident["is_ongoing"] == true
+            && incident["verdict"]["findings"][0]["class"] == "blocked_loop"
+    };
+    let incident = wait_for(addr, is_blocked);
+    let text = incident.to_string();
+    assert!(text.contains("waits_for_nobody"), "{incident:#}");
+    assert!(text.contains("connections of worker 0"), "{incident:#}");
+
+    let (head, page) = answer(addr, "GET", "text/html");
+    assert!(head.contains("\r\nContent-Type: text/html; charset=utf-8\r\n"), "{head}");
+    assert!(page.contains("blocked event loop") && page.contains("waits_for_nobody"), "{page}");
+    let (head, body) = answer(addr, "HEAD", "text/html");
+    assert!(head.contains("text/html") && !head.contains("Content-Length: 0"), "{head}");
+    assert_eq!(body, "");
+
+    drop(end);
+    wait_for(addr, |it| it["id"] == incident["id"] && it["is_ongoing"] == false);
+    server.end();
+}
+
+#[test]
+fn a_healthy_server_has_no_stalls() {
+    let flags = ["--http", "127.0.0.1:0", "--stall-milliseconds-min", "10000"];
+    let server = Server::start(&flags, true, || {});
+    let addr = server.addresses[0];
+    assert_eq!(incidents(addr).unwrap(), [] as [Value; 0]);
+    let (head, _) = request(addr, "POST", "/stalls", "*/*").unwrap();
+    assert!(head.starts_with("HTTP/1.1 405 ") && head.contains("Allow: GET, HEAD"), "{head}");
+    let (_, page) = request(addr, "GET", "/stalls", "text/html").unwrap();
+    assert!(page.contains("None was seen"), "{page}");
+    server.end();
+}
+
+/// Stacks are for operators, if they have an address of their own.
+#[test]
+fn with_an_admin_clients_see_no_stalls() {
+    let flags = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let server = Server::start(&flags, true, || {});
+    let [admin, http] = server.addresses[..] else { panic!("two listeners") };
+    incidents(admin).unwrap();
+    for (addr, method, path, status) in [
+        (http, "GET", "/stalls", 404),
+        (http, "GET", "/health", 200),
+        (admin, "GET", "/health", 200),
+        (admin, "HEAD", "/stalls", 200),
+        (admin, "POST", "/stalls", 405),
+        (admin, "GET", "/stalls/", 404),
+    ] {
+        let (head, _) = request(addr, method, path, "*/*").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {head}");
+    }
+    server.end();
+}
+
+/// A server that was told not to watch, or a library whose user has started no detector.
+#[test]
+fn without_a_detector_there_are_no_stalls() {
+    let server = Server::start(&["--http", "127.0.0.1:0", "--stalls", "off"], false, || {});
+    let (head, body) = request(server.addresses[0], "GET", "/stalls", "*/*").unwrap();
+    assert!(head.starts_with("HTTP/1.1 404 ") && body.contains("--stalls"), "{head}: {body}");
+    server.end();
+}
