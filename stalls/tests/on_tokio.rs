@@ -5,21 +5,14 @@ mod common;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use common::{End, wait_for, wait_for_end};
-use owned_io_stalls::{Class, Config, Detector, Heart, Incident};
+use common::{End, has_function, wait_for, wait_for_end};
+use owned_io_stalls::{Class, Config, Detector, Heart};
 
 async fn beat(heart: Heart) {
     loop {
         heart.beat();
         tokio::time::sleep(heart.interval()).await;
     }
-}
-
-fn has_function(incident: &Incident, part: &str) -> bool {
-    let stacks = incident.evidence.threads.iter().flat_map(|thread| &thread.stacks);
-    stacks
-        .flat_map(|stack| &stack.frames)
-        .any(|frame| frame.function.as_deref().is_some_and(|name| name.contains(part)))
 }
 
 /// Runs `stall` on a current-thread runtime with a heart, on a thread of its own.

@@ -42,6 +42,14 @@ pub(crate) fn record(incident: &Incident, name: &str) {
     }
 }
 
+/// Whether a stack of the incident has a function whose name contains `part`.
+pub(crate) fn has_function(incident: &Incident, part: &str) -> bool {
+    let stacks = incident.evidence.threads.iter().flat_map(|thread| &thread.stacks);
+    stacks
+        .flat_map(|stack| &stack.frames)
+        .any(|frame| frame.function.as_deref().is_some_and(|name| name.contains(part)))
+}
+
 /// Waits for an incident that lasts and that `is_meant`.
 pub(crate) fn wait_for(
     detector: &Detector,
