@@ -1,7 +1,7 @@
 //! `load arrivals`: new connections arrive at a rate while others are busy.
 
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use mio::Interest;
@@ -14,7 +14,8 @@ use super::exchange::Echo;
 use super::histogram::Histogram;
 use super::options::{self, Target, WARM_UP};
 use super::pace::{Clock, Schedule, Timer, ns};
-use super::report::{Arrivals, Messages};
+use super::report::{Arrivals, Messages, Timeline};
+use super::series::Recorder;
 use super::session::{EventOutcome, OTHER, Opening, ReadyEvent, Session};
 use super::window::Window;
 use super::{Failure, Report};
@@ -111,6 +112,12 @@ struct Run {
     latency: Histogram,
     first_echo: Histogram,
     lateness: Histogram,
+    /// The beginning of the window.
+    began_unix_ms: f64,
+    busy_recorder: Recorder,
+    newcomers_recorder: Recorder,
+    /// Of each new connection, whether its echo came.
+    is_answered: Vec<bool>,
     /// How many new connections were opened.
     came: usize,
     /// The first new connection that may not be over.
@@ -131,6 +138,7 @@ impl Run {
         let start = clock.now() + ns(options.warm_up.get());
         let end = start + ns(options.seconds.get());
         let timer = Timer::new(busy.registry(), OTHER)?;
+        let is_answered = vec![false; newcomers.connections()];
         // New connections have an epoll of their own, so that they do not queue behind busy ones.
         let epoll: RawFd = newcomers.epoll();
         busy.registry().register(&mut SourceFd(&epoll), OTHER, Interest::READABLE)?;
@@ -146,6 +154,10 @@ impl Run {
             latency: Histogram::new(),
             first_echo: Histogram::new(),
             lateness: Histogram::new(),
+            began_unix_ms: unix_ms() + options.warm_up.get().as_secs_f64() * 1e3,
+            busy_recorder: Recorder::new(start, end),
+            newcomers_recorder: Recorder::new(start, end),
+            is_answered,
             came: 0,
             oldest: 0,
             never: 0,
@@ -193,14 +205,20 @@ impl Run {
     }
 
     fn answered(&mut self, index: usize, outcome: &EventOutcome, again: bool) {
+        let mut longest = 0;
         for message in outcome.answered.clone() {
             let started = self.busy.started(index, message);
+            longest = longest.max(outcome.now - started);
             if self.window.contains(started) {
                 self.latency.record(outcome.now - started);
             }
             if again {
                 self.busy.release(index, outcome.now);
             }
+        }
+        if !outcome.answered.is_empty() {
+            let answers = outcome.answered.end - outcome.answered.start;
+            self.busy_recorder.record(outcome.now, answers, longest);
         }
         self.busy.flush(index);
     }
@@ -235,7 +253,10 @@ impl Run {
         if outcome.answered.is_empty() {
             self.newcomers.flush(event.index);
         } else if !outcome.over {
-            self.first_echo.record(outcome.now - self.newcomers.started(event.index, 0));
+            let started = self.newcomers.started(event.index, 0);
+            self.first_echo.record(outcome.now - started);
+            self.newcomers_recorder.add(started, 1, outcome.now - started);
+            self.is_answered[event.index] = true;
             self.newcomers.close(event.index);
         }
     }
@@ -250,6 +271,10 @@ impl Run {
                 self.newcomers.close(self.oldest);
                 self.never += 1;
             }
+            if !self.is_answered[self.oldest] {
+                let intended = self.schedule.intended(self.oldest as u64);
+                self.newcomers_recorder.add(intended, 0, self.patience);
+            }
             self.oldest += 1;
         }
     }
@@ -260,6 +285,7 @@ impl Run {
         self.busy.close_all(&format!("not answered within {patience} s"));
         let newcomers = self.newcomers.tally;
         let over_1_s = self.first_echo.over_1_s();
+        let (busy, stalls) = self.busy_recorder.finish();
         let mut report = Report::new(stats.seconds, options.busy.get(), &self.busy.tally);
         report.add_wrong(&newcomers);
         // The client's CPU is that of newcomers, too: it says nothing of how many messages it could do.
@@ -274,6 +300,12 @@ impl Run {
             failed: newcomers.errors.values().sum(),
             errors: newcomers.errors,
             first_echo_us: self.first_echo.percentiles(),
+            timeline: Some(Timeline {
+                began_unix_ms: self.began_unix_ms,
+                busy,
+                stalls,
+                newcomers: self.newcomers_recorder.finish().0,
+            }),
         });
         report.latency_us = self.latency.percentiles();
         report.lateness_us = self.lateness.percentiles();
@@ -281,4 +313,8 @@ impl Run {
         report.server = stats.server;
         report
     }
+}
+
+fn unix_ms() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3
 }

@@ -91,6 +91,22 @@ pub(crate) struct Arrivals {
     pub(crate) failed: u64,
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) first_echo_us: Option<Percentiles>,
+    pub(crate) timeline: Option<Timeline>,
+}
+
+/// What happened when, in the window of `arrivals`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Timeline {
+    /// The beginning of the window, in milliseconds since 1970.
+    pub(crate) began_unix_ms: f64,
+    /// The answers to busy connections, by when they arrived.
+    pub(crate) busy: Series,
+    /// The silences of the busy connections.
+    pub(crate) stalls: Stalls,
+    /// New connections by when they were to come, with their first echo. One without counts here as if it had come when
+    /// patience was over, and not in `received`.
+    pub(crate) newcomers: Series,
 }
 
 /// Connections that were opened at once.

@@ -74,7 +74,12 @@ impl Recorder {
                 .add((since - self.start) as f64 / NS_PER_MS, (now - since) as f64 / NS_PER_MS);
         }
         self.last_received = now;
-        let slot = now.checked_sub(self.start).map(|at| (at / self.slot_ns) as usize);
+        self.add(now, answers, longest_ns);
+    }
+
+    /// Counts `answers` in the slot of the moment `at`, whenever they arrived. Such answers tell nothing of silences.
+    pub(crate) fn add(&mut self, at: u64, answers: u64, longest_ns: u64) {
+        let slot = at.checked_sub(self.start).map(|at| (at / self.slot_ns) as usize);
         if let Some(slot) = slot.and_then(|slot| self.slots.get_mut(slot)) {
             slot.received += answers;
             slot.longest_ns = slot.longest_ns.max(longest_ns);
