@@ -105,12 +105,20 @@ pub fn main(
 /// # Errors
 /// Those of the socket calls, naming the address.
 pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    listen_with_backlog(addr, BACKLOG)
+}
+
+/// The same, with another number of clients that may wait to be accepted.
+///
+/// # Errors
+/// Those of the socket calls, naming the address.
+pub fn listen_with_backlog(addr: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let listen = || {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         socket.set_tcp_nodelay(true)?;
         socket.bind(&addr.into())?;
-        socket.listen(BACKLOG)?;
+        socket.listen(backlog)?;
         Ok(socket.into())
     };
     listen().map_err(|error| no_listener(addr, error))

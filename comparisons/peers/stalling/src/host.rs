@@ -1,0 +1,78 @@
+//! [`Host`]: what the servers of all runtimes share: the detector, the record, and when the fault is.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use owned_io_stalls::{Config, Detector, Gauge, Probe};
+
+use crate::Args;
+use crate::fault::Fault;
+use crate::record::Recorder;
+
+/// More bytes are not to wait for a connection's client, all connections together.
+const QUEUED_BYTES_MAX: u64 = 1 << 20;
+
+/// How often the detector connects as a client would, and how long that may take: a scenario lasts seconds.
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
+const PROBE_LIMIT: Duration = Duration::from_millis(500);
+
+/// What the server of each runtime is given.
+pub(crate) struct Host {
+    pub(crate) args: Args,
+    pub(crate) recorder: Recorder,
+    /// The bytes that wait to be sent, with [`Fault::IgnoreBackPressure`].
+    pub(crate) queued: Gauge,
+    detector: Detector,
+    listening_since: Instant,
+}
+
+impl Host {
+    /// Starts the detector and the record of a server that listens at `addr`, and prints that it does.
+    ///
+    /// # Errors
+    /// A thread could not be started, or the file of events could not be created.
+    pub(crate) fn start(args: Args, addr: SocketAddr) -> io::Result<Rc<Self>> {
+        let mut config = Config::default();
+        let mut probe = Probe::new(addr, *b"probe");
+        probe.interval = PROBE_INTERVAL;
+        probe.limit = PROBE_LIMIT;
+        config.probe = Some(probe);
+        let detector = Detector::start(config)?;
+        let recorder = Recorder::start(args.events.as_deref(), detector.clone())?;
+        let queued = detector.gauge("queued bytes", Some(QUEUED_BYTES_MAX));
+        peers_common::print_listening(addr);
+        let listening_since = Instant::now();
+        Ok(Rc::new(Self { args, recorder, queued, detector, listening_since }))
+    }
+
+    /// Whether it is `fault` that the server has, and its time has come and is not over.
+    pub(crate) fn has(&self, fault: Fault) -> bool {
+        self.args.fault == fault
+            && self.until_fault().is_zero()
+            && !self.until_fault_ends().is_zero()
+    }
+
+    /// The time until the fault begins; zero from then on.
+    pub(crate) fn until_fault(&self) -> Duration {
+        Duration::from_millis(self.args.after_ms).saturating_sub(self.listening_since.elapsed())
+    }
+
+    /// The time until the fault is over; zero from then on.
+    pub(crate) fn until_fault_ends(&self) -> Duration {
+        let end = Duration::from_millis(self.args.after_ms.saturating_add(self.args.lasts_ms));
+        end.saturating_sub(self.listening_since.elapsed())
+    }
+}
+
+/// A task that beats the heart of this thread's event loop.
+pub(crate) async fn heartbeat<S: Future>(host: Rc<Host>, sleep: impl Fn(Duration) -> S) {
+    let heart = host.detector.watch_current_thread("worker 0");
+    loop {
+        heart.beat();
+        host.recorder.beat();
+        sleep(heart.interval()).await;
+    }
+}

@@ -1,0 +1,153 @@
+//! compio on io_uring.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use compio_buf::{BufResult, IntoInner, IoBuf};
+use compio_io::{AsyncRead, AsyncWriteExt};
+use compio_net::{TcpListener, TcpStream};
+use compio_runtime::time::sleep;
+use compio_runtime::{RuntimeBuilder, spawn};
+use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
+
+use crate::Args;
+use crate::fault::{self, Fault, MESSAGE_BYTES};
+use crate::host::{Host, heartbeat};
+
+pub(crate) fn serve(args: Args) -> io::Result<()> {
+    let listener = peers_common::listen_with_backlog(args.addr, args.backlog)?;
+    let runtime = RuntimeBuilder::new().build().map_err(peers_common::no_runtime)?;
+    if !runtime.driver_type().is_iouring() {
+        // Any package of the build may have enabled compio's feature `polling`, which adds epoll.
+        return Err(io::Error::other("compio does not run on io_uring in this build"));
+    }
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        let host = Host::start(args, listener.local_addr()?)?;
+        spawn(heartbeat(Rc::clone(&host), sleep)).detach();
+        spawn(fault::on_event_loop(Rc::clone(&host), sleep)).detach();
+        loop {
+            match accept(&host, &listener).await {
+                Some(Ok((stream, _))) => spawn(connection(stream, Rc::clone(&host))).detach(),
+                Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
+                    peers_common::print_accept_error(&error);
+                    sleep(ACCEPT_PAUSE).await;
+                }
+                Some(Err(_)) | None => {}
+            }
+        }
+    })
+}
+
+/// None if the pending accept was dropped.
+async fn accept(
+    host: &Host,
+    listener: &TcpListener,
+) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+    if host.has(Fault::DropAccept) {
+        return fault::or_drop(listener.accept(), sleep).await;
+    }
+    Some(listener.accept().await)
+}
+
+/// An error ends this connection only.
+async fn connection(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+    match host.args.fault {
+        Fault::DropRead => drop_when_silent(stream, &host).await,
+        Fault::IgnoreBackPressure => echo_from_queue(stream, host).await,
+        Fault::Greedy => echo_in_pieces(&stream).await,
+        _ => {
+            let ended = echo(&stream).await;
+            if host.has(Fault::KeepClosed) {
+                std::mem::forget(stream);
+            }
+            ended
+        }
+    }
+}
+
+async fn echo(mut stream: &TcpStream) -> io::Result<()> {
+    let mut buf = Vec::with_capacity(BUF_BYTES);
+    loop {
+        buf.clear(); // reading fills the capacity, and only ever grows the length
+        let BufResult(read, filled) = stream.read(buf).await;
+        if read? == 0 {
+            return Ok(());
+        }
+        let BufResult(written, emptied) = stream.write_all(filled).await;
+        written?;
+        buf = emptied;
+    }
+}
+
+async fn echo_in_pieces(mut stream: &TcpStream) -> io::Result<()> {
+    let mut buf = Vec::with_capacity(BUF_BYTES);
+    loop {
+        buf.clear();
+        let BufResult(read, mut filled) = stream.read(buf).await;
+        let n = read?;
+        if n == 0 {
+            return Ok(());
+        }
+        for from in (0..n).step_by(MESSAGE_BYTES) {
+            let message = filled.slice(from..n.min(from + MESSAGE_BYTES));
+            let BufResult(written, message) = stream.write_all(message).await;
+            written?;
+            filled = message.into_inner();
+        }
+        buf = filled;
+    }
+}
+
+async fn drop_when_silent(mut stream: TcpStream, host: &Host) -> io::Result<()> {
+    loop {
+        let read = stream.read(Vec::with_capacity(BUF_BYTES));
+        let BufResult(read, filled) = if host.has(Fault::DropRead) {
+            match fault::or_drop(read, sleep).await {
+                Some(read) => read,
+                None => return Ok(()),
+            }
+        } else {
+            read.await
+        };
+        if read? == 0 {
+            return Ok(());
+        }
+        stream.write_all(filled).await.0?;
+    }
+}
+
+/// One task reads, whatever the other can write.
+async fn echo_from_queue(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+    let stream = Rc::new(stream);
+    let (sender, queue) = async_channel::unbounded::<Vec<u8>>();
+    let (writer, queued) = (Rc::clone(&stream), host.queued.clone());
+    spawn(async move {
+        while let Ok(bytes) = queue.recv().await {
+            let len = bytes.len() as u64;
+            let BufResult(written, _) = (&*writer).write_all(bytes).await;
+            queued.sub(len);
+            if written.is_err() {
+                break;
+            }
+        }
+        queue.close();
+        while let Ok(bytes) = queue.try_recv() {
+            queued.sub(bytes.len() as u64);
+        }
+    })
+    .detach();
+    loop {
+        let BufResult(read, filled) = (&*stream).read(Vec::with_capacity(BUF_BYTES)).await;
+        let n = read?;
+        if n == 0 {
+            return Ok(());
+        }
+        host.queued.add(n as u64);
+        if sender.send(filled).await.is_err() {
+            host.queued.sub(n as u64);
+            return Ok(());
+        }
+    }
+}

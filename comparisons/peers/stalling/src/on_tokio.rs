@@ -1,0 +1,140 @@
+//! tokio, one current-thread runtime.
+
+use std::io;
+use std::rc::Rc;
+
+use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::{spawn_local, unconstrained};
+use tokio::time::sleep;
+
+use crate::Args;
+use crate::fault::{self, Fault, MESSAGE_BYTES};
+use crate::host::{Host, heartbeat};
+
+pub(crate) fn serve(args: Args) -> io::Result<()> {
+    let listener = peers_common::listen_with_backlog(args.addr, args.backlog)?;
+    listener.set_nonblocking(true)?;
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_all().build_local(LocalOptions::default());
+    runtime.map_err(peers_common::no_runtime)?.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        let host = Host::start(args, listener.local_addr()?)?;
+        spawn_local(heartbeat(Rc::clone(&host), sleep));
+        spawn_local(fault::on_event_loop(Rc::clone(&host), sleep));
+        loop {
+            match accept(&host, &listener).await {
+                Some(Ok((stream, _))) => drop(spawn_local(connection(stream, Rc::clone(&host)))),
+                Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
+                    peers_common::print_accept_error(&error);
+                    sleep(ACCEPT_PAUSE).await;
+                }
+                Some(Err(_)) | None => {}
+            }
+        }
+    })
+}
+
+/// None if the pending accept was dropped.
+async fn accept(
+    host: &Host,
+    listener: &TcpListener,
+) -> Option<io::Result<(TcpStream, std::net::SocketAddr)>> {
+    if host.has(Fault::DropAccept) {
+        return fault::or_drop(listener.accept(), sleep).await;
+    }
+    Some(listener.accept().await)
+}
+
+/// An error ends this connection only.
+async fn connection(mut stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+    match host.args.fault {
+        Fault::DropRead => drop_when_silent(stream, &host).await,
+        Fault::IgnoreBackPressure => echo_from_queue(stream, host).await,
+        Fault::Greedy => unconstrained(echo_in_pieces(&mut stream)).await,
+        _ => {
+            let ended = echo(&mut stream).await;
+            if host.has(Fault::KeepClosed) {
+                std::mem::forget(stream);
+            }
+            ended
+        }
+    }
+}
+
+async fn echo(stream: &mut TcpStream) -> io::Result<()> {
+    let mut buf = vec![0; BUF_BYTES];
+    loop {
+        let n = stream.read(&mut buf).await?;
+        if n == 0 {
+            return Ok(());
+        }
+        stream.write_all(&buf[..n]).await?;
+    }
+}
+
+async fn echo_in_pieces(stream: &mut TcpStream) -> io::Result<()> {
+    let mut buf = vec![0; BUF_BYTES];
+    loop {
+        let n = stream.read(&mut buf).await?;
+        if n == 0 {
+            return Ok(());
+        }
+        for message in buf[..n].chunks(MESSAGE_BYTES) {
+            stream.write_all(message).await?;
+        }
+    }
+}
+
+async fn drop_when_silent(mut stream: TcpStream, host: &Host) -> io::Result<()> {
+    let mut buf = vec![0; BUF_BYTES];
+    loop {
+        let read = stream.read(&mut buf);
+        let n = if host.has(Fault::DropRead) {
+            match fault::or_drop(read, sleep).await {
+                Some(n) => n?,
+                None => return Ok(()),
+            }
+        } else {
+            read.await?
+        };
+        if n == 0 {
+            return Ok(());
+        }
+        stream.write_all(&buf[..n]).await?;
+    }
+}
+
+/// One task reads, whatever the other can write.
+async fn echo_from_queue(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+    let (mut read, mut write) = stream.into_split();
+    let (sender, queue) = async_channel::unbounded::<Vec<u8>>();
+    let queued = host.queued.clone();
+    spawn_local(async move {
+        while let Ok(bytes) = queue.recv().await {
+            let written = write.write_all(&bytes).await;
+            queued.sub(bytes.len() as u64);
+            if written.is_err() {
+                break;
+            }
+        }
+        queue.close();
+        while let Ok(bytes) = queue.try_recv() {
+            queued.sub(bytes.len() as u64);
+        }
+    });
+    let mut buf = vec![0; BUF_BYTES];
+    loop {
+        let n = read.read(&mut buf).await?;
+        if n == 0 {
+            return Ok(());
+        }
+        host.queued.add(n as u64);
+        if sender.send(buf[..n].to_vec()).await.is_err() {
+            host.queued.sub(n as u64);
+            return Ok(());
+        }
+    }
+}
