@@ -5,5 +5,6 @@
 mod failure;
 pub mod load;
 pub mod matrix;
+pub mod stalls;
 
 pub use failure::Failure;

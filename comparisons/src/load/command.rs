@@ -239,24 +239,32 @@ impl Load {
         seconds.map_or(0.0, f64::from) + f64::from(warm_up) + rest
     }
 
+    /// How long an answer may take before it counts as never.
+    pub(crate) fn patience_seconds(&self) -> f64 {
+        f64::from(match self {
+            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => it.patience,
+            Self::Arrivals(it) => it.patience,
+            Self::Burst(it) => it.patience,
+            Self::Churn(it) => it.patience,
+            Self::Hold(it) => it.patience,
+            Self::Limit(it) => it.patience,
+            Self::Source(it) => it.patience,
+        })
+    }
+
     /// A run that takes longer has failed: it opens connections, warms up, measures and waits for answers.
     pub(crate) fn longest_seconds(&self) -> f64 {
-        let (patience, rest) = match self {
+        let rest = match self {
             Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
-                (it.patience, f64::from(it.ramp))
+                f64::from(it.ramp)
             }
-            Self::Arrivals(it) => (it.patience, 0.0),
-            Self::Burst(it) => (it.patience, 0.0),
-            Self::Churn(it) => (it.patience, 0.0),
-            Self::Hold(it) => (it.patience, f64::from(it.ramp)),
-            Self::Limit(it) => (it.patience, 2.0 * f64::from(it.speed_seconds)),
-            Self::Source(it) => {
-                let has_end = it.seconds.is_some();
-                (it.patience, if has_end { 0.0 } else { MESSAGES_SECONDS_MAX })
-            }
+            Self::Hold(it) => f64::from(it.ramp),
+            Self::Limit(it) => 2.0 * f64::from(it.speed_seconds),
+            Self::Source(it) if it.seconds.is_none() => MESSAGES_SECONDS_MAX,
+            Self::Arrivals(_) | Self::Burst(_) | Self::Churn(_) | Self::Source(_) => 0.0,
         };
         // Opening and each end of what is measured take up to the patience.
-        self.run_seconds() + PATIENCES * f64::from(patience) + rest + LATE_SECONDS_MAX
+        self.run_seconds() + PATIENCES * self.patience_seconds() + rest + LATE_SECONDS_MAX
     }
 
     /// The same at another rate.

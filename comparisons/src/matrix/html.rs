@@ -6,12 +6,11 @@ use super::axis::grouped;
 use super::escape::Escaped;
 use super::findings::{self, Finding};
 use super::overview::Overview;
+use super::page::{self, STYLE};
 use super::results::{MeasuredWorkload, Results};
 use super::table::{self, COSTS, COSTS_PER_MESSAGE, ReportRow};
 use super::{curves, heat, plots, strips};
 use crate::load::Percentiles;
-
-const STYLE: [&str; 2] = [include_str!("report.css"), include_str!("heat.css")];
 
 const SCRIPT: &str = include_str!("heat.js");
 
@@ -48,11 +47,7 @@ fn write_page(
     findings: &[Finding],
 ) -> fmt::Result {
     let title = "Runtimes compared";
-    writeln!(text, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
-    writeln!(text, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
-    writeln!(text, "<title>{title}, {}</title>", Escaped(&results.host.date))?;
-    writeln!(text, "<style>\n{}</style>\n</head>\n<body>\n<h1>{title}</h1>", STYLE.concat())?;
-    writeln!(text, "<p class=\"lead\">{}</p>", Escaped(&results.host.sentence()))?;
+    page::begin(text, title, &STYLE.concat(), &results.host)?;
     heat::map(text, overview)?;
     found(text, results, findings)?;
     sentences(text, results, tables)?;
@@ -101,15 +96,8 @@ fn sentences(text: &mut String, results: &Results, tables: &[Vec<ReportRow<'_>>]
 /// The machine, the versions, the command, and how to read the plots.
 fn facts(text: &mut String, results: &Results) -> fmt::Result {
     writeln!(text, "<details>\n<summary>Machine, versions and command</summary>\n<dl>")?;
-    for (name, fact) in results.host.facts() {
-        writeln!(text, "<dt>{name}</dt><dd>{}</dd>", Escaped(&fact))?;
-    }
-    writeln!(text, "<dt>Command</dt><dd><code>{}</code></dd>", Escaped(&results.command))?;
-    let Results { server_core, load_core, .. } = results;
-    writeln!(
-        text,
-        "<dt>Ran on</dt><dd>servers on core {server_core}, load on core {load_core}</dd>"
-    )?;
+    let Results { host, command, server_core, load_core, .. } = results;
+    page::facts(text, host, command, [*server_core, *load_core])?;
     if let Some(why) = &results.no_calls {
         writeln!(text, "<dt>System calls</dt><dd>not counted: {}</dd>", Escaped(why))?;
     }

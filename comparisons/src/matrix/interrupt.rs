@@ -43,6 +43,14 @@ impl Interrupt {
         Ok(!signalled[0].revents().is_empty())
     }
 
+    /// Waits for `time`. False after a signal.
+    pub(crate) fn pause(&self, time: Duration) -> io::Result<bool> {
+        let mut signalled = [PollFd::new(&self.signalled, PollFlags::IN)];
+        let time = Timespec::try_from(time).map_err(io::Error::other)?;
+        retry_on_eintr(|| poll(&mut signalled, Some(&time)))?;
+        Ok(signalled[0].revents().is_empty())
+    }
+
     /// Waits until `from` is readable or at its end. False after `time`, or after a signal.
     pub(crate) fn wait_readable(&self, from: &impl AsFd, time: Duration) -> io::Result<bool> {
         let mut either =

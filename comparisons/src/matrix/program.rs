@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -47,12 +47,12 @@ impl Server {
         loaded_bytes(&head)
     }
 
-    fn program(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn program(&self) -> Result<PathBuf, Failure> {
         Ok(programs()?.join(&self.run[0]))
     }
 
     /// The arguments of its program.
-    fn args(&self, certificate: &Certificate) -> impl Iterator<Item = OsString> {
+    pub(crate) fn args(&self, certificate: &Certificate) -> impl Iterator<Item = OsString> {
         self.run[1..].iter().map(|word| match &**word {
             "{addr}" => ADDR.into(),
             "{cert}" => certificate.chain().into(),
@@ -159,6 +159,8 @@ pub(crate) struct Placement<'a> {
 pub(crate) struct Running {
     process: Child,
     pub(crate) addr: SocketAddr,
+    /// All its addresses, this one first.
+    pub(crate) addrs: Vec<SocketAddr>,
     /// The time from its start to its start-up line.
     pub(crate) startup: Duration,
 }
@@ -177,47 +179,66 @@ impl Running {
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
         let program = server.program()?;
-        let cannot = |why: String| Failure::new(format!("cannot start {}: {why}", server.name));
         let mut command = match open_files {
             None => Command::new(&program),
             Some(files) => {
-                let mut shell = Command::new("sh");
-                let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
-                shell.args(["-c", &limited]).arg(&program);
+                let [shell, words @ ..] = limited(files);
+                let mut shell = Command::new(shell);
+                shell.args(words).arg(&program);
                 shell
             }
         };
+        command.args(server.args(certificate));
+        Self::spawn(command, &server.name, 1, Placement { core, folder }, interrupt)
+    }
+
+    /// Starts a server that prints so many lines with an address. Its stderr goes to a file in the folder.
+    ///
+    /// # Errors
+    /// When it does not print them in time, with the first line of its stderr.
+    pub(crate) fn spawn(
+        mut command: Command,
+        name: &str,
+        lines: usize,
+        Placement { core, folder }: Placement<'_>,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Failure> {
+        let cannot = |why: String| Failure::new(format!("cannot start {name}: {why}"));
         let stderr_file = folder.join(SERVER_STDERR);
         // A server of this run that is alive may still write to the last one.
         let _ = fs::remove_file(&stderr_file);
         let stderr = fs::File::create(&stderr_file)
             .map_err(|error| cannot(format!("{}: {error}", stderr_file.display())))?;
-        command.args(server.args(certificate)).stdout(Stdio::piped()).stderr(stderr);
+        command.stderr(stderr);
+        Self::spawn_logging(command, lines, core, interrupt).map_err(|why| {
+            let output = fs::read_to_string(&stderr_file).unwrap_or_default();
+            cannot(output.lines().next().map_or(why, str::to_owned))
+        })
+    }
+
+    /// The same, with the stderr that the command has.
+    pub(crate) fn spawn_logging(
+        mut command: Command,
+        lines: usize,
+        core: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Self, String> {
+        command.stdout(Stdio::piped());
         let began = Instant::now();
         let mut process = on_core(core, || command.spawn())
-            .map_err(|error| cannot(format!("{}: {error}", program.display())))?;
-        let mut line = String::new();
+            .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
         let stdout = process.stdout.take().expect("it is piped");
-        // The server writes the line at once: what is readable is the whole line, or the end of stream.
-        let read = match interrupt.wait_readable(&stdout, START) {
-            Ok(true) => BufReader::new(stdout.take(LINE_BYTES_MAX)).read_line(&mut line),
-            Ok(false) => Err(io::ErrorKind::TimedOut.into()),
-            Err(error) => Err(error),
-        };
-        let startup = began.elapsed();
-        let addr = line.split_whitespace().nth(2).and_then(|addr| addr.parse().ok());
-        match (read, addr) {
-            (Ok(_), Some(addr)) => Ok(Self { process, addr, startup }),
-            _ => {
+        let mut stdout = BufReader::new(stdout.take(LINE_BYTES_MAX * lines as u64));
+        let mut addrs = Vec::new();
+        while addrs.len() < lines {
+            let Some(addr) = next_addr(&mut stdout, interrupt) else {
                 let _ = process.kill();
                 let _ = process.wait();
-                let output = fs::read_to_string(&stderr_file).unwrap_or_default();
-                Err(cannot(match output.lines().next() {
-                    None => "it does not say where it listens".to_owned(),
-                    Some(why) => why.to_owned(),
-                }))
-            }
+                return Err("it does not say where it listens".to_owned());
+            };
+            addrs.push(addr);
         }
+        Ok(Self { process, addr: addrs[0], addrs, startup: began.elapsed() })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -256,8 +277,33 @@ impl Drop for Running {
     }
 }
 
+/// The address in the next line that has one, `listening NAME ADDR`; none when that does not come in time.
+fn next_addr(
+    stdout: &mut BufReader<io::Take<ChildStdout>>,
+    interrupt: &Interrupt,
+) -> Option<SocketAddr> {
+    loop {
+        // The server writes a line at once: what is readable is a whole line, or the end of stream.
+        let is_there = !stdout.buffer().is_empty()
+            || interrupt.wait_readable(stdout.get_ref().get_ref(), START).is_ok_and(|it| it);
+        let mut line = String::new();
+        if !is_there || stdout.read_line(&mut line).is_err() || line.is_empty() {
+            return None;
+        }
+        if line.starts_with("listening ") {
+            return line.split_whitespace().nth(2)?.parse().ok();
+        }
+    }
+}
+
+/// The words before a program's name that limit its open files.
+pub(crate) fn limited(open_files: u32) -> [String; 3] {
+    let limited = format!("ulimit -n {open_files} && exec \"$0\" \"$@\"");
+    ["sh".to_owned(), "-c".to_owned(), limited]
+}
+
 /// Calls `start` on a core, which what it starts inherits.
-fn on_core<T>(core: usize, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn on_core<T>(core: usize, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     let mut cores = CpuSet::new();
     cores.set(core);

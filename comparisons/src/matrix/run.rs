@@ -156,7 +156,7 @@ impl Options {
         }
         build(&workloads)?;
         let results = Results::of(
-            command(env::args().skip(1)),
+            command_line("cargo matrix", env::args().skip(1)),
             Host::of(&servers(&workloads)),
             [self.server_core, self.load_core],
             self.quick.then(|| "--quick leaves them out".to_owned()),
@@ -280,13 +280,13 @@ fn servers(workloads: &[MeasuredWorkload]) -> Vec<&Server> {
 }
 
 /// The command line as a shell takes it, if it has no quotes in it.
-fn command(arguments: impl Iterator<Item = String>) -> String {
+pub(crate) fn command_line(program: &str, arguments: impl Iterator<Item = String>) -> String {
     let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
-    arguments.map(quoted).fold("cargo matrix".to_owned(), |all, word| all + " " + &word)
+    arguments.map(quoted).fold(program.to_owned(), |all, word| all + " " + &word)
 }
 
 /// Creates the folder of a run, which must not exist.
-fn create(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn create(folder: &Path) -> Result<(), Failure> {
     folder
         .parent()
         .map_or(Ok(()), fs::create_dir_all)
@@ -380,7 +380,10 @@ mod tests {
     #[test]
     fn a_command_can_be_given_again() {
         let words = ["plan.toml", "--workload", "200 B"].map(str::to_owned);
-        assert_eq!(command(words.into_iter()), "cargo matrix plan.toml --workload '200 B'");
+        assert_eq!(
+            command_line("cargo matrix", words.into_iter()),
+            "cargo matrix plan.toml --workload '200 B'"
+        );
     }
 
     #[test]

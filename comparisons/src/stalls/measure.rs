@@ -1,0 +1,261 @@
+//! One run: a server, its load, the fault, and what both sides say of it.
+
+use std::fs::{self, File};
+use std::io::{self, PipeReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use super::figures::Figures;
+use super::judge::{Outcome, judge};
+use super::network::Namespace;
+use super::plan::{Program, Scenario};
+use super::record::Record;
+use super::results::Run;
+use super::stress::{DeafClients, Neighbours};
+use super::watch::{Watch, unix_ms};
+use crate::load::{Load, Report};
+use crate::matrix::certificate::Certificate;
+use crate::matrix::interrupt::Interrupt;
+use crate::matrix::program::{Placement, Running, limited, programs};
+use crate::matrix::servers::Servers;
+
+/// At most this much is read of a file of events: a run of ten minutes has some MiB.
+const EVENTS_BYTES_MAX: u64 = 256 << 20;
+
+/// What all runs share.
+pub(crate) struct Lab<'a> {
+    pub(crate) servers: &'a Servers,
+    pub(crate) certificate: &'a Certificate,
+    pub(crate) folder: &'a Path,
+    pub(crate) server_core: usize,
+    pub(crate) load_core: usize,
+    pub(crate) interrupt: &'a Interrupt,
+}
+
+/// A running `load`, with the file of its report. Dropping this ends it.
+struct RunningLoad {
+    process: Child,
+    report: PathBuf,
+    longest: Duration,
+}
+
+/// A running server, and what goes with it.
+struct Started {
+    running: Running,
+    /// Its standard error, if nobody is to read it for now.
+    log: Option<PipeReader>,
+    events: PathBuf,
+    since: Instant,
+    since_unix_ms: f64,
+}
+
+impl Lab<'_> {
+    /// Runs a scenario once.
+    ///
+    /// # Errors
+    /// What did not start or did not end, which answer was wrong, or a signal that came.
+    pub(crate) fn run(
+        &self,
+        scenario: &Scenario,
+        program: Program,
+        runtime: &str,
+    ) -> Result<Run, Failure> {
+        let network =
+            scenario.network.map(|it| Namespace::create(it, self.interrupt)).transpose()?;
+        let network = network.as_ref();
+        let mut started = self.start(scenario, program, runtime, network)?;
+        let addr = started.running.addr;
+        // From a namespace's outside its addresses are those of others.
+        let admin = started.running.addrs.get(1).copied().filter(|_| network.is_none());
+        let watch = Watch::start(started.running.pid(), addr, admin)
+            .map_err(|error| Failure::new(format!("cannot watch the server: {error}")))?;
+
+        let observer = scenario.observer().map_err(Failure::new)?;
+        let observing = self.load(&observer, "observer", &started, network)?;
+        let after = Duration::from_millis(scenario.after_ms.into());
+        let until = after + Duration::from_millis(scenario.lasts_ms.into());
+        self.pause_until(&started, after)?;
+        let loads = (0..).zip(&scenario.loads);
+        let loads: Result<Vec<_>, _> = loads
+            .map(|(number, load)| self.load(load, &format!("load-{number}"), &started, network))
+            .collect();
+        let deaf = scenario.deaf.map(|deaf| DeafClients::start(addr, deaf));
+        let neighbours = Neighbours::start(scenario.neighbours, self.server_core)?;
+        self.pause_until(&started, until)?;
+        drop((deaf, neighbours));
+        let drained = started.log.take().map(drain);
+        let ended_unix_ms = unix_ms();
+
+        let loads = loads?.into_iter().map(|load| self.report(load));
+        let loads = loads.collect::<Result<Vec<_>, _>>()?;
+        let report = self.report(observing)?;
+        let seen = watch.finish();
+        let Started { running, events, since_unix_ms, .. } = started;
+        drop(running);
+        if let Some(drained) = drained {
+            let _ = drained.join();
+        }
+
+        let record = Self::record(&events, program)?;
+        let began_unix_ms = since_unix_ms + f64::from(scenario.after_ms);
+        let fault_unix_ms = [
+            record.fault_began.unwrap_or(began_unix_ms),
+            record.fault_ended.unwrap_or(ended_unix_ms),
+        ];
+        let incidents = match program {
+            Program::Naive => Some(record.incidents),
+            Program::Ours => seen.incidents,
+        };
+        let expectation = scenario.expectation(program, runtime);
+        let outcome = incidents
+            .as_ref()
+            .map_or(Outcome::NotAsked, |incidents| judge(expectation, incidents, fault_unix_ms[1]));
+        let patience_ms = observer.patience_seconds() * 1e3;
+        Ok(Run {
+            listening_unix_ms: since_unix_ms,
+            fault_unix_ms,
+            figures: Figures::of(&report, &loads, patience_ms, fault_unix_ms[1])
+                .map_err(Failure::new)?,
+            outcome,
+            clients: report
+                .arrivals
+                .and_then(|arrivals| arrivals.timeline)
+                .ok_or_else(|| Failure::new("the observer has no timeline"))?,
+            late_ms: record.late,
+            samples: seen.samples,
+            incidents: incidents.unwrap_or_default(),
+        })
+    }
+
+    fn start(
+        &self,
+        scenario: &Scenario,
+        program: Program,
+        runtime: &str,
+        network: Option<&Namespace>,
+    ) -> Result<Started, Failure> {
+        let server = scenario.server(program, runtime, self.servers).map_err(Failure::new)?;
+        let events = self.folder.join("events.jsonl");
+        // Those of the run before.
+        let _ = fs::remove_file(&events);
+        let mut words = network.map_or_else(Vec::new, |network| network.entered().to_vec());
+        words.extend(scenario.open_files.into_iter().flat_map(limited));
+        let mut command = prefixed(&words, &server.program()?);
+        command.args(server.args(self.certificate)).stdin(Stdio::null());
+        if program == Program::Naive {
+            command.arg("--events").arg(&events);
+        }
+        let lines = match program {
+            Program::Naive => 1,
+            Program::Ours => 2,
+        };
+        let place = Placement { core: self.server_core, folder: self.folder };
+        let name = format!("{}, {}", server.name, scenario.name);
+        let (running, log) = if scenario.unread_log {
+            let cannot = |why: String| Failure::new(format!("cannot start {name}: {why}"));
+            let (log, stderr) = io::pipe().map_err(|error| cannot(error.to_string()))?;
+            command.stderr(stderr);
+            let running = Running::spawn_logging(command, lines, self.server_core, self.interrupt);
+            (running.map_err(cannot)?, Some(log))
+        } else {
+            (Running::spawn(command, &name, lines, place, self.interrupt)?, None)
+        };
+        Ok(Started { running, log, events, since: Instant::now(), since_unix_ms: unix_ms() })
+    }
+
+    fn load(
+        &self,
+        load: &Load,
+        name: &str,
+        started: &Started,
+        network: Option<&Namespace>,
+    ) -> Result<RunningLoad, Failure> {
+        let report = self.folder.join(format!("{name}.json"));
+        let _ = fs::remove_file(&report);
+        let words = network.map_or_else(Vec::new, |network| network.entered().to_vec());
+        let process = prefixed(&words, &programs()?.join("load"))
+            .arg(load.name())
+            .arg(started.running.addr.to_string())
+            .args(load.args())
+            .args(["--core", &self.load_core.to_string()])
+            .arg("--json")
+            .arg(&report)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::new(format!("cannot run load: {error}")))?;
+        let longest = Duration::from_secs_f64(load.longest_seconds());
+        Ok(RunningLoad { process, report, longest })
+    }
+
+    /// Waits for the end of a load, and reads its report.
+    fn report(&self, mut load: RunningLoad) -> Result<Report, Failure> {
+        let ended = self
+            .interrupt
+            .wait(&mut load.process, load.longest)
+            .map_err(|error| Failure::new(format!("load: {error}")))?;
+        // 2 is a wrong answer, of which the report says more.
+        if !matches!(ended.code(), Some(0 | 2)) {
+            return Err(crate::matrix::load_process::failure(
+                &mut load.process,
+                &ended.to_string(),
+            ));
+        }
+        let text = fs::read(&load.report);
+        let report = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
+        let _ = fs::remove_file(&load.report);
+        report.map_err(|error| Failure::new(format!("no report of load: {error}")))
+    }
+
+    /// Waits until a server has listened for so long.
+    fn pause_until(&self, started: &Started, since: Duration) -> Result<(), Failure> {
+        let left = since.saturating_sub(started.since.elapsed());
+        match self.interrupt.pause(left) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::new("interrupted")),
+            Err(error) => Err(Failure::new(format!("cannot wait: {error}"))),
+        }
+    }
+
+    fn record(events: &Path, program: Program) -> Result<Record, Failure> {
+        if program == Program::Ours {
+            return Ok(Record::default());
+        }
+        let unreadable = |why: String| Failure::new(format!("{}: {why}", events.display()));
+        let mut text = String::new();
+        File::open(events)
+            .and_then(|file| file.take(EVENTS_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|error| unreadable(error.to_string()))?;
+        Record::parse(&text).map_err(unreadable)
+    }
+}
+
+impl Drop for RunningLoad {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A program, after the words that it is run with.
+fn prefixed(words: &[String], program: &Path) -> Command {
+    match words {
+        [] => Command::new(program),
+        [first, rest @ ..] => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+    }
+}
+
+/// Reads a log to its end, which is that of the server.
+fn drain(mut log: PipeReader) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let _ = io::copy(&mut log, &mut io::sink());
+    })
+}

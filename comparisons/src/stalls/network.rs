@@ -1,0 +1,72 @@
+//! A network namespace for one run: its own loopback and local ports, which nothing else on the machine uses.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::Failure;
+use super::plan::Network;
+use crate::matrix::interrupt::Interrupt;
+
+/// How long it may take to set it up.
+const SET_UP: Duration = Duration::from_secs(5);
+
+/// What keeps the namespace ends by itself after so many seconds, if nobody ends it.
+const KEPT_SECONDS: u32 = 3_600;
+
+/// At most this much is read of the line that says that it is there.
+const LINE_BYTES_MAX: u64 = 64;
+
+/// A namespace. Dropping this ends what keeps it; it is gone with the last process in it.
+pub(crate) struct Namespace {
+    keeper: Child,
+}
+
+impl Namespace {
+    /// Creates it, in a user namespace of its own, so that this needs no privilege.
+    ///
+    /// # Errors
+    /// When the kernel does not permit it, or `unshare` (util-linux) or `ip` (iproute2) is missing.
+    pub(crate) fn create(network: Network, interrupt: &Interrupt) -> Result<Self, Failure> {
+        let cannot = |why: String| {
+            Failure::new(format!(
+                "cannot set up a network namespace, which needs unshare, ip and permission for user namespaces: {why}"
+            ))
+        };
+        let Network { first_port, last_port } = network;
+        let script = format!(
+            "ip link set lo up && echo '{first_port} {last_port}' >/proc/sys/net/ipv4/ip_local_port_range \
+             && echo ready && exec sleep {KEPT_SECONDS}"
+        );
+        let mut keeper = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--net", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| cannot(error.to_string()))?;
+        let stdout = keeper.stdout.take().expect("it is piped");
+        let namespace = Self { keeper };
+        let is_readable = interrupt.wait_readable(&stdout, SET_UP);
+        let mut line = String::new();
+        let read = BufReader::new(stdout.take(LINE_BYTES_MAX));
+        match is_readable.and_then(|it| if it { { read }.read_line(&mut line) } else { Ok(0) }) {
+            Ok(_) if line == "ready\n" => Ok(namespace),
+            Ok(_) => Err(cannot("it is not ready".to_owned())),
+            Err(error) => Err(cannot(error.to_string())),
+        }
+    }
+
+    /// The words before a program's name that run it there.
+    pub(crate) fn entered(&self) -> [String; 6] {
+        let target = self.keeper.id().to_string();
+        ["nsenter", "--target", &target, "--user", "--net", "--preserve-credentials"]
+            .map(str::to_owned)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}

@@ -1,0 +1,226 @@
+//! What a server's detector says of a run: the file of events of the naive server, and `/stalls` of ours.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// At most this much is read of an answer: 32 incidents with all their evidence are a few MiB.
+const ANSWER_BYTES_MAX: u64 = 32 << 20;
+
+/// How long the server may take to take a request, and for each read of the answer. A stalled one does not answer, and
+/// is asked again.
+const ANSWER: Duration = Duration::from_millis(200);
+
+/// A stall as the detector reports it. Fields that the lab does not need are not read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Incident {
+    id: u64,
+    pub(crate) worker: String,
+    pub(crate) began_unix_ms: f64,
+    pub(crate) lasted_ms: f64,
+    pub(crate) is_ongoing: bool,
+    pub(crate) verdict: Verdict,
+    /// When the lab first saw each class that it had, in ms since 1970.
+    #[serde(default)]
+    seen_unix_ms: BTreeMap<String, f64>,
+}
+
+/// What it means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// The surest first.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// A class that fits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Finding {
+    pub(crate) class: String,
+    pub(crate) confidence: String,
+    pub(crate) evidence: Vec<String>,
+    pub(crate) cure: String,
+}
+
+/// A line of the file of events.
+#[derive(Deserialize)]
+struct Line {
+    unix_ms: f64,
+    #[serde(flatten)]
+    event: Event,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event {
+    FaultBegan,
+    FaultEnded,
+    Late { ms: f64 },
+    Incident(Incident),
+}
+
+/// What the file says.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// When the fault began and ended, in ms since 1970.
+    pub(crate) fault_began: Option<f64>,
+    pub(crate) fault_ended: Option<f64>,
+    /// How late the heart was: when, in ms since 1970, and ms.
+    pub(crate) late: Vec<[f64; 2]>,
+    pub(crate) incidents: Vec<Incident>,
+}
+
+impl Record {
+    /// Reads the lines of a file. The last one may be cut short: the server was ended.
+    ///
+    /// # Errors
+    /// The number of the line that is not one of its events.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut record = Self::default();
+        for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+            if !line.ends_with('\n') {
+                break;
+            }
+            let Line { unix_ms, event } =
+                serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))?;
+            match event {
+                Event::FaultBegan => record.fault_began = Some(unix_ms),
+                Event::FaultEnded => record.fault_ended = Some(unix_ms),
+                Event::Late { ms } => record.late.push([unix_ms, ms]),
+                Event::Incident(incident) => add(&mut record.incidents, incident, unix_ms),
+            }
+        }
+        Ok(record)
+    }
+}
+
+impl Incident {
+    /// The class that fits best.
+    pub(crate) fn class(&self) -> &str {
+        self.verdict.findings.first().map_or("unknown", |finding| &finding.class)
+    }
+
+    /// When the lab first saw `class`, if it is among what fits in the end.
+    pub(crate) fn seen(&self, class: &str) -> Option<f64> {
+        let is_there = self.verdict.findings.iter().any(|finding| finding.class == class);
+        self.seen_unix_ms.get(class).copied().filter(|_| is_there)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(classes: &[&str], seen_unix_ms: f64) -> Self {
+        let finding = |class: &&str| Finding {
+            class: (*class).to_owned(),
+            confidence: "certain".to_owned(),
+            evidence: vec![format!("It is <{class}>.")],
+            cure: "None.".to_owned(),
+        };
+        let verdict = Verdict { findings: classes.iter().map(finding).collect() };
+        Self {
+            id: 1,
+            worker: "worker 0".to_owned(),
+            began_unix_ms: seen_unix_ms,
+            lasted_ms: 100.0,
+            is_ongoing: false,
+            verdict,
+            seen_unix_ms: classes.iter().map(|it| ((*it).to_owned(), seen_unix_ms)).collect(),
+        }
+    }
+}
+
+/// Adds what is known of an incident at the time `unix_ms`, in the place of what was known of it before.
+pub(crate) fn add(incidents: &mut Vec<Incident>, mut incident: Incident, unix_ms: f64) {
+    let known = incidents.iter_mut().find(|known| known.id == incident.id);
+    if let Some(known) = &known {
+        incident.seen_unix_ms.clone_from(&known.seen_unix_ms);
+    }
+    for finding in &incident.verdict.findings {
+        incident.seen_unix_ms.entry(finding.class.clone()).or_insert(unix_ms);
+    }
+    match known {
+        Some(known) => *known = incident,
+        None => incidents.push(incident),
+    }
+}
+
+/// Asks a server for `/stalls`. None if it does not have that page.
+///
+/// # Errors
+/// It does not answer now.
+pub(crate) fn ask(admin: SocketAddr) -> io::Result<Option<Vec<Incident>>> {
+    let mut stream = TcpStream::connect_timeout(&admin, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(ANSWER))?;
+    let request = format!(
+        "GET /stalls HTTP/1.1\r\nhost: {admin}\r\naccept: application/json\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(incidents_of(&answer))
+}
+
+/// The incidents in an answer: an array, or the field of that name of an object. None without either.
+fn incidents_of(answer: &[u8]) -> Option<Vec<Incident>> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Body {
+        Incidents(Vec<Incident>),
+        Snapshot { incidents: Vec<Incident> },
+    }
+    if !answer.starts_with(b"HTTP/1.1 200") {
+        return None;
+    }
+    let body = answer.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    match serde_json::from_slice(&answer[body..]).ok()? {
+        Body::Incidents(incidents) | Body::Snapshot { incidents } => Some(incidents),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INCIDENT: &str = r#"{"id":1,"worker":"w","began_unix_ms":5,"lasted_ms":60,"is_ongoing":true,"reports":1,
+        "verdict":{"findings":[{"class":"unknown","confidence":"possible","evidence":[],"cure":"c"}]}}"#;
+
+    fn line(unix_ms: u32, event: &str) -> String {
+        format!("{{\"unix_ms\":{unix_ms},{}\n", event.replace('\n', "").trim_start_matches('{'))
+    }
+
+    #[test]
+    fn a_file_that_ends_in_a_line_is_read() {
+        let incident = INCIDENT.replacen('{', "{\"event\":\"incident\",", 1);
+        let sure = incident.replace("unknown", "blocked_loop");
+        let text = line(1, r#"{"event":"fault_began"}"#)
+            + &line(2, r#"{"event":"late","ms":7}"#)
+            + &line(3, &incident)
+            + &line(4, &incident.replace("\"lasted_ms\":60", "\"lasted_ms\":90"))
+            + &line(5, &sure)
+            + &line(6, r#"{"event":"fault_ended"}"#)
+            + "{\"unix_ms\":7,\"ev";
+        let record = Record::parse(&text).unwrap();
+        assert_eq!((record.fault_began, record.fault_ended), (Some(1.0), Some(6.0)));
+        assert_eq!(record.late, [[2.0, 7.0]]);
+        // The class came with the third line of it.
+        let [incident] = &*record.incidents else { panic!("{:?}", record.incidents) };
+        assert_eq!((incident.class(), incident.seen("blocked_loop")), ("blocked_loop", Some(5.0)));
+        assert_eq!(incident.seen("unknown"), None);
+        assert!(Record::parse("{}\n").unwrap_err().starts_with("line 1: "));
+    }
+
+    #[test]
+    fn an_answer_has_incidents_or_the_server_has_no_such_page() {
+        let answer = |status: &str, body: &str| {
+            incidents_of(format!("HTTP/1.1 {status}\r\na: b\r\n\r\n{body}").as_bytes())
+        };
+        assert_eq!(answer("200 OK", "[]").unwrap(), []);
+        assert_eq!(answer("200 OK", &format!("[{INCIDENT}]")).unwrap().len(), 1);
+        let snapshot = format!("{{\"workers\":[],\"incidents\":[{INCIDENT}]}}");
+        assert_eq!(answer("200 OK", &snapshot).unwrap().len(), 1);
+        assert_eq!(answer("404 Not Found", "[]"), None);
+        assert_eq!(answer("200 OK", "<p>"), None);
+        assert_eq!(incidents_of(b"HTTP/1.1 200"), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! The results of a run of the lab, and their file.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+use super::figures::Figures;
+use super::judge::Outcome;
+use super::plan::{Program, Scenario};
+use super::record::Incident;
+use super::watch::Sample;
+use crate::load::report::Timeline;
+use crate::matrix::host::Host;
+use crate::matrix::results;
+
+/// The format of the file.
+const FORMAT: u32 = 1;
+
+/// A run recovers within so long, for the summary.
+pub(crate) const RECOVERY_MS_MAX: f64 = 1_000.0;
+
+/// A stall of our server is at most so long, for the summary.
+pub(crate) const OUR_STALL_MS_MAX: f64 = 100.0;
+
+/// All that was run.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Results {
+    format: u32,
+    /// The command line.
+    pub(crate) command: String,
+    pub(crate) host: Host,
+    pub(crate) server_core: usize,
+    pub(crate) load_core: usize,
+    pub(crate) scenarios: Vec<Scenario>,
+    /// Each scenario on each of its runtimes, naive and ours.
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// A scenario on a runtime with one of the two servers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cell {
+    /// Its number in `scenarios`.
+    pub(crate) scenario: usize,
+    pub(crate) runtime: String,
+    pub(crate) program: Program,
+    /// Each run, or why there was none.
+    pub(crate) runs: Vec<Result<Run, String>>,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Run {
+    /// When the server listened, in ms since 1970, as all times here.
+    pub(crate) listening_unix_ms: f64,
+    /// When the fault began and ended.
+    pub(crate) fault_unix_ms: [f64; 2],
+    pub(crate) figures: Figures,
+    pub(crate) outcome: Outcome,
+    pub(crate) clients: Timeline,
+    /// How late the heart of the server was: when, and ms. Empty if the server does not say.
+    pub(crate) late_ms: Vec<[f64; 2]>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) incidents: Vec<Incident>,
+}
+
+impl Results {
+    /// Those of a run that begins.
+    pub(crate) fn of(
+        command: String,
+        host: Host,
+        [server_core, load_core]: [usize; 2],
+        scenarios: Vec<Scenario>,
+    ) -> Self {
+        let mut cells = Vec::new();
+        for (number, scenario) in scenarios.iter().enumerate() {
+            for runtime in &scenario.runtimes {
+                for program in Program::ALL {
+                    let runtime = runtime.clone();
+                    cells.push(Cell { scenario: number, runtime, program, runs: Vec::new() });
+                }
+            }
+        }
+        Self { format: FORMAT, command, host, server_core, load_core, scenarios, cells }
+    }
+
+    /// The distinct runtimes, in order of appearance.
+    pub(crate) fn runtimes(&self) -> Vec<&str> {
+        let mut runtimes: Vec<&str> = Vec::new();
+        for cell in &self.cells {
+            if !runtimes.contains(&&*cell.runtime) {
+                runtimes.push(&cell.runtime);
+            }
+        }
+        runtimes
+    }
+
+    pub(crate) fn scenario(&self, cell: &Cell) -> &Scenario {
+        &self.scenarios[cell.scenario]
+    }
+
+    /// Writes `results.json` into a folder.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn save(&self, folder: &Path) -> Result<(), Failure> {
+        let json = serde_json::to_vec(self)
+            .map_err(|error| Failure::new(format!("cannot write the results: {error}")))?;
+        results::write(&folder.join("results.json"), &json)
+    }
+
+    /// What was right, a sentence for each subject. Empty if nothing was run.
+    pub(crate) fn summary(&self) -> Vec<String> {
+        let runs = |is_meant: &dyn Fn(&Cell) -> bool| -> Vec<&Run> {
+            let cells = self.cells.iter().filter(|cell| is_meant(cell));
+            cells.flat_map(|cell| cell.runs.iter().filter_map(|run| run.as_ref().ok())).collect()
+        };
+        let must =
+            |cell: &Cell| self.scenario(cell).expectation(cell.program, &cell.runtime).is_required;
+        let is_healthy = |cell: &Cell| self.scenario(cell).class.is_none();
+        let right = |runs: &[&Run]| {
+            let is_right = |run: &&&Run| run.outcome == Outcome::Right;
+            let asked = runs.iter().filter(|run| run.outcome != Outcome::NotAsked);
+            (asked.clone().filter(is_right).count(), asked.count())
+        };
+        let mut sentences = Vec::new();
+        let stalled = right(&runs(&must));
+        if stalled.1 > 0 {
+            let (right, all) = stalled;
+            sentences.push(format!(
+                "Naive servers that stall: the verdict was right, and came while the stall lasted, in {right} of {all} runs."
+            ));
+        }
+        let others = right(&runs(&|cell| !must(cell) && !is_healthy(cell)));
+        if others.1 > 0 {
+            let (right, all) = others;
+            sentences.push(format!(
+                "Servers that need not stall: no false verdict in {right} of {all} runs."
+            ));
+        }
+        let healthy = right(&runs(&is_healthy));
+        if healthy.1 > 0 {
+            let (right, all) = healthy;
+            sentences.push(format!("Healthy servers: no verdict in {right} of {all} runs."));
+        }
+        let is_ours = |cell: &Cell| cell.program == Program::Ours;
+        let own = runs(&|cell| is_ours(cell) && !self.scenario(cell).environment);
+        if !own.is_empty() {
+            let is_short = |run: &&&Run| run.figures.longest_stall_ms <= OUR_STALL_MS_MAX;
+            let short = own.iter().filter(is_short).count();
+            sentences.push(format!(
+                "This project's server: no stall over {OUR_STALL_MS_MAX} ms in {short} of {} runs in which nothing was \
+                 done to it.",
+                own.len(),
+            ));
+        }
+        let ours = runs(&is_ours);
+        if !ours.is_empty() {
+            let recovers =
+                |run: &&&Run| run.figures.recovery_ms.is_some_and(|ms| ms <= RECOVERY_MS_MAX);
+            let recovered = ours.iter().filter(recovers).count();
+            sentences.push(format!(
+                "This project's server: recovered within 1 s in {recovered} of {} runs.",
+                ours.len(),
+            ));
+        }
+        let all = self.cells.iter().flat_map(|cell| &cell.runs);
+        let failed = all.filter(|run| run.is_err()).count();
+        if failed > 0 {
+            sentences.push(format!("Void: {failed} runs."));
+        }
+        sentences
+    }
+}
+
+impl Cell {
+    /// The run that reports show: the first whose verdict is not right, else the one with the longest stall. None if all
+    /// are void.
+    pub(crate) fn shown(&self) -> Option<&Run> {
+        let runs = || self.runs.iter().filter_map(|run| run.as_ref().ok());
+        let longest =
+            |a: &&Run, b: &&Run| a.figures.longest_stall_ms.total_cmp(&b.figures.longest_stall_ms);
+        let is_wrong = |run: &&Run| !matches!(run.outcome, Outcome::Right | Outcome::NotAsked);
+        runs().find(is_wrong).or_else(|| runs().max_by(longest))
+    }
+
+    /// How many runs have this outcome.
+    pub(crate) fn count(&self, outcome: &Outcome) -> usize {
+        let runs = self.runs.iter().filter_map(|run| run.as_ref().ok());
+        runs.filter(|run| run.outcome == *outcome).count()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::matrix::servers::Servers;
+    use crate::stalls::figures::tests::observer;
+    use crate::stalls::judge;
+
+    pub(crate) const PLAN: &str = r#"
+        after-ms = 1000
+        lasts-ms = 1000
+        rest-ms = 1000
+        observer = { busy = 1, payload = 1, rate = 10 }
+        runtimes = ["tokio", "monoio"]
+        quick = ["tokio"]
+        [[scenario]]
+        name = "a <blocked> loop"
+        about = "It blocks."
+        class = "blocked_loop"
+        fault = "block"
+        stalls = ["tokio", "monoio"]
+        [[scenario]]
+        name = "healthy"
+        about = "Nothing is wrong."
+    "#;
+
+    /// A run of which the detector said `classes`.
+    pub(crate) fn run(cell: &Cell, scenario: &Scenario, waits_ms: &[u32], classes: &[&str]) -> Run {
+        let report = observer(waits_ms);
+        let fault_unix_ms = [10_100.0, 10_300.0];
+        let incidents: Vec<_> =
+            classes.iter().map(|class| Incident::of(&[class], 10_200.0)).collect();
+        let expectation = scenario.expectation(cell.program, &cell.runtime);
+        Run {
+            listening_unix_ms: 10_000.0,
+            fault_unix_ms,
+            figures: Figures::of(&report, &[], 5_000.0, fault_unix_ms[1]).unwrap(),
+            outcome: judge::judge(expectation, &incidents, fault_unix_ms[1]),
+            clients: report.arrivals.unwrap().timeline.unwrap(),
+            late_ms: vec![[10_050.0, 1.0], [10_200.0, 150.0]],
+            samples: vec![Sample { unix_ms: 10_100.0, queue: 3, descriptors: 20 }; 2],
+            incidents,
+        }
+    }
+
+    /// Of both scenarios: naive servers stall for 800 ms, and one is told wrong.
+    pub(crate) fn results() -> Results {
+        let scenarios = Scenario::parse_all(PLAN, &Servers::read().unwrap()).unwrap();
+        let mut results = Results::of("cargo stalls".to_owned(), Host::of(&[]), [0, 1], scenarios);
+        let scenarios = &results.scenarios;
+        for cell in &mut results.cells {
+            let scenario = &scenarios[cell.scenario];
+            let has_fault = scenario.class.is_some() && cell.program == Program::Naive;
+            let class = if cell.runtime == "tokio" { "blocked_loop" } else { "lost_accept" };
+            let (waits, classes): (&[u32], &[&str]) =
+                if has_fault { (&[1, 800, 600, 1], &[class]) } else { (&[1, 2, 1], &[]) };
+            let run = run(cell, scenario, waits, classes);
+            cell.runs = vec![Ok(run), Err("it did not start".to_owned())];
+        }
+        results
+    }
+
+    #[test]
+    fn a_cell_is_a_scenario_on_a_runtime_with_a_server() {
+        let results = results();
+        let cells = results.cells.iter().map(|it| (it.scenario, &*it.runtime, it.program.name()));
+        let expected = [
+            (0, "tokio", "naive"),
+            (0, "tokio", "ours"),
+            (0, "monoio", "naive"),
+            (0, "monoio", "ours"),
+            (1, "tokio", "naive"),
+            (1, "tokio", "ours"),
+            (1, "monoio", "naive"),
+            (1, "monoio", "ours"),
+        ];
+        assert!(cells.eq(expected));
+        let json = serde_json::to_string(&results).unwrap();
+        let read: Results = serde_json::from_str(&json).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), json);
+    }
+
+    #[test]
+    fn the_summary_counts_what_was_right() {
+        let summary = results().summary().join("\n");
+        let expected = "\
+            Naive servers that stall: the verdict was right, and came while the stall lasted, in 1 of 2 runs.\n\
+            Servers that need not stall: no false verdict in 2 of 2 runs.\n\
+            Healthy servers: no verdict in 4 of 4 runs.\n\
+            This project's server: no stall over 100 ms in 4 of 4 runs in which nothing was done to it.\n\
+            This project's server: recovered within 1 s in 4 of 4 runs.\n\
+            Void: 8 runs.";
+        assert_eq!(summary, expected);
+    }
+}
