@@ -139,9 +139,9 @@ fn a_run_compares_what_the_detector_says_with_the_truth() {
     assert_eq!(naive["incidents"][0]["verdict"]["findings"][0]["class"], "blocked_loop");
     assert_eq!(ours["incidents"], json!([]));
     for run in [naive, ours] {
-        let came = run["clients"]["newcomers"]["received"].as_array().unwrap();
+        let came = run["details"]["clients"]["newcomers"]["received"].as_array().unwrap();
         assert!(came.iter().filter_map(Value::as_u64).sum::<u64>() > 0, "{run}");
-        assert!(run["samples"].as_array().unwrap().len() > 1, "{run}");
+        assert!(run["details"]["samples"].as_array().unwrap().len() > 1, "{run}");
     }
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("in 1 of 1 runs") && text.contains("right: blocked loop"), "{text}");

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::judge::Outcome;
-use super::plan::Program;
+use super::plan::{Program, Scenario};
 use super::results::{Cell, OUR_STALL_MS_MAX, Results, Run};
 use super::{terminal, timeline};
 use crate::matrix::escape::Escaped;
@@ -82,10 +82,10 @@ fn grid(text: &mut String, results: &Results) -> fmt::Result {
         for runtime in &runtimes {
             for program in Program::ALL {
                 let is_meant = |cell: &&Cell| {
-                    cell.scenario == number && cell.runtime == *runtime && cell.program == program
+                    cell.scenario == number && cell.runtime == *runtime && cell.program == *program
                 };
                 match results.cells.iter().position(|cell| is_meant(&cell)) {
-                    Some(index) => cell(text, index, &results.cells[index])?,
+                    Some(index) => cell(text, index, scenario, &results.cells[index])?,
                     None => write!(text, "<td></td>")?,
                 }
             }
@@ -95,7 +95,7 @@ fn grid(text: &mut String, results: &Results) -> fmt::Result {
     writeln!(text, "</tbody>\n</table>\n</div>\n</section>")
 }
 
-fn cell(text: &mut String, index: usize, cell: &Cell) -> fmt::Result {
+fn cell(text: &mut String, index: usize, scenario: &Scenario, cell: &Cell) -> fmt::Result {
     write!(text, "<td class=\"{}\"><a href=\"#c{index}\">", class(cell))?;
     if let Some((longest, delayed, recovery)) = terminal::worst(cell) {
         let recovery = recovery.map_or_else(
@@ -104,7 +104,7 @@ fn cell(text: &mut String, index: usize, cell: &Cell) -> fmt::Result {
         );
         write!(text, "{}<small>{delayed} over 1 s, {recovery}</small>", terminal::time(longest))?;
     }
-    write!(text, "<small>{}</small></a></td>", Escaped(&terminal::verdicts(cell)))
+    write!(text, "<small>{}</small></a></td>", Escaped(&terminal::verdicts(scenario, cell)))
 }
 
 /// The colour of a cell: by its worst verdict, then by its longest stall.
@@ -130,9 +130,11 @@ fn behind(text: &mut String, results: &Results, index: usize, cell: &Cell) -> fm
     let scenario = results.scenario(cell);
     let name = terminal::name(scenario, &cell.runtime, cell.program);
     write!(text, "<h3 id=\"c{index}\">{}, {}: ", Escaped(&cell.runtime), cell.program.name())?;
-    writeln!(text, "{}</h3>", Escaped(&terminal::verdicts(cell)))?;
-    if let Some(run) = cell.shown() {
-        timeline::plot(text, &name, run)?;
+    writeln!(text, "{}</h3>", Escaped(&terminal::verdicts(scenario, cell)))?;
+    if let Some(run) = cell.shown()
+        && let Some(details) = &run.details
+    {
+        timeline::plot(text, &name, run, details)?;
         said(text, run)?;
     }
     for why in cell.runs.iter().filter_map(|run| run.as_ref().err()) {

@@ -13,7 +13,7 @@ use super::judge::{Outcome, judge};
 use super::network::Namespace;
 use super::plan::{Program, Scenario};
 use super::record::Record;
-use super::results::Run;
+use super::results::{Details, Run};
 use super::stress::{DeafClients, Neighbours};
 use super::watch::{Watch, unix_ms};
 use crate::load::{Load, Report};
@@ -120,13 +120,15 @@ impl Lab<'_> {
             figures: Figures::of(&report, &loads, patience_ms, fault_unix_ms[1])
                 .map_err(Failure::new)?,
             outcome,
-            clients: report
-                .arrivals
-                .and_then(|arrivals| arrivals.timeline)
-                .ok_or_else(|| Failure::new("the observer has no timeline"))?,
-            late_ms: record.late,
-            samples: seen.samples,
             incidents: incidents.unwrap_or_default(),
+            details: Some(Details {
+                clients: report
+                    .arrivals
+                    .and_then(|arrivals| arrivals.timeline)
+                    .ok_or_else(|| Failure::new("the observer has no timeline"))?,
+                late_ms: record.late,
+                samples: seen.samples,
+            }),
         })
     }
 

@@ -1,8 +1,8 @@
 //! The scenarios of the lab: `comparisons/stalls.toml`, which says how a scenario is written.
 
-use std::fs;
+use std::{fs, slice};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -95,7 +95,7 @@ pub(crate) struct Network {
 }
 
 /// Which server a scenario runs with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Program {
     /// A plain accept loop with a fault: `peers/stalling`.
@@ -113,6 +113,9 @@ pub(crate) struct Filter {
     /// Only on this runtime; can be given several times.
     #[arg(long, value_name = "NAME")]
     runtime: Vec<String>,
+    /// Only with this server: the naive one, or ours.
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) server: Option<Program>,
     /// Only scenarios in which nothing is wrong: no verdict is right.
     #[arg(long)]
     healthy: bool,
@@ -256,6 +259,11 @@ impl Scenario {
 }
 
 impl Filter {
+    /// The servers that it selects.
+    pub(crate) fn programs(&self) -> &[Program] {
+        self.server.as_ref().map_or(Program::ALL, slice::from_ref)
+    }
+
     /// The scenarios that it selects, each with the runtimes that it selects.
     ///
     /// # Errors
@@ -301,12 +309,75 @@ impl Filter {
 }
 
 impl Program {
-    pub(crate) const ALL: [Self; 2] = [Self::Naive, Self::Ours];
+    pub(crate) const ALL: &'static [Self] = &[Self::Naive, Self::Ours];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Naive => "naive",
             Self::Ours => "ours",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stalls::results::tests::PLAN;
+
+    fn parse(text: &str) -> Result<Vec<Scenario>, String> {
+        Scenario::parse_all(text, &Servers::read().unwrap())
+    }
+
+    #[test]
+    fn the_servers_have_the_arguments_of_the_scenario() {
+        let servers = Servers::read().unwrap();
+        let [blocked, _] = &*parse(PLAN).unwrap() else { panic!() };
+        let run = |program| blocked.server(program, "tokio", &servers).unwrap().run.join(" ");
+        let naive = "stalling --runtime tokio {addr} --fault block --after-ms 1000 --lasts-ms 1000";
+        assert_eq!(run(Program::Naive), naive);
+        assert!(run(Program::Ours).ends_with("--echo {addr} --admin 127.0.0.1:0"));
+        let observer = blocked.observer().unwrap();
+        assert_eq!((observer.name(), observer.run_seconds()), ("arrivals", 4.0));
+    }
+
+    #[test]
+    fn the_truth_is_of_the_naive_server_where_it_stalls() {
+        let text = PLAN.replace("stalls = [\"tokio\", \"monoio\"]", "stalls = [\"tokio\"]");
+        let [blocked, healthy] = &*parse(&text).unwrap() else { panic!() };
+        let truth = |scenario: &Scenario, program, runtime| {
+            let Expectation { truth, is_required, .. } = scenario.expectation(program, runtime);
+            (truth.map(str::to_owned), is_required)
+        };
+        let class = || Some("blocked_loop".to_owned());
+        assert_eq!(truth(blocked, Program::Naive, "tokio"), (class(), true));
+        assert_eq!(truth(blocked, Program::Naive, "monoio"), (class(), false));
+        assert_eq!(truth(blocked, Program::Ours, "tokio"), (None, false));
+        assert_eq!(truth(healthy, Program::Naive, "tokio"), (None, false));
+        let environment = text.replacen("fault =", "environment = true\nfault =", 1);
+        let [blocked, _] = &*parse(&environment).unwrap() else { panic!() };
+        assert_eq!(truth(blocked, Program::Ours, "tokio"), (class(), false));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_scenario_is_named() {
+        for (right, wrong, why) in [
+            ("\"blocked_loop\"", "\"blocked\"", "there is no class \"blocked\": there are accept_"),
+            ("fault =", "fautl =", "unknown field `fautl`"),
+            (
+                "stalls = [\"tokio\"",
+                "stalls = [\"compio\"",
+                "stalls: it does not run on \"compio\"",
+            ),
+            ("rate = 10", "rate = 0", "observer: "),
+            ("rate = 10", "rat = 10", "observer: "),
+            ("fault =", "loads = [{ command = \"ecco\" }]\nfault =", "unknown variant `ecco`"),
+            ("lasts-ms = 1000", "lasts-ms = 700000", "lasts-ms: at most 600000, found 700000"),
+            ("fault =", "neighbours = 65\nfault =", "neighbours: at most 64, found 65"),
+            ("\"healthy\"", "\"a <blocked> loop\"", "there are two of that name"),
+        ] {
+            assert!(PLAN.contains(right), "{right}");
+            let error = parse(&PLAN.replacen(right, wrong, 1)).unwrap_err();
+            assert!(error.contains(why) && error.contains("\"a <blocked> loop\": "), "{error}");
         }
     }
 }

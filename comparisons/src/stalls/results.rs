@@ -23,6 +23,9 @@ pub(crate) const RECOVERY_MS_MAX: f64 = 1_000.0;
 /// A stall of our server is at most so long, for the summary.
 pub(crate) const OUR_STALL_MS_MAX: f64 = 100.0;
 
+/// So many right runs of a cell keep their details, some tens of KB each.
+const DETAILED_MAX: usize = 3;
+
 /// All that was run.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,11 +63,19 @@ pub(crate) struct Run {
     pub(crate) fault_unix_ms: [f64; 2],
     pub(crate) figures: Figures,
     pub(crate) outcome: Outcome,
+    pub(crate) incidents: Vec<Incident>,
+    /// None if it was as right as [`DETAILED_MAX`] other runs.
+    pub(crate) details: Option<Details>,
+}
+
+/// What a timeline shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Details {
     pub(crate) clients: Timeline,
     /// How late the heart of the server was: when, and ms. Empty if the server does not say.
     pub(crate) late_ms: Vec<[f64; 2]>,
     pub(crate) samples: Vec<Sample>,
-    pub(crate) incidents: Vec<Incident>,
 }
 
 impl Results {
@@ -74,11 +85,12 @@ impl Results {
         host: Host,
         [server_core, load_core]: [usize; 2],
         scenarios: Vec<Scenario>,
+        programs: &[Program],
     ) -> Self {
         let mut cells = Vec::new();
         for (number, scenario) in scenarios.iter().enumerate() {
             for runtime in &scenario.runtimes {
-                for program in Program::ALL {
+                for &program in programs {
                     let runtime = runtime.clone();
                     cells.push(Cell { scenario: number, runtime, program, runs: Vec::new() });
                 }
@@ -176,15 +188,36 @@ impl Results {
     }
 }
 
+impl Run {
+    fn is_right(&self) -> bool {
+        matches!(self.outcome, Outcome::Right | Outcome::NotAsked)
+    }
+}
+
 impl Cell {
-    /// The run that reports show: the first whose verdict is not right, else the one with the longest stall. None if all
-    /// are void.
+    /// Adds a run, or why it is void.
+    pub(crate) fn add(&mut self, mut run: Result<Run, String>) {
+        let is_detailed = |run: &&Result<Run, String>| {
+            run.as_ref().is_ok_and(|run| run.is_right() && run.details.is_some())
+        };
+        let detailed = self.runs.iter().filter(is_detailed).count();
+        if let Ok(run) = run.as_mut()
+            && run.is_right()
+            && detailed >= DETAILED_MAX
+        {
+            run.details = None;
+        }
+        self.runs.push(run);
+    }
+
+    /// The run that reports show: the first whose verdict is not right, else the one with the longest stall of those with
+    /// details. None if all are void.
     pub(crate) fn shown(&self) -> Option<&Run> {
         let runs = || self.runs.iter().filter_map(|run| run.as_ref().ok());
+        let detailed = || runs().filter(|run| run.details.is_some());
         let longest =
             |a: &&Run, b: &&Run| a.figures.longest_stall_ms.total_cmp(&b.figures.longest_stall_ms);
-        let is_wrong = |run: &&Run| !matches!(run.outcome, Outcome::Right | Outcome::NotAsked);
-        runs().find(is_wrong).or_else(|| runs().max_by(longest))
+        detailed().find(|run| !run.is_right()).or_else(|| detailed().max_by(longest))
     }
 
     /// How many runs have this outcome.
@@ -231,17 +264,20 @@ pub(crate) mod tests {
             fault_unix_ms,
             figures: Figures::of(&report, &[], 5_000.0, fault_unix_ms[1]).unwrap(),
             outcome: judge::judge(expectation, &incidents, fault_unix_ms[1]),
-            clients: report.arrivals.unwrap().timeline.unwrap(),
-            late_ms: vec![[10_050.0, 1.0], [10_200.0, 150.0]],
-            samples: vec![Sample { unix_ms: 10_100.0, queue: 3, descriptors: 20 }; 2],
             incidents,
+            details: Some(Details {
+                clients: report.arrivals.unwrap().timeline.unwrap(),
+                late_ms: vec![[10_050.0, 1.0], [10_200.0, 150.0]],
+                samples: vec![Sample { unix_ms: 10_100.0, queue: 3, descriptors: 20 }; 2],
+            }),
         }
     }
 
     /// Of both scenarios: naive servers stall for 800 ms, and one is told wrong.
     pub(crate) fn results() -> Results {
         let scenarios = Scenario::parse_all(PLAN, &Servers::read().unwrap()).unwrap();
-        let mut results = Results::of("cargo stalls".to_owned(), Host::of(&[]), [0, 1], scenarios);
+        let mut results =
+            Results::of("cargo stalls".to_owned(), Host::of(&[]), [0, 1], scenarios, Program::ALL);
         let scenarios = &results.scenarios;
         for cell in &mut results.cells {
             let scenario = &scenarios[cell.scenario];
@@ -273,6 +309,21 @@ pub(crate) mod tests {
         let json = serde_json::to_string(&results).unwrap();
         let read: Results = serde_json::from_str(&json).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), json);
+    }
+
+    #[test]
+    fn a_run_that_is_not_right_keeps_its_details() {
+        let mut results = results();
+        let cell = &mut results.cells[0];
+        let Ok(right) = cell.runs[0].clone() else { panic!() };
+        let wrong = Run { outcome: Outcome::Silent, ..right.clone() };
+        for run in [&right, &right, &right, &right, &wrong, &right] {
+            cell.add(Ok(run.clone()));
+        }
+        let details = cell.runs.iter().filter_map(|run| Some(run.as_ref().ok()?.details.is_some()));
+        let details: Vec<_> = details.collect();
+        assert_eq!(details, [true, true, true, false, false, true, false]);
+        assert_eq!(cell.shown(), Some(&wrong));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::matrix::run::{command_line, create};
 use crate::matrix::servers::{Server, Servers};
 
 /// How long `--quick` may take, in seconds: five minutes, less a margin for runs that take longer than planned.
-const QUICK_SECONDS: f64 = 270.0;
+const QUICK_SECONDS: f64 = 250.0;
 
 /// More runs of each cell would take days.
 const RUNS_MAX: u32 = 1_000;
@@ -56,14 +56,15 @@ impl Options {
     pub fn run(&self) -> Result<(), Failure> {
         let servers = Servers::read()?;
         let scenarios = self.chosen(Scenario::read_all(&servers)?)?;
-        let built = all_servers(&scenarios, &servers)?;
+        let built = all_servers(&scenarios, self.filter.programs(), &servers)?;
         let built: Vec<_> = built.iter().collect();
         if !self.no_build {
             program::build(&built)?;
         }
         let command = command_line("cargo stalls", env::args().skip(1));
         let cores = [self.server_core, self.load_core];
-        let mut results = Results::of(command, Host::of(&built), cores, scenarios);
+        let mut results =
+            Results::of(command, Host::of(&built), cores, scenarios, self.filter.programs());
         let folder = program::programs()?.with_file_name("stalls").join(&results.host.date);
         create(&folder)?;
         let whole = self.run_all(&mut results, &servers, &folder);
@@ -82,7 +83,7 @@ impl Options {
             return Err(Failure::new(format!("--runs: at most {RUNS_MAX}, found {}", self.runs)));
         }
         let chosen = self.filter.apply(scenarios, self.quick)?;
-        let seconds = seconds(&chosen) * f64::from(self.runs.get());
+        let seconds = seconds(&chosen, self.filter.programs()) * f64::from(self.runs.get());
         if !self.quick || seconds > QUICK_SECONDS {
             eprintln!("this takes about {:.0} s", seconds);
         }
@@ -123,7 +124,7 @@ impl Options {
                 if let Err(why) = &run {
                     eprintln!("void: {why}");
                 }
-                results.cells[number].runs.push(run.map_err(|why| why.to_string()));
+                results.cells[number].add(run.map_err(|why| why.to_string()));
             }
             results.save(folder)?;
         }
@@ -133,19 +134,23 @@ impl Options {
 }
 
 /// An estimate of how long all cells take, each run once, in seconds.
-fn seconds(scenarios: &[Scenario]) -> f64 {
+fn seconds(scenarios: &[Scenario], programs: &[Program]) -> f64 {
     let of = |scenario: &Scenario| {
-        let runs = scenario.runtimes.len() * Program::ALL.len();
+        let runs = scenario.runtimes.len() * programs.len();
         runs as f64 * scenario.run_seconds()
     };
     scenarios.iter().map(of).sum()
 }
 
-fn all_servers(scenarios: &[Scenario], servers: &Servers) -> Result<Vec<Server>, Failure> {
+fn all_servers(
+    scenarios: &[Scenario],
+    programs: &[Program],
+    servers: &Servers,
+) -> Result<Vec<Server>, Failure> {
     let mut all = Vec::new();
     for scenario in scenarios {
         for runtime in &scenario.runtimes {
-            for program in Program::ALL {
+            for &program in programs {
                 all.push(scenario.server(program, runtime, servers).map_err(Failure::new)?);
             }
         }
@@ -174,7 +179,7 @@ mod tests {
     #[test]
     fn a_first_answer_takes_under_five_minutes_and_has_each_class() {
         let quick = chosen("--quick").unwrap();
-        let seconds = seconds(&quick);
+        let seconds = seconds(&quick, Program::ALL);
         assert!(seconds <= QUICK_SECONDS, "{seconds}");
         let classes = |of: &[Scenario]| {
             let mut classes: Vec<_> = of.iter().filter_map(|it| it.class.clone()).collect();

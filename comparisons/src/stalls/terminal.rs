@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::judge::Outcome;
 use super::plan::{Program, Scenario};
+use super::record::Incident;
 use super::results::{Cell, Results, Run};
 
 /// A scenario's name is cut here, so that a line fits into 80 columns.
@@ -46,7 +47,7 @@ pub(crate) fn time(ms: f64) -> String {
 }
 
 /// How often each verdict was given, or the verdict itself if there is one run.
-pub(crate) fn verdicts(cell: &Cell) -> String {
+pub(crate) fn verdicts(scenario: &Scenario, cell: &Cell) -> String {
     let outcomes: Vec<&Outcome> =
         cell.runs.iter().filter_map(|run| Some(&run.as_ref().ok()?.outcome)).collect();
     let mut distinct: Vec<&Outcome> = Vec::new();
@@ -56,7 +57,7 @@ pub(crate) fn verdicts(cell: &Cell) -> String {
         }
     }
     let counted = |outcome: &&Outcome| match cell.runs.len() {
-        1 => shown(outcome, cell.shown()),
+        1 => shown(outcome, scenario, cell.shown()),
         runs => format!("{} {outcome}", of(cell.count(outcome), runs)),
     };
     let mut words: Vec<String> = distinct.iter().map(counted).collect();
@@ -67,16 +68,16 @@ pub(crate) fn verdicts(cell: &Cell) -> String {
     words.join(", ")
 }
 
-/// A right verdict with its class: silence can be right, too.
-fn shown(outcome: &Outcome, run: Option<&Run>) -> String {
-    let classes = run.map_or(&[][..], |run| &run.incidents);
-    match (outcome, classes.first()) {
-        (Outcome::Right, Some(incident)) => {
-            format!("right: {}", incident.class().replace('_', " "))
-        }
-        (Outcome::Right, None) => "right: none".to_owned(),
-        _ => outcome.to_string(),
+/// A right verdict with the class that it named: silence can be right, too.
+fn shown(outcome: &Outcome, scenario: &Scenario, run: Option<&Run>) -> String {
+    if *outcome != Outcome::Right {
+        return outcome.to_string();
     }
+    let incidents = run.map_or(&[][..], |run| &run.incidents);
+    let truth = scenario.class.as_deref();
+    let truth = truth.filter(|class| incidents.iter().any(|it| it.seen(class).is_some()));
+    let class = truth.or_else(|| incidents.first().map(Incident::class)).unwrap_or("none");
+    format!("right: {}", class.replace('_', " "))
 }
 
 fn of(count: usize, all: usize) -> String {
@@ -93,7 +94,7 @@ fn line(text: &mut String, scenario: &Scenario, cell: &Cell) -> std::fmt::Result
         }
         None => write!(text, "{:>8} {:>6} {:>8}", "–", "–", "–")?,
     }
-    writeln!(text, "  {}", verdicts(cell))
+    writeln!(text, "  {}", verdicts(scenario, cell))
 }
 
 #[cfg(test)]
@@ -120,7 +121,8 @@ mod tests {
         for cell in &mut results.cells {
             cell.runs.truncate(1);
         }
-        let verdicts: Vec<_> = results.cells.iter().take(3).map(verdicts).collect();
+        let cells = results.cells.iter().take(3);
+        let verdicts: Vec<_> = cells.map(|cell| verdicts(results.scenario(cell), cell)).collect();
         assert_eq!(verdicts, ["right: blocked loop", "right: none", "wrong: lost accept"]);
     }
 

@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use super::results::Run;
-use crate::matrix::axis::Axis;
+use super::results::{Details, Run};
+use super::watch::Sample;
+use crate::matrix::axis::{Axis, grouped};
 use crate::matrix::escape::Escaped;
 use crate::matrix::plots::XAxis;
 
@@ -26,6 +27,10 @@ const VERDICTS_MAX: usize = 12;
 /// The space for the labels of the x axis.
 const AXIS: f64 = 24.0;
 
+/// A scale of times goes up to so many ms at least, and one of counts to so many.
+const MS_MIN: f64 = 100.0;
+const COUNT_MIN: f64 = 10.0;
+
 /// A figure over time: bars, each from one moment to another.
 struct Strip {
     name: &'static str,
@@ -33,11 +38,15 @@ struct Strip {
     bars: Vec<[f64; 3]>,
     /// Whether it is drawn as a line of steps.
     is_line: bool,
+    /// The scale goes up to this at least, so that what is small looks small.
+    high_min: f64,
+    /// What it means that there are no bars.
+    without: &'static str,
 }
 
 /// The plot. `name` is that of the cell.
-pub(crate) fn plot(text: &mut String, name: &str, run: &Run) -> fmt::Result {
-    let strips = strips(run);
+pub(crate) fn plot(text: &mut String, name: &str, run: &Run, details: &Details) -> fmt::Result {
+    let strips = strips(run, details);
     let verdicts = verdicts(run);
     let ends = strips.iter().flat_map(|strip| &strip.bars).map(|bar| bar[1]);
     let across = XAxis::linear(ends.chain(verdicts.iter().map(|(bar, _)| bar[1])));
@@ -82,14 +91,14 @@ pub(crate) fn plot(text: &mut String, name: &str, run: &Run) -> fmt::Result {
 /// A strip, with its name and its largest figure on the left.
 fn draw(text: &mut String, strip: &Strip, top: f64, x: impl Fn(f64) -> f64) -> fmt::Result {
     let largest = strip.bars.iter().map(|bar| bar[2]).fold(0.0, f64::max);
-    let axis = Axis::of([0.0, largest].into_iter());
+    let axis = Axis::of([0.0, largest.max(strip.high_min)].into_iter());
     let (bottom, middle) = (top + STRIP, top + STRIP / 2.0);
     let y = |figure: f64| bottom - axis.share(figure) * STRIP;
     write!(text, "<text x=\"0\" y=\"{middle:.0}\">{}</text>", strip.name)?;
     let shown = if strip.bars.is_empty() {
-        "not told".to_owned()
+        strip.without.to_owned()
     } else {
-        format!("at most {}", crate::matrix::axis::grouped(largest.round()))
+        format!("at most {}", grouped(largest.round()))
     };
     write!(text, "<text x=\"0\" y=\"{:.0}\">{shown}</text>", middle + 15.0)?;
     write!(text, "<path class=\"grid\" d=\"M{LEFT} {bottom}H{RIGHT}\"/>")?;
@@ -107,8 +116,8 @@ fn draw(text: &mut String, strip: &Strip, top: f64, x: impl Fn(f64) -> f64) -> f
     writeln!(text, "<path class=\"{class}\" d=\"{path}\"/>")
 }
 
-fn strips(run: &Run) -> Vec<Strip> {
-    let clients = &run.clients;
+fn strips(run: &Run, details: &Details) -> Vec<Strip> {
+    let Details { clients, late_ms, samples } = details;
     let slot = clients.newcomers.slot_ms;
     let slots = (0..).zip(&clients.newcomers.longest_us).map(|(number, us)| {
         let from = seconds(run, clients.began_unix_ms + f64::from(number) * slot);
@@ -120,23 +129,26 @@ fn strips(run: &Run) -> Vec<Strip> {
             [from, from + lasted / 1e3, *lasted]
         });
     // A heart was late before it was looked at.
-    let late = run.late_ms.iter().map(|[at, late]| {
+    let late = late_ms.iter().map(|[at, late]| {
         let to = seconds(run, *at);
         [(to - late / 1e3).max(0.0).min(to), to, *late]
     });
-    let samples = |figure: fn(&super::watch::Sample) -> u32| {
-        let from = |sample: &super::watch::Sample| seconds(run, sample.unix_ms).max(0.0);
-        let ends = run.samples.iter().skip(1).map(from);
-        let ends = ends.chain(run.samples.last().map(from));
-        run.samples.iter().zip(ends).map(|(it, to)| [from(it), to, f64::from(figure(it))]).collect()
+    let sampled = |figure: fn(&Sample) -> u32| {
+        let from = |sample: &Sample| seconds(run, sample.unix_ms).max(0.0);
+        let ends = samples.iter().skip(1).map(from);
+        let ends = ends.chain(samples.last().map(from));
+        samples.iter().zip(ends).map(|(it, to)| [from(it), to, f64::from(figure(it))]).collect()
     };
-    let strip = |name, bars, is_line| Strip { name, bars, is_line };
+    let bars =
+        |name, bars, without| Strip { name, bars, is_line: false, high_min: MS_MIN, without };
+    let line =
+        |name, bars| Strip { name, bars, is_line: true, high_min: COUNT_MIN, without: "not seen" };
     vec![
-        strip("new clients wait, ms", slots.collect(), false),
-        strip("silence, ms", silences.collect(), false),
-        strip("heart late, ms", late.collect(), false),
-        strip("accept queue", samples(|sample| sample.queue), true),
-        strip("descriptors", samples(|sample| sample.descriptors), true),
+        bars("new clients wait, ms", slots.collect(), "none came"),
+        bars("silence, ms", silences.collect(), "none"),
+        bars("heart late, ms", late.collect(), "not told"),
+        line("accept queue", sampled(|sample| sample.queue)),
+        line("descriptors", sampled(|sample| sample.descriptors)),
     ]
 }
 
