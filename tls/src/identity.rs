@@ -105,7 +105,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Why the files have no usable identity. It prints a sentence that names the file.
+/// Why the files have no usable identity. `Display` prints a sentence that names the file.
 #[derive(Debug)]
 pub struct IdentityError {
     file: PathBuf,
@@ -134,7 +134,7 @@ enum Flaw {
     BadCertificate(rustls::Error),
     /// The PEM is fine, the key in it is not, or is of a kind that is not supported.
     BadKey(rustls::Error),
-    /// Has the path of the certificate's file.
+    /// The key of another certificate. Has the path of the certificate's file.
     NotTheKeyOf(PathBuf),
     Expired(Option<Duration>),
     NotYetValid,
@@ -158,17 +158,17 @@ impl fmt::Display for IdentityError {
             Flaw::NoCertificate => write!(f, "there is no certificate in {file}"),
             Flaw::NoKey => write!(f, "there is no private key in {file}"),
             Flaw::BadCertificate(error) => write!(f, "the certificate in {file} is bad: {error}"),
-            Flaw::BadKey(error) => write!(f, "the private key in {file} is of no use: {error}"),
+            Flaw::BadKey(error) => write!(f, "the private key in {file} is unusable: {error}"),
             Flaw::NotTheKeyOf(chain) => {
                 write!(f, "the key in {file} is not that of the certificate in {}", chain.display())
             }
             Flaw::Expired(Some(ago)) => {
                 let days = ago.as_secs() / (24 * 60 * 60);
-                write!(f, "the certificate in {file} has expired {days} days ago")
+                write!(f, "the certificate in {file} has expired, {days} days ago")
             }
             Flaw::Expired(None) => write!(f, "the certificate in {file} has expired"),
             Flaw::NotYetValid => write!(f, "the certificate in {file} is not valid yet"),
-            Flaw::NoTickets(error) => write!(f, "cannot make a key for session tickets: {error}"),
+            Flaw::NoTickets(error) => write!(f, "cannot create a key for session tickets: {error}"),
         }
     }
 }
@@ -207,8 +207,8 @@ fn read(
     Ok(Arc::new(key))
 }
 
-/// Reads a regular file of at most [`FILE_BYTES_MAX`](Identity::FILE_BYTES_MAX). Others may have no end, or block
-/// whoever opens them.
+/// Reads a regular file of at most [`FILE_BYTES_MAX`](Identity::FILE_BYTES_MAX). A file of another kind may have no
+/// end, or block the thread that opens it.
 fn read_file(path: &Path) -> Result<Vec<u8>, Flaw> {
     let mut bytes = Vec::new();
     if !fs::metadata(path).map_err(Flaw::Unreadable)?.is_file() {
@@ -222,7 +222,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Flaw> {
     Ok(bytes)
 }
 
-/// Checks that `own` is valid at the time `now`, as clients do first. What else clients ask for is not checked.
+/// Checks only that `own` is valid at the time `now`. Clients check more than that.
 fn check_validity(
     own: &CertificateDer<'_>,
     issuers: &[CertificateDer<'_>],
@@ -231,11 +231,11 @@ fn check_validity(
 ) -> Result<(), Flaw> {
     let own = ParsedCertificate::try_from(own).map_err(Flaw::BadCertificate)?;
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let nobody = RootCertStore::empty();
+    let no_roots = RootCertStore::empty();
     let now = UnixTime::since_unix_epoch(since_1970);
     let algorithms = provider.signature_verification_algorithms.all;
     let verified =
-        verify_server_cert_signed_by_trust_anchor(&own, &nobody, issuers, now, algorithms);
+        verify_server_cert_signed_by_trust_anchor(&own, &no_roots, issuers, now, algorithms);
     match verified {
         Err(rustls::Error::InvalidCertificate(CertificateError::Expired)) => {
             Err(Flaw::Expired(None))

@@ -15,7 +15,7 @@ use crate::{TlsReadHalf, TlsWriteHalf};
 /// use owned_io::ByteStream;
 /// use owned_io_tls::{TlsConnection, TlsStream};
 ///
-/// /// Whether the peer of this connection is to be spoken to in HTTP/2.
+/// /// Whether this connection uses HTTP/2.
 /// fn is_http2<S: ByteStream>(stream: &TlsStream<S>) -> bool {
 ///     stream.session().alpn_protocol().as_deref() == Some(b"h2")
 /// }
@@ -27,30 +27,30 @@ pub trait TlsConnection {
 
 /// What the handshake of a connection agreed on. Everything is known once the connection is open.
 ///
-/// The name that a client asked for (SNI) is not here: rustls 0.23 tells it to the resolver of the
-/// server's certificates alone, on connections of the kind that is used here.
+/// The name that a client asked for (SNI) is not here. On connections with rustls's unbuffered interface,
+/// rustls 0.23 passes it only to the resolver of the server's certificates.
 #[derive(Clone, Copy)]
 pub struct TlsSession<'a>(&'a Shared);
 
 impl TlsSession<'_> {
     /// The application protocol that was agreed on (ALPN), if one was.
     pub fn alpn_protocol(&self) -> Option<Vec<u8>> {
-        self.look(|common| common.alpn_protocol().map(<[u8]>::to_vec))
+        self.with_common(|common| common.alpn_protocol().map(<[u8]>::to_vec))
     }
 
     /// The version of TLS.
     pub fn protocol_version(&self) -> Option<ProtocolVersion> {
-        self.look(|common| common.protocol_version())
+        self.with_common(|common| common.protocol_version())
     }
 
     /// The cipher suite.
     pub fn cipher_suite(&self) -> Option<SupportedCipherSuite> {
-        self.look(|common| common.negotiated_cipher_suite())
+        self.with_common(|common| common.negotiated_cipher_suite())
     }
 
-    /// The peer's certificates, its own first; a server's client has none unless it was asked for one.
+    /// The peer's certificates, its own first. On a server, `None` unless the server asked its client for one.
     pub fn peer_certificates(&self) -> Option<Vec<CertificateDer<'static>>> {
-        self.look(|common| {
+        self.with_common(|common| {
             let certificates = common.peer_certificates()?;
             Some(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect())
         })
@@ -58,12 +58,12 @@ impl TlsSession<'_> {
 
     /// Whether an earlier session was resumed.
     pub fn is_resumed(&self) -> bool {
-        self.look(|common| common.handshake_kind()) == Some(HandshakeKind::Resumed)
+        self.with_common(|common| common.handshake_kind()) == Some(HandshakeKind::Resumed)
     }
 
-    /// Borrows the session for this call alone: the halves need it with each read and write.
-    fn look<T>(&self, look: impl FnOnce(&CommonState) -> T) -> T {
-        look(self.0.session.borrow().connection().common())
+    /// Borrows the session only for this call: the halves need it for each read and write.
+    fn with_common<T>(&self, f: impl FnOnce(&CommonState) -> T) -> T {
+        f(self.0.session.borrow().connection().common())
     }
 }
 

@@ -31,7 +31,7 @@ impl Outgoing {
     }
 
     /// Frees the [prepared](Self::prepare) room if it was not used.
-    pub(crate) fn give_up_room(&mut self) {
+    pub(crate) fn release_room(&mut self) {
         if self.is_empty() {
             self.bytes = Vec::new();
         }

@@ -17,9 +17,9 @@ use crate::{Buffers, TlsError};
 /// a limit below what a socket takes at once would cost some.
 pub const WRITE_BYTES_MAX: usize = 4 * RECORD_PAYLOAD_BYTES_MAX;
 
-/// The least that a buffer for a write has, in bytes. Smaller ones, of alerts, are not kept.
+/// The least capacity of a buffer for a write, in bytes. Smaller buffers, of alerts, are not kept.
 const CAPACITY_MIN: usize = 1024;
-/// Larger buffers are not kept, in bytes. The records of the longest write fit.
+/// The most capacity of a buffer that is kept, in bytes. The records of the longest write fit.
 const CAPACITY_KEPT_MAX: usize = 96 * 1024;
 
 /// A write takes this many bytes even without a reservation, because otherwise it might never end.
@@ -275,7 +275,7 @@ impl Session {
         match self.advance_incoming(Task::Encrypt(&plain[..n]), &mut |_| 0) {
             Done::Yes => Ok(n),
             Done::No => {
-                self.outgoing.give_up_room();
+                self.outgoing.release_room();
                 self.settle();
                 Err(io::Error::from_raw_os_error(EPIPE))
             }
@@ -312,8 +312,7 @@ impl Session {
         self.prepare_less(n)
     }
 
-    /// Has a buffer serve for a later write. It keeps its length, so that its bytes need not be initialised
-    /// once more.
+    /// Returns a buffer for a later write. It keeps its length, so its bytes need not be initialised again.
     fn give(&self, buf: Vec<u8>) {
         if (CAPACITY_MIN..=CAPACITY_KEPT_MAX).contains(&buf.capacity()) {
             self.buffers.give(buf);

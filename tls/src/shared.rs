@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     /// Whether the alert about the eviction was sent, or is being sent.
     has_sent_alert: Cell<bool>,
     /// Why nothing can be written any more.
-    broken: Cell<Option<StickyError>>,
+    write_error: Cell<Option<StickyError>>,
     /// The result of a shutdown of the transport, until it is returned.
     shutdown_result: Cell<Option<io::Result<()>>>,
 }
@@ -89,7 +89,7 @@ impl Shared {
             is_answering: Cell::new(false),
             is_evicted: Cell::new(false),
             has_sent_alert: Cell::new(false),
-            broken: Cell::new(None),
+            write_error: Cell::new(None),
             shutdown_result: Cell::new(None),
         }
     }
@@ -152,7 +152,8 @@ impl Shared {
         checked
     }
 
-    /// Has `half` woken when the writer makes progress, when reads are shut down, or when the connection is evicted.
+    /// Registers the task of `direction`. It is woken when the writer makes progress, when reads are shut down, or
+    /// when the connection is evicted.
     pub(crate) fn register(&self, direction: Direction, cx: &Context<'_>) {
         self.writer.borrow_mut().register(direction, cx);
     }
@@ -167,8 +168,8 @@ impl Shared {
                     self.session.borrow_mut().settle(); // counts records that the peer does not take
                 }
                 ready!(polled);
-            } else if let Some(broken) = self.broken.get() {
-                return Poll::Ready(Err(broken.into()));
+            } else if let Some(error) = self.write_error.get() {
+                return Poll::Ready(Err(error.into()));
             } else if let Some(records) = self.session.borrow_mut().take_records() {
                 writer.start(Job::Write(records));
             } else {
@@ -239,7 +240,7 @@ impl Shared {
             Done::Written(result, buf) => {
                 self.session.borrow_mut().handle_written(buf);
                 if let Err(error) = result {
-                    self.broken.set(Some((&error).into()));
+                    self.write_error.set(Some((&error).into()));
                 }
             }
             Done::Shutdown(result) => self.shutdown_result.set(Some(result)),

@@ -176,7 +176,7 @@ fn advance(
                         outgoing.append(ALERT_BYTES, |room| traffic.queue_close_notify(room))
                     }
                 };
-                Some(written.map(|()| Done::Yes).map_err(in_protocol))
+                Some(written.map(|()| Done::Yes).map_err(into_error))
             }
             Ok(ConnectionState::BlockedHandshake) => Some(Ok(Done::No)),
             Ok(ConnectionState::Closed) => {
@@ -227,7 +227,7 @@ pub(crate) const fn encrypted_bytes(len: usize) -> usize {
     len + records * RECORD_OVERHEAD_BYTES
 }
 
-fn in_protocol(error: EncryptError) -> Error {
+fn into_error(error: EncryptError) -> Error {
     match error {
         EncryptError::EncryptExhausted => Error::EncryptError,
         error => Error::General(error.to_string()),

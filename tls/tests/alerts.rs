@@ -67,7 +67,7 @@ fn protocol(error: &std::io::Error) -> Error {
 }
 
 #[test]
-fn what_begins_no_handshake_is_answered_by_an_alert() {
+fn an_invalid_start_is_answered_by_an_alert() {
     simulate(|| async {
         let interleaved = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
         let warnings = PeerMisbehaved::TooManyWarningAlertsReceived;
@@ -122,7 +122,7 @@ fn an_alert_is_not_answered_by_another() {
 }
 
 #[test]
-fn a_client_answers_what_begins_no_handshake_by_an_alert() {
+fn a_client_answers_an_invalid_start_by_an_alert() {
     simulate(|| async {
         let interleaved = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
         let warnings = PeerMisbehaved::TooManyWarningAlertsReceived;
@@ -154,7 +154,7 @@ fn a_client_answers_what_begins_no_handshake_by_an_alert() {
 type Make = dyn Fn(&mut Forger<SimStream>) -> Vec<u8>;
 
 #[test]
-fn what_leads_to_nothing_is_answered_by_an_alert() {
+fn records_without_progress_are_answered_by_an_alert() {
     let empty =
         |client: &mut Forger<_>| repeat(33, || client.record(ContentType::ApplicationData, b""));
     let warnings =
@@ -219,7 +219,7 @@ fn asking_again_and_again_for_another_handshake_is_answered_by_an_alert() {
 
 /// The failure does not take long either: behind thousands of messages there is no alert, and the connection ends.
 #[test]
-fn thousands_of_messages_in_a_record_are_not_looked_at() {
+fn thousands_of_messages_in_a_record_are_not_processed() {
     owned_io_sim::block_on(async {
         let (mut client, mut server) = with_forger(&TLS12).await;
         let mut messages = hello(&[&TLS12])[5..].repeat(2);
@@ -336,7 +336,7 @@ fn repeat(times: usize, make: impl FnMut() -> Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn new_keys_without_end_are_answered_by_an_alert() {
+fn endless_key_updates_are_answered_by_an_alert() {
     simulate(|| async {
         let flood = Error::from(PeerMisbehaved::TooManyKeyUpdateRequests);
         let told = Error::AlertReceived(AlertDescription::DecodeError);

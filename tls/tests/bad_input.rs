@@ -94,7 +94,7 @@ fn a_bad_record_is_answered_by_an_alert() {
 
 /// The read half sends the alert, whatever the write half is doing.
 #[test]
-fn an_alert_leaves_behind_a_write_that_waits() {
+fn an_alert_is_sent_while_a_write_is_pending() {
     simulate(|| async {
         let (mut client, server) = with_plain_client().await;
         let (mut read, mut write) = server.into_split();
@@ -129,7 +129,7 @@ async fn fill(server: &mut TlsStream<SimStream>) {
 
 /// A read returns the bytes before a bad record even if the peer takes no alert.
 #[test]
-fn what_came_before_a_bad_record_waits_for_nobody() {
+fn bytes_before_a_bad_record_are_returned_at_once() {
     simulate(|| async {
         let (mut client, mut server) = with_plain_client().await;
         fill(&mut server).await;
@@ -234,7 +234,7 @@ fn a_handshake_that_was_tampered_with_fails() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_told_so() {
+fn a_client_that_speaks_no_tls_gets_the_plain_answer_or_an_alert() {
     simulate(|| async {
         for (plain_answer, expected) in [
             (&b""[..], &[21, 3, 3, 0, 2, 2, 50][..]), // a fatal alert: decode_error
@@ -278,7 +278,7 @@ fn a_handshake_ends_at_its_deadline() {
 }
 
 #[test]
-fn a_server_that_nobody_vouches_for_is_refused() {
+fn a_certificate_for_another_name_is_refused() {
     simulate(|| async {
         let (a, b) = owned_io_sim::pipe();
         let server =
@@ -296,7 +296,7 @@ fn a_server_that_nobody_vouches_for_is_refused() {
 }
 
 #[test]
-fn who_speaks_no_protocol_of_the_server_is_told_so() {
+fn a_client_without_a_common_protocol_gets_an_alert() {
     simulate(|| async {
         let mut config = server_config(ALL_VERSIONS);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -318,7 +318,7 @@ fn who_speaks_no_protocol_of_the_server_is_told_so() {
 
 /// A server for HTTPS answers plain HTTP with 400.
 #[test]
-fn a_server_that_speaks_no_tls_is_told_so() {
+fn a_server_that_speaks_no_tls_gets_an_alert() {
     simulate(|| async {
         let (a, mut server) = owned_io_sim::pipe();
         let client = Sim::spawn(async move {
@@ -338,7 +338,7 @@ fn a_server_that_speaks_no_tls_is_told_so() {
 
 /// The peer cannot be told any more.
 #[test]
-fn who_spoke_no_tls_and_has_gone_is_what_the_error_says() {
+fn the_error_of_a_peer_without_tls_survives_its_reset() {
     simulate(|| async {
         let (mut client, b) = owned_io_sim::pipe();
         client.write_all("GET / HTTP/1.1\r\n\r\n").await.into_result().unwrap();

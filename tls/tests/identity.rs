@@ -48,7 +48,7 @@ fn now() -> SystemTime {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_named_with_the_file() {
+fn an_error_names_the_flaw_and_the_file() {
     let folder = Folder::new("wrong");
     let (certificate, key) = made(2024, 2030);
     let (other, _) = made(2024, 2030);
@@ -86,7 +86,7 @@ fn what_is_wrong_with_a_file_is_named_with_the_file() {
         (
             &expired,
             &key,
-            format!("the certificate in {} has expired 165 days ago", display(&expired)),
+            format!("the certificate in {} has expired, 165 days ago", display(&expired)),
         ),
         (&early, &key, format!("the certificate in {} is not valid yet", display(&early))),
     ] {
@@ -97,7 +97,7 @@ fn what_is_wrong_with_a_file_is_named_with_the_file() {
 }
 
 #[test]
-fn files_are_read_again_or_all_stays_as_it_is() {
+fn files_are_reloaded_or_the_identity_is_unchanged() {
     let folder = Folder::new("again");
     let (certificate, key) = made(2024, 2030);
     let chain_file = folder.write("chain.pem", &certificate);

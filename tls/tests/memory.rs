@@ -31,9 +31,9 @@ fn in_the_clear(payload: &[u8]) -> Vec<u8> {
     [&[22, 3, 1][..], &len.to_be_bytes(), payload].concat()
 }
 
-/// Before authentication: 84 KiB, for which twice the memory may be allocated as it grows.
+/// Before authentication, a connection holds at most 82 KiB. Its buffer may have twice that capacity as it grows.
 #[test]
-fn a_hello_without_end_takes_so_much_and_no_more() {
+fn an_endless_hello_takes_bounded_memory() {
     for piece in [1, 100, 16_384] {
         owned_io_sim::block_on(async move {
             let (mut client, b) = owned_io_sim::pipe();

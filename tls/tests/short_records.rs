@@ -37,8 +37,8 @@ fn many_short_records_are_decrypted_a_few_at_a_time() {
 /// Other tasks run in between, although all records have arrived.
 #[test]
 fn many_short_records_are_not_decrypted_in_one_go() {
-    let turns = Cell::new(0);
-    let turns = &turns;
+    let rounds = Cell::new(0);
+    let rounds = &rounds;
     simulate(|| async move {
         let sent = pattern(700);
         let (mut server, sending) = with_short_records(&TLS13, &sent).await;
@@ -49,12 +49,12 @@ fn many_short_records_are_not_decrypted_in_one_go() {
             if let Some(read) = selected.first {
                 break read.into_result().unwrap().1;
             }
-            turns.set(turns.get() + 1);
+            rounds.set(rounds.get() + 1);
         };
         assert!(received == sent);
         sending.await.unwrap();
     });
-    assert!(turns.get() >= 30, "{} turns", turns.get());
+    assert!(rounds.get() >= 30, "{} rounds", rounds.get());
 }
 
 /// A server that receives each of these bytes in a record of its own.

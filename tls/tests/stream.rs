@@ -247,7 +247,7 @@ fn a_record_may_have_16_kib_or_nothing() {
 }
 
 #[test]
-fn a_read_is_resumed_and_a_write_that_is_given_up_goes_on() {
+fn a_read_is_resumed_and_a_dropped_write_continues() {
     simulate(|| async {
         let (mut client, server) = with_plain_client().await;
         let (mut read, mut write) = server.into_split();

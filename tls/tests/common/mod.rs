@@ -151,7 +151,7 @@ impl<S: ByteStream> Plain<S> {
     /// Reads once; false at the end of the stream.
     pub(crate) async fn fill(&mut self) -> Result<bool, Error> {
         let read = self.stream.read(Vec::with_capacity(4096)).await;
-        let (n, bytes) = read.into_result().expect("to read");
+        let (n, bytes) = read.into_result().expect("expected to read");
         let mut left = &bytes[..];
         while !left.is_empty() {
             self.tls.read_tls(&mut left).unwrap();

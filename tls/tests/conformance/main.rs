@@ -55,9 +55,9 @@ macro_rules! tls_conformance {
 
 tls_conformance! { sim: owned_io_sim::Sim, LosesNothing,
     "task::blocking_closures_let_others_run" =>
-        (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
+        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_sim::Sim>(config)),
     "worker::each_worker_has_a_thread_of_its_own" =>
-        (WHY_ONE_THREAD, |config| still_deviates::<owned_io_sim::Sim>(config)),
+        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_sim::Sim>(config)),
     "io::writes_that_never_wait_let_others_run" =>
         (WHY_NO_ROOM, fewer_writes_let_other_tasks_run),
 }
@@ -70,27 +70,26 @@ tls_conformance! { glommio: owned_io_glommio::Glommio, LosesNothing }
 #[cfg(target_os = "linux")]
 tls_conformance! { monoio: owned_io_monoio::Monoio, Cancelled,
     "task::an_always_ready_task_lets_others_run" =>
-        (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
+        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_monoio::Monoio>(config)),
     "runtime::block_on_returns_while_a_task_is_always_ready" =>
-        (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_monoio::Monoio>(config)),
+        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_monoio::Monoio>(config)),
 }
 #[cfg(target_os = "linux")]
 tls_conformance! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
     "task::an_always_ready_task_lets_others_run" =>
-        (WHY_OTHERS_WAIT, |config| still_deviates::<owned_io_tokio_uring::TokioUring>(config)),
+        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_tokio_uring::TokioUring>(config)),
     "cancel::dropped_read_does_what_is_declared" =>
         (WHY_NOTICED, lost_bytes_are_an_error::<owned_io_tokio_uring::TokioUring>),
 }
 
 const WHY_NO_ROOM: &str =
     "a record of one byte takes 23 bytes, and the transport does not hold 10,000 records";
-const WHY_ONE_THREAD: &str = "a deviation of the runtime: see its suite";
-const WHY_OTHERS_WAIT: &str = "a deviation of the runtime: see its suite";
+const WHY_RUNTIME: &str = "a deviation of the runtime: see its suite";
 const WHY_NOTICED: &str =
     "the dropped read of the transport loses a record, and the next record fails to decrypt";
 
 /// A deviation of the runtime, which its own suite asserts.
-fn still_deviates<R: Runtime>(_config: &R::Config) {}
+fn asserted_by_the_runtimes_suite<R: Runtime>(_config: &R::Config) {}
 
 fn fewer_writes_let_other_tasks_run(config: &owned_io_sim::Config) {
     use owned_io_sim::Sim;
