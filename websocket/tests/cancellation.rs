@@ -44,8 +44,8 @@ async fn dropped_after<F: Future>(waits_left: &mut usize, future: F) -> Option<F
     .await
 }
 
-#[derive(Clone, Copy)]
 /// The form in which a message is received.
+#[derive(Clone, Copy)]
 enum Form {
     Whole,
     Owned,

@@ -195,7 +195,7 @@ fn echo_with_all_settings() {
     });
 }
 
-/// "A message of more than 32 KiB is compressed by `flush`, in pieces", and in one frame.
+/// Messages of more than 32 KiB are compressed "in pieces of 16 KiB", and leave "in one frame".
 #[test]
 fn echo_of_long_messages_with_all_settings() {
     let settings: Vec<_> = settings().collect();
@@ -233,9 +233,9 @@ fn echo_of_long_messages_with_all_settings() {
     });
 }
 
-/// "Other tasks have their turn between two pieces". Pings are answered meanwhile.
+/// "Other tasks can run between two pieces." Pings are answered meanwhile.
 #[test]
-fn others_have_their_turn_while_a_long_message_is_compressed() {
+fn other_tasks_run_while_a_long_message_is_compressed() {
     const PERIOD: Duration = Duration::from_millis(1);
     for takeover in [Deflate::default(), takeover()] {
         let config = owned_io_sim::Config::with_seed(1);
@@ -317,7 +317,7 @@ fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
     });
 }
 
-/// "It is sent as it is where there is no memory to compress it with". The messages after it are intact.
+/// "If there is no memory for compression, the message is sent uncompressed." The messages after it are intact.
 #[test]
 fn a_long_message_without_memory_for_compression_is_sent_uncompressed() {
     simulate(|| async {

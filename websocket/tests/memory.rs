@@ -40,7 +40,7 @@ async fn completes_within(time: Duration, future: impl Future) -> bool {
     select(pin!(future), Sim::sleep(time)).await.first.is_some()
 }
 
-/// "They are reserved as their bytes come": bytes that were only announced are hardly reserved.
+/// Messages are reserved "as their bytes arrive": bytes that were only announced are hardly reserved.
 #[test]
 fn announced_bytes_are_not_reserved() {
     simulate(|| async {
@@ -65,7 +65,7 @@ fn announced_bytes_are_not_reserved() {
     });
 }
 
-/// "Where a reservation is refused, the connection stops reading until memory is given back."
+/// "If a reservation is refused, the connection stops reading until memory is released."
 #[test]
 fn a_refused_connection_waits_until_memory_is_returned() {
     simulate(|| async {
@@ -170,9 +170,9 @@ fn a_connection_that_waits_to_send_can_be_closed() {
     });
 }
 
-/// "Holding much while others wait" fails a connection, "its peer is told TRY_AGAIN".
+/// A connection fails if it "holds much memory while others wait". "The peer is told [`CloseCode::TRY_AGAIN`]".
 #[test]
-fn a_connection_that_hoards_while_others_wait_is_evicted_and_told() {
+fn an_idle_holder_is_evicted_while_others_wait_and_its_peer_is_told() {
     simulate(|| async {
         let budget = MemoryBudget::new(300 * KIB);
         let message = vec![7; 200 * KIB];

@@ -296,7 +296,7 @@ fn an_owned_message_is_not_reserved_and_wastes_little_capacity() {
             }
         }
         let lens: Vec<_> = kept.iter().map(|payload| payload.len()).collect();
-        assert_eq!(lens, [60_000, 200_000], "17,000 bytes are not to keep 200,000");
+        assert_eq!(lens, [60_000, 200_000], "17,000 bytes must not keep a buffer of 200,000");
     });
 }
 

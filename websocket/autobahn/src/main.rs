@@ -51,7 +51,7 @@ mod program {
         let [runtime, engine, addr, agent, deflate] = &arguments[..] else {
             return Err(USAGE.into());
         };
-        let (growth, deflate) = (growth(engine)?, how(deflate)?);
+        let (growth, deflate) = (growth(engine)?, compression(deflate)?);
         let tested = Tested { server: addr.parse()?, agent, growth, deflate };
         match runtime.as_str() {
             Tokio::NAME => run_on::<Tokio>(&tested),
@@ -74,20 +74,20 @@ mod program {
         })
     }
 
-    /// How messages are compressed.
-    fn how(deflate: &str) -> Result<Option<Deflate>> {
-        let mut how = Deflate::default();
+    /// The settings of compression; none without it.
+    fn compression(deflate: &str) -> Result<Option<Deflate>> {
+        let mut settings = Deflate::default();
         match deflate {
             "off" => return Ok(None),
             "shared" => {}
-            "takeover" => (how.send_takeover, how.receive_takeover) = (true, true),
+            "takeover" => (settings.send_takeover, settings.receive_takeover) = (true, true),
             _ => return Err(USAGE.into()),
         }
-        how.message_bytes_min = 0; // all are to be tested
-        Ok(Some(how))
+        settings.message_bytes_min = 0; // compress every message
+        Ok(Some(settings))
     }
 
-    /// By whom, as whom and with what.
+    /// The client under test: the server that tests it, its name in the reports, and its settings.
     struct Tested<'a> {
         server: SocketAddr,
         agent: &'a str,
@@ -96,10 +96,10 @@ mod program {
     }
 
     fn run_on<R: Runtime>(tested: &Tested<'_>) -> Result<()> {
-        R::block_on(R::Config::default(), be_tested::<R>(tested))?
+        R::block_on(R::Config::default(), run_cases::<R>(tested))?
     }
 
-    async fn be_tested<R: Runtime>(tested: &Tested<'_>) -> Result<()> {
+    async fn run_cases<R: Runtime>(tested: &Tested<'_>) -> Result<()> {
         let agent = tested.agent;
         let buffers =
             Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(QUEUE_BYTES_MAX));

@@ -44,8 +44,8 @@ impl Decompressor {
         let before = out.len();
         out.resize(before + room, 0);
         let status = self.decompress.decompress(input, &mut out[before..], FlushDecompress::Sync);
-        let came = (self.decompress.total_out() - written) as usize;
-        out.truncate(before + came);
+        let produced = (self.decompress.total_out() - written) as usize;
+        out.truncate(before + produced);
         let used = (self.decompress.total_in() - read) as usize;
         *input = &input[used..];
         match status {
@@ -59,10 +59,10 @@ impl Decompressor {
                 self.is_at_end = true;
             }
             Ok(_) if used > 0 => self.is_at_end = false,
-            Ok(_) if came == 0 && !input.is_empty() => return Err(CorruptData),
+            Ok(_) if produced == 0 && !input.is_empty() => return Err(CorruptData),
             Ok(_) => {}
         }
-        Ok(input.is_empty() && came < room)
+        Ok(input.is_empty() && produced < room)
     }
 
     /// Ends the message. Fails if it does not end with a complete block.
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_corrupt() {
+    fn corrupt_data_is_refused() {
         for wire in [
             &b"\x07"[..],                                    // a reserved block type
             b"\xf3\x48\xcd\xc9\xc9\x07\x00\xff\xff",         // garbage after the last block
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_ends_within_a_message_but_not_for_ever() {
+    fn a_message_may_contain_a_bounded_number_of_stream_ends() {
         let end = b"\x03\x00"; // an empty last block
         let often = |times: u32| at_once(&end.repeat(times as usize));
         assert_eq!(often(ENDS_MAX).as_deref(), Ok(&b""[..]));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_compressor_makes_comes_out_the_same() {
+    fn compressed_data_decompresses_to_the_same() {
         let text: Vec<u8> =
             (0..3000_u32).flat_map(|i| format!("{{\"n\":{}}}", i * i % 977).into_bytes()).collect();
         for (level, bits) in [1, 2, 5, 9].into_iter().flat_map(|l| [9, 11, 15].map(|b| (l, b))) {

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_makes_of_an_answer() {
+    fn a_client_checks_the_answer_against_its_offer() {
         let side = |takeover, window_bits| ContextParameters { takeover, window_bits };
         let small = Deflate { send_window_bits: 10, receive_window_bits: 11, ..takeover() };
         let deflate = Deflate::default();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_both_want_they_agree_on_the_same() {
+    fn both_sides_agree_on_the_same_parameters() {
         let all = || {
             (0..16).flat_map(|flags| {
                 [[15, 15], [9, 15], [15, 12], [10, 10]].map(

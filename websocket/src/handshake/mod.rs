@@ -13,7 +13,7 @@
 //!     let result = match Request::decode(received, 8192) {
 //!         Ok(None) => return None,
 //!         Ok(Some((request, _head_bytes))) if request.path() != "/chat" => {
-//!             respond(404, &[], b"there is /chat alone", &mut out).expect("no headers");
+//!             respond(404, &[], b"not found", &mut out).expect("no headers");
 //!             return Some(out);
 //!         }
 //!         Ok(Some((request, _head_bytes))) => request.upgrade(Origins::Any).map(|upgrade| {

@@ -324,8 +324,8 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Self::HeadTooLarge => "request head is too large",
             Self::Malformed => "request is not http",
-            Self::BadTarget => "request target does not go with its method",
-            Self::Late => "request head has not come in time",
+            Self::BadTarget => "request target does not fit its method",
+            Self::Late => "request head has not arrived in time",
             Self::NotGet => "method is not get",
             Self::OldHttp => "http version is not 1.1",
             Self::NoHost => "request does not name one host",

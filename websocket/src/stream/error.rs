@@ -6,7 +6,7 @@ use crate::handshake::{HandshakeError, InvalidHeader, Refusal};
 
 /// Why a connection could not be opened, or failed.
 ///
-/// It prints its cause. [`source`](error::Error::source) is what is behind the cause.
+/// `Display` prints the cause. [`source`](error::Error::source) is the source of the cause.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -94,14 +94,14 @@ impl fmt::Display for Error {
             Self::NotUpgraded(error) => error.fmt(f),
             Self::InvalidHeader => InvalidHeader.fmt(f),
             Self::Interrupted => {
-                f.write_str("a read of this connection was dropped while it was under way")
+                f.write_str("a read of this connection was dropped while it was pending")
             }
         }
     }
 }
 
 impl error::Error for Error {
-    /// What is behind the cause, which `Display` prints.
+    /// The source of the cause. `Display` prints the cause itself.
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Io(error) => error.source(),

@@ -157,7 +157,7 @@ async fn request_upgrade<'o, R: Clock + Random, S: ByteStream>(
 ///             pending.accept(origins, protocol, &[("Server", "me")]).await.map(Some)
 ///         }
 ///         "/health" => pending.respond(200, &[], b"fine").await.map(|()| None),
-///         _ => pending.respond(404, &[], b"there is /chat alone").await.map(|()| None),
+///         _ => pending.respond(404, &[], b"not found").await.map(|()| None),
 ///     }
 /// }
 /// ```

@@ -53,8 +53,8 @@ impl Outgoing {
         Self { shared, timer: None }
     }
 
-    /// Queues a copy of a message. It is compressed if that was negotiated and the message is [long
-    /// enough](crate::Config#structfield.deflate).
+    /// Queues a copy of a message. It is compressed if that was negotiated and the message has at
+    /// least `Deflate::message_bytes_min` bytes.
     ///
     /// # Errors
     /// [`Limit::Queue`], [`Limit::Memory`],

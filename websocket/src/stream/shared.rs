@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) timer: RefCell<LazyTimer>,
     pub(super) clock: ClockFns,
     /// Why nothing can be written any more.
-    broken: Cell<Option<StickyError>>,
+    write_error: Cell<Option<StickyError>>,
     /// A server ends the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
     /// Whether our side of the stream has ended, or a job that ends it is running.
@@ -71,7 +71,7 @@ impl Shared {
             is_write_ended: Cell::new(false),
             account,
             waited,
-            broken: Cell::new(None),
+            write_error: Cell::new(None),
         }
     }
 
@@ -93,8 +93,8 @@ impl Shared {
             self.handle_eviction(writer.is_busy());
         }
         loop {
-            if let Some(broken) = self.broken.get() {
-                return Poll::Ready(Err(broken.into()));
+            if let Some(error) = self.write_error.get() {
+                return Poll::Ready(Err(error.into()));
             }
             if !writer.is_busy() {
                 let Some(job) = self.next_job() else {
@@ -119,7 +119,7 @@ impl Shared {
                 }
                 (Err(error), Some(_)) => {
                     self.control.handle_write_failed();
-                    self.broken.set(Some((&error).into()));
+                    self.write_error.set(Some((&error).into()));
                     self.queue.borrow_mut().clear();
                 }
                 (_, None) => {} // a shutdown, which may find the stream gone already
@@ -185,7 +185,7 @@ impl Shared {
     /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
-        self.waited.end(); // it may linger, and must not hold others to their part meanwhile
+        self.waited.end(); // the connection may linger, and must not limit others to their fair part meanwhile
         if self.control.failure().is_some() {
             return;
         }
