@@ -2,10 +2,10 @@
 
 /// The sizes of the buffers between tungstenite and the connection, one for each direction.
 ///
-/// What does not fit stays in tungstenite's own buffer. Each time a part of that is taken,
-/// tungstenite moves the rest to the front, so a message many times as long as the bridge's buffer
-/// is copied many times. A write buffer grows to what it has to hold. A read buffer grows after a
-/// read has filled it, to at most 1 MiB.
+/// What does not fit into the write buffer stays in tungstenite's own buffer. Each time the bridge
+/// takes a part of that, tungstenite moves the rest to the front. So a message many times as long as
+/// the bridge's buffer is copied many times. A write buffer grows to what it has to hold. A read
+/// buffer grows after a read has filled it, to at most 1 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BufferGrowth {
@@ -71,9 +71,9 @@ impl BufferGrowth {
     /// # Panics
     /// If the buffers could hold no bytes.
     pub(crate) const fn assert_valid(self) {
-        assert!(self.bytes_max() > 0, "the buffers of a bridge have no bytes");
+        assert!(self.bytes_max() > 0, "a buffer of a bridge needs at least one byte");
         if let Self::Linear { step_bytes, .. } = self {
-            assert!(step_bytes > 0, "the buffers of a bridge grow by nothing");
+            assert!(step_bytes > 0, "the step of a linear growth needs at least one byte");
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_grow_as_the_strategy_says() {
+    fn capacities_follow_the_growth() {
         let fixed = BufferGrowth::Fixed { bytes: 10 };
         assert_eq!([1, 10].map(|needed| fixed.capacity_for(needed)), [10, 10]);
         assert!(fixed.keeps(10));

@@ -177,26 +177,26 @@ impl Engine {
     pub(crate) fn close(&mut self, frame: CloseFrame<'_>) {
         self.has_replies = true;
         self.set_queued(self.queued_bytes.saturating_add(2 * CONTROL_FRAME_BYTES_MAX));
-        // A pong that waits for room gets some, because nothing may follow the close frame. An error
-        // says what it says below.
+        // First a pong that waited for room is queued, because nothing may follow the close frame. An
+        // error means the same as below.
         let _ = self.socket.flush();
         let frame = frame.code.map(|code| TungsteniteCloseFrame {
             code: code.get().into(),
             reason: frame.reason.into(),
         });
-        // An error says that the buffer of the bridge is full or is being written, or that the
+        // An error means that the buffer of the bridge is full or is being written, or that the
         // connection is closed.
         let _ = self.socket.close(frame);
     }
 
-    /// Closing leaves something to write that nobody flushes.
+    /// The connection is ending. Something may be left to write even if nobody flushes.
     pub(crate) const fn handle_ending(&mut self) {
         self.has_replies = true;
     }
 
     /// Takes the buffer to write next; `None` if everything is written.
     pub(crate) fn take_outbound(&mut self) -> Option<Vec<u8>> {
-        // An error says that the buffer is full, which is seen below, or that the connection is
+        // An error means that the buffer is full, which is seen below, or that the connection is
         // closed.
         let _ = self.socket.flush();
         self.sync_buffers_mut().take_outbound()
@@ -211,8 +211,8 @@ impl Engine {
         }
     }
 
-    /// The program has queued this many bytes since the queue was last empty. Both buffers take as
-    /// many, and the pongs.
+    /// Records how many bytes were queued since the queue was last empty. Both buffers then take that
+    /// many bytes, and the pongs.
     fn set_queued(&mut self, queued_bytes: usize) {
         self.queued_bytes = queued_bytes;
         let bytes_max = queued_bytes.saturating_add(PONG_BYTES_MAX);
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     fn queue(&mut self, opcode: Opcode, fin: bool, payload: Bytes) -> Result<(), ProtocolError> {
-        let key = (self.role == Role::Client).then_some([0; 4]); // it draws another key, as long
+        let key = (self.role == Role::Client).then_some([0; 4]); // for the length only: tungstenite draws the key
         let payload_bytes = payload.len() as u64;
         let header = Header { fin, compressed: false, opcode, key, payload_bytes };
         let frame_bytes = header.encoded_bytes() + payload.len();

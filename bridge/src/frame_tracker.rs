@@ -18,7 +18,7 @@ pub(crate) struct FrameTracker {
     /// The length of the fragmented message so far, in bytes, including frames that have only
     /// begun.
     fragments_bytes: u64,
-    /// The largest value of that since the last bytes arrived.
+    /// The largest value of `fragments_bytes` since the last bytes arrived.
     fragments_bytes_longest: u64,
 }
 
@@ -137,7 +137,7 @@ mod tests {
     ];
 
     #[test]
-    fn frames_cut_anywhere() {
+    fn frames_are_tracked_wherever_the_bytes_are_cut() {
         // For each byte: whether something begins with it, and whether it is incomplete after it.
         let (mut wire, mut expected) = (Vec::new(), Vec::new());
         let mut was_within = false;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_of_frames_and_of_messages_in_several() {
+    fn the_longest_frame_and_the_longest_fragmented_message_are_tracked() {
         let mut frame_tracker = FrameTracker::default();
         let longest = |frame_tracker: &FrameTracker| {
             (frame_tracker.frame_bytes_longest(), frame_tracker.fragments_bytes_longest())
@@ -166,13 +166,13 @@ mod tests {
             .push(b"\x81\x05hello\x01\x03abc\x89\x06ping!!\x80\x04defg\x81\x01x\x01\x02ab");
         assert_eq!(longest(&frame_tracker), (5, 7));
         frame_tracker.push(b"\x89\x00");
-        assert_eq!(longest(&frame_tracker), (5, 2), "which is under way");
+        assert_eq!(longest(&frame_tracker), (5, 2), "the message under way");
         frame_tracker.push(&[0x80, 126, 1, 0]);
-        assert_eq!(longest(&frame_tracker), (256, 258), "announced");
+        assert_eq!(longest(&frame_tracker), (256, 258), "a frame that is only announced counts");
     }
 
     #[test]
-    fn the_longest_length_there_can_be() {
+    fn a_frame_of_the_largest_length_is_tracked() {
         let mut frame_tracker = FrameTracker::default();
         assert!(
             frame_tracker.push(&[0x82, 0xFF, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0])

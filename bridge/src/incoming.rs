@@ -175,7 +175,7 @@ impl<H: OwnedRead> Incoming<H> {
 
     async fn read_more(&mut self) -> Result<(), Error> {
         match self.read().await {
-            Ok(_) => Ok(()), // tungstenite judges an end of stream
+            Ok(_) => Ok(()), // tungstenite decides whether the stream may end here
             Err(_) if self.shared.failure().is_some() => Ok(()), // reported next
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Err(error.into()),
             Err(error) => {

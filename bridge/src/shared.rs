@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// Why the connection failed.
     failure: Cell<Option<ProtocolError>>,
     /// Why nothing can be written any more.
-    broken: Cell<Option<StickyError>>,
+    write_error: Cell<Option<StickyError>>,
     write_timer: RefCell<Option<Sleep>>,
     close_timer: RefCell<Option<Sleep>>,
     /// Which message the peer is sending.
@@ -80,7 +80,7 @@ impl Shared {
             sleep: |duration| Box::pin(R::sleep(duration)),
             close: Cell::new(CloseState::Open),
             failure: Cell::new(None),
-            broken: Cell::new(None),
+            write_error: Cell::new(None),
             write_timer: RefCell::new(None),
             close_timer: RefCell::new(None),
             frame_tracker: RefCell::new(frame_tracker),
@@ -255,11 +255,11 @@ impl Shared {
             self.handle_eviction(writer.is_busy());
         }
         loop {
-            if let Some(broken) = self.broken.get() {
+            if let Some(error) = self.write_error.get() {
                 if self.close.get() != CloseState::Open {
                     self.shut_down(); // the peer cannot be told
                 }
-                return Poll::Ready(Err(broken.into()));
+                return Poll::Ready(Err(error.into()));
             }
             if !writer.is_busy() {
                 let Some(job) = self.next_job() else {
@@ -276,7 +276,7 @@ impl Shared {
             // Without a buffer it was a shutdown, which may find the stream gone already.
             if let Some(buf) = buf {
                 self.with_buffers(|buffers| buffers.give_back(buf));
-                self.broken.set(result.err().as_ref().map(StickyError::from));
+                self.write_error.set(result.err().as_ref().map(StickyError::from));
             }
         }
     }

@@ -2,8 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use owned_io::Buffers;
-use owned_io::{IoBufMutExt, PoolBuf, Spare};
+use owned_io::{Buffers, IoBufMutExt, PoolBuf, Spare};
 
 use crate::BufferGrowth;
 
@@ -123,8 +122,8 @@ impl SyncBuffers {
         self.outbound.take_if(|buf| !buf.is_empty())
     }
 
-    /// From now on [`take_outbound`](Self::take_outbound) returns at most this many bytes, or what
-    /// its growth allows.
+    /// From now on, [`take_outbound`](Self::take_outbound) returns at most this many bytes, and at
+    /// most what the growth allows.
     pub(crate) fn set_outbound_bytes_max(&mut self, bytes: usize) {
         self.outbound_bytes_max = bytes.min(self.growth.bytes_max());
     }

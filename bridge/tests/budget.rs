@@ -67,13 +67,13 @@ fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Protocol(ProtocolError::Limit { limit: Limit::Memory, .. }))
 }
 
-const STRATEGIES: [BufferGrowth; 3] =
+const GROWTHS: [BufferGrowth; 3] =
     [BufferGrowth::FIXED, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL];
 
 /// A later connection is served once the first ones have had their time.
 #[test]
 fn announced_frames_hold_no_more_than_the_budget() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         owned_io_sim::block_on(async move {
             let budget = MemoryBudget::new(64 * MIB);
             let buffers = buffers(&budget);
@@ -111,7 +111,7 @@ fn announced_frames_hold_no_more_than_the_budget() {
 /// The peer sends much and reads nothing of the echo. The echo stays reserved until the connection ends.
 #[test]
 fn the_queue_for_a_peer_that_does_not_read_is_reserved() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         owned_io_sim::block_on(async move {
             let budget = MemoryBudget::new(64 * MIB);
             let (socket, mut raw) = raw_client(&buffers(&budget), growth).await;
@@ -216,7 +216,7 @@ fn a_message_to_send_waits_for_memory() {
     });
 }
 
-/// It gives up when a message has taken too long, or when it is evicted. The peer is told.
+/// The wait for memory fails if it takes too long, or if the connection is evicted. The peer is told.
 #[test]
 fn a_message_to_send_that_gets_no_memory_fails_its_connection() {
     owned_io_sim::block_on(async {

@@ -79,7 +79,7 @@ fn pongs_that_are_not_read_are_bounded() {
     }
 }
 
-/// The bytes that a server holds more than before, after it has received a message and dropped it.
+/// How many more bytes a server holds after it has received a message and dropped it.
 fn bytes_kept<I: AnyIncoming + 'static, O: AnyOutgoing + 'static>(
     accept: impl AsyncFn(SimStream, Buffers) -> (I, O) + 'static,
 ) -> isize {

@@ -13,11 +13,11 @@ use owned_io_websocket::{Config, Limit, Misuse, Timeout, Violation};
 
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use super::ends::{NORMAL, Protocol, read_to_end, seconds_since, simulate};
-use super::{STRATEGIES, bridge_and_native_client, bridges, buffers, message, payload, raw_client};
+use super::{GROWTHS, bridge_and_native_client, bridges, buffers, message, payload, raw_client};
 
 #[test]
 fn messages_sent_before_a_close_arrive_whichever_side_closes() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         for server_closes in [false, true] {
             simulate(|| async move {
                 let (server, client) = bridges(growth).await;
@@ -68,7 +68,7 @@ fn a_close_handle_closes_from_another_task_and_keeps_no_connection_open() {
 
 #[test]
 fn a_peer_that_ends_without_a_close_frame_is_an_error_each_time() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let half_a_frame = &frame(Role::Server, FIN | BINARY, &[7; 50_000])[..40_000];
             for sent in [b"", half_a_frame] {
@@ -88,7 +88,7 @@ fn a_peer_that_ends_without_a_close_frame_is_an_error_each_time() {
 
 #[test]
 fn a_peer_that_does_not_read_is_cut_off() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let (mut server, raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let start = Sim::now();
@@ -119,7 +119,7 @@ fn a_message_that_does_not_end_times_out_however_slowly_it_arrives() {
         (b"", &frame(Role::Server, BINARY, &[1; 1_000]), pings),
     ];
     let cases = &cases.map(|(first, start, rest)| (first.to_vec(), start.to_vec(), rest));
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             for (first, start, rest) in cases.clone() {
                 let begun = Sim::now();
@@ -156,7 +156,7 @@ fn each_message_has_a_time_of_its_own() {
     let (start, end) = message.split_at(5);
     let writes = [start.to_vec(), [end, start].concat(), [end, start].concat(), end.to_vec()];
     let writes = &writes;
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let (mut server, mut raw) = raw_client(config, buffers(), growth, b"").await;
             let writes = writes.clone();
@@ -182,7 +182,7 @@ fn each_message_has_a_time_of_its_own() {
 
 #[test]
 fn a_peer_that_does_not_close_is_cut_off() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let (mut server, raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let start = Sim::now();
@@ -200,7 +200,7 @@ fn a_peer_that_does_not_close_is_cut_off() {
 fn a_peer_that_does_not_read_the_close_is_cut_off() {
     let mut config = Config::default();
     config.stream.write_timeout = None;
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             // The peer reads nothing, or it reads slowly. Reading slowly is allowed unless the peer violated the
             // protocol.
@@ -278,7 +278,7 @@ fn each_violation_has_its_error_and_its_close_code() {
         (frame(Role::Server, FIN | TEXT, b"\xFF"), Violation::TextNotUtf8.into(), 1007),
         (frame(Role::Server, FIN | CLOSE, b"\x03"), Violation::TruncatedCloseCode.into(), 1002),
     ];
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| {
             let cases = cases.clone();
             async move {
@@ -305,7 +305,7 @@ fn the_message_limit_is_reported_where_the_frame_limit_is_the_same() {
     let fragments =
         [frame(Role::Server, BINARY, &[0; 1_000]), frame(Role::Server, FIN | CONTINUATION, b"1")];
     for wire in [fragments.concat(), frame(Role::Server, FIN | BINARY, &[0; 1_001])] {
-        for growth in STRATEGIES {
+        for growth in GROWTHS {
             simulate(|| {
                 let wire = wire.clone();
                 async move {
@@ -323,7 +323,7 @@ fn the_message_limit_is_reported_where_the_frame_limit_is_the_same() {
 
 #[test]
 fn long_length_fields_and_reserved_close_codes_are_accepted() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let mut wire = vec![0x82, 0x80 | 126, 0, 1, 0, 0, 0, 0, b'x']; // a length of 1 in the 16-bit field
             wire.extend(frame(Role::Server, FIN | CLOSE, &1005_u16.to_be_bytes()));
@@ -340,7 +340,7 @@ fn long_length_fields_and_reserved_close_codes_are_accepted() {
 
 #[test]
 fn the_queue_is_bounded_and_a_flush_empties_it() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let mut config = Config::default();
             config.engine.queue_bytes_max = 100_000;
@@ -364,7 +364,7 @@ fn the_queue_is_bounded_and_a_flush_empties_it() {
 
 #[test]
 fn a_dropped_flush_loses_nothing_and_a_dropped_receive_interrupts() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let (mut server, mut raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let payload = payload(500_000);

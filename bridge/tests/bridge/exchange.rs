@@ -14,7 +14,7 @@ use owned_io_websocket::{
 use super::common::{BINARY, CLOSE, CONTINUATION, FIN, PING, Role, TEXT, frame};
 use super::ends::{NORMAL, Protocol, read_to_end, simulate};
 use super::{
-    STRATEGIES, bridge_and_native_client, bridges, buffers, message, native_and_bridge_client,
+    GROWTHS, bridge_and_native_client, bridges, buffers, message, native_and_bridge_client,
     payload, raw_client,
 };
 
@@ -24,7 +24,7 @@ const LENGTHS: [usize; 11] =
 
 #[test]
 fn echo_between_bridges() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         for server_asks in [false, true] {
             simulate(|| async move {
                 let (server, client) = bridges(growth).await;
@@ -39,7 +39,7 @@ fn echo_between_bridges() {
 
 #[test]
 fn echo_between_a_bridge_and_a_native_socket() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let (bridge, native) = bridge_and_native_client(growth).await;
             let echoing = Sim::spawn(echo(bridge.incoming, bridge.outgoing));
@@ -55,7 +55,7 @@ fn echo_between_a_bridge_and_a_native_socket() {
 }
 
 #[test]
-fn echo_of_sixteen_megabytes_with_each_strategy() {
+fn echo_of_sixteen_megabytes_with_each_growth() {
     let growths =
         [BufferGrowth::Fixed { bytes: 1 << 20 }, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL];
     for growth in growths {
@@ -100,15 +100,15 @@ fn a_fixed_buffer_moves_the_rest_of_a_message_after_each_part() {
                 bridge.outgoing.copy_stats()
             });
             assert!(native.incoming.receive().await.unwrap().is_some());
-            let work = sending.await.unwrap();
-            assert_eq!((work.copied_bytes, work.moved_bytes), (1_000_010, moved));
+            let stats = sending.await.unwrap();
+            assert_eq!((stats.copied_bytes, stats.moved_bytes), (1_000_010, moved));
         });
     }
 }
 
 #[test]
 fn messages_are_sent_by_reference_and_in_parts_and_received_owned() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let (mut server, mut client) = bridges(growth).await;
             let sent = &mut client.outgoing;
@@ -162,7 +162,7 @@ fn a_bridge_receives_one_piece_per_message_and_a_native_socket_several() {
 
 #[test]
 fn pings_between_fragments_and_frames_after_the_request_are_received() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let mut wire = frame(Role::Server, FIN | BINARY, b"at once");
             wire.extend(frame(Role::Server, TEXT, b"gr\xC3"));
@@ -190,7 +190,7 @@ fn pings_between_fragments_and_frames_after_the_request_are_received() {
 
 #[test]
 fn a_ping_is_answered_on_an_idle_connection() {
-    for growth in STRATEGIES {
+    for growth in GROWTHS {
         simulate(|| async move {
             let (mut server, mut raw) = raw_client(Config::default(), buffers(), growth, b"").await;
             let serving = Sim::spawn(async move {

@@ -1,5 +1,5 @@
 //! The stream over tungstenite, on the simulator. Reads and writes are short everywhere. Most tests run under many
-//! seeds and each way of buffers to grow.
+//! seeds and with each [`BufferGrowth`].
 
 #[path = "../../../websocket/tests/common/mod.rs"]
 mod common;
@@ -20,7 +20,7 @@ use owned_io_websocket::stream::{self, Buffers, Message};
 type Bridge = bridge::WebSocket<SimStream>;
 type Native = stream::WebSocket<SimStream>;
 
-const STRATEGIES: [BufferGrowth; 3] =
+const GROWTHS: [BufferGrowth; 3] =
     [BufferGrowth::FIXED, BufferGrowth::LINEAR, BufferGrowth::EXPONENTIAL];
 
 /// A payload that is sent as text if `len` is even.
