@@ -60,7 +60,7 @@ async fn serve(wire: Vec<u8>, takes_over: bool, in_pieces: bool) -> Got {
     config.handshake.deflate = Some(deflate);
     let (a, raw) = pipe();
     let peer = Sim::spawn(peer(raw, wire));
-    let mut socket = accept::<Sim, _>(a, &buffers, config).await.expect("it is asked rightly");
+    let mut socket = accept::<Sim, _>(a, &buffers, config).await.expect("the request is valid");
     let (mut messages, mut begun) = (Vec::new(), Vec::new());
     let failure = loop {
         let received = if in_pieces {
@@ -111,7 +111,7 @@ fn expected(payloads: &[&[u8]], takes_over: bool) -> Got {
     (messages, false)
 }
 
-/// `None` if the message is invalid or too long. Bytes behind the end of a deflate stream are another stream.
+/// `None` if the message is invalid or too long. Bytes behind the end of a deflate stream begin another stream.
 fn inflate(decompress: &mut Decompress, payload: &[u8]) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(1 << 20);
     let (mut left, mut ends, mut is_at_end) = (payload, 0, false);

@@ -1,4 +1,4 @@
-//! Whatever the kernel writes into /proc and over netlink, its parsers do not panic, and neither does a verdict over it.
+//! The parsers of /proc and netlink do not panic whatever they read, and neither does the verdict on the result.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

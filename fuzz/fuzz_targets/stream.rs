@@ -46,7 +46,7 @@ impl Habits {
         self.0 & 2 != 0
     }
 
-    /// Which of four ways receives the next message.
+    /// The method that receives the next message, from 0 to 3.
     fn way(self, received: usize) -> usize {
         usize::from(self.0 >> 2).wrapping_mul(received + 1) / 3 % 4
     }
