@@ -36,7 +36,7 @@ pub type Listener<S> = crate::Listener<CompletionSocket<S>>;
 /// no operation asks for the [budget](owned_io::coop).
 ///
 /// Dropping a connected socket closes it, even while the kernel still works on an operation that was dropped
-/// or forgotten. [`SharedFd`] does that. Dropping a listening socket refuses clients from then on, likewise.
+/// or forgotten. [`SharedFd`] does that. Once a listening socket is dropped, clients are refused, likewise.
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait Completion: AsFd + Debug + Sized + 'static {
     /// The runtime's clock. [`sleep`](Clock::sleep) limits how long a connect takes. A listener yields by a
@@ -57,8 +57,8 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
     /// [`TRANSFER_BYTES_MAX`](owned_io::TRANSFER_BYTES_MAX) bytes.
     async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B>;
 
-    /// Sends the next pieces of `bufs`, advances by the bytes sent, and raises no SIGPIPE. Some bytes are
-    /// left in `bufs`.
+    /// Sends the next pieces of `bufs`, which is not empty, advances by the bytes sent, and raises no
+    /// SIGPIPE.
     ///
     /// # Errors
     /// The kernel's, and those of [`check_written`]. After [`WouldBlock`](io::ErrorKind::WouldBlock) the caller

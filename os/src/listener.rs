@@ -14,8 +14,8 @@ use crate::{connect, listen};
 
 /// A listening socket, and how its runtime waits for clients.
 ///
-/// Dropping it closes the socket, so later clients are refused. That holds even while the kernel still works on
-/// a wait that was dropped or forgotten.
+/// Once it is dropped, clients are refused, even while the kernel still works on a wait that was dropped or
+/// forgotten.
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait ListenSocket: AsFd + Debug + Sized + 'static {
     /// The socket of a client.
