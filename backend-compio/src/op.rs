@@ -43,7 +43,7 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
     BufResult(result.map_err(os_error), buf)
 }
 
-/// Sends the next pieces of `bufs`, and advances by the bytes sent. Some bytes are left in `bufs`.
+/// Sends the next pieces of `bufs`, and advances by the bytes sent. `bufs` is not empty.
 pub(crate) async fn send_vectored<B: IoBuf>(
     fd: &Rc<OwnedFd>,
     bufs: IoVec<B>,
