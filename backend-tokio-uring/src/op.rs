@@ -47,7 +47,7 @@ pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize,
     BufResult(result, buf)
 }
 
-/// Sends the next pieces of `bufs`, and advances by the bytes sent. Some bytes are left in `bufs`.
+/// Sends the next pieces of `bufs`, and advances by the bytes sent. `bufs` is not empty.
 ///
 /// `message` has the header that describes them to the kernel, and gets it back for the next write.
 pub(crate) async fn send_vectored<B: IoBuf>(
