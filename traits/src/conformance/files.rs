@@ -14,6 +14,7 @@ use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::prove::prove;
 use super::support::{
@@ -67,6 +68,16 @@ macro_rules! file_conformance {
             remove_dir_refuses_a_directory_with_entries
             create_dir_all_creates_those_above
         }
+
+        #[test]
+        fn block_on_ends_while_operations_run() {
+            let case = $crate::conformance::files::block_on_ends_while_operations_run::<$runtime>;
+            $crate::conformance::files::check_function::<$runtime>(
+                "block_on_ends_while_operations_run",
+                &$config,
+                case,
+            );
+        }
     };
 }
 
@@ -92,8 +103,19 @@ pub fn check<R: Runtime, F: Future>(
     config: &R::Config,
     case: impl FnOnce() -> F + Send + 'static,
 ) {
-    let run = move |config: &R::Config| drop(support::run::<R, F>(config, case()));
-    if let Err(why) = prove(config, run) {
+    check_function::<R>(name, config, move |config| drop(support::run::<R, F>(config, case())));
+}
+
+/// Checks that a case passes that calls `block_on` itself.
+///
+/// # Panics
+/// If the case fails.
+pub fn check_function<R: Runtime>(
+    name: &str,
+    config: &R::Config,
+    case: impl FnOnce(&R::Config) + Send + 'static,
+) {
+    if let Err(why) = prove(config, case) {
         panic!("{} does not keep files::{name}: {why}", R::NAME);
     }
 }
@@ -665,4 +687,35 @@ pub async fn create_dir_all_creates_those_above<R: Runtime + Files>() {
     assert_eq!(entries.len(), 1, "the entries of the directory above");
     R::remove_dir(&below).await.expect("expected to remove the directory");
     scratch.remove().await;
+}
+
+/// "A dropped read forfeits its buffer, which is freed some time after the kernel has released it": also when the
+/// runtime ends meanwhile.
+pub fn block_on_ends_while_operations_run<R: Runtime + Files>(config: &R::Config) {
+    let rounds = if cfg!(miri) { 2 } else { 20 };
+    for round in 0..rounds {
+        support::run::<R, _>(config, async {
+            let scratch = Scratch::<R>::with(&pattern(1 << 20)).await;
+            scratch.file.try_lock().await.expect("expected to lock the file");
+            let Scratch { dir, path, file } = scratch;
+            let file = Rc::new(file);
+            for _ in 0..4 {
+                let file = Rc::clone(&file);
+                drop(R::spawn(async move {
+                    loop {
+                        let read = file.read_at(Vec::with_capacity(1 << 20), 0).await;
+                        let (n, bytes) = read.into_result().expect("expected to read");
+                        let written = file.write_at(bytes, 0).await.into_result();
+                        assert!(written.expect("expected to write").0 <= n);
+                        file.sync_data().await.expect("expected to sync");
+                    }
+                }));
+            }
+            drop(file);
+            // The operations are at another point in each round.
+            R::sleep(Duration::from_micros(300 * round)).await;
+            R::remove_file(&path).await.expect("expected to remove the file");
+            R::remove_dir(&dir).await.expect("expected to remove the directory");
+        });
+    }
 }
