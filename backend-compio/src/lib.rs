@@ -27,6 +27,8 @@
 //! | read | freed once it is cancelled, one loop iteration later | lost, if they arrive before that | usable, with that gap |
 //! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
 //! | write, vectored write | freed once it is cancelled, one loop iteration later | any part may be sent | only to be dropped |
+//! | read of a file | freed once the kernel is done with it | – | usable |
+//! | write of a file | freed once the kernel is done with it | any part may be written, even later | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
 //! | stream | – | – | closed at once; with a pending operation, shut down at once and closed one loop iteration later |
@@ -61,6 +63,8 @@
 //! | write, vectored write | `SEND`, `SENDMSG` |
 //! | accept | `accept4` without waiting, `POLL_ADD` when the queue is empty |
 //! | connect | `connect` without waiting, then `POLL_ADD` |
+//! | read, write, vectored write, sync of a file | `READ`, `WRITE`, `WRITEV`, `FSYNC` of the data |
+//! | everything else about files | a system call on the pool for blocking closures |
 //! | sleep | a time-out of the ring's wait; `NOP` for a sleep of zero |
 //!
 //! compio allocates once for each operation on the ring. The time-outs need Linux 5.11, `coop_taskrun` 5.19, and
@@ -81,6 +85,8 @@
 //! - A pending operation whose future is leaked ([`std::mem::forget`]) keeps the ring open.
 //! - All operations are cancelled when `block_on` ends, also those of a future that outlives it. Linux
 //!   before 5.19 cannot do that. The ring is leaked then, with the buffers of such a future.
+//! - The kernel cannot cancel a read or a write of a file that it has begun. When one is still running a few
+//!   milliseconds after the tasks were dropped, the ring is leaked, with its buffer.
 //! - The waker of the main future holds a descriptor, the runtime's eventfd. A thread that still
 //!   holds such a waker when `block_on` returns closes the descriptor soon after: at the end of a blocking
 //!   closure, for example.
@@ -93,11 +99,13 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
+mod file;
 #[expect(unsafe_code, reason = "the kernel is handed pointers into buffers that the ring owns")]
 mod op;
 mod runtime;
 mod socket;
 
+pub use file::{CompioFile, CompioFileIo};
 pub use owned_io_os::uring::RingConfig;
 pub use runtime::{Compio, Config};
 pub use socket::{CompioListener, CompioReadHalf, CompioSocket, CompioStream, CompioWriteHalf};

@@ -3,6 +3,8 @@
 //! They are compio's own, except the vectored write. compio's allocates an array of pieces for each write, and
 //! [`IoVec`] has that array already.
 
+pub(crate) mod file;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::mem::{self, ManuallyDrop, MaybeUninit};

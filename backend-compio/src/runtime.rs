@@ -9,10 +9,11 @@ use compio_driver::ProactorBuilder;
 use compio_driver::op::OpCodeFlag;
 use compio_runtime::RuntimeBuilder;
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
+use crate::file::CompioFile;
 use crate::op;
 use crate::socket::{CompioListener, CompioStream};
 
@@ -104,6 +105,12 @@ impl Tcp for Compio {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl Files for Compio {
+    type File = CompioFile;
+
+    os::runtime_functions!(Files);
 }
 
 fn builder(ring: &RingConfig) -> RuntimeBuilder {

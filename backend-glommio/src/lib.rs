@@ -26,6 +26,8 @@
 //! |---|---|---|---|
 //! | read, pooled read | freed at once | none lost | usable |
 //! | write, vectored write | freed at once | none sent | usable |
+//! | read of a file | freed when a later operation of a file begins on the thread | – | usable |
+//! | write of a file | likewise | any part may be written, if the blocking thread has begun | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
 //! | stream | – | – | shut down at once, closed one loop iteration later |
@@ -51,6 +53,9 @@
 //! SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_for_waiting_read` has one,
 //! which saves taking another for each attempt.
 //!
+//! Operations of files are system calls on the pool for blocking closures. glommio's own do not give a buffer back
+//! (`write_at`), or need one of glommio's for direct I/O.
+//!
 //! An operation that need not wait does not yield. Once a task has used up its budget
 //! ([`owned_io::coop`]), it yields until glommio has polled the ring.
 //!
@@ -70,12 +75,14 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
+mod file;
 mod listener;
 #[expect(unsafe_code, reason = "glommio takes raw descriptors and initialised slices")]
 mod op;
 mod runtime;
 mod socket;
 
+pub use file::GlommioFile;
 pub use listener::{GlommioListenSocket, GlommioListener};
 pub use runtime::{Config, Glommio};
 pub use socket::{GlommioReadHalf, GlommioSocket, GlommioStream, GlommioWriteHalf};

@@ -13,9 +13,10 @@ use glommio::{
     GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind, TaskQueueHandle,
 };
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
 use owned_io_os as os;
 
+use crate::file::GlommioFile;
 use crate::listener::GlommioListener;
 use crate::op::PolledFd;
 use crate::socket::GlommioStream;
@@ -127,6 +128,12 @@ impl Tcp for Glommio {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl Files for Glommio {
+    type File = GlommioFile;
+
+    os::runtime_functions!(Files);
 }
 
 fn executor(config: Config) -> io::Result<LocalExecutor> {

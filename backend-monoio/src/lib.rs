@@ -28,6 +28,9 @@
 //! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
 //! | write | freed once the kernel is done with it | any part may have been sent | only to be dropped |
 //! | vectored write | freed at once | none sent | usable |
+//! | read of a file | freed once the kernel is done with it | – | usable |
+//! | write of a file | freed once the kernel is done with it | any part may be written, even later | usable |
+//! | vectored write of a file | freed when a later one begins on the thread | any part may be written, even later | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up at once, socket closed one loop iteration later |
 //! | stream | – | – | shut down at once, closed one loop iteration later; with unread bytes, reset one loop iteration later |
@@ -54,6 +57,10 @@
 //! and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
 //! eventfd. A sleep of zero waits for it, which took 0.9 µs.
 //!
+//! A read, a write and a sync of a file are `READ`, `WRITE` and `FSYNC`. A vectored write is a system call on the pool for
+//! blocking closures, because monoio's own has no position. So is everything else about files. An open file has two
+//! descriptors: monoio closes its own through the ring.
+//!
 //! The operations need Linux 5.6. The check before the runtime is built requires 5.11, as on every backend with
 //! io_uring. `coop_taskrun` needs 5.19, `single_issuer` 6.0 and `defer_taskrun` 6.1.
 //!
@@ -66,6 +73,8 @@
 //!   arriving. With `defer_taskrun` I/O stops too. A sleep of zero avoids this as well.
 //! - monoio panics where the kernel refuses a submission for another reason than that it is busy.
 //!   Such a panic ends `block_on`, and leaks the tasks that wait then.
+//! - `block_on` waits at its end for the reads and writes of files that were dropped, for at most two seconds. If some are
+//!   left, it leaks the ring and their buffers.
 //! - Each `block_on` leaks 24 bytes. Where the ring can be set up but no descriptor is left for its
 //!   eventfd, `block_on` fails and leaks the ring's descriptor.
 //! - A dropped operation ends one loop iteration later. `block_on` runs two iterations before it
@@ -74,6 +83,7 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
+mod file;
 mod local;
 #[expect(
     unsafe_code,
@@ -83,6 +93,7 @@ mod op;
 mod runtime;
 mod socket;
 
+pub use file::{MonoioFile, MonoioFileIo};
 pub use owned_io_os::uring::RingConfig;
 pub use runtime::{Config, Monoio};
 pub use socket::{MonoioListener, MonoioReadHalf, MonoioSocket, MonoioStream, MonoioWriteHalf};

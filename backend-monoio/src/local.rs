@@ -5,8 +5,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use monoio::net::TcpStream;
+
+use crate::op;
 
 thread_local! {
     /// The state of the runtime on this thread.
@@ -39,12 +42,20 @@ pub(crate) async fn yield_to_ring() {
     let _ = local.ready.readable(true).await;
 }
 
+/// How long [`settle`] waits for reads and writes of files. A disk needs milliseconds, unless it hangs.
+const FILES_SETTLE_MAX: Duration = Duration::from_secs(2);
+
 /// Lets the operations in the kernel end, after the tasks were dropped and their connections shut down.
 ///
 /// When a runtime of monoio is dropped, it leaks each waiting task, with the ring and all that the task holds.
 pub(crate) async fn settle() {
     yield_to_ring().await; // the tasks end, and the kernel processes their shutdowns
     yield_to_ring().await; // the kernel closes the descriptors that operations held
+    // monoio would free the buffers of the reads and writes of files that still run.
+    let until = Instant::now() + FILES_SETTLE_MAX;
+    while op::file::in_flight() > 0 && Instant::now() < until {
+        monoio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// A guard for the one runtime of this thread. It lives from before the runtime is built until after it is dropped,

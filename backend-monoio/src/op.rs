@@ -1,6 +1,8 @@
 //! The unsafe code that monoio's operations need: buffers with monoio's traits, and a stream that is read and
 //! written at the same time.
 
+pub(crate) mod file;
+
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::{fmt, io};

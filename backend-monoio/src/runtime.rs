@@ -1,17 +1,19 @@
 //! [`Monoio`]: the runtime.
 
 use std::future::Future;
-use std::io;
 use std::time::Duration;
+use std::{io, mem};
 
 use io_uring::IoUring;
 use monoio::{IoUringDriver, RuntimeBuilder};
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
+use crate::file::MonoioFile;
 use crate::local::{self, Entered, Local};
+use crate::op;
 use crate::socket::{MonoioListener, MonoioStream};
 
 /// monoio's runtime, on its io_uring driver.
@@ -99,7 +101,13 @@ impl Executor for Monoio {
             local::settle().await;
             io::Result::Ok(output)
         });
-        drop(runtime);
+        if op::file::in_flight() > 0 {
+            // The kernel still uses buffers that the runtime holds.
+            mem::forget(runtime);
+            op::file::forget_in_flight();
+        } else {
+            drop(runtime);
+        }
         Ok(output?.unwrap_or_else(|panicked| panicked.resume()))
     }
 
@@ -123,6 +131,12 @@ impl Tcp for Monoio {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl Files for Monoio {
+    type File = MonoioFile;
+
+    os::runtime_functions!(Files);
 }
 
 fn ring_builder(ring: RingConfig) -> io_uring::Builder {

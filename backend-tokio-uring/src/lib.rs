@@ -28,6 +28,8 @@
 //! | read | freed when it completes | the next ones are lost | only to be dropped |
 //! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
 //! | write, vectored write | freed when it completes | sent all the same, or some of them | only to be dropped |
+//! | read of a file | freed once the kernel is done with it | – | usable |
+//! | write of a file | freed once the kernel is done with it | any part may be written, even later | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up, socket closed |
 //! | stream | as above | – | closed at once: shut down if an operation still holds the descriptor |
@@ -52,6 +54,8 @@
 //! | vectored write | SENDMSG |
 //! | accept | `accept4` without waiting, epoll when the queue is empty |
 //! | connect | `connect` without waiting, then epoll |
+//! | read, write, vectored write, sync of a file | READ, WRITE, WRITEV, FSYNC of the data |
+//! | everything else about files | a system call on the pool for blocking closures |
 //! | sleep | epoll's timeout; NOP for a sleep of zero |
 //!
 //! The operations need Linux 5.6. The check before the runtime is built requires 5.11, as on every backend with
@@ -71,18 +75,21 @@
 //!   echo on one connection takes four `epoll_wait` and two `io_uring_enter`.
 //! - A runtime that cannot be set up, although io_uring is available, leaks three descriptors. Too little
 //!   locked memory for the ring is an example.
+//! - The end of `block_on` waits for reads and writes of files that were dropped.
 //! - The `Drop` of a buffer must not start an operation. It may run while the ring is in use, and would panic
 //!   then.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
+mod file;
 mod listener;
 #[expect(unsafe_code, reason = "the kernel is handed pointers into what an operation holds")]
 mod op;
 mod runtime;
 mod socket;
 
+pub use file::{TokioUringFile, TokioUringFileIo};
 pub use listener::{TokioUringListenSocket, TokioUringListener};
 pub use owned_io_os::uring::RingConfig;
 pub use runtime::{Config, TokioUring};

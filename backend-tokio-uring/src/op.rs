@@ -3,6 +3,8 @@
 //! They are submitted as raw entries. tokio-uring's own sockets send READ and WRITE, which raise SIGPIPE, and they
 //! allocate for each vectored write.
 
+pub(crate) mod file;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io;

@@ -5,10 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
+use crate::file::TokioUringFile;
 use crate::listener::TokioUringListener;
 use crate::op;
 use crate::socket::TokioUringStream;
@@ -93,6 +94,12 @@ impl Tcp for TokioUring {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl Files for TokioUring {
+    type File = TokioUringFile;
+
+    os::runtime_functions!(Files);
 }
 
 /// Refuses settings that tokio-uring cannot use.

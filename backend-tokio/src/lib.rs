@@ -42,10 +42,12 @@
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
+mod file;
 mod runtime;
 mod socket;
 
-pub use runtime::{Config, Tokio, TokioFile};
+pub use file::TokioFile;
+pub use runtime::{Config, Tokio};
 pub use socket::{TokioListener, TokioReadHalf, TokioSocket, TokioStream, TokioWriteHalf};
 
 #[cfg(doctest)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 use owned_io::backend::run_main;
 use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
 use owned_io_os as os;
-use owned_io_os::file;
 use tokio::runtime::{Builder, LocalOptions};
 
+use crate::file::TokioFile;
 use crate::socket::{TokioListener, TokioStream};
 
 /// tokio's current-thread runtime.
@@ -81,6 +81,3 @@ impl Files for Tokio {
 
     os::runtime_functions!(Files);
 }
-
-/// A file on tokio. Its operations are system calls on a blocking thread.
-pub type TokioFile = file::File<file::Blocking>;

@@ -154,6 +154,12 @@ impl<I: FileIo> owned_io::File for File<I> {
     }
 }
 
+/// Ends the lock of an open file, for a runtime that closes its descriptor late.
+pub fn unlock(fd: BorrowedFd<'_>) {
+    // It fails only where the file system has no locks.
+    let _ = flock(fd, FlockOperation::NonBlockingUnlock);
+}
+
 fn check_offset(offset: u64) -> io::Result<()> {
     if offset > FILE_OFFSET_MAX {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
