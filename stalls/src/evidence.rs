@@ -36,7 +36,8 @@ pub struct Thread {
     pub tid: u32,
     /// Its state at this moment as the kernel names it: `R` running or waiting for a CPU, `S` and `D` blocked.
     pub state: Option<char>,
-    /// The time that the following figures cover: since the heart last beat in time.
+    /// The time that the following figures cover. It began when the heart was late by half the threshold; if nobody looked
+    /// then, up to a second before.
     pub window_ms: u64,
     /// How long it ran on a CPU.
     pub ran_ms: Option<u64>,
