@@ -12,6 +12,9 @@ use crate::connection_limit::ConnectionLimit;
 /// How many stalls that are over are kept. One takes some 100 KB.
 const INCIDENTS_MAX: usize = 16;
 
+/// How many lines of log the stalls may have in a minute. Further ones are counted, and the next line has the number.
+const REPORTS_PER_MINUTE: u32 = 12;
+
 /// How much of the program's symbols is read while a worker stalls: the names of functions fit, and some programs'
 /// lines. It is held for a minute, next to what clients can make the server hold.
 const SYMBOL_BYTES_MAX: usize = 16 << 20;
@@ -33,6 +36,7 @@ impl Stalls {
         let mut config = Config::default();
         config.threshold = time_min;
         config.incidents_max = INCIDENTS_MAX;
+        config.reports_per_minute = REPORTS_PER_MINUTE;
         config.symbol_bytes_max = SYMBOL_BYTES_MAX;
         Ok(Self { detector: Some(Detector::start(config)?) })
     }

@@ -1,5 +1,6 @@
-//! `/stalls` of a server on tokio, with clients on sockets of the machine. The simulator has no detector.
-#![cfg(feature = "tokio")]
+//! `/stalls` of a server on each runtime that is compiled in, with clients on sockets of the machine. The simulator has no
+//! detector.
+#![cfg(target_os = "linux")]
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,11 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use owned_io::StopSignal;
+use owned_io::{Runtime, StopSignal};
 use owned_io_server::config::Flags;
 use owned_io_server::server::{self, Outcome};
 use owned_io_server::stalls::Stalls;
-use owned_io_tokio::Tokio;
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ struct Server {
 
 impl Server {
     /// `started` runs on the last worker to listen, once for each listener, and may stall it.
-    fn start(
+    fn start<R: Runtime>(
         flags: &[&str],
         is_watching: bool,
         started: impl Fn() + Send + Sync + 'static,
@@ -42,7 +42,7 @@ impl Server {
         let (stop, sender) = (StopSignal::new(), Mutex::new(sender));
         let drain = stop.clone();
         let running = std::thread::spawn(move || {
-            server::run::<Tokio>(&config, drain, move |listener| {
+            server::run::<R>(&config, drain, move |listener| {
                 let _ = sender.lock().unwrap().send((listener.name(), listener.addr));
                 started();
             })
@@ -113,12 +113,45 @@ fn waits_for_nobody(receiver: &Mutex<Receiver<()>>) {
     let _ = receiver.lock().unwrap().recv_timeout(PATIENCE);
 }
 
-#[test]
-fn a_blocked_worker_is_shown_while_it_lasts() {
+/// The cases on one runtime.
+macro_rules! on {
+    ($feature:literal, $name:ident, $runtime:ty) => {
+        #[cfg(feature = $feature)]
+        mod $name {
+            #[test]
+            fn a_blocked_worker_is_shown_while_it_lasts() {
+                super::a_blocked_worker_is_shown_while_it_lasts::<$runtime>();
+            }
+
+            #[test]
+            fn a_healthy_server_has_no_stalls() {
+                super::a_healthy_server_has_no_stalls::<$runtime>();
+            }
+
+            #[test]
+            fn with_an_admin_clients_see_no_stalls() {
+                super::with_an_admin_clients_see_no_stalls::<$runtime>();
+            }
+
+            #[test]
+            fn without_a_detector_there_are_no_stalls() {
+                super::without_a_detector_there_are_no_stalls::<$runtime>();
+            }
+        }
+    };
+}
+
+on!("tokio", tokio, owned_io_tokio::Tokio);
+on!("tokio-uring", tokio_uring, owned_io_tokio_uring::TokioUring);
+on!("compio", compio, owned_io_compio::Compio);
+on!("monoio", monoio, owned_io_monoio::Monoio);
+on!("glommio", glommio, owned_io_glommio::Glommio);
+
+fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime>() {
     let (end, ended): (Sender<()>, _) = channel();
     let ended = Arc::new(Mutex::new(ended));
     let flags = ["--workers", "2", "--http", "127.0.0.1:0"];
-    let server = Server::start(&flags, true, move || waits_for_nobody(&ended));
+    let server = Server::start::<R>(&flags, true, move || waits_for_nobody(&ended));
     let addr = server.addresses[0];
 
     let is_blocked = |incident: &Value| {
@@ -142,24 +175,34 @@ fn a_blocked_worker_is_shown_while_it_lasts() {
     server.end();
 }
 
-#[test]
-fn a_healthy_server_has_no_stalls() {
-    let flags = ["--http", "127.0.0.1:0", "--stall-milliseconds-min", "10000"];
-    let server = Server::start(&flags, true, || {});
+fn a_healthy_server_has_no_stalls<R: Runtime>() {
+    let http = ["--workers", "1", "--http", "127.0.0.1:0"];
+    let flags = [&http[..], &["--stall-milliseconds-min", "10000"]].concat();
+    let server = Server::start::<R>(&flags, true, || {});
     let addr = server.addresses[0];
     assert_eq!(incidents(addr).unwrap(), [] as [Value; 0]);
     let (head, _) = request(addr, "POST", "/stalls", "*/*").unwrap();
     assert!(head.starts_with("HTTP/1.1 405 ") && head.contains("Allow: GET, HEAD"), "{head}");
     let (_, page) = request(addr, "GET", "/stalls", "text/html").unwrap();
     assert!(page.contains("None was seen"), "{page}");
+    // The worker is woken, and its heart beats.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (_, page) = request(addr, "GET", "/stalls", "text/html").unwrap();
+        let beats = page.split("<tr><td>0</td><td>").nth(1).and_then(|row| row.split('<').next());
+        if beats.and_then(|beats| beats.parse::<u64>().ok()).is_some_and(|beats| beats > 10) {
+            break;
+        }
+        assert!(Instant::now() < until, "{page}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     server.end();
 }
 
 /// Stacks are for operators, if they have an address of their own.
-#[test]
-fn with_an_admin_clients_see_no_stalls() {
+fn with_an_admin_clients_see_no_stalls<R: Runtime>() {
     let flags = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let server = Server::start(&flags, true, || {});
+    let server = Server::start::<R>(&flags, true, || {});
     let [admin, http] = server.addresses[..] else { panic!("two listeners") };
     incidents(admin).unwrap();
     for (addr, method, path, status) in [
@@ -177,9 +220,8 @@ fn with_an_admin_clients_see_no_stalls() {
 }
 
 /// A server that was told not to watch, or a library whose user has started no detector.
-#[test]
-fn without_a_detector_there_are_no_stalls() {
-    let server = Server::start(&["--http", "127.0.0.1:0", "--stalls", "off"], false, || {});
+fn without_a_detector_there_are_no_stalls<R: Runtime>() {
+    let server = Server::start::<R>(&["--http", "127.0.0.1:0", "--stalls", "off"], false, || {});
     let (head, body) = request(server.addresses[0], "GET", "/stalls", "*/*").unwrap();
     assert!(head.starts_with("HTTP/1.1 404 ") && body.contains("--stalls"), "{head}: {body}");
     server.end();

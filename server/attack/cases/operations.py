@@ -227,7 +227,9 @@ hangup("the certificate is 16 MiB of text", lambda cert, key: cert.write_text("n
 @case("signals: SIGHUP, 300 times within a second or two", "at most one reading and line a second", "waiting")
 def hangup_storm(ctx):
     for listener in ["http", "https"]:
-        with ctx.fresh(listeners=("http", listener) if listener != "http" else ("http",)) as server:
+        # A busy machine may stall a worker, and that has lines of its own.
+        listeners = ("http", listener) if listener != "http" else ("http",)
+        with ctx.fresh("--stalls", "off", listeners=listeners) as server:
             before, begun = server.log().count("\n"), time.monotonic()
             for _ in range(300):
                 server.signal(signal.SIGHUP)

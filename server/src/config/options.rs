@@ -172,7 +172,7 @@ pub struct Options {
     pub stalls: Option<Switch>,
 
     /// Milliseconds that a worker must be late for a stall; one that lasts 50 ms longer is found in any case
-    /// [default: 50]
+    /// [default: 100]
     #[arg(long, value_name = "MILLISECONDS")]
     pub stall_milliseconds_min: Option<NonZeroU32>,
 
@@ -426,8 +426,9 @@ const DRAIN_SECONDS: u32 = 10;
 /// None, unless a load balancer needs it.
 const DRAIN_NOTICE_SECONDS: u32 = 0;
 
-/// More than a worker that serves thousands of busy connections needs for each of them to have its turn.
-const STALL_MILLISECONDS: u32 = 50;
+/// A worker that serves thousands of busy connections needs some 30 ms until each has had its turn. On a machine that is
+/// busy with other programs it waits that long for a CPU, too.
+const STALL_MILLISECONDS: u32 = 100;
 
 /// An hour: more is never found.
 const STALL_MILLISECONDS_MAX: usize = 60 * 60 * 1_000;
@@ -521,7 +522,7 @@ mod tests {
             let config = flags.options.over(file).into_config().unwrap();
             config.stall_time_min.map(|time| time.as_millis())
         };
-        assert_eq!(stall_time("", &[]), Some(50));
+        assert_eq!(stall_time("", &[]), Some(100));
         let off = "stalls = \"off\"\nstall-milliseconds-min = 70";
         assert_eq!(stall_time(off, &[]), None);
         assert_eq!(stall_time(off, &["--stalls", "on"]), Some(70));

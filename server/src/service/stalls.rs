@@ -91,16 +91,13 @@ fn html(snapshot: &Snapshot) -> String {
     }
     page +=
         "<h2>Workers</h2>\n<p>How late they come to their tasks, in milliseconds.</p>\n<table>\n";
-    page += "<tr><th>worker</th><th>median</th><th>p99</th><th>longest</th></tr>\n";
+    page += "<tr><th>worker</th><th>beats</th><th>median</th><th>p99</th><th>longest</th></tr>\n";
     for worker in &snapshot.workers {
-        let [p50, p99, max] =
-            [worker.lateness.p50_us, worker.lateness.p99_us, worker.lateness.max_us]
-                .map(|us| us as f64 / 1e3);
-        let name = escaped(&worker.name);
-        let _ = writeln!(
-            page,
-            "<tr><td>{name}</td><td>{p50:.1}</td><td>{p99:.1}</td><td>{max:.1}</td></tr>"
-        );
+        let lateness = &worker.lateness;
+        let [p50, p99, max] = [lateness.p50_us, lateness.p99_us, lateness.max_us]
+            .map(|us| format!("<td>{:.1}</td>", us as f64 / 1e3));
+        let (name, beats) = (escaped(&worker.name), lateness.beats);
+        let _ = writeln!(page, "<tr><td>{name}</td><td>{beats}</td>{p50}{p99}{max}</tr>");
     }
     page += "</table>\n";
     if !snapshot.unseen.is_empty() {
