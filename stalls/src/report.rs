@@ -11,6 +11,9 @@ use crate::incident::Incident;
 /// How many messages may wait for the reporter. Further ones are counted and lost.
 pub(crate) const WAITING_MAX: usize = 64;
 
+/// How many functions of a stack an event has. The message names the line of the one that matters.
+const FRAMES_MAX: usize = 16;
+
 /// What the watchdog says.
 pub(crate) enum Message {
     /// A stall began, lasts, or ended; and how many reports were left out before this one.
@@ -53,9 +56,11 @@ fn report(message: &Message) {
 fn event(incident: &Incident, suppressed: u64) {
     let class = incident.verdict.class().name();
     if incident.is_ongoing {
-        let stack = incident.evidence.threads.iter().flat_map(|thread| thread.stacks.last());
-        let frames: Vec<String> =
-            stack.flat_map(|stack| &stack.frames).take(32).map(ToString::to_string).collect();
+        let stack = incident.evidence.threads.iter().find_map(|thread| thread.stacks.last());
+        let frames = stack.into_iter().flat_map(|stack| &stack.frames).take(FRAMES_MAX);
+        let frames: Vec<String> = frames
+            .map(|frame| frame.function.clone().unwrap_or_else(|| frame.to_string()))
+            .collect();
         let stack = frames.join("\n");
         tracing::warn!(
             target: "stalls", id = incident.id, worker = incident.worker, class, lasted_ms = incident.lasted_ms,

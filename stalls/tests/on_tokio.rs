@@ -173,6 +173,7 @@ fn all_threads_blocked() {
 fn blocking_where_it_is_allowed() {
     let detector = Detector::start(Config::default()).unwrap();
     let runtime = pool(&detector);
+    std::thread::sleep(Duration::from_millis(300)); // each worker has parked once
     let blocking = runtime.spawn_blocking(|| std::thread::sleep(Duration::from_secs(1)));
     let in_place = runtime.spawn(async {
         tokio::task::block_in_place(|| std::thread::sleep(Duration::from_secs(1)));
