@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::Evidence;
-use crate::verdict::Verdict;
+use crate::verdict::{Confidence, Verdict};
 
 /// One stall.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,9 +26,9 @@ pub struct Incident {
     pub is_ongoing: bool,
     /// How many reports of it there were.
     pub reports: u32,
-    /// What it means, by the last evidence.
+    /// What it means.
     pub verdict: Verdict,
-    /// What was seen last.
+    /// What was seen: the last that explains the stall.
     pub evidence: Evidence,
 }
 
@@ -50,6 +50,16 @@ impl Incident {
             reports: 1,
             verdict,
             evidence,
+        }
+    }
+
+    /// Takes what was seen later. If that explains nothing, what was seen earlier stays: the thread may have been on its
+    /// way back to the loop.
+    pub(crate) fn update(&mut self, lasted_ms: u64, evidence: Evidence, verdict: Verdict) {
+        self.lasted_ms = lasted_ms;
+        let explained = self.verdict.confidence() > Confidence::Possible;
+        if !explained || verdict.confidence() > Confidence::Possible {
+            (self.evidence, self.verdict) = (evidence, verdict);
         }
     }
 }
@@ -110,5 +120,31 @@ impl Incidents {
     pub(crate) fn all(&self) -> Vec<Incident> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.over.iter().chain(&state.ongoing).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::{Class, judge};
+
+    fn recorded(text: &str) -> (Evidence, Verdict) {
+        let evidence = serde_json::from_str(text).unwrap();
+        let verdict = judge(&evidence);
+        (evidence, verdict)
+    }
+
+    /// The thread is seen on its way back to the loop, and that explains nothing.
+    #[test]
+    fn evidence_that_explains_nothing_replaces_none_that_does() {
+        let (unknown, nothing) = recorded(r#"{"late_ms": 1808, "threads": [{"state": "R"}]}"#);
+        let (blocked, verdict) = recorded(include_str!("../tests/evidence/blocked_loop-read.json"));
+        let mut incident = Incident::new(1, "w", 50, unknown.clone(), nothing.clone());
+        assert_eq!(incident.verdict.class(), Class::Unknown);
+        incident.update(100, blocked.clone(), verdict.clone());
+        assert_eq!(incident.verdict.class(), Class::BlockedLoop);
+        incident.update(200, unknown, nothing);
+        assert_eq!((incident.lasted_ms, &incident.evidence), (200, &blocked));
+        assert_eq!(incident.verdict, verdict);
     }
 }

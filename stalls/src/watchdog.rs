@@ -455,9 +455,7 @@ impl<'a> Watchdog<'a> {
             Open { incident, next_report_ms: 0, late_beats, absent_looks: 0, began }
         });
         open.incident.reports += u32::from(open.next_report_ms > 0);
-        open.incident.lasted_ms = lasted_ms;
-        open.incident.evidence = evidence;
-        open.incident.verdict = verdict;
+        open.incident.update(lasted_ms, evidence, verdict);
         open.next_report_ms = (lasted_ms * 2).max(self.shared.config.threshold.as_millis() as u64);
         self.publish(&open.incident);
         self.open.insert(subject, open);
