@@ -1,5 +1,8 @@
 //! The watchdog: looks at the hearts, examines what stalls, and says what it is.
 
+mod budget;
+mod threads;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,22 +11,21 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use crate::detector::Shared;
-use crate::evidence::{Evidence, Look, Thread};
+use crate::evidence::{Evidence, Look};
 use crate::examine::{Baseline, Examiner};
 use crate::heart::HeartState;
 use crate::incident::Incident;
 use crate::look::Looker;
-use crate::pool::PoolThread;
 use crate::report::Message;
 use crate::stack::{ThreadRef, signal};
 use crate::verdict::{Class, Confidence, judge};
+use budget::ReportBudget;
+use threads::Active;
 
 /// How often the counters of a thread are read whose heart beats in time.
 const BASELINE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many looks are evidence. At the default of 500 ms they cover 4 s.
 const LOOKS: usize = 8;
-/// How many threads of a pool are examined at once. Each takes some milliseconds.
-const EXAMINED_MAX: usize = 16;
 /// How many stacks of a thread are kept over the reports of one stall.
 const STACKS_MAX: usize = 16;
 /// How many looks an incident of the process must be absent to be over.
@@ -92,24 +94,6 @@ struct HeartBaseline {
     taken: Instant,
     /// The beat before the silence in which it was taken. `None`: the heart was not late.
     silent_since: Option<u64>,
-}
-
-/// A thread of a pool that is not parked.
-struct Active {
-    /// Which activity: it has not parked since.
-    since: u64,
-    /// What its counters were when they last changed. `None`: they have not been read in this activity.
-    resting: Option<Resting>,
-}
-
-/// A thread that sleeps and has not run since.
-#[derive(Clone)]
-struct Resting {
-    ran_ns: u64,
-    since: Instant,
-    baseline: Baseline,
-    /// Its stack says that it may sleep.
-    is_excused: bool,
 }
 
 struct Watchdog<'a> {
@@ -185,7 +169,7 @@ impl<'a> Watchdog<'a> {
             return shortest;
         }
         let mut pause = (config.interval + config.threshold).min(config.look_interval);
-        if !self.active.is_empty() {
+        if self.active.values().any(|thread| !thread.is_excused()) {
             pause /= 2; // a thread of a pool sleeps or works, and only two turns tell
         }
         let hearts = self.shared.hearts.map(|heart| {
@@ -300,72 +284,6 @@ impl<'a> Watchdog<'a> {
             let (baseline, taken) = (Baseline::of(thread), Instant::now());
             self.baselines.insert(heart.id, HeartBaseline { baseline, taken, silent_since });
         }
-    }
-
-    /// All threads of a pool that are not parked; if all are, some of them.
-    fn examine_pool(&mut self, pool: &str, evidence: &mut Evidence) {
-        let mut threads = self.shared.pool_threads.all();
-        threads.retain(|thread| *thread.pool == *pool && !thread.is_gone.load(Acquire));
-        threads.sort_by_key(|thread| thread.active_since().is_none());
-        if threads.len() > EXAMINED_MAX {
-            evidence.unseen.push(format!(
-                "{} of {} threads",
-                threads.len() - EXAMINED_MAX,
-                threads.len()
-            ));
-        }
-        for thread in threads.iter().take(EXAMINED_MAX) {
-            let known = self.active.get(&thread.id).and_then(|active| active.resting.as_ref());
-            let baseline = known.map(|resting| resting.baseline.clone());
-            let baseline = baseline.unwrap_or_else(|| Baseline::of(&thread.thread));
-            let mut found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
-            found.is_parked = thread.active_since().is_none();
-            evidence.threads.push(found);
-        }
-    }
-
-    /// A thread of a pool that is not parked, and sleeps without having run for the threshold.
-    fn check_thread(&mut self, thread: &Arc<PoolThread>) {
-        let subject = Subject::Thread(thread.id);
-        let Some(since) = thread.active_since().filter(|_| !thread.is_gone.load(Acquire)) else {
-            self.active.remove(&thread.id);
-            return self.close(subject, None);
-        };
-        let known = self.active.insert(thread.id, Active { since, resting: None });
-        let Some(known) = known.filter(|known| known.since == since) else {
-            return self.close(subject, None); // most threads park soon, and nothing is read of them
-        };
-        let now = Baseline::of(&thread.thread);
-        let ran_ns = now.sleeping();
-        let known = known.resting.filter(|known| ran_ns == Some(known.ran_ns));
-        if known.is_none() {
-            self.close(subject, None); // it has run since
-        }
-        let begins = ran_ns.map(|ran_ns| Resting {
-            ran_ns,
-            since: Instant::now(),
-            baseline: now,
-            is_excused: false,
-        });
-        let resting = known.or(begins);
-        self.active.insert(thread.id, Active { since, resting: resting.clone() });
-        let Some(Resting { since: began, baseline, is_excused: false, .. }) = resting else {
-            return;
-        };
-        let late = began.elapsed();
-        if late < self.shared.config.threshold || !self.is_report_due(subject, late) {
-            return;
-        }
-        let mut evidence = self.evidence(Some(late));
-        let found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
-        if may_sleep(&found) {
-            let active = self.active.get_mut(&thread.id).and_then(|it| it.resting.as_mut());
-            active.into_iter().for_each(|resting| resting.is_excused = true);
-            return;
-        }
-        let worker = format!("{} {}", thread.pool, found.name);
-        evidence.threads.push(found);
-        self.report(subject, &worker, late, 0, evidence);
     }
 
     /// What does not stop a heart.
@@ -491,16 +409,6 @@ impl<'a> Watchdog<'a> {
     }
 }
 
-/// Whether a thread of a pool that sleeps does so where tokio allows it: in `block_in_place`, or as a thread for blocking
-/// work. A worker becomes one in `block_in_place`, and then waits up to 10 s for more such work, without a word.
-fn may_sleep(thread: &Thread) -> bool {
-    let frames = || thread.stacks.iter().flat_map(|stack| &stack.frames);
-    let has = |part: &str| {
-        frames().any(|frame| frame.function.as_ref().is_some_and(|name| name.contains(part)))
-    };
-    has("block_in_place") || has("tokio::runtime::blocking::pool") && !has("multi_thread::worker")
-}
-
 /// Puts the stacks of earlier reports before the new ones: together they say more.
 fn keep_stacks(earlier: &Evidence, evidence: &mut Evidence) {
     for thread in &mut evidence.threads {
@@ -513,28 +421,5 @@ fn keep_stacks(earlier: &Evidence, evidence: &mut Evidence) {
             let kept = &before.stacks[before.stacks.len().saturating_sub(room)..];
             thread.stacks.splice(0..0, kept.iter().cloned());
         }
-    }
-}
-
-/// Reports in the current minute.
-struct ReportBudget {
-    per_minute: u32,
-    left: u32,
-    since: Instant,
-    suppressed: u64,
-}
-
-impl ReportBudget {
-    fn new(per_minute: u32) -> Self {
-        Self { per_minute, left: per_minute, since: Instant::now(), suppressed: 0 }
-    }
-
-    fn take(&mut self) -> bool {
-        if self.since.elapsed() >= Duration::from_secs(60) {
-            (self.since, self.left) = (Instant::now(), self.per_minute);
-        }
-        let has_left = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        has_left
     }
 }

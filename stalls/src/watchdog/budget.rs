@@ -1,0 +1,26 @@
+//! [`ReportBudget`]: how many reports a minute may have.
+
+use std::time::{Duration, Instant};
+
+/// Reports in the current minute.
+pub(super) struct ReportBudget {
+    per_minute: u32,
+    left: u32,
+    since: Instant,
+    pub(super) suppressed: u64,
+}
+
+impl ReportBudget {
+    pub(super) fn new(per_minute: u32) -> Self {
+        Self { per_minute, left: per_minute, since: Instant::now(), suppressed: 0 }
+    }
+
+    pub(super) fn take(&mut self) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(60) {
+            (self.since, self.left) = (Instant::now(), self.per_minute);
+        }
+        let has_left = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        has_left
+    }
+}

@@ -1,0 +1,117 @@
+//! Threads of a pool: each may stall by itself, while the others work.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
+
+use super::{Subject, Watchdog};
+use crate::evidence::{Evidence, Thread};
+use crate::examine::Baseline;
+use crate::pool::PoolThread;
+
+/// How many threads of a pool are examined at once. Each takes some milliseconds.
+const EXAMINED_MAX: usize = 16;
+
+/// How long a thread that may sleep is left alone. It may become a worker again without having parked.
+const EXCUSED: Duration = Duration::from_secs(5);
+
+/// A thread of a pool that is not parked.
+pub(super) struct Active {
+    /// Which activity: it has not parked since.
+    since: u64,
+    /// What its counters were when they last changed. `None`: they have not been read in this activity.
+    resting: Option<Resting>,
+    /// When its stack said that it may sleep.
+    excused: Option<Instant>,
+}
+
+impl Active {
+    /// Nothing is read of it for now.
+    pub(super) fn is_excused(&self) -> bool {
+        self.excused.is_some_and(|excused| excused.elapsed() < EXCUSED)
+    }
+}
+
+/// A thread that sleeps and has not run since.
+#[derive(Clone)]
+struct Resting {
+    ran_ns: u64,
+    since: Instant,
+    baseline: Baseline,
+}
+
+impl Watchdog<'_> {
+    /// A thread of a pool that is not parked, and sleeps without having run for the threshold.
+    pub(super) fn check_thread(&mut self, thread: &Arc<PoolThread>) {
+        let subject = Subject::Thread(thread.id);
+        let Some(since) = thread.active_since().filter(|_| !thread.is_gone.load(Acquire)) else {
+            self.active.remove(&thread.id);
+            return self.close(subject, None);
+        };
+        let known = self.active.remove(&thread.id).filter(|known| known.since == since);
+        let Some(mut active) = known else {
+            self.active.insert(thread.id, Active { since, resting: None, excused: None });
+            return self.close(subject, None); // most threads park soon, and nothing is read of them
+        };
+        if active.is_excused() {
+            self.active.insert(thread.id, active);
+            return;
+        }
+        let now = Baseline::of(&thread.thread);
+        let ran_ns = now.sleeping();
+        let known = active.resting.take().filter(|known| ran_ns == Some(known.ran_ns));
+        if known.is_none() {
+            self.close(subject, None); // it has run since
+        }
+        let begins = ran_ns.map(|ran_ns| Resting { ran_ns, since: Instant::now(), baseline: now });
+        let resting = known.or(begins);
+        self.active.insert(thread.id, Active { since, resting: resting.clone(), excused: None });
+        let Some(Resting { since, baseline, .. }) = resting else { return };
+        let late = since.elapsed();
+        if late < self.shared.config.threshold || !self.is_report_due(subject, late) {
+            return;
+        }
+        let mut evidence = self.evidence(Some(late));
+        let found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
+        if may_sleep(&found) {
+            let excused = Some(Instant::now());
+            self.active.insert(thread.id, Active { excused, resting: None, ..active });
+            return self.close(subject, None);
+        }
+        let worker = format!("{} {}", thread.pool, found.name);
+        evidence.threads.push(found);
+        self.report(subject, &worker, late, 0, evidence);
+    }
+
+    /// All threads of a pool that are not parked; if all are, some of them.
+    pub(super) fn examine_pool(&mut self, pool: &str, evidence: &mut Evidence) {
+        let mut threads = self.shared.pool_threads.all();
+        threads.retain(|thread| *thread.pool == *pool && !thread.is_gone.load(Acquire));
+        threads.sort_by_key(|thread| thread.active_since().is_none());
+        if threads.len() > EXAMINED_MAX {
+            evidence.unseen.push(format!(
+                "{} of {} threads",
+                threads.len() - EXAMINED_MAX,
+                threads.len()
+            ));
+        }
+        for thread in threads.iter().take(EXAMINED_MAX) {
+            let known = self.active.get(&thread.id).and_then(|active| active.resting.as_ref());
+            let baseline = known.map(|resting| resting.baseline.clone());
+            let baseline = baseline.unwrap_or_else(|| Baseline::of(&thread.thread));
+            let mut found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
+            found.is_parked = thread.active_since().is_none();
+            evidence.threads.push(found);
+        }
+    }
+}
+
+/// Whether a thread of a pool that sleeps does so where tokio allows it: in `block_in_place`, or as a thread for blocking
+/// work. A worker becomes one in `block_in_place`, and then waits up to 10 s for more such work, without a word.
+fn may_sleep(thread: &Thread) -> bool {
+    let frames = || thread.stacks.iter().flat_map(|stack| &stack.frames);
+    let has = |part: &str| {
+        frames().any(|frame| frame.function.as_ref().is_some_and(|name| name.contains(part)))
+    };
+    has("block_in_place") || has("tokio::runtime::blocking::pool") && !has("multi_thread::worker")
+}
