@@ -116,6 +116,7 @@ struct Run {
     began_unix_ms: f64,
     busy_recorder: Recorder,
     newcomers_recorder: Recorder,
+    failed_recorder: Recorder,
     /// Of each new connection, whether its echo came.
     is_answered: Vec<bool>,
     /// How many new connections were opened.
@@ -157,6 +158,7 @@ impl Run {
             began_unix_ms: unix_ms() + options.warm_up.get().as_secs_f64() * 1e3,
             busy_recorder: Recorder::new(start, end),
             newcomers_recorder: Recorder::new(start, end),
+            failed_recorder: Recorder::new(start, end),
             is_answered,
             came: 0,
             oldest: 0,
@@ -264,16 +266,16 @@ impl Run {
     fn expire(&mut self) {
         let now = self.clock.now();
         while self.oldest < self.came {
+            let intended = self.schedule.intended(self.oldest as u64);
             if self.newcomers.is_open(self.oldest) {
                 if now - self.newcomers.started(self.oldest, 0) < self.patience {
                     return;
                 }
                 self.newcomers.close(self.oldest);
                 self.never += 1;
-            }
-            if !self.is_answered[self.oldest] {
-                let intended = self.schedule.intended(self.oldest as u64);
                 self.newcomers_recorder.add(intended, 0, self.patience);
+            } else if !self.is_answered[self.oldest] {
+                self.failed_recorder.add(intended, 1, 0);
             }
             self.oldest += 1;
         }
@@ -305,6 +307,7 @@ impl Run {
                 busy,
                 stalls,
                 newcomers: self.newcomers_recorder.finish().0,
+                failed: self.failed_recorder.finish().0.received,
             }),
         });
         report.latency_us = self.latency.percentiles();

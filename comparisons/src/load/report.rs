@@ -104,9 +104,11 @@ pub(crate) struct Timeline {
     pub(crate) busy: Series,
     /// The silences of the busy connections.
     pub(crate) stalls: Stalls,
-    /// New connections by when they were to come, with their first echo. One without counts here as if it had come when
-    /// patience was over, and not in `received`.
+    /// New connections by when they were to come, with their first echo. One that waits in vain counts here as if its
+    /// echo had come when patience was over, and not in `received`.
     pub(crate) newcomers: Series,
+    /// In the same slots, those that failed.
+    pub(crate) failed: Vec<u64>,
 }
 
 /// Connections that were opened at once.

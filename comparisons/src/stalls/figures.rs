@@ -13,14 +13,14 @@ const DELAYED_MS: f64 = 100.0;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Figures {
     /// The longest time that a new client waited for its first echo, or that no busy connection was answered. A client
-    /// without an echo counts with the observer's patience.
+    /// that waited in vain counts with the observer's patience.
     pub(crate) longest_stall_ms: f64,
     /// Connections whose first echo took over 1 s, or never came.
     pub(crate) delayed: u64,
     /// Connections that failed.
     pub(crate) failed: u64,
     /// From the end of the fault until the last delayed client was answered; zero if none was delayed then. None if the
-    /// last clients of the run had no answer.
+    /// last clients of the run failed or had no answer.
     pub(crate) recovery_ms: Option<f64>,
 }
 
@@ -60,18 +60,23 @@ fn longest_wait_ms(timeline: &Timeline) -> f64 {
 
 /// See [`Figures::recovery_ms`]. It is exact to a slot of the timeline.
 fn recovery_ms(timeline: &Timeline, patience_ms: f64, fault_ends: f64) -> Option<f64> {
-    let slot_ms = timeline.newcomers.slot_ms;
-    let waits = timeline.newcomers.longest_us.iter().map(|us| us / 1e3);
-    let ends = (1..).map(|slot| timeline.began_unix_ms + f64::from(slot) * slot_ms);
-    let waited: Vec<_> = ends.zip(waits).filter(|(_, wait)| *wait > 0.0).collect();
-    let is_unanswered = |wait: f64| wait >= patience_ms;
-    if waited.last().is_some_and(|(_, wait)| is_unanswered(*wait)) {
-        return None;
+    let Timeline { began_unix_ms, newcomers, failed, .. } = timeline;
+    let ends = (1..).map(|slot| began_unix_ms + f64::from(slot) * newcomers.slot_ms);
+    let slots = ends.zip(newcomers.longest_us.iter().map(|us| us / 1e3)).zip(failed);
+    let mut is_answered = true;
+    let mut recovered = fault_ends;
+    for ((end, wait_ms), failed) in slots {
+        if wait_ms == 0.0 && *failed == 0 {
+            continue; // nobody came
+        }
+        is_answered = *failed == 0 && wait_ms < patience_ms;
+        // Of those that were not answered there is no later moment than when they came.
+        let moment = if is_answered { end + wait_ms } else { end };
+        if !is_answered || wait_ms > DELAYED_MS {
+            recovered = recovered.max(moment);
+        }
     }
-    let delayed = waited.iter().filter(|(_, wait)| *wait > DELAYED_MS);
-    // Nobody answered those that waited in vain: there is no later moment than when they came.
-    let answered = delayed.map(|(end, wait)| if is_unanswered(*wait) { *end } else { end + wait });
-    Some((answered.fold(fault_ends, f64::max) - fault_ends).max(0.0))
+    is_answered.then_some(recovered - fault_ends)
 }
 
 #[cfg(test)]
@@ -83,10 +88,15 @@ pub(crate) mod tests {
     const BEGAN: f64 = 10_000.0;
     const PATIENCE_MS: f64 = 5_000.0;
 
-    /// A report of an observer: in each slot of 100 ms a client waited so many ms.
+    /// In the place of a wait.
+    const FAILED: u32 = u32::MAX;
+
+    /// A report of an observer: in each slot of 100 ms a client waited so many ms, or failed.
     pub(crate) fn observer(waits_ms: &[u32]) -> Report {
         let series = |longest_us| Series { slot_ms: 100.0, received: vec![1; 10], longest_us };
-        let longest_us = waits_ms.iter().map(|ms| f64::from(*ms) * 1e3).collect();
+        let failed = waits_ms.iter().map(|ms| u64::from(*ms == FAILED)).collect();
+        let wait = |ms: &u32| if *ms == FAILED { 0.0 } else { f64::from(*ms) * 1e3 };
+        let longest_us = waits_ms.iter().map(wait).collect();
         let mut report = Report::new(1.0, 1, &Tally::default());
         report.arrivals = Some(Arrivals {
             timeline: Some(Timeline {
@@ -94,6 +104,7 @@ pub(crate) mod tests {
                 busy: series(vec![1.0; 10]),
                 stalls: Stalls::default(),
                 newcomers: series(longest_us),
+                failed,
             }),
             ..Arrivals::default()
         });
@@ -115,6 +126,8 @@ pub(crate) mod tests {
         // One waited in vain, and those after it did not.
         assert_eq!(recovery(&[1, 2, 3, 5_000, 3, 2]), Some(150.0));
         assert_eq!(recovery(&[1, 2, 3, 5_000]), None);
+        assert_eq!(recovery(&[1, 2, 3, FAILED, 2]), Some(150.0));
+        assert_eq!(recovery(&[1, 2, 3, FAILED]), None);
         // No client came in the last slots.
         assert_eq!(recovery(&[1, 2, 5_000, 0, 0]), None);
     }
@@ -129,9 +142,12 @@ pub(crate) mod tests {
         let mut burst = Report::new(1.0, 1, &Tally::default());
         burst.burst = Some(Burst { echoed_over_1_s: 10, never: 1, ..Burst::default() });
         burst.connections.errors.insert("connect".to_owned(), 4);
+        if let Some(timeline) = observer.arrivals.as_mut().and_then(|it| it.timeline.as_mut()) {
+            timeline.stalls.longest_ms = 800.0;
+        }
         let figures = Figures::of(&observer, &[burst], PATIENCE_MS, BEGAN).unwrap();
         assert_eq!((figures.delayed, figures.failed), (14, 6));
-        assert_eq!(figures.longest_stall_ms, 700.0);
+        assert_eq!(figures.longest_stall_ms, 800.0);
         let silent = Report::new(1.0, 1, &Tally::default());
         assert!(Figures::of(&silent, &[], PATIENCE_MS, BEGAN).is_err());
     }

@@ -22,7 +22,7 @@ had waited over 100 ms was answered), and the verdict of the stall detector in t
 the largest figures, and how often each verdict was given. A verdict is <em>right</em> if it names the class while the \
 fault lasts and nothing false is said in the whole run; also if nothing is said and nothing had to be. \
 <em>Waiting for a CPU</em> is never false: it comes from the scheduler's own figures. No stall: 100 ms at most.</p>
-<p>In a timeline the fault is shaded. From above: how long new clients waited, by when they came; silences of the busy \
+<p>In a timeline the fault is shaded. From above: how long new clients waited, and how many failed, by when they came; silences of the busy \
 clients; how late the heartbeat of the event loop was; connections in the accept queue; open descriptors; and the stalls \
 that the detector found. Times are since the server listened.</p>
 </details>

@@ -82,7 +82,7 @@ pub(crate) fn judge(
     if first <= fault_ends {
         return Outcome::Right;
     }
-    if first.is_finite() {
+    if first.is_finite() && is_required {
         return Outcome::Late;
     }
     if incidents.iter().any(|incident| incident.class() == UNKNOWN) {
@@ -135,6 +135,7 @@ mod tests {
             assert_eq!(outcome(truth, true, incidents), expected, "{incidents:?}");
         }
         assert_eq!(outcome(truth, false, &[]), Outcome::Right);
+        assert_eq!(outcome(truth, false, &[(&["blocked_loop"], 2_500.0)]), Outcome::Right);
     }
 
     #[test]

@@ -15,7 +15,7 @@ const RIGHT: f64 = 1_060.0;
 const TOP: f64 = 8.0;
 
 /// The height of a strip, and of the space below it.
-const STRIP: f64 = 44.0;
+const STRIP: f64 = 40.0;
 const GAP: f64 = 14.0;
 
 /// The height of a line of the verdicts.
@@ -119,10 +119,14 @@ fn draw(text: &mut String, strip: &Strip, top: f64, x: impl Fn(f64) -> f64) -> f
 fn strips(run: &Run, details: &Details) -> Vec<Strip> {
     let Details { clients, late_ms, samples } = details;
     let slot = clients.newcomers.slot_ms;
-    let slots = (0..).zip(&clients.newcomers.longest_us).map(|(number, us)| {
+    let in_slot = |number: u32, figure: f64| {
         let from = seconds(run, clients.began_unix_ms + f64::from(number) * slot);
-        [from, from + slot / 1e3, us / 1e3]
-    });
+        [from, from + slot / 1e3, figure]
+    };
+    let waits = (0..).zip(&clients.newcomers.longest_us);
+    let waits = waits.map(|(number, us)| in_slot(number, us / 1e3));
+    let failed = (0..).zip(&clients.failed).filter(|(_, failed)| **failed > 0);
+    let failed: Vec<_> = failed.map(|(number, it)| in_slot(number, *it as f64)).collect();
     let silences =
         clients.stalls.at_ms.iter().zip(&clients.stalls.lasted_ms).map(|(at, lasted)| {
             let from = seconds(run, clients.began_unix_ms + at);
@@ -139,16 +143,17 @@ fn strips(run: &Run, details: &Details) -> Vec<Strip> {
         let ends = ends.chain(samples.last().map(from));
         samples.iter().zip(ends).map(|(it, to)| [from(it), to, f64::from(figure(it))]).collect()
     };
-    let bars =
+    let times =
         |name, bars, without| Strip { name, bars, is_line: false, high_min: MS_MIN, without };
-    let line =
-        |name, bars| Strip { name, bars, is_line: true, high_min: COUNT_MIN, without: "not seen" };
+    let counts =
+        |name, bars, is_line, without| Strip { name, bars, is_line, high_min: COUNT_MIN, without };
     vec![
-        bars("new clients wait, ms", slots.collect(), "none came"),
-        bars("silence, ms", silences.collect(), "none"),
-        bars("heart late, ms", late.collect(), "not told"),
-        line("accept queue", sampled(|sample| sample.queue)),
-        line("descriptors", sampled(|sample| sample.descriptors)),
+        times("new clients wait, ms", waits.collect(), "none came"),
+        counts("new clients failed", failed, false, "none"),
+        times("silence, ms", silences.collect(), "none"),
+        times("heart late, ms", late.collect(), "not told"),
+        counts("accept queue", sampled(|sample| sample.queue), true, "not seen"),
+        counts("descriptors", sampled(|sample| sample.descriptors), true, "not seen"),
     ]
 }
 

@@ -85,23 +85,31 @@ fn look(pid: u32, port: u16, mut admin: Option<SocketAddr>, is_over: &AtomicBool
             queue: queue(pid, port).unwrap_or(0),
             descriptors: descriptors(pid).unwrap_or(0),
         });
-        if let Some(addr) = admin.filter(|_| asked.is_none_or(|asked| asked.elapsed() >= ASK)) {
+        if asked.is_none_or(|asked| asked.elapsed() >= ASK) {
             asked = Some(Instant::now());
-            match record::ask(addr) {
-                Ok(Some(incidents)) => {
-                    let known = seen.incidents.get_or_insert_default();
-                    for incident in incidents {
-                        record::add(known, incident, unix_ms());
-                    }
-                }
-                Ok(None) => admin = None,
-                // It may be stalled.
-                Err(_) => {}
-            }
+            admin = admin.filter(|admin| ask(*admin, &mut seen.incidents));
         }
         thread::sleep(SAMPLE);
     }
+    // What it found last.
+    admin.map(|admin| ask(admin, &mut seen.incidents));
     seen
+}
+
+/// Asks for the incidents, and adds them to those that are known. False if the server has no such page.
+fn ask(admin: SocketAddr, known: &mut Option<Vec<Incident>>) -> bool {
+    match record::ask(admin) {
+        Ok(Some(incidents)) => {
+            let known = known.get_or_insert_default();
+            for incident in incidents {
+                record::add(known, incident, unix_ms());
+            }
+            true
+        }
+        Ok(None) => false,
+        // It may be stalled.
+        Err(_) => true,
+    }
 }
 
 /// The accept queues of the listeners on `port`, in the network namespace of the process, together.
