@@ -17,8 +17,12 @@ use crate::record::Event;
 /// A pending operation is dropped after so long ([`Fault::DropAccept`], [`Fault::DropRead`]).
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// [`Fault::Greedy`] answers in pieces of so many bytes, a write for each, as a server does whose messages are small.
-pub(crate) const MESSAGE_BYTES: usize = 16;
+/// [`Fault::Greedy`] answers in pieces of so many bytes, a write for each, as a server does whose messages are small. So
+/// a server is slower than any client.
+pub(crate) const MESSAGE_BYTES: usize = 2;
+
+/// The size of its buffer.
+pub(crate) const GREEDY_BUF_BYTES: usize = 64 << 10;
 
 /// What the server does wrong. Each name is that of an option of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

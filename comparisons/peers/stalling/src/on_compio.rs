@@ -12,7 +12,7 @@ use compio_runtime::{RuntimeBuilder, spawn};
 use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
 
 use crate::Args;
-use crate::fault::{self, Fault, MESSAGE_BYTES};
+use crate::fault::{self, Fault, GREEDY_BUF_BYTES, MESSAGE_BYTES};
 use crate::host::{Host, heartbeat};
 
 pub(crate) fn serve(args: Args) -> io::Result<()> {
@@ -82,7 +82,7 @@ async fn echo(mut stream: &TcpStream) -> io::Result<()> {
 }
 
 async fn echo_in_pieces(mut stream: &TcpStream) -> io::Result<()> {
-    let mut buf = Vec::with_capacity(BUF_BYTES);
+    let mut buf = Vec::with_capacity(GREEDY_BUF_BYTES);
     loop {
         buf.clear();
         let BufResult(read, mut filled) = stream.read(buf).await;

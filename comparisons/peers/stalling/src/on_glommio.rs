@@ -10,7 +10,7 @@ use glommio::{GlommioError, LocalExecutorBuilder, Placement, spawn_local};
 use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
 
 use crate::Args;
-use crate::fault::{self, Fault, MESSAGE_BYTES};
+use crate::fault::{self, Fault, GREEDY_BUF_BYTES, MESSAGE_BYTES};
 use crate::host::{Host, heartbeat};
 
 pub(crate) fn serve(args: Args) -> io::Result<()> {
@@ -76,7 +76,7 @@ async fn echo(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 async fn echo_in_pieces(stream: &mut TcpStream) -> io::Result<()> {
-    let mut buf = vec![0; BUF_BYTES];
+    let mut buf = vec![0; GREEDY_BUF_BYTES];
     loop {
         let n = stream.read(&mut buf).await?;
         if n == 0 {

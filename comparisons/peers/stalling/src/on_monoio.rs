@@ -12,7 +12,7 @@ use monoio::{IoUringDriver, RuntimeBuilder, spawn};
 use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
 
 use crate::Args;
-use crate::fault::{self, Fault, MESSAGE_BYTES};
+use crate::fault::{self, Fault, GREEDY_BUF_BYTES, MESSAGE_BYTES};
 use crate::host::{Host, heartbeat};
 
 pub(crate) fn serve(args: Args) -> io::Result<()> {
@@ -77,7 +77,7 @@ async fn echo(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 async fn echo_in_pieces(stream: &mut TcpStream) -> io::Result<()> {
-    let mut buf = Vec::with_capacity(BUF_BYTES);
+    let mut buf = Vec::with_capacity(GREEDY_BUF_BYTES);
     loop {
         let (read, mut filled) = stream.read(buf).await;
         let n = read?;

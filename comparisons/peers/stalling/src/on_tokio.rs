@@ -11,7 +11,7 @@ use tokio::task::{spawn_local, unconstrained};
 use tokio::time::sleep;
 
 use crate::Args;
-use crate::fault::{self, Fault, MESSAGE_BYTES};
+use crate::fault::{self, Fault, GREEDY_BUF_BYTES, MESSAGE_BYTES};
 use crate::host::{Host, heartbeat};
 
 pub(crate) fn serve(args: Args) -> io::Result<()> {
@@ -76,7 +76,7 @@ async fn echo(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 async fn echo_in_pieces(stream: &mut TcpStream) -> io::Result<()> {
-    let mut buf = vec![0; BUF_BYTES];
+    let mut buf = vec![0; GREEDY_BUF_BYTES];
     loop {
         let n = stream.read(&mut buf).await?;
         if n == 0 {

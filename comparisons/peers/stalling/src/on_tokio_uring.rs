@@ -11,7 +11,7 @@ use tokio_uring::net::{TcpListener, TcpStream};
 use tokio_uring::{Runtime, spawn};
 
 use crate::Args;
-use crate::fault::{self, Fault, MESSAGE_BYTES};
+use crate::fault::{self, Fault, GREEDY_BUF_BYTES, MESSAGE_BYTES};
 use crate::host::{Host, heartbeat};
 
 pub(crate) fn serve(args: Args) -> io::Result<()> {
@@ -81,7 +81,7 @@ async fn echo(stream: &TcpStream) -> io::Result<()> {
 }
 
 async fn echo_in_pieces(stream: &TcpStream) -> io::Result<()> {
-    let mut buf = Vec::with_capacity(BUF_BYTES);
+    let mut buf = Vec::with_capacity(GREEDY_BUF_BYTES);
     loop {
         buf.clear();
         let (read, mut filled) = stream.read(buf).await;
