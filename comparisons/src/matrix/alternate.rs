@@ -7,9 +7,9 @@ use super::Failure;
 use super::certificate::Certificate;
 use super::figures::Figure;
 use super::interrupt::Interrupt;
-use super::load_process::{self, WindowLoad};
+use super::load_process::{Measurement, WindowLoad};
 use super::pairs::{IDLE_PERCENT_MAX, Pair, PairedRatio, Pairing, Pairs};
-use super::program::{Placement, Running};
+use super::program::Running;
 use super::results::{MeasuredWorkload, Results, Row, Sample};
 use super::statistics::Summary;
 use super::stopping;
@@ -178,13 +178,11 @@ impl Round<'_> {
     fn start_one(&self, index: usize) -> Result<Side, Failure> {
         let Self { results, measured, certificate, folder, interrupt, .. } = *self;
         let (workload, server) = (&measured.workload, &measured.rows[index].server);
+        let load = &workload.load;
+        let measurement = Measurement { workload, load, server, results, certificate, folder };
         let began = Instant::now();
-        let place = Placement { core: results.server_core, folder };
-        let running = Running::start(server, certificate, place, workload.open_files, interrupt)?;
-        let core = results.load_core;
-        let command =
-            load_process::command(workload, &workload.load, server, &running, certificate, core)?;
-        let mut load = WindowLoad::start(command)?;
+        let running = measurement.start(interrupt)?;
+        let mut load = WindowLoad::start(measurement.command(&running)?)?;
         load.warm_up(workload.load.warm_up_ms().max(1), interrupt)?;
         let seconds = began.elapsed().as_secs_f64();
         let program_bytes = server.program_bytes();
@@ -196,7 +194,7 @@ impl Round<'_> {
         Ok(Side { running, load, program_bytes, spins, idle_percent, seconds })
     }
 
-    /// Does something with a side that has not failed. A failure replaces the side by its reason.
+    /// Applies `act` to a side that has not failed. None after a failure, whose reason then replaces the side.
     fn attempt<T>(
         &self,
         side: &mut Option<Result<Side, String>>,

@@ -1,6 +1,7 @@
-//! A running `load`: its command line, and the one that measures windows on command.
+//! A server with its `load`: how both are started, and the `load` that measures windows on command.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use serde::de::DeserializeOwned;
 use super::Failure;
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::program::{self, Running};
+use super::program::{self, Placement, Running};
+use super::results::Results;
 use super::servers::{Protocol, Server};
 use super::workload::Workload;
 use crate::load::{Load, Report, WindowAnswer};
@@ -23,28 +25,43 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// At most this much is read of the stderr of `load`.
 const STDERR_BYTES_MAX: u64 = 64 << 10;
 
-/// The command line of `load`, but for how it reports.
-///
-/// # Errors
-/// When the folder of the programs is unknown.
-pub(crate) fn command(
-    workload: &Workload,
-    load: &Load,
-    server: &Server,
-    running: &Running,
-    certificate: &Certificate,
-    core: usize,
-) -> Result<Command, Failure> {
-    let mut command = Command::new(program::programs()?.join("load"));
-    command.arg(load.name()).arg(running.addr.to_string()).args(load.args());
-    command.args(workload.args_for(server));
-    if server.protocol == Protocol::Tls {
-        command.arg("--tls").arg(certificate.chain());
+/// One load on one server.
+pub(crate) struct Measurement<'a> {
+    pub(crate) workload: &'a Workload,
+    /// The workload's load, or the same for a shorter time.
+    pub(crate) load: &'a Load,
+    pub(crate) server: &'a Server,
+    pub(crate) results: &'a Results,
+    pub(crate) certificate: &'a Certificate,
+    /// The folder of the run.
+    pub(crate) folder: &'a Path,
+}
+
+impl Measurement<'_> {
+    /// Starts the server.
+    pub(crate) fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
+        let Self { workload, server, results, certificate, folder, .. } = *self;
+        let place = Placement { core: results.server_core, folder };
+        Running::start(server, certificate, place, workload.open_files, interrupt)
     }
-    command.args(["--core", &core.to_string()]);
-    command.args(["--server-pid", &running.pid().to_string()]);
-    command.stderr(Stdio::piped());
-    Ok(command)
+
+    /// The command line of `load` for the running server, but for how it reports.
+    ///
+    /// # Errors
+    /// When the folder of the programs is unknown.
+    pub(crate) fn command(&self, running: &Running) -> Result<Command, Failure> {
+        let Self { workload, load, server, results, certificate, .. } = *self;
+        let mut command = Command::new(program::programs()?.join("load"));
+        command.arg(load.name()).arg(running.addr.to_string()).args(load.args());
+        command.args(workload.args_for(server));
+        if server.protocol == Protocol::Tls {
+            command.arg("--tls").arg(certificate.chain());
+        }
+        command.args(["--core", &results.load_core.to_string()]);
+        command.args(["--server-pid", &running.pid().to_string()]);
+        command.stderr(Stdio::piped());
+        Ok(command)
+    }
 }
 
 /// What `load` wrote to stderr, or how it ended.
@@ -186,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_is_waited_for_and_no_longer() {
+    fn the_wait_for_the_rest_of_a_line_is_bounded() {
         let mut command = Command::new("sh");
         command.args(["-c", "printf 1; exec sleep 300"]).stderr(Stdio::piped());
         let mut load = WindowLoad::start(command).unwrap();

@@ -1,4 +1,4 @@
-//! The rounds.
+//! Measures the rounds of a run, and counts system calls.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,12 @@ use super::alternate::{Round, RowRound};
 use super::calls::{PerfStat, SystemCalls};
 use super::certificate::Certificate;
 use super::interrupt::Interrupt;
-use super::load_process;
+use super::load_process::{self, Measurement};
 use super::pairs::Pairing;
-use super::program::{Placement, Running, SERVER_STDERR};
+use super::program::{Running, SERVER_STDERR};
 use super::progress::{self, Progress};
 use super::results::{MeasuredWorkload, Results, Sample};
-use super::servers::Server;
-use super::workload::Workload;
-use crate::load::{Load, Report};
+use crate::load::Report;
 
 /// A crash loses at most this much. The results of a run of hours are tens of megabytes: writing them after each
 /// measurement would take as long as the measurement.
@@ -150,18 +148,8 @@ enum Uncounted {
     Row(Failure),
 }
 
-/// One load on one server.
-struct Measurement<'a> {
-    workload: &'a Workload,
-    /// The workload's load, or the same for a shorter time.
-    load: &'a Load,
-    server: &'a Server,
-    results: &'a Results,
-    certificate: &'a Certificate,
-    folder: &'a Path,
-}
-
 impl Measurement<'_> {
+    /// Starts the server, and runs the load on it once.
     fn take(&self, interrupt: &Interrupt) -> Result<Sample, Failure> {
         let running = self.start(interrupt)?;
         let sample = Sample {
@@ -173,6 +161,7 @@ impl Measurement<'_> {
         Ok(sample)
     }
 
+    /// Counts the system calls of the server while the load runs.
     fn count(&self, interrupt: &Interrupt) -> Result<SystemCalls, Uncounted> {
         let running = self.start(interrupt).map_err(Uncounted::Row)?;
         let perf_stat = PerfStat::start(running.pid(), self.folder).map_err(Uncounted::Perf)?;
@@ -188,24 +177,18 @@ impl Measurement<'_> {
         }
     }
 
-    fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
-        let Self { workload, server, results, certificate, folder, .. } = *self;
-        let place = Placement { core: results.server_core, folder };
-        Running::start(server, certificate, place, workload.open_files, interrupt)
-    }
-
+    /// Runs the load to its end.
     fn load(
         &self,
         running: &Running,
         interrupt: &Interrupt,
         perf_stat: Option<&PerfStat>,
     ) -> Result<Report, Failure> {
-        let Self { workload, load, server, results, certificate, folder } = *self;
-        let time = Duration::from_secs_f64(load.longest_seconds());
-        let json = folder.join("load.json");
+        let time = Duration::from_secs_f64(self.load.longest_seconds());
+        let json = self.folder.join("load.json");
         let cannot = |error: io::Error| Failure::new(format!("cannot run load: {error}"));
-        let core = results.load_core;
-        let mut load = load_process::command(workload, load, server, running, certificate, core)?
+        let mut load = self
+            .command(running)?
             .args(perf_stat.map(|perf_stat| format!("--perf={}", perf_stat.fifos())))
             .arg("--json")
             .arg(&json)

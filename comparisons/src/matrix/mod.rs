@@ -1,9 +1,10 @@
-//! The matrix: servers × workloads, in interleaved rounds.
+//! The matrix: servers × workloads, in interleaved rounds or in pairs.
 //!
 //! A [`Plan`] lists the workloads. Each row of a workload is a server, which starts for each round on
 //! a core of its own, with the [load generator](crate::load) on another. Rounds are interleaved (A B C,
-//! C B A, …), so that drift affects all rows alike, and ratios are taken within a round. This program
-//! links nothing that it measures: it builds programs and runs them.
+//! C B A, …), so that drift affects all rows alike, and ratios are taken within a round. In a workload that is
+//! measured in pairs, all servers of a round are alive, and short windows of a row and its baseline alternate. This
+//! program links nothing that it measures: it builds programs and runs them.
 
 mod alternate;
 pub(crate) mod axis;

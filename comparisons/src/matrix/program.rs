@@ -19,7 +19,7 @@ use super::servers::{FOLDER, Server};
 /// The load generator, which is built like the servers.
 const LOAD: [&str; 6] = ["cargo", "build", "--release", "--quiet", "-p", "owned-io-comparisons"];
 
-/// Where a server listens: any port, which it says itself.
+/// Where a server listens: on any free port. Its start-up line has the address.
 const ADDR: &str = "127.0.0.1:0";
 
 /// The file in the folder of a run that holds the stderr of the last server.
@@ -28,7 +28,7 @@ pub(crate) const SERVER_STDERR: &str = "server-stderr";
 /// How long a server may take until it prints its address. The JVM's take a second or two.
 const START: Duration = Duration::from_secs(30);
 
-/// So much of an ELF file has its program headers.
+/// An ELF file has its program headers within so many bytes.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// At most this much is read of the line with the address.
@@ -81,8 +81,9 @@ fn loaded_bytes(elf: &[u8]) -> Option<u64> {
 
 /// The folder of all programs, which this one is in.
 pub(crate) fn programs() -> Result<PathBuf, Failure> {
-    let own = env::current_exe().map_err(|error| Failure::new(format!("where am I? {error}")))?;
-    own.parent().map(Into::into).ok_or_else(|| Failure::new("the program is in no folder"))
+    let own = env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot find this program's folder: {error}")))?;
+    own.parent().map(Into::into).ok_or_else(|| Failure::new("this program has no parent folder"))
 }
 
 /// Builds what `servers` need and `load`, one command at a time: cargo joins the features of what is built
@@ -234,7 +235,7 @@ impl Running {
             let Some(addr) = next_addr(&mut stdout, interrupt) else {
                 let _ = process.kill();
                 let _ = process.wait();
-                return Err("it does not say where it listens".to_owned());
+                return Err("it printed no address".to_owned());
             };
             addrs.push(addr);
         }
@@ -318,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_loaded_of_a_program_is_some_of_it() {
+    fn the_loaded_bytes_are_a_part_of_the_file() {
         let own = fs::read(env::current_exe().unwrap()).unwrap();
         let loaded = loaded_bytes(&own).unwrap();
         assert!(loaded > 100_000 && loaded < own.len() as u64, "{loaded} of {}", own.len());
