@@ -78,7 +78,7 @@ fn resume(name: &str, results: &Value) -> (Output, PathBuf) {
 }
 
 #[test]
-fn a_run_of_which_nothing_is_missing_is_reported_again() {
+fn resuming_a_complete_run_writes_its_reports_again() {
     let (output, folder) = resume("whole", &results(1, &[2], &[3]));
     assert!(output.status.success(), "{output:?}");
     let markdown = fs::read_to_string(folder.join("report.md")).unwrap();
@@ -173,7 +173,7 @@ fn two_runs_are_compared() {
 }
 
 #[test]
-fn a_run_does_not_go_on_elsewhere() {
+fn a_run_does_not_resume_on_another_machine() {
     let (output, folder) = resume("elsewhere", &results(2, &[2], &[3]));
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();

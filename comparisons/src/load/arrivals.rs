@@ -29,7 +29,7 @@ const EXPIRY: Duration = Duration::from_millis(50);
 /// A bound on memory: no sensible run has more.
 const NEWCOMERS_MAX: u64 = 10_000_000;
 
-/// Its options.
+/// The options of `load arrivals`.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -82,7 +82,7 @@ impl Options {
         }
         let newcomers = Session::new(echo(), clock, newcomers, 1, busy as u32)?;
         let mut run = Run::new(self, target, connections, newcomers, dialer)
-            .map_err(|error| Failure::new(format!("cannot wait for two things: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot set up epoll: {error}")))?;
         run.drive()?;
         run.into_report(self).finish(target)
     }

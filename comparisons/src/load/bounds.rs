@@ -119,7 +119,7 @@ impl TryFrom<f64> for Seconds {
         if (0.0..=SECONDS_MAX).contains(&seconds) {
             Ok(Self(Duration::from_secs_f64(seconds)))
         } else {
-            Err("expected seconds, such as 2 or 0.5".to_owned())
+            Err("expected seconds from 0 to 604800, such as 2 or 0.5".to_owned())
         }
     }
 }

@@ -20,7 +20,7 @@ use super::{Failure, Report};
 /// How often time-outs are checked, and the slots of failed connections are used again.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// Its options.
+/// The options of `load churn`.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -98,7 +98,7 @@ struct Run {
     done: u64,
     /// Those with an echo that resumed a TLS session.
     resumed: u64,
-    /// That waited for a slot.
+    /// Connections that waited for a slot.
     held_back: u64,
     first_echo: Histogram,
     whole: Histogram,
@@ -251,7 +251,7 @@ impl Run {
 
     /// Gives up the connections that were scheduled before `then` and have not closed.
     fn give_up_before(&mut self, then: u64) {
-        let kind = format!("not gone within {} s", self.patience as f64 / 1e9);
+        let kind = format!("not closed within {} s", self.patience as f64 / 1e9);
         for slot in 0..self.session.connections() {
             if self.session.is_open(slot) && self.session.started(slot, 0) < then {
                 self.session.give_up(slot, &kind);
@@ -266,7 +266,7 @@ impl Run {
         let never_begun = self.waiting();
         if never_begun > 0 {
             let patience = options.patience.get().as_secs_f64();
-            let kind = format!("not begun within {patience} s after the window: no place was free");
+            let kind = format!("not begun within {patience} s after the window: no slot was free");
             self.session.tally.errors.insert(kind, never_begun);
         }
         let stats = self.window.finish(self.clock, &self.session.tally);

@@ -10,7 +10,7 @@ use super::{
     Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, sink, source,
 };
 
-/// How often in a run `load` may wait for as long as its patience.
+/// How many times in a run `load` may wait as long as its patience.
 const PATIENCES: f64 = 4.0;
 
 /// How much longer than all its times a run may take, in seconds.
@@ -19,7 +19,7 @@ const LATE_SECONDS_MAX: f64 = 60.0;
 /// How long a run may take that a number of messages ends, in seconds.
 const MESSAGES_SECONDS_MAX: f64 = 3600.0;
 
-/// A command of `load` with its options, but for the server and where `load` runs.
+/// A command of `load` with its options, without the server's address and the core that `load` runs on.
 ///
 /// In a plan: `load = { command = "echo", connections = 64, payload = 200, seconds = 1 }`, with the options as
 /// they are named on the command line. What is left out has the same default as there.
@@ -57,34 +57,34 @@ pub struct CommandLine {
     command: Command,
 }
 
-/// [`Load`], each with its target.
+/// The same commands as [`Load`], each with its target.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Sends messages and expects each of them back.
-    Echo(At<Steady>),
+    Echo(WithTarget<Steady>),
     /// Opens connections at a rate while others are busy: how long until the first echo.
-    Arrivals(At<arrivals::Options>),
+    Arrivals(WithTarget<arrivals::Options>),
     /// Opens connections all at once: how long until each is connected, and until its first echo.
-    Burst(At<burst::Options>),
+    Burst(WithTarget<burst::Options>),
     /// Opens connections, each of which closes after an echo: how fast they come and go.
-    Churn(At<churn::Options>),
+    Churn(WithTarget<churn::Options>),
     /// Sends a compressed message over WebSocket and expects it back, compressed.
-    Deflate(At<Steady>),
+    Deflate(WithTarget<Steady>),
     /// Asks for messages, one at a time, and checks what comes.
-    Fetch(At<Steady>),
+    Fetch(WithTarget<Steady>),
     /// Opens connections and leaves them idle: what they cost the server.
-    Hold(At<hold::Options>),
+    Hold(WithTarget<hold::Options>),
     /// Opens more connections than the server has descriptors for: what it does then.
-    Limit(At<limit::Options>),
+    Limit(WithTarget<limit::Options>),
     /// Sends messages and expects the length of each.
-    Sink(At<Steady>),
+    Sink(WithTarget<Steady>),
     /// Asks for messages and checks what comes.
-    Source(At<source::Options>),
+    Source(WithTarget<source::Options>),
 }
 
-/// Options, and the target they are for.
+/// The options of a command, and its target.
 #[derive(Args, Debug)]
-struct At<T: Args> {
+struct WithTarget<T: Args> {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -103,16 +103,16 @@ impl CommandLine {
 
     fn parts(self) -> (Load, Target) {
         match self.command {
-            Command::Echo(at) => (Load::Echo(at.options), at.target),
-            Command::Arrivals(at) => (Load::Arrivals(at.options), at.target),
-            Command::Burst(at) => (Load::Burst(at.options), at.target),
-            Command::Churn(at) => (Load::Churn(at.options), at.target),
-            Command::Deflate(at) => (Load::Deflate(at.options), at.target),
-            Command::Fetch(at) => (Load::Fetch(at.options), at.target),
-            Command::Hold(at) => (Load::Hold(at.options), at.target),
-            Command::Limit(at) => (Load::Limit(at.options), at.target),
-            Command::Sink(at) => (Load::Sink(at.options), at.target),
-            Command::Source(at) => (Load::Source(at.options), at.target),
+            Command::Echo(it) => (Load::Echo(it.options), it.target),
+            Command::Arrivals(it) => (Load::Arrivals(it.options), it.target),
+            Command::Burst(it) => (Load::Burst(it.options), it.target),
+            Command::Churn(it) => (Load::Churn(it.options), it.target),
+            Command::Deflate(it) => (Load::Deflate(it.options), it.target),
+            Command::Fetch(it) => (Load::Fetch(it.options), it.target),
+            Command::Hold(it) => (Load::Hold(it.options), it.target),
+            Command::Limit(it) => (Load::Limit(it.options), it.target),
+            Command::Sink(it) => (Load::Sink(it.options), it.target),
+            Command::Source(it) => (Load::Source(it.options), it.target),
         }
     }
 }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_the_same_in_a_plan() {
+    fn defaults_are_the_same_in_a_plan() {
         for text in [
             "echo --connections 64 --payload 200 --seconds 1",
             "arrivals --busy 1 --payload 200 --rate 50 --seconds 4",
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plan_may_not_say() {
+    fn bad_loads_in_a_plan_are_refused() {
         let echo = "command = \"echo\"\nconnections = 1\npayload = 1\nseconds = 1\n";
         assert!(toml::from_str::<Load>(echo).is_ok());
         for (text, why) in [
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_of_loads_that_have_one() {
+    fn only_loads_with_a_rate_take_one() {
         let at = |text| load(text).at_rate(500);
         assert!(at(LOADS[0]).unwrap().args().windows(2).any(|it| it == ["--rate", "500"]));
         assert_eq!(at(LOADS[2]).unwrap_err(), "`load burst` has no rate");
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_takes_its_window_and_what_is_about_it() {
+    fn the_duration_of_a_run_is_estimated() {
         assert_eq!(load(LOADS[0]).run_seconds(), 1.8);
         assert_eq!(load(LOADS[2]).run_seconds(), 1.0);
         let mut hold = load(LOADS[6]);

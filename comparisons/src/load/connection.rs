@@ -452,7 +452,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_moves_over_messages_and_their_ends() {
+    fn a_position_moves_over_messages_and_their_ends() {
         let mut position = StreamPosition { message: 2, offset: 3 };
         let mut parts = Vec::new();
         assert!(position.advance(&[0; 12][..], 5, |at, part| {
@@ -464,14 +464,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_stays_at_the_part_that_is_refused() {
+    fn a_position_stays_at_the_part_that_is_refused() {
         let mut position = StreamPosition::default();
         assert!(!position.advance(&[0; 12][..], 5, |at, _| at.message < 1));
         assert_eq!(position, StreamPosition { message: 1, offset: 0 });
     }
 
     #[test]
-    fn a_place_within_a_long_answer_is_not_after_the_request() {
+    fn a_position_within_a_long_answer_is_not_after_the_request() {
         let answered = StreamPosition { message: 0, offset: 1 << 40 };
         assert!(answered < StreamPosition { message: 1, offset: 0 });
     }

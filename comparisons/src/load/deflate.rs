@@ -32,7 +32,7 @@ struct CompressedEcho {
 impl CompressedEcho {
     fn ask(options: &Steady, target: &Target, message: &[u8]) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| {
-            Failure::new(format!("cannot have a first message answered: {error}"))
+            Failure::new(format!("the first message failed: {error}"))
         };
         let compressed = compress(message).ok_or_else(|| failed(&"it cannot be compressed"))?;
         let mut request =
@@ -77,7 +77,7 @@ fn first_answer(
     request: &[u8],
 ) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let patience = options.patience.get();
-    let upgrade = target.upgrade().ok_or("over WebSocket alone: say --websocket PATH")?;
+    let upgrade = target.upgrade().ok_or("`load deflate` needs --websocket PATH")?;
     let mut stream = TcpStream::connect(target.addr)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_json_in_less_than_half_the_bytes() {
+    fn a_message_is_json_and_compresses_to_less_than_half() {
         for bytes in [1, 1024, 16_384] {
             let message = json(bytes);
             assert_eq!(message.len(), bytes);

@@ -271,7 +271,7 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, &'static str> {
         return Err("a close with a code that may not be sent");
     }
     if str::from_utf8(reason).is_err() {
-        return Err("a close whose reason is no UTF-8");
+        return Err("a close whose reason is not UTF-8");
     }
     Ok(Some(code))
 }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_may_not_send() {
+    fn frames_a_server_may_not_send() {
         for (bytes, what) in [
             (&[0x81, 1, b'a'][..], "text"),
             (&[0xc2, 0], "reserved bit"),

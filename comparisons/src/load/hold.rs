@@ -16,7 +16,7 @@ use super::session::{Opening, Session};
 use super::window::Window;
 use super::{Failure, Report};
 
-/// Its options.
+/// The options of `load hold`.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {

@@ -22,14 +22,14 @@ use super::{Failure, Report, hold, steady};
 /// after milliseconds.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// Its options.
+/// The options of `load limit`.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    /// How many connections: more than the server can take, and fewer than that and its backlog.
+    /// How many connections: more than the server has descriptors for, and fewer than these and its backlog together.
     #[arg(long, value_name = "N")]
     connections: Connections,
-    /// How many of those that are served are used for the speed, before the limit and at it.
+    /// How many served connections are used to measure the speed, before the limit and at it.
     #[arg(long, value_name = "K", default_value_t = BUSY)]
     #[serde(default = "busy")]
     busy: Connections,
@@ -43,11 +43,11 @@ pub struct Options {
     #[arg(long, value_name = "S", default_value_t = SPEED_SECONDS)]
     #[serde(default = "speed_seconds")]
     pub(crate) speed_seconds: NonZeroSeconds,
-    /// How long the busy are busy before each of the two.
+    /// The warm-up before each of the two.
     #[arg(long, value_name = "S", default_value_t = WARM_UP)]
     #[serde(default = "options::warm_up")]
     pub(crate) warm_up: Seconds,
-    /// How many of those that are served are closed at the end, to make room.
+    /// How many served connections are closed at the end, to make room.
     #[arg(long, value_name = "M", default_value_t = RELEASE)]
     #[serde(default = "release")]
     release: Connections,
@@ -110,7 +110,7 @@ impl Options {
     }
 }
 
-/// Where nothing says how many, or how long.
+/// The defaults.
 const BUSY: Connections = Connections::of::<50>();
 const RELEASE: Connections = Connections::of::<20>();
 const SPEED_SECONDS: NonZeroSeconds = NonZeroSeconds::of::<2>();
@@ -132,7 +132,7 @@ struct Run<'a> {
     target: &'a Target,
     clock: Clock,
     dialer: Dialer,
-    /// Those that are used for the speed.
+    /// The connections that the speed is measured with.
     busy: Session<Echo>,
     /// All others. They have an epoll of their own, so that they do not affect the speed.
     others: Session<Echo>,

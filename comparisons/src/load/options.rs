@@ -15,8 +15,8 @@ use super::perf::Perf;
 use super::upgrade::Upgrade;
 use super::{Failure, dial, transport};
 
-/// Where the server is, how it is spoken to, and where `load` runs: the options of every command, which a
-/// plan does not say.
+/// Where the server is, which protocol it speaks, and where `load` runs: the options that every command has, and that
+/// are not in a plan.
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     /// The server's address, host:port.

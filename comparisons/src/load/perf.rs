@@ -36,7 +36,7 @@ impl Perf {
     }
 
     fn tell(&self, what: &str) -> Result<(), Failure> {
-        let told = || {
+        let exchange = || {
             // Opened first: a FIFO without an open end loses what is written.
             let mut ack = open(&self.ack)?;
             open(&self.control)?.write_all(what.as_bytes())?;
@@ -47,7 +47,7 @@ impl Perf {
             // "ack", with a line's end and a zero.
             ack.read(&mut [0; 16]).map(drop)
         };
-        told().map_err(|error| {
+        exchange().map_err(|error| {
             Failure::new(format!("perf cannot be told to {}: {error}", what.trim()))
         })
     }

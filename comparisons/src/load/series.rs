@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_silence_while_something_is_owed_is_a_stall() {
+    fn only_silence_with_an_answer_outstanding_is_a_stall() {
         let mut recorder = Recorder::new(100 * MS, 1100 * MS);
         recorder.record(90 * MS, 1, MS); // before the window
         recorder.record(200 * MS, 2, 10 * MS); // long after, but asked for only now

@@ -22,26 +22,7 @@ const MESSAGES_MAX: u64 = u32::MAX as u64;
 /// How many messages; on the wire a `u32`.
 type Count = Bounded<1, MESSAGES_MAX>;
 
-/// How many connections where nothing says so.
-const ONE: Connections = Connections::of::<1>();
-
-const fn one() -> Connections {
-    ONE
-}
-
-/// In windows, a request is for whole batches of about so many bytes.
-const REQUEST_BYTES: u32 = 16_000_000;
-
-/// At most so many messages are asked for at once in a window, unless a batch is larger.
-const REQUEST_MESSAGES: u32 = 16_384;
-
-/// How many messages are asked for at once in a window: the round trip between two requests is then little of it.
-fn request_messages(bytes: u32, batch: u32) -> u32 {
-    let wanted = (REQUEST_BYTES / bytes.max(1)).clamp(1, REQUEST_MESSAGES);
-    wanted.div_ceil(batch).saturating_mul(batch)
-}
-
-/// Its options.
+/// The options of `load source`.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[command(group(ArgGroup::new("end").required(true)))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -57,7 +38,7 @@ pub struct Options {
     #[serde(default = "options::warm_up")]
     pub(crate) warm_up: Seconds,
     /// The length of a message, without its prefix.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "BYTES")]
     bytes: Payload,
     /// How many messages the server is to send at once.
     #[arg(long, value_name = "B")]
@@ -211,4 +192,23 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// How many connections where nothing says so.
+const ONE: Connections = Connections::of::<1>();
+
+const fn one() -> Connections {
+    ONE
+}
+
+/// In windows, a request is for whole batches of about so many bytes.
+const REQUEST_BYTES: u32 = 16_000_000;
+
+/// At most so many messages are asked for at once in a window, unless a batch is larger.
+const REQUEST_MESSAGES: u32 = 16_384;
+
+/// How many messages are asked for at once in a window: the round trip between two requests is then little of it.
+fn request_messages(bytes: u32, batch: u32) -> u32 {
+    let wanted = (REQUEST_BYTES / bytes.max(1)).clamp(1, REQUEST_MESSAGES);
+    wanted.div_ceil(batch).saturating_mul(batch)
 }

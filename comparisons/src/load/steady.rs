@@ -49,7 +49,7 @@ pub(crate) fn run<E: Exchange>(
         Some(rate) => Some(OpenLoop::new(&session, Schedule::new(now, window.end, rate.get()))?),
         None => None,
     };
-    let mut load = Load::new(&mut session, window, open_loop);
+    let mut load = SteadyRun::new(&mut session, window, open_loop);
     load.drive(ns(patience))?;
     load.into_report(options)?.finish(target)
 }
@@ -61,13 +61,13 @@ pub(crate) fn closed_loop<E: Exchange>(
     window: Window,
     patience: Duration,
 ) -> Result<(WindowStats, Histogram), Failure> {
-    let mut load = Load::new(session, window, None);
+    let mut load = SteadyRun::new(session, window, None);
     load.drive(ns(patience))?;
-    let Load { session, window, latency, .. } = load;
+    let SteadyRun { session, window, latency, .. } = load;
     Ok((window.finish(session.clock, &session.tally), latency))
 }
 
-struct Load<'a, E> {
+struct SteadyRun<'a, E> {
     session: &'a mut Session<E>,
     window: Window,
     latency: Histogram,
@@ -75,7 +75,7 @@ struct Load<'a, E> {
     open_loop: Option<OpenLoop>,
 }
 
-impl<'a, E: Exchange> Load<'a, E> {
+impl<'a, E: Exchange> SteadyRun<'a, E> {
     fn new(session: &'a mut Session<E>, window: Window, open_loop: Option<OpenLoop>) -> Self {
         let recorder = Recorder::new(window.start, window.end);
         Self { session, window, latency: Histogram::new(), recorder, open_loop }

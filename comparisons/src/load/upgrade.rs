@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_upgrade() {
+    fn answers_that_are_not_an_upgrade() {
         let answer =
             |text: &str, compressed| answer(&mut Vec::new(), &mut text.as_bytes(), 3, compressed);
         let check = |text: &str| answer(text, false).unwrap_err();

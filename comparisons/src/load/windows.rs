@@ -30,10 +30,10 @@ use super::window::WindowStats;
 /// The longest window: an hour.
 pub(crate) const WINDOW_MS_MAX: u64 = 3_600_000;
 
-/// How often the server is looked at until it is asleep.
+/// The server is looked at so many times at the most, until it is asleep.
 const SETTLE_READS: usize = 10;
 
-/// The time between two of these. What was not asked for arrives meanwhile.
+/// The time between two looks. Bytes that were not asked for arrive meanwhile.
 const SETTLE_EVERY: Duration = Duration::from_millis(1);
 
 /// The answer to `warm-up` and `window`.
@@ -108,7 +108,8 @@ enum Command {
 }
 
 fn parse(line: &str) -> Result<Command, Failure> {
-    let wrong = || Failure::new(format!("stdin: {line:?} is none of warm-up MS, window MS, end"));
+    let wrong =
+        || Failure::new(format!("stdin: {line:?} is not one of warm-up MS, window MS, end"));
     let Some((name, ms)) = line.split_once(' ') else {
         return if line == "end" { Ok(Command::End) } else { Err(wrong()) };
     };
@@ -252,7 +253,7 @@ impl<E: Exchange> Windows<E> {
             return;
         }
         let mut longest = 0;
-        // A request with many answers is no message whose latency means something.
+        // A request with many answers has no latency of a message.
         if self.session.exchange.answers() == 1 {
             for message in outcome.answered.clone() {
                 let took = outcome.now - self.session.started(index, message);
@@ -355,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_few_and_bounded() {
+    fn lines_are_parsed_and_their_times_bounded() {
         assert_eq!(parse("window 50").unwrap(), Command::Window(Duration::from_millis(50)));
         assert_eq!(parse("warm-up 1").unwrap(), Command::WarmUp(Duration::from_millis(1)));
         assert_eq!(parse("end").unwrap(), Command::End);

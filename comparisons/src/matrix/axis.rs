@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stand_between_the_ends() {
+    fn figures_lie_within_the_axis() {
         let linear = Axis::of([30.0, 870.0].into_iter());
         assert_eq!([0.0, 500.0, 1000.0].map(|figure| linear.at(figure)), ENDS);
         assert_eq!([0.0, 500.0, 1000.0].map(|figure| linear.thousandth(figure)), [20, 500, 980]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_apart() {
+    fn thousands_are_grouped() {
         let shown = [7.0, 0.25, 999.0, 1000.0, 12_345_678.0].map(grouped);
         assert_eq!(shown, ["7", "0.25", "999", "1,000", "12,345,678"]);
     }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_it_does_not_count_is_one_line() {
+    fn the_reason_of_perf_is_one_line() {
         let output = "event syntax error: 'raw_syscalls:sys_enter'\n  \\___ can't access trace events\n\n\
                     Error:\tNo permissions to read /sys/kernel/tracing\nHint:\tTry\n";
         assert_eq!(refusal(output), "No permissions to read /sys/kernel/tracing");

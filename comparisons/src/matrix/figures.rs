@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_is_told_with_those_that_there_are() {
+    fn an_unknown_figure_is_shown_with_the_known_ones() {
         let hold = "command = \"hold\"\nconnections = 1\nseconds = 1\n";
         let hold: Load = toml::from_str(hold).unwrap();
         assert_eq!(Figure::named("still-open", &hold).unwrap().title(), "open");

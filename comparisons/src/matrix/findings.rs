@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_ten_at_the_most() {
+    fn there_are_at_most_ten() {
         let names: Vec<_> = (0..20).map(|number| format!("plan {number}: x")).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         assert_eq!(found(&names, &[[2.0, 3.0, 4.0]; 20]).len(), FINDINGS_MAX);

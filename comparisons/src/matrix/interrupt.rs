@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_is_ended_by_a_signal_and_only_then() {
+    fn a_signal_ends_the_process_that_is_waited_for() {
         let interrupt = Interrupt::listen().unwrap();
         let long = Duration::from_secs(30);
         let ended = interrupt.wait(&mut Command::new("true").spawn().unwrap(), long).unwrap();

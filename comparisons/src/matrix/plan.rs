@@ -196,7 +196,7 @@ impl Entry {
         let figures: Result<Vec<_>, _> =
             self.figures.iter().map(|name| Figure::named(name, &self.load)).collect();
         if let Some(name) = self.titles.keys().find(|name| !self.figures.contains(name)) {
-            return Err(format!("titles: {name:?} is none of its figures"));
+            return Err(format!("titles: {name:?} is not one of its figures"));
         }
         let rows = self.rows(servers)?;
         let has_ratio = rows.iter().any(|row| row.baseline.is_some());
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn some_of_it_can_be_left() {
+    fn workloads_and_rows_can_be_selected() {
         let text = PLAN.to_owned() + &PLAN.replace("rounds = 3", "").replace("small", "large");
         let left = |workload: &[&str], runtime: &[&str]| {
             let mut plan = parse(&text).unwrap();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_that_is_left_needs_no_baseline_of_its_own() {
+    fn a_row_kept_as_a_baseline_has_none_itself() {
         let rows = r#"["tokio", "compio", "compio/again"]"#;
         let text = PLAN.replace(r#"["tokio", "traits-tokio", "compio/ring-default"]"#, rows);
         let mut plan = parse(&text.replace("\"peer\"", "\"tokio\"")).unwrap();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_workload_does_not_say_is_what_the_plan_says() {
+    fn a_workload_inherits_from_its_plan() {
         let text = PLAN.to_owned()
             + r#"
             [[workload]]
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_measured_beside_what_they_are_compared_with() {
+    fn a_row_brings_its_baseline() {
         let small = parse(PLAN).unwrap().workloads.remove(0);
         let rows = [
             "tokio",
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn several_plans_are_one() {
+    fn several_plans_are_joined() {
         let folder = std::env::temp_dir().join(format!("plans-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let files = ["one.toml", "two.toml"].map(|name| folder.join(name));
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_setting() {
         for (right, wrong, why) in [
             ("\"peer\"", "\"glommio\"", "no row \"glommio\" to compare with: it has tokio, traits"),
             ("\"tokio\"", "\"turbo\"", "there is no server \"turbo\": there are tokio, "),
@@ -494,7 +494,7 @@ mod tests {
                 "`load echo` has no figure \"cpu-per-masage\": it has cpu",
             ),
             ("cpu-per-message", "still-open", "`load echo` has no figure \"still-open\""),
-            ("rounds = 3", "titles.it = \"x\"", "titles: \"it\" is none of its figures"),
+            ("rounds = 3", "titles.it = \"x\"", "titles: \"it\" is not one of its figures"),
             ("rounds = 3", "width = nan", "width: expected a number over 0, found NaN"),
             ("rounds = 3", "row-seconds = inf", "row-seconds: expected a number over 0, found inf"),
             ("rounds = 3", "window-ms = 3600001", "window-ms: at most 3600000, found 3600001"),

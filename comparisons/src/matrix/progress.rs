@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_what_was_estimated_until_it_is_known_better() {
+    fn the_time_left_is_the_estimate_until_it_is_measured() {
         let progress = Progress { began: Instant::now(), seconds: 100.0 };
         assert_eq!(progress.left(0.0, 100.0), "1:40");
         assert_eq!(progress.left(30.0, 80.0), "2:00");

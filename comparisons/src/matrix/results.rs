@@ -114,7 +114,7 @@ impl Sample {
             return Err(format!("connections failed: {}", list(kinds)));
         }
         match figures.iter().find(|figure| figure.of(self).is_none()) {
-            Some(figure) => Err(format!("nothing was measured that gives {:?}", figure.name())),
+            Some(figure) => Err(format!("{:?} was not measured", figure.name())),
             None => Ok(()),
         }
     }
@@ -326,7 +326,7 @@ pub(crate) mod tests {
         assert!(wrong.check(&cpu).unwrap_err().contains("message 7"));
         let mut unmeasured = sample();
         unmeasured.report.server = None;
-        let why = "nothing was measured that gives \"cpu-per-message\"";
+        let why = "\"cpu-per-message\" was not measured";
         assert_eq!(unmeasured.check(&cpu).unwrap_err(), why);
     }
 

@@ -59,11 +59,10 @@ pub struct Options {
     /// What to measure, in one run; without any the runtimes at a glance (comparisons/plans/overview.toml).
     #[arg(value_name = "PLAN.toml", default_value = OVERVIEW, hide_default_value = true)]
     plans: Vec<PathBuf>,
-    /// Go on with a run that was interrupted, of which this is the folder: only what is missing is
-    /// measured.
+    /// Resume the interrupted run in this folder: only what is missing is measured.
     #[arg(long, value_name = "FOLDER", exclusive = true)]
     resume: Option<PathBuf>,
-    /// A full run: the plans that tell all there is to tell, with --self-check.
+    /// A full run: all plans except those that repeat others at more sizes, with --self-check.
     #[arg(long, conflicts_with = "plans")]
     all: bool,
     /// Add a row to each workload that is measured in pairs: one of its rows once more, compared with itself.
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_can_be_given_again() {
+    fn a_command_is_quoted_for_the_shell() {
         let words = ["plan.toml", "--workload", "200 B"].map(str::to_owned);
         assert_eq!(
             command_line("cargo matrix", words.into_iter()),
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_goes_on_is_told_nothing_else() {
+    fn resume_takes_no_other_option() {
         assert!(Arguments::try_parse_from(["matrix", "--resume", "folder"]).is_ok());
         assert!(Arguments::try_parse_from(["matrix", "--resume", "folder", "--quick"]).is_err());
         assert!(Arguments::try_parse_from(["matrix", "--rounds", "3", "--quick"]).is_err());

@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_none_of_is_named_with_what_there_is() {
+    fn an_unknown_name_is_shown_with_the_known_ones() {
         let servers = servers();
         for (row, service, why) in [
             ("turbo", Service::Echo, "no server \"turbo\": there are tokio, tokio-uring, compio"),
@@ -548,7 +548,7 @@ mod tests {
     "#;
 
     #[test]
-    fn what_is_wrong_with_an_entry_is_named() {
+    fn errors_name_the_entry() {
         assert!(Servers::parse(ENTRY).is_ok());
         for (right, wrong, why) in [
             ("build =", "biuld =", "unknown field `biuld`, expected one of `name`"),

@@ -189,9 +189,9 @@ mod tests {
         }
     }
 
-    /// Rounds that are alike tell less than they seem to: this is a limit of the method.
+    /// Correlated rounds hold less information than as many independent ones: a limit of the method.
     #[test]
-    fn rounds_that_are_alike_cost_confidence() {
+    fn correlated_rounds_cost_confidence() {
         let [small, large] = held_with(Skew { correlation: 0.3, ..Skew::default() });
         assert!(small >= 95.0 && large >= 95.0, "{small} {large}");
         let [_, held] = held_with(Skew { correlation: 0.6, ..Skew::default() });

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_told_where_there_are_others() {
+    fn zeros_are_counted_unless_all_are() {
         assert_eq!(zeros(&[(1, 0.0), (2, 3.0), (3, 0.0)]), Some(2));
         assert_eq!(zeros(&[(1, 0.0), (2, 0.0)]), None);
         assert_eq!(zeros(&[(1, 1.0)]), None);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_locked_has_a_version() {
+    fn a_locked_package_has_a_version() {
         let text = "[[package]]\nname = \"a\"\nversion = \"1.2.3\"\n\n[[package]]\n\
                     name = \"a\"\nversion = \"2.0.0\"\n";
         assert_eq!(locked(text, "a").as_deref(), Some("a 2.0.0"));

@@ -25,7 +25,7 @@ fn arrivals_while_others_are_busy() {
 }
 
 #[test]
-fn arrivals_that_wait_fail_or_never_hear() {
+fn arrivals_that_are_late_fail_or_get_no_echo() {
     // After the two busy ones: every fifth is never answered, every fifth closed, every fifth slow.
     let addr = server(|number, mut stream| {
         match number.checked_sub(2).map(|newcomer| newcomer % 5) {
@@ -57,7 +57,7 @@ fn arrivals_that_wait_fail_or_never_hear() {
 }
 
 #[test]
-fn the_busy_that_fail_are_told_apart_from_newcomers_that_do() {
+fn busy_connections_and_arrivals_have_separate_errors() {
     // One busy connection fails while it is opened and one later; every fifth new connection fails.
     let addr = server(|number, mut stream| {
         let ended = stream.try_clone()?;

@@ -21,7 +21,7 @@ fn connections_that_come_and_go() {
 }
 
 #[test]
-fn those_for_whom_there_is_no_room_wait_and_are_timed_from_when_they_were_to_come() {
+fn connections_without_a_slot_wait_and_are_timed_from_the_intended_moment() {
     let addr = server(|_, mut stream| {
         thread::sleep(Duration::from_millis(100));
         echo(&mut stream, |_| ())
@@ -37,7 +37,7 @@ fn those_for_whom_there_is_no_room_wait_and_are_timed_from_when_they_were_to_com
 }
 
 #[test]
-fn those_that_never_find_room_are_errors() {
+fn connections_that_never_get_a_slot_are_errors() {
     // The first is served. The next keeps its slot until patience is over.
     let addr = server(|number, mut stream| {
         if number > 0 {
@@ -49,18 +49,18 @@ fn those_that_never_find_room_are_errors() {
     let run = load("churn", addr, options);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let errors = &run.json["connections"]["errors"];
-    let never_begun = "not begun within 0.5 s after the window: no place was free";
+    let never_begun = "not begun within 0.5 s after the window: no slot was free";
     let never_begun = errors[never_begun].as_u64().expect("some");
     assert!(run.number("/messages/unsent") >= never_begun as f64, "{}", run.stdout);
-    let given_up = errors["not gone within 0.5 s"].as_u64().expect("one at least");
+    let given_up = errors["not closed within 0.5 s"].as_u64().expect("one at least");
     assert_eq!(run.number("/connections/opened"), 1.0, "{}", run.stdout);
     assert_eq!(1 + given_up + never_begun, 30, "{}", run.stdout);
     assert_eq!(run.number("/connections/wanted"), 30.0, "{}", run.stdout);
 }
 
 #[test]
-fn a_connection_that_does_not_go_is_counted() {
+fn a_connection_that_does_not_close_is_counted() {
     let addr = server(|_, mut stream| io::copy(&mut stream, &mut io::sink()).map(drop));
     let options = "--connections 2 --seconds 0.3 --warm-up 0 --patience 0.2";
-    load("churn", addr, options).is_refused("not gone within 0.2 s (");
+    load("churn", addr, options).is_refused("not closed within 0.2 s (");
 }

@@ -23,7 +23,7 @@ fn connections_are_opened_over_a_ramp() {
 }
 
 #[test]
-fn idle_connections_and_those_that_do_not_stay() {
+fn idle_connections_and_those_the_server_closes() {
     let addr = server(|number, mut stream| {
         if number < 3 {
             thread::sleep(Duration::from_millis(200));

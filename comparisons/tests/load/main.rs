@@ -132,7 +132,7 @@ impl Run {
 }
 
 #[test]
-fn no_run_is_one_sentence_and_exit_1() {
+fn a_run_that_cannot_start_prints_one_sentence_and_exits_1() {
     let nobody = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("an address")

@@ -61,7 +61,7 @@ fn a_source_for_some_time() {
 }
 
 #[test]
-fn who_gets_nothing_from_a_source_is_counted_though_others_do() {
+fn a_connection_that_gets_nothing_is_counted_though_others_do() {
     // One connection gets a few messages, all before the window; one gets none; two get as many as they read.
     let addr = server(|number, mut stream| {
         match number {

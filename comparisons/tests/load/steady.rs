@@ -28,7 +28,7 @@ fn an_echo_in_a_closed_loop() {
 }
 
 #[test]
-fn a_perf_is_told_when_the_window_begins_and_ends() {
+fn perf_is_enabled_and_disabled_with_the_window() {
     let folder = std::env::temp_dir().join(format!("load-perf-{}", std::process::id()));
     std::fs::create_dir(&folder).expect("a folder");
     let [control, ack] = ["control", "ack"].map(|name| folder.join(name));
@@ -88,7 +88,7 @@ fn an_open_loop_sends_what_it_was_to_send() {
 }
 
 #[test]
-fn a_stall_is_told_and_stands_in_the_series() {
+fn a_stall_is_reported_and_stands_in_the_series() {
     // A server that pauses once, in the middle of the second.
     let addr = server(|_, mut stream| {
         let began = Instant::now();
@@ -209,7 +209,7 @@ fn a_connection_that_stalls_is_counted_and_ends_the_run_in_time() {
 }
 
 #[test]
-fn what_an_open_loop_cannot_send_is_counted() {
+fn messages_an_open_loop_cannot_send_are_counted() {
     let addr = server(|number, mut stream| {
         let mut seen = 0;
         echo(&mut stream, |bytes| {

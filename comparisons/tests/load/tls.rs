@@ -138,7 +138,7 @@ fn connections_that_come_and_go_with_a_full_handshake_or_resumed() {
 }
 
 #[test]
-fn a_server_that_is_not_trusted_is_no_connection() {
+fn a_server_that_is_not_trusted_is_refused() {
     let (certificate, other) = (Certificate::new("trusted"), Certificate::new("other"));
     let file = other.file.display();
     let options = format!("--connections 1 --payload 10 --seconds 0.1 --tls {file}");

@@ -215,7 +215,7 @@ fn a_compressed_echo() {
     let run = load("deflate", good_echo(), &options);
     run.is_refused("no compression");
     let run = load("deflate", good_echo(), "--connections 1 --payload 1 --seconds 0.1");
-    run.is_refused("over WebSocket alone");
+    run.is_refused("`load deflate` needs --websocket PATH");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_close_in_the_middle_is_counted() {
 }
 
 #[test]
-fn what_is_no_websocket() {
+fn answers_that_are_not_websocket() {
     let steady = "--websocket /echo --connections 2 --payload 100 --seconds 0.3 --warm-up 0";
     let not_found = server(|_, mut stream| {
         stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")?;
@@ -444,7 +444,7 @@ fn idle_websockets_and_those_that_come_while_others_are_busy() {
 }
 
 #[test]
-fn connections_that_come_and_go_say_goodbye() {
+fn churned_connections_close_with_a_close_frame() {
     let polite = |answer: fn(Vec<u8>) -> Vec<u8>| {
         websocket(move |_, _, stream| {
             loop {

@@ -130,7 +130,7 @@ fn a_wrong_answer_is_in_its_window_and_in_the_last_report() {
 }
 
 #[test]
-fn what_never_comes_ends_a_window_after_patience() {
+fn a_missing_answer_ends_a_window_after_patience() {
     let addr = server(|number, mut stream| {
         if number > 0 {
             return echo(&mut stream, |_| ());
@@ -147,8 +147,8 @@ fn what_never_comes_ends_a_window_after_patience() {
 }
 
 #[test]
-fn what_is_no_line_or_no_window_is_refused() {
-    for (line, why) in [("window", "none of warm-up MS"), ("end", "no window was asked for")] {
+fn bad_lines_and_loads_without_windows_are_refused() {
+    for (line, why) in [("window", "not one of warm-up MS"), ("end", "no window was asked for")] {
         let mut load = Windows::start("echo", good_echo(), OPTIONS);
         assert_eq!(load.ask(line), Value::Null);
         let (code, stderr) = load.finish();

@@ -127,7 +127,7 @@ fn a_row_has_its_own_plot_of_each_kind() {
 }
 
 #[test]
-fn what_a_row_took_is_shown_as_far_as_it_is_known() {
+fn the_costs_of_a_row_are_shown_where_known() {
     let page = page(&with_plots());
     let columns = [
         "CPU user, ns each",
@@ -156,7 +156,7 @@ fn what_a_row_took_is_shown_as_far_as_it_is_known() {
 }
 
 #[test]
-fn what_can_be_said_comes_first() {
+fn the_findings_come_first() {
     let mut results = results();
     let four = "CPU, ns, against tokio: too few rounds to say: compio (2.000); \
                 void in some rounds: compio (1 of 5).";
