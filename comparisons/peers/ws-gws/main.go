@@ -35,7 +35,7 @@ func main() {
 	}
 	addr, err := netip.ParseAddrPort(os.Args[1])
 	if err != nil || !addr.Addr().Is4() {
-		fail(2, fmt.Sprintf("%q is no IP:PORT", os.Args[1]))
+		fail(2, fmt.Sprintf("%q is not IP:PORT", os.Args[1]))
 	}
 	listener, err := listen(addr)
 	if err != nil {

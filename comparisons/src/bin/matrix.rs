@@ -33,7 +33,7 @@ mod program {
     enum Command {
         /// Shows two runs side by side: which of their ratios agree.
         Compare(Compare),
-        /// Writes report.html and report.md of results that are there.
+        /// Writes report.html and report.md of existing results.
         Report(Report),
     }
 

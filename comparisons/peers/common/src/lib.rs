@@ -46,7 +46,7 @@ pub enum ExtraOption {
 pub enum Fault {
     /// No fault.
     None,
-    /// Each message takes longer.
+    /// The server spins for each message.
     Slow,
     /// Messages take 3 % more CPU time.
     Slower,
@@ -204,7 +204,7 @@ fn parse(
             ("--tls-cert", ExtraOption::Tls) => chain = Some(PathBuf::from(value()?)),
             ("--tls-key", ExtraOption::Tls) => key = Some(PathBuf::from(value()?)),
             (text, _) if addr.is_none() && !text.starts_with('-') => {
-                let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is no IP:PORT")))?;
+                let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is not IP:PORT")))?;
                 addr = Some(parsed);
             }
             (other, _) => return Err(wrong(format!("{other:?} is not understood"))),

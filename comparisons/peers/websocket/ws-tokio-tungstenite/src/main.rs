@@ -21,7 +21,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = Builder::new_multi_thread();
     let runtime = builder.worker_threads(args.workers.get()).enable_all().build();
     let runtime = runtime.map_err(peers_common::no_runtime)?;
-    // A task runs on a worker. `block_on` alone would accept on this thread, which is no worker.
+    // A task runs on a worker. `block_on` alone would accept on this thread, which is not a worker.
     let accepting = runtime.spawn(accept(listener));
     runtime.block_on(accepting)?
 }
