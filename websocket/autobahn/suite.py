@@ -112,7 +112,7 @@ def parse_options():
     if options.deflate != "off" and options.engine != "native":
         parser.error("--deflate needs the native engine: tungstenite compresses nothing")
     if options.runner is None:
-        parser.error("there are the runners kosoku and wstest")
+        parser.error("--runner is kosoku or wstest")
     if options.accept and not (options.all or options.deflate != "off"):
         parser.error("--accept needs --all or --deflate")
     return options
@@ -133,7 +133,7 @@ def test_server(runner, profile, runtime, engine, deflate, cases, out):
         runner.run_client(f"ws://{addr}/echo", cases, out)
         server.terminate()
         if server.wait(START_SECONDS_MAX) != 0:
-            raise Failure(f"the server ended badly: {tail(server.says)}")
+            raise Failure(f"the server ended badly: {tail(server.stderr_path)}")
 
 
 def test_client(runner, profile, runtime, engine, deflate, cases, out):
@@ -143,7 +143,7 @@ def test_client(runner, profile, runtime, engine, deflate, cases, out):
         command = [profile / "owned-io-autobahn", runtime, engine, addr, agent, deflate]
         with running(command, out, "client") as client:
             if client.wait(RUN_SECONDS_MAX) != 0:
-                raise Failure(f"the client ended badly: {tail(client.says)}")
+                raise Failure(f"the client ended badly: {tail(client.stderr_path)}")
         runner.end_server(server)
 
 
@@ -153,13 +153,13 @@ class Kosoku:
     name = "kosoku"
 
     def __init__(self):
-        python = make_venv("kosoku", lambda venv: run([sys.executable, "-m", "venv", venv]), mend)
+        python = make_venv("kosoku", lambda venv: run([sys.executable, "-m", "venv", venv]), patch_kosoku)
         self.command = [python.parent / "kosoku"]
 
     def run_client(self, url, cases, out):
         command = self.command + ["-m", "fuzzingclient", "-p", "2", *self.options(cases, out)]
         with running(command + [url], out, "runner") as client:
-            client.wait(RUN_SECONDS_MAX)  # 1 if it would itself have it otherwise
+            client.wait(RUN_SECONDS_MAX)  # exits with 1 if a result is not what kosoku itself expects
 
     @contextmanager
     def server(self, cases, out):
@@ -194,7 +194,7 @@ class Wstest:
         command = self.command + ["-m", "fuzzingclient", "-s", self.write(spec, cases, out)]
         with running(command, out, "runner") as client:
             if client.wait(RUN_SECONDS_MAX) != 0:
-                raise Failure(f"wstest ended badly: {tail(client.says)}")
+                raise Failure(f"wstest ended badly: {tail(client.stderr_path)}")
 
     @contextmanager
     def server(self, cases, out):
@@ -279,7 +279,7 @@ def by_number(case):
     return [int(part) for part in case.split(".")]
 
 
-def mend(venv):
+def patch_kosoku(venv):
     """With compression, kosoku 0.1.0 expects every message as bytes, but has an uncompressed one as a string, in which
     each byte of a binary message is a character."""
     script, = venv.glob("lib/python3*/site-packages/kosoku/cases/case12_x_x.py")
@@ -288,11 +288,11 @@ def mend(venv):
     if text.count(head) != 1:
         raise Failure(f"{script} is not what it was")
     encoding = '"latin-1" if binary else "utf-8"'
-    mended = f"   if isinstance(msg, str): msg = msg.encode({encoding})\n"
-    script.write_text(text.replace(head, head + mended))
+    patch = f"   if isinstance(msg, str): msg = msg.encode({encoding})\n"
+    script.write_text(text.replace(head, head + patch))
 
 
-def make_venv(name, make, mend=lambda venv: None):
+def make_venv(name, make, patch=lambda venv: None):
     """A virtual environment with the packages of requirements-NAME.txt; returns its Python."""
     venv, requirements = WORK / f"venv-{name}", HERE / f"requirements-{name}.txt"
     done = venv / requirements.name
@@ -301,7 +301,7 @@ def make_venv(name, make, mend=lambda venv: None):
         make(venv)
         pip = [venv / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
         run(pip + ["install", "-r", requirements])
-        mend(venv)
+        patch(venv)
         shutil.copy(requirements, done)
     return venv / "bin/python"
 
@@ -313,7 +313,7 @@ def find_python_2_7():
     for python in filter(None, candidates):
         if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
             return python
-    raise NoPython("wstest needs Python 2.7: say by PYTHON27=PATH where it is")
+    raise NoPython("wstest needs Python 2.7: set PYTHON27 to its path")
 
 
 def free_port():
@@ -331,7 +331,7 @@ def running(command, out, name):
     """A process that ends with the block. Its output is in files of this name."""
     with open(out / f"{name}.out", "wb") as stdout, open(out / f"{name}.err", "wb") as stderr:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
-    process.says = out / f"{name}.err"
+    process.stderr_path = out / f"{name}.err"
     try:
         yield process
     except subprocess.TimeoutExpired as late:
@@ -348,7 +348,7 @@ def wait_for(process, attempt):
         if (result := attempt()) is not None:
             return result
         time.sleep(0.02)
-    raise Failure(f"{process.args[0]} does not start, or does not say so: {tail(process.says)}")
+    raise Failure(f"{process.args[0]} does not start, or prints no address: {tail(process.stderr_path)}")
 
 
 def found(path, before):

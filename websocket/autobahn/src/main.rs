@@ -87,7 +87,7 @@ mod program {
         Ok(Some(settings))
     }
 
-    /// The client under test: the server that tests it, its name in the reports, and its settings.
+    /// The suite's server, our agent name, and the engine's settings.
     struct Tested<'a> {
         server: SocketAddr,
         agent: &'a str,
