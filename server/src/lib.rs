@@ -16,7 +16,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`config`] | what the server is told: flags, a TOML file, limits, listeners |
+//! | [`config`] | the configuration: flags, a TOML file, limits, listeners |
 //! | [`server`], `worker` | what runs: all workers together, and each of them |
 //! | [`accept`] | the accept loop of a listener |
 //! | [`connection_limit`] | how many connections are served at once, in total and for each address |

@@ -93,7 +93,7 @@ impl Options {
     }
 }
 
-/// How long a first echo may take where nothing says so.
+/// How long a first echo may take by default.
 const FIRST_ECHO: NonZeroSeconds = NonZeroSeconds::of::<30>();
 
 const fn first_echo() -> NonZeroSeconds {

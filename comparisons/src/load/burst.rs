@@ -100,14 +100,14 @@ impl Options {
     }
 }
 
-/// How long a first echo may take where nothing says so.
+/// How long a first echo may take by default.
 const FIRST_ECHO: NonZeroSeconds = NonZeroSeconds::of::<30>();
 
 const fn first_echo() -> NonZeroSeconds {
     FIRST_ECHO
 }
 
-/// The length of a message where nothing says so.
+/// The default length of a message.
 const SMALL: Payload = Payload::of::<64>();
 
 const fn small() -> Payload {

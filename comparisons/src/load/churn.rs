@@ -69,7 +69,7 @@ impl Options {
     }
 }
 
-/// The length of a message where nothing says so.
+/// The default length of a message.
 const SMALL: Payload = Payload::of::<64>();
 
 const fn small() -> Payload {

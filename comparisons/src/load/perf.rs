@@ -47,9 +47,8 @@ impl Perf {
             // "ack", with a line's end and a zero.
             ack.read(&mut [0; 16]).map(drop)
         };
-        exchange().map_err(|error| {
-            Failure::new(format!("perf cannot be told to {}: {error}", what.trim()))
-        })
+        exchange()
+            .map_err(|error| Failure::new(format!("cannot tell perf to {}: {error}", what.trim())))
     }
 }
 

@@ -377,7 +377,7 @@ impl Display for Churn {
         let resumed = self.resumed_percent;
         resumed.iter().try_for_each(|it| row(f, "  resumed", format_args!("{it:.1} %")))?;
         percentiles(f, "first echo", &self.first_echo_us)?;
-        percentiles(f, "until gone", &self.whole_us)
+        percentiles(f, "until closed", &self.whole_us)
     }
 }
 

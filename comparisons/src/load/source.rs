@@ -194,7 +194,7 @@ impl Options {
     }
 }
 
-/// How many connections where nothing says so.
+/// How many connections by default.
 const ONE: Connections = Connections::of::<1>();
 
 const fn one() -> Connections {

@@ -9,7 +9,7 @@ use super::table::{ReportRow, Verdict};
 /// Rows × workloads.
 pub(crate) struct Overview<'a> {
     pub(crate) columns: Vec<Column<'a>>,
-    /// In the order in which the workloads name them first; without those that are baselines and no more.
+    /// In the order in which the workloads name them first; without rows that are only baselines.
     pub(crate) rows: Vec<OverviewRow<'a>>,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Overview<'a> {
                 rows[at].entries[column] = Entry::of(&workloads[column], lines, number);
             }
         }
-        // Nothing is said of a row that others are compared with and no more.
+        // A row that is only a baseline is left out.
         if rows.iter().any(|row| !row.is_baseline(0..columns.len())) {
             rows.retain(|row| !row.is_baseline(0..columns.len()));
         }
@@ -114,7 +114,7 @@ impl<'a> Overview<'a> {
 }
 
 impl OverviewRow<'_> {
-    /// Whether it is a baseline, and no more, in these columns.
+    /// Whether it is only a baseline in these columns.
     pub(crate) fn is_baseline(&self, columns: impl IntoIterator<Item = usize>) -> bool {
         let mut entries = columns.into_iter().filter_map(|column| self.entries[column].as_ref());
         entries.all(|entry| entry.outcome == Outcome::Baseline)

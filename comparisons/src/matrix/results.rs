@@ -393,7 +393,7 @@ pub(crate) mod tests {
         assert_eq!(order, [(0, 0), (0, 1), (1, 1), (1, 0)]);
         assert_eq!(results.workloads[0].seconds_left(), 0.0);
         results.workloads.truncate(1);
-        // A run that was interrupted while it counted goes on with that; nobody counts what was always void.
+        // A resumed run still counts the system calls of this row; a row that is void in every round is not counted.
         assert_eq!((results.workloads[0].uncounted(), results.is_complete()), (vec![0], false));
         results.no_calls = Some("not permitted".to_owned());
         assert!(results.is_complete());

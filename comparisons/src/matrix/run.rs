@@ -56,7 +56,7 @@ const QUICK_ROUNDS: usize = 5;
 /// The options of a run.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// What to measure, in one run; without any the runtimes at a glance (comparisons/plans/overview.toml).
+    /// The plans to measure in one run; by default the runtimes at a glance (comparisons/plans/overview.toml).
     #[arg(value_name = "PLAN.toml", default_value = OVERVIEW, hide_default_value = true)]
     plans: Vec<PathBuf>,
     /// Resume the interrupted run in this folder: only what is missing is measured.

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use super::overview::{Entry, Outcome, Overview};
 use super::table::Verdict;
 
-/// An interval of equals is to be narrower, to either side, in per cent.
+/// An interval is narrow if it reaches less far than this from its median, in per cent.
 const NARROW_PERCENT: f64 = 3.0;
 
 /// Counts of rows that are compared with the same program.

@@ -70,7 +70,7 @@ mod tests {
         last: f64,
     }
 
-    /// What makes the noise of a row's ratio lopsided, or its rounds alike. The baseline has none of it.
+    /// What makes the noise of a row's ratio lopsided, or its rounds correlated. The baseline has none of it.
     #[derive(Clone, Copy, Debug, Default)]
     struct Skew {
         /// How often a window costs 4 % more, as by a garbage collection.
