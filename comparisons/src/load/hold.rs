@@ -11,8 +11,8 @@ use super::exchange::{Echo, Exchange};
 use super::options::{self, NO_TIME, PATIENCE, Target};
 use super::pace::{Clock, ns};
 use super::report::Hold;
-use super::server::UsageSnapshot;
 use super::session::{Opening, Session};
+use super::usage::UsageSnapshot;
 use super::window::Window;
 use super::{Failure, Report};
 

@@ -16,11 +16,11 @@ mod pace;
 mod perf;
 pub(crate) mod report;
 mod series;
-mod server;
 mod session;
 mod steady;
 mod transport;
 mod upgrade;
+mod usage;
 mod window;
 mod windows;
 
@@ -47,10 +47,10 @@ pub(crate) use series::Series;
 #[cfg(test)]
 pub(crate) use series::Stalls;
 #[cfg(test)]
-pub(crate) use server::ResourceUsage;
-pub(crate) use server::{PerMessage, UsageSnapshot};
-#[cfg(test)]
 pub(crate) use session::Tally;
+#[cfg(test)]
+pub(crate) use usage::ResourceUsage;
+pub(crate) use usage::{PerMessage, UsageSnapshot};
 pub(crate) use windows::{WINDOW_MS_MAX, WindowAnswer};
 
 use crate::Failure;

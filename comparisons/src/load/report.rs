@@ -11,8 +11,8 @@ use super::Failure;
 use super::histogram::Percentiles;
 use super::options::Target;
 use super::series::{Series, Stalls};
-use super::server::{PerMessage, ResourceUsage};
 use super::session::Tally;
+use super::usage::{PerMessage, ResourceUsage};
 
 /// If the client uses more of its core, it may be what was measured.
 const CLIENT_CPU_PERCENT_MAX: f64 = 90.0;

@@ -1,4 +1,5 @@
-//! What a process uses, from its processor clock and `/proc`: the server's and our own.
+//! The CPU time, memory and context switches of a process, from its processor clock and `/proc`: of the server and of
+//! `load` itself.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

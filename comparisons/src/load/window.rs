@@ -6,8 +6,8 @@ use super::options::Target;
 use super::pace::Clock;
 use super::perf::Perf;
 use super::report::Messages;
-use super::server::{ResourceUsage, UsageSnapshot};
 use super::session::{Session, Tally};
+use super::usage::{ResourceUsage, UsageSnapshot};
 
 const MIB: f64 = 1024.0 * 1024.0;
 

@@ -23,8 +23,8 @@ use super::options::Target;
 use super::pace::{Clock, ns};
 use super::report::Report;
 use super::series::{Recorder, Stalls};
-use super::server::UsageSnapshot;
 use super::session::{EventOutcome, Opening, ReadyEvent, Session};
+use super::usage::UsageSnapshot;
 use super::window::WindowStats;
 
 /// The longest window: an hour.
