@@ -19,7 +19,7 @@ const CONTROLS: &str = "\
 <label>Plan <select name=\"plan\"><option value=\"\">all</option></select></label>
 <label>Sort by <select name=\"sort\"><option value=\"\">the plans' order</option><option value=\"name\">name</option>\
 </select></label>
-<label><input type=\"checkbox\" name=\"decided\"> hide what is undecided</label>
+<label><input type=\"checkbox\" name=\"decided\"> only better, worse or equal</label>
 <output aria-live=\"polite\"></output>
 </form>
 ";
