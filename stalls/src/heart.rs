@@ -82,6 +82,9 @@ impl Heart {
 impl Drop for Heart {
     fn drop(&mut self) {
         self.state.is_gone.store(true, Release);
+        // A waker may own a whole runtime. It must not be dropped by the watchdog, which would close the numbers of the
+        // program's descriptors in its own table.
+        drop(self.state.waker.take());
     }
 }
 
@@ -103,6 +106,7 @@ pub(crate) struct HeartState {
     pub(crate) uses_ticks: AtomicBool,
     /// When the task was last woken. 0: never.
     rung: AtomicU64,
+    /// Of the task. Its heart takes it away when it goes, so the watchdog never drops it.
     waker: AtomicWaker,
     /// The last beat that was late by the threshold: when it was due, and when it came.
     due: AtomicU64,
@@ -256,6 +260,25 @@ mod tests {
         assert_eq!(state.late().unwrap().0, due, "it is due since it was first woken");
         state.beat();
         assert_eq!((state.late(), state.late_beats().0), (None, 0));
+    }
+
+    /// The watchdog may have the state for longer. It has another table of descriptors, and a waker may own some.
+    #[test]
+    fn a_heart_that_goes_takes_its_waker_along() {
+        struct Owner;
+        impl std::task::Wake for Owner {
+            fn wake(self: Arc<Self>) {}
+        }
+        let (owner, state) = (Arc::new(Owner), Arc::new(heart()));
+        let heart = Heart { state: Arc::clone(&state) };
+        let waker = Arc::clone(&owner).into();
+        let waiting =
+            std::pin::pin!(heart.tick()).poll(&mut std::task::Context::from_waker(&waker));
+        assert!(waiting.is_pending());
+        drop(waker);
+        assert_eq!(Arc::strong_count(&owner), 2, "the heart has it");
+        drop(heart);
+        assert_eq!(Arc::strong_count(&owner), 1);
     }
 
     /// A runtime that panics when it is woken from outside.
