@@ -40,6 +40,8 @@ impl Host {
         probe.interval = PROBE_INTERVAL;
         probe.limit = PROBE_LIMIT;
         config.probe = Some(probe);
+        // Nobody is told the names if nothing is recorded.
+        config.symbols = args.events.is_some();
         let detector = Detector::start(config)?;
         let recorder = Recorder::start(args.events.as_deref(), detector.clone())?;
         let queued = detector.gauge("queued bytes", Some(QUEUED_BYTES_MAX));
