@@ -109,6 +109,7 @@ mod tests {
         let long = Duration::from_secs(30);
         let ended = interrupt.wait(&mut Command::new("true").spawn().unwrap(), long).unwrap();
         assert!(ended.success() && !interrupt.is_pending().unwrap());
+        assert!(interrupt.pause(Duration::ZERO).unwrap());
         let sleep = || Command::new("sleep").arg("60").spawn().unwrap();
         let late = interrupt.wait(&mut sleep(), Duration::from_millis(10)).unwrap_err();
         assert_eq!(late.to_string(), "it did not end within 0 s");
@@ -121,6 +122,7 @@ mod tests {
         let ended = interrupt.wait(&mut sleep(), long);
         signal.join().unwrap();
         assert!(!ended.unwrap().success() && interrupt.is_pending().unwrap());
+        assert!(!interrupt.pause(long).unwrap());
         assert!(began.elapsed() < long);
     }
 }

@@ -70,3 +70,27 @@ impl Drop for Namespace {
         let _ = self.keeper.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_its_ports_or_says_what_it_needs() {
+        let network = Network { first_port: 40_000, last_port: 40_009 };
+        match Namespace::create(network, &Interrupt::never()) {
+            Ok(namespace) => {
+                let [enter, words @ ..] = namespace.entered();
+                let range = "/proc/sys/net/ipv4/ip_local_port_range";
+                let output = Command::new(enter).args(words).args(["cat", range]).output().unwrap();
+                let text = String::from_utf8(output.stdout).unwrap();
+                let ports: Vec<_> = text.split_whitespace().collect();
+                assert_eq!(ports, ["40000", "40009"]);
+            }
+            Err(why) => {
+                let why = why.to_string();
+                assert!(why.contains("permission for user namespaces"), "{why}");
+            }
+        }
+    }
+}

@@ -99,6 +99,7 @@ impl Drop for Neighbours {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Read;
     use std::net::TcpListener;
 
@@ -116,5 +117,15 @@ mod tests {
             stream.read_exact(&mut all).unwrap();
         }
         drop(clients);
+    }
+
+    #[test]
+    fn neighbours_end_with_their_owner() {
+        let neighbours = Neighbours::start(2, 0).unwrap();
+        let processes: Vec<_> = neighbours.0.iter().map(Child::id).collect();
+        let is_there = |pid: &u32| fs::exists(format!("/proc/{pid}")).unwrap();
+        assert!(processes.len() == 2 && processes.iter().all(is_there));
+        drop(neighbours);
+        assert!(!processes.iter().any(is_there));
     }
 }
