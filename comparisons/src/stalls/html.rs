@@ -16,15 +16,16 @@ const LEGEND: &str = "\
 <span class=\"w1\">stalls, not asked</span><span class=\"w2\">not told, or late</span>\
 <span class=\"w4\">told wrong</span><span class=\"void\">void</span></p>
 <details><summary>How to read it</summary>
-<p>A cell has the longest stall that a client saw (a new one that waited for its first echo, or the busy ones that were \
-not answered), the connections that waited over 1 s, the recovery (from the end of the fault until the last client that \
-had waited over 100 ms was answered), and the verdict of the stall detector in the server. With several runs these are \
-the largest figures, and how often each verdict was given. A verdict is <em>right</em> if it names the class while the \
-fault lasts and nothing false is said in the whole run; also if nothing is said and nothing had to be. \
-<em>Waiting for a CPU</em> is never false: it comes from the scheduler's own figures. No stall: 100 ms at most.</p>
-<p>In a timeline the fault is shaded. From above: how long new clients waited, and how many failed, by when they came; silences of the busy \
-clients; how late the heartbeat of the event loop was; connections in the accept queue; open descriptors; and the stalls \
-that the detector found. Times are since the server listened.</p>
+<p>A cell has the longest stall that a client saw (a new one that waited for its first echo, or the busy ones that \
+were not answered), the connections that waited over 1 s, the recovery (from the end of the fault until the last \
+client that had waited over 100 ms was answered; both are left out where they are zero), and the verdict of the stall \
+detector in the server. With several runs these are the largest figures, and how often each verdict was given. A \
+verdict is <em>right</em> if it names the class while the fault lasts and nothing false is said in the whole run; \
+also if nothing is said and nothing had to be. <em>Waiting for a CPU</em> is never false: it comes from the \
+scheduler's own figures. No stall: 100 ms at most.</p>
+<p>In a timeline the fault is shaded. From above: how long new clients waited, and how many failed, by when they \
+came; silences of the busy clients; how late the heartbeat of the event loop was; connections in the accept queue; \
+open descriptors; and the stalls that the detector found. Times are since the server listened.</p>
 </details>
 ";
 
@@ -98,11 +99,15 @@ fn grid(text: &mut String, results: &Results) -> fmt::Result {
 fn cell(text: &mut String, index: usize, scenario: &Scenario, cell: &Cell) -> fmt::Result {
     write!(text, "<td class=\"{}\"><a href=\"#c{index}\">", class(cell))?;
     if let Some((longest, delayed, recovery)) = terminal::worst(cell) {
-        let recovery = recovery.map_or_else(
-            || "no recovery".to_owned(),
-            |ms| format!("recovery {}", terminal::time(ms)),
-        );
-        write!(text, "{}<small>{delayed} over 1 s, {recovery}</small>", terminal::time(longest))?;
+        write!(text, "{}", terminal::time(longest))?;
+        match recovery {
+            None => write!(text, "<small>{delayed} over 1 s, no recovery</small>")?,
+            Some(0.0) if delayed == 0 => {}
+            Some(ms) => {
+                let recovery = terminal::time(ms);
+                write!(text, "<small>{delayed} over 1 s, recovery {recovery}</small>")?;
+            }
+        }
     }
     write!(text, "<small>{}</small></a></td>", Escaped(&terminal::verdicts(scenario, cell)))
 }

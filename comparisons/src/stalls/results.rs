@@ -23,6 +23,9 @@ pub(crate) const RECOVERY_MS_MAX: f64 = 1_000.0;
 /// A stall of our server is at most so long, for the summary.
 pub(crate) const OUR_STALL_MS_MAX: f64 = 100.0;
 
+/// The order of the runtimes in reports, whichever a run begins with. Others come after them.
+const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
+
 /// So many right runs of a cell keep their details, some tens of KB each.
 const DETAILED_MAX: usize = 3;
 
@@ -99,14 +102,12 @@ impl Results {
         Self { format: FORMAT, command, host, server_core, load_core, scenarios, cells }
     }
 
-    /// The distinct runtimes, in order of appearance.
+    /// The distinct runtimes, as [`RUNTIMES`] orders them.
     pub(crate) fn runtimes(&self) -> Vec<&str> {
-        let mut runtimes: Vec<&str> = Vec::new();
-        for cell in &self.cells {
-            if !runtimes.contains(&&*cell.runtime) {
-                runtimes.push(&cell.runtime);
-            }
-        }
+        let mut runtimes: Vec<&str> = self.cells.iter().map(|cell| &*cell.runtime).collect();
+        let place = |name: &str| RUNTIMES.iter().position(|it| *it == name);
+        runtimes.sort_by_key(|name| (place(name).unwrap_or(RUNTIMES.len()), *name));
+        runtimes.dedup();
         runtimes
     }
 
@@ -306,6 +307,9 @@ pub(crate) mod tests {
             (1, "monoio", "ours"),
         ];
         assert!(cells.eq(expected));
+        let mut results = results;
+        results.cells.reverse();
+        assert_eq!(results.runtimes(), ["tokio", "monoio"]);
         let json = serde_json::to_string(&results).unwrap();
         let read: Results = serde_json::from_str(&json).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), json);
