@@ -116,6 +116,7 @@ async fn read_segment<R: Files>(
     let mut position = opened.index.borrow().seek(target);
     let mut needed = 0;
     let len = segment.len.get();
+    let mut next_offset = segment.base_offset;
     let mut found = Vec::new();
     // Each round returns, goes on by at least one batch, or reads more of one.
     while position < len && found.is_empty() {
@@ -127,11 +128,12 @@ async fn read_segment<R: Files>(
             let corrupt = || Error::corrupt(&segment.path, position + at);
             let header = BatchHeader::decode(head, opened.header.salt).ok_or_else(corrupt)?;
             let end = at + header.stored_len();
-            if position + end > len {
+            // Offsets go forward, and the batch ends within the segment.
+            if header.base_offset < next_offset || position + end > len {
                 return Err(corrupt());
             }
             if target.skips(&header) {
-                at = end;
+                (at, next_offset) = (end, header.next_offset());
                 continue;
             }
             payload = payload.saturating_add(header.payload_len as usize);
@@ -148,7 +150,7 @@ async fn read_segment<R: Files>(
             }
             let BatchHeader { base_offset, count, timestamp, .. } = header;
             found.push(Batch { base_offset, count, timestamp, bytes: stored });
-            at = end;
+            (at, next_offset) = (end, header.next_offset());
         }
         if at == 0 && needed == 0 {
             return Err(Error::corrupt(&segment.path, position)); // less than a header is left
