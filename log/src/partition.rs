@@ -159,7 +159,8 @@ impl<R: Runtime + Files> Partition<R> {
         let (work, room, committed) = Default::default();
         let state = RefCell::new(state);
         let shared = Rc::new(Shared { dir, config, state, work, room, committed });
-        R::spawn_detached(Writer::new(Rc::clone(&shared)).run());
+        // Not detached: the end of the runtime drops it, and with it the lock.
+        drop(R::spawn(Writer::new(Rc::clone(&shared)).run()));
         Ok((Self { handle: Rc::new(Handle { shared }) }, recovered))
     }
 
