@@ -82,6 +82,7 @@ pub mod connection_limit;
 pub mod connections;
 pub mod context;
 pub mod drain;
+pub mod iggy;
 pub mod log_limit;
 pub mod memory;
 pub mod server;

@@ -1,0 +1,261 @@
+//! Random changes, their replay, and the limits.
+
+use iggy_binary_protocol::WireIdentifier;
+
+use super::*;
+
+/// xorshift64*: the same numbers for the same seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
+    }
+
+    /// One of `present`, or a number or a name that may be there.
+    fn identifier(&mut self, present: impl Iterator<Item = u32>) -> WireIdentifier {
+        let present: Vec<_> = present.collect();
+        match self.below(8) {
+            0 => WireIdentifier::numeric(self.below(4) as u32),
+            1 => WireIdentifier::named(self.name()).unwrap(),
+            _ if present.is_empty() => WireIdentifier::numeric(0),
+            _ => WireIdentifier::numeric(present[self.below(present.len())]),
+        }
+    }
+
+    fn name(&mut self) -> &'static str {
+        ["a", "b", "c", "a/b", "\0"][self.below(5)]
+    }
+
+    fn settings(&mut self) -> TopicSettings {
+        TopicSettings {
+            compression_algorithm: 1 + self.below(2) as u8,
+            message_expiry: self.below(3) as u64,
+            size_max: u64::MAX,
+            replication_factor: 1,
+        }
+    }
+}
+
+fn random_change(catalogue: &Catalogue, numbers: &mut Numbers, now: u64) -> Result<Record, Status> {
+    let stream = numbers.identifier(catalogue.streams().map(|(stream, _)| stream));
+    let topics = catalogue.stream(&stream).into_iter().flat_map(|(_, found)| found.topics());
+    let topic = numbers.identifier(topics.map(|(topic, _)| topic));
+    let name = numbers.name();
+    let found = catalogue.topic(&stream, &topic);
+    let groups = found.into_iter().flat_map(|(_, found)| found.groups());
+    let group = numbers.identifier(groups.map(|(group, _)| group));
+    let at = found.map_or(TopicId { stream: 9, topic: 9 }, |(at, _)| at);
+    let partition = numbers.below(2) as u32;
+    let consumer = match numbers.below(2) {
+        0 => Consumer::Single(numbers.below(2) as u32),
+        _ => Consumer::Group(numbers.below(2) as u32),
+    };
+    let count = numbers.below(4) as u32;
+    match numbers.below(19) {
+        0 | 1 => catalogue.create_stream(name, now),
+        2 => catalogue.rename_stream(&stream, name),
+        3 => catalogue.delete_stream(&stream).and_then(|record| match numbers.below(4) {
+            0 => Ok(record),
+            _ => Err(Status::Error), // rarely, so that something grows
+        }),
+        4..=6 => catalogue.create_topic(&stream, name, numbers.settings(), count, now),
+        7 => catalogue.update_topic(&stream, &topic, name, numbers.settings()),
+        8 => catalogue.delete_topic(&stream, &topic),
+        9 => catalogue.purge_topic(&stream, &topic),
+        10 => catalogue.add_partitions(&stream, &topic, count, now),
+        11 => catalogue.remove_partitions(&stream, &topic, count),
+        12 | 13 => catalogue.create_group(&stream, &topic, name),
+        14 => catalogue.delete_group(&stream, &topic, &group),
+        15 | 16 => catalogue.store_offset(at, partition, consumer, now),
+        _ => catalogue.delete_offset(at, partition, consumer),
+    }
+}
+
+/// Counts everything again.
+fn assert_counts(catalogue: &Catalogue) {
+    let topics = || catalogue.streams.values().flat_map(|stream| stream.topics.values());
+    let partitions = || topics().flat_map(|topic| &topic.partitions);
+    let counts = Counts {
+        topics: topics().count(),
+        partitions: partitions().count(),
+        groups: topics().map(|topic| topic.groups.len()).sum(),
+        offsets: partitions().map(|partition| partition.offsets.len()).sum(),
+    };
+    assert_eq!(catalogue.counts(), counts);
+    assert_eq!(catalogue.names.len(), catalogue.streams.len());
+}
+
+#[test]
+fn replaying_the_records_or_a_snapshot_gives_the_same_catalogue() {
+    let mut kinds = [0_usize; 17];
+    for seed in 1..=200 {
+        let mut numbers = Numbers(seed);
+        let (mut catalogue, mut journal) = (Catalogue::default(), Vec::new());
+        for now in 0..300 {
+            let before = catalogue.clone();
+            let Ok(record) = random_change(&catalogue, &mut numbers, now) else {
+                assert_eq!(catalogue, before);
+                continue;
+            };
+            assert_eq!(catalogue, before, "asking changes nothing");
+            catalogue.apply(&record).unwrap();
+            let bytes = record.to_bytes();
+            kinds[bytes[0] as usize] += 1;
+            assert_eq!(Record::decode(&bytes), Ok(record));
+            journal.push(bytes);
+        }
+        assert_counts(&catalogue);
+        let mut logs: Vec<_> = catalogue.logs().collect();
+        logs.sort_unstable();
+        logs.dedup();
+        assert_eq!(logs.len(), catalogue.counts().partitions, "two partitions share a log");
+        let mut replayed = Catalogue::default();
+        for bytes in &journal {
+            replayed.apply(&Record::decode(bytes).unwrap()).unwrap();
+        }
+        assert_eq!(replayed, catalogue, "seed {seed}");
+        let mut restored = Catalogue::from_bytes(&catalogue.to_bytes()).unwrap();
+        assert_eq!(restored, catalogue, "seed {seed}");
+        // What follows a snapshot fits it too.
+        for now in 300..350 {
+            if let Ok(record) = random_change(&catalogue, &mut numbers, now) {
+                catalogue.apply(&record).unwrap();
+                restored.apply(&record).unwrap();
+            }
+        }
+        assert_eq!(restored, catalogue, "seed {seed}");
+    }
+    assert!(kinds[1..=13].iter().all(|&count| count > 20), "some change is too rare: {kinds:?}");
+}
+
+#[test]
+fn damaged_records_are_refused_and_change_nothing() {
+    let mut numbers = Numbers(7);
+    let mut catalogue = Catalogue::default();
+    for now in 0..300 {
+        let Ok(record) = random_change(&catalogue, &mut numbers, now) else { continue };
+        let bytes = record.to_bytes();
+        for len in 0..bytes.len() {
+            // A name that is cut is a name too, unless nothing of it is left.
+            if let Ok(cut) = Record::decode(&bytes[..len]) {
+                assert_ne!(cut, record);
+            }
+        }
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << numbers.below(8);
+            if let Ok(damaged) = Record::decode(&damaged) {
+                let mut copy = catalogue.clone();
+                match copy.apply(&damaged) {
+                    Ok(()) => assert_counts(&copy),
+                    Err(error) => {
+                        assert_eq!(error, RecordError::OutOfOrder);
+                        assert_eq!(copy, catalogue);
+                    }
+                }
+            }
+        }
+        catalogue.apply(&record).unwrap();
+    }
+    assert_eq!(Record::decode(&[99]), Err(RecordError::UnknownKind(99)));
+    assert_eq!(Record::decode(&[3, 0, 0, 0, 0, 0]), Err(RecordError::Trailing));
+    assert_eq!(Record::decode(&[2, 0, 0, 0, 0, b'/']), Err(RecordError::BadName));
+}
+
+fn catalogue_with(records: impl IntoIterator<Item = Result<Record, Status>>) -> Catalogue {
+    let mut catalogue = Catalogue::default();
+    records.into_iter().for_each(|record| catalogue.apply(&record.unwrap()).unwrap());
+    catalogue
+}
+
+const SETTINGS: TopicSettings = TopicSettings {
+    compression_algorithm: 1,
+    message_expiry: 0,
+    size_max: 0,
+    replication_factor: 1,
+};
+
+#[test]
+fn numbers_are_not_used_again_and_names_are_free_again() {
+    let mut catalogue = Catalogue::default();
+    let first = WireIdentifier::numeric(0);
+    for created in 0..3 {
+        let record = catalogue.create_stream("s", 1).unwrap();
+        assert_eq!(
+            record,
+            Record::StreamCreated { stream: created, created_at: 1, name: Name::new("s").unwrap() }
+        );
+        catalogue.apply(&record).unwrap();
+        assert_eq!(catalogue.create_stream("s", 1), Err(Status::StreamNameAlreadyExists));
+        let record = catalogue.delete_stream(&WireIdentifier::named("s").unwrap()).unwrap();
+        catalogue.apply(&record).unwrap();
+        assert_eq!(catalogue.stream(&first).unwrap_err(), Status::StreamIdNotFound);
+    }
+}
+
+#[test]
+fn what_there_may_be_is_limited() {
+    let mut catalogue = catalogue_with((0..STREAMS_MAX as u32).map(|stream| {
+        let name = Name::new(&format!("s{stream}")).unwrap();
+        Ok(Record::StreamCreated { stream, created_at: 0, name })
+    }));
+    assert_eq!(catalogue.create_stream("more", 0), Err(Status::CannotCreateStream));
+    let [one, other] = [0, 1].map(WireIdentifier::numeric);
+    let create = |name: &str, partitions| (name.to_owned(), partitions);
+    for (name, partitions) in (0..TOPICS_PER_STREAM_MAX).map(|n| create(&format!("t{n}"), 15)) {
+        let record = catalogue.create_topic(&one, &name, SETTINGS, partitions, 0).unwrap();
+        catalogue.apply(&record).unwrap();
+    }
+    assert_eq!(
+        catalogue.create_topic(&one, "more", SETTINGS, 0, 0),
+        Err(Status::CannotCreateTopic)
+    );
+    let left = (PARTITIONS_MAX - catalogue.counts().partitions) as u32;
+    let too_many = catalogue.create_topic(&other, "t", SETTINGS, left + 1, 0);
+    assert_eq!(too_many, Err(Status::TooManyPartitions));
+    let most = PARTITIONS_PER_TOPIC_MAX as u32;
+    let too_many = catalogue.create_topic(&other, "t", SETTINGS, most + 1, 0);
+    assert_eq!(too_many, Err(Status::TooManyPartitions));
+    let too_many = catalogue.add_partitions(&one, &one, u32::MAX, 0);
+    assert_eq!(too_many, Err(Status::TooManyPartitions));
+    for group in 0..GROUPS_PER_TOPIC_MAX {
+        let record = catalogue.create_group(&one, &one, &format!("g{group}")).unwrap();
+        catalogue.apply(&record).unwrap();
+    }
+    let too_many = catalogue.create_group(&one, &one, "more");
+    assert_eq!(too_many, Err(Status::CannotCreateConsumerGroup));
+    let at = TopicId { stream: 0, topic: 0 };
+    for consumer in 0..OFFSETS_MAX as u32 {
+        let record = catalogue.store_offset(at, 0, Consumer::Single(consumer), 1).unwrap();
+        catalogue.apply(&record).unwrap();
+    }
+    let too_many = catalogue.store_offset(at, 1, Consumer::Single(0), 1);
+    assert_eq!(too_many, Err(Status::CannotStoreConsumerOffset));
+    let again = catalogue.store_offset(at, 0, Consumer::Single(0), 2);
+    assert!(again.is_ok(), "an offset that is there can change");
+    assert_counts(&catalogue);
+}
+
+#[test]
+fn bad_names_are_refused_everywhere() {
+    let (zero, settings) = (WireIdentifier::numeric(0), SETTINGS);
+    let mut catalogue = Catalogue::default();
+    let record = catalogue.create_stream("s", 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    let record = catalogue.create_topic(&zero, "t", settings, 1, 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    for name in ["a/b", "\0", "", "a\\b", &"n".repeat(256)] {
+        assert_eq!(catalogue.create_stream(name, 0), Err(Status::InvalidStreamName));
+        assert_eq!(catalogue.rename_stream(&zero, name), Err(Status::InvalidStreamName));
+        let created = catalogue.create_topic(&zero, name, settings, 1, 0);
+        assert_eq!(created, Err(Status::InvalidTopicName));
+        let updated = catalogue.update_topic(&zero, &zero, name, settings);
+        assert_eq!(updated, Err(Status::InvalidTopicName));
+        let created = catalogue.create_group(&zero, &zero, name);
+        assert_eq!(created, Err(Status::InvalidConsumerGroupName));
+    }
+}
