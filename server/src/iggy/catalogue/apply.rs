@@ -18,6 +18,18 @@ impl Catalogue {
         self.try_apply(record).ok_or(RecordError::OutOfOrder)
     }
 
+    /// Makes the change that a record of a journal says. Like [`apply`](Self::apply), but an offset that was stored or
+    /// deleted while its partition was removed is skipped: the two records may be in either order.
+    ///
+    /// # Errors
+    /// As for [`apply`](Self::apply).
+    pub fn replay(&mut self, record: &Record) -> Result<(), RecordError> {
+        match (self.apply(record), record) {
+            (Err(_), Record::OffsetStored { .. } | Record::OffsetDeleted { .. }) => Ok(()),
+            (applied, _) => applied,
+        }
+    }
+
     /// None if the record does not fit.
     fn try_apply(&mut self, record: &Record) -> Option<()> {
         match record {

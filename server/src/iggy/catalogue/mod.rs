@@ -269,6 +269,16 @@ impl Catalogue {
         Ok(Record::TopicPurged { at: self.topic(stream, topic)?.0 })
     }
 
+    /// Asks to forget the offsets that were stored in all topics of a stream: a record for each topic.
+    ///
+    /// # Errors
+    /// No such stream.
+    pub fn purge_stream(&self, stream: &WireIdentifier) -> Result<Vec<Record>, Status> {
+        let (stream, purged) = self.stream(stream)?;
+        let topics = purged.topics.keys();
+        Ok(topics.map(|&topic| Record::TopicPurged { at: TopicId { stream, topic } }).collect())
+    }
+
     /// Asks for `count` more partitions of a topic.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ fn replaying_the_records_or_a_snapshot_gives_the_same_catalogue() {
         assert_eq!(logs.len(), catalogue.counts().partitions, "two partitions share a log");
         let mut replayed = Catalogue::default();
         for bytes in &journal {
-            replayed.apply(&Record::decode(bytes).unwrap()).unwrap();
+            replayed.replay(&Record::decode(bytes).unwrap()).unwrap();
         }
         assert_eq!(replayed, catalogue, "seed {seed}");
         let mut restored = Catalogue::from_bytes(&catalogue.to_bytes()).unwrap();
@@ -130,6 +130,36 @@ fn replaying_the_records_or_a_snapshot_gives_the_same_catalogue() {
         assert_eq!(restored, catalogue, "seed {seed}");
     }
     assert!(kinds[1..=13].iter().all(|&count| count > 20), "some change is too rare: {kinds:?}");
+}
+
+#[test]
+fn an_offset_behind_the_end_of_its_partition_is_skipped_in_a_journal() {
+    let zero = WireIdentifier::numeric(0);
+    let mut catalogue = Catalogue::default();
+    for record in [
+        catalogue.create_stream("s", 0).unwrap(),
+        Record::TopicCreated {
+            at: TopicId { stream: 0, topic: 0 },
+            created_at: 0,
+            settings: SETTINGS,
+            log: LogId(0),
+            partitions: 2,
+            name: Name::new("t").unwrap(),
+        },
+    ] {
+        catalogue.apply(&record).unwrap();
+    }
+    let at = TopicId { stream: 0, topic: 0 };
+    let stored = catalogue.store_offset(at, 1, Consumer::Single(7), 5).unwrap();
+    let removed = catalogue.remove_partitions(&zero, &zero, 1).unwrap();
+    catalogue.apply(&removed).unwrap();
+    assert_eq!(catalogue.apply(&stored), Err(RecordError::OutOfOrder));
+    let deleted = Record::OffsetDeleted { at, partition: 1, consumer: Consumer::Single(7) };
+    let before = catalogue.clone();
+    assert_eq!([stored, deleted].map(|record| catalogue.replay(&record)), [Ok(()); 2]);
+    assert_eq!(catalogue, before);
+    assert_eq!(catalogue.replay(&removed), Ok(()));
+    assert_eq!(catalogue.replay(&removed), Err(RecordError::OutOfOrder));
 }
 
 #[test]
