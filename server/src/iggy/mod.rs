@@ -6,16 +6,127 @@
 //! | [`frame`], [`command`] | requests in the bytes that arrive, and their fields, by `iggy_binary_protocol` |
 //! | [`messages`] | a batch of messages: checked, stamped in place, cut |
 //! | [`storage`] | where messages and records are kept |
+//! | [`broker`] | executes commands |
+//! | [`clients`], [`members`] | who is connected, and who is in which consumer group |
+//! | [`session`] | one connection: its login, and its requests |
+//! | [`workers`] | how all workers use the broker of one of them |
 //! | [`answer`] | answers and their bytes |
+//!
+//! A service joins it to a connection.
 
 pub mod answer;
+pub mod broker;
 pub mod catalogue;
+pub mod clients;
 pub mod command;
 pub mod frame;
+pub mod members;
 pub mod messages;
 mod name;
+pub mod session;
 mod status;
 pub mod storage;
+pub mod workers;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::UNIX_EPOCH;
 
 pub use name::{NAME_BYTES_MAX, Name};
+use owned_io::{Clock, Random};
 pub use status::Status;
+
+/// The time and chance of a runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Environment {
+    /// The time of day, in µs since 1970.
+    pub now: fn() -> u64,
+    /// A random number.
+    pub random: fn() -> u128,
+}
+
+impl Environment {
+    /// Of runtime `R`.
+    pub fn of<R: Clock + Random>() -> Self {
+        Self {
+            now: || {
+                let since = R::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
+                u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+            },
+            random: || {
+                let mut bytes = [0; 16];
+                R::fill_random(&mut bytes);
+                u128::from_le_bytes(bytes)
+            },
+        }
+    }
+}
+
+/// What clients are told of this server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Node {
+    /// Where it listens for TCP.
+    pub tcp: Option<SocketAddr>,
+    /// Where it listens for WebSockets.
+    pub websocket: Option<SocketAddr>,
+    /// The number of its workers.
+    pub workers: u32,
+}
+
+/// The one user that there is. Its `Debug` does not print the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    user: String,
+    password: String,
+}
+
+/// The longest user and the longest password, in bytes: their length fields have one byte.
+pub const CREDENTIAL_BYTES_MAX: usize = 255;
+
+impl Credentials {
+    /// A user and its password. None if either is empty or longer than [`CREDENTIAL_BYTES_MAX`].
+    pub fn new(user: String, password: String) -> Option<Self> {
+        let fits = |text: &str| (1..=CREDENTIAL_BYTES_MAX).contains(&text.len());
+        (fits(&user) && fits(&password)).then_some(Self { user, password })
+    }
+
+    /// Whether these are the right ones. The time that it takes tells nothing but their lengths.
+    pub fn admit(&self, user: &str, password: &str) -> bool {
+        are_equal(&self.user, user) & are_equal(&self.password, password)
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+fn are_equal(one: &str, other: &str) -> bool {
+    let differing = one.bytes().zip(other.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
+    std::hint::black_box(differing) == 0 && one.len() == other.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_credentials_are_admitted_and_no_password_is_printed() {
+        let new = |user: &str, password: &str| Credentials::new(user.into(), password.into());
+        let credentials = new("iggy", "secret").unwrap();
+        assert!(credentials.admit("iggy", "secret"));
+        for (user, password) in [
+            ("iggy", ""),
+            ("", "secret"),
+            ("iggy", "secre"),
+            ("iggy", "secrets"),
+            ("iggz", "secret"),
+            ("Iggy", "secret"),
+        ] {
+            assert!(!credentials.admit(user, password), "{user} {password}");
+        }
+        assert!(!format!("{credentials:?}").contains("secret"));
+        assert_eq!((new("", "x"), new("x", ""), new("x", &"x".repeat(256))), (None, None, None));
+    }
+}

@@ -1,0 +1,222 @@
+//! Commands that change the catalogue, and the logs that come and go with it.
+
+use iggy_binary_protocol::requests::consumer_groups::{
+    JoinConsumerGroupRequest, LeaveConsumerGroupRequest,
+};
+
+use super::super::answer::{self, Answer, Totals};
+use super::super::catalogue::{Catalogue, LogId, Record, TopicSettings};
+use super::super::command::Command;
+use super::Broker;
+use crate::iggy::Status;
+
+impl Broker {
+    /// Makes a change of the catalogue: checks it, opens the logs that it needs, stores its record, and makes it. So a
+    /// change that anybody sees is stored. Removes the logs that nobody needs any more.
+    pub(super) async fn change(&self, command: Command) -> Result<Answer, Status> {
+        let _turn = self.changing.lock().await; // between check and change nothing else changes
+        let now = (self.environment.now)();
+        let records = ask(&self.catalogue.borrow(), &command, now)?;
+        let mut answer = Answer::empty();
+        for record in &records {
+            self.open_logs(record).await?;
+            self.storage.record(record.to_bytes()).await?;
+            let unused = self.apply(record)?;
+            for log in unused {
+                self.logs.borrow_mut().remove(&log);
+                if let Err(error) = self.storage.remove(log).await {
+                    tracing::warn!(log = log.0, %error, "cannot remove the log of a deleted partition");
+                }
+            }
+            self.purge_logs(record).await?;
+            answer = self.answer_to(record);
+        }
+        Ok(answer)
+    }
+
+    /// Makes the change, and returns the logs that it leaves unused.
+    fn apply(&self, record: &Record) -> Result<Vec<LogId>, Status> {
+        let mut catalogue = self.catalogue.borrow_mut();
+        let unused = unused_logs(&catalogue, record);
+        catalogue.apply(record).map_err(|_| Status::Error)?;
+        let mut members = self.members.borrow_mut();
+        match record {
+            Record::PartitionsAdded { at, .. } | Record::PartitionsRemoved { at, .. } => {
+                let partitions = catalogue.topic_at(*at)?.partitions().len();
+                members.repartition(*at, partitions);
+            }
+            Record::GroupDeleted { at } => members.remove(|group| group == *at),
+            Record::TopicDeleted { .. } | Record::StreamDeleted { .. } => {
+                members.remove(|group| catalogue.topic_at(group.at).is_err());
+                let is_there = |at| catalogue.topic_at(at).is_ok();
+                self.next_balanced.borrow_mut().retain(|&at, _| is_there(at));
+            }
+            _ => {}
+        }
+        Ok(unused)
+    }
+
+    async fn open_logs(&self, record: &Record) -> Result<(), Status> {
+        let (Record::TopicCreated { log, partitions: count, .. }
+        | Record::PartitionsAdded { log, count, .. }) = record
+        else {
+            return Ok(());
+        };
+        for log in (log.0..log.0 + u64::from(*count)).map(LogId) {
+            // There already if the record could not be stored the last time.
+            if !self.logs.borrow().contains_key(&log) {
+                let opened = self.storage.open(log).await?;
+                self.logs.borrow_mut().insert(log, opened);
+            }
+        }
+        Ok(())
+    }
+
+    async fn purge_logs(&self, record: &Record) -> Result<(), Status> {
+        let Record::TopicPurged { at } = record else { return Ok(()) };
+        let logs: Vec<_> = self.catalogue.borrow().topic_at(*at)?.logs().collect();
+        for log in logs {
+            let log = self.log(log)?;
+            log.purge().await?;
+        }
+        Ok(())
+    }
+
+    fn answer_to(&self, record: &Record) -> Answer {
+        let catalogue = self.catalogue.borrow();
+        match record {
+            Record::StreamCreated { stream, .. } => {
+                let found = catalogue.streams().find(|(number, _)| number == stream);
+                found.map_or_else(Answer::empty, |(id, created)| {
+                    Answer::of(&answer::stream(id, created, Totals::default()))
+                })
+            }
+            Record::TopicCreated { at, .. } => {
+                let created = catalogue.topic_at(*at);
+                created.map_or_else(|_| Answer::empty(), |topic| self.topic_answer(at.topic, topic))
+            }
+            Record::GroupCreated { at, name } => {
+                let topic = catalogue.topic_at(at.at);
+                topic.map_or_else(
+                    |_| Answer::empty(),
+                    |topic| Answer::of(&answer::group(at.group, name, topic, 0)),
+                )
+            }
+            _ => Answer::empty(),
+        }
+    }
+
+    /// Adds a client to a group.
+    pub(super) fn join(
+        &self,
+        client: u32,
+        request: &JoinConsumerGroupRequest,
+    ) -> Result<Answer, Status> {
+        self.update_members();
+        let JoinConsumerGroupRequest { stream_id, topic_id, group_id } = request;
+        let catalogue = self.catalogue.borrow();
+        let (group, _) = catalogue.group(stream_id, topic_id, group_id)?;
+        let partitions = catalogue.topic_at(group.at)?.partitions().len();
+        self.members.borrow_mut().join(group, client, partitions);
+        Ok(Answer::empty())
+    }
+
+    /// Removes a client from a group.
+    pub(super) fn leave(
+        &self,
+        client: u32,
+        request: &LeaveConsumerGroupRequest,
+    ) -> Result<Answer, Status> {
+        let LeaveConsumerGroupRequest { stream_id, topic_id, group_id } = request;
+        let catalogue = self.catalogue.borrow();
+        let (group, _) = catalogue.group(stream_id, topic_id, group_id)?;
+        let partitions = catalogue.topic_at(group.at)?.partitions().len();
+        self.members.borrow_mut().leave(group, client, partitions)?;
+        Ok(Answer::empty())
+    }
+}
+
+/// Asks the catalogue for the changes that a command says. One, but for a stream that is purged: one for each topic.
+fn ask(catalogue: &Catalogue, command: &Command, now: u64) -> Result<Vec<Record>, Status> {
+    let record = match command {
+        Command::CreateStream(request) => catalogue.create_stream(&request.name, now),
+        Command::UpdateStream(request) => {
+            catalogue.rename_stream(&request.stream_id, &request.name)
+        }
+        Command::DeleteStream(request) => catalogue.delete_stream(&request.stream_id),
+        Command::PurgeStream(request) => return catalogue.purge_stream(&request.stream_id),
+        Command::CreateTopic(request) => {
+            let settings = settings(
+                request.compression_algorithm,
+                request.message_expiry,
+                request.max_topic_size,
+                request.replication_factor,
+            )?;
+            let (stream, partitions) = (&request.stream_id, request.partitions_count);
+            catalogue.create_topic(stream, &request.name, settings, partitions, now)
+        }
+        Command::UpdateTopic(request) => {
+            let settings = settings(
+                request.compression_algorithm,
+                request.message_expiry,
+                request.max_topic_size,
+                request.replication_factor,
+            )?;
+            catalogue.update_topic(&request.stream_id, &request.topic_id, &request.name, settings)
+        }
+        Command::DeleteTopic(request) => {
+            catalogue.delete_topic(&request.stream_id, &request.topic_id)
+        }
+        Command::PurgeTopic(request) => {
+            catalogue.purge_topic(&request.stream_id, &request.topic_id)
+        }
+        Command::CreatePartitions(request) => {
+            let count = request.partitions_count;
+            catalogue.add_partitions(&request.stream_id, &request.topic_id, count, now)
+        }
+        Command::DeletePartitions(request) => {
+            let count = request.partitions_count;
+            catalogue.remove_partitions(&request.stream_id, &request.topic_id, count)
+        }
+        Command::CreateGroup(request) => {
+            catalogue.create_group(&request.stream_id, &request.topic_id, &request.name)
+        }
+        Command::DeleteGroup(request) => {
+            catalogue.delete_group(&request.stream_id, &request.topic_id, &request.group_id)
+        }
+        _ => Err(Status::InvalidCommand),
+    };
+    Ok(vec![record?])
+}
+
+fn settings(
+    compression_algorithm: u8,
+    message_expiry: u64,
+    size_max: u64,
+    replication_factor: u8,
+) -> Result<TopicSettings, Status> {
+    if !(1..=2).contains(&compression_algorithm) {
+        return Err(Status::InvalidCommand); // as Iggy's server
+    }
+    let replication_factor = replication_factor.max(1); // 0: as the server likes
+    Ok(TopicSettings { compression_algorithm, message_expiry, size_max, replication_factor })
+}
+
+/// The logs that are unused once `record` is applied.
+fn unused_logs(catalogue: &Catalogue, record: &Record) -> Vec<LogId> {
+    match record {
+        Record::StreamDeleted { stream } => {
+            let mut streams = catalogue.streams().filter(|(number, _)| number == stream);
+            streams.next().into_iter().flat_map(|(_, deleted)| deleted.logs()).collect()
+        }
+        Record::TopicDeleted { at } => {
+            catalogue.topic_at(*at).into_iter().flat_map(|deleted| deleted.logs()).collect()
+        }
+        Record::PartitionsRemoved { at, count } => {
+            let partitions = catalogue.topic_at(*at).map_or(&[][..], |topic| topic.partitions());
+            let removed = partitions.iter().rev().take(*count as usize);
+            removed.map(|partition| partition.log).collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,139 @@
+//! [`Broker`]: executes commands. One worker has it, with the catalogue and all logs.
+
+mod changes;
+mod messages;
+mod queries;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use async_lock::Mutex;
+
+use super::answer::Answer;
+use super::catalogue::{Catalogue, LogId, TopicId};
+use super::clients::Clients;
+use super::command::Command;
+use super::members::Members;
+use super::storage::{MessageLog, Storage};
+use super::{Environment, Node, Status};
+
+pub(super) use queries::USER_ID;
+
+/// Executes commands of clients that have logged in.
+pub struct Broker {
+    catalogue: RefCell<Catalogue>,
+    /// The log of each partition. Their order is never used.
+    logs: RefCell<HashMap<LogId, Rc<dyn MessageLog>>>,
+    members: RefCell<Members>,
+    /// The partition of each topic that gets the next balanced batch.
+    next_balanced: RefCell<BTreeMap<TopicId, u32>>,
+    storage: Box<dyn Storage>,
+    /// Held while the catalogue changes, but not while an offset is stored.
+    changing: Mutex<()>,
+    clients: Clients,
+    /// [`Clients::departures`] when `members` was last compared with the clients.
+    departures: Cell<u64>,
+    environment: Environment,
+    node: Node,
+    started_at: u64,
+}
+
+impl Broker {
+    /// A broker with nothing in its catalogue.
+    pub fn new(
+        storage: Box<dyn Storage>,
+        clients: Clients,
+        environment: Environment,
+        node: Node,
+    ) -> Self {
+        Self {
+            catalogue: RefCell::default(),
+            logs: RefCell::default(),
+            members: RefCell::default(),
+            next_balanced: RefCell::default(),
+            storage,
+            changing: Mutex::new(()),
+            clients,
+            departures: Cell::new(0),
+            environment,
+            node,
+            started_at: (environment.now)(),
+        }
+    }
+
+    /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, but by one batch at
+    /// least if there is one.
+    ///
+    /// # Errors
+    /// The command is refused.
+    ///
+    /// # Cancellation
+    /// A change that was begun may be made or not.
+    pub async fn execute(
+        &self,
+        client: u32,
+        command: Command,
+        bytes_max: usize,
+    ) -> Result<Answer, Status> {
+        match command {
+            Command::SendMessages(to, batch) => self.send(&to, batch).await,
+            Command::PollMessages(poll) => self.poll(client, &poll, bytes_max).await,
+            Command::Flush(flush) => self.flush(&flush).await,
+            Command::StoreOffset(request) => self.store_offset(client, &request).await,
+            Command::DeleteOffset(request) => self.delete_offset(client, &request).await,
+            Command::GetOffset(request) => Ok(self.get_offset(&request)),
+            Command::JoinGroup(request) => self.join(client, &request),
+            Command::LeaveGroup(request) => self.leave(client, &request),
+            Command::Ping | Command::Logout => Ok(Answer::empty()),
+            Command::Login(_) => Err(Status::InvalidCommand), // the session has it
+            Command::GetStats
+            | Command::GetMe
+            | Command::GetClient(_)
+            | Command::GetClients
+            | Command::GetClusterMetadata
+            | Command::GetStream(_)
+            | Command::GetStreams
+            | Command::GetTopic(_)
+            | Command::GetTopics(_)
+            | Command::GetGroup(_)
+            | Command::GetGroups(_) => self.query(client, command),
+            Command::CreateStream(_)
+            | Command::DeleteStream(_)
+            | Command::UpdateStream(_)
+            | Command::PurgeStream(_)
+            | Command::CreateTopic(_)
+            | Command::DeleteTopic(_)
+            | Command::UpdateTopic(_)
+            | Command::PurgeTopic(_)
+            | Command::CreatePartitions(_)
+            | Command::DeletePartitions(_)
+            | Command::CreateGroup(_)
+            | Command::DeleteGroup(_) => self.change(command).await,
+        }
+    }
+
+    fn log(&self, log: LogId) -> Result<Rc<dyn MessageLog>, Status> {
+        self.logs.borrow().get(&log).cloned().ok_or(Status::PartitionNotFound)
+    }
+
+    /// Removes clients that have left from their groups.
+    fn update_members(&self) {
+        let departures = self.clients.departures();
+        if self.departures.replace(departures) != departures {
+            let catalogue = self.catalogue.borrow();
+            let partitions =
+                |at| catalogue.topic_at(at).map_or(0, |topic| topic.partitions().len());
+            let is_here = |client| self.clients.get(client).is_some();
+            self.members.borrow_mut().retain(is_here, partitions);
+        }
+    }
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broker").field("counts", &self.catalogue.borrow().counts()).finish()
+    }
+}

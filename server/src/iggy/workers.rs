@@ -1,0 +1,127 @@
+//! [`Iggy`]: how all workers use one broker.
+//!
+//! One worker has the broker, and with it the catalogue and all partitions. A command that arrives at another worker
+//! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. A connection has one
+//! command at a time, so a hop waits behind at most as many as there are connections.
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_channel::{Receiver, Sender};
+use owned_io::Executor;
+
+use super::answer::Answer;
+use super::broker::Broker;
+use super::clients::Clients;
+use super::command::Command;
+use super::{Credentials, Status};
+
+/// The most commands that wait in the queue. Connections whose commands find it full wait for room. Each is a few
+/// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered.
+const HOPS_MAX: usize = 1024;
+
+/// What the workers share.
+#[derive(Debug)]
+pub struct Hub {
+    clients: Clients,
+    credentials: Credentials,
+    hops: Sender<Hop>,
+    /// Until the worker with the broker takes it. When it is dropped, hops are refused.
+    receiver: Mutex<Option<Receiver<Hop>>>,
+}
+
+/// A command on its way to the broker.
+#[derive(Debug)]
+struct Hop {
+    client: u32,
+    command: Command,
+    bytes_max: usize,
+    answer: Sender<Result<Answer, Status>>,
+}
+
+/// The protocol, as one worker has it.
+#[derive(Debug)]
+pub struct Iggy {
+    hub: Arc<Hub>,
+    /// If this is the worker that has it.
+    broker: Option<Rc<Broker>>,
+}
+
+impl Hub {
+    /// For clients with these credentials.
+    pub fn new(credentials: Credentials) -> Self {
+        let (hops, receiver) = async_channel::bounded(HOPS_MAX);
+        let receiver = Mutex::new(Some(receiver));
+        Self { clients: Clients::default(), credentials, hops, receiver }
+    }
+
+    /// The clients of all workers.
+    pub const fn clients(&self) -> &Clients {
+        &self.clients
+    }
+}
+
+impl Iggy {
+    /// For the worker that has the broker. From now on it executes what the other workers pass on.
+    pub fn with_broker<R: Executor>(hub: Arc<Hub>, broker: Broker) -> Self {
+        let broker = Rc::new(broker);
+        let receiver = hub.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(receiver) = receiver {
+            drop(R::spawn(execute_hops::<R>(receiver, Rc::clone(&broker))));
+        }
+        Self { hub, broker: Some(broker) }
+    }
+
+    /// For another worker.
+    pub const fn without_broker(hub: Arc<Hub>) -> Self {
+        Self { hub, broker: None }
+    }
+
+    /// What it shares with the other workers.
+    pub fn hub(&self) -> Arc<Hub> {
+        Arc::clone(&self.hub)
+    }
+
+    pub(super) fn clients(&self) -> &Clients {
+        &self.hub.clients
+    }
+
+    pub(super) fn credentials(&self) -> &Credentials {
+        &self.hub.credentials
+    }
+
+    /// Executes a command of a client, here or at the worker with the broker.
+    ///
+    /// # Errors
+    /// The command is refused. [`Disconnected`](Status::Disconnected): the worker with the broker has ended.
+    ///
+    /// # Cancellation
+    /// The command may be executed or not.
+    pub async fn execute(
+        &self,
+        client: u32,
+        command: Command,
+        bytes_max: usize,
+    ) -> Result<Answer, Status> {
+        if let Some(broker) = &self.broker {
+            return broker.execute(client, command, bytes_max).await;
+        }
+        let (answer, answered) = async_channel::bounded(1);
+        let hop = Hop { client, command, bytes_max, answer };
+        self.hub.hops.send(hop).await.map_err(|_| Status::Disconnected)?;
+        // Without an answer: the broker has ended, or a panic has ended the command.
+        answered.recv().await.unwrap_or(Err(Status::Disconnected))
+    }
+}
+
+/// Executes each command in a task of its own, so that one that waits for a disk delays no other. There are as many as
+/// there are connections of other workers at most.
+async fn execute_hops<R: Executor>(receiver: Receiver<Hop>, broker: Rc<Broker>) {
+    while let Ok(Hop { client, command, bytes_max, answer }) = receiver.recv().await {
+        let broker = Rc::clone(&broker);
+        drop(R::spawn(async move {
+            let executed = broker.execute(client, command, bytes_max).await;
+            let _ = answer.try_send(executed); // an error: the connection has ended meanwhile
+        }));
+    }
+}
