@@ -54,7 +54,8 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
                     }
                     continue;
                 }
-                let connection = connections.add(stream.shutdown_handle());
+                let mut connection = connections.add(stream.shutdown_handle());
+                connection.set_peer(peer);
                 let serve = Rc::clone(&serve);
                 // `serve` is called in the task: a future that is moved into a task takes its space twice.
                 drop(R::spawn(async move {

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -30,6 +30,7 @@ pub struct ConnectionHandle {
     registry: Rc<RefCell<Registry>>,
     id: u64,
     account: MemoryAccount,
+    peer: Option<SocketAddr>,
 }
 
 /// How a connection is closed from outside its task.
@@ -85,7 +86,7 @@ impl Connections {
         }
         registry.entries.insert(id, Entry { close_method, transport, activity: None });
         let registry = Rc::clone(&self.registry);
-        ConnectionHandle { registry, id, account: self.budget.account() }
+        ConnectionHandle { registry, id, account: self.budget.account(), peer: None }
     }
 
     /// Asks every connection to close, and every connection that is added later. It takes some microseconds for each.
@@ -127,6 +128,16 @@ impl Connections {
 }
 
 impl ConnectionHandle {
+    /// The address of the peer, if it was set.
+    pub const fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// Sets the address of the peer.
+    pub const fn set_peer(&mut self, peer: SocketAddr) {
+        self.peer = Some(peer);
+    }
+
     /// What the connection holds of its worker's memory budget.
     pub const fn account(&self) -> &MemoryAccount {
         &self.account

@@ -7,6 +7,7 @@ use owned_io_websocket::stream::Buffers;
 
 use crate::config::{Limits, WebSockets};
 use crate::connections::ConnectionHandle;
+use crate::iggy::workers::Iggy;
 use crate::memory::Memory;
 use crate::service::source::Pattern;
 use crate::stalls::Stalls;
@@ -42,10 +43,12 @@ pub struct Resources {
     pub tls: WorkerTls,
     /// The stalls that `/stalls` shows. The default shows none.
     pub stalls: Stalls,
+    /// The streams of Iggy's clients, if there is a password for them.
+    pub iggy: Option<Rc<Iggy>>,
 }
 
 impl Resources {
-    /// Fresh pools and a fresh budget, of the sizes that `memory` says.
+    /// Fresh pools and a fresh budget, of the sizes that `memory` says. Without Iggy.
     pub fn new(memory: Memory, tls: Option<Tls>, websockets: WebSockets, limits: Limits) -> Self {
         let (pool, budget) = (memory.receive_pool(), memory.budget());
         Self {
@@ -58,6 +61,7 @@ impl Resources {
             websockets,
             limits,
             stalls: Stalls::default(),
+            iggy: None,
         }
     }
 }

@@ -6,11 +6,12 @@
 //! | [`echo`](service::echo) | sends bytes, and gets them back as they arrive |
 //! | [`sink`](service::sink) | sends messages, each answered by its length |
 //! | [`source`](service::source) | asks for messages, and receives them |
-//! | [`http`](service::http) | asks for the server's health, or for one of the three over WebSocket |
+//! | [`iggy`](service::iggy) | sends messages to streams and polls them, by Iggy's protocol |
+//! | [`http`](service::http) | asks for the server's health, or for one of the four over WebSocket |
 //! | [`admin`](service::admin) | asks for the server's health and its stalls, however busy the server is |
 //!
-//! With feature `tls`, each of them but the last is available over TLS too. On TCP a message is its length
-//! (`u32`, little-endian) and then that many bytes.
+//! With feature `tls`, each of them but the last is available over TLS too. To sink, and from source, a message on TCP
+//! is its length (`u32`, little-endian) and then that many bytes.
 //!
 //! # Where things are
 //!
@@ -27,6 +28,7 @@
 //! | [`drain`] | ends the server without cutting connections off |
 //! | [`ticker`] | wakes the watch of each worker periodically |
 //! | [`memory`] | how a worker's memory is divided |
+//! | [`iggy`] | Iggy's protocol, without I/O: streams, topics, consumer groups, messages |
 //! | [`tls`] | certificates, and the handshake |
 //! | [`log_limit`] | keeps repeated lines of log rare |
 //! | [`service`] | the services |
@@ -42,9 +44,10 @@
 //! | a WebSocket: by a close, or by a failure that the client is told with a close code | `--linger-seconds` | `read_driver.rs` of `owned-io-websocket`, `incoming.rs` of the bridge |
 //! | an HTTP answer that is not an upgrade, including 408 and refusals | `--linger-seconds`, or 1 MiB of what the client still sends | `stream/handshake.rs` of `owned-io-websocket` |
 //! | TLS: a handshake that fails, or a connection that fails later | `--linger-seconds`, or 6 MiB | `handshake.rs` and `stream.rs` of `owned-io-tls` |
-//! | echo, sink and source: their client has ended first, or an error | none | [`service`] |
+//! | Iggy over TCP: a length that is not possible or over the limit, which the client is told | `--linger-seconds`, or 1 MiB of what the client still sends | [`service::iggy`] |
+//! | echo, sink, source and Iggy: their client has ended first, or an error | none | [`service`] |
 //! | a client takes nothing of what is sent to it, or holds memory that others need and takes nothing | none: a reset, so that the kernel keeps nothing for it | [`watch`], [`message_time_max`](config::Limits::message_time_max), [`MemoryBudget`](owned_io::MemoryBudget) |
-//! | an idle connection of echo, sink or source | none: the service ends the stream, or, if that waits for the client over TLS, a reset after `--message-seconds-max` | [`watch`] |
+//! | an idle connection of echo, sink, source or Iggy over TCP | none: the service ends the stream, or, if that waits for the client over TLS, a reset after `--message-seconds-max` | [`watch`] |
 //! | the drain is over | none: a reset | [`drain`] |
 //!
 //! # How the server ends
@@ -64,7 +67,7 @@
 //!   permits of their own.
 //! - An address has at most `--connections-per-address-max` connections, over all workers, and
 //!   [by default](connection_limit::AddressLimit) any number: behind a proxy all clients have its address.
-//! - A connection of echo, sink or source over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed.
+//! - A connection of echo, sink, source or Iggy over TCP or TLS that is [idle](watch) for `--idle-seconds-max` is closed.
 //!   WebSockets are never closed for idleness. A connection that is open, and whose client takes nothing for
 //!   `--message-seconds-max`, is reset, and leaves nothing in the kernel. The table above is about a connection that ends.
 //! - A client that has vanished is noticed after two minutes ([`Keepalive`](owned_io::Keepalive)), or after

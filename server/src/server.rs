@@ -12,6 +12,7 @@ use owned_io::{BoundAddr, ListenOptions, Runtime, WorkersConfig};
 use crate::config::{Config, Limits, Listener, Ring};
 use crate::connection_limit::{AddressLimit, SharedConnectionLimit};
 use crate::drain::DrainSignal;
+use crate::iggy::workers::Hub;
 use crate::worker;
 
 /// How a server ended that was asked to end.
@@ -44,6 +45,7 @@ pub fn run<R: Runtime>(
     let server = Arc::new(Server {
         listeners: bind::<R>(config)?,
         limit: SharedConnectionLimit::new(config.connections_max(), addresses),
+        iggy: config.iggy.as_ref().map(|iggy| Arc::new(Hub::new(iggy.credentials.clone()))),
         config: config.clone(),
         drain,
         workers_starting: config.workers.get().into(),
@@ -68,6 +70,8 @@ pub(crate) struct Server {
     pub(crate) listeners: Vec<(Listener, BoundAddr)>,
     pub(crate) limit: SharedConnectionLimit,
     pub(crate) drain: DrainSignal,
+    /// If there are streams for Iggy's clients.
+    pub(crate) iggy: Option<Arc<Hub>>,
     /// As in [`Outcome`].
     pub(crate) cut_off: AtomicUsize,
     /// How many workers do not listen yet.

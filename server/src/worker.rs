@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use owned_io::{ByteStream, MemoryBudget, Runtime, StopSignal, Worker, select};
@@ -15,14 +16,18 @@ use crate::connection_limit::ConnectionLimit;
 use crate::connections::{ConnectionHandle, Connections};
 use crate::context::{Context, Resources};
 use crate::drain::drain;
+use crate::iggy::broker::Broker;
+use crate::iggy::storage::MemoryStorage;
+use crate::iggy::workers::Iggy;
+use crate::iggy::{Environment, Node};
 use crate::server::Server;
-use crate::service::{admin, echo, http, sink, source};
+use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
 use crate::watch::watch;
 
 /// Serves until the stop signal, then drains.
 pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Result<()> {
     let config = &server.config;
-    let clients = Acceptor::for_clients(server, worker.stop.clone());
+    let clients = Acceptor::for_clients::<R>(server, &worker);
     let admins = Acceptor::for_admins(server, &clients.resources);
     config.stalls.watch_worker::<R>(worker.id, &clients.limit, &clients.resources.budget);
     let ticker = config.ticker.clone();
@@ -58,8 +63,10 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
         server.cut_off.fetch_add(cut_off, Ordering::AcqRel);
         warn!(worker = worker.id, cut_off, "reset what had not ended in time");
     }
-    if !accepting_admins.is_empty() {
-        // The kernel sends some admins to this worker, even if only another worker still drains.
+    let has_broker = server.iggy.is_some() && has_broker(&worker);
+    if !accepting_admins.is_empty() || has_broker {
+        // The kernel sends some admins to this worker, even if only another worker still drains. And the requests of
+        // Iggy's clients come here.
         let left = deadline.saturating_duration_since(R::now());
         let _ = select(pin!(server.limit.all_released()), R::sleep(left)).await;
     }
@@ -80,7 +87,7 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    fn for_clients(server: &Server, stop: StopSignal) -> Self {
+    fn for_clients<R: Runtime>(server: &Server, worker: &Worker) -> Self {
         let config = &server.config;
         let (tls, websockets) = (config.tls.clone(), config.websockets.clone());
         let mut resources = Resources::new(config.memory, tls, websockets, config.limits);
@@ -88,8 +95,10 @@ impl Acceptor {
         if !config.listeners.iter().any(|listener| listener.service == Service::Admin) {
             resources.stalls = config.stalls.clone();
         }
+        resources.iggy = iggy::<R>(server, worker).map(Rc::new);
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
+        let stop = worker.stop.clone();
         Self { limit, connections, resources: Rc::new(resources), stop }
     }
 
@@ -116,6 +125,7 @@ impl Acceptor {
             Service::Echo => self.accept_for::<R, _, _>(tcp, open, echo::serve).await,
             Service::Sink => self.accept_for::<R, _, _>(tcp, open, sink::serve::<R>).await,
             Service::Source => self.accept_for::<R, _, _>(tcp, open, source::serve::<R>).await,
+            Service::Iggy => self.accept_for::<R, _, _>(tcp, open, iggy_service::serve::<R>).await,
             Service::Http => self.accept_for::<R, _, _>(tcp, open, http::serve::<R>).await,
             Service::Admin => self.accept_for::<R, _, _>(tcp, open, admin::serve::<R>).await,
         }
@@ -135,6 +145,29 @@ impl Acceptor {
         };
         accept_loop::<R, Box<dyn Error>>(tcp, limit, connections, &stop, serve).await;
     }
+}
+
+/// Whether the worker has the broker of all workers.
+const fn has_broker(worker: &Worker) -> bool {
+    worker.id == 0
+}
+
+/// What a worker has of Iggy, if there are streams for its clients.
+fn iggy<R: Runtime>(server: &Server, worker: &Worker) -> Option<Iggy> {
+    let (hub, config) = (Arc::clone(server.iggy.as_ref()?), server.config.iggy.as_ref()?);
+    if !has_broker(worker) {
+        return Some(Iggy::without_broker(hub));
+    }
+    let environment = Environment::of::<R>();
+    let storage = MemoryStorage::new(config.memory_max, environment.now);
+    let addr = |service| {
+        let mut listeners = server.listeners.iter().map(|(listener, _)| listener);
+        listeners.find(|listener| listener.service == service).map(|listener| listener.addr)
+    };
+    let workers = u32::try_from(server.config.workers.get()).unwrap_or(u32::MAX);
+    let node = Node { tcp: addr(Service::Iggy), websocket: addr(Service::Http), workers };
+    let broker = Broker::new(Box::new(storage), hub.clients().clone(), environment, node);
+    Some(Iggy::with_broker::<R>(hub, broker))
 }
 
 /// Opens a connection without TLS.

@@ -25,6 +25,8 @@ pub enum Service {
     Source,
     /// See [`http`](crate::service::http).
     Http,
+    /// See [`iggy`](crate::service::iggy).
+    Iggy,
     /// See [`admin`](crate::service::admin). Never over TLS.
     Admin,
 }
@@ -41,6 +43,8 @@ impl Listener {
             (Service::Source, true) => "source-tls",
             (Service::Http, false) => "http",
             (Service::Http, true) => "https",
+            (Service::Iggy, false) => "tcp",
+            (Service::Iggy, true) => "tcp-tls",
             (Service::Admin, _) => "admin",
         }
     }

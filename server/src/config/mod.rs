@@ -16,6 +16,7 @@ pub use listener::{Listener, Service};
 pub use options::{Flags, Options};
 pub use origins::AllowedOrigins;
 
+use crate::iggy::Credentials;
 use crate::memory::Memory;
 use crate::stalls::Stalls;
 use crate::ticker::Ticker;
@@ -39,6 +40,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// The options of WebSockets.
     pub websockets: WebSockets,
+    /// The streams of Iggy's clients, if there are any.
+    pub iggy: Option<IggyConfig>,
     /// What a connection may use.
     pub limits: Limits,
     /// Wakes the workers' [`watch`](crate::watch::watch).
@@ -64,6 +67,15 @@ impl Config {
     pub const fn connections_max(&self) -> usize {
         self.workers.get().saturating_mul(self.limits.connections_max)
     }
+}
+
+/// The options of the streams of Iggy's clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IggyConfig {
+    /// Who may log in.
+    pub credentials: Credentials,
+    /// The bytes of messages that are kept, over all streams.
+    pub memory_max: usize,
 }
 
 /// The options of WebSockets.

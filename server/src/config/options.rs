@@ -10,9 +10,10 @@ use clap::{Args, Parser};
 use serde::Deserialize;
 
 use super::{
-    AllowedOrigins, Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service, Switch,
-    WebSockets, file,
+    AllowedOrigins, Config, Deflate, Engine, IggyConfig, Level, Limits, Listener, Log, Ring,
+    Service, Switch, WebSockets, file,
 };
+use crate::iggy::{CREDENTIAL_BYTES_MAX, Credentials};
 use crate::memory::Memory;
 use crate::stalls::Stalls;
 use crate::ticker::Ticker;
@@ -69,7 +70,12 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub source: Option<SocketAddr>,
 
-    /// Serve HTTP: /health, the WebSockets /echo, /sink and /source, and /stalls if there is no --admin
+    /// Serve Iggy's clients over TCP; needs --iggy-password-file
+    #[arg(long, value_name = "ADDR")]
+    pub tcp: Option<SocketAddr>,
+
+    /// Serve HTTP: /health, the WebSockets /echo, /sink and /source, and /stalls if there is no --admin; with
+    /// --iggy-password-file also /, for Iggy's clients
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
@@ -90,6 +96,10 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub source_tls: Option<SocketAddr>,
 
+    /// Serve Iggy's clients over TLS; needs --iggy-password-file
+    #[arg(long, value_name = "ADDR")]
+    pub tcp_tls: Option<SocketAddr>,
+
     /// Serve HTTP over TLS
     #[arg(long, value_name = "ADDR")]
     pub https: Option<SocketAddr>,
@@ -101,6 +111,19 @@ pub struct Options {
     /// PEM file with the key of the server's certificate; read again on SIGHUP. A regular file
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
+
+    /// User of Iggy's clients [default: iggy]
+    #[arg(long, value_name = "NAME")]
+    pub iggy_user: Option<String>,
+
+    /// File with the password of Iggy's clients, in its first line. A regular file
+    #[arg(long, value_name = "FILE")]
+    pub iggy_password_file: Option<PathBuf>,
+
+    /// Bytes of messages that are kept for Iggy's clients, in memory, over all streams. Messages that do not fit are
+    /// refused; delete or purge topics to make room. All are lost when the server ends [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    pub iggy_memory_max: Option<NonZeroUsize>,
 
     /// Implementation of the WebSocket protocol [default: native]
     #[cfg(feature = "tungstenite")]
@@ -215,14 +238,19 @@ impl Options {
             echo: self.echo.or(file.echo),
             sink: self.sink.or(file.sink),
             source: self.source.or(file.source),
+            tcp: self.tcp.or(file.tcp),
             http: self.http.or(file.http),
             admin: self.admin.or(file.admin),
             echo_tls: self.echo_tls.or(file.echo_tls),
             sink_tls: self.sink_tls.or(file.sink_tls),
             source_tls: self.source_tls.or(file.source_tls),
+            tcp_tls: self.tcp_tls.or(file.tcp_tls),
             https: self.https.or(file.https),
             tls_cert: self.tls_cert.or(file.tls_cert),
             tls_key: self.tls_key.or(file.tls_key),
+            iggy_user: self.iggy_user.or(file.iggy_user),
+            iggy_password_file: self.iggy_password_file.or(file.iggy_password_file),
+            iggy_memory_max: self.iggy_memory_max.or(file.iggy_memory_max),
             #[cfg(feature = "tungstenite")]
             engine: self.engine.or(file.engine),
             deflate: self.deflate.or(file.deflate),
@@ -248,13 +276,14 @@ impl Options {
     fn into_config(self) -> Result<Config, String> {
         let mut listeners = self.listeners();
         if listeners.is_empty() {
-            let services = "--echo, --sink, --source or --http";
+            let services = "--echo, --sink, --source, --tcp or --http";
             return Err(format!("nothing to serve: give {services} an address"));
         }
         self.check_sizes()?;
         let admin = |addr| Listener { service: Service::Admin, addr, is_over_tls: false };
         listeners.extend(self.admin.map(admin));
         check_addresses(&listeners)?;
+        let iggy = iggy(&listeners, self.iggy_user, self.iggy_password_file, self.iggy_memory_max)?;
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let linger_time =
@@ -268,7 +297,7 @@ impl Options {
             }
             (None, None, None) => None,
             (None, ..) => {
-                let services = "--https, --echo-tls, --sink-tls or --source-tls";
+                let services = "--https, --echo-tls, --sink-tls, --source-tls or --tcp-tls";
                 return Err(format!("nothing to serve over TLS: give {services} an address"));
             }
         };
@@ -293,6 +322,7 @@ impl Options {
             listeners,
             tls,
             websockets: WebSockets { engine, deflate, origins },
+            iggy,
             limits: Limits {
                 connections_max,
                 message_bytes_max: self
@@ -334,12 +364,14 @@ impl Options {
             (Service::Echo, self.echo),
             (Service::Sink, self.sink),
             (Service::Source, self.source),
+            (Service::Iggy, self.tcp),
             (Service::Http, self.http),
         ];
         let over_tls = [
             (Service::Echo, self.echo_tls),
             (Service::Sink, self.sink_tls),
             (Service::Source, self.source_tls),
+            (Service::Iggy, self.tcp_tls),
             (Service::Http, self.https),
         ];
         let mut listeners = Vec::new();
@@ -362,6 +394,7 @@ impl Options {
                 self.idle_seconds_max.map(|seconds| seconds as usize),
                 SECONDS_MAX,
             ),
+            ("iggy-memory-max", self.iggy_memory_max.map(NonZeroUsize::get), IGGY_MEMORY_BYTES_MAX),
             ("linger-seconds", self.linger_seconds.map(as_usize), SECONDS_MAX),
             (
                 "drain-notice-seconds",
@@ -381,6 +414,42 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// The configuration of Iggy, if there is a password. Refuses a password that nobody is asked for, and a listener
+/// without one.
+fn iggy(
+    listeners: &[Listener],
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    memory_max: Option<NonZeroUsize>,
+) -> Result<Option<IggyConfig>, String> {
+    let mut of_iggy = listeners.iter().filter(|listener| listener.service == Service::Iggy);
+    let Some(path) = password_file else {
+        return match of_iggy.next() {
+            Some(listener) => Err(format!("--{} needs --iggy-password-file", listener.name())),
+            None => Ok(None),
+        };
+    };
+    let serves = |listener: &Listener| matches!(listener.service, Service::Iggy | Service::Http);
+    if !listeners.iter().any(serves) {
+        let services = "--tcp, --tcp-tls, --http or --https";
+        return Err(format!(
+            "--iggy-password-file: nobody is asked for it: give {services} an address"
+        ));
+    }
+    let text = file::read(&path).map_err(|error| {
+        format!("--iggy-password-file: cannot read {}: {error}", path.display())
+    })?;
+    let password = text.lines().next().unwrap_or_default().to_owned();
+    let user = user.unwrap_or_else(|| IGGY_USER.to_owned());
+    let credentials = Credentials::new(user, password).ok_or_else(|| {
+        format!(
+            "--iggy-user and --iggy-password-file: each is 1 to {CREDENTIAL_BYTES_MAX} bytes long"
+        )
+    })?;
+    let memory_max = memory_max.map_or(IGGY_MEMORY_BYTES, NonZeroUsize::get);
+    Ok(Some(IggyConfig { credentials, memory_max }))
 }
 
 /// Refuses two listeners on one address: the error of the second would blame another socket. The kernel
@@ -435,6 +504,15 @@ const STALL_MILLISECONDS_MAX: usize = 60 * 60 * 1_000;
 
 /// A year. A longer time must be a mistake, and the timers of some runtimes do not reach much further.
 const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
+
+/// The user of Iggy's clients that their SDKs have for a default.
+const IGGY_USER: &str = "iggy";
+
+/// `--iggy-memory-max`: some hundred thousand messages of 1 KB.
+const IGGY_MEMORY_BYTES: usize = 256 << 20;
+
+/// No machine has more.
+const IGGY_MEMORY_BYTES_MAX: usize = 1 << 46;
 
 const fn as_usize(number: NonZeroU32) -> usize {
     number.get() as usize

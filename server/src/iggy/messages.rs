@@ -27,8 +27,7 @@ use twox_hash::XxHash3_64;
 use super::Status;
 use super::storage::Position;
 
-/// The most messages of a batch. A batch is checked in one piece, and stamped in one piece: within 100 ns for each message
-/// and 0.1 ns for each byte.
+/// The most messages of a batch. It is checked and stamped without a yield in between, so it may not have any number.
 pub const MESSAGES_MAX: u32 = 65_536;
 
 /// The longest user headers of a message, in bytes, as Iggy's server has it.

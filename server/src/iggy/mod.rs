@@ -12,7 +12,7 @@
 //! | [`workers`] | how all workers use the broker of one of them |
 //! | [`answer`] | answers and their bytes |
 //!
-//! A service joins it to a connection.
+//! [`service::iggy`](crate::service::iggy) joins it to a connection.
 
 pub mod answer;
 pub mod broker;

@@ -2,7 +2,7 @@
 //!
 //! One worker has the broker, and with it the catalogue and all partitions. A command that arrives at another worker
 //! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. A connection has one
-//! command at a time, so a hop waits behind at most as many as there are connections.
+//! request at a time, so a hop waits behind at most as many as there are connections.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `/health` | `ok` |
 //! | `/stalls` | as for [admin](super::admin), if there is no admin |
+//! | `/` | a WebSocket for Iggy's clients, if there is a password for them: see [`iggy`] |
 //! | `/echo` | a WebSocket: see [`websocket::echo`] |
 //! | `/sink` | a WebSocket: see [`websocket::sink`] |
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
@@ -25,6 +26,7 @@ use owned_io_websocket::Config;
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
 
+use super::iggy;
 use super::source::WRITE_BYTES_MAX;
 use super::stalls::Answer;
 use super::websocket::{self, Messages, websocket_config};
@@ -65,6 +67,7 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
             let bytes_max = limits.message_bytes_max;
             Box::pin(websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern)).await
         }
+        SocketService::Iggy => Box::pin(iggy::serve_websocket::<R>(incoming, outgoing, ctx)).await,
     }
 }
 
@@ -94,6 +97,7 @@ async fn serve_bridged<R: Runtime>(
         SocketService::Fetch => {
             websocket::fetch::<R>(incoming, outgoing, limits.message_bytes_max, pattern).await
         }
+        SocketService::Iggy => iggy::serve_websocket::<R>(incoming, outgoing, ctx).await,
     }
 }
 
@@ -118,7 +122,7 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
     ctx: &Context,
     config: Config,
 ) -> Result<Option<(PendingRequest<R, S>, SocketService)>, Error> {
-    let websockets = &ctx.worker.websockets;
+    let Resources { websockets, .. } = &*ctx.worker;
     let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
     let request = pending.request();
     let route = match ctx.connection.is_closing() {
@@ -164,6 +168,7 @@ enum SocketService {
     Sink,
     Source(Messages),
     Fetch,
+    Iggy,
 }
 
 impl Route {
@@ -180,7 +185,9 @@ impl Route {
     }
 
     fn of_get(request: &Request<'_>, ctx: &Context) -> Self {
+        let Resources { limits, iggy, .. } = &*ctx.worker;
         match request.path() {
+            "/" if iggy.is_some() => Self::Upgrade(SocketService::Iggy),
             "/health" => {
                 let (status, body) = health(&ctx.connection);
                 Self::Answer(status, body.into())

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod echo;
 pub mod http;
+pub mod iggy;
 pub mod sink;
 pub mod source;
 mod stalls;

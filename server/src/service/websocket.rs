@@ -238,7 +238,7 @@ async fn send<R: Clock>(
 
 /// Returns the outcome of a service. If the service ended because either side closes the connection, or because there
 /// is no room for an answer, this first receives until the close is complete, and drops messages that still arrive.
-async fn complete_close(
+pub(super) async fn complete_close(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
     outcome: Result<(), Error>,

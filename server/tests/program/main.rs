@@ -5,6 +5,7 @@
 
 mod draining;
 mod http;
+mod iggy;
 mod limits;
 mod logs;
 mod refusals;

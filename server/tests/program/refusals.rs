@@ -43,6 +43,19 @@ fn a_refusal_to_start_is_one_sentence() {
             vec!["--echo", "127.0.0.1:0", "--workers", "18446744073709551615"],
             "--workers is 18446744073709551615, and may be at most 1024",
         ),
+        (vec!["--tcp", "127.0.0.1:0"], "--tcp needs --iggy-password-file"),
+        (
+            vec!["--echo", "127.0.0.1:0", "--iggy-password-file", "/dev/null"],
+            "--iggy-password-file: nobody is asked for it",
+        ),
+        (
+            vec!["--tcp", "127.0.0.1:0", "--iggy-password-file", "/dev/null"],
+            "--iggy-password-file: cannot read /dev/null: it is not a regular file",
+        ),
+        (
+            vec!["--tcp", "127.0.0.1:0", "--iggy-password-file", file, "--iggy-user", ""],
+            "each is 1 to 255 bytes long",
+        ),
         (vec!["--http", "127.0.0.1:0", "--origins", "a.example"], "\"a.example\" is not an origin"),
         #[cfg(feature = "tungstenite")]
         (vec!["--engine", "steam"], "invalid value 'steam'"),

@@ -22,14 +22,16 @@ pub(super) const RUNTIMES: &[&str] = &[
     "glommio",
 ];
 
-const SERVICES: [&str; 9] = [
+const SERVICES: [&str; 11] = [
     "--echo",
     "--sink",
     "--source",
+    "--tcp",
     "--http",
     "--echo-tls",
     "--sink-tls",
     "--source-tls",
+    "--tcp-tls",
     "--https",
     "--admin",
 ];
