@@ -197,7 +197,7 @@ impl Route {
             "/sink" => Self::Upgrade(SocketService::Sink),
             "/source" if request.query().is_empty() => Self::Upgrade(SocketService::Fetch),
             "/source" => {
-                match Messages::parse(request.query(), ctx.worker.limits.message_bytes_max) {
+                match Messages::parse(request.query(), limits.message_bytes_max) {
                     Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
                     Err(why) => Self::Answer(400, why.into()),
                 }
