@@ -142,6 +142,58 @@ fn half_a_request_is_not_waited_for_and_holds_what_has_arrived() {
     });
 }
 
+/// Halves of long requests hold most of the memory. Who needs some gets it long before the others are too late.
+#[test]
+fn who_hoards_memory_is_reset_when_others_need_it() {
+    simulate(async || {
+        let server = Server::new();
+        let memory = Memory::divide(8 << 20, 10).expect("enough memory");
+        let limits = Limits { message_time_max: Duration::from_secs(300), ..limits() };
+        let mut resources = Resources::new(memory, None, WebSockets::default(), limits);
+        resources.iggy = Some(Rc::clone(&server.iggy));
+        let (budget, worker) = (resources.budget.clone(), Rc::new(resources));
+        let connections = Connections::new(DrainSignal::default(), budget.clone());
+        let connect = || {
+            let (client, server) = pipe();
+            let connection = connections.add(server.shutdown_handle());
+            let ctx = Context { connection, worker: Rc::clone(&worker) };
+            (client, Sim::spawn(async move { iggy::serve::<Sim>(server, &ctx).await }))
+        };
+        let half = send(&[1; 1_000_000])[..999_000].to_vec();
+        let mut hoarders = Vec::new();
+        for _ in 0..6 {
+            let (mut client, serving) = connect();
+            assert_eq!(ask(&mut client, login()).await.0, 0);
+            let half = half.clone();
+            hoarders.push((
+                serving,
+                Sim::spawn(async move {
+                    let _ = client.write_all(half).await; // an error: it was reset
+                    Sim::sleep(Duration::from_secs(60)).await;
+                }),
+            ));
+        }
+        Sim::sleep(Duration::from_secs(5)).await;
+        let began = Sim::now();
+        let (mut client, _serving) = connect();
+        assert_eq!(ask(&mut client, [login(), create()].concat()).await.0, 0);
+        for _ in 0..2 {
+            assert_eq!(answer(&mut client).await.0, 0);
+        }
+        assert_eq!(ask(&mut client, send(&[2; 900_000])).await.0, 0);
+        assert!(Sim::now() - began < Duration::from_secs(20), "the memory came late");
+        let mut reset_count = 0;
+        for (serving, sending) in hoarders {
+            sending.await.unwrap();
+            // The others have a client that has gone.
+            let ended = serving.await.unwrap().unwrap_err();
+            reset_count += usize::from(ended.kind() != ErrorKind::UnexpectedEof);
+        }
+        assert!(reset_count > 0, "nobody was reset");
+        assert_eq!(budget.common_bytes_held(), 0);
+    });
+}
+
 #[test]
 fn bad_requests_are_refused_and_the_connection_goes_on() {
     simulate(async || {
