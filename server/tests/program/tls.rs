@@ -162,6 +162,30 @@ fn services_answer() {
 }
 
 /// There are buffers for as many connections as there may be.
+/// A login, which is answered by the number of the user; then a length over the limit, which is answered by its status
+/// and the end.
+#[test]
+fn iggy_answers() {
+    let (files, certificate) = Files::new("iggy");
+    let password = files.folder.join("password");
+    fs::write(&password, "open sesame\n").unwrap();
+    let iggy = ["--tcp-tls", "127.0.0.1:0", "--iggy-password-file", password.to_str().unwrap()];
+    let config = trusting(&certificate, ALL_VERSIONS);
+    for runtime in RUNTIMES {
+        let server = Server::start(runtime, &[&iggy[..], &files.options()].concat());
+        let mut client = connect(&server, 0, &config);
+        let login = b"\x1d\0\0\0\x26\0\0\0\x04iggy\x0bopen sesame\0\0\0\0\0\0\0\0";
+        client.write_all(login).unwrap();
+        let mut answer = [1; 12];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+        client.write_all(&[255; 8]).unwrap();
+        client.read_exact(&mut answer[..8]).unwrap();
+        assert_eq!(answer[..8], [80, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(client.read(&mut answer).unwrap(), 0, "behind a close_notify");
+    }
+}
+
 #[test]
 fn the_only_connection_is_served() {
     let (files, certificate) = Files::new("only");
