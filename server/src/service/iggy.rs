@@ -16,7 +16,7 @@ use owned_io::{
     OwnedWriteExt, Reservation, Runtime, ShutdownHandle, Spare, coop, shutdown_after,
 };
 use owned_io_websocket::stream::{Error, Received, Unsent};
-use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Kind, Part};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, MessageKind, Fragment};
 
 use super::message::reset_on_timeout;
 use super::websocket::complete_close;
@@ -177,7 +177,7 @@ async fn answer_message<R: Runtime>(
     session: &mut Session,
     ctx: &Context,
 ) -> Result<Option<CloseCode>, Error> {
-    if message.kind() == Kind::Text {
+    if message.kind() == MessageKind::Text {
         return Ok(Some(CloseCode::UNSUPPORTED));
     }
     let mut decoder = FrameDecoder::new(ctx.worker.limits.message_bytes_max);
@@ -256,10 +256,10 @@ async fn queue(pieces: Vec<Bytes>, outgoing: &mut impl AnyOutgoing) -> Result<()
     let last = pieces.len().saturating_sub(1);
     for (n, mut payload) in pieces.into_iter().enumerate() {
         let part = match (n == 0, n == last) {
-            (true, true) => Part::Whole(Kind::Binary),
-            (true, false) => Part::First(Kind::Binary),
-            (false, false) => Part::Middle,
-            (false, true) => Part::Last,
+            (true, true) => Fragment::Whole(MessageKind::Binary),
+            (true, false) => Fragment::First(MessageKind::Binary),
+            (false, false) => Fragment::Middle,
+            (false, true) => Fragment::Last,
         };
         while let Err(Unsent { error, payload: refused, .. }) = outgoing.write_bytes(part, payload)
         {
