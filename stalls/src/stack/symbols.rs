@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianRcSlice, RunTimeEndian, SectionId};
-use object::read::{CompressedData, CompressedFileRange};
+use object::read::{CompressedData, CompressedFileRange, CompressionFormat};
 use object::{Object, ObjectSection, ReadCache};
 
 use super::Frame;
@@ -208,7 +208,13 @@ impl Functions {
                 continue;
             };
             let names_at = table.names.len();
-            table.names.extend_from_slice(&names);
+            match table.names.is_empty() {
+                true => table.names = names, // some MB, that need no copy
+                false => {
+                    table.names.reserve_exact(names.len());
+                    table.names.extend_from_slice(&names);
+                }
+            }
             table.functions.extend(
                 symbols.as_chunks().0.iter().filter_map(|symbol| Function::parse(symbol, names_at)),
             );
@@ -279,7 +285,7 @@ fn read_debug(file: &File, object: &ElfFile<'_>) -> Option<Context<Bytes>> {
         let section = object.section_by_name(id.name()).filter(|_| SECTIONS.contains(&id));
         let range = section.map(|section| section.compressed_file_range());
         let bytes = match range {
-            Some(range) => read_section(file, range.map_err(drop)?).ok_or(())?,
+            Some(range) => read_section(file, range.map_err(drop)?).ok_or(())?.into(),
             None => Rc::default(),
         };
         Ok::<_, ()>(Bytes::new(bytes, endian))
@@ -287,15 +293,18 @@ fn read_debug(file: &File, object: &ElfFile<'_>) -> Option<Context<Bytes>> {
     Context::from_dwarf(Dwarf::load(load).ok()?).ok()
 }
 
-fn read_section(file: &File, range: CompressedFileRange) -> Option<Rc<[u8]>> {
+fn read_section(file: &File, range: CompressedFileRange) -> Option<Vec<u8>> {
     if range.compressed_size > file.metadata().ok()?.len() {
         return None; // it may have been truncated
     }
     let mut data = vec![0; usize::try_from(range.compressed_size).ok()?];
     file.read_exact_at(&mut data, range.offset).ok()?;
-    let uncompressed_size = range.uncompressed_size;
-    let data = CompressedData { format: range.format, data: &data, uncompressed_size };
-    Some(data.decompress().ok()?.into())
+    let CompressedFileRange { format, uncompressed_size, .. } = range;
+    if format == CompressionFormat::None {
+        return Some(data);
+    }
+    let data = CompressedData { format, data: &data, uncompressed_size };
+    Some(data.decompress().ok()?.into_owned())
 }
 
 #[cfg(test)]
