@@ -23,9 +23,10 @@ pub struct Config {
     /// real-time signals (`SIGRTMIN` to `SIGRTMAX`) can be used, too. Any other, and a signal that somebody handles, is
     /// not used, and [`Snapshot::unseen`](crate::Snapshot::unseen) says so.
     pub signal: Option<i32>,
-    /// How many bytes of the program's symbols and debug information the watchdog may read to name stacks; in memory they
-    /// take about twice as much. Default 64 MiB; with 0 frames have no names. It reads them when it names a stack, and drops them when it has named none
-    /// for a minute. Names of functions are read first. Lines and inlined functions are absent if they do not fit.
+    /// How many bytes of the program's symbols and debug information the watchdog may read to name stacks. In memory they
+    /// take about twice as much. Default 64 MiB; with 0 frames have no names. The watchdog reads them when it names a
+    /// stack, and drops them when it has named none for a minute. Names of functions are read first. Lines and inlined
+    /// functions are absent if they do not fit.
     pub symbol_bytes_max: usize,
     /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps of those that are over, at most 1,024.
     /// Default 32. One takes tens of KB, and some MB if 16 threads of a pool have 16 stacks each.

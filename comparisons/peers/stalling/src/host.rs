@@ -41,7 +41,9 @@ impl Host {
         probe.limit = PROBE_LIMIT;
         config.probe = Some(probe);
         // Nobody is told the names if nothing is recorded.
-        config.symbols = args.events.is_some();
+        if args.events.is_none() {
+            config.symbol_bytes_max = 0;
+        }
         let detector = Detector::start(config)?;
         let recorder = Recorder::start(args.events.as_deref(), detector.clone())?;
         let queued = detector.gauge("queued bytes", Some(QUEUED_BYTES_MAX));
