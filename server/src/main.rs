@@ -71,8 +71,10 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
     if let Some(time_min) = config.stall_time_min {
-        config.stalls = Stalls::start(time_min)
-            .map_err(|error| format!("cannot watch for stalls: {error}; or give --stalls off"))?;
+        config.stalls = Stalls::start(time_min).unwrap_or_else(|error| {
+            warn!(%error, "nobody watches for stalls: the detector cannot start");
+            Stalls::default()
+        });
     }
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
     let outcome = (backend.run)(&config, drain, print_listening)
