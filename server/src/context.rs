@@ -41,7 +41,7 @@ pub struct Resources {
     pub limits: Limits,
     /// TLS, if a listener uses it.
     pub tls: WorkerTls,
-    /// The stalls that `/stalls` shows. The default shows none.
+    /// The stalls that `/stalls` shows to operators. Clients are shown none.
     pub stalls: Stalls,
     /// The streams of Iggy's clients, if there is a password for them.
     pub iggy: Option<Rc<Iggy>>,

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use owned_io::{MemoryBudget, Runtime};
 use owned_io_stalls::{Config, Detector, Snapshot};
 
 use crate::connection_limit::ConnectionLimit;
+use crate::service::stalls::Answers;
 
 /// How many stalls that are over are kept. One takes some 100 KB.
 const INCIDENTS_MAX: usize = 16;
@@ -25,6 +27,7 @@ const SYMBOL_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Default)]
 pub struct Stalls {
     detector: Option<Detector>,
+    answers: Arc<Answers>,
 }
 
 impl Stalls {
@@ -38,7 +41,7 @@ impl Stalls {
         config.incidents_max = INCIDENTS_MAX;
         config.reports_per_minute = REPORTS_PER_MINUTE;
         config.symbol_bytes_max = SYMBOL_BYTES_MAX;
-        Ok(Self { detector: Some(Detector::start(config)?) })
+        Ok(Self { detector: Some(Detector::start(config)?), answers: Arc::default() })
     }
 
     /// Watches the calling worker until it ends. Its connections, and the bytes that they hold of the common part of
@@ -63,6 +66,11 @@ impl Stalls {
                 heart.tick().await;
             }
         }));
+    }
+
+    /// The answers of `/stalls`, which all workers share.
+    pub(crate) fn answers(&self) -> &Arc<Answers> {
+        &self.answers
     }
 
     /// What is known of stalls. None if nothing is watched.

@@ -91,10 +91,6 @@ impl Acceptor {
         let config = &server.config;
         let (tls, websockets) = (config.tls.clone(), config.websockets.clone());
         let mut resources = Resources::new(config.memory, tls, websockets, config.limits);
-        // Stacks are not for everybody, if there is an address for operators.
-        if !config.listeners.iter().any(|listener| listener.service == Service::Admin) {
-            resources.stalls = config.stalls.clone();
-        }
         resources.iggy = iggy::<R>(server, worker).map(Rc::new);
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();

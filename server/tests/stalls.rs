@@ -4,6 +4,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -26,7 +27,7 @@ struct Server {
 }
 
 impl Server {
-    /// `started` runs on the last worker to listen, once for each listener, and may stall it.
+    /// `started` runs on the last worker to listen, and may stall it.
     fn start<R: Runtime>(
         flags: &[&str],
         is_watching: bool,
@@ -40,11 +41,14 @@ impl Server {
         let count = config.listeners.len();
         let (sender, receiver) = channel();
         let (stop, sender) = (StopSignal::new(), Mutex::new(sender));
+        let left = AtomicUsize::new(count);
         let drain = stop.clone();
         let running = std::thread::spawn(move || {
             server::run::<R>(&config, drain, move |listener| {
                 let _ = sender.lock().unwrap().send((listener.name(), listener.addr));
-                started();
+                if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    started();
+                }
             })
         });
         let mut listening: Vec<_> =
@@ -113,6 +117,9 @@ fn waits_for_nobody(receiver: &Mutex<Receiver<()>>) {
     let _ = receiver.lock().unwrap().recv_timeout(PATIENCE);
 }
 
+/// A server that is not stopped has a listener for clients.
+const FLAGS: [&str; 4] = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+
 /// The cases on one runtime.
 macro_rules! on {
     ($feature:literal, $name:ident, $runtime:ty) => {
@@ -129,8 +136,8 @@ macro_rules! on {
             }
 
             #[test]
-            fn with_an_admin_clients_see_no_stalls() {
-                super::with_an_admin_clients_see_no_stalls::<$runtime>();
+            fn clients_see_no_stalls() {
+                super::clients_see_no_stalls::<$runtime>();
             }
 
             #[test]
@@ -150,7 +157,7 @@ on!("glommio", glommio, owned_io_glommio::Glommio);
 fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime>() {
     let (end, ended): (Sender<()>, _) = channel();
     let ended = Arc::new(Mutex::new(ended));
-    let flags = ["--workers", "2", "--http", "127.0.0.1:0"];
+    let flags = [&["--workers", "2"], &FLAGS[..]].concat();
     let server = Server::start::<R>(&flags, true, move || waits_for_nobody(&ended));
     let addr = server.addresses[0];
 
@@ -176,8 +183,7 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime>() {
 }
 
 fn a_healthy_server_has_no_stalls<R: Runtime>() {
-    let http = ["--workers", "1", "--http", "127.0.0.1:0"];
-    let flags = [&http[..], &["--stall-milliseconds-min", "10000"]].concat();
+    let flags = [&FLAGS[..], &["--workers", "1", "--stall-milliseconds-min", "10000"]].concat();
     let server = Server::start::<R>(&flags, true, || {});
     let addr = server.addresses[0];
     assert_eq!(incidents(addr).unwrap(), [] as [Value; 0]);
@@ -199,10 +205,9 @@ fn a_healthy_server_has_no_stalls<R: Runtime>() {
     server.end();
 }
 
-/// Stacks are for operators, if they have an address of their own.
-fn with_an_admin_clients_see_no_stalls<R: Runtime>() {
-    let flags = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let server = Server::start::<R>(&flags, true, || {});
+/// Stacks are for operators.
+fn clients_see_no_stalls<R: Runtime>() {
+    let server = Server::start::<R>(&FLAGS, true, || {});
     let [admin, http] = server.addresses[..] else { panic!("two listeners") };
     incidents(admin).unwrap();
     for (addr, method, path, status) in [
@@ -217,11 +222,16 @@ fn with_an_admin_clients_see_no_stalls<R: Runtime>() {
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {head}");
     }
     server.end();
+    let server = Server::start::<R>(&FLAGS[..2], true, || {});
+    let (head, _) = request(server.addresses[0], "GET", "/stalls", "*/*").unwrap();
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    server.end();
 }
 
 /// A server that was told not to watch, or a library whose user has started no detector.
 fn without_a_detector_there_are_no_stalls<R: Runtime>() {
-    let server = Server::start::<R>(&["--http", "127.0.0.1:0", "--stalls", "off"], false, || {});
+    let flags = [&FLAGS[..], &["--stalls", "off"]].concat();
+    let server = Server::start::<R>(&flags, false, || {});
     let (head, body) = request(server.addresses[0], "GET", "/stalls", "*/*").unwrap();
     assert!(head.starts_with("HTTP/1.1 404 ") && body.contains("--stalls"), "{head}: {body}");
     server.end();

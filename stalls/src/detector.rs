@@ -49,7 +49,8 @@ pub struct Snapshot {
     /// Each heart that beats.
     pub workers: Vec<WorkerSnapshot>,
     /// The last incidents, the oldest first, and those that last.
-    pub incidents: Vec<Incident>,
+    #[serde(with = "crate::incident::shared")]
+    pub incidents: Vec<Arc<Incident>>,
     /// What the detector cannot see here, and why.
     pub unseen: Vec<String>,
 }
@@ -122,7 +123,7 @@ impl Detector {
     }
 
     /// The last incidents that are over, the oldest first, and then those that last.
-    pub fn incidents(&self) -> Vec<Incident> {
+    pub fn incidents(&self) -> Vec<Arc<Incident>> {
         if !self.shared.process.is_current() {
             return Vec::new();
         }

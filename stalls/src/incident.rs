@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -93,8 +93,8 @@ pub(crate) struct Incidents {
 
 #[derive(Debug, Default)]
 struct State {
-    over: VecDeque<Incident>,
-    ongoing: Vec<Incident>,
+    over: VecDeque<Arc<Incident>>,
+    ongoing: Vec<Arc<Incident>>,
 }
 
 impl Incidents {
@@ -102,24 +102,48 @@ impl Incidents {
         Self { max, state: Mutex::default() }
     }
 
-    /// Replaces what is known of an incident.
-    pub(crate) fn update(&self, incident: Incident) {
+    /// Replaces what is known of an incident. The lock is held for some pointers only: a worker may wait for it.
+    pub(crate) fn update(&self, incident: Arc<Incident>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.ongoing.retain(|known| known.id != incident.id);
+        let known = state.ongoing.iter().position(|known| known.id == incident.id);
+        let replaced = known.map(|known| state.ongoing.remove(known));
+        let mut evicted = None;
         if incident.is_ongoing {
             state.ongoing.push(incident);
         } else if self.max > 0 {
             if state.over.len() == self.max {
-                state.over.pop_front();
+                evicted = state.over.pop_front();
             }
             state.over.push_back(incident);
         }
+        drop(state);
+        drop((replaced, evicted));
     }
 
     /// Those that are over, the oldest first, and then those that last.
-    pub(crate) fn all(&self) -> Vec<Incident> {
+    pub(crate) fn all(&self) -> Vec<Arc<Incident>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.over.iter().chain(&state.ongoing).cloned().collect()
+    }
+}
+
+/// Serializes shared incidents as if they were not shared.
+pub(crate) mod shared {
+    use serde::{Deserializer, Serializer};
+
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        incidents: &[Arc<Incident>],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(incidents.iter().map(Arc::as_ref))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<Arc<Incident>>, D::Error> {
+        Ok(Vec::deserialize(deserializer)?.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -146,5 +170,34 @@ mod tests {
         incident.update(200, unknown, nothing);
         assert_eq!((incident.lasted_ms, &incident.evidence), (200, &blocked));
         assert_eq!(incident.verdict, verdict);
+    }
+
+    #[test]
+    fn the_newest_are_kept_and_an_incident_is_known_once() {
+        let (evidence, verdict) = recorded(r#"{"late_ms": 60}"#);
+        let incident = |id, is_ongoing| {
+            let incident = Incident::new(id, "w", 50, evidence.clone(), verdict.clone());
+            Arc::new(Incident { is_ongoing, ..incident })
+        };
+        let incidents = Incidents::new(2);
+        for id in 1..=4 {
+            incidents.update(incident(id, true));
+            incidents.update(incident(id, true));
+            if id < 4 {
+                incidents.update(incident(id, false));
+            }
+        }
+        let known = incidents.all();
+        let known: Vec<_> = known.iter().map(|it| (it.id, it.is_ongoing)).collect();
+        assert_eq!(known, [(2, false), (3, false), (4, true)]);
+    }
+
+    #[test]
+    fn a_snapshot_is_the_same_after_json() {
+        let (evidence, verdict) = recorded(r#"{"late_ms": 60}"#);
+        let incidents = vec![Arc::new(Incident::new(1, "w", 50, evidence, verdict))];
+        let snapshot = crate::Snapshot { incidents, ..crate::Snapshot::default() };
+        let json = serde_json::to_string(&snapshot).unwrap();
+        assert_eq!(serde_json::from_str::<crate::Snapshot>(&json).unwrap(), snapshot);
     }
 }

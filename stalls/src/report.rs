@@ -4,6 +4,7 @@
 //! and writes to descriptors of the program, which the watchdog has not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use crate::incident::Incident;
@@ -17,7 +18,7 @@ const FRAMES_MAX: usize = 16;
 /// What the watchdog says.
 pub(crate) enum Message {
     /// A stall began, lasts, or ended; and how many reports were left out before this one.
-    Report(Box<Incident>, u64),
+    Report(Arc<Incident>, u64),
     /// The figures of each worker, for metrics.
     #[cfg(feature = "metrics")]
     Workers(Vec<crate::WorkerSnapshot>),

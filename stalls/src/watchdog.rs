@@ -61,9 +61,9 @@ pub(crate) fn run(shared: &Arc<Shared>, reports: &SyncSender<Message>) {
 fn close_what_is_left(shared: &Shared, reports: &SyncSender<Message>) {
     let left = shared.incidents.all().into_iter().filter(|incident| incident.is_ongoing);
     for incident in left {
-        let incident = Incident { is_ongoing: false, ..incident };
-        shared.incidents.update(incident.clone());
-        let _ = reports.try_send(Message::Report(Box::new(incident), 0));
+        let incident = Arc::new(Incident { is_ongoing: false, ..Incident::clone(&incident) });
+        shared.incidents.update(Arc::clone(&incident));
+        let _ = reports.try_send(Message::Report(incident, 0));
     }
 }
 
@@ -396,9 +396,10 @@ impl<'a> Watchdog<'a> {
     }
 
     fn publish(&mut self, incident: &Incident) {
-        self.shared.incidents.update(incident.clone());
+        let incident = Arc::new(incident.clone());
+        self.shared.incidents.update(Arc::clone(&incident));
         if self.budget.take() {
-            let message = Message::Report(Box::new(incident.clone()), self.budget.suppressed);
+            let message = Message::Report(incident, self.budget.suppressed);
             self.budget.suppressed = match self.reports.try_send(message) {
                 Ok(()) => 0,
                 Err(_) => self.budget.suppressed + 1,

@@ -74,8 +74,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub tcp: Option<SocketAddr>,
 
-    /// Serve HTTP: /health, the WebSockets /echo, /sink and /source, and /stalls if there is no --admin; with
-    /// --iggy-password-file also /, for Iggy's clients
+    /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source; with --iggy-password-file also /, for Iggy's
+    /// clients
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
@@ -190,7 +190,7 @@ pub struct Options {
     pub drain_seconds: Option<u32>,
 
     /// Watch for workers that stall: log each stall with its cause, and show the last ones, with their stacks, at
-    /// /stalls of --admin; without --admin, of --http and --https [default: on]
+    /// /stalls of --admin [default: on]
     #[arg(long, value_name = "SWITCH")]
     pub stalls: Option<Switch>,
 

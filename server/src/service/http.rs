@@ -3,7 +3,6 @@
 //! | path | answer |
 //! |---|---|
 //! | `/health` | `ok` |
-//! | `/stalls` | as for [admin](super::admin), if there is no admin |
 //! | `/` | a WebSocket for Iggy's clients, if there is a password for them: see [`iggy`] |
 //! | `/echo` | a WebSocket: see [`websocket::echo`] |
 //! | `/sink` | a WebSocket: see [`websocket::sink`] |
@@ -28,7 +27,6 @@ use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
 
 use super::iggy;
 use super::source::WRITE_BYTES_MAX;
-use super::stalls::Answer;
 use super::websocket::{self, Messages, websocket_config};
 #[cfg(feature = "tungstenite")]
 use crate::config::Deflate;
@@ -136,10 +134,6 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
             } // Otherwise `accept` refuses it, and the connection can still be closed meanwhile.
             Ok(Some((pending, service)))
         }
-        Route::Stalls(answer) => {
-            pending.respond(answer.status, &answer.headers(), &answer.body).await?;
-            Ok(None)
-        }
         Route::Answer(status, body) => {
             let headers: &[_] = match status {
                 405 => &[("Allow", "GET, HEAD")],
@@ -156,8 +150,6 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
 enum Route {
     /// An answer with this status and this body.
     Answer(u16, Cow<'static, str>),
-    /// The answer of `/stalls`.
-    Stalls(Answer),
     /// An upgrade to this service.
     Upgrade(SocketService),
 }
@@ -192,7 +184,6 @@ impl Route {
                 let (status, body) = health(&ctx.connection);
                 Self::Answer(status, body.into())
             }
-            "/stalls" => Self::Stalls(Answer::new(&ctx.worker.stalls, request.header("accept"))),
             "/echo" => Self::Upgrade(SocketService::Echo),
             "/sink" => Self::Upgrade(SocketService::Sink),
             "/source" if request.query().is_empty() => Self::Upgrade(SocketService::Fetch),
@@ -202,7 +193,7 @@ impl Route {
                     Err(why) => Self::Answer(400, why.into()),
                 }
             }
-            _ => Self::Answer(404, "the paths are /health, /stalls, /echo, /sink and /source\n".into()),
+            _ => Self::Answer(404, "the paths are /health, /echo, /sink and /source\n".into()),
         }
     }
 }

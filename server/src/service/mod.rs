@@ -6,7 +6,7 @@ pub mod http;
 pub mod iggy;
 pub mod sink;
 pub mod source;
-mod stalls;
+pub(crate) mod stalls;
 pub mod websocket;
 
 mod message;

@@ -4,36 +4,105 @@
 //! `application/json` gets the page.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use owned_io_stalls::{Incident, Snapshot};
 
 use crate::stalls::Stalls;
 
-/// The answer has the newest incident, and as many before it as fit into this. They are serialized on the worker: some
-/// 100 µs for each.
+/// The answer has the newest incident, and as many before it as fit into this.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
-/// An answer to `GET /stalls`.
+/// An answer is made on the loop of the worker that is asked, in some 100 µs for each stall. So it is made once in this
+/// time, whoever asks.
+const MADE_EVERY: Duration = Duration::from_millis(500);
+
+/// How many answers the workers together send at once. Each is held twice, in all 4 MiB.
+const SENT_MAX: usize = 8;
+
+/// What the workers share of the answers to `GET /stalls`.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    json: LastBody,
+    html: LastBody,
+    /// How many are being sent.
+    sent: AtomicUsize,
+}
+
+/// The body that was made last.
+#[derive(Debug, Default)]
+struct LastBody(Mutex<Option<(Instant, Arc<[u8]>)>>);
+
+impl LastBody {
+    /// The last body, or one that `make` makes if that is old. Others who ask wait for it meanwhile.
+    fn get(&self, make: impl FnOnce() -> Vec<u8>) -> Arc<[u8]> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made, body)) = &*last
+            && made.elapsed() < MADE_EVERY
+        {
+            return Arc::clone(body);
+        }
+        let body: Arc<[u8]> = make().into();
+        *last = Some((Instant::now(), Arc::clone(&body)));
+        body
+    }
+}
+
+/// Counts an answer that is being sent until it is dropped.
+struct Sending(Arc<Answers>);
+
+impl Sending {
+    /// None if [`SENT_MAX`] are being sent.
+    fn begin(answers: &Arc<Answers>) -> Option<Self> {
+        let increased = |sent: usize| (sent < SENT_MAX).then_some(sent + 1);
+        answers.sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, increased).ok()?;
+        Some(Self(Arc::clone(answers)))
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.sent.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// An answer to `GET /stalls`. It counts as being sent until it is dropped.
 pub(super) struct Answer {
     pub(super) status: u16,
     content_type: &'static str,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Arc<[u8]>,
+    _sending: Option<Sending>,
 }
 
 impl Answer {
     /// `accept`: that header of the request.
     pub(super) fn new(stalls: &Stalls, accept: Option<&[u8]>) -> Self {
-        let Some(mut snapshot) = stalls.snapshot() else {
-            let body = b"stalls are not shown here: see --stalls and --admin\n".to_vec();
-            return Self { status: 404, content_type: "text/plain", body };
+        let refusal = |status, why: &str| Self {
+            status,
+            content_type: "text/plain",
+            body: why.as_bytes().into(),
+            _sending: None,
         };
-        snapshot.incidents.sort_by_key(|incident| incident.id);
+        let Some(snapshot) = stalls.snapshot() else {
+            return refusal(404, "nobody watches for stalls: see --stalls\n");
+        };
+        let answers = stalls.answers();
+        let Some(sending) = Sending::begin(answers) else {
+            return refusal(503, "too many others are being answered: ask again\n");
+        };
         let (content_type, body) = match accept.is_some_and(prefers_html) {
-            true => ("text/html; charset=utf-8", html(&snapshot).into_bytes()),
-            false => ("application/json", json(&snapshot.incidents)),
+            true => {
+                let make = || html(&in_order(snapshot)).into_bytes();
+                ("text/html; charset=utf-8", answers.html.get(make))
+            }
+            false => {
+                let make = || json(&in_order(snapshot).incidents);
+                ("application/json", answers.json.get(make))
+            }
         };
-        Self { status: 200, content_type, body }
+        Self { status: 200, content_type, body, _sending: Some(sending) }
     }
 
     pub(super) fn headers(&self) -> [(&'static str, &'static str); 5] {
@@ -48,12 +117,18 @@ impl Answer {
     }
 }
 
+/// With its incidents in the order of their numbers.
+fn in_order(mut snapshot: Snapshot) -> Snapshot {
+    snapshot.incidents.sort_by_key(|incident| incident.id);
+    snapshot
+}
+
 /// An array with the newest of `incidents`, which are in the order of their numbers.
-fn json(incidents: &[Incident]) -> Vec<u8> {
+fn json(incidents: &[Arc<Incident>]) -> Vec<u8> {
     let mut newest = Vec::new();
     let mut bytes = 0;
     for incident in incidents.iter().rev() {
-        let Ok(json) = serde_json::to_vec(incident) else { continue };
+        let Ok(json) = serde_json::to_vec(&**incident) else { continue };
         bytes += json.len();
         if bytes > BODY_BYTES_MAX && !newest.is_empty() {
             break;
@@ -182,7 +257,7 @@ mod tests {
 
     const ODD: &str = "<script>alert(\"&'\")</script>\n\u{7}";
 
-    fn incident(id: u64, evidence: &Value) -> Incident {
+    fn incident(id: u64, evidence: &Value) -> Arc<Incident> {
         let finding = json!({
             "class": "blocked_loop", "confidence": "certain", "evidence": [ODD], "cure": "none",
         });
@@ -190,7 +265,26 @@ mod tests {
             "id": id, "worker": ODD, "began_unix_ms": 1, "lasted_ms": 2, "is_ongoing": false, "reports": 1,
             "verdict": { "findings": [finding] }, "evidence": evidence,
         });
-        serde_json::from_value(incident).unwrap()
+        Arc::new(serde_json::from_value(incident).unwrap())
+    }
+
+    #[test]
+    fn whoever_asks_soon_gets_the_same_answer() {
+        let body = LastBody::default();
+        let first = body.get(|| b"first".to_vec());
+        assert!(Arc::ptr_eq(&first, &body.get(|| unreachable!("it is new"))));
+        body.0.lock().unwrap().as_mut().unwrap().0 -= MADE_EVERY;
+        assert_eq!(*body.get(|| b"second".to_vec()), *b"second");
+    }
+
+    #[test]
+    fn few_answers_are_sent_at_once() {
+        let answers = Arc::default();
+        let mut sending: Vec<_> =
+            (0..SENT_MAX).map(|_| Sending::begin(&answers).unwrap()).collect();
+        assert!(Sending::begin(&answers).is_none());
+        sending.pop();
+        assert!(Sending::begin(&answers).is_some());
     }
 
     #[test]
@@ -203,7 +297,7 @@ mod tests {
     fn json_is_valid_whatever_names_contain() {
         let incidents = [incident(1, &json!({})), incident(2, &json!({}))];
         let parsed: Vec<Incident> = serde_json::from_slice(&json(&incidents)).unwrap();
-        assert_eq!(parsed, incidents);
+        assert!(parsed.iter().eq(incidents.iter().map(Arc::as_ref)));
     }
 
     #[test]
@@ -224,7 +318,7 @@ mod tests {
     #[test]
     fn the_oldest_are_left_out_of_a_long_answer() {
         let unseen = |bytes: usize| json!({ "unseen": ["x".repeat(bytes)] });
-        let long: Vec<Incident> = (1..=10).map(|id| incident(id, &unseen(60_000))).collect();
+        let long: Vec<_> = (1..=10).map(|id| incident(id, &unseen(60_000))).collect();
         let body = json(&long);
         assert!(body.len() <= BODY_BYTES_MAX + 100);
         let ids: Vec<u64> = serde_json::from_slice::<Vec<Incident>>(&body)

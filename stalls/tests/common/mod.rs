@@ -63,13 +63,9 @@ pub(crate) fn wait_for(
             incidents.iter().find(|incident| incident.is_ongoing && is_meant(incident))
         {
             record(incident, name);
-            return incident.clone();
+            return Incident::clone(incident);
         }
-        assert!(
-            Instant::now() < until,
-            "no such incident: {}",
-            serde_json::to_string_pretty(&incidents).unwrap()
-        );
+        assert!(Instant::now() < until, "no such incident: {incidents:#?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -79,9 +75,9 @@ pub(crate) fn wait_for_end(detector: &Detector, class: Class) -> Incident {
     let until = Instant::now() + LIMIT;
     loop {
         let incidents = detector.incidents();
-        let meant = |incident: &&Incident| incident.verdict.has(class);
+        let meant = |incident: &&Arc<Incident>| incident.verdict.has(class);
         match incidents.iter().rfind(meant) {
-            Some(incident) if !incident.is_ongoing => return incident.clone(),
+            Some(incident) if !incident.is_ongoing => return Incident::clone(incident),
             _ => assert!(Instant::now() < until, "it does not end: {incidents:#?}"),
         }
         std::thread::sleep(Duration::from_millis(20));

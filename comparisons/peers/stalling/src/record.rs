@@ -118,7 +118,7 @@ fn write(
     detector: &Detector,
     pulse: &Pulse,
 ) {
-    let mut known: Vec<Incident> = Vec::new();
+    let mut known: Vec<Arc<Incident>> = Vec::new();
     let mut lines = 0;
     while lines < LINES_MAX {
         let mut batch = match events.recv_timeout(SAMPLE) {
@@ -128,7 +128,8 @@ fn write(
         };
         batch.push(Line { unix_ms: unix_ms(), event: Event::Late { ms: pulse.take_late_ms() } });
         let incidents = detector.incidents();
-        batch.extend(incidents.iter().filter(|incident| !known.contains(incident)).map(line));
+        let is_new = |incident: &&Arc<Incident>| !known.contains(incident);
+        batch.extend(incidents.iter().filter(is_new).map(|incident| line(incident)));
         lines += batch.len();
         for line in &batch {
             let Ok(mut text) = serde_json::to_vec(line) else { return };
