@@ -1,18 +1,21 @@
 //! The thread is blocked, or computes without an end.
 
 use super::cpu::is_running;
-use super::frames::{has_function, is_in_scheduler, location};
+use super::frames::{culprit, has_function, is_in_scheduler, location};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Thread};
 
 /// Whether a thread waits for events, which is no fault, whatever else is wrong.
 fn is_waiting_for_events(thread: &Thread) -> bool {
-    const WAITS: [&str; 5] =
-        ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter", "ppoll"];
+    const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"];
     let name = thread.syscall.as_ref().and_then(|call| call.name.as_deref());
+    let in_scheduler = || thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(true));
+    // A stack without names tells nothing.
+    let in_program = || thread.stacks.iter().any(|stack| culprit(stack).is_some());
     let is_wait = name.is_some_and(|name| WAITS.contains(&name));
     thread.is_parked
-        || is_wait && thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(true))
+        || is_wait && (in_scheduler() || !in_program())
+        || name == Some("ppoll") && in_scheduler()
 }
 
 /// The thread that explains the stall: blocked, and not waiting for events.
@@ -120,7 +123,7 @@ pub(super) fn blocked_loop(evidence: &Evidence) -> Option<Finding> {
     let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
     let is_loop = super::cpu::self_waking_task(evidence).is_some();
     let is_socket = super::cpu::connection_owns_worker(evidence).is_some();
-    if is_loop || is_socket {
+    if is_loop || is_socket || super::cpu::may_be_load(evidence, thread) {
         return None;
     }
     Some(Finding {

@@ -7,6 +7,9 @@ use crate::evidence::{Evidence, Look, Thread};
 /// The share of the time, in percent, from which on it is what the thread mostly did.
 const MOST: u64 = 50;
 
+/// A stall that is shorter than so many thresholds may be load alone.
+const SHORT: u64 = 4;
+
 /// Whether a thread runs, and did for most of the time or much longer than the threshold.
 pub(super) fn is_running(evidence: &Evidence, thread: &Thread) -> bool {
     let ran_long = thread.ran_ms.unwrap_or(0) >= evidence.threshold_ms.saturating_mul(4).max(1);
@@ -51,13 +54,25 @@ pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
+/// Whether a stall may be load alone: the thread runs, and moves bytes or goes from task to task, and the stall is
+/// short. With thousands of ready connections one iteration of the loop takes that long, and no sample tells whether
+/// the connections are different ones.
+pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
+    let is_short =
+        evidence.late_ms.is_some_and(|late| late < evidence.threshold_ms.saturating_mul(SHORT));
+    let mut stacks = thread.stacks.iter();
+    is_short
+        && is_running(evidence, thread)
+        && stacks.any(|stack| is_in_socket_call(stack) || is_in_scheduler(stack) == Some(true))
+}
+
 /// The stacks show the scheduler at work, and the heart does not beat: the scheduler always finds a ready task.
 pub(super) fn self_waking_task(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
     let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
     let in_scheduler =
         thread.stacks.iter().filter(|stack| is_in_scheduler(stack) == Some(true)).count();
-    if in_scheduler == 0 {
+    if in_scheduler == 0 || may_be_load(evidence, thread) {
         return None;
     }
     let mut sentences = vec![format!(
@@ -88,6 +103,7 @@ pub(super) fn connection_owns_worker(evidence: &Evidence) -> Option<Finding> {
     let is_in_one_task = !thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(true));
     if in_call == 0
         || !is_in_one_task
+        || may_be_load(evidence, thread)
         || thread.system_ms.saturating_mul(100) < thread.window_ms.saturating_mul(15)
     {
         return None;
@@ -130,4 +146,32 @@ pub(super) fn difference(
     first_and_last.map_or((0, 0), |((began, first), (ended, last))| {
         (last.saturating_sub(first), ended.saturating_sub(began))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::judge;
+
+    /// A thread that receives in each sample.
+    fn busy(late_ms: u64) -> Evidence {
+        let stack = r#"{"by_signal": true, "is_complete": true, "frames": [
+            {"address": 1, "function": "__recv"}, {"address": 2, "function": "server::serve"}]}"#;
+        let thread = format!(
+            r#"{{"state": "R", "window_ms": {late_ms}, "ran_ms": {late_ms}, "waited_ms": 0, "system_ms": {late_ms},
+                "stacks": [{stack}, {stack}]}}"#
+        );
+        let text =
+            format!(r#"{{"late_ms": {late_ms}, "threshold_ms": 100, "threads": [{thread}]}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// 16,000 connections that are ready take 120 ms, and no connection owns the worker.
+    #[test]
+    fn a_short_stall_of_a_busy_thread_may_be_load() {
+        let verdict = judge(&busy(120));
+        assert_eq!(verdict.class(), Class::Unknown);
+        assert!(verdict.findings[0].evidence.iter().any(|it| it.contains("load")), "{verdict:?}");
+        assert_eq!(judge(&busy(400)).class(), Class::ConnectionOwnsWorker);
+    }
 }

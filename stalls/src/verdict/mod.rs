@@ -146,6 +146,11 @@ fn unknown(evidence: &Evidence) -> Finding {
                 .push(format!("Thread {tid} ({name}) is stopped or has ended (state {state})."));
         }
     }
+    if evidence.threads.iter().any(|thread| cpu::may_be_load(evidence, thread)) {
+        sentences.push(
+            "That may be load alone: thousands of ready connections make one iteration of the loop that long.".into(),
+        );
+    }
     sentences.extend(evidence.unseen.iter().map(|reason| format!("Not seen: {reason}.")));
     Finding {
         class: Class::Unknown,
