@@ -18,6 +18,10 @@ pub struct Config {
     /// How often the detector looks at what does not stop a heartbeat: accept queues, rings, descriptors. From
     /// 50 ms to 1 h. Default 500 ms.
     pub look_interval: Duration,
+    /// How often connections are inspected one by one, from 1 s to 1 h: some milliseconds with thousands of them. What
+    /// is the same at two inspections may be a [connection that never closes](crate::Class::ConnectionNeverCloses).
+    /// Default 10 s.
+    pub connections_interval: Duration,
     /// The signal that copies the stack of a running thread, or `None` to interrupt no thread. The default is `SIGURG`:
     /// nothing happens if it arrives where nobody handles it, and debuggers pass it on. `SIGUSR1`, `SIGUSR2` and the
     /// real-time signals (`SIGRTMIN` to `SIGRTMAX`) can be used, too. Any other, and a signal that somebody handles, is
@@ -46,6 +50,7 @@ impl Config {
         self.interval = self.interval.clamp(milliseconds(1), HOUR);
         self.threshold = self.threshold.clamp(milliseconds(1), HOUR);
         self.look_interval = self.look_interval.clamp(milliseconds(50), HOUR);
+        self.connections_interval = self.connections_interval.clamp(milliseconds(1_000), HOUR);
         self.incidents_max = self.incidents_max.min(1_024);
         if let Some(probe) = &mut self.probe {
             probe.interval = probe.interval.clamp(milliseconds(100), HOUR);
@@ -61,6 +66,7 @@ impl Default for Config {
             interval: Duration::from_millis(50),
             threshold: Duration::from_millis(50),
             look_interval: Duration::from_millis(500),
+            connections_interval: Duration::from_secs(10),
             signal: Some(libc::SIGURG),
             symbol_bytes_max: 64 << 20,
             incidents_max: 32,

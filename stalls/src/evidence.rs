@@ -83,11 +83,13 @@ pub struct Look {
     pub descriptors: Option<u64>,
     /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,
-    /// Connections whose peer has closed, and this process has not, at most 4,096 inspected.
+    /// Connections whose peer has closed and that this process neither closes nor sends to, at most 4,096 inspected. These
+    /// three figures are of the last inspection, see
+    /// [`Config::connections_interval`](crate::Config::connections_interval).
     pub close_wait: Option<u64>,
-    /// How many of them were in that state 10 s before, too.
+    /// How many of them were in that state at the inspection before, too.
     pub close_wait_old: Option<u64>,
-    /// Connections with bytes that nobody reads, that had some 10 s before, too.
+    /// Connections with bytes that nobody reads, that had some at the inspection before, too.
     pub unread_connections: Option<u64>,
     /// Connections in TIME_WAIT in this network namespace.
     pub time_wait: Option<u64>,

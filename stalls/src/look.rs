@@ -23,8 +23,6 @@ const MACHINE_LOOKS: u32 = 4;
 /// with the first, since a program opens its listeners soon after the detector starts, and doubles.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
 const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// How often connections are inspected one by one, which takes as long.
-const CONNECTIONS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Takes looks. Belongs to the thread of the watchdog.
 pub(crate) struct Looker {
@@ -38,17 +36,28 @@ pub(crate) struct Looker {
     until_machine: u32,
     inspect_interval: Duration,
     inspected: Option<Instant>,
+    connections_interval: Duration,
     connections_inspected: Option<Instant>,
+    /// What the last inspection found. It is in every look until the next one.
+    connections: Connections,
     own_inodes: HashSet<u32>,
     /// The families of this process's listeners.
     families: Vec<i32>,
     /// `fdinfo` of each ring.
     rings: HashMap<u32, OpenFile>,
-    /// Connections at the last inspection that were half closed, and that had bytes to read.
+    /// Connections at the last inspection that were closed by their peers alone, and that had bytes to read.
     close_wait: HashSet<u32>,
     unread: HashSet<u32>,
     /// What cannot be seen, and why. Filled once.
     pub(crate) unseen: Vec<String>,
+}
+
+/// Figures of an inspection of connections, as in [`Look`].
+#[derive(Default, Clone, Copy)]
+struct Connections {
+    close_wait: Option<u64>,
+    close_wait_old: Option<u64>,
+    unread: Option<u64>,
 }
 
 /// Files that stay open.
@@ -81,6 +90,7 @@ impl Looker {
         epoch: Instant,
         gauges: crate::registry::Registry<Gauge>,
         last_probe: LastProbe,
+        connections_interval: Duration,
     ) -> Self {
         let mut looker = Self {
             epoch,
@@ -92,7 +102,9 @@ impl Looker {
             until_machine: 0,
             inspect_interval: INSPECT_INTERVAL,
             inspected: None,
+            connections_interval,
             connections_inspected: None,
+            connections: Connections::default(),
             own_inodes: HashSet::new(),
             families: Vec::new(),
             rings: HashMap::new(),
@@ -142,7 +154,7 @@ impl Looker {
         self.until_machine = self.until_machine.checked_sub(1).unwrap_or(MACHINE_LOOKS - 1);
         let is_over =
             |last: Option<Instant>, interval| last.is_none_or(|last| last.elapsed() >= interval);
-        let are_connections_due = is_over(self.connections_inspected, CONNECTIONS_INTERVAL);
+        let are_connections_due = is_over(self.connections_inspected, self.connections_interval);
         let is_due = is_over(self.inspected, self.inspect_interval);
         if is_due {
             if self.inspected.is_some() {
@@ -154,9 +166,12 @@ impl Looker {
             self.inspect_descriptors();
         }
         if are_connections_due {
-            self.inspect_connections(&mut look);
+            self.inspect_connections();
             self.connections_inspected = Some(Instant::now());
         }
+        let Connections { close_wait, close_wait_old, unread } = self.connections;
+        (look.close_wait, look.close_wait_old, look.unread_connections) =
+            (close_wait, close_wait_old, unread);
         self.look_at_listeners(&mut look, is_due || is_urgent);
         for (descriptor, file) in &mut self.rings {
             look.rings.extend(ring::parse(*descriptor, &file.read(&mut self.buf)));
@@ -227,7 +242,7 @@ impl Looker {
     }
 
     /// Connections that are the same at two inspections.
-    fn inspect_connections(&mut self, look: &mut Look) {
+    fn inspect_connections(&mut self) {
         let states = [socket::ESTABLISHED, socket::CLOSE_WAIT];
         let Ok(connections) = self.diag.sockets(&FAMILIES, &states) else { return };
         let mut close_wait = HashSet::new();
@@ -235,17 +250,25 @@ impl Looker {
         for connection in
             connections.iter().filter(|socket| self.own_inodes.contains(&socket.inode))
         {
-            if connection.state == socket::CLOSE_WAIT {
+            if is_closed_by_peer_alone(connection) {
                 close_wait.insert(connection.inode);
-            } else if connection.receive_queue > 0 {
+            } else if connection.state == socket::ESTABLISHED && connection.receive_queue > 0 {
                 unread.insert(connection.inode);
             }
         }
-        look.close_wait = Some(close_wait.len() as u64);
-        look.close_wait_old = Some(close_wait.intersection(&self.close_wait).count() as u64);
-        look.unread_connections = Some(unread.intersection(&self.unread).count() as u64);
+        self.connections = Connections {
+            close_wait: Some(close_wait.len() as u64),
+            close_wait_old: Some(close_wait.intersection(&self.close_wait).count() as u64),
+            unread: Some(unread.intersection(&self.unread).count() as u64),
+        };
         (self.close_wait, self.unread) = (close_wait, unread);
     }
+}
+
+/// Whether the peer has closed, and this process neither closes nor sends. A client that has only closed its side for
+/// writing, and reads slowly, is served: bytes for it wait in the send queue.
+fn is_closed_by_peer_alone(socket: &socket::Socket) -> bool {
+    socket.state == socket::CLOSE_WAIT && socket.send_queue == 0
 }
 
 fn count_descriptors() -> Option<u64> {
@@ -265,4 +288,39 @@ fn cpu_stat_path() -> Option<String> {
         .iter()
         .map(|root| format!("{root}{}/cpu.stat", path.trim_end_matches('/')))
         .find(|path| fs::metadata(path).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_half_closed_connection_that_is_served_is_not_counted() {
+        let socket = |state, send_queue| socket::Socket {
+            state,
+            local: ([127, 0, 0, 1], 80).into(),
+            receive_queue: 1,
+            send_queue,
+            inode: 1,
+        };
+        assert!(is_closed_by_peer_alone(&socket(socket::CLOSE_WAIT, 0)));
+        assert!(!is_closed_by_peer_alone(&socket(socket::CLOSE_WAIT, 1)));
+        assert!(!is_closed_by_peer_alone(&socket(socket::ESTABLISHED, 0)));
+    }
+
+    /// Otherwise what was found would be over before the next inspection.
+    #[test]
+    fn each_look_has_the_last_inspection_of_connections() {
+        let (gauges, probe) = (crate::registry::Registry::default(), LastProbe::default());
+        let hour = Duration::from_secs(3_600);
+        let mut looker = Looker::new(Instant::now(), gauges, probe, hour);
+        looker.look(false);
+        looker.connections =
+            Connections { close_wait: Some(20), close_wait_old: Some(19), unread: Some(1) };
+        for _ in 0..20 {
+            let look = looker.look(false);
+            let found = (look.close_wait, look.close_wait_old, look.unread_connections);
+            assert_eq!(found, (Some(20), Some(19), Some(1)));
+        }
+    }
 }

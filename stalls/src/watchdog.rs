@@ -116,8 +116,12 @@ struct Watchdog<'a> {
 
 impl<'a> Watchdog<'a> {
     fn new(shared: &'a Arc<Shared>, reports: &'a SyncSender<Message>) -> Self {
-        let looker =
-            Looker::new(shared.epoch, shared.gauges.clone(), Arc::clone(&shared.last_probe));
+        let looker = Looker::new(
+            shared.epoch,
+            shared.gauges.clone(),
+            Arc::clone(&shared.last_probe),
+            shared.config.connections_interval,
+        );
         let examiner = Examiner::new(shared.config.signal, shared.config.symbol_bytes_max);
         for reason in looker.unseen.iter().cloned().chain(examiner.unseen()) {
             shared.note(reason);

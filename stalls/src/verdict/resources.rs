@@ -5,7 +5,7 @@ use crate::evidence::{Evidence, Look, ProbeOutcome};
 
 /// Free descriptors from which on the next burst fails.
 const DESCRIPTORS_LEFT: u64 = 2;
-/// Connections that must be half closed for 10 s: some may just be slow.
+/// Connections that must be half closed at two inspections: some may just be slow.
 const CLOSE_WAIT: u64 = 16;
 
 /// The descriptor table is full.
@@ -89,7 +89,10 @@ fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
     Some(Finding {
         class: Class::ConnectionNeverCloses,
         confidence: Confidence::Likely,
-        evidence: vec![format!("{old} connections were closed by their peers more than 10 s ago, and not by this process.")],
+        evidence: vec![format!(
+            "{old} connections were closed by their peers, and this process neither closed them nor sent to them, at two \
+             inspections in a row."
+        )],
         cure: "Find who keeps the connection: a pending operation that was dropped and not cancelled holds its \
                descriptor. Shut the connection down before dropping it."
             .into(),
