@@ -9,7 +9,7 @@ use crate::proc::thread::{
     Activity, Stat, is_stopped, parse_activity, parse_blocks_signal, parse_kernel_stack,
     parse_schedstat, parse_stat,
 };
-use crate::stack::{Stack, Stacks, ThreadRef};
+use crate::stack::{Registers, Stacks, ThreadRef};
 
 /// How many stacks of a running thread are taken at once, and how far apart. Equal stacks are a long computation,
 /// different ones a loop.
@@ -72,11 +72,13 @@ impl Examiner {
         Some(format!("stacks of running threads: {error}"))
     }
 
-    /// The state of `thread` now, and what it has done since `baseline`.
+    /// The state of `thread` now, and what it has done since `baseline`. If `is_over` by the time that its stack is copied,
+    /// state and stack are not of the stall, and are left out.
     pub(crate) fn examine(
         &mut self,
         thread: &ThreadRef,
         baseline: &Baseline,
+        is_over: &dyn Fn() -> bool,
         unseen: &mut Vec<String>,
     ) -> Thread {
         let now = Baseline::of(thread);
@@ -116,7 +118,13 @@ impl Examiner {
                 Err(error) => note(unseen, format!("stacks in the kernel: {error}")),
             }
         }
-        found.stacks = self.take_stacks(thread, &activity, unseen);
+        let copies = self.copy_stacks(thread, &activity, unseen);
+        if is_over() {
+            note(unseen, "the thread during the stall: it ended while it was examined".into());
+            return Thread { state: None, wchan: None, kernel_stack: Vec::new(), ..found };
+        }
+        let by_signal = matches!(activity, Activity::Running);
+        found.stacks = copies.iter().map(|copy| self.stacks.named(copy, by_signal)).collect();
         self.stacks.unseen().iter().for_each(|reason| note(unseen, reason.clone()));
         if let Activity::Blocked(syscall) = activity {
             found.syscall = Some(syscall);
@@ -132,16 +140,17 @@ impl Examiner {
         found
     }
 
-    /// The stack of a blocked thread through /proc, or some of a running one by signals. None if neither is sure.
-    fn take_stacks(
-        &mut self,
+    /// The stack of a blocked thread through /proc, or some of a running one by signals. None if neither is sure. They are
+    /// named later, which takes long.
+    fn copy_stacks(
+        &self,
         thread: &ThreadRef,
         activity: &Activity,
         unseen: &mut Vec<String>,
-    ) -> Vec<Stack> {
+    ) -> Vec<Registers> {
         match activity {
             Activity::Blocked(syscall) => {
-                match self.stacks.of_blocked(thread, syscall.pc, syscall.sp) {
+                match self.stacks.copy_blocked(thread, syscall.pc, syscall.sp) {
                     Ok(stack) => return vec![stack],
                     Err(error) => note(unseen, format!("stacks of blocked threads: {error}")),
                 }
@@ -154,8 +163,8 @@ impl Examiner {
         Vec::new()
     }
 
-    /// Stacks of a running thread, by signals. All are copied before the first is named, which takes long.
-    fn interrupt(&mut self, thread: &ThreadRef, unseen: &mut Vec<String>) -> Vec<Stack> {
+    /// Stacks of a running thread, by signals.
+    fn interrupt(&self, thread: &ThreadRef, unseen: &mut Vec<String>) -> Vec<Registers> {
         let Some(signal) = self.signal else {
             note(unseen, "stacks of running threads: no signal is configured".into());
             return Vec::new();
@@ -177,7 +186,7 @@ impl Examiner {
                 }
             }
         }
-        copies.iter().map(|copy| self.stacks.named(copy, true)).collect()
+        copies
     }
 }
 
@@ -241,7 +250,7 @@ mod tests {
             std::thread::yield_now();
         }
         let mut examiner = Examiner::new(Some(SIGNAL), 0);
-        let found = examiner.examine(&thread, &Baseline::of(&thread), &mut Vec::new());
+        let found = examiner.examine(&thread, &Baseline::of(&thread), &|| false, &mut Vec::new());
         (thread, found)
     }
 
@@ -277,10 +286,10 @@ mod tests {
     /// Without the file `syscall` nobody knows that the thread runs, so no signal is sent.
     #[test]
     fn a_thread_of_which_nothing_is_known_is_not_interrupted() {
-        let mut examiner = Examiner::new(Some(SIGNAL), 0);
+        let examiner = Examiner::new(Some(SIGNAL), 0);
         let mut unseen = Vec::new();
         let this = ThreadRef::current();
-        assert_eq!(examiner.take_stacks(&this, &Activity::Unknown, &mut unseen), []);
+        assert!(examiner.copy_stacks(&this, &Activity::Unknown, &mut unseen).is_empty());
         assert!(unseen.iter().any(|reason| reason.contains("unknown")), "{unseen:?}");
         // No thread has this number, so none of its files can be read.
         let gone = ThreadRef { tid: u32::MAX, ..this.clone() };
@@ -289,6 +298,16 @@ mod tests {
         assert!(may_interrupt(&another, SIGNAL).unwrap_err().contains("another thread"));
         let unknown = ThreadRef { start_ticks: 0, ..this.clone() };
         assert!(may_interrupt(&unknown, SIGNAL).is_err());
+    }
+
+    /// What the thread does afterwards says nothing of the stall. The time on a CPU does.
+    #[test]
+    fn a_stall_that_is_over_has_no_stack() {
+        let mut examiner = Examiner::new(Some(SIGNAL), 0);
+        let (this, mut unseen) = (ThreadRef::current(), Vec::new());
+        let found = examiner.examine(&this, &Baseline::of(&this), &|| true, &mut unseen);
+        assert!(found.state.is_none() && found.stacks.is_empty(), "{found:?}");
+        assert!(unseen.iter().any(|reason| reason.contains("ended")), "{unseen:?}");
     }
 
     #[test]

@@ -19,13 +19,16 @@ use crate::look::Looker;
 use crate::report::Message;
 use crate::stack::{ThreadRef, signal};
 use crate::verdict::{Class, Confidence, judge};
-use budget::ReportBudget;
+use budget::MinuteBudget;
 use threads::Active;
 
 /// How often the counters of a thread are read whose heart beats in time.
 const BASELINE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many looks are evidence. At the default of 500 ms they cover 4 s.
 const LOOKS: usize = 8;
+/// How many times in a minute stalled workers are examined: each takes some milliseconds of the watchdog and 4 signals,
+/// and workers under great load may stall a little all the time.
+const EXAMINATIONS_MAX: u32 = 120;
 /// How many stacks of a thread are kept over the reports of one stall.
 const STACKS_MAX: usize = 16;
 /// How many looks an incident of the process must be absent to be over.
@@ -111,7 +114,8 @@ struct Watchdog<'a> {
     active: HashMap<u64, Active>,
     open: HashMap<Subject, Open>,
     ids: u64,
-    budget: ReportBudget,
+    budget: MinuteBudget,
+    examinations: MinuteBudget,
 }
 
 impl<'a> Watchdog<'a> {
@@ -138,7 +142,8 @@ impl<'a> Watchdog<'a> {
             active: HashMap::new(),
             open: HashMap::new(),
             ids: shared.incidents.all().iter().map(|incident| incident.id).max().unwrap_or(0),
-            budget: ReportBudget::new(shared.config.reports_per_minute),
+            budget: MinuteBudget::new(shared.config.reports_per_minute),
+            examinations: MinuteBudget::new(EXAMINATIONS_MAX),
         }
     }
 
@@ -230,6 +235,7 @@ impl<'a> Watchdog<'a> {
     fn check_heart(&mut self, heart: &Arc<HeartState>) {
         let key = heart.id;
         let subject = Subject::Heart(key);
+        let last_beat = heart.last_beat();
         let (late_beats, last_late) = heart.late_beats();
         if self.open.get(&subject).is_some_and(|open| open.late_beats != late_beats) {
             self.close(subject, Some(last_late)); // the heart has beaten since, and knows how late
@@ -254,7 +260,13 @@ impl<'a> Watchdog<'a> {
             return; // by a debugger, for example
         }
         let mut evidence = self.evidence(Some(late));
+        let is_over = || heart.last_beat() != last_beat;
         match &heart.thread {
+            _ if !self.examinations.take() => {
+                evidence
+                    .unseen
+                    .push(format!("threads: {EXAMINATIONS_MAX} examined in this minute"));
+            }
             Some(thread) => {
                 let known = self.baselines.get(&key).map(|known| &known.baseline);
                 let known = known.or(heart.first.as_ref());
@@ -262,13 +274,11 @@ impl<'a> Watchdog<'a> {
                 evidence.threads.push(self.examiner.examine(
                     thread,
                     &baseline,
+                    &is_over,
                     &mut evidence.unseen,
                 ));
             }
-            None => self.examine_pool(&heart.name, &mut evidence),
-        }
-        if heart.late_beats().0 != late_beats {
-            evidence.unseen.push("the stall ended while it was examined".into());
+            None => self.examine_pool(&heart.name, &is_over, &mut evidence),
         }
         self.report(subject, &heart.name, late, late_beats, evidence);
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::proc;
-use signal::Registers;
+pub(crate) use signal::Registers;
 
 /// How long a thread may take to answer a signal. A thread that waits for a CPU needs longer.
 const SIGNAL_LIMIT: Duration = Duration::from_millis(20);
@@ -116,13 +116,19 @@ impl Stacks {
         self.symbols.as_ref().map_or(&[], |symbols| &symbols.unseen)
     }
 
-    /// The stack of a thread that is blocked in a system call, without interrupting it.
+    /// A copy of the stack of a thread that is blocked in a system call, without interrupting it. It has no names yet: see
+    /// [`named`](Self::named).
     ///
     /// The registers other than `pc` and `sp` are unknown. The frame pointer is guessed, and on aarch64 there is one
     /// frame.
     /// The thread may run on meanwhile. Then the stack may end early or name functions that have returned, but no
     /// read can fail badly: it goes through the kernel.
-    pub(crate) fn of_blocked(&mut self, thread: &ThreadRef, pc: u64, sp: u64) -> io::Result<Stack> {
+    pub(crate) fn copy_blocked(
+        &self,
+        thread: &ThreadRef,
+        pc: u64,
+        sp: u64,
+    ) -> io::Result<Registers> {
         let memory = self
             .memory
             .as_ref()
@@ -133,7 +139,7 @@ impl Stacks {
         let read = memory.read_at(&mut bytes, sp)?;
         let words =
             bytes[..read].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        Ok(self.named(&Registers { pc, sp, words, ..Registers::default() }, false))
+        Ok(Registers { pc, sp, words, ..Registers::default() })
     }
 
     /// A copy of the stack of a running thread, by a signal. It has no names yet: see [`named`](Self::named).

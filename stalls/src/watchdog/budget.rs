@@ -1,16 +1,17 @@
-//! [`ReportBudget`]: how many reports a minute may have.
+//! [`MinuteBudget`]: how often a minute may have something.
 
 use std::time::{Duration, Instant};
 
-/// Reports in the current minute.
-pub(super) struct ReportBudget {
+/// What is left of the current minute.
+pub(super) struct MinuteBudget {
     per_minute: u32,
     left: u32,
     since: Instant,
+    /// Reports that found nothing left, since the last one.
     pub(super) suppressed: u64,
 }
 
-impl ReportBudget {
+impl MinuteBudget {
     pub(super) fn new(per_minute: u32) -> Self {
         Self { per_minute, left: per_minute, since: Instant::now(), suppressed: 0 }
     }

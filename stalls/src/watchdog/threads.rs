@@ -72,7 +72,12 @@ impl Watchdog<'_> {
             return;
         }
         let mut evidence = self.evidence(Some(late));
-        let found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
+        let found = self.examiner.examine(
+            &thread.thread,
+            &baseline,
+            &|| thread.active_since() != Some(active.since),
+            &mut evidence.unseen,
+        );
         if may_sleep(&found) {
             let excused = Some(Instant::now());
             self.active.insert(thread.id, Active { excused, resting: None, ..active });
@@ -84,7 +89,12 @@ impl Watchdog<'_> {
     }
 
     /// All threads of a pool that are not parked; if all are, some of them.
-    pub(super) fn examine_pool(&mut self, pool: &str, evidence: &mut Evidence) {
+    pub(super) fn examine_pool(
+        &mut self,
+        pool: &str,
+        is_over: &dyn Fn() -> bool,
+        evidence: &mut Evidence,
+    ) {
         let mut threads = self.shared.pool_threads.all();
         threads.retain(|thread| *thread.pool == *pool && !thread.is_gone.load(Acquire));
         threads.sort_by_key(|thread| thread.active_since().is_none());
@@ -99,7 +109,8 @@ impl Watchdog<'_> {
             let known = self.active.get(&thread.id).and_then(|active| active.resting.as_ref());
             let baseline = known.map(|resting| resting.baseline.clone());
             let baseline = baseline.unwrap_or_else(|| Baseline::of(&thread.thread));
-            let mut found = self.examiner.examine(&thread.thread, &baseline, &mut evidence.unseen);
+            let mut found =
+                self.examiner.examine(&thread.thread, &baseline, is_over, &mut evidence.unseen);
             found.is_parked = thread.active_since().is_none();
             evidence.threads.push(found);
         }
