@@ -20,9 +20,9 @@ const LEGEND: &str = "\
 were not answered), the connections that waited over 1 s, the recovery (from the end of the fault until the last \
 client that had waited over 100 ms was answered; both are left out where they are zero), and the verdict of the stall \
 detector in the server. With several runs these are the largest figures, and how often each verdict was given. A \
-verdict is <em>right</em> if it names the class while the fault lasts and nothing false is said in the whole run; \
-also if nothing is said and nothing had to be. <em>Waiting for a CPU</em> is never false: it comes from the \
-scheduler's own figures. No stall: 100 ms at most.</p>
+verdict is <em>right</em> if it names the class first while the fault lasts and nothing false is said in the whole \
+run; also if nothing is said and nothing had to be. It is <em>among others</em> if a consequence of the fault is named \
+before it. <em>Waiting for a CPU</em> is false of a healthy server only: it comes from the scheduler's own figures. No stall: 100 ms at most.</p>
 <p>In a timeline the fault is shaded. From above: how long new clients waited, and how many failed, by when they \
 came; silences of the busy clients; how late the heartbeat of the event loop was; connections in the accept queue; \
 open descriptors; and the stalls that the detector found. Times are since the server listened.</p>
@@ -119,7 +119,9 @@ fn class(cell: &Cell) -> &'static str {
     let has = |is_meant: fn(&Outcome) -> bool| runs().any(|run| is_meant(&run.outcome));
     if has(|outcome| matches!(outcome, Outcome::Wrong(_))) {
         "w4"
-    } else if has(|outcome| matches!(outcome, Outcome::Silent | Outcome::Late | Outcome::Unknown)) {
+    } else if has(|outcome| {
+        matches!(outcome, Outcome::Silent | Outcome::Late | Outcome::Among | Outcome::Unknown)
+    }) {
         "w2"
     } else if longest <= OUR_STALL_MS_MAX {
         "b2"

@@ -40,14 +40,18 @@ pub(crate) struct Expectation<'a> {
     pub(crate) also: &'a [String],
     /// Whether it has to say it: otherwise silence is right, too.
     pub(crate) is_required: bool,
+    /// Whether nothing is wrong, and nothing is done to the server: then each incident is a false alarm.
+    pub(crate) is_healthy: bool,
 }
 
 /// What is to be made of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    /// It named the truth while the fault lasted, and nothing false; or it was silent and had nothing to say.
+    /// It named the truth as what fits best while the fault lasted, and nothing false; or it was silent and had nothing to say.
     Right,
+    /// It named the truth while the fault lasted, but another class that is true, too, as the one that fits best.
+    Among,
     /// It named the truth, but only when the fault was over.
     Late,
     /// It named this class, which is not true.
@@ -60,27 +64,37 @@ pub(crate) enum Outcome {
     NotAsked,
 }
 
-/// Compares the incidents of a run with the truth. A fault lasts until `fault_ends`, in ms since 1970.
+/// Compares the incidents of a run with the truth. `fault`: when it began and ended, in ms since 1970.
+///
+/// Each finding of an incident counts, also one that is only possible. What is true of the fault is false before it.
 pub(crate) fn judge(
     expectation: Expectation<'_>,
     incidents: &[Incident],
-    fault_ends: f64,
+    [fault_begins, fault_ends]: [f64; 2],
 ) -> Outcome {
-    let Expectation { truth, also, is_required } = expectation;
-    let is_true = |class: &str| {
-        truth == Some(class) || also.iter().any(|it| it == class) || class == WAITING_FOR_CPU
+    let Expectation { truth, also, is_required, is_healthy } = expectation;
+    let is_true = |incident: &Incident, class: &str| {
+        let is_of_fault = truth == Some(class) || also.iter().any(|it| it == class);
+        let is_early = incident.seen(class).is_some_and(|seen| seen < fault_begins);
+        is_of_fault && !is_early || class == WAITING_FOR_CPU && !is_healthy
     };
-    let is_false = |incident: &&Incident| {
-        let class = incident.class();
-        class != UNKNOWN && !is_true(class)
-    };
-    if let Some(incident) = incidents.iter().find(is_false) {
-        return Outcome::Wrong(incident.class().to_owned());
+    let false_class = incidents.iter().find_map(|incident| {
+        let is_false = |class: &&str| *class != UNKNOWN && !is_true(incident, class);
+        incident.classes().find(is_false)
+    });
+    if let Some(class) = false_class {
+        return Outcome::Wrong(class.to_owned());
     }
-    let named = incidents.iter().filter_map(|incident| incident.seen(truth?));
-    let first = named.fold(f64::INFINITY, f64::min);
-    if first <= fault_ends {
+    let first = |seen: fn(&Incident, &str) -> Option<f64>| {
+        let named = incidents.iter().filter_map(|incident| seen(incident, truth?));
+        named.fold(f64::INFINITY, f64::min)
+    };
+    if first(Incident::led) <= fault_ends {
         return Outcome::Right;
+    }
+    let first = first(Incident::seen);
+    if first <= fault_ends && is_required {
+        return Outcome::Among;
     }
     if first.is_finite() && is_required {
         return Outcome::Late;
@@ -95,6 +109,7 @@ impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Right => f.write_str("right"),
+            Self::Among => f.write_str("among others"),
             Self::Late => f.write_str("late"),
             Self::Wrong(class) => write!(f, "wrong: {}", class.replace('_', " ")),
             Self::Unknown => f.write_str("unknown"),
@@ -108,13 +123,14 @@ impl Display for Outcome {
 mod tests {
     use super::*;
 
-    const ENDS: f64 = 2_000.0;
+    const FAULT: [f64; 2] = [500.0, 2_000.0];
 
     fn outcome(truth: Option<&str>, is_required: bool, incidents: &[(&[&str], f64)]) -> Outcome {
         let also = ["accept_starvation".to_owned()];
-        let expectation = Expectation { truth, also: &also, is_required };
+        let expectation =
+            Expectation { truth, also: &also, is_required, is_healthy: truth.is_none() };
         let incident = |(classes, at): &(&[&str], f64)| Incident::of(classes, *at);
-        judge(expectation, &incidents.iter().map(incident).collect::<Vec<_>>(), ENDS)
+        judge(expectation, &incidents.iter().map(incident).collect::<Vec<_>>(), FAULT)
     }
 
     #[test]
@@ -124,7 +140,9 @@ mod tests {
         for (incidents, expected) in [
             (&[][..], Outcome::Silent),
             (&[(&["blocked_loop"][..], 1_500.0)], Outcome::Right),
-            (&[(&["accept_starvation", "blocked_loop"], 1_500.0)], Outcome::Right),
+            (&[(&["accept_starvation", "blocked_loop"], 1_500.0)], Outcome::Among),
+            (&[(&["blocked_loop", "lost_accept"], 1_500.0)], wrong()),
+            (&[(&["blocked_loop"], 400.0)], Outcome::Wrong("blocked_loop".to_owned())),
             (&[(&["accept_starvation"], 1_500.0)], Outcome::Silent),
             (&[(&["blocked_loop"], 2_500.0)], Outcome::Late),
             (&[(&["unknown"], 1_500.0)], Outcome::Unknown),
@@ -139,9 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_wrong_each_class_but_waiting_is_a_false_alarm() {
+    fn where_nothing_is_wrong_each_incident_is_a_false_alarm() {
         assert_eq!(outcome(None, false, &[]), Outcome::Right);
-        assert_eq!(outcome(None, false, &[(&["waiting_for_cpu"], 1_000.0)]), Outcome::Right);
+        let waiting = outcome(None, false, &[(&["waiting_for_cpu"], 1_000.0)]);
+        assert_eq!(waiting, Outcome::Wrong("waiting_for_cpu".to_owned()));
         assert_eq!(outcome(None, false, &[(&["unknown"], 1_000.0)]), Outcome::Unknown);
         let wrong = outcome(None, false, &[(&["blocked_loop"], 1_000.0)]);
         assert_eq!(wrong, Outcome::Wrong("blocked_loop".to_owned()));

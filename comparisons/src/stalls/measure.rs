@@ -87,10 +87,10 @@ impl Lab<'_> {
         self.pause_until(&started, until)?;
         drop((deaf, neighbours));
         let drained = started.log.take().map(drain);
-        let ended_unix_ms = unix_ms();
 
         let loads = loads?.into_iter().map(|load| self.report(load));
         let loads = loads.collect::<Result<Vec<_>, _>>()?;
+        let loads_ended_unix_ms = unix_ms();
         let report = self.report(observing)?;
         let seen = watch.finish();
         let Started { running, events, since_unix_ms, .. } = started;
@@ -101,18 +101,26 @@ impl Lab<'_> {
 
         let record = Self::record(&events, program)?;
         let began_unix_ms = since_unix_ms + f64::from(scenario.after_ms);
-        let fault_unix_ms = [
-            record.fault_began.unwrap_or(began_unix_ms),
-            record.fault_ended.unwrap_or(ended_unix_ms),
-        ];
+        // The server may be too late to record its fault. Where the load is the fault, it lasts as long.
+        let ends_unix_ms = began_unix_ms + f64::from(scenario.lasts_ms);
+        let fault_unix_ms = if scenario.fault.is_none() && !loads.is_empty() {
+            [began_unix_ms, ends_unix_ms.max(loads_ended_unix_ms)]
+        } else {
+            [
+                record.fault_began.map_or(began_unix_ms, |began| began.min(began_unix_ms)),
+                record.fault_ended.map_or(ends_unix_ms, |ended| ended.min(ends_unix_ms)),
+            ]
+        };
         let incidents = match program {
             Program::Naive => Some(record.incidents),
             Program::Ours => seen.incidents,
         };
         let expectation = scenario.expectation(program, runtime);
-        let outcome = incidents
-            .as_ref()
-            .map_or(Outcome::NotAsked, |incidents| judge(expectation, incidents, fault_unix_ms[1]));
+        let outcome = match &incidents {
+            Some(incidents) => judge(expectation, incidents, fault_unix_ms),
+            None if seen.is_mute => Outcome::Silent,
+            None => Outcome::NotAsked,
+        };
         let patience_ms = observer.patience_seconds() * 1e3;
         Ok(Run {
             listening_unix_ms: since_unix_ms,

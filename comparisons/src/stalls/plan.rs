@@ -39,7 +39,7 @@ pub(crate) struct Scenario {
     also: Vec<String>,
     /// What the naive server does wrong.
     #[serde(default)]
-    fault: Option<String>,
+    pub(crate) fault: Option<String>,
     /// The runtimes on which the naive server stalls so.
     #[serde(default)]
     stalls: Vec<String>,
@@ -241,10 +241,17 @@ impl Scenario {
     /// What the detector has to say.
     pub(crate) fn expectation(&self, program: Program, runtime: &str) -> Expectation<'_> {
         let is_naive = program == Program::Naive;
-        let truth = self.class.as_deref().filter(|_| is_naive || self.environment);
+        // A load without a fault is the same for each server.
+        let is_done_to_it = self.environment || self.fault.is_none();
+        let truth = self.class.as_deref().filter(|_| is_naive || is_done_to_it);
         let also = if truth.is_some() { &*self.also } else { &[] };
         let stalls = self.stalls.iter().any(|name| name == runtime);
-        Expectation { truth, also, is_required: is_naive && stalls }
+        Expectation {
+            truth,
+            also,
+            is_required: is_naive && stalls,
+            is_healthy: self.class.is_none(),
+        }
     }
 
     /// The times of the plan, in seconds.

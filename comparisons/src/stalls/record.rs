@@ -26,6 +26,9 @@ pub(crate) struct Incident {
     /// When the lab first saw each class that it had, in ms since 1970.
     #[serde(default)]
     seen_unix_ms: BTreeMap<String, f64>,
+    /// When the lab first saw each class as the one that fits best.
+    #[serde(default)]
+    led_unix_ms: BTreeMap<String, f64>,
 }
 
 /// What it means.
@@ -108,6 +111,16 @@ impl Incident {
         self.seen_unix_ms.get(class).copied().filter(|_| is_there)
     }
 
+    /// When the lab first saw `class` as the one that fits best, if it is among what fits in the end.
+    pub(crate) fn led(&self, class: &str) -> Option<f64> {
+        self.seen(class).and_then(|_| self.led_unix_ms.get(class).copied())
+    }
+
+    /// All that fit, the best first.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &str> {
+        self.verdict.findings.iter().map(|finding| &*finding.class)
+    }
+
     #[cfg(test)]
     pub(crate) fn of(classes: &[&str], seen_unix_ms: f64) -> Self {
         let finding = |class: &&str| Finding {
@@ -125,6 +138,11 @@ impl Incident {
             is_ongoing: false,
             verdict,
             seen_unix_ms: classes.iter().map(|it| ((*it).to_owned(), seen_unix_ms)).collect(),
+            led_unix_ms: classes
+                .first()
+                .map(|it| ((*it).to_owned(), seen_unix_ms))
+                .into_iter()
+                .collect(),
         }
     }
 }
@@ -134,10 +152,13 @@ pub(crate) fn add(incidents: &mut Vec<Incident>, mut incident: Incident, unix_ms
     let known = incidents.iter_mut().find(|known| known.id == incident.id);
     if let Some(known) = &known {
         incident.seen_unix_ms.clone_from(&known.seen_unix_ms);
+        incident.led_unix_ms.clone_from(&known.led_unix_ms);
     }
     for finding in &incident.verdict.findings {
         incident.seen_unix_ms.entry(finding.class.clone()).or_insert(unix_ms);
     }
+    let leads = incident.class().to_owned();
+    incident.led_unix_ms.entry(leads).or_insert(unix_ms);
     match known {
         Some(known) => *known = incident,
         None => incidents.push(incident),

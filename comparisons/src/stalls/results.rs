@@ -264,7 +264,7 @@ pub(crate) mod tests {
             listening_unix_ms: 10_000.0,
             fault_unix_ms,
             figures: Figures::of(&report, &[], 5_000.0, fault_unix_ms[1]).unwrap(),
-            outcome: judge::judge(expectation, &incidents, fault_unix_ms[1]),
+            outcome: judge::judge(expectation, &incidents, fault_unix_ms),
             incidents,
             details: Some(Details {
                 clients: report.arrivals.unwrap().timeline.unwrap(),

@@ -67,6 +67,10 @@ fn send(addr: SocketAddr, bytes_max: usize, is_over: &AtomicBool) {
     }
 }
 
+/// Uses a core until its parent has ended, also by SIGKILL.
+const NEIGHBOUR: &str =
+    "while kill -0 $PPID 2>&-; do i=0; while [ $i -lt 10000 ]; do i=$((i+1)); done; done";
+
 /// Processes that do nothing but use a core. Dropping this ends them.
 pub(crate) struct Neighbours(Vec<Child>);
 
@@ -79,7 +83,7 @@ impl Neighbours {
         let mut neighbours = Self(Vec::new());
         for _ in 0..count {
             let mut shell = Command::new("sh");
-            shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+            shell.args(["-c", NEIGHBOUR]).stdin(Stdio::null());
             let started = on_core(core, || shell.spawn())
                 .map_err(|error| Failure::new(format!("cannot start a neighbour: {error}")))?;
             neighbours.0.push(started);
@@ -117,6 +121,23 @@ mod tests {
             stream.read_exact(&mut all).unwrap();
         }
         drop(clients);
+    }
+
+    /// The shell between ends at once.
+    #[test]
+    fn a_neighbour_ends_without_its_parent() {
+        let between = ["-c", "sh -c \"$0\" >&- 2>&- & echo $!", NEIGHBOUR];
+        let output = Command::new("sh").args(between).output().unwrap();
+        let pid: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        let lasts = || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        };
+        while lasts() {
+            assert!(std::time::Instant::now() < until, "it does not end");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(crate) struct Seen {
     pub(crate) samples: Vec<Sample>,
     /// None if the server has no such page, or has not answered once.
     pub(crate) incidents: Option<Vec<Incident>>,
+    /// It may have such a page, and has not answered once.
+    pub(crate) is_mute: bool,
 }
 
 /// Looks at a server from a thread of its own, until it is finished or dropped.
@@ -92,7 +94,8 @@ fn look(pid: u32, port: u16, mut admin: Option<SocketAddr>, is_over: &AtomicBool
         thread::sleep(SAMPLE);
     }
     // What it found last.
-    admin.map(|admin| ask(admin, &mut seen.incidents));
+    admin = admin.filter(|admin| ask(*admin, &mut seen.incidents));
+    seen.is_mute = admin.is_some() && seen.incidents.is_none();
     seen
 }
 
@@ -156,6 +159,14 @@ mod tests {
         assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
         assert_eq!(listener("  sl  local_address rem_address   st tx_queue rx_queue"), None);
         assert_eq!(listener(""), None);
+    }
+
+    #[test]
+    fn a_server_that_never_answers_is_no_server_without_the_page() {
+        let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = mute.local_addr().unwrap();
+        let look = |admin| Watch::start(process::id(), addr, admin).unwrap().finish().is_mute;
+        assert!(look(Some(addr)) && !look(None));
     }
 
     #[test]

@@ -19,6 +19,9 @@ const QUEUED_BYTES_MAX: u64 = 1 << 20;
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 const PROBE_LIMIT: Duration = Duration::from_millis(500);
 
+/// How often the detector inspects connections. It has to see the fault twice.
+const CONNECTIONS_INTERVAL: Duration = Duration::from_secs(2);
+
 /// What the server of each runtime is given.
 pub(crate) struct Host {
     pub(crate) args: Args,
@@ -44,6 +47,7 @@ impl Host {
         if args.events.is_none() {
             config.symbol_bytes_max = 0;
         }
+        config.connections_interval = CONNECTIONS_INTERVAL;
         let detector = Detector::start(config)?;
         let recorder = Recorder::start(args.events.as_deref(), detector.clone())?;
         let queued = detector.gauge("queued bytes", Some(QUEUED_BYTES_MAX));
@@ -76,7 +80,7 @@ pub(crate) async fn heartbeat<S: Future>(host: Rc<Host>, sleep: impl Fn(Duration
     let heart = host.detector.watch_current_thread("worker 0");
     loop {
         heart.beat();
-        host.recorder.beat();
+        host.recorder.beat(heart.interval());
         sleep(heart.interval()).await;
     }
 }

@@ -15,9 +15,6 @@ use serde::Serialize;
 /// How often the lateness of the heart and the incidents are written.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// How often the heart beats: the default of the detector.
-const BEAT_MS: u64 = 20;
-
 /// More lines are not written. A run of the lab has some hundreds.
 const LINES_MAX: usize = 100_000;
 
@@ -61,7 +58,8 @@ pub(crate) struct Recorder {
 /// The heart as the recorder sees it: the detector's own figures are of the whole run.
 #[derive(Default)]
 struct Pulse {
-    last_unix_ms: AtomicU64,
+    /// When the next beat is due. 0: there was none yet.
+    due_unix_ms: AtomicU64,
     latest_ms: AtomicU64,
 }
 
@@ -92,12 +90,13 @@ impl Recorder {
         let _ = self.events.send((unix_ms(), event));
     }
 
-    /// The event loop runs.
-    pub(crate) fn beat(&self) {
+    /// The event loop runs, and will beat again after `interval`.
+    pub(crate) fn beat(&self, interval: Duration) {
         let now = unix_ms();
-        let last = self.pulse.last_unix_ms.swap(now, Relaxed);
-        if last > 0 {
-            self.pulse.latest_ms.fetch_max(now.saturating_sub(last + BEAT_MS), Relaxed);
+        let next = now + u64::try_from(interval.as_millis()).unwrap_or(u64::MAX / 2);
+        let due = self.pulse.due_unix_ms.swap(next, Relaxed);
+        if due > 0 {
+            self.pulse.latest_ms.fetch_max(now.saturating_sub(due), Relaxed);
         }
     }
 }
@@ -105,8 +104,8 @@ impl Recorder {
 impl Pulse {
     /// How late the heart is now, or was at most since the last call.
     fn take_late_ms(&self) -> u64 {
-        let last = self.last_unix_ms.load(Relaxed);
-        let now = if last == 0 { 0 } else { unix_ms().saturating_sub(last + BEAT_MS) };
+        let due = self.due_unix_ms.load(Relaxed);
+        let now = if due == 0 { 0 } else { unix_ms().saturating_sub(due) };
         now.max(self.latest_ms.swap(0, Relaxed))
     }
 }
