@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod batch;
 mod config;
 mod error;
 mod format;
@@ -8,7 +9,9 @@ mod journal;
 mod partition;
 mod reader;
 mod recovery;
+mod removal;
 mod segment;
+mod shared;
 mod signal;
 mod writer;
 
@@ -16,12 +19,11 @@ use std::path::PathBuf;
 
 use owned_io::{Files, OpenMode};
 
+pub use batch::{Appended, Batch, Offsets, Position, ReadFrom, Recovered, Size, Trimmed};
 pub use config::{ParseSyncPolicyError, PartitionConfig, Retention, SyncPolicy};
 pub use error::{Error, ErrorKind};
 pub use journal::{Journal, Replay};
-pub use partition::{
-    Appended, Batch, Offsets, Partition, Position, ReadFrom, Recovered, Size, Trimmed,
-};
+pub use partition::Partition;
 
 /// Removes the directory of a closed partition or journal, durably. A missing directory is no error.
 ///

@@ -1,19 +1,22 @@
-//! [`Partition`], and the state that its handles share with the writer task.
+//! [`Partition`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use owned_io::{Files, Runtime};
 
-use crate::segment::{Segment, Target};
-use crate::signal::{Answered, Reply, Signal, reply};
+use crate::segment::Target;
+use crate::shared::{Keep, Queued, Request, Shared, State};
+use crate::signal::{Answered, reply};
 use crate::writer::Writer;
-use crate::{Error, PartitionConfig, Retention, reader, recovery};
+use crate::{
+    Appended, Batch, Error, Offsets, PartitionConfig, Position, ReadFrom, Recovered, Retention,
+    Size, Trimmed, reader, recovery,
+};
 
 /// An append-only log of batches, in a directory of its own. A clone is another handle to it.
 ///
@@ -21,104 +24,6 @@ use crate::{Error, PartitionConfig, Retention, reader, recovery};
 /// dropped and everything that was appended is written; it does not sync then.
 pub struct Partition<R: Files> {
     handle: Rc<Handle<R>>,
-}
-
-/// The offset and the time that a batch gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The offset of the first message.
-    pub base_offset: u64,
-    /// Microseconds since 1970, by the wall clock of the runtime, but never less than that of the batch before.
-    pub timestamp: u64,
-}
-
-/// An acknowledged batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// The offset of the first message.
-    pub base_offset: u64,
-    /// The number of messages.
-    pub count: u32,
-    /// Microseconds since 1970.
-    pub timestamp: u64,
-}
-
-/// A stored batch.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Batch {
-    /// The offset of the first message.
-    pub base_offset: u64,
-    /// The number of messages.
-    pub count: u32,
-    /// Microseconds since 1970.
-    pub timestamp: u64,
-    /// The bytes as they were appended. They share memory with other batches of the same read.
-    pub bytes: Bytes,
-}
-
-impl Batch {
-    /// The offset after the last message.
-    pub fn next_offset(&self) -> u64 {
-        self.base_offset + u64::from(self.count)
-    }
-}
-
-impl fmt::Debug for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { base_offset, count, timestamp, bytes } = self;
-        write!(f, "Batch({count} at {base_offset}, {timestamp} µs, {} bytes)", bytes.len())
-    }
-}
-
-/// Where a read begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadFrom {
-    /// At the batch with this offset; at the first, if the offset is lower.
-    Offset(u64),
-    /// At the first batch with this timestamp or a later one, in microseconds since 1970.
-    Timestamp(u64),
-}
-
-/// The offsets of the acknowledged messages. They are equal if there are none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offsets {
-    /// The first that is stored.
-    pub first: u64,
-    /// The one after the last.
-    pub next: u64,
-}
-
-/// How large a partition is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// The bytes of its segments.
-    pub bytes: u64,
-    /// The number of its segments: at least one.
-    pub segments: u32,
-}
-
-/// What [`Partition::trim`] has removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trimmed {
-    /// The number of segments.
-    pub segments: u32,
-    /// Their bytes.
-    pub bytes: u64,
-    /// The first offset that is left.
-    pub first: u64,
-}
-
-/// What [`Partition::open`] has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Recovered {
-    /// The offsets of the stored messages.
-    pub offsets: Offsets,
-    /// The bytes of the torn tail that was cut. They were not acknowledged by [`SyncPolicy::Batch`].
-    ///
-    /// [`SyncPolicy::Batch`]: crate::SyncPolicy::Batch
-    pub cut_bytes: u64,
 }
 
 impl<R: Runtime + Files> Partition<R> {
@@ -374,113 +279,5 @@ struct Handle<R: Files> {
 impl<R: Files> Drop for Handle<R> {
     fn drop(&mut self) {
         self.shared.close();
-    }
-}
-
-/// What the handles share with the writer.
-pub(crate) struct Shared<R: Files> {
-    pub(crate) dir: PathBuf,
-    pub(crate) config: PartitionConfig,
-    /// Never borrowed across an await, nor while code of the caller runs.
-    pub(crate) state: RefCell<State<R>>,
-    /// A request was queued, or the partition is closed.
-    pub(crate) work: Signal,
-    /// There may be room for another batch.
-    pub(crate) room: Signal,
-    /// Batches were acknowledged, or none will be any more.
-    pub(crate) committed: Signal,
-}
-
-pub(crate) struct State<R: Files> {
-    /// In order. The last is written to. There is at least one, except during a purge.
-    pub(crate) segments: VecDeque<Rc<Segment<R>>>,
-    /// `None` once the writer has ended.
-    pub(crate) lock: Option<R::File>,
-    /// `queue_bytes_max` and one batch bound it. Other requests than appends are few: one for each waiting task.
-    pub(crate) queue: VecDeque<Request>,
-    /// The bytes of the batches that are queued or being written.
-    pub(crate) queue_bytes: usize,
-    /// The offset of the next batch, and the time of the last one.
-    pub(crate) assigned: Position,
-    /// The offset after the last acknowledged message.
-    pub(crate) next: u64,
-    /// The last acknowledged batches without a gap, oldest first.
-    pub(crate) cache: VecDeque<Batch>,
-    pub(crate) cache_bytes: usize,
-    pub(crate) is_purging: bool,
-    pub(crate) is_closing: bool,
-    pub(crate) failed: Option<Error>,
-}
-
-/// What the writer is asked to do.
-pub(crate) enum Request {
-    Append(Queued),
-    Flush(Reply<()>),
-    Purge(Reply<()>),
-    Trim(Keep, Reply<Trimmed>),
-}
-
-/// A batch that waits to be written.
-pub(crate) struct Queued {
-    pub(crate) appended: Appended,
-    pub(crate) parts: Vec<Bytes>,
-    pub(crate) bytes: usize,
-    pub(crate) reply: Reply<Appended>,
-}
-
-/// What a trim keeps.
-#[derive(Clone, Copy)]
-pub(crate) enum Keep {
-    Retention(Retention),
-    /// Messages from this offset on.
-    From(u64),
-}
-
-impl<R: Files> Shared<R> {
-    /// Queues a request.
-    fn request<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<Answered<T>, Error> {
-        if let Some(error) = self.state.borrow().refusal() {
-            return Err(error);
-        }
-        let (reply, answered) = reply();
-        self.state.borrow_mut().queue.push_back(request(reply));
-        self.work.notify();
-        Ok(answered)
-    }
-
-    fn close(&self) {
-        self.state.borrow_mut().is_closing = true;
-        self.work.notify();
-        self.room.notify();
-        self.committed.notify();
-    }
-
-    /// `Some` if an append need not wait: it may go on, or it is refused.
-    fn check_room(&self) -> Option<Result<(), Error>> {
-        let state = self.state.borrow();
-        if let Some(error) = state.refusal() {
-            return Some(Err(error));
-        }
-        let has_room = state.queue_bytes < self.config.queue_bytes_max && !state.is_purging;
-        has_room.then_some(Ok(()))
-    }
-
-    fn next_position(&self, now: SystemTime) -> Position {
-        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let now = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-        let Position { base_offset, timestamp } = self.state.borrow().assigned;
-        Position { base_offset, timestamp: now.max(timestamp) }
-    }
-}
-
-impl<R: Files> State<R> {
-    pub(crate) fn offsets(&self) -> Offsets {
-        let first = self.segments.front().map_or(self.next, |first| first.base_offset);
-        Offsets { first: first.min(self.next), next: self.next }
-    }
-
-    /// Why nothing more can be asked for.
-    fn refusal(&self) -> Option<Error> {
-        self.failed.clone().or_else(|| self.is_closing.then(Error::closed))
     }
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use owned_io::Files;
 
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, payload_crc};
-use crate::partition::{Shared, State};
 use crate::segment::{Opened, Segment, Target};
+use crate::shared::{Shared, State};
 use crate::writer::close_unused_files;
 use crate::{Batch, Error};
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use owned_io::{File, Files, IoVec, OwnedWriteAtExt, Runtime, select};
@@ -13,9 +13,9 @@ use crate::error::is_full;
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, SEGMENT_HEADER_BYTES, SegmentHeader, payload_crc,
 };
-use crate::partition::{Keep, Queued, Request, Shared};
 use crate::segment::{Index, Opened, Segment};
-use crate::{Batch, Error, ErrorKind, Position, Retention, SyncPolicy, Trimmed, recovery};
+use crate::shared::{Keep, Queued, Request, Shared};
+use crate::{Batch, Error, ErrorKind, Position, SyncPolicy, Trimmed, recovery};
 
 /// How many bytes are written and synced together, at most, unless one batch is larger. More would only make the first
 /// of them wait longer: a disk syncs as many in a few milliseconds.
@@ -25,17 +25,17 @@ const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 const OPEN_SEGMENTS_MAX: usize = 16;
 
 pub(crate) struct Writer<R: Files> {
-    shared: Rc<Shared<R>>,
+    pub(crate) shared: Rc<Shared<R>>,
     segment: Rc<Segment<R>>,
     opened: Rc<Opened<R>>,
     /// The length of the segment with what was written but not acknowledged.
-    len: u64,
+    pub(crate) len: u64,
     /// How much of the segment is on the disk.
     synced_len: u64,
     /// When what was written is to be synced, by [`SyncPolicy::Interval`].
     sync_at: Option<Instant>,
     /// The timestamp of the last batch that was written.
-    timestamp: u64,
+    pub(crate) timestamp: u64,
 }
 
 impl<R: Runtime + Files> Writer<R> {
@@ -319,7 +319,7 @@ impl<R: Runtime + Files> Writer<R> {
     }
 
     /// Ends the segment and begins the next one. What was written is on the disk before the next one exists.
-    async fn roll(&mut self, base_offset: u64) -> Result<(), Error> {
+    pub(crate) async fn roll(&mut self, base_offset: u64) -> Result<(), Error> {
         if self.shared.config.sync != SyncPolicy::Never {
             self.sync().await?;
         }
@@ -329,7 +329,11 @@ impl<R: Runtime + Files> Writer<R> {
         Ok(())
     }
 
-    async fn create(&self, base_offset: u64, timestamp: u64) -> Result<Rc<Segment<R>>, Error> {
+    pub(crate) async fn create(
+        &self,
+        base_offset: u64,
+        timestamp: u64,
+    ) -> Result<Rc<Segment<R>>, Error> {
         let header = SegmentHeader { salt: recovery::salt::<R>(), base_offset, timestamp };
         let index = Index::new(self.shared.config.segment_bytes);
         match Segment::create(&self.shared.dir, header, index).await {
@@ -340,96 +344,13 @@ impl<R: Runtime + Files> Writer<R> {
     }
 
     /// Writes to `segment` from now on.
-    fn begin(&mut self, segment: Rc<Segment<R>>) {
+    pub(crate) fn begin(&mut self, segment: Rc<Segment<R>>) {
         let opened = segment.opened.borrow().clone();
         self.opened = opened.expect("a segment is created open");
         self.segment = segment;
         self.len = SEGMENT_HEADER_BYTES as u64;
         self.synced_len = self.len;
         self.sync_at = None;
-    }
-
-    /// Removes all segments, from the first on, and begins again at offset 0.
-    async fn purge(&mut self) -> Result<(), Error> {
-        let segments = {
-            let state = &mut *self.shared.state.borrow_mut();
-            state.cache.clear();
-            state.cache_bytes = 0;
-            std::mem::take(&mut state.segments)
-        };
-        let dir = &self.shared.dir;
-        for segment in segments {
-            let removed = R::remove_file(&segment.path).await;
-            removed.map_err(|error| Error::failed("remove", &segment.path, error))?;
-        }
-        let synced = R::sync_dir(dir).await;
-        synced.map_err(|error| Error::failed("sync", dir, error))?;
-        let first = self.create(0, self.timestamp).await.map_err(Error::into_failed)?;
-        {
-            let state = &mut *self.shared.state.borrow_mut();
-            state.segments.push_back(Rc::clone(&first));
-            state.assigned = Position { base_offset: 0, timestamp: self.timestamp };
-            state.next = 0;
-            state.is_purging = false;
-        }
-        self.begin(first);
-        self.shared.room.notify();
-        Ok(())
-    }
-
-    /// Removes segments from the first on.
-    async fn trim(&mut self, keep: Keep) -> Result<Trimmed, Error> {
-        if let Keep::From(offset) = keep {
-            let next = self.shared.state.borrow().next;
-            // All batches that were appended are acknowledged here: the writer does one thing at a time.
-            if next <= offset && self.len > SEGMENT_HEADER_BYTES as u64 {
-                self.roll(next).await?;
-            }
-        }
-        let mut trimmed = Trimmed { segments: 0, bytes: 0, first: 0 };
-        // Each round removes a segment.
-        while self.is_first_unused(keep).await? {
-            let Some(first) = self.shared.state.borrow_mut().segments.pop_front() else { break };
-            trimmed.segments += 1;
-            trimmed.bytes += first.len.get();
-            R::remove_file(&first.path).await.map_err(|error| first.io("remove", error))?;
-        }
-        if trimmed.segments > 0 {
-            let dir = &self.shared.dir;
-            R::sync_dir(dir).await.map_err(|error| Error::io("sync", dir, error))?;
-            let state = &mut *self.shared.state.borrow_mut();
-            let first = state.offsets().first;
-            while state.cache.front().is_some_and(|batch| batch.base_offset < first) {
-                let batch = state.cache.pop_front().expect("there is one");
-                state.cache_bytes -= batch.bytes.len();
-            }
-        }
-        trimmed.first = self.shared.state.borrow().offsets().first;
-        Ok(trimmed)
-    }
-
-    /// Whether the first segment is to be removed. It is not the last one.
-    async fn is_first_unused(&self, keep: Keep) -> Result<bool, Error> {
-        let (second, bytes) = {
-            let state = self.shared.state.borrow();
-            let bytes: u64 = state.segments.iter().map(|segment| segment.len.get()).sum();
-            (state.segments.get(1).cloned(), bytes)
-        };
-        let Some(second) = second else { return Ok(false) };
-        match keep {
-            Keep::From(offset) => Ok(second.base_offset <= offset),
-            Keep::Retention(Retention { bytes_max, age_max }) => {
-                if bytes_max.is_some_and(|bytes_max| bytes > bytes_max) {
-                    return Ok(true);
-                }
-                let Some(age_max) = age_max else { return Ok(false) };
-                // Its header has the timestamp of the last batch before it.
-                let newest = second.open(self.shared.config.segment_bytes).await?.header.timestamp;
-                let newest = SystemTime::UNIX_EPOCH + Duration::from_micros(newest);
-                let age = R::wall_clock().duration_since(newest).unwrap_or(Duration::ZERO);
-                Ok(age > age_max)
-            }
-        }
     }
 }
 

@@ -1,0 +1,96 @@
+//! How the writer removes segments: all of them, or the first ones.
+
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use owned_io::{Files, Runtime};
+
+use crate::format::SEGMENT_HEADER_BYTES;
+use crate::shared::Keep;
+use crate::writer::Writer;
+use crate::{Error, Position, Retention, Trimmed};
+
+impl<R: Runtime + Files> Writer<R> {
+    /// Removes all segments, from the first on, and begins again at offset 0.
+    pub(crate) async fn purge(&mut self) -> Result<(), Error> {
+        let segments = {
+            let state = &mut *self.shared.state.borrow_mut();
+            state.cache.clear();
+            state.cache_bytes = 0;
+            std::mem::take(&mut state.segments)
+        };
+        let dir = &self.shared.dir;
+        for segment in segments {
+            let removed = R::remove_file(&segment.path).await;
+            removed.map_err(|error| Error::failed("remove", &segment.path, error))?;
+        }
+        let synced = R::sync_dir(dir).await;
+        synced.map_err(|error| Error::failed("sync", dir, error))?;
+        let first = self.create(0, self.timestamp).await.map_err(Error::into_failed)?;
+        {
+            let state = &mut *self.shared.state.borrow_mut();
+            state.segments.push_back(Rc::clone(&first));
+            state.assigned = Position { base_offset: 0, timestamp: self.timestamp };
+            state.next = 0;
+            state.is_purging = false;
+        }
+        self.begin(first);
+        self.shared.room.notify();
+        Ok(())
+    }
+
+    /// Removes segments from the first on.
+    pub(crate) async fn trim(&mut self, keep: Keep) -> Result<Trimmed, Error> {
+        if let Keep::From(offset) = keep {
+            let next = self.shared.state.borrow().next;
+            // All batches that were appended are acknowledged here: the writer does one thing at a time.
+            if next <= offset && self.len > SEGMENT_HEADER_BYTES as u64 {
+                self.roll(next).await?;
+            }
+        }
+        let mut trimmed = Trimmed { segments: 0, bytes: 0, first: 0 };
+        // Each round removes a segment.
+        while self.is_first_unused(keep).await? {
+            let Some(first) = self.shared.state.borrow_mut().segments.pop_front() else { break };
+            trimmed.segments += 1;
+            trimmed.bytes += first.len.get();
+            R::remove_file(&first.path).await.map_err(|error| first.io("remove", error))?;
+        }
+        if trimmed.segments > 0 {
+            let dir = &self.shared.dir;
+            R::sync_dir(dir).await.map_err(|error| Error::io("sync", dir, error))?;
+            let state = &mut *self.shared.state.borrow_mut();
+            let first = state.offsets().first;
+            while state.cache.front().is_some_and(|batch| batch.base_offset < first) {
+                let batch = state.cache.pop_front().expect("there is one");
+                state.cache_bytes -= batch.bytes.len();
+            }
+        }
+        trimmed.first = self.shared.state.borrow().offsets().first;
+        Ok(trimmed)
+    }
+
+    /// Whether the first segment is to be removed. It is not the last one.
+    async fn is_first_unused(&self, keep: Keep) -> Result<bool, Error> {
+        let (second, bytes) = {
+            let state = self.shared.state.borrow();
+            let bytes: u64 = state.segments.iter().map(|segment| segment.len.get()).sum();
+            (state.segments.get(1).cloned(), bytes)
+        };
+        let Some(second) = second else { return Ok(false) };
+        match keep {
+            Keep::From(offset) => Ok(second.base_offset <= offset),
+            Keep::Retention(Retention { bytes_max, age_max }) => {
+                if bytes_max.is_some_and(|bytes_max| bytes > bytes_max) {
+                    return Ok(true);
+                }
+                let Some(age_max) = age_max else { return Ok(false) };
+                // Its header has the timestamp of the last batch before it.
+                let newest = second.open(self.shared.config.segment_bytes).await?.header.timestamp;
+                let newest = SystemTime::UNIX_EPOCH + Duration::from_micros(newest);
+                let age = R::wall_clock().duration_since(newest).unwrap_or(Duration::ZERO);
+                Ok(age > age_max)
+            }
+        }
+    }
+}

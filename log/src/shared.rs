@@ -1,0 +1,125 @@
+//! [`Shared`]: what the handles of a partition share with its writer.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use owned_io::Files;
+
+use crate::segment::Segment;
+use crate::signal::{Answered, Reply, Signal, reply};
+use crate::{Appended, Batch, Error, Offsets, PartitionConfig, Position, Retention, Trimmed};
+
+/// What the handles share with the writer.
+pub(crate) struct Shared<R: Files> {
+    pub(crate) dir: PathBuf,
+    pub(crate) config: PartitionConfig,
+    /// Never borrowed across an await, nor while code of the caller runs.
+    pub(crate) state: RefCell<State<R>>,
+    /// A request was queued, or the partition is closed.
+    pub(crate) work: Signal,
+    /// There may be room for another batch.
+    pub(crate) room: Signal,
+    /// Batches were acknowledged, or none will be any more.
+    pub(crate) committed: Signal,
+}
+
+pub(crate) struct State<R: Files> {
+    /// In order. The last is written to. There is at least one, except during a purge.
+    pub(crate) segments: VecDeque<Rc<Segment<R>>>,
+    /// `None` once the writer has ended.
+    pub(crate) lock: Option<R::File>,
+    /// `queue_bytes_max` and one batch bound it. Other requests than appends are few: one for each waiting task.
+    pub(crate) queue: VecDeque<Request>,
+    /// The bytes of the batches that are queued or being written.
+    pub(crate) queue_bytes: usize,
+    /// The offset of the next batch, and the time of the last one.
+    pub(crate) assigned: Position,
+    /// The offset after the last acknowledged message.
+    pub(crate) next: u64,
+    /// The last acknowledged batches without a gap, oldest first.
+    pub(crate) cache: VecDeque<Batch>,
+    pub(crate) cache_bytes: usize,
+    pub(crate) is_purging: bool,
+    pub(crate) is_closing: bool,
+    pub(crate) failed: Option<Error>,
+}
+
+/// What the writer is asked to do.
+pub(crate) enum Request {
+    Append(Queued),
+    Flush(Reply<()>),
+    Purge(Reply<()>),
+    Trim(Keep, Reply<Trimmed>),
+}
+
+/// A batch that waits to be written.
+pub(crate) struct Queued {
+    pub(crate) appended: Appended,
+    pub(crate) parts: Vec<Bytes>,
+    pub(crate) bytes: usize,
+    pub(crate) reply: Reply<Appended>,
+}
+
+/// What a trim keeps.
+#[derive(Clone, Copy)]
+pub(crate) enum Keep {
+    Retention(Retention),
+    /// Messages from this offset on.
+    From(u64),
+}
+
+impl<R: Files> Shared<R> {
+    /// Queues a request.
+    pub(crate) fn request<T>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<Answered<T>, Error> {
+        if let Some(error) = self.state.borrow().refusal() {
+            return Err(error);
+        }
+        let (reply, answered) = reply();
+        self.state.borrow_mut().queue.push_back(request(reply));
+        self.work.notify();
+        Ok(answered)
+    }
+
+    pub(crate) fn close(&self) {
+        self.state.borrow_mut().is_closing = true;
+        self.work.notify();
+        self.room.notify();
+        self.committed.notify();
+    }
+
+    /// `Some` if an append need not wait: it may go on, or it is refused.
+    pub(crate) fn check_room(&self) -> Option<Result<(), Error>> {
+        let state = self.state.borrow();
+        if let Some(error) = state.refusal() {
+            return Some(Err(error));
+        }
+        let has_room = state.queue_bytes < self.config.queue_bytes_max && !state.is_purging;
+        has_room.then_some(Ok(()))
+    }
+
+    pub(crate) fn next_position(&self, now: SystemTime) -> Position {
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let now = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        let Position { base_offset, timestamp } = self.state.borrow().assigned;
+        Position { base_offset, timestamp: now.max(timestamp) }
+    }
+}
+
+impl<R: Files> State<R> {
+    pub(crate) fn offsets(&self) -> Offsets {
+        let first = self.segments.front().map_or(self.next, |first| first.base_offset);
+        Offsets { first: first.min(self.next), next: self.next }
+    }
+
+    /// Why nothing more can be asked for.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        self.failed.clone().or_else(|| self.is_closing.then(Error::closed))
+    }
+}
