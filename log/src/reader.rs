@@ -38,13 +38,19 @@ pub(crate) async fn read<R: Files>(
             Err(error) => Err(error),
         };
         match found {
+            // A trim or a purge has removed it meanwhile. After a purge, another file has its name.
+            _ if !has_segment(shared, &segment) => {}
             Ok(batches) if !batches.is_empty() => return Ok(batches),
-            Ok(_) => match next_base {
-                Some(base) => at_least = base,
-                None => return Ok(Vec::new()),
+            Ok(_) => match (next_base, target) {
+                // The batch was in it, or in a segment between the two.
+                (Some(next_base), Target::Offset(offset))
+                    if (segment.base_offset..next_base).contains(&offset) =>
+                {
+                    return Err(Error::corrupt(&segment.path, segment.len.get()));
+                }
+                (Some(next_base), _) => at_least = next_base,
+                (None, _) => return Ok(Vec::new()),
             },
-            // It was removed by a trim or a purge while it was opened.
-            Err(_) if !has_segment(shared, &segment) => {}
             Err(error) => return Err(error),
         }
     }

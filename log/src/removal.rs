@@ -6,23 +6,27 @@ use std::time::{Duration, SystemTime};
 use owned_io::{Files, Runtime};
 
 use crate::format::SEGMENT_HEADER_BYTES;
+use crate::segment::Segment;
 use crate::shared::Keep;
 use crate::writer::Writer;
-use crate::{Error, Position, Retention, Trimmed};
+use crate::{Error, Position, Retention, Trimmed, recovery};
 
 impl<R: Runtime + Files> Writer<R> {
     /// Removes all segments, from the first on, and begins again at offset 0.
     pub(crate) async fn purge(&mut self) -> Result<(), Error> {
-        let segments = {
+        {
             let state = &mut *self.shared.state.borrow_mut();
             state.cache.clear();
             state.cache_bytes = 0;
-            std::mem::take(&mut state.segments)
-        };
+            state.segments.clear();
+        }
         let dir = &self.shared.dir;
-        for segment in segments {
-            let removed = R::remove_file(&segment.path).await;
-            removed.map_err(|error| Error::failed("remove", &segment.path, error))?;
+        // As the directory lists them: one may be there that could not be created completely.
+        let bases = recovery::list::<R>(dir).await;
+        for base_offset in bases.map_err(|error| Error::failed("list", dir, error))? {
+            let path = Segment::<R>::new(dir, base_offset, 0).path;
+            let removed = R::remove_file(&path).await;
+            removed.map_err(|error| Error::failed("remove", &path, error))?;
         }
         let synced = R::sync_dir(dir).await;
         synced.map_err(|error| Error::failed("sync", dir, error))?;

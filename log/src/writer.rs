@@ -36,6 +36,9 @@ pub(crate) struct Writer<R: Files> {
     sync_at: Option<Instant>,
     /// The timestamp of the last batch that was written.
     pub(crate) timestamp: u64,
+    /// The file of the next segment was begun, and may exist. After a restart, it would hide batches that were written
+    /// to this one from its base offset on. So this segment takes no more.
+    is_ended: bool,
 }
 
 impl<R: Runtime + Files> Writer<R> {
@@ -53,7 +56,8 @@ impl<R: Runtime + Files> Writer<R> {
             SyncPolicy::Never => SEGMENT_HEADER_BYTES as u64,
             SyncPolicy::Batch | SyncPolicy::Interval(_) => len,
         };
-        Self { shared, segment, opened, len, synced_len, sync_at: None, timestamp }
+        let (sync_at, is_ended) = (None, false);
+        Self { shared, segment, opened, len, synced_len, sync_at, timestamp, is_ended }
     }
 
     pub(crate) async fn run(mut self) {
@@ -150,6 +154,9 @@ impl<R: Runtime + Files> Writer<R> {
 
     /// How many batches of the group the segment takes.
     fn fits(&self, group: &VecDeque<Queued>) -> usize {
+        if self.is_ended {
+            return 0;
+        }
         let mut len = self.len;
         let is_empty = len <= SEGMENT_HEADER_BYTES as u64;
         let fits = group.iter().take_while(|queued| {
@@ -323,6 +330,7 @@ impl<R: Runtime + Files> Writer<R> {
         if self.shared.config.sync != SyncPolicy::Never {
             self.sync().await?;
         }
+        self.is_ended = true;
         let next = self.create(base_offset, self.timestamp).await?;
         self.shared.state.borrow_mut().segments.push_back(Rc::clone(&next));
         self.begin(next);
@@ -351,6 +359,7 @@ impl<R: Runtime + Files> Writer<R> {
         self.len = SEGMENT_HEADER_BYTES as u64;
         self.synced_len = self.len;
         self.sync_at = None;
+        self.is_ended = false;
     }
 }
 

@@ -1,0 +1,106 @@
+//! Guarantees that only a sequence of a few faults can break: in the simulator.
+
+mod common;
+
+use bytes::Bytes;
+use common::{edit, open, read_all, scratch, segments, small};
+use owned_io::Files;
+use owned_io_log::{ErrorKind, Offsets, Partition, ReadFrom};
+use owned_io_sim::{Sim, run, seeds};
+
+/// Appends batches of `bytes` bytes until one is in a second segment. Returns the number of batches.
+async fn fill_segment(log: &Partition<Sim>, bytes: usize) -> u64 {
+    let before = log.size().segments;
+    let mut count = 0;
+    while log.size().segments == before {
+        append_bytes(log, bytes).await.unwrap();
+        count += 1;
+    }
+    count
+}
+
+async fn append_bytes(log: &Partition<Sim>, bytes: usize) -> Result<u64, owned_io_log::Error> {
+    let stamp = |position: owned_io_log::Position| {
+        let mut payload = position.base_offset.to_le_bytes().to_vec();
+        payload.resize(bytes, 7);
+        [Bytes::from(payload)]
+    };
+    Ok(log.append(1, stamp).await?.base_offset)
+}
+
+/// Panics unless each of the offsets below `next` can be read, and is that of the batch it was given to.
+async fn expect_each_offset(log: &Partition<Sim>, next: u64) {
+    assert_eq!(log.offsets(), Offsets { first: 0, next });
+    for offset in 0..next {
+        let batches = log.read(ReadFrom::Offset(offset), 1).await.expect("it can be read");
+        assert_eq!(batches.first().map(|batch| batch.base_offset), Some(offset));
+        assert_eq!(batches[0].bytes[..8], offset.to_le_bytes());
+    }
+}
+
+/// "A full disk is not final": a segment that could not be created hides nothing that is appended later.
+#[test]
+fn a_segment_that_could_not_be_created_hides_nothing() {
+    run(seeds(30), async |world| {
+        let dir = scratch::<Sim>();
+        let host = world.main_host();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        let mut next = 0;
+        while log.size().bytes < 3_200 {
+            append_bytes(&log, 200).await.unwrap();
+            next += 1;
+        }
+        // The file of the next segment is created, but its header or a part of it is not written.
+        host.limit_disk(log.size().bytes + world.random(40));
+        let error = append_bytes(&log, 1_000).await.expect_err("the disk is full");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        host.limit_disk(u64::MAX);
+        // It fits in the segment before, and the next ones do not.
+        for bytes in [100, 3_000, 3_000] {
+            assert_eq!(append_bytes(&log, bytes).await.unwrap(), next);
+            next += 1;
+        }
+        expect_each_offset(&log, next).await;
+        log.close().await.unwrap();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        expect_each_offset(&log, next).await;
+        // Nor does it survive a purge.
+        host.limit_disk(log.size().bytes + 10);
+        append_bytes(&log, 3_500).await.expect_err("the disk is full");
+        host.limit_disk(u64::MAX);
+        log.purge().await.unwrap();
+        append_bytes(&log, 100).await.unwrap();
+        log.close().await.unwrap();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        expect_each_offset(&log, 1).await;
+        Ok(())
+    });
+}
+
+/// "In order, without a gap": what is missing before the last segment is an error of the read that comes to it.
+#[test]
+fn a_gap_between_segments_is_an_error_of_the_read() {
+    run(seeds(10), async |world| {
+        let dir = scratch::<Sim>();
+        let mut config = small();
+        config.cache_bytes_max = 0;
+        let (log, _) = open::<Sim>(&dir, config).await;
+        let first = fill_segment(&log, 500).await;
+        fill_segment(&log, 500).await;
+        log.close().await.unwrap();
+        let paths = segments::<Sim>(&dir).await;
+        if world.random(2) == 0 {
+            // It ends one batch earlier.
+            edit::<Sim>(&paths[1], |bytes| bytes.truncate(bytes.len() - 548)).await;
+        } else {
+            Sim::remove_file(&paths[1]).await.unwrap();
+        }
+        let (log, _) = open::<Sim>(&dir, config).await;
+        assert_eq!(read_all(&log, 0, 400).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        // What comes after it can be read.
+        let last = log.offsets().next - 1;
+        assert_eq!(log.read(ReadFrom::Offset(last), 1).await.unwrap()[0].base_offset, last);
+        assert!(log.read(ReadFrom::Offset(first - 2), 1).await.is_ok());
+        Ok(())
+    });
+}
