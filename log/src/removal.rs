@@ -7,7 +7,7 @@ use owned_io::{Files, Runtime};
 
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::segment::Segment;
-use crate::shared::Keep;
+use crate::shared::{Keep, Request};
 use crate::writer::Writer;
 use crate::{Error, Position, Retention, Trimmed, recovery};
 
@@ -36,7 +36,9 @@ impl<R: Runtime + Files> Writer<R> {
             state.segments.push_back(Rc::clone(&first));
             state.assigned = Position { base_offset: 0, timestamp: self.timestamp };
             state.next = 0;
-            state.is_purging = false;
+            // Appends wait for the last of them: it sets the next offset to 0 again.
+            let is_purge = |request: &Request| matches!(request, Request::Purge(_));
+            state.is_purging = state.queue.iter().any(is_purge);
         }
         self.begin(first);
         self.shared.room.notify();

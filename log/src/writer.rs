@@ -172,6 +172,8 @@ impl<R: Runtime + Files> Writer<R> {
     /// # Errors
     /// [`NoSpace`](ErrorKind::NoSpace): none of them is written. [`Failed`](ErrorKind::Failed).
     async fn write(&mut self, batches: &[Queued]) -> Result<(), Error> {
+        let (first, next) = (batches[0].appended.base_offset, self.shared.state.borrow().next);
+        assert_eq!(first, next, "the next batch has the next offset");
         let bufs = self.encode(batches);
         let written = bufs.bytes_left() as u64;
         let write = self.opened.file.write_all_vectored_at(bufs, self.len).await;

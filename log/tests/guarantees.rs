@@ -4,9 +4,10 @@ mod common;
 
 use bytes::Bytes;
 use common::{edit, open, read_all, scratch, segments, small};
-use owned_io::Files;
+use owned_io::{Clock, Executor, Files};
 use owned_io_log::{ErrorKind, Offsets, Partition, ReadFrom};
 use owned_io_sim::{Sim, run, seeds};
+use std::time::Duration;
 
 /// Appends batches of `bytes` bytes until one is in a second segment. Returns the number of batches.
 async fn fill_segment(log: &Partition<Sim>, bytes: usize) -> u64 {
@@ -73,6 +74,45 @@ fn a_segment_that_could_not_be_created_hides_nothing() {
         log.close().await.unwrap();
         let (log, _) = open::<Sim>(&dir, small()).await;
         expect_each_offset(&log, 1).await;
+        Ok(())
+    });
+}
+
+/// "Batches get offsets in the order of these calls", also after purges that wait for each other.
+#[test]
+fn two_purges_at_once_give_no_offset_twice() {
+    run(seeds(30), async |_| {
+        let dir = scratch::<Sim>();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        for _ in 0..5 {
+            append_bytes(&log, 100).await.unwrap();
+        }
+        let purges: Vec<_> = (0..3)
+            .map(|_| {
+                let log = log.clone();
+                Sim::spawn(async move { log.purge().await.unwrap() })
+            })
+            .collect();
+        Sim::sleep(Duration::ZERO).await;
+        let appends: Vec<_> = (0..4)
+            .map(|_| {
+                let log = log.clone();
+                Sim::spawn(async move { append_bytes(&log, 100).await.unwrap() })
+            })
+            .collect();
+        for purge in purges {
+            purge.await.unwrap();
+        }
+        let mut offsets = Vec::new();
+        for append in appends {
+            offsets.push(append.await.unwrap());
+        }
+        offsets.push(append_bytes(&log, 100).await.unwrap());
+        offsets.sort_unstable();
+        assert_eq!(offsets, [0, 1, 2, 3, 4]);
+        log.close().await.unwrap();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        expect_each_offset(&log, 5).await;
         Ok(())
     });
 }
