@@ -114,7 +114,8 @@ impl<R: Runtime + Files> Journal<R> {
     /// # Cancellation
     /// The snapshot before is in force, or this one.
     pub async fn snapshot(&self, state: Bytes) -> Result<(), Error> {
-        let (next, bytes) = (self.records.assigned(), self.bytes.get());
+        // Acknowledged records only: those in the queue may yet be refused, and others get their offsets.
+        let (next, bytes) = (self.records.offsets().next, self.bytes.get());
         // One at a time: they write the same file. A later one is newer, because waiting tasks are served in order.
         let may_write = || (!self.is_writing.replace(true)).then_some(());
         self.written.wait_until(may_write).await;

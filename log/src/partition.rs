@@ -243,11 +243,6 @@ impl<R: Runtime + Files> Partition<R> {
         Ok(answered)
     }
 
-    /// The offset that the next batch gets.
-    pub(crate) fn assigned(&self) -> u64 {
-        self.handle.shared.state.borrow().assigned.base_offset
-    }
-
     /// Removes whole segments with offsets below `offset` only. Begins a new segment, if the last one has no others.
     pub(crate) async fn trim_below(&self, offset: u64) -> Result<Trimmed, Error> {
         let request = |reply| Request::Trim(Keep::From(offset), reply);

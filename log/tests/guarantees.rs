@@ -5,8 +5,9 @@ mod common;
 use bytes::Bytes;
 use common::{edit, open, read_all, scratch, segments, small};
 use owned_io::{Clock, Executor, Files};
-use owned_io_log::{ErrorKind, Offsets, Partition, ReadFrom};
-use owned_io_sim::{Sim, run, seeds};
+use owned_io_log::{ErrorKind, Journal, Offsets, Partition, ReadFrom};
+use owned_io_sim::{Sim, World, run, seeds};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Appends batches of `bytes` bytes until one is in a second segment. Returns the number of batches.
@@ -113,6 +114,37 @@ fn two_purges_at_once_give_no_offset_twice() {
         log.close().await.unwrap();
         let (log, _) = open::<Sim>(&dir, small()).await;
         expect_each_offset(&log, 5).await;
+        Ok(())
+    });
+}
+
+/// A record that is acknowledged after a snapshot is replayed, although an earlier one was refused meanwhile.
+#[test]
+fn a_snapshot_does_not_hide_a_later_record() {
+    run(seeds(30), async |world| {
+        let dir = scratch::<Sim>();
+        let host = world.main_host();
+        let (journal, _) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+        let journal = Rc::new(journal);
+        journal.append(Bytes::from_static(b"one")).await.unwrap();
+        host.limit_disk(0);
+        let refused = Sim::spawn({
+            let journal = Rc::clone(&journal);
+            async move {
+                let result = journal.append(Bytes::from_static(b"two")).await;
+                World::current().main_host().limit_disk(u64::MAX);
+                result
+            }
+        });
+        Sim::sleep(Duration::ZERO).await;
+        journal.snapshot(Bytes::from_static(b"one two")).await.unwrap();
+        let error = refused.await.unwrap().expect_err("the disk was full");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        journal.append(Bytes::from_static(b"three")).await.unwrap();
+        Rc::into_inner(journal).unwrap().close().await.unwrap();
+        let (_journal, replay) = Journal::<Sim>::open(&dir, small()).await.expect("it opens");
+        assert_eq!(replay.snapshot.unwrap(), "one two");
+        assert_eq!(replay.records, ["three"]);
         Ok(())
     });
 }
