@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use crc32c::crc32c;
@@ -33,8 +34,14 @@ pub struct Journal<R: Files> {
     records: Partition<R>,
     /// The bytes of all records since the journal was opened, and of those that were replayed.
     bytes: Cell<u64>,
-    /// What `bytes` was at the last snapshot.
-    bytes_in_snapshot: Cell<u64>,
+    snapshots: Rc<Snapshots>,
+}
+
+/// What a journal shares with the task that writes a snapshot.
+#[derive(Default)]
+struct Snapshots {
+    /// What the bytes of all records were at the last snapshot.
+    bytes: Cell<u64>,
     is_writing: Cell<bool>,
     written: Signal,
 }
@@ -55,7 +62,7 @@ impl<R: Runtime + Files> Journal<R> {
     /// Those of [`Partition::open`] and [`Partition::read`].
     ///
     /// # Cancellation
-    /// Safe.
+    /// As for [`Partition::open`].
     pub async fn open(
         dir: impl Into<PathBuf>,
         config: PartitionConfig,
@@ -80,9 +87,7 @@ impl<R: Runtime + Files> Journal<R> {
             bytes += found.iter().map(|batch| batch.bytes.len() as u64).sum::<u64>();
             replay.records.extend(found.into_iter().map(|batch| batch.bytes));
         }
-        let (bytes, bytes_in_snapshot) = (Cell::new(bytes), Cell::new(0));
-        let (is_writing, written) = Default::default();
-        Ok((Self { records, bytes, bytes_in_snapshot, is_writing, written }, replay))
+        Ok((Self { records, bytes: Cell::new(bytes), snapshots: Rc::default() }, replay))
     }
 
     /// Appends a record, which is not empty. Records keep the order of the first polls, while fewer than
@@ -102,7 +107,8 @@ impl<R: Runtime + Files> Journal<R> {
         self.records.append(1, stamp).await.map(drop)
     }
 
-    /// Replaces the records whose append has begun by `state`, which contains all of them. Removes their segments.
+    /// Replaces the records whose append has returned by `state`, which contains all whose append has begun. Removes
+    /// the segments that it makes superfluous.
     ///
     /// Records that are appended meanwhile are kept. `state` must be of the moment of the call: poll the future before
     /// the next change.
@@ -112,43 +118,34 @@ impl<R: Runtime + Files> Journal<R> {
     /// [`NoSpace`](crate::ErrorKind::NoSpace): the snapshot before is in force, or this one.
     ///
     /// # Cancellation
-    /// The snapshot before is in force, or this one.
+    /// Before the first poll, and while an earlier snapshot is written, nothing happens. Afterwards the snapshot is made
+    /// all the same.
     pub async fn snapshot(&self, state: Bytes) -> Result<(), Error> {
         // Acknowledged records only: those in the queue may yet be refused, and others get their offsets.
         let (next, bytes) = (self.records.offsets().next, self.bytes.get());
-        // One at a time: they write the same file. A later one is newer, because waiting tasks are served in order.
-        let may_write = || (!self.is_writing.replace(true)).then_some(());
-        self.written.wait_until(may_write).await;
-        let _writing = Writing(self);
-        if self.bytes_in_snapshot.get() > bytes {
+        self.begin_writing().await;
+        let writing = Writing(Rc::clone(&self.snapshots));
+        if self.snapshots.bytes.get() > bytes {
             return Ok(()); // a newer one was faster
         }
-        self.records.flush().await?;
-        let dir = self.records.dir();
-        let (path, new_path) = (snapshot_path(dir), dir.join("snapshot.new"));
-        let replaced = async {
-            let file = R::open(&new_path, OpenMode::Create).await?;
-            file.set_len(0).await?;
-            let mut bufs = IoVec::with_capacity(2);
-            bufs.push(encode_header(&state, next));
-            bufs.push(state);
-            file.write_all_vectored_at(bufs, 0).await.into_result()?;
-            file.sync_data().await?;
-            R::rename(&new_path, &path).await?;
-            R::sync_dir(dir).await
-        };
-        replaced.await.map_err(|error| Error::io("replace", &path, error))?;
-        self.bytes_in_snapshot.set(bytes);
-        self.records.trim_below(next).await.map(drop)
+        // In a task of its own: what a dropped call does late would damage the next snapshot.
+        let records = self.records.clone();
+        let task = R::spawn(async move {
+            records.flush().await?;
+            replace_snapshot::<R>(records.dir(), state, next).await?;
+            writing.0.bytes.set(bytes);
+            records.trim_below(next).await.map(drop)
+        });
+        task.await.unwrap_or_else(|_| Err(Error::closed()))
     }
 
     /// The bytes of the records that are not in the snapshot. Make another when they exceed a limit, for example a
     /// mebibyte: they are read when the journal is opened.
     pub fn bytes_since_snapshot(&self) -> u64 {
-        self.bytes.get() - self.bytes_in_snapshot.get()
+        self.bytes.get() - self.snapshots.bytes.get()
     }
 
-    /// Closes it. See [`Partition::close`].
+    /// Waits for the snapshot that is being written, and closes it. See [`Partition::close`].
     ///
     /// # Errors
     /// Those of [`Partition::close`].
@@ -156,7 +153,15 @@ impl<R: Runtime + Files> Journal<R> {
     /// # Cancellation
     /// It is closed all the same.
     pub async fn close(self) -> Result<(), Error> {
+        self.begin_writing().await;
         self.records.close().await
+    }
+
+    /// Waits until no snapshot is written. One at a time: they write the same file. A later one is newer, because
+    /// waiting tasks are served in order.
+    async fn begin_writing(&self) {
+        let Snapshots { is_writing, written, .. } = &*self.snapshots;
+        written.wait_until(|| (!is_writing.replace(true)).then_some(())).await;
     }
 }
 
@@ -174,13 +179,30 @@ impl fmt::Debug for Replay {
 }
 
 /// Lets the next snapshot begin.
-struct Writing<'a, R: Files>(&'a Journal<R>);
+struct Writing(Rc<Snapshots>);
 
-impl<R: Files> Drop for Writing<'_, R> {
+impl Drop for Writing {
     fn drop(&mut self) {
         self.0.is_writing.set(false);
         self.0.written.notify();
     }
+}
+
+/// Replaces the snapshot in one step.
+async fn replace_snapshot<R: Files>(dir: &Path, state: Bytes, next: u64) -> Result<(), Error> {
+    let (path, new_path) = (snapshot_path(dir), dir.join("snapshot.new"));
+    let replaced = async {
+        let file = R::open(&new_path, OpenMode::Create).await?;
+        file.set_len(0).await?;
+        let mut bufs = IoVec::with_capacity(2);
+        bufs.push(encode_header(&state, next));
+        bufs.push(state);
+        file.write_all_vectored_at(bufs, 0).await.into_result()?;
+        file.sync_data().await?;
+        R::rename(&new_path, &path).await?;
+        R::sync_dir(dir).await
+    };
+    replaced.await.map_err(|error| Error::io("replace", &path, error))
 }
 
 fn snapshot_path(dir: &Path) -> PathBuf {

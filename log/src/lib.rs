@@ -17,7 +17,7 @@ mod writer;
 
 use std::path::PathBuf;
 
-use owned_io::{Files, OpenMode};
+use owned_io::{Files, OpenMode, Runtime};
 
 pub use batch::{Appended, Batch, Offsets, Position, ReadFrom, Recovered, Size, Trimmed};
 pub use config::{ParseSyncPolicyError, PartitionConfig, Retention, SyncPolicy};
@@ -32,9 +32,15 @@ pub use partition::Partition;
 /// stay.
 ///
 /// # Cancellation
-/// Some of the files may be removed. Opening the partition then finds the last batches, or none.
-pub async fn remove<R: Files>(dir: impl Into<PathBuf>) -> Result<(), Error> {
-    let dir = dir.into();
+/// It is removed all the same.
+pub async fn remove<R: Runtime + Files>(dir: impl Into<PathBuf>) -> Result<(), Error> {
+    // In a task of its own, which holds the lock until the last call has returned: what a dropped call does late would
+    // damage what another opener finds.
+    let task = R::spawn(remove_locked::<R>(dir.into()));
+    task.await.unwrap_or_else(|_| Err(Error::closed()))
+}
+
+async fn remove_locked<R: Files>(dir: PathBuf) -> Result<(), Error> {
     let failed = |error| Error::io("remove", &dir, error);
     let lock_path = dir.join("lock");
     let lock = match R::open(&lock_path, OpenMode::Create).await {

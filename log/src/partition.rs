@@ -38,13 +38,19 @@ impl<R: Runtime + Files> Partition<R> {
     /// [`Io`](crate::ErrorKind::Io), and [`NoSpace`](crate::ErrorKind::NoSpace). Each names the file.
     ///
     /// # Cancellation
-    /// Safe.
+    /// Opening goes on, and the directory is locked until it has ended.
     pub async fn open(
         dir: impl Into<PathBuf>,
         config: PartitionConfig,
     ) -> Result<(Self, Recovered), Error> {
         let dir = dir.into();
-        let found = recovery::open::<R>(&dir, &config).await?;
+        // In a task of its own, which holds the lock until the last call has returned: what a dropped call does late
+        // would damage what another opener finds.
+        let task = R::spawn({
+            let dir = dir.clone();
+            async move { recovery::open::<R>(&dir, &config).await }
+        });
+        let found = task.await.unwrap_or_else(|_| Err(Error::closed()))?;
         let first = found.segments.front().map_or(found.next_offset, |first| first.base_offset);
         let offsets = Offsets { first, next: found.next_offset };
         let recovered = Recovered { offsets, cut_bytes: found.cut_bytes };

@@ -3,10 +3,10 @@
 mod common;
 
 use bytes::Bytes;
-use common::{edit, open, read_all, scratch, segments, small};
-use owned_io::{Clock, Executor, Files};
-use owned_io_log::{ErrorKind, Journal, Offsets, Partition, ReadFrom};
-use owned_io_sim::{Sim, World, run, seeds};
+use common::{append, edit, open, read_all, scratch, segments, small};
+use owned_io::{Clock, Executor, Files, select};
+use owned_io_log::{ErrorKind, Journal, Offsets, Partition, ReadFrom, remove};
+use owned_io_sim::{Fault, Sim, World, run, seeds};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -149,6 +149,37 @@ fn a_snapshot_does_not_hide_a_later_record() {
     });
 }
 
+/// A snapshot whose future was dropped does not damage the next one.
+#[test]
+fn a_dropped_snapshot_does_not_damage_the_next() {
+    run(seeds(200), async |world| {
+        let host = world.host("disk");
+        let dir = scratch::<Sim>();
+        let again = dir.clone();
+        let writing = host.spawn(async move {
+            let (journal, _) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+            for round in 0..5_u8 {
+                journal.append(vec![round; 100].into()).await.unwrap();
+                let first = journal.snapshot(vec![round; 1_500].into());
+                let limit = Duration::from_micros(World::current().random(2_500));
+                drop(select(std::pin::pin!(first), Sim::sleep(limit)).await);
+                journal.append(vec![100 + round; 100].into()).await.unwrap();
+                journal.snapshot(vec![100 + round; 900].into()).await.unwrap();
+            }
+            journal.close().await.unwrap();
+        });
+        writing.await.expect("no panic");
+        world.apply(Fault::Crash { host: host.clone(), down: Duration::from_secs(1) });
+        Sim::sleep(Duration::from_secs(2)).await;
+        let found = host.spawn(async move {
+            let (_journal, replay) = Journal::<Sim>::open(&again, small()).await.expect("it opens");
+            assert_eq!(replay.snapshot.unwrap(), vec![104; 900]);
+        });
+        found.await.expect("no panic");
+        Ok(())
+    });
+}
+
 /// "In order, without a gap": what is missing before the last segment is an error of the read that comes to it.
 #[test]
 fn a_gap_between_segments_is_an_error_of_the_read() {
@@ -173,6 +204,34 @@ fn a_gap_between_segments_is_an_error_of_the_read() {
         let last = log.offsets().next - 1;
         assert_eq!(log.read(ReadFrom::Offset(last), 1).await.unwrap()[0].base_offset, last);
         assert!(log.read(ReadFrom::Offset(first - 2), 1).await.is_ok());
+        Ok(())
+    });
+}
+
+/// "It is removed all the same", and what is opened meanwhile is refused.
+#[test]
+fn a_dropped_removal_goes_on() {
+    run(seeds(50), async |world| {
+        let dir = scratch::<Sim>();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        for number in 0..40 {
+            append(&log, number).await.unwrap();
+        }
+        log.close().await.unwrap();
+        let limit = Duration::from_micros(200 + world.random(400));
+        let removing = remove::<Sim>(dir.clone());
+        drop(select(std::pin::pin!(removing), Sim::sleep(limit)).await);
+        match Partition::<Sim>::open(&dir, small()).await {
+            Ok((log, _)) => {
+                assert_eq!(log.offsets(), Offsets { first: 0, next: 0 });
+                log.close().await.unwrap();
+            }
+            // `Io`: the directory was removed after it was found.
+            Err(error) => assert!([ErrorKind::Locked, ErrorKind::Io].contains(&error.kind())),
+        }
+        Sim::sleep(Duration::from_secs(1)).await;
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        assert_eq!(log.offsets(), Offsets { first: 0, next: 0 });
         Ok(())
     });
 }
