@@ -49,8 +49,8 @@ impl PartitionConfig {
 /// On a command line it is `never`, `batch`, or `interval:MS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// When the operating system has it. The end of the process loses nothing. A loss of power loses what the system
-    /// has not written, and may damage segments.
+    /// When the operating system has it. The end of the process loses nothing. A segment is synced when it is full. A
+    /// loss of power loses the end of the last segment, from the first batch on that the system has not written.
     Never,
     /// When it is on the disk. One sync serves all who wait.
     Batch,

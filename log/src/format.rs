@@ -179,6 +179,16 @@ impl Scanner {
         }
     }
 
+    /// Goes on at `position`, where `bytes` begin with a batch. `None` if they do not.
+    pub(crate) fn resume(header: &SegmentHeader, position: u64, bytes: &[u8]) -> Option<Self> {
+        let first = BatchHeader::decode(bytes.first_chunk()?, header.salt)?;
+        let mut scanner = Self::new(header);
+        let BatchHeader { base_offset: next_offset, timestamp, .. } = first;
+        let synced_len = scanner.scanned.synced_len;
+        scanner.scanned = Scanned { valid_len: position, next_offset, timestamp, synced_len };
+        Some(scanner)
+    }
+
     /// Takes the next bytes after the segment header. Calls `on_batch` with the header and the position of each valid
     /// batch. Returns false at the first batch that is not valid: nothing after it counts.
     pub(crate) fn feed(

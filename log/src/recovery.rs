@@ -12,7 +12,7 @@ use crate::format::{
     BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, Scanned, Scanner, SegmentHeader, proves_damage,
 };
 use crate::segment::{Index, Opened, Segment, base_offset_of};
-use crate::{Error, ErrorKind, PartitionConfig, SyncPolicy};
+use crate::{Error, ErrorKind, PartitionConfig};
 
 /// How much is read at once, in bytes.
 const CHUNK_BYTES: u64 = 1024 * 1024;
@@ -129,9 +129,7 @@ async fn recover<R: Files>(
         let cut = file.set_len(scanned.valid_len).await;
         cut.map_err(|error| segment.io("cut", error))?;
     }
-    if config.sync != SyncPolicy::Never {
-        make_durable(segment, &file, &scanned).await?;
-    }
+    make_durable(segment, &file, &header, &scanned).await?;
     segment.len.set(scanned.valid_len);
     let opened = Opened { file, header, index: RefCell::new(index) };
     *segment.opened.borrow_mut() = Some(Rc::new(opened));
@@ -183,18 +181,36 @@ async fn check_tail<R: Files>(
 ///
 /// A sync may have failed before. Then the cache has batches that the kernel never writes, and a sync says nothing about
 /// them. So what no batch says to be synced is written again: after a clean end, the last group of batches.
+///
+/// The kernel may have dropped such batches from the cache since they were scanned. So the bytes that are written are
+/// checked again.
 async fn make_durable<R: Files>(
     segment: &Segment<R>,
     file: &R::File,
+    header: &SegmentHeader,
     scanned: &Scanned,
 ) -> Result<(), Error> {
     let mut position = scanned.synced_len;
+    let mut scanner = None;
     while position < scanned.valid_len {
         let len = CHUNK_BYTES.min(scanned.valid_len - position);
         let bytes = segment.read(file, position, len).await?;
+        let scanner = match &mut scanner {
+            Some(scanner) => scanner,
+            None => {
+                let resumed = Scanner::resume(header, position, &bytes);
+                scanner.insert(resumed.ok_or_else(|| Error::corrupt(&segment.path, position))?)
+            }
+        };
+        scanner.feed(&bytes, |_, _| {});
         let written = file.write_all_at(bytes, position).await.into_result();
         written.map_err(|error| segment.io("write", error))?;
         position += len;
+    }
+    let found = scanner.map_or(scanned.valid_len, |scanner| scanner.scanned().valid_len);
+    if found != scanned.valid_len {
+        let error = io::Error::other("its bytes have changed while it was opened");
+        return Err(segment.io("read", error));
     }
     file.sync_data().await.map_err(|error| segment.io("sync", error))
 }

@@ -51,11 +51,7 @@ impl<R: Runtime + Files> Writer<R> {
         drop(state);
         let opened = segment.opened.borrow().clone().expect("recovery has opened it");
         let len = segment.len.get();
-        // Recovery has synced all of it, except by the policy `Never`.
-        let synced_len = match shared.config.sync {
-            SyncPolicy::Never => SEGMENT_HEADER_BYTES as u64,
-            SyncPolicy::Batch | SyncPolicy::Interval(_) => len,
-        };
+        let synced_len = len; // by recovery
         let (sync_at, is_ended) = (None, false);
         Self { shared, segment, opened, len, synced_len, sync_at, timestamp, is_ended }
     }
@@ -329,9 +325,7 @@ impl<R: Runtime + Files> Writer<R> {
 
     /// Ends the segment and begins the next one. What was written is on the disk before the next one exists.
     pub(crate) async fn roll(&mut self, base_offset: u64) -> Result<(), Error> {
-        if self.shared.config.sync != SyncPolicy::Never {
-            self.sync().await?;
-        }
+        self.sync().await?;
         self.is_ended = true;
         let next = self.create(base_offset, self.timestamp).await?;
         self.shared.state.borrow_mut().segments.push_back(Rc::clone(&next));

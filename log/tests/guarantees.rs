@@ -3,10 +3,11 @@
 mod common;
 
 use bytes::Bytes;
-use common::{append, edit, open, read_all, scratch, segments, small};
+use common::{append, edit, expect_batches, open, read_all, scratch, segments, small};
 use owned_io::{Clock, Executor, Files, select};
-use owned_io_log::{ErrorKind, Journal, Offsets, Partition, ReadFrom, remove};
+use owned_io_log::{ErrorKind, Journal, Offsets, Partition, ReadFrom, SyncPolicy, remove};
 use owned_io_sim::{Fault, Sim, World, run, seeds};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -176,6 +177,81 @@ fn a_dropped_snapshot_does_not_damage_the_next() {
             assert_eq!(replay.snapshot.unwrap(), vec![104; 900]);
         });
         found.await.expect("no panic");
+        Ok(())
+    });
+}
+
+/// "Waits until everything that was appended before is on the disk, whatever the policy is."
+#[test]
+fn a_flush_makes_all_segments_durable() {
+    for policy in [SyncPolicy::Never, SyncPolicy::Interval(Duration::from_secs(60))] {
+        run(seeds(30), async move |world| {
+            let host = world.host("disk");
+            let dir = scratch::<Sim>();
+            let again = dir.clone();
+            let mut config = small();
+            config.sync = policy;
+            let writing = host.spawn(async move {
+                let (log, _) = open::<Sim>(&dir, config).await;
+                for number in 0..60 {
+                    append(&log, number).await.unwrap();
+                }
+                assert!(log.size().segments > 3);
+                log.flush().await.unwrap();
+                std::mem::forget(log);
+            });
+            writing.await.expect("no panic");
+            world.apply(Fault::Crash { host: host.clone(), down: Duration::from_secs(1) });
+            Sim::sleep(Duration::from_secs(2)).await;
+            let found = host.spawn(async move {
+                let (log, _) = open::<Sim>(&again, config).await;
+                expect_batches(&log, 0..60).await;
+            });
+            found.await.expect("no panic");
+            Ok(())
+        });
+    }
+}
+
+/// "When it is opened again, batches that may exist in the page cache only are written and synced again", whatever the
+/// policy is.
+#[test]
+fn a_failed_flush_is_made_good_when_the_partition_is_opened() {
+    run(seeds(50), async |world| {
+        let host = world.host("disk");
+        let there = host.clone();
+        let dir = scratch::<Sim>();
+        let again = dir.clone();
+        let mut config = small();
+        config.sync = SyncPolicy::Never;
+        let stored = Rc::new(RefCell::new(Vec::new()));
+        let known = Rc::clone(&stored);
+        let writing = host.spawn(async move {
+            let (log, _) = open::<Sim>(&dir, config).await;
+            for number in 0..8 {
+                append(&log, number).await.unwrap();
+            }
+            let lasts = Duration::from_millis(10);
+            World::current().apply(Fault::SyncErrors { host: there, lasts });
+            assert_eq!(log.flush().await.expect_err("it fails").kind(), ErrorKind::Failed);
+            let _ = log.close().await;
+            Sim::sleep(lasts).await;
+            let (log, _) = open::<Sim>(&dir, config).await;
+            append(&log, 8).await.unwrap();
+            log.flush().await.unwrap();
+            append(&log, 9).await.unwrap(); // says that what is before it was synced
+            log.flush().await.unwrap();
+            *known.borrow_mut() = read_all(&log, 0, 1000).await.unwrap();
+            std::mem::forget(log);
+        });
+        writing.await.expect("no panic");
+        world.apply(Fault::Crash { host: host.clone(), down: Duration::from_secs(1) });
+        Sim::sleep(Duration::from_secs(2)).await;
+        let found = host.spawn(async move {
+            let (log, _) = open::<Sim>(&again, config).await;
+            read_all(&log, 0, 1000).await.unwrap()
+        });
+        assert_eq!(found.await.expect("no panic"), *stored.borrow());
         Ok(())
     });
 }
