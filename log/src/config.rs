@@ -16,10 +16,12 @@ pub struct PartitionConfig {
     /// The largest payload of a batch, in bytes. Default 16 MiB. It is at most 1 GiB, whatever is set.
     pub batch_bytes_max: usize,
     /// The most bytes that appends leave waiting to be written. Further appends wait. Default 16 MiB. One batch may
-    /// exceed it, and so a partition holds at most this and one batch.
+    /// exceed it, and so a partition holds at most this and one batch. Each part of a batch counts 256 bytes more, for
+    /// what the partition keeps beside it.
     pub queue_bytes_max: usize,
-    /// The most bytes of recent batches in memory, which reads return without I/O. Default 4 MiB. A batch of several
-    /// parts is not kept: it would have to be copied into one.
+    /// The most bytes of recent batches in memory, which reads return without I/O. Default 4 MiB. Each batch counts 256
+    /// bytes more. Batches below 16 KiB are copied. A larger one is kept as it came, with the whole buffer that it is a
+    /// slice of; one of several parts is not kept.
     pub cache_bytes_max: usize,
 }
 

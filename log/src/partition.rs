@@ -82,10 +82,14 @@ impl<R: Runtime + Files> Partition<R> {
     /// bytes as they are to be stored, in order and in any number of parts. Batches get offsets in the order of these
     /// calls. Then it waits as the [`SyncPolicy`](crate::SyncPolicy) says.
     ///
+    /// # Panics
+    /// If `stamp`, or the iterator that it returns, appends to this partition or purges it.
+    ///
     /// # Errors
     /// [`Empty`](crate::ErrorKind::Empty), [`TooLarge`](crate::ErrorKind::TooLarge) and
     /// [`NoSpace`](crate::ErrorKind::NoSpace): the batch is not appended, and its offset goes to the next one.
-    /// [`Failed`](crate::ErrorKind::Failed): it may be stored or not. [`Closed`](crate::ErrorKind::Closed).
+    /// [`Failed`](crate::ErrorKind::Failed), and [`Closed`](crate::ErrorKind::Closed) after `stamp` was called: it may be
+    /// stored or not.
     ///
     /// # Cancellation
     /// Before `stamp` is called, nothing has happened. Afterwards the batch may be appended all the same.
@@ -241,9 +245,12 @@ impl<R: Runtime + Files> Partition<R> {
         let Position { base_offset, timestamp } = position;
         let appended = Appended { base_offset, count, timestamp };
         let mut state = shared.state.borrow_mut();
+        let is_next = state.assigned.base_offset == base_offset && !state.is_purging;
+        assert!(is_next, "`stamp` has changed the partition whose offset it was given");
         state.assigned = Position { base_offset: base_offset + u64::from(count), timestamp };
-        state.queue_bytes += bytes;
-        state.queue.push_back(Request::Append(Queued { appended, parts, bytes, reply }));
+        let queued = Queued { appended, parts, bytes, reply };
+        state.queue_bytes += queued.cost();
+        state.queue.push_back(Request::Append(queued));
         drop(state);
         shared.work.notify();
         Ok(answered)

@@ -7,19 +7,20 @@ use owned_io::{Files, Runtime};
 
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::segment::Segment;
-use crate::shared::{Keep, Request};
+use crate::shared::{BATCH_OVERHEAD_BYTES, Keep, Request};
 use crate::writer::Writer;
 use crate::{Error, Position, Retention, Trimmed, recovery};
 
 impl<R: Runtime + Files> Writer<R> {
     /// Removes all segments, from the first on, and begins again at offset 0.
     pub(crate) async fn purge(&mut self) -> Result<(), Error> {
-        {
+        let cached = {
             let state = &mut *self.shared.state.borrow_mut();
-            state.cache.clear();
             state.cache_bytes = 0;
             state.segments.clear();
-        }
+            std::mem::take(&mut state.cache)
+        };
+        drop(cached); // not while the state is borrowed: the destructors are code of the caller
         let dir = &self.shared.dir;
         // As the directory lists them: one may be there that could not be created completely.
         let bases = recovery::list::<R>(dir).await;
@@ -69,7 +70,7 @@ impl<R: Runtime + Files> Writer<R> {
             let first = state.offsets().first;
             while state.cache.front().is_some_and(|batch| batch.base_offset < first) {
                 let batch = state.cache.pop_front().expect("there is one");
-                state.cache_bytes -= batch.bytes.len();
+                state.cache_bytes -= batch.bytes.len() + BATCH_OVERHEAD_BYTES;
             }
         }
         trimmed.first = self.shared.state.borrow().offsets().first;

@@ -34,7 +34,7 @@ pub(crate) struct State<R: Files> {
     pub(crate) lock: Option<R::File>,
     /// `queue_bytes_max` and one batch bound it. Other requests than appends are few: one for each waiting task.
     pub(crate) queue: VecDeque<Request>,
-    /// The bytes of the batches that are queued or being written.
+    /// The [cost](Queued::cost) of the batches that are queued or being written.
     pub(crate) queue_bytes: usize,
     /// The offset of the next batch, and the time of the last one.
     pub(crate) assigned: Position,
@@ -42,6 +42,7 @@ pub(crate) struct State<R: Files> {
     pub(crate) next: u64,
     /// The last acknowledged batches without a gap, oldest first.
     pub(crate) cache: VecDeque<Batch>,
+    /// Their bytes, and [`BATCH_OVERHEAD_BYTES`] for each.
     pub(crate) cache_bytes: usize,
     pub(crate) is_purging: bool,
     pub(crate) is_closing: bool,
@@ -62,6 +63,18 @@ pub(crate) struct Queued {
     pub(crate) parts: Vec<Bytes>,
     pub(crate) bytes: usize,
     pub(crate) reply: Reply<Appended>,
+}
+
+/// What a batch in memory costs besides its bytes, at most: its places in queues, its answer, its stored header. The
+/// settings count it, because the smallest batches have one byte.
+pub(crate) const BATCH_OVERHEAD_BYTES: usize = 256;
+
+impl Queued {
+    /// What it costs in memory, in bytes.
+    pub(crate) fn cost(&self) -> usize {
+        let parts = self.parts.len().saturating_mul(BATCH_OVERHEAD_BYTES);
+        self.bytes.saturating_add(parts)
+    }
 }
 
 /// What a trim keeps.
@@ -100,7 +113,9 @@ impl<R: Files> Shared<R> {
         if let Some(error) = state.refusal() {
             return Some(Err(error));
         }
-        let has_room = state.queue_bytes < self.config.queue_bytes_max && !state.is_purging;
+        // An empty queue takes a batch, whatever the limit is.
+        let has_room = state.queue_bytes < self.config.queue_bytes_max || state.queue_bytes == 0;
+        let has_room = has_room && !state.is_purging;
         has_room.then_some(Ok(()))
     }
 

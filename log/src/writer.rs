@@ -14,12 +14,16 @@ use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, SEGMENT_HEADER_BYTES, SegmentHeader, payload_crc,
 };
 use crate::segment::{Index, Opened, Segment};
-use crate::shared::{Keep, Queued, Request, Shared};
+use crate::shared::{BATCH_OVERHEAD_BYTES, Keep, Queued, Request, Shared};
 use crate::{Batch, Error, ErrorKind, Position, SyncPolicy, Trimmed, recovery};
 
 /// How many bytes are written and synced together, at most, unless one batch is larger. More would only make the first
 /// of them wait longer: a disk syncs as many in a few milliseconds.
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Smaller batches are copied into the cache: as they come, they may share a buffer that is much larger, and may have
+/// several parts.
+const COPIED_BYTES_MAX: usize = 16 * 1024;
 
 /// How many segments besides the last one have their files open. A reader opens them.
 const OPEN_SEGMENTS_MAX: usize = 16;
@@ -229,10 +233,14 @@ impl<R: Runtime + Files> Writer<R> {
     /// Acknowledges batches that are written, and synced if the policy says so.
     fn commit(&mut self, batches: Vec<Queued>) {
         let mut position = self.segment.len.get();
-        let mut index = self.opened.index.borrow_mut();
-        let state = &mut *self.shared.state.borrow_mut();
         let mut replies = Vec::with_capacity(batches.len());
-        for Queued { appended, mut parts, bytes, reply } in batches {
+        // Dropped at the end: the destructors are code of the caller, as its wakers are.
+        let mut dropped = Vec::new();
+        let mut borrowed = self.shared.state.borrow_mut();
+        let state = &mut *borrowed;
+        for queued in batches {
+            state.queue_bytes -= queued.cost();
+            let Queued { appended, parts, bytes, reply } = queued;
             let crate::Appended { base_offset, count, timestamp } = appended;
             let header = BatchHeader {
                 payload_crc: 0, // the index does not need it
@@ -242,28 +250,29 @@ impl<R: Runtime + Files> Writer<R> {
                 timestamp,
                 synced_len: 0,
             };
-            index.push(&header, position);
+            self.opened.index.borrow_mut().push(&header, position);
             position += header.stored_len();
             state.next = header.next_offset();
-            state.queue_bytes -= bytes;
             self.timestamp = timestamp;
-            if parts.len() == 1 {
-                let bytes = parts.pop().expect("one part");
-                state.cache_bytes += bytes.len();
+            if let Some(bytes) = cached(&parts, bytes) {
+                state.cache_bytes += bytes.len() + BATCH_OVERHEAD_BYTES;
                 state.cache.push_back(Batch { base_offset, count, timestamp, bytes });
             } else {
-                state.cache.clear();
+                dropped.extend(state.cache.drain(..));
                 state.cache_bytes = 0;
             }
-            replies.push((reply, appended));
+            replies.push((reply, appended, parts));
         }
         while state.cache_bytes > self.shared.config.cache_bytes_max {
             let Some(oldest) = state.cache.pop_front() else { break };
-            state.cache_bytes -= oldest.bytes.len();
+            state.cache_bytes -= oldest.bytes.len() + BATCH_OVERHEAD_BYTES;
+            dropped.push(oldest);
         }
         self.segment.len.set(position);
-        for (reply, appended) in replies {
+        drop(borrowed);
+        for (reply, appended, parts) in replies {
             reply.give(Ok(appended));
+            drop(parts);
         }
         self.shared.room.notify();
         self.shared.committed.notify();
@@ -272,19 +281,22 @@ impl<R: Runtime + Files> Writer<R> {
     /// Refuses the batches of a group and all that are queued: their offsets come after those of the group. The next
     /// batch gets the first of these offsets.
     fn refuse(&self, group: VecDeque<Queued>, error: &Error) {
-        let state = &mut *self.shared.state.borrow_mut();
         let mut refused: Vec<_> = group.into();
-        let mut kept = VecDeque::new();
-        for request in state.queue.drain(..) {
-            match request {
-                Request::Append(queued) => refused.push(queued),
-                request => kept.push_back(request),
+        {
+            let state = &mut *self.shared.state.borrow_mut();
+            let mut kept = VecDeque::new();
+            for request in state.queue.drain(..) {
+                match request {
+                    Request::Append(queued) => refused.push(queued),
+                    request => kept.push_back(request),
+                }
             }
+            state.queue = kept;
+            state.assigned = Position { base_offset: state.next, timestamp: self.timestamp };
+            state.queue_bytes -= refused.iter().map(Queued::cost).sum::<usize>();
         }
-        state.queue = kept;
-        state.assigned = Position { base_offset: state.next, timestamp: self.timestamp };
+        // Not while the state is borrowed: wakers and destructors are code of the caller.
         for queued in refused {
-            state.queue_bytes -= queued.bytes;
             queued.reply.give(Err(error.clone()));
         }
         self.shared.room.notify();
@@ -367,12 +379,21 @@ enum Work {
     Trim(Keep, crate::signal::Reply<Trimmed>),
 }
 
+/// The bytes of a batch as the cache keeps them. `None`: it is not kept.
+fn cached(parts: &[Bytes], bytes: usize) -> Option<Bytes> {
+    match parts {
+        _ if bytes < COPIED_BYTES_MAX => Some(parts.concat().into()),
+        [part] => Some(part.clone()),
+        _ => None,
+    }
+}
+
 /// The first request, or the first batches.
 fn take_work(queue: &mut VecDeque<Request>) -> Option<Work> {
     let mut group = VecDeque::new();
     let mut bytes = 0;
     while let Some(Request::Append(queued)) = queue.front() {
-        bytes += queued.bytes;
+        bytes += queued.cost();
         if bytes > GROUP_BYTES_MAX && !group.is_empty() {
             break;
         }

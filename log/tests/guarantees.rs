@@ -2,14 +2,17 @@
 
 mod common;
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{append, edit, expect_batches, open, read_all, scratch, segments, small};
 use owned_io::{Clock, Executor, Files, select};
-use owned_io_log::{ErrorKind, Journal, Offsets, Partition, ReadFrom, SyncPolicy, remove};
+use owned_io_log::{
+    ErrorKind, Journal, Offsets, Partition, PartitionConfig, ReadFrom, SyncPolicy, remove,
+};
 use owned_io_sim::{Fault, Sim, World, run, seeds};
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::time::Duration;
 
 /// Appends batches of `bytes` bytes until one is in a second segment. Returns the number of batches.
 async fn fill_segment(log: &Partition<Sim>, bytes: usize) -> u64 {
@@ -284,6 +287,45 @@ fn a_gap_between_segments_is_an_error_of_the_read() {
     });
 }
 
+/// A queue of no bytes takes one batch at a time.
+#[test]
+fn a_queue_of_no_bytes_takes_one_batch() {
+    run(seeds(3), async |_| {
+        let mut config = small();
+        config.queue_bytes_max = 0;
+        let (log, _) = open::<Sim>(&scratch::<Sim>(), config).await;
+        let append = std::pin::pin!(append(&log, 0));
+        let appended = select(append, Sim::sleep(Duration::from_secs(5))).await.first;
+        assert_eq!(appended.expect("it does not wait for ever").unwrap(), 0);
+        Ok(())
+    });
+}
+
+/// The smallest batches count too: for their headers, and for what the queue keeps for each.
+#[test]
+fn the_smallest_batches_fill_the_queue() {
+    run(seeds(3), async |world| {
+        let mut config = PartitionConfig::default();
+        config.queue_bytes_max = 10_000;
+        let (log, _) = open::<Sim>(&scratch::<Sim>(), config).await;
+        world.apply(Fault::SlowDisk { host: world.main_host(), lasts: Duration::from_secs(5) });
+        let stamped = Rc::new(Cell::new(0));
+        for _ in 0..1_000 {
+            let (log, stamped) = (log.clone(), Rc::clone(&stamped));
+            drop(Sim::spawn(async move {
+                let stamp = |_| {
+                    stamped.set(stamped.get() + 1);
+                    [Bytes::from_static(b"1")]
+                };
+                log.append(1, stamp).await.unwrap();
+            }));
+        }
+        Sim::sleep(Duration::ZERO).await;
+        assert!((1..=40).contains(&stamped.get()), "{} batches wait", stamped.get());
+        Ok(())
+    });
+}
+
 /// "It is removed all the same", and what is opened meanwhile is refused.
 #[test]
 fn a_dropped_removal_goes_on() {
@@ -308,6 +350,61 @@ fn a_dropped_removal_goes_on() {
         Sim::sleep(Duration::from_secs(1)).await;
         let (log, _) = open::<Sim>(&dir, small()).await;
         assert_eq!(log.offsets(), Offsets { first: 0, next: 0 });
+        Ok(())
+    });
+}
+
+thread_local! {
+    static ASKED: RefCell<Option<Partition<Sim>>> = const { RefCell::new(None) };
+    static FREED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A buffer whose destructor asks the log, as code of the caller may.
+struct Received(Vec<u8>);
+
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        ASKED.with_borrow(|log| _ = log.as_ref().map(Partition::offsets));
+        FREED.set(FREED.get() + 1);
+    }
+}
+
+/// What the cache keeps of a small batch is a copy: the buffer that the batch is a slice of is freed. That may run code
+/// of the caller.
+#[test]
+fn the_cache_keeps_no_larger_buffer() {
+    run(seeds(3), async |world| {
+        let (log, _) = open::<Sim>(&scratch::<Sim>(), PartitionConfig::default()).await;
+        FREED.set(0);
+        ASKED.set(Some(log.clone()));
+        for _ in 0..10 {
+            let received = Bytes::from_owner(Received(vec![7; 64 * 1024]));
+            log.append(1, |_| [received.slice(100..300)]).await.unwrap();
+            drop(received);
+        }
+        log.flush().await.unwrap();
+        assert_eq!(FREED.get(), 10);
+        // A batch of several parts is in the cache too. So reads need no disk.
+        log.append(1, |_| ["head", "body"].map(Bytes::from)).await.unwrap();
+        let lasts = Duration::from_secs(1);
+        world.apply(Fault::ReadErrors { host: world.main_host(), lasts });
+        assert_eq!(read_all(&log, 0, 1 << 20).await.unwrap().len(), 11);
+        // Nor is the state borrowed while batches are refused or purged.
+        world.main_host().limit_disk(0);
+        let received = Bytes::from_owner(Received(vec![7; 64 * 1024]));
+        log.append(1, |_| [received]).await.expect_err("the disk is full");
+        world.main_host().limit_disk(u64::MAX);
+        let received = Bytes::from_owner(Received(vec![7; 64 * 1024]));
+        log.append(1, |_| [received]).await.unwrap();
+        log.purge().await.unwrap();
+        assert_eq!(FREED.get(), 12);
+        ASKED.set(None);
         Ok(())
     });
 }
