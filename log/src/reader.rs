@@ -101,8 +101,12 @@ async fn find_segment<R: Files>(
             let (mut low, mut high) = (1.min(segments.len()), segments.len());
             while low < high {
                 let middle = usize::midpoint(low, high);
-                let opened = segments[middle].open(shared.config.segment_bytes).await?;
-                if opened.header.timestamp < timestamp { low = middle + 1 } else { high = middle }
+                let is_before = match segments[middle].header().await {
+                    Ok(header) => header.timestamp < timestamp,
+                    Err(_) if !has_segment(shared, &segments[middle]) => true, // it was removed
+                    Err(error) => return Err(error),
+                };
+                if is_before { low = middle + 1 } else { high = middle }
             }
             low
         }

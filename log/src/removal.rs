@@ -56,25 +56,39 @@ impl<R: Runtime + Files> Writer<R> {
             }
         }
         let mut trimmed = Trimmed { segments: 0, bytes: 0, first: 0 };
-        // Each round removes a segment.
-        while self.is_first_unused(keep).await? {
-            let Some(first) = self.shared.state.borrow_mut().segments.pop_front() else { break };
-            trimmed.segments += 1;
-            trimmed.bytes += first.len.get();
-            R::remove_file(&first.path).await.map_err(|error| first.io("remove", error))?;
-        }
+        let removed = self.remove_first(keep, &mut trimmed).await;
+        let dropped: Vec<_> = {
+            let state = &mut *self.shared.state.borrow_mut();
+            trimmed.first = state.offsets().first;
+            let stale = state.cache.partition_point(|batch| batch.base_offset < trimmed.first);
+            let dropped: Vec<_> = state.cache.drain(..stale).collect();
+            let bytes = dropped.iter().map(|batch| batch.bytes.len() + BATCH_OVERHEAD_BYTES);
+            state.cache_bytes -= bytes.sum::<usize>();
+            dropped
+        };
+        drop(dropped); // not while the state is borrowed: the destructors are code of the caller
         if trimmed.segments > 0 {
             let dir = &self.shared.dir;
             R::sync_dir(dir).await.map_err(|error| Error::io("sync", dir, error))?;
-            let state = &mut *self.shared.state.borrow_mut();
-            let first = state.offsets().first;
-            while state.cache.front().is_some_and(|batch| batch.base_offset < first) {
-                let batch = state.cache.pop_front().expect("there is one");
-                state.cache_bytes -= batch.bytes.len() + BATCH_OVERHEAD_BYTES;
-            }
         }
-        trimmed.first = self.shared.state.borrow().offsets().first;
-        Ok(trimmed)
+        removed.map(|()| trimmed)
+    }
+
+    async fn remove_first(&self, keep: Keep, trimmed: &mut Trimmed) -> Result<(), Error> {
+        // Each round removes a segment.
+        while self.is_first_unused(keep).await? {
+            let Some(first) = self.shared.state.borrow_mut().segments.pop_front() else { break };
+            if let Err(error) = R::remove_file(&first.path).await
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                let error = first.io("remove", error);
+                self.shared.state.borrow_mut().segments.push_front(first);
+                return Err(error);
+            }
+            trimmed.segments += 1;
+            trimmed.bytes += first.len.get();
+        }
+        Ok(())
     }
 
     /// Whether the first segment is to be removed. It is not the last one.
@@ -93,7 +107,7 @@ impl<R: Runtime + Files> Writer<R> {
                 }
                 let Some(age_max) = age_max else { return Ok(false) };
                 // Its header has the timestamp of the last batch before it.
-                let newest = second.open(self.shared.config.segment_bytes).await?.header.timestamp;
+                let newest = second.header().await?.timestamp;
                 let newest = SystemTime::UNIX_EPOCH + Duration::from_micros(newest);
                 let age = R::wall_clock().duration_since(newest).unwrap_or(Duration::ZERO);
                 Ok(age > age_max)

@@ -131,6 +131,16 @@ impl<R: Files> Segment<R> {
         Ok(segment)
     }
 
+    /// Its header. Reads it alone, if the file is not open.
+    pub(crate) async fn header(&self) -> Result<SegmentHeader, Error> {
+        if let Some(opened) = &*self.opened.borrow() {
+            return Ok(opened.header);
+        }
+        let file = R::open(&self.path, OpenMode::Read).await;
+        let file = file.map_err(|error| self.io("open", error))?;
+        self.read_header(&file).await
+    }
+
     /// The open file. Opens it, and makes the index, if necessary.
     pub(crate) async fn open(&self, segment_bytes: u64) -> Result<Rc<Opened<R>>, Error> {
         if let Some(opened) = &*self.opened.borrow() {

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use common::{append, edit, expect_batches, open, read_all, scratch, segments, small};
 use owned_io::{Clock, Executor, Files, select};
 use owned_io_log::{
-    ErrorKind, Journal, Offsets, Partition, PartitionConfig, ReadFrom, SyncPolicy, remove,
+    ErrorKind, Journal, Offsets, Partition, PartitionConfig, ReadFrom, Retention, SyncPolicy,
+    remove,
 };
 use owned_io_sim::{Fault, Sim, World, run, seeds};
 
@@ -322,6 +323,33 @@ fn the_smallest_batches_fill_the_queue() {
         }
         Sim::sleep(Duration::ZERO).await;
         assert!((1..=40).contains(&stamped.get()), "{} batches wait", stamped.get());
+        Ok(())
+    });
+}
+
+/// A trim that fails loses no segment from its sight: the next one removes it.
+#[test]
+fn a_failed_trim_is_repeated_by_the_next() {
+    run(seeds(10), async |_| {
+        let dir = scratch::<Sim>();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        fill_segment(&log, 500).await;
+        fill_segment(&log, 500).await;
+        let before = log.size();
+        // A directory of the same name: removing it as a file fails.
+        let first = segments::<Sim>(&dir).await.remove(0);
+        let hidden = dir.join("hidden");
+        Sim::rename(&first, &hidden).await.unwrap();
+        Sim::create_dir_all(&first).await.unwrap();
+        let retention = Retention { bytes_max: Some(5_000), age_max: None };
+        assert_eq!(log.trim(retention).await.unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(log.size(), before, "nothing was removed");
+        assert_eq!(log.offsets().first, 0);
+        Sim::remove_dir(&first).await.unwrap();
+        Sim::rename(&hidden, &first).await.unwrap();
+        let trimmed = log.trim(retention).await.unwrap();
+        assert!(trimmed.segments >= 1 && log.offsets().first == trimmed.first);
+        assert_eq!(segments::<Sim>(&dir).await.len() as u32, log.size().segments);
         Ok(())
     });
 }
