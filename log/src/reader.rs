@@ -136,11 +136,15 @@ async fn read_segment<R: Files>(
         needed = 0;
         while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
             let corrupt = || Error::corrupt(&segment.path, position + at);
-            let header = BatchHeader::decode(head, opened.header.salt).ok_or_else(corrupt)?;
+            let header = match BatchHeader::decode(head, opened.header.salt) {
+                Some(header) => header,
+                None if found.is_empty() => return Err(corrupt()),
+                None => return Ok(found), // the next read comes to the damage
+            };
             let end = at + header.stored_len();
             // Offsets go forward, and the batch ends within the segment.
             if header.base_offset < next_offset || position + end > len {
-                return Err(corrupt());
+                return if found.is_empty() { Err(corrupt()) } else { Ok(found) };
             }
             if target.skips(&header) {
                 (at, next_offset) = (end, header.next_offset());
@@ -156,7 +160,7 @@ async fn read_segment<R: Files>(
             }
             let stored = bytes.slice(at as usize + BATCH_HEADER_BYTES..end as usize);
             if payload_crc(std::slice::from_ref(&stored)) != header.payload_crc {
-                return Err(corrupt());
+                return if found.is_empty() { Err(corrupt()) } else { Ok(found) };
             }
             let BatchHeader { base_offset, count, timestamp, .. } = header;
             found.push(Batch { base_offset, count, timestamp, bytes: stored });

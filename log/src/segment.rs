@@ -152,20 +152,21 @@ impl<R: Files> Segment<R> {
         let len = self.len.get();
         let mut index = Index::new(segment_bytes.max(len));
         let mut position = SEGMENT_HEADER_BYTES as u64;
-        // Each round goes on by at least one batch.
-        while position < len {
+        // Each round goes on by at least one batch. The index ends at damage: reads of what is before it need no more,
+        // and those that come to it find it.
+        'scan: while position < len {
             let wanted = SCAN_BYTES.min(len - position);
             let bytes = self.read(&file, position, wanted).await?;
             let mut at = 0;
             while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
                 let Some(batch) = BatchHeader::decode(head, header.salt) else {
-                    return Err(Error::corrupt(&self.path, position + at));
+                    break 'scan;
                 };
                 index.push(&batch, position + at);
                 at += batch.stored_len();
             }
             if at == 0 {
-                return Err(Error::corrupt(&self.path, position)); // less than a header is left
+                break; // less than a header is left
             }
             position += at;
         }

@@ -45,7 +45,7 @@ async fn expect_each_offset(log: &Partition<Sim>, next: u64) {
     }
 }
 
-/// "A full disk is not final": a segment that could not be created hides nothing that is appended later.
+/// "A full disk is no failure": a segment that could not be created hides nothing that is appended later.
 #[test]
 fn a_segment_that_could_not_be_created_hides_nothing() {
     run(seeds(30), async |world| {
@@ -284,6 +284,30 @@ fn a_gap_between_segments_is_an_error_of_the_read() {
         let last = log.offsets().next - 1;
         assert_eq!(log.read(ReadFrom::Offset(last), 1).await.unwrap()[0].base_offset, last);
         assert!(log.read(ReadFrom::Offset(first - 2), 1).await.is_ok());
+        Ok(())
+    });
+}
+
+/// "What is before it can be read, and the segments after it."
+#[test]
+fn damage_hides_nothing_before_it() {
+    run(seeds(5), async |_| {
+        let dir = scratch::<Sim>();
+        let mut config = small();
+        config.cache_bytes_max = 0;
+        let (log, _) = open::<Sim>(&dir, config).await;
+        fill_segment(&log, 500).await;
+        log.close().await.unwrap();
+        let paths = segments::<Sim>(&dir).await;
+        edit::<Sim>(&paths[0], |bytes| bytes[40 + 3 * 548] ^= 1).await; // the header of batch 3
+        let (log, _) = open::<Sim>(&dir, config).await;
+        for offset in 0..log.offsets().next {
+            let read = log.read(ReadFrom::Offset(offset), 1).await;
+            match offset {
+                0..3 | 7.. => assert_eq!(read.unwrap()[0].base_offset, offset),
+                _ => assert_eq!(read.unwrap_err().kind(), ErrorKind::Corrupt),
+            }
+        }
         Ok(())
     });
 }
