@@ -26,7 +26,7 @@ pub enum ErrorKind {
     /// Bytes that were on the disk have changed.
     Corrupt,
     /// A write or a sync has failed, with the source, now or earlier. The batch may be stored or not. The log takes no
-    /// more writes until it is opened anew.
+    /// more writes until it is opened again.
     Failed,
     /// A batch is larger than its [`PartitionConfig`](crate::PartitionConfig) permits.
     TooLarge,

@@ -113,8 +113,8 @@ impl<R: Runtime + Files> Partition<R> {
     /// Only acknowledged batches are read. Recent ones come from memory.
     ///
     /// # Errors
-    /// [`Corrupt`](crate::ErrorKind::Corrupt) with the file and the position: the next read may continue at a later
-    /// offset. [`Io`](crate::ErrorKind::Io).
+    /// [`Corrupt`](crate::ErrorKind::Corrupt) with the file and the position: what is before it can be read, and the
+    /// segments after it. [`Io`](crate::ErrorKind::Io).
     ///
     /// # Cancellation
     /// Safe.
@@ -194,7 +194,8 @@ impl<R: Runtime + Files> Partition<R> {
         self.handle.shared.request(request)?.wait().await
     }
 
-    /// Writes and syncs what was appended, ends the writer, and releases the lock. Other handles are closed too.
+    /// Writes and syncs what was appended, ends the writer, and releases the lock. Other handles are closed too. A read
+    /// that runs holds its segment, and until it ends the directory cannot be opened again.
     ///
     /// # Errors
     /// [`Failed`](crate::ErrorKind::Failed), now or earlier: some batches may not be durable. The lock is released all

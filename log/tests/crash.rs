@@ -115,7 +115,7 @@ async fn write(log: Partition<Sim>, clients: Rc<Clients>) {
     }
 }
 
-/// Faults of all kinds that the host has, and a crash at the end. Returns the time of the crash too.
+/// Crashes, kills, and faults of the disk except read errors, and a crash at the end. Returns the time of the crash too.
 fn faults(world: World, host: &Host) -> (FaultPlan, Duration) {
     let mut plan = FaultPlan::new();
     let mut at = Duration::ZERO;

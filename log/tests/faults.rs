@@ -101,7 +101,7 @@ fn a_failed_sync_is_final() {
     assert!(kept.get() > 0, "under no seed did recovery find what only the page cache had");
 }
 
-/// "The batches that did not fit are refused, and what was written of them is cut. Later ones are taken when there is
+/// "All batches that wait are refused, and what was written of them is cut. Later ones are taken when there is
 /// space."
 #[test]
 fn a_full_disk_refuses_and_the_log_goes_on() {
@@ -231,7 +231,7 @@ fn the_queue_is_bounded() {
     });
 }
 
-/// "The batches that did not fit are refused, and what was written of them is cut": a crash does not bring them back.
+/// "All batches that wait are refused, and what was written of them is cut": a crash does not bring them back.
 #[test]
 fn what_was_refused_stays_refused_after_a_crash() {
     run(seeds(100), async |world| {
