@@ -138,7 +138,8 @@ impl<R: Runtime + Files> Partition<R> {
         Size { bytes, segments: state.segments.len().try_into().unwrap_or(u32::MAX) }
     }
 
-    /// Waits until [`offsets().next`](Self::offsets) is greater than `offset`.
+    /// Waits until [`offsets().next`](Self::offsets) is greater than `offset`. A [purge](Self::purge) begins again at 0
+    /// and ends no wait.
     ///
     /// # Errors
     /// [`Closed`](crate::ErrorKind::Closed), and [`Failed`](crate::ErrorKind::Failed): no more batches will come.

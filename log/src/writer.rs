@@ -185,7 +185,8 @@ impl<R: Runtime + Files> Writer<R> {
             SyncPolicy::Never => {}
             SyncPolicy::Batch => self.sync().await?,
             SyncPolicy::Interval(interval) => {
-                self.sync_at.get_or_insert_with(|| R::now() + interval);
+                // An interval beyond what the clock can say never ends.
+                self.sync_at = self.sync_at.or_else(|| R::now().checked_add(interval));
             }
         }
         Ok(())
