@@ -187,12 +187,10 @@ impl Route {
             "/echo" => Self::Upgrade(SocketService::Echo),
             "/sink" => Self::Upgrade(SocketService::Sink),
             "/source" if request.query().is_empty() => Self::Upgrade(SocketService::Fetch),
-            "/source" => {
-                match Messages::parse(request.query(), limits.message_bytes_max) {
-                    Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
-                    Err(why) => Self::Answer(400, why.into()),
-                }
-            }
+            "/source" => match Messages::parse(request.query(), limits.message_bytes_max) {
+                Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
+                Err(why) => Self::Answer(400, why.into()),
+            },
             _ => Self::Answer(404, "the paths are /health, /echo, /sink and /source\n".into()),
         }
     }

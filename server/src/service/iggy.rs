@@ -16,7 +16,7 @@ use owned_io::{
     OwnedWriteExt, Reservation, Runtime, ShutdownHandle, Spare, coop, shutdown_after,
 };
 use owned_io_websocket::stream::{Error, Received, Unsent};
-use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, MessageKind, Fragment};
+use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Fragment, MessageKind};
 
 use super::message::reset_on_timeout;
 use super::websocket::complete_close;
