@@ -67,9 +67,8 @@ fn send(addr: SocketAddr, bytes_max: usize, is_over: &AtomicBool) {
     }
 }
 
-/// Uses a core until its parent has ended, also by SIGKILL.
-const NEIGHBOUR: &str =
-    "while kill -0 $PPID 2>&-; do i=0; while [ $i -lt 10000 ]; do i=$((i+1)); done; done";
+/// Uses a core for a minute or so. A fault lasts some seconds; if the lab is killed (SIGKILL), this ends by itself.
+const NEIGHBOUR: &str = "i=0; while [ $i -lt 60000000 ]; do i=$((i+1)); done";
 
 /// Processes that do nothing but use a core. Dropping this ends them.
 pub(crate) struct Neighbours(Vec<Child>);
@@ -121,23 +120,6 @@ mod tests {
             stream.read_exact(&mut all).unwrap();
         }
         drop(clients);
-    }
-
-    /// The shell between ends at once.
-    #[test]
-    fn a_neighbour_ends_without_its_parent() {
-        let between = ["-c", "sh -c \"$0\" >&- 2>&- & echo $!", NEIGHBOUR];
-        let output = Command::new("sh").args(between).output().unwrap();
-        let pid: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
-        let until = std::time::Instant::now() + Duration::from_secs(60);
-        let lasts = || {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            !stat.is_empty() && !stat.contains(") Z ")
-        };
-        while lasts() {
-            assert!(std::time::Instant::now() < until, "it does not end");
-            thread::sleep(Duration::from_millis(20));
-        }
     }
 
     #[test]
