@@ -17,9 +17,10 @@ const INCIDENTS_MAX: usize = 16;
 /// How many lines of log the stalls may have in a minute. Further ones are counted, and the next line has the number.
 const REPORTS_PER_MINUTE: u32 = 12;
 
-/// How much of the program's symbols is read while a worker stalls: the names of functions fit, and some programs'
-/// lines. It is held for a minute, next to what clients can make the server hold.
-const SYMBOL_BYTES_MAX: usize = 16 << 20;
+/// How much of the program's symbols is read while a worker stalls: the names of functions fit (3 MB in a release build,
+/// 17 MB in an unoptimised one), and the lines of small programs. It is held for a minute, next to what clients can make
+/// the server hold.
+const SYMBOL_BYTES_MAX: usize = 24 << 20;
 
 /// Watches the workers from threads of its own. Clones are the same.
 ///
