@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use owned_io::{MemoryBudget, Runtime};
-use owned_io_stalls::{Config, Detector, Snapshot};
+use owned_io_stalls::{Config, Detector};
 
 use crate::connection_limit::ConnectionLimit;
 use crate::service::stalls::Answers;
@@ -74,9 +74,9 @@ impl Stalls {
         &self.answers
     }
 
-    /// What is known of stalls. None if nothing is watched.
-    pub fn snapshot(&self) -> Option<Snapshot> {
-        self.detector.as_ref().map(Detector::snapshot)
+    /// The detector. None if nothing is watched.
+    pub fn detector(&self) -> Option<&Detector> {
+        self.detector.as_ref()
     }
 }
 

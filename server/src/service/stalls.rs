@@ -85,7 +85,7 @@ impl Answer {
             body: why.as_bytes().into(),
             _sending: None,
         };
-        let Some(snapshot) = stalls.snapshot() else {
+        let Some(detector) = stalls.detector() else {
             return refusal(404, "nobody watches for stalls: see --stalls\n");
         };
         let answers = stalls.answers();
@@ -94,11 +94,11 @@ impl Answer {
         };
         let (content_type, body) = match accept.is_some_and(prefers_html) {
             true => {
-                let make = || html(&in_order(snapshot)).into_bytes();
+                let make = || html(&in_order(detector.snapshot())).into_bytes();
                 ("text/html; charset=utf-8", answers.html.get(make))
             }
             false => {
-                let make = || json(&in_order(snapshot).incidents);
+                let make = || json(&in_order(detector.snapshot()).incidents);
                 ("application/json", answers.json.get(make))
             }
         };
