@@ -13,7 +13,7 @@ mod default {
         runtime: TokioUring,
         config: Config::default(),
         io_uring: true,
-        dropped_read: EatsNextBytes,
+        dropped_read: LosesNextBytes,
         deviations: {
             "task::an_always_ready_task_lets_others_run" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
@@ -28,7 +28,7 @@ mod tuned {
         runtime: TokioUring,
         config: TokioUring::tuned(),
         io_uring: true,
-        dropped_read: EatsNextBytes,
+        dropped_read: LosesNextBytes,
         deviations: {
             "task::an_always_ready_task_lets_others_run" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),

@@ -75,7 +75,7 @@ tls_conformance! { monoio: owned_io_monoio::Monoio, Cancelled,
         (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_monoio::Monoio>(config)),
 }
 #[cfg(target_os = "linux")]
-tls_conformance! { tokio_uring: owned_io_tokio_uring::TokioUring, EatsNextBytes,
+tls_conformance! { tokio_uring: owned_io_tokio_uring::TokioUring, LosesNextBytes,
     "task::an_always_ready_task_lets_others_run" =>
         (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_tokio_uring::TokioUring>(config)),
     "cancel::dropped_read_does_what_is_declared" =>

@@ -324,11 +324,11 @@ pub async fn dropped_read_does_what_is_declared<R: Runtime>(declared: &Declared)
     let received = soon::<R, _>("the end", read_to_end(&mut b)).await;
     let expected = match declared {
         DroppedRead::LosesNothing | DroppedRead::Cancelled => &b"firstsecond"[..],
-        DroppedRead::EatsNextBytes => b"second",
+        DroppedRead::LosesNextBytes => b"second",
     };
     let seen = match &received[..] {
         b"firstsecond" => "nothing was lost: declare `LosesNothing`, or `Cancelled`".to_owned(),
-        b"second" => "the next bytes were lost: declare `EatsNextBytes`".to_owned(),
+        b"second" => "the next bytes were lost: declare `LosesNextBytes`".to_owned(),
         other => format!("of \"firstsecond\", \"{}\" arrived", other.escape_ascii()),
     };
     assert!(

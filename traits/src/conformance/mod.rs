@@ -107,7 +107,7 @@ pub enum DroppedRead {
     /// The kernel cancels the dropped read. Bytes that arrive before the cancellation are lost.
     Cancelled,
     /// The dropped read continues in the kernel and consumes the next bytes.
-    EatsNextBytes,
+    LosesNextBytes,
 }
 
 /// A sentence of the contract that a backend does not keep.
