@@ -149,26 +149,48 @@ struct SymbolFile {
 impl SymbolFile {
     /// Adds the function at `probe`, an address of the file, and what is inlined into it.
     fn add_frames(&self, frames: &mut Vec<Frame>, address: u64, probe: u64) {
+        let symbol =
+            || Some(addr2line::demangle_auto(self.functions.name(probe)?, None).into_owned());
         let found = self.debug.as_ref().map(|debug| debug.find_frames(probe).skip_all_loads());
+        let mut is_outermost_named = false;
         if let Some(Ok(mut inlined)) = found {
             while let Ok(Some(frame)) = inlined.next() {
                 let name = frame.function.as_ref().and_then(|name| name.demangle().ok());
                 let location = frame.location.as_ref().and_then(|location| {
                     Some(format!("{}:{}", location.file?, location.line.unwrap_or(0)))
                 });
+                is_outermost_named = name.is_some();
                 if let Some(name) = name {
                     let function = Some(name.into_owned());
                     frames.push(Frame { address, function, location, module: None });
                 }
             }
         }
-        if frames.is_empty()
-            && let Some(name) = self.functions.name(probe)
-        {
-            let function = Some(addr2line::demangle_auto(name, None).into_owned());
-            frames.push(Frame { address, function, ..Frame::default() });
+        match frames.last_mut() {
+            // In an optimized program the debug information may have the last part of the name alone. Only the function
+            // that the others are inlined into has a symbol.
+            Some(outermost) if is_outermost_named && is_last_part(outermost) => {
+                outermost.function = symbol().or_else(|| outermost.function.take());
+            }
+            Some(_) => {}
+            None => {
+                let function = symbol();
+                frames.extend(function.is_some().then(|| Frame {
+                    address,
+                    function,
+                    ..Frame::default()
+                }));
+            }
         }
     }
+}
+
+/// Whether the name of a function has no path. Those of generic arguments do not count.
+fn is_last_part(frame: &Frame) -> bool {
+    frame
+        .function
+        .as_ref()
+        .is_some_and(|name| !name.split('<').next().unwrap_or(name).contains("::"))
 }
 
 /// The functions of the symbol tables, in the order of their addresses.

@@ -1,5 +1,7 @@
 //! What stacks say: who runs, the runtime or the program.
 
+use std::borrow::Cow;
+
 use crate::evidence::{Frame, Stack, Thread};
 
 /// Functions of a scheduler: below them on the stack (further in) is what it runs. A name matches if it contains one.
@@ -29,7 +31,7 @@ const SCHEDULERS: [&str; 22] = [
 ];
 
 /// Crates that no stall is blamed on: the runtime, the standard library, and what they use.
-const NOT_THE_PROGRAM: [&str; 24] = [
+const NOT_THE_PROGRAM: [&str; 29] = [
     "std",
     "core",
     "alloc",
@@ -52,8 +54,24 @@ const NOT_THE_PROGRAM: [&str; 24] = [
     "mio",
     "scoped_tls",
     "owned_io",
+    "owned_io_compio",
+    "owned_io_glommio",
+    "owned_io_monoio",
     "owned_io_os",
     "owned_io_stalls",
+    "owned_io_tokio",
+    "owned_io_tokio_uring",
+];
+
+/// Folders of crates above that are not named like the crate, for a program that depends on a clone.
+const FOLDERS: [(&str, &str); 7] = [
+    ("traits", "owned_io"),
+    ("os", "owned_io_os"),
+    ("backend-compio", "owned_io_compio"),
+    ("backend-glommio", "owned_io_glommio"),
+    ("backend-monoio", "owned_io_monoio"),
+    ("backend-tokio", "owned_io_tokio"),
+    ("backend-tokio-uring", "owned_io_tokio_uring"),
 ];
 
 /// The innermost function of the program: the one to look at first.
@@ -94,17 +112,42 @@ fn task_frames(stack: &Stack) -> &[Frame] {
 }
 
 fn is_scheduler(frame: &Frame) -> bool {
-    frame
-        .function
-        .as_deref()
-        .is_some_and(|name| SCHEDULERS.iter().any(|part| path_of(name).contains(part)))
+    path(frame).is_some_and(|path| SCHEDULERS.iter().any(|part| path.contains(part)))
 }
 
 fn is_of_the_program(frame: &Frame) -> bool {
-    let Some(name) = frame.function.as_deref() else { return false };
-    let path = path_of(name);
-    let Some((krate, _)) = path.split_once("::") else { return false }; // a function of C
+    let path = path(frame);
+    let Some((krate, _)) = path.as_ref().and_then(|path| path.split_once("::")) else {
+        return false; // a function of C
+    };
     !NOT_THE_PROGRAM.contains(&krate)
+}
+
+/// The path of a frame's function, with its crate. In an optimized program most functions are inlined, and of these the
+/// debug information has the last part of the name alone: then the file tells the rest.
+fn path(frame: &Frame) -> Option<Cow<'_, str>> {
+    let name = path_of(frame.function.as_deref()?);
+    if name.contains("::") {
+        return Some(name.into());
+    }
+    Some(match frame.location.as_deref().and_then(module_of) {
+        Some(module) => format!("{module}::{name}").into(),
+        None => name.into(),
+    })
+}
+
+/// The module of a file: `monoio::task::state` of `…/monoio-0.2.4/src/task/state.rs:239`.
+fn module_of(location: &str) -> Option<String> {
+    let (file, _line) = location.rsplit_once(':')?;
+    let (folder, file) = file.strip_suffix(".rs")?.rsplit_once("/src/")?;
+    let folder = folder.rsplit('/').next().unwrap_or(folder);
+    let is_version =
+        |(at, _): &(usize, &str)| folder[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    let name = folder.match_indices('-').find(is_version).map_or(folder, |(at, _)| &folder[..at]);
+    let known = FOLDERS.iter().find(|(folder, _)| *folder == name);
+    let krate = known.map_or_else(|| name.replace('-', "_"), |(_, krate)| (*krate).into());
+    let modules = file.split('/').filter(|part| !matches!(*part, "lib" | "main" | "mod"));
+    Some(std::iter::once(&*krate).chain(modules).collect::<Vec<_>>().join("::"))
 }
 
 /// The path of a function without generic arguments: they name types of other crates. `<a::B as c::D>::e` is of `a`.
@@ -177,6 +220,46 @@ mod tests {
         assert_eq!(culprit(&turning), None);
         assert_eq!(is_in_scheduler(&turning), Some(true));
         assert_eq!(is_in_scheduler(&stack(&["shop::main"])), None);
+    }
+
+    #[test]
+    fn the_file_of_an_inlined_function_tells_its_module() {
+        for (location, module) in [
+            ("/r/monoio-0.2.4/src/task/state.rs:239", Some("monoio::task::state")),
+            ("/r/io-uring-0.6.4/src/sys/mod.rs:114", Some("io_uring::sys")),
+            ("/rustc/5980/library/core/src/ops/function.rs:250", Some("core::ops::function")),
+            ("/home/me/web-shop/src/main.rs:27", Some("web_shop")),
+            ("/home/me/owned-io/traits/src/task.rs:1", Some("owned_io::task")),
+            ("src/main.rs:27", None),
+            ("/usr/src/zlib/src/deflate.c:1", None),
+            ("../sysdeps/unix/sysv/linux/x86_64/syscall.S:38", None),
+            ("", None),
+        ] {
+            assert_eq!(module_of(location).as_deref(), module, "{location}");
+        }
+    }
+
+    #[test]
+    fn inlined_functions_are_of_the_program_or_of_the_scheduler() {
+        let frame = |(name, location): &(&str, &str)| Frame {
+            function: Some((*name).into()),
+            location: Some((*location).into()),
+            ..Frame::default()
+        };
+        let stack = |frames: &[(&str, &str)]| Stack {
+            frames: frames.iter().map(frame).collect(),
+            ..Stack::default()
+        };
+        let outer =
+            ("block_on<shop::serve::{async_block_env#0}>", "monoio-0.2.4/src/runtime.rs:144");
+        let main = ("main", "/home/me/shop/src/main.rs:9");
+        let scheduling = stack(&[("ref_inc", "monoio-0.2.4/src/task/state.rs:239"), outer, main]);
+        assert_eq!((is_in_scheduler(&scheduling), culprit(&scheduling)), (Some(true), None));
+        let sort = ("sort", "/home/me/shop/src/order.rs:5");
+        let computing =
+            stack(&[("swap", "/rustc/1/library/core/src/mem/mod.rs:1"), sort, outer, main]);
+        assert_eq!(is_in_scheduler(&computing), Some(false));
+        assert_eq!(culprit(&computing), Some(&computing.frames[1]));
     }
 
     #[test]
