@@ -5,6 +5,7 @@ compile_error!("owned-io needs a Unix: vectored writes rely on the layout of `io
 
 mod buf;
 mod buffers;
+mod channel;
 pub mod coop;
 mod file;
 mod files;
@@ -38,6 +39,7 @@ pub mod backend {
 
 pub use buf::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt};
 pub use buffers::Buffers;
+pub use channel::{Receiver, SendError, Sender, channel};
 pub use file::{
     FILE_OFFSET_MAX, FILE_TRANSFER_BYTES_MAX, File, OwnedReadAt, OwnedReadAtExt, OwnedWriteAt,
     OwnedWriteAtExt,

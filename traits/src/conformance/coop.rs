@@ -2,6 +2,7 @@
 //! machine.
 
 use std::cell::Cell;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::support::{
 use crate::coop::{self, POLL_BUDGET_NANOS};
 use crate::{
     ACCEPT_BATCH_MAX, ByteStream, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, TcpListener, shutdown_after,
+    Runtime, TcpListener, channel, shutdown_after,
 };
 
 /// The number of operations in each case, each with [`WORK_NANOS`] of work.
@@ -118,6 +119,21 @@ pub async fn reads_let_io_run_once_the_budget_is_used_up<R: Runtime>() {
     }
     let what = format!("echoes during {READS} reads");
     expect_at_least(READS / YIELDS_TO_ECHO_MAX / 2, &what, echoes.get());
+}
+
+/// "A task that finds a value each time lets others run": another connection is served within a bounded number of
+/// values.
+pub async fn channels_let_io_run_once_the_budget_is_used_up<R: Runtime>() {
+    const VALUES: u32 = if cfg!(miri) { 400 } else { 4_000 };
+    let (sender, mut receiver) = channel(NonZeroUsize::MIN);
+    let echoes = count_echoes::<R>().await;
+    for value in 0..VALUES {
+        coop::consume(WORK_NANOS);
+        sender.send::<R>(value).await.expect("the receiver lives");
+        assert_eq!(receiver.receive::<R>().await, Some(value), "the value that was sent");
+    }
+    let what = format!("echoes while {VALUES} values were passed");
+    expect_at_least(VALUES / YIELDS_TO_ECHO_MAX / 2, &what, echoes.get());
 }
 
 /// "Each poll of a task has a budget": neither earlier work of the task nor work of other tasks counts.

@@ -340,6 +340,7 @@ macro_rules! __conformance_cases {
                 writes_in_shutdown_after_yield_too
                 accepts_yield_once_the_budget_is_used_up
                 reads_let_io_run_once_the_budget_is_used_up
+                channels_let_io_run_once_the_budget_is_used_up
                 each_poll_begins_with_a_full_budget
                 yield_if_exhausted_lets_io_run
                 yield_if_exhausted_is_ready_while_there_is_budget
@@ -389,6 +390,7 @@ macro_rules! __conformance_cases {
                 the_first_worker_that_failed_is_named
                 a_panicking_worker_stops_the_others
                 a_service_that_panics_at_once_stops_the_others
+                workers_pass_values_through_a_channel
             }
             $($more)*
         }

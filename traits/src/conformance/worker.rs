@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::support::{SOON, connect, echo, echoed, expect_error, loopback, soon};
-use crate::{Runtime, TcpListener, Worker, WorkersConfig, select};
+use crate::{Runtime, TcpListener, Worker, WorkersConfig, channel, select};
 
 fn workers<R: Runtime>(config: &R::Config, count: usize) -> WorkersConfig<R> {
     let mut workers = WorkersConfig::new(NonZeroUsize::new(count).expect("some workers"));
@@ -221,4 +221,39 @@ pub fn a_panicking_worker_stops_the_others<R: Runtime>(config: &R::Config) {
         Ok(())
     });
     assert_eq!(outcome.unwrap_err().to_string(), "worker 0: panicked: on purpose");
+}
+
+/// "The ends may be moved to any thread, and used by tasks of any runtime there": two workers send to a third, which is
+/// slower than they are. All values arrive, and those of one sender in its order. Then the channel ends.
+pub fn workers_pass_values_through_a_channel<R: Runtime>(config: &R::Config) {
+    const VALUES: u32 = if cfg!(miri) { 100 } else { 2_000 };
+    let (sender, receiver) = channel(NonZeroUsize::MIN);
+    let ends = Arc::new(Mutex::new((vec![sender.clone(), sender], Some(receiver))));
+    R::run_workers(workers::<R>(config, 3), move |worker| {
+        let ends = Arc::clone(&ends);
+        async move {
+            if worker.id > 0 {
+                let sender = ends.lock().unwrap().0.pop().expect("one for each worker");
+                for value in 0..VALUES {
+                    sender.send::<R>((worker.id, value)).await.expect("the receiver lives");
+                }
+                return Ok(());
+            }
+            let mut receiver = ends.lock().unwrap().1.take().expect("one worker is the first");
+            let mut next = [0; 3];
+            let all = soon::<R, _>("all values, and the end", async {
+                while let Some((from, value)) = receiver.receive::<R>().await {
+                    assert_eq!(value, next[from], "the next value of worker {from}");
+                    next[from] += 1;
+                    if value % 100 == 0 {
+                        R::sleep(Duration::from_millis(1)).await; // the senders wait
+                    }
+                }
+            });
+            all.await;
+            assert_eq!(next, [0, VALUES, VALUES], "the values of each worker");
+            Ok(())
+        }
+    })
+    .unwrap();
 }

@@ -13,6 +13,7 @@
 //! | [`tls_read`]: reading bytes that are already decrypted | 200 | – |
 //! | [`sink_message`]: counting a message over TCP | 8 | – |
 //! | [`source_message`]: generating a message over TCP; per byte that is copied | 12 | 1/8 |
+//! | [`channel`]: putting a value into a channel, or taking one from it | 50 | – |
 //!
 //! The figures were measured on a 3 GHz core of 2021, in November 2026, and rounded. On a machine with half the
 //! speed, tasks run twice as long before they yield. Nothing else depends on the figures. To measure one again,
@@ -82,4 +83,10 @@ pub const fn sink_message() -> u64 {
 #[inline]
 pub const fn source_message(bytes: usize) -> u64 {
     12 + bytes as u64 / 8
+}
+
+/// Putting a value into a [`channel`](crate::channel), or taking one from it.
+#[inline]
+pub const fn channel() -> u64 {
+    50
 }
