@@ -62,8 +62,9 @@ pub fn try_write(fd: BorrowedFd<'_>, buf: &impl IoBuf) -> io::Result<usize> {
     let bytes = buf.buf_bytes();
     let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
     let n = send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    let n = check_written(n)?;
     coop::consume_transfer(n);
-    check_written(n)
+    Ok(n)
 }
 
 /// Writes as many bytes of `bufs` as the kernel takes now, and advances by them. `bufs` is not empty.
