@@ -39,7 +39,8 @@ impl Identity {
     ///
     /// # Errors
     /// If a file cannot be read, if it is too long or no regular file, if it has no certificate or no key, if the key
-    /// does not match the certificate, or if the certificate is not valid at the time `now`.
+    /// does not match the certificate, or if the certificate is not valid at the time `now`; if the system gives no
+    /// randomness for the key of session tickets.
     pub fn load(
         chain_file: PathBuf,
         key_file: PathBuf,

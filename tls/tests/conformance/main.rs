@@ -10,8 +10,14 @@ mod over;
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
+use std::thread;
 
 use over::{TlsOver, pair};
+use owned_io::conformance::worker::threads_of_three_workers;
+#[cfg(target_os = "linux")]
+use owned_io::conformance::{
+    runtime::block_on_returns_before_a_task_gives_up, task::echoes_during_an_always_ready_task,
+};
 use owned_io::{
     BufResult, ByteStream, Clock, Executor, IoVec, OwnedRead, OwnedReadExt, OwnedWrite,
     OwnedWriteExt, Pool, PoolConfig, Runtime, TcpStream, copy,
@@ -55,9 +61,9 @@ macro_rules! tls_conformance {
 
 tls_conformance! { sim: owned_io_sim::Sim, LosesNothing,
     "task::blocking_closures_let_others_run" =>
-        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_sim::Sim>(config)),
+        (WHY_RUNTIME, blocking_closures_run_on_the_same_thread),
     "worker::each_worker_has_a_thread_of_its_own" =>
-        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_sim::Sim>(config)),
+        (WHY_RUNTIME, workers_share_the_thread),
     "io::writes_that_never_wait_let_others_run" =>
         (WHY_NO_ROOM, fewer_writes_let_other_tasks_run),
 }
@@ -70,14 +76,14 @@ tls_conformance! { glommio: owned_io_glommio::Glommio, LosesNothing }
 #[cfg(target_os = "linux")]
 tls_conformance! { monoio: owned_io_monoio::Monoio, Cancelled,
     "task::an_always_ready_task_lets_others_run" =>
-        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_monoio::Monoio>(config)),
+        (WHY_RUNTIME, others_wait_until_it_ends::<owned_io_monoio::Monoio>),
     "runtime::block_on_returns_while_a_task_is_always_ready" =>
-        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_monoio::Monoio>(config)),
+        (WHY_RUNTIME, block_on_waits_until_it_ends),
 }
 #[cfg(target_os = "linux")]
 tls_conformance! { tokio_uring: owned_io_tokio_uring::TokioUring, LosesNextBytes,
     "task::an_always_ready_task_lets_others_run" =>
-        (WHY_RUNTIME, |config| asserted_by_the_runtimes_suite::<owned_io_tokio_uring::TokioUring>(config)),
+        (WHY_RUNTIME, others_wait_until_it_ends::<owned_io_tokio_uring::TokioUring>),
     "cancel::dropped_read_does_what_is_declared" =>
         (WHY_NOTICED, lost_bytes_are_an_error::<owned_io_tokio_uring::TokioUring>),
 }
@@ -88,8 +94,29 @@ const WHY_RUNTIME: &str = "a deviation of the runtime: see its suite";
 const WHY_NOTICED: &str =
     "the dropped read of the transport loses a record, and the next record fails to decrypt";
 
-/// A deviation of the runtime, which its own suite asserts.
-fn asserted_by_the_runtimes_suite<R: Runtime>(_config: &R::Config) {}
+#[cfg(target_os = "linux")]
+fn others_wait_until_it_ends<R: Runtime>(config: &R::Config) {
+    let echoes = echoes_during_an_always_ready_task::<TlsOver<R>>();
+    let (during, after) = R::block_on(config.clone(), echoes).unwrap();
+    assert!(during <= 1 && after > 10, "{during} echoes during it, {after} after it");
+}
+
+#[cfg(target_os = "linux")]
+fn block_on_waits_until_it_ends(config: &owned_io_monoio::Config) {
+    assert!(!block_on_returns_before_a_task_gives_up::<TlsOver<owned_io_monoio::Monoio>>(config));
+}
+
+fn workers_share_the_thread(config: &owned_io_sim::Config) {
+    let threads = threads_of_three_workers::<TlsOver<owned_io_sim::Sim>>(config);
+    assert_eq!(threads, [thread::current().id(); 3]);
+}
+
+fn blocking_closures_run_on_the_same_thread(config: &owned_io_sim::Config) {
+    run::<owned_io_sim::Sim>(config, async {
+        let closure = TlsOver::<owned_io_sim::Sim>::spawn_blocking(|| thread::current().id());
+        assert_eq!(closure.await.unwrap(), thread::current().id());
+    });
+}
 
 fn fewer_writes_let_other_tasks_run(config: &owned_io_sim::Config) {
     use owned_io_sim::Sim;
