@@ -120,22 +120,45 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     #[inline(always)]
     pub fn poll(&mut self, direction: Direction, cx: &Context<'_>) -> Poll<D> {
         self.register(direction, cx); // before the poll, which may wake it at once
+        let done = self.poll_task();
+        self.is_awaited[direction as usize] = done.is_pending();
+        if done.is_ready() {
+            self.wake_awaiting();
+        }
+        done
+    }
+
+    /// Drives the current job for a task that does not wait for it, and registers no task. The halves that were
+    /// registered before are woken when the job can continue.
+    pub fn drive(&mut self) -> Poll<D> {
+        let done = self.poll_task();
+        if done.is_ready() {
+            self.wake_awaiting();
+        }
+        done
+    }
+
+    #[inline(always)]
+    fn poll_task(&mut self) -> Poll<D> {
         let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(&self.waker));
-        let Some(done) = self.slot.0.done.take() else {
-            self.is_awaited[direction as usize] = true;
-            return Poll::Pending;
-        };
-        self.is_busy = false;
-        for other in [Direction::Read, Direction::Write] {
-            let is_awaited = mem::take(&mut self.is_awaited[other as usize]);
-            if is_awaited
-                && other != direction
-                && let Some(waker) = &self.registered[other as usize]
-            {
+        match self.slot.0.done.take() {
+            Some(done) => {
+                self.is_busy = false;
+                Poll::Ready(done)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Wakes the halves that wait for the job that is done.
+    #[inline(always)]
+    fn wake_awaiting(&mut self) {
+        for half in [Direction::Read, Direction::Write] {
+            let is_awaited = mem::take(&mut self.is_awaited[half as usize]);
+            if is_awaited && let Some(waker) = &self.registered[half as usize] {
                 waker.wake_by_ref();
             }
         }
-        Poll::Ready(done)
     }
 
     /// Registers the task of a half. It is woken when the current job can continue, and by
