@@ -20,5 +20,6 @@ pub use config::{Config, EngineConfig, HandshakeConfig, StreamConfig, compressed
 pub use error::{Limit, Misuse, ProtocolError, Timeout, Violation};
 pub use message::{Fragment, MessageKind};
 pub use stream::{
-    Error, Incoming, Message, Outgoing, PendingRequest, Received, WebSocket, accept, connect,
+    Error, Incoming, Lagged, Message, OnLag, Outgoing, PendingRequest, Received, Subscriber, Topic,
+    WebSocket, accept, connect,
 };

@@ -185,8 +185,9 @@ impl Control {
         }
     }
 
+    /// A data frame was received, or is sent.
     #[inline]
-    pub(super) fn handle_data(&self) {
+    pub(crate) fn handle_data(&self) {
         self.timers.handle_data();
     }
 

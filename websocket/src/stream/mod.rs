@@ -75,6 +75,7 @@ mod queue;
 mod read_driver;
 mod receive_buffer;
 mod shared;
+mod topic;
 mod writing;
 
 use std::fmt;
@@ -89,6 +90,7 @@ pub use handshake::{POOL_BUF_BYTES_MIN, PendingRequest, Upgraded, accept, connec
 pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
 pub use queue::COPIED_BYTES_MAX;
+pub use topic::{Lagged, OnLag, Subscriber, Topic};
 
 use crate::{CloseFrame, MessageKind};
 

@@ -125,6 +125,9 @@ impl Outgoing {
                 if let Poll::Ready(flushed) = shared.poll_flush(Direction::Write, cx) {
                     return Poll::Ready(flushed);
                 }
+                if shared.is_flushed() {
+                    return Poll::Ready(Ok(())); // only a topic has more to write
+                }
                 let timer = timer.get_or_insert_with(|| {
                     let waker = shared.writer.borrow().waker().clone();
                     Box::new(LazyTimer::new(Direction::Write, waker))
@@ -235,6 +238,10 @@ impl Outgoing {
     /// program ends.
     pub fn close_handle(&self) -> CloseHandle {
         CloseHandle { connection: Rc::downgrade(&self.shared) }
+    }
+
+    pub(super) const fn shared(&self) -> &Rc<Shared> {
+        &self.shared
     }
 
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::ProtocolError> {

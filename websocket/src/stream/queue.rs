@@ -1,5 +1,6 @@
 use std::mem;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,11 @@ use owned_io::{IoVec, MemoryAccount, Reservation};
 
 use super::compression::{Deflater, FinishedMessage, IMMEDIATE_BYTES_MAX};
 use super::shared::Sleep;
+use super::topic::Segment;
 use super::{Buffers, EncodedFrame, Unsent};
 use crate::engine::{Control, Sender, State};
 use crate::frame::{Header, mask};
-use crate::{Fragment, Limit, ProtocolError, compressed_bytes_max};
+use crate::{Fragment, Limit, MessageKind, ProtocolError, compressed_bytes_max};
 
 /// Payloads of at most this many bytes are copied behind their headers, even if they were passed by
 /// reference. That is cheaper than another piece of a vectored write.
@@ -25,6 +27,10 @@ const REPLY_BYTES_MAX: usize = 4096;
 
 /// What an empty queue keeps reserved, in bytes. Most messages fit, and need no reservation.
 const RESERVED_BYTES_MIN: usize = 4096;
+
+/// How much of what a topic has published is copied into one write at most, for a subscriber that is
+/// several short segments behind. As many bytes as some backends write without further cost.
+const PUBLISHED_COPY_BYTES: usize = 16 * 1024;
 
 /// The smallest buffer that is allocated for copied frames, in bytes. A buffer that is reused
 /// should fit most of them.
@@ -60,6 +66,8 @@ pub(super) struct Queue {
 pub(super) enum Batch {
     Single(Vec<u8>),
     Vectored(Box<IoVec<Bytes>>),
+    /// What was published in a topic, in the memory that its subscribers share.
+    Published(Rc<Segment>),
 }
 
 impl Queue {
@@ -231,6 +239,36 @@ impl Queue {
         })
     }
 
+    /// Whether whole messages of a topic may be written now, without a copy here: everything queued
+    /// before is written, and no message is partly sent or being compressed.
+    pub(super) fn accepts_published(&self, control: &Control) -> bool {
+        let message = Fragment::Whole(MessageKind::Binary);
+        let is_between_messages = self.sender.check_frame(control, message, 0).is_ok();
+        is_between_messages && self.queued_bytes() == 0 && !self.is_compressing()
+    }
+
+    /// Copies segments of a topic that are short into one batch. `None`: there is no memory for it.
+    /// `next` returns the next segment if its length is at most what it is passed.
+    pub(super) fn copy_published(
+        &mut self,
+        first: &Segment,
+        mut next: impl FnMut(usize) -> Option<Rc<Segment>>,
+    ) -> Option<Batch> {
+        let mut copy = self.buffers.take_fitting(PUBLISHED_COPY_BYTES, 2 * PUBLISHED_COPY_BYTES);
+        if self.reserve_memory(PUBLISHED_COPY_BYTES.max(copy.capacity())).is_err() {
+            self.buffers.give(copy);
+            return None;
+        }
+        copy.reserve_exact(PUBLISHED_COPY_BYTES);
+        copy.extend_from_slice(first.bytes());
+        while let Some(segment) = next(PUBLISHED_COPY_BYTES - copy.len()) {
+            copy.extend_from_slice(segment.bytes());
+        }
+        coop::consume(cost::frame_out(copy.len()));
+        self.batch_held_bytes = copy.capacity();
+        Some(Batch::Single(copy))
+    }
+
     /// A batch was written. Its buffers are reused.
     pub(super) fn handle_written(&mut self, control: &Control, batch: Batch, now: Instant) {
         self.sender.handle_written(control, mem::take(&mut self.batch_bytes), now);
@@ -242,6 +280,7 @@ impl Queue {
         match batch {
             Batch::Single(buf) => self.buffers.give(buf),
             Batch::Vectored(pieces) => self.buffers.give_array(pieces),
+            Batch::Published(_) => {}
         }
     }
 
@@ -631,6 +670,7 @@ mod tests {
         match queue.take_batch(control).unwrap() {
             Batch::Single(bytes) => bytes.as_ptr(),
             Batch::Vectored(pieces) => pieces.bufs()[1].as_ptr(),
+            Batch::Published(_) => unreachable!("nobody publishes"),
         }
     }
 

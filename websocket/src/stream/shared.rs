@@ -3,15 +3,17 @@ use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use owned_io::backend::{Direction, StickyError};
+use owned_io::coop::{self, cost};
 use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, ShutdownHandle};
 
 use super::assembly::out_of_memory;
 use super::lazy_timer::LazyTimer;
-use super::queue::Queue;
+use super::queue::{Batch, Queue};
+use super::topic::Subscriptions;
 use super::writing::{Done, Job, WriteDriver, write_batches};
 use crate::engine::{Control, State};
 use crate::{CloseFrame, Timeout};
@@ -34,6 +36,7 @@ pub(super) struct Shared {
     pub(super) connection: ShutdownHandle,
     pub(super) account: MemoryAccount,
     waited: MemoryWait,
+    pub(super) subscriptions: Subscriptions,
 }
 
 /// The clock of the runtime as plain functions, so that a connection does not name its runtime.
@@ -71,6 +74,7 @@ impl Shared {
             is_write_ended: Cell::new(false),
             account,
             waited,
+            subscriptions: Subscriptions::default(),
             write_error: Cell::new(None),
         }
     }
@@ -81,13 +85,49 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes all that is queued and due. Then ends our side of the stream, if the connection is
-    /// over.
+    pub(super) const fn is_server(&self) -> bool {
+        self.is_server
+    }
+
+    /// Whether messages can still be sent.
+    pub(super) fn is_open(&self) -> bool {
+        self.control.state() == State::Open && self.write_error.get().is_none()
+    }
+
+    /// Writes what the subscriptions are due, without waiting, unless a write is in progress. The halves
+    /// continue what is not written at once.
+    pub(super) fn deliver(&self) {
+        if self.writer.borrow().is_busy() {
+            return;
+        }
+        coop::consume(cost::frame_out(0));
+        if self.poll_write(None).is_pending() {
+            coop::consume(cost::transfer(0)); // the write has begun, and counted no work yet
+        }
+    }
+
+    /// Whether everything is written that our own side has queued. A write in progress is then of a
+    /// topic.
+    pub(super) fn is_flushed(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.queued_bytes() == 0
+            && !queue.is_compressing()
+            && !self.control.has_due_frames()
+            && self.control.state() == State::Open
+    }
+
+    /// Writes all that is queued and due, and what was published for the connection. Then ends our
+    /// side of the stream, if the connection is over.
     pub(super) fn poll_flush(
         &self,
         direction: Direction,
         cx: &Context<'_>,
     ) -> Poll<io::Result<()>> {
+        self.poll_write(Some((direction, cx)))
+    }
+
+    /// Like [`poll_flush`](Self::poll_flush). Without a task to wake, the registered ones are woken.
+    fn poll_write(&self, task: Option<(Direction, &Context<'_>)>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         if self.account.is_evicted() {
             self.handle_eviction(writer.is_busy());
@@ -97,16 +137,21 @@ impl Shared {
                 return Poll::Ready(Err(error.into()));
             }
             if !writer.is_busy() {
-                let Some(job) = self.next_job() else {
+                let Some(job) = self.next_job(writer.waker()) else {
                     if !self.queue.borrow().is_compressing() {
                         return Poll::Ready(Ok(()));
                     }
+                    let Some((direction, cx)) = task else { return Poll::Pending };
                     ready!(self.poll_compression(&mut writer, direction, cx));
                     continue;
                 };
                 writer.start(job);
             }
-            let Poll::Ready(Done { result, batch }) = writer.poll(direction, cx) else {
+            let polled = match task {
+                Some((direction, cx)) => writer.poll(direction, cx),
+                None => writer.drive(),
+            };
+            let Poll::Ready(Done { result, batch }) = polled else {
                 if writer.take_progress() {
                     self.handle_write_blocked(&writer);
                 }
@@ -222,13 +267,36 @@ impl Shared {
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self, waker: &Waker) -> Option<Job> {
         if let Some(batch) = self.queue.borrow_mut().take_batch(&self.control) {
+            return Some(Job::Write(batch));
+        }
+        if !self.subscriptions.is_empty()
+            && let Some(batch) = self.next_published(waker)
+        {
             return Some(Job::Write(batch));
         }
         let is_ended = self.control.state() == State::Closed
             && (self.is_server || self.control.failure().is_some())
             && !self.queue.borrow().is_compressing();
         (is_ended && !self.is_write_ended.replace(true)).then_some(Job::Shutdown)
+    }
+
+    /// The next messages of a topic, or the close frame because of a subscriber that has lagged.
+    fn next_published(&self, waker: &Waker) -> Option<Batch> {
+        let mut queue = self.queue.borrow_mut();
+        if !queue.accepts_published(&self.control) {
+            return None;
+        }
+        let batch = self.subscriptions.next_batch(&mut queue, |frame| {
+            if self.control.close(frame, (self.clock.now)()).is_ok() {
+                waker.wake_by_ref(); // there is a new deadline
+            }
+        });
+        match batch {
+            Some(_) => self.control.handle_data(),
+            None => return queue.take_batch(&self.control),
+        }
+        batch
     }
 }

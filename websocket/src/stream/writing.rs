@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::{io, mem};
 
+use bytes::Buf;
 use owned_io::backend::JobSlot;
 use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
 
@@ -44,6 +45,23 @@ pub(super) async fn write_batches(
                     BufResult(written, buf) = rest.map_buf(Slice::into_inner);
                 };
                 (result, Some(Batch::Single(buf)))
+            }
+            Job::Write(Batch::Published(segment)) => {
+                let mut left = segment.bytes().clone();
+                let result = loop {
+                    let BufResult(written, buf) = half.write(left).await;
+                    left = buf;
+                    match written {
+                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                        Ok(n) => left.advance(n),
+                        Err(error) => break Err(error),
+                    }
+                    if left.is_empty() {
+                        break Ok(());
+                    }
+                    slot.progress();
+                };
+                (result, Some(Batch::Published(segment)))
             }
             Job::Write(Batch::Vectored(mut array)) => {
                 let mut bufs = mem::take(&mut *array);

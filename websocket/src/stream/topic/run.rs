@@ -1,0 +1,306 @@
+//! [`Run`]: the encoded messages of a topic that some subscriber still needs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use owned_io::coop::{self, cost};
+use owned_io::{MemoryAccount, Reservation};
+
+use crate::frame::Header;
+use crate::stream::Message;
+use crate::{Fragment, Limit, ProtocolError};
+
+/// What a segment takes beside its frames, in bytes, rounded up.
+const SEGMENT_BYTES: usize = 128;
+
+/// Frames in the order in which they were published, and how many subscribers have yet to take
+/// which of them.
+///
+/// A subscriber that has taken everything is at the end. Every other one is counted at the segment
+/// that it takes next. So a segment is dropped as soon as nobody needs it or a segment before it.
+pub(super) struct Run {
+    /// The most bytes of `segments`, and of `open`.
+    kept_bytes_max: usize,
+    /// The frames that are published and not sealed.
+    open: Vec<u8>,
+    open_messages: u64,
+    /// Sealed frames, oldest first.
+    segments: VecDeque<Rc<Segment>>,
+    /// The number of the first of them, counted from the first segment of the topic.
+    first: u64,
+    kept_bytes: usize,
+    /// The number of messages that are sealed, from the first message of the topic.
+    sealed_messages: u64,
+    /// The number of subscribers at the end.
+    at_end: usize,
+    held: Held,
+}
+
+/// Whole messages that were published one after the other, encoded as a server sends them.
+pub(in crate::stream) struct Segment {
+    bytes: Bytes,
+    messages: u64,
+    /// The memory that it takes, in bytes.
+    held_bytes: usize,
+    /// The number of subscribers that take it next.
+    waiting: Cell<usize>,
+    held: Held,
+}
+
+/// The reservation of a topic. Segments that are being written count until the write ends.
+type Held = Rc<RefCell<Reservation>>;
+
+/// Where a subscriber continues.
+#[derive(Clone, Copy)]
+pub(super) struct Position {
+    /// The number of the segment that it takes next.
+    segment: u64,
+    /// The number of messages before that segment.
+    pub(super) messages: u64,
+}
+
+/// The next segment of a subscriber.
+pub(super) enum Next {
+    Segment(Rc<Segment>),
+    /// It is no longer kept.
+    Lagged,
+    /// There is none, or none that is short enough.
+    None,
+}
+
+impl Run {
+    pub(super) fn new(account: &MemoryAccount, kept_bytes_max: usize) -> Self {
+        Self {
+            kept_bytes_max,
+            open: Vec::new(),
+            open_messages: 0,
+            segments: VecDeque::new(),
+            first: 0,
+            kept_bytes: 0,
+            sealed_messages: 0,
+            at_end: 0,
+            held: Rc::new(RefCell::new(account.reservation())),
+        }
+    }
+
+    /// The number of messages that were published.
+    pub(super) const fn published(&self) -> u64 {
+        self.sealed_messages + self.open_messages
+    }
+
+    /// How many of them are sealed.
+    pub(super) const fn sealed(&self) -> u64 {
+        self.sealed_messages
+    }
+
+    /// Whether there are frames that are not sealed.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// The bytes of the segments that are kept.
+    pub(super) const fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
+    /// Whether segments that are no longer kept, but are still being written, hold much memory.
+    pub(super) fn is_pinned(&self) -> bool {
+        // `open`, what is kept, and what was kept until now may each be that long.
+        self.held.borrow().bytes() > self.kept_bytes_max.saturating_mul(4)
+    }
+
+    /// Whether others need the memory.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.held.borrow().account().is_evicted()
+    }
+
+    pub(super) fn account(&self) -> MemoryAccount {
+        self.held.borrow().account().clone()
+    }
+
+    /// Encodes a message, if there is somebody to send it to.
+    pub(super) fn publish(
+        &mut self,
+        message: Message<'_>,
+        has_subscribers: bool,
+    ) -> Result<(), ProtocolError> {
+        let payload = message.as_bytes();
+        let (opcode, fin) = Fragment::Whole(message.kind()).opcode();
+        let payload_bytes = payload.len() as u64;
+        let header = Header { fin, compressed: false, opcode, key: None, payload_bytes }.encode();
+        let len = self.open.len().saturating_add(header.len()).saturating_add(payload.len());
+        if len > self.kept_bytes_max {
+            let (max, got) = (self.kept_bytes_max as u64, len as u64);
+            return Err(ProtocolError::Limit { limit: Limit::Queue, max, got });
+        }
+        if has_subscribers {
+            self.reserve_open(len)?;
+            self.open.extend_from_slice(&header);
+            self.open.extend_from_slice(payload);
+            coop::consume(cost::frame_out(payload.len()));
+        }
+        self.open_messages += 1;
+        Ok(())
+    }
+
+    /// Makes a segment of the frames that were published since the last call. Returns whether there
+    /// were any. Drops the oldest segments beyond the bound.
+    pub(super) fn seal(&mut self) -> bool {
+        let messages = std::mem::take(&mut self.open_messages);
+        self.sealed_messages += messages;
+        if self.open.is_empty() {
+            return false;
+        }
+        let open = std::mem::take(&mut self.open);
+        let held_bytes = open.capacity() + SEGMENT_BYTES;
+        add(&self.held, SEGMENT_BYTES);
+        let (waiting, held) = (Cell::new(std::mem::take(&mut self.at_end)), Rc::clone(&self.held));
+        let segment = Segment { bytes: open.into(), messages, held_bytes, waiting, held };
+        while self.kept_bytes + held_bytes > self.kept_bytes_max && self.drop_first() {}
+        self.kept_bytes += held_bytes;
+        self.segments.push_back(Rc::new(segment));
+        self.drop_taken();
+        true
+    }
+
+    /// Adds a subscriber at the end. Seal the run before.
+    pub(super) fn join(&mut self) -> Position {
+        self.at_end += 1;
+        let segment = self.first + self.segments.len() as u64;
+        Position { segment, messages: self.sealed_messages }
+    }
+
+    /// Removes a subscriber.
+    pub(super) fn leave(&mut self, at: Position) {
+        match self.index(at) {
+            Some(index) => self.uncount(index),
+            None if at.segment < self.first => {} // it was counted at a segment that is dropped
+            None => self.at_end -= 1,
+        }
+        self.drop_taken();
+    }
+
+    /// Whether a subscriber is at the end.
+    pub(super) fn is_at_end(&self, at: Position) -> bool {
+        at.segment >= self.first + self.segments.len() as u64
+    }
+
+    /// Whether the segment that a subscriber takes next is no longer kept.
+    pub(super) const fn is_lagging(&self, at: Position) -> bool {
+        at.segment < self.first
+    }
+
+    /// Takes the next segment of a subscriber, if it has at most `bytes_max` bytes.
+    pub(super) fn take(&mut self, at: &mut Position, bytes_max: usize) -> Next {
+        let Some(index) = self.index(*at) else {
+            return if at.segment < self.first { Next::Lagged } else { Next::None };
+        };
+        let segment = Rc::clone(&self.segments[index]);
+        if segment.bytes.len() > bytes_max {
+            return Next::None;
+        }
+        self.uncount(index);
+        at.segment += 1;
+        at.messages += segment.messages;
+        match self.segments.get(index + 1) {
+            Some(next) => next.waiting.set(next.waiting.get() + 1),
+            None => self.at_end += 1,
+        }
+        self.drop_taken();
+        Next::Segment(segment)
+    }
+
+    /// Drops what is kept, and uses another account. What is published and not sealed remains.
+    pub(super) fn clear(&mut self, account: &MemoryAccount) {
+        while self.drop_first() {}
+        let capacity = self.open.capacity();
+        sub(&self.held, capacity);
+        self.held = Rc::new(RefCell::new(account.reservation()));
+        add(&self.held, capacity);
+    }
+
+    fn index(&self, at: Position) -> Option<usize> {
+        let index = usize::try_from(at.segment.checked_sub(self.first)?).ok()?;
+        (index < self.segments.len()).then_some(index)
+    }
+
+    fn uncount(&self, index: usize) {
+        let waiting = &self.segments[index].waiting;
+        waiting.set(waiting.get() - 1);
+    }
+
+    /// Drops segments that nobody needs any more.
+    fn drop_taken(&mut self) {
+        while self.segments.front().is_some_and(|first| first.waiting.get() == 0) {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) -> bool {
+        let Some(first) = self.segments.pop_front() else { return false };
+        self.kept_bytes -= first.held_bytes;
+        self.first += 1;
+        true
+    }
+
+    /// Makes room for `len` bytes in `open`.
+    fn reserve_open(&mut self, len: usize) -> Result<(), ProtocolError> {
+        let capacity = self.open.capacity();
+        if len <= capacity {
+            return Ok(());
+        }
+        // Doubled: otherwise each message would copy all before it. The first one fits exactly,
+        // because in many turns it is the only one.
+        let wanted = len.max(2 * self.open.len()).min(self.kept_bytes_max);
+        let mut held = self.held.borrow_mut();
+        let others = held.bytes() - capacity;
+        let out_of_memory = |account: &MemoryAccount| ProtocolError::Limit {
+            limit: Limit::Memory,
+            max: account.bytes_max() as u64,
+            got: (others + len) as u64,
+        };
+        if held.resize(others + wanted).is_err() && held.resize(others + len).is_err() {
+            return Err(out_of_memory(held.account()));
+        }
+        let granted = held.bytes() - others;
+        if self.open.try_reserve_exact(granted - self.open.len()).is_err() {
+            held.force(others + capacity);
+            return Err(out_of_memory(held.account()));
+        }
+        held.force(others + self.open.capacity()); // the allocator may give more
+        Ok(())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        sub(&self.held, self.open.capacity());
+    }
+}
+
+impl Segment {
+    /// The frames.
+    pub(in crate::stream) const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        sub(&self.held, self.held_bytes);
+    }
+}
+
+fn add(held: &Held, bytes: usize) {
+    let mut held = held.borrow_mut();
+    let all = held.bytes() + bytes;
+    held.force(all);
+}
+
+fn sub(held: &Held, bytes: usize) {
+    let mut held = held.borrow_mut();
+    let all = held.bytes() - bytes;
+    held.force(all);
+}

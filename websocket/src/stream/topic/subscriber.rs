@@ -1,0 +1,282 @@
+//! [`Subscriber`]: a connection's part in a topic.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+
+use super::run::{Next, Position, Segment};
+use super::state::TopicState;
+use crate::stream::queue::{Batch, COPIED_BYTES_MAX, Queue};
+use crate::stream::shared::Shared;
+use crate::{CloseCode, CloseFrame, Misuse, ProtocolError};
+
+/// A subscription of a connection. It ends when this is dropped; a write in progress continues.
+///
+/// It does not keep the connection open.
+pub struct Subscriber {
+    subscription: Rc<Subscription>,
+}
+
+/// What happens when a subscriber [lags](super::Topic#slow-subscribers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLag {
+    /// The connection is closed with [`CloseCode::TRY_AGAIN`].
+    Close,
+    /// The subscriber is paused: it gets no message until [`Subscriber::resume`].
+    Pause,
+}
+
+/// A subscriber has lagged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lagged {
+    /// The number of messages that were published and will not be sent to it.
+    pub missed: u64,
+}
+
+impl Subscriber {
+    pub(super) fn new(
+        topic: &Rc<TopicState>,
+        connection: &Rc<Shared>,
+        on_lag: OnLag,
+    ) -> Result<Self, ProtocolError> {
+        if !connection.is_server() {
+            return Err(Misuse::NotMasked.into());
+        }
+        if !connection.is_open() {
+            return Err(Misuse::SentAfterClose.into());
+        }
+        topic.seal();
+        let subscription = Rc::new(Subscription {
+            topic: Rc::clone(topic),
+            connection: Rc::downgrade(connection),
+            on_lag,
+            position: Cell::new(topic.run.borrow_mut().join()),
+            state: Cell::new(State::Active),
+            index: Cell::new(0),
+            waker: RefCell::default(),
+        });
+        topic.add(&subscription);
+        connection.subscriptions.add(&subscription);
+        Ok(Self { subscription })
+    }
+
+    /// Waits until the subscriber has lagged. It counts what was missed so far; while the subscriber
+    /// is paused, more may be missed, which [`resume`](Self::resume) returns. Returns `None` once the
+    /// topic has ended and all its messages are sent or being sent, and once the connection has ended.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn lagged(&mut self) -> Option<Lagged> {
+        let Subscription { topic, state, waker, .. } = &*self.subscription;
+        poll_fn(|cx| match state.get() {
+            State::Lagged => Poll::Ready(Some(Lagged { missed: self.subscription.missed() })),
+            State::Stopped => Poll::Ready(None),
+            State::Active if topic.is_ended() && self.subscription.is_done() => Poll::Ready(None),
+            State::Active => {
+                waker.replace(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Continues with the next message that is published. Returns what was missed. If the subscriber is
+    /// not paused, it does nothing and returns `None`.
+    ///
+    /// A service that stores its messages sends those that were missed from there, and then calls this,
+    /// without an await in between.
+    pub fn resume(&mut self) -> Option<Lagged> {
+        let Subscription { topic, state, position, .. } = &*self.subscription;
+        if state.get() != State::Lagged {
+            return None;
+        }
+        topic.seal();
+        let lagged = Lagged { missed: self.subscription.missed() };
+        position.set(topic.run.borrow_mut().join());
+        state.set(State::Active);
+        Some(lagged)
+    }
+
+    /// The number of messages of the topic that come before the next one that is sent to the
+    /// subscriber. While it is paused: before the first one that it missed.
+    pub fn position(&self) -> u64 {
+        self.subscription.position.get().messages
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let subscription = &self.subscription;
+        subscription.stop();
+        subscription.topic.remove(subscription);
+        if let Some(connection) = subscription.connection.upgrade() {
+            connection.subscriptions.remove(subscription);
+        }
+    }
+}
+
+/// What a topic and a connection know of a subscriber.
+pub(super) struct Subscription {
+    topic: Rc<TopicState>,
+    connection: Weak<Shared>,
+    on_lag: OnLag,
+    position: Cell<Position>,
+    state: Cell<State>,
+    /// The index in the list of the topic.
+    pub(super) index: Cell<usize>,
+    /// The task that waits in [`Subscriber::lagged`].
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Its position counts in the run.
+    Active,
+    /// It has lagged.
+    Lagged,
+    /// Nothing can be sent any more.
+    Stopped,
+}
+
+impl Subscription {
+    /// Sends what was published, if the connection is idle. If it is not, whoever drives the write
+    /// in progress continues with that.
+    pub(super) fn deliver(&self) {
+        let position = self.position.get();
+        if self.state.get() != State::Active || self.topic.run.borrow().is_at_end(position) {
+            return;
+        }
+        match self.connection.upgrade() {
+            Some(connection) if connection.is_open() => connection.deliver(),
+            _ => {
+                self.stop();
+                self.wake();
+            }
+        }
+    }
+
+    /// Aborts the connection if the subscriber has lagged while a write was in progress.
+    pub(super) fn abort_pinning(&self) {
+        let is_lagging = self.topic.run.borrow().is_lagging(self.position.get());
+        if self.state.get() == State::Active
+            && is_lagging
+            && let Some(connection) = self.connection.upgrade()
+            && connection.writer.borrow().is_busy()
+        {
+            connection.connection.abort();
+            self.stop();
+            self.wake();
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        let waker = self.waker.take();
+        waker.as_ref().map(Waker::wake_by_ref);
+    }
+
+    fn stop(&self) {
+        if self.state.replace(State::Stopped) == State::Active {
+            self.topic.run.borrow_mut().leave(self.position.get());
+        }
+    }
+
+    fn missed(&self) -> u64 {
+        self.topic.published() - self.position.get().messages
+    }
+
+    /// Whether all that was published is sent or being sent.
+    fn is_done(&self) -> bool {
+        self.missed() == 0
+    }
+
+    fn take(&self, bytes_max: usize) -> Next {
+        let mut position = self.position.get();
+        let next = self.topic.run.borrow_mut().take(&mut position, bytes_max);
+        self.position.set(position);
+        if self.topic.is_ended() && self.is_done() {
+            self.wake();
+        }
+        next
+    }
+}
+
+/// The subscriptions of a connection.
+#[derive(Default)]
+pub(in crate::stream) struct Subscriptions {
+    /// In the order in which they may send next.
+    list: RefCell<Vec<Rc<Subscription>>>,
+}
+
+impl Subscriptions {
+    fn add(&self, subscription: &Rc<Subscription>) {
+        let mut list = self.list.borrow_mut();
+        list.reserve_exact(1); // most connections have one
+        list.push(Rc::clone(subscription));
+    }
+
+    fn remove(&self, subscription: &Rc<Subscription>) {
+        self.list.borrow_mut().retain(|other| !Rc::ptr_eq(other, subscription));
+    }
+
+    pub(in crate::stream) fn is_empty(&self) -> bool {
+        self.list.borrow().is_empty()
+    }
+
+    /// The next batch of published messages. `close` begins to close the connection.
+    pub(in crate::stream) fn next_batch(
+        &self,
+        queue: &mut Queue,
+        close: impl Fn(CloseFrame<'_>),
+    ) -> Option<Batch> {
+        let mut list = self.list.borrow_mut();
+        for at in 0..list.len() {
+            let subscription = &list[at];
+            if subscription.state.get() != State::Active {
+                continue;
+            }
+            match subscription.take(usize::MAX) {
+                Next::Segment(segment) => {
+                    let batch = batch(subscription, segment, queue);
+                    list[at..].rotate_left(1); // the others are next
+                    return Some(batch);
+                }
+                Next::Lagged => {
+                    subscription.state.set(State::Lagged);
+                    subscription.wake();
+                    if subscription.on_lag == OnLag::Close {
+                        close(CloseFrame { code: Some(CloseCode::TRY_AGAIN), reason: "lagged" });
+                        return None;
+                    }
+                }
+                Next::None => {}
+            }
+        }
+        None
+    }
+}
+
+/// A batch that begins with `segment`. Short segments are copied together, so that a subscriber that
+/// is behind needs fewer writes.
+fn batch(subscription: &Subscription, segment: Rc<Segment>, queue: &mut Queue) -> Batch {
+    let has_more = !subscription.topic.run.borrow().is_at_end(subscription.position.get());
+    if has_more && segment.bytes().len() <= COPIED_BYTES_MAX {
+        let copied = queue.copy_published(&segment, |room| {
+            match subscription.take(room.min(COPIED_BYTES_MAX)) {
+                Next::Segment(next) => Some(next),
+                Next::Lagged | Next::None => None,
+            }
+        });
+        if let Some(batch) = copied {
+            return batch;
+        }
+    }
+    Batch::Published(segment)
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber").field("position", &self.position()).finish_non_exhaustive()
+    }
+}

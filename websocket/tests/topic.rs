@@ -1,0 +1,512 @@
+//! Topics, on the simulator. Reads and writes are short everywhere, and each test runs under many seeds.
+
+mod common;
+mod ends;
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{CLOSE, FIN, Got, PING, Reader, Role, frame, message};
+use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, read_to_end, simulate};
+use owned_io::{
+    Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, select,
+};
+use owned_io_sim::Sim;
+use owned_io_websocket::stream::Buffers;
+use owned_io_websocket::{
+    CloseCode, Config, Error, Fragment, Lagged, Limit, Message, MessageKind, Misuse, OnLag,
+    Outgoing, Subscriber, Topic, WebSocket,
+};
+
+const KIB: usize = 1024;
+const MS: Duration = Duration::from_millis(1);
+const BIN: MessageKind = MessageKind::Binary;
+
+fn topic(kept_bytes_max: usize) -> Topic {
+    Topic::new::<Sim>(&buffers(), kept_bytes_max)
+}
+
+/// Message number `n` of a topic: its number, and `len` bytes more.
+fn numbered(n: u32, len: usize) -> Vec<u8> {
+    [&n.to_be_bytes()[..], &vec![n as u8; len]].concat()
+}
+
+fn publish(topic: &Topic, payload: &[u8]) {
+    topic.publish(Message::Binary(payload)).unwrap();
+}
+
+/// Receives until the connection ends, and keeps the subscription meanwhile.
+fn serve(socket: Socket, subscriber: Subscriber) -> JoinHandle<Result<(), Error>> {
+    let WebSocket { mut incoming, outgoing } = socket;
+    Sim::spawn(async move {
+        let (_outgoing, _subscriber) = (outgoing, subscriber);
+        while incoming.receive().await?.is_some() {}
+        Ok(())
+    })
+}
+
+/// A client of a server that subscribes it and then only receives.
+async fn subscribed(topic: &Topic, on_lag: OnLag) -> (Socket, JoinHandle<Result<(), Error>>) {
+    let (server, client) = pair(Config::default(), Config::default()).await;
+    let subscriber = topic.subscribe(&server.outgoing, on_lag).unwrap();
+    (client, serve(server, subscriber))
+}
+
+async fn receive(client: &mut Socket) -> Vec<u8> {
+    client.incoming.receive().await.unwrap().expect("a message").as_bytes().to_vec()
+}
+
+fn number(payload: &[u8]) -> u32 {
+    u32::from_be_bytes(*payload.first_chunk().unwrap())
+}
+
+#[test]
+fn each_subscriber_gets_each_message_from_its_subscription_on_in_order() {
+    const LENGTHS: [usize; 9] = [0, 1, 121, 122, 1019, 1020, 5_000, 65_531, 65_532];
+    const MESSAGES: u32 = 60;
+    simulate(|| async {
+        let topic = topic(1024 * KIB);
+        let mut receiving = Vec::new();
+        for n in 0..MESSAGES {
+            if n < 20 {
+                // Some messages are published and not delivered when it subscribes.
+                let (mut client, serving) = subscribed(&topic, OnLag::Close).await;
+                publish(&topic, &numbered(n, 10));
+                receiving.push(Sim::spawn(async move {
+                    for expected in n..MESSAGES {
+                        let len = if expected < 20 { 10 } else { LENGTHS[expected as usize % 9] };
+                        assert_eq!(receive(&mut client).await, numbered(expected, len));
+                    }
+                    client.close(NORMAL).await.unwrap();
+                    serving.await.unwrap().unwrap();
+                }));
+                continue;
+            }
+            publish(&topic, &numbered(n, LENGTHS[n as usize % 9]));
+            if n % 3 == 0 {
+                topic.flush().await;
+            }
+            if n % 7 == 0 {
+                Sim::sleep(MS).await;
+            }
+        }
+        for received in receiving {
+            received.await.unwrap();
+        }
+        assert_eq!(topic.published(), u64::from(MESSAGES));
+        assert_eq!((topic.kept_bytes(), topic.subscriber_count()), (0, 0), "nobody needs it");
+    });
+}
+
+/// "Beyond that the oldest are dropped. A subscriber that still needs them has lagged."
+#[test]
+fn a_slow_reader_lags_and_resumes_without_harm_to_others() {
+    const MESSAGES: u32 = 200;
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (mut fast, _serving) = subscribed(&topic, OnLag::Close).await;
+        let all = Sim::spawn(async move {
+            for n in 0..MESSAGES {
+                assert_eq!(receive(&mut fast).await, numbered(n, 2_000));
+            }
+            assert_eq!(receive(&mut fast).await, b"after");
+        });
+        let (slow_server, mut slow) = pair(Config::default(), Config::default()).await;
+        let WebSocket { mut incoming, outgoing } = slow_server;
+        let mut subscriber = topic.subscribe(&outgoing, OnLag::Pause).unwrap();
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        for n in 0..MESSAGES {
+            publish(&topic, &numbered(n, 2_000));
+            Sim::sleep(2 * MS).await;
+            assert!(topic.kept_bytes() <= 64 * KIB);
+        }
+        // Nobody told it before, because its socket was full. Now it reads.
+        let reading = Sim::spawn(async move {
+            let mut numbers = Vec::new();
+            loop {
+                match receive(&mut slow).await {
+                    after if after == b"after" => return numbers,
+                    payload => numbers.push(number(&payload)),
+                }
+            }
+        });
+        let Lagged { missed } = subscriber.lagged().await.expect("it has lagged");
+        assert!(missed > 0);
+        assert_eq!(subscriber.position() + missed, u64::from(MESSAGES));
+        assert_eq!(subscriber.resume(), Some(Lagged { missed }));
+        assert_eq!(subscriber.resume(), None);
+        publish(&topic, b"after");
+        let numbers = reading.await.unwrap();
+        assert!(numbers.iter().copied().eq(0..MESSAGES - missed as u32), "a prefix, in order");
+        all.await.unwrap();
+    });
+}
+
+#[test]
+fn a_subscriber_that_lags_is_closed_if_the_caller_wants_that() {
+    simulate(|| async {
+        let topic = topic(32 * KIB);
+        let (mut client, serving) = subscribed(&topic, OnLag::Close).await;
+        for n in 0..100 {
+            publish(&topic, &numbered(n, 2_000));
+            Sim::sleep(2 * MS).await;
+        }
+        let mut expected = 0;
+        while let Some(message) = client.incoming.receive().await.unwrap() {
+            assert_eq!(message, Message::Binary(&numbered(expected, 2_000)));
+            expected += 1;
+        }
+        assert!(expected < 100);
+        let close = client.incoming.peer_close().unwrap();
+        assert_eq!((close.code, close.reason), (Some(CloseCode::TRY_AGAIN), "lagged"));
+        serving.await.unwrap().unwrap();
+        assert_eq!(topic.subscriber_count(), 0);
+    });
+}
+
+#[test]
+fn a_subscriber_vanishes() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (mut stays, _serving) = subscribed(&topic, OnLag::Close).await;
+        for n in 0..20 {
+            let (client, serving) = subscribed(&topic, OnLag::Close).await;
+            publish(&topic, &numbered(n, 3_000));
+            if n % 2 == 0 {
+                Sim::sleep(MS).await;
+            }
+            drop(client);
+            publish(&topic, &numbered(n, 4_000));
+            assert_eq!(receive(&mut stays).await, numbered(n, 3_000));
+            assert_eq!(receive(&mut stays).await, numbered(n, 4_000));
+            assert!(serving.await.unwrap().is_err());
+        }
+        assert_eq!((topic.kept_bytes(), topic.subscriber_count()), (0, 1));
+    });
+}
+
+#[test]
+fn a_connection_that_is_dropped_before_its_subscription_needs_nothing() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (server, client) = pair(Config::default(), Config::default()).await;
+        let mut subscriber = topic.subscribe(&server.outgoing, OnLag::Pause).unwrap();
+        drop((server, client));
+        publish(&topic, b"lost");
+        assert_eq!(subscriber.lagged().await, None);
+        topic.flush().await;
+        assert_eq!(topic.kept_bytes(), 0);
+    });
+}
+
+#[test]
+fn without_subscribers_messages_are_only_counted() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(1024 * KIB);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let topic = Topic::new::<Sim>(&buffers, 64 * KIB);
+        (0..100).for_each(|n| publish(&topic, &numbered(n, 2_000)));
+        assert_eq!((topic.published(), budget.common_bytes_held()), (100, 0));
+        let (mut client, _serving) = subscribed(&topic, OnLag::Close).await;
+        publish(&topic, b"first");
+        assert_eq!(receive(&mut client).await, b"first");
+    });
+}
+
+#[test]
+fn large_messages_and_the_bound_of_a_turn() {
+    simulate(|| async {
+        let topic = topic(400 * KIB);
+        let (mut client, _serving) = subscribed(&topic, OnLag::Close).await;
+        let large = numbered(0, 300 * KIB);
+        publish(&topic, &large);
+        let full = topic.publish(Message::Binary(&large));
+        let is_full = |result| {
+            matches!(result, Err(Protocol::Limit { limit: Limit::Queue, max: 409_600, .. }))
+        };
+        assert!(is_full(full), "{full:?}");
+        topic.flush().await; // makes room
+        assert_eq!(receive(&mut client).await, large);
+        publish(&topic, &large);
+        assert_eq!(receive(&mut client).await, large);
+        assert!(is_full(topic.publish(Message::Binary(&vec![0; 400 * KIB]))), "it can never fit");
+        assert_eq!(topic.published(), 2);
+        topic.publish(Message::Text("text")).unwrap();
+        assert_eq!(client.incoming.receive().await.unwrap(), Some(Message::Text("text")));
+    });
+}
+
+/// "What a topic holds is reserved": at most about four times the bound, and nothing while all are idle.
+#[test]
+fn peers_that_never_read_hold_a_bounded_part_of_the_budget() {
+    const KEPT: usize = 64 * KIB;
+    simulate(|| async {
+        let budget = MemoryBudget::new(4 * 1024 * KIB);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let topic = Topic::new::<Sim>(&buffers, KEPT);
+        let mut stuck = Vec::new();
+        for n in 0..100 {
+            // Each of them is stuck in another message.
+            if n < 40 {
+                stuck.push(subscribed(&topic, OnLag::Close).await);
+            }
+            publish(&topic, &numbered(n, 30 * KIB));
+            Sim::sleep(MS).await;
+            let held = budget.common_bytes_held();
+            assert!(held <= 5 * KEPT, "{held} bytes");
+        }
+        drop(stuck);
+        Sim::sleep(Duration::from_secs(1)).await;
+        assert_eq!((topic.subscriber_count(), budget.common_bytes_held()), (0, 0));
+    });
+}
+
+#[test]
+fn an_evicted_topic_drops_what_it_keeps() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(200 * KIB);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let topic = Topic::new::<Sim>(&buffers, 190 * KIB);
+        let (_slow, _slow_serving) = subscribed(&topic, OnLag::Pause).await;
+        let (mut fast, _serving) = subscribed(&topic, OnLag::Pause).await;
+        for n in 0..20 {
+            publish(&topic, &numbered(n, 10 * KIB));
+            assert_eq!(number(&receive(&mut fast).await), n);
+        }
+        assert!(budget.common_bytes_held() > 100 * KIB, "the slow one needs it");
+        let mut other = budget.account().reservation();
+        while other.resize(150 * KIB).is_err() {
+            budget.evict_holders(Sim::now());
+            Sim::sleep(MemoryBudget::ROUND).await;
+        }
+        assert_eq!(topic.kept_bytes(), 0);
+        publish(&topic, b"again");
+        assert_eq!(receive(&mut fast).await, b"again");
+    });
+}
+
+#[test]
+fn without_memory_nothing_is_published() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(64 * KIB);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let topic = Topic::new::<Sim>(&buffers, 64 * KIB);
+        let (mut client, _serving) = subscribed(&topic, OnLag::Close).await;
+        let mut other = budget.account().reservation();
+        other.resize(60 * KIB).unwrap();
+        let refused = topic.publish(Message::Binary(&[7; 10 * KIB])).unwrap_err();
+        assert!(matches!(refused, Protocol::Limit { limit: Limit::Memory, .. }), "{refused:?}");
+        drop(other);
+        publish(&topic, &[7; 10 * KIB]);
+        assert_eq!(receive(&mut client).await, [7; 10 * KIB]);
+        assert_eq!(topic.published(), 1);
+    });
+}
+
+/// "When the last handle is dropped, the topic ends: what was published is still sent, the connections stay open,
+/// and `lagged` returns `None`."
+#[test]
+fn the_last_handle_ends_the_topic() {
+    simulate(|| async {
+        let topic = topic(256 * KIB);
+        let (server, mut client) = pair(Config::default(), Config::default()).await;
+        let WebSocket { mut incoming, mut outgoing } = server;
+        let mut subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        let ended = Sim::spawn(async move { subscriber.lagged().await });
+        let other = topic.clone();
+        drop(topic);
+        for n in 0..5 {
+            publish(&other, &numbered(n, 40 * KIB)); // more than the socket takes
+            Sim::sleep(MS).await;
+        }
+        drop(other);
+        for n in 0..5 {
+            assert_eq!(receive(&mut client).await, numbered(n, 40 * KIB));
+        }
+        assert_eq!(ended.await.unwrap(), None);
+        outgoing.send(Message::Text("still open")).await.unwrap();
+        assert_eq!(receive(&mut client).await, b"still open");
+    });
+}
+
+/// A connection that only receives answers pings and the peer's close frame between the messages of a topic.
+#[test]
+fn pings_and_a_close_are_answered_meanwhile() {
+    simulate(|| async {
+        let topic = topic(512 * KIB);
+        let (server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        let subscriber = topic.subscribe(&server.outgoing, OnLag::Close).unwrap();
+        let serving = serve(server, subscriber);
+        let publishing = Sim::spawn(async move {
+            for n in 0..100 {
+                publish(&topic, &numbered(n, 1_000));
+                if n % 4 == 0 {
+                    Sim::sleep(MS).await;
+                }
+            }
+            topic
+        });
+        let mut reader = Reader::new(Role::Client, Config::default());
+        for n in 0..20_u8 {
+            raw.write_all(frame(Role::Server, FIN | PING, &[n])).await.into_result().unwrap();
+            let bytes;
+            (_, bytes) = raw.read(Vec::with_capacity(4 * KIB)).await.into_result().unwrap();
+            reader.feed(&bytes).unwrap();
+        }
+        let messages =
+            |got: &[Got]| got.iter().filter(|got| matches!(got, Got::Message(..))).count();
+        while messages(&reader.got) < 100 {
+            let (_, bytes) = raw.read(Vec::with_capacity(4 * KIB)).await.into_result().unwrap();
+            reader.feed(&bytes).unwrap();
+        }
+        let _topic = publishing.await.unwrap();
+        let close = frame(Role::Server, FIN | CLOSE, &1000_u16.to_be_bytes());
+        raw.write_all(close).await.into_result().unwrap();
+        reader.feed(&read_to_end(&mut raw).await).unwrap();
+        serving.await.unwrap().unwrap();
+
+        let (mut pongs, mut numbers) = (0, 0);
+        for got in &reader.got[..reader.got.len() - 1] {
+            match got {
+                Got::Pong(payload) => {
+                    assert_eq!(*payload, [pongs]);
+                    pongs += 1;
+                }
+                got => {
+                    assert_eq!(*got, message(BIN, &numbered(numbers, 1_000)));
+                    numbers += 1;
+                }
+            }
+        }
+        assert_eq!((pongs, numbers), (20, 100));
+        assert_eq!(reader.got.last(), Some(&Got::Close(Some(CloseCode::NORMAL), String::new())));
+    });
+}
+
+/// "What its own `Outgoing` queues leaves first, and never within a message of the topic, nor the other way round."
+#[test]
+fn own_messages_and_several_topics_interleave_by_whole_messages() {
+    simulate(|| async {
+        let topics = [topic(512 * KIB), topic(512 * KIB)];
+        let (server, mut client) = pair(Config::default(), Config::default()).await;
+        let WebSocket { mut incoming, mut outgoing } = server;
+        let subscribers =
+            topics.each_ref().map(|topic| topic.subscribe(&outgoing, OnLag::Close).unwrap());
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        let sending = Sim::spawn(async move {
+            for _ in 0..20 {
+                outgoing.write_fragment(Fragment::First(BIN), &[2; 3_000]).unwrap();
+                outgoing.flush().await.unwrap();
+                Sim::sleep(MS).await;
+                outgoing.write_fragment(Fragment::Last, &[2; 3_000]).unwrap();
+                outgoing.send(Message::Binary(&[2; 10])).await.unwrap();
+                Sim::sleep(MS).await;
+            }
+            (outgoing, subscribers)
+        });
+        let publishing = Sim::spawn(async move {
+            for _ in 0..100 {
+                publish(&topics[0], &[0; 1_500]);
+                publish(&topics[1], &[1; 20]);
+                topics[1].flush().await;
+                Sim::sleep(MS / 2).await;
+            }
+            topics
+        });
+        let mut counts = [0; 4];
+        while counts != [100, 100, 20, 20] {
+            let payload = receive(&mut client).await;
+            let which = usize::from(payload[0]);
+            let len = [[1_500, 1_500], [20, 20], [6_000, 10]][which];
+            let at = len.iter().position(|len| *len == payload.len()).expect("a whole message");
+            assert!(payload.iter().all(|byte| *byte == payload[0]));
+            counts[which + at] += 1;
+        }
+        drop((sending.await.unwrap(), publishing.await.unwrap()));
+    });
+}
+
+/// "A flush waits until everything queued is written", not for topics.
+#[test]
+fn a_flush_does_not_wait_for_topics() {
+    simulate(|| async {
+        let topic = topic(512 * KIB);
+        let (server, client) = pair(Config::default(), Config::default()).await;
+        let WebSocket { mut incoming, mut outgoing } = server;
+        let _subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        publish(&topic, &[0; 300 * KIB]); // more than the socket takes
+        topic.flush().await;
+        outgoing.flush().await.unwrap();
+        drop(client);
+    });
+}
+
+/// A delivery to many subscribers lets other tasks run.
+#[test]
+fn a_delivery_is_charged_to_the_work_budget() {
+    owned_io_sim::block_on(async {
+        let topic = topic(64 * KIB);
+        let mut all = Vec::new();
+        for _ in 0..300 {
+            all.push(subscribed(&topic, OnLag::Close).await);
+        }
+        Sim::sleep(Duration::from_millis(10)).await;
+        let turns = Rc::new(Cell::new(0));
+        let counting = {
+            let turns = Rc::clone(&turns);
+            async move {
+                loop {
+                    Sim::sleep(Duration::ZERO).await;
+                    turns.set(turns.get() + 1);
+                }
+            }
+        };
+        publish(&topic, &[7; 200]);
+        assert!(select(pin!(topic.flush()), counting).await.first.is_some());
+        assert!(turns.get() >= 5, "{} turns", turns.get());
+    });
+}
+
+#[test]
+fn only_an_open_server_can_subscribe() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (mut server, client) = pair(Config::default(), Config::default()).await;
+        let subscribe = |outgoing: &Outgoing| topic.subscribe(outgoing, OnLag::Close).map(drop);
+        let misuse = |misuse| Err(Protocol::Misuse(misuse));
+        assert_eq!(subscribe(&client.outgoing), misuse(Misuse::NotMasked));
+        assert_eq!(subscribe(&server.outgoing), Ok(()));
+        server.outgoing.close(NORMAL).await.unwrap();
+        assert_eq!(subscribe(&server.outgoing), misuse(Misuse::SentAfterClose));
+        assert_eq!(topic.subscriber_count(), 0);
+    });
+}
+
+/// `flush`: "Safe. The topic's task continues."
+#[test]
+fn a_dropped_flush_delays_nothing() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let mut clients = Vec::new();
+        for _ in 0..60 {
+            clients.push(subscribed(&topic, OnLag::Close).await);
+        }
+        publish(&topic, b"all");
+        {
+            let mut flushing = pin!(topic.flush());
+            poll_fn(|cx| {
+                let _ = flushing.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        for (client, _serving) in &mut clients {
+            assert_eq!(receive(client).await, b"all");
+        }
+    });
+}

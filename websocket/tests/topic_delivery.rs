@@ -1,0 +1,218 @@
+//! How a topic delivers: its writes, the tasks that it wakes and the memory that it takes, on connections that accept
+//! each write at once.
+
+mod common;
+mod counting;
+mod ends;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use common::{FIN, PING, Role, frame};
+use counting::{allocations, live_bytes};
+use ends::{buffers, request, simulate};
+use owned_io::backend::{Duplex, Endpoint};
+use owned_io::{
+    BufResult, ByteStream, Clock, Executor, IoBuf, IoBufExt, IoVec, OwnedWrite, OwnedWriteExt,
+    ShutdownHandle,
+};
+use owned_io_sim::{Sim, SimReadHalf, SimStream, SimWriteHalf, pipe};
+use owned_io_websocket::{Config, Message, OnLag, Topic, WebSocket, accept};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A write half that records what it is given. It accepts all of it at once, unless it is blocked.
+struct Recorder {
+    record: Rc<Record>,
+    inner: SimWriteHalf,
+}
+
+#[derive(Default)]
+struct Record {
+    /// The address and the length of each write.
+    writes: RefCell<Vec<(usize, usize)>>,
+    bytes: RefCell<Vec<u8>>,
+    is_blocked: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Record {
+    fn unblock(&self) {
+        self.is_blocked.set(false);
+        self.waker.take().unwrap().wake();
+    }
+
+    fn clear(&self) {
+        self.writes.take();
+        self.bytes.take();
+    }
+}
+
+impl OwnedWrite for Recorder {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        let Record { writes, bytes, is_blocked, waker } = &*self.record;
+        poll_fn(|cx| {
+            if !is_blocked.get() {
+                return Poll::Ready(());
+            }
+            waker.replace(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        writes.borrow_mut().push((buf.buf_ptr().addr(), buf.buf_len()));
+        bytes.borrow_mut().extend_from_slice(buf.buf_bytes());
+        BufResult(Ok(buf.buf_len()), buf)
+    }
+
+    async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        BufResult(Err(io::ErrorKind::Unsupported.into()), bufs)
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.inner.shutdown().await
+    }
+}
+
+impl Endpoint for Recorder {
+    fn shutdown_handle(&self) -> ShutdownHandle {
+        self.inner.shutdown_handle()
+    }
+}
+
+/// A server whose writes are recorded, and the peer, whose writes it receives.
+async fn recorded() -> (WebSocket<Duplex<SimReadHalf, Recorder>>, Rc<Record>, SimStream) {
+    let (near, mut far) = pipe();
+    far.write_all(request()).await.into_result().unwrap();
+    let (read, inner) = near.into_split();
+    let record = Rc::<Record>::default();
+    let stream = Duplex::new(read, Recorder { record: Rc::clone(&record), inner });
+    let server = accept::<Sim, _>(stream, &buffers(), Config::default()).await.unwrap();
+    record.clear();
+    (server, record, far)
+}
+
+fn topic() -> Topic {
+    Topic::new::<Sim>(&buffers(), 64 * 1024)
+}
+
+fn publish(topic: &Topic, payload: &[u8]) {
+    topic.publish(Message::Binary(payload)).unwrap();
+}
+
+/// "A message is encoded once. [It sends] all that is published in a turn of the event loop to each idle subscriber, in
+/// one write from memory that all of them share. This wakes no task of a subscriber".
+#[test]
+fn a_turn_is_one_write_for_each_idle_subscriber_and_wakes_none() {
+    simulate(|| async {
+        let (topic, polls) = (topic(), Rc::new(Cell::new(0)));
+        let mut records = Vec::new();
+        let mut peers = Vec::new();
+        for _ in 0..10 {
+            let (server, record, peer) = recorded().await;
+            let subscriber = topic.subscribe(&server.outgoing, OnLag::Close).unwrap();
+            let polls = Rc::clone(&polls);
+            drop(Sim::spawn(async move {
+                let WebSocket { mut incoming, outgoing } = server;
+                let _kept = (outgoing, subscriber);
+                let mut receiving = pin!(incoming.receive());
+                poll_fn(|cx| {
+                    polls.set(polls.get() + 1);
+                    receiving.as_mut().poll(cx).map(drop)
+                })
+                .await;
+            }));
+            records.push(record);
+            peers.push(peer);
+        }
+        Sim::sleep(MS).await;
+        polls.set(0);
+        for turn in 1..=20 {
+            (0..5).for_each(|_| publish(&topic, &[7; 200]));
+            Sim::sleep(MS).await;
+            let shared = *records[0].writes.borrow().last().unwrap();
+            assert_eq!(shared.1, 5 * 204);
+            for record in &records {
+                assert_eq!(record.writes.borrow().len(), turn);
+                assert_eq!(record.writes.borrow().last(), Some(&shared));
+            }
+        }
+        assert_eq!((polls.get(), topic.kept_bytes()), (0, 0));
+    });
+}
+
+#[test]
+fn a_subscriber_that_is_behind_gets_many_short_messages_in_one_write() {
+    simulate(|| async {
+        let topic = topic();
+        let (server, record, mut peer) = recorded().await;
+        let WebSocket { mut incoming, outgoing } = server;
+        let _subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        record.is_blocked.set(true);
+        let mut expected = Vec::new();
+        for n in 0..100 {
+            let payload = [n; 100];
+            let large = [n; 5_000];
+            let payload = if n == 50 { &large[..] } else { &payload };
+            publish(&topic, payload);
+            expected.extend(frame(Role::Client, FIN | common::BINARY, payload));
+            topic.flush().await;
+        }
+        peer.write_all(frame(Role::Server, FIN | PING, b"ping")).await.into_result().unwrap();
+        Sim::sleep(MS).await;
+        assert!(record.writes.borrow().is_empty());
+        record.unblock();
+        Sim::sleep(MS).await;
+        let lengths: Vec<_> = record.writes.borrow().iter().map(|(_, len)| *len).collect();
+        // The write that was in progress, the pong, the messages up to the large one, that one, and the rest.
+        assert_eq!(lengths, [102, 6, 49 * 102, 5_004, 49 * 102]);
+        let pong = record.bytes.borrow_mut().drain(102..108).collect::<Vec<_>>();
+        assert_eq!(pong, frame(Role::Client, FIN | common::PONG, b"ping"));
+        assert!(*record.bytes.borrow() == expected, "in order");
+        assert_eq!(topic.kept_bytes(), 0);
+    });
+}
+
+#[test]
+fn an_idle_subscriber_is_small_and_a_delivery_allocates_for_all_at_once() {
+    const SUBSCRIBERS: isize = 500;
+    owned_io_sim::block_on(async {
+        let topic = topic();
+        let (mut outgoings, mut rest) = (Vec::new(), Vec::new());
+        for _ in 0..SUBSCRIBERS {
+            let (server, record, peer) = recorded().await;
+            let WebSocket { mut incoming, outgoing } = server;
+            drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+            record.writes.borrow_mut().reserve(100);
+            record.bytes.borrow_mut().reserve(100 * 204);
+            outgoings.push(outgoing);
+            rest.push((record, peer));
+        }
+        Sim::sleep(MS).await;
+        let before = live_bytes();
+        let subscribe = |outgoing| topic.subscribe(outgoing, OnLag::Close).unwrap();
+        let subscribers: Vec<_> = outgoings.iter().map(subscribe).collect();
+        let mut allocated = 0;
+        for round in 0..20 {
+            if round == 10 {
+                allocated = allocations(); // warm
+            }
+            publish(&topic, &[7; 200]);
+            topic.flush().await;
+        }
+        let allocated = allocations() - allocated;
+        let each = (live_bytes() - before) / SUBSCRIBERS;
+        println!("{each} bytes each, {allocated} allocations in 10 deliveries");
+        assert!(each <= 512, "{each} bytes each");
+        // A few for each message, and one for each yield to other tasks.
+        assert!(allocated < 10 * (SUBSCRIBERS as usize / 5), "{allocated} allocations");
+        assert!(rest.iter().all(|(record, _)| record.writes.borrow().len() == 20));
+        drop(subscribers);
+        assert_eq!(topic.subscriber_count(), 0);
+    });
+}
