@@ -202,7 +202,7 @@ impl Subscription {
     }
 }
 
-/// The subscriptions of a connection.
+/// The subscriptions of a connection. They stop when it is dropped.
 #[derive(Default)]
 pub(in crate::stream) struct Subscriptions {
     /// In the order in which they may send next.
@@ -254,6 +254,15 @@ impl Subscriptions {
             }
         }
         None
+    }
+}
+
+impl Drop for Subscriptions {
+    fn drop(&mut self) {
+        for subscription in self.list.get_mut() {
+            subscription.stop();
+            subscription.wake();
+        }
     }
 }
 
