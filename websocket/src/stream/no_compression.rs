@@ -70,6 +70,14 @@ impl Inflater {
 }
 
 impl Deflater {
+    pub(super) const fn shareable(&self, _: &MemoryAccount) -> Option<Self> {
+        match *self {}
+    }
+
+    pub(super) const fn can_share(&self, _: &Self) -> bool {
+        match *self {}
+    }
+
     pub(super) const fn accepts(&self, _: Fragment, _: usize) -> bool {
         match *self {}
     }

@@ -66,8 +66,9 @@ pub(super) struct Queue {
 pub(super) enum Batch {
     Single(Vec<u8>),
     Vectored(Box<IoVec<Bytes>>),
-    /// What was published in a topic, in the memory that its subscribers share.
-    Published(Rc<Segment>),
+    /// What was published in a topic, in the memory that its subscribers share, and the segment that
+    /// counts this memory.
+    Published(Bytes, Rc<Segment>),
 }
 
 impl Queue {
@@ -239,6 +240,10 @@ impl Queue {
         })
     }
 
+    pub(super) fn deflater(&self) -> Option<&Deflater> {
+        self.deflater.as_deref()
+    }
+
     /// Whether whole messages of a topic may be written now, without a copy here: everything queued
     /// before is written, and no message is partly sent or being compressed.
     pub(super) fn accepts_published(&self, control: &Control) -> bool {
@@ -251,8 +256,8 @@ impl Queue {
     /// `next` returns the next segment if its length is at most what it is passed.
     pub(super) fn copy_published(
         &mut self,
-        first: &Segment,
-        mut next: impl FnMut(usize) -> Option<Rc<Segment>>,
+        first: &[u8],
+        mut next: impl FnMut(usize) -> Option<Bytes>,
     ) -> Option<Batch> {
         let mut copy = self.buffers.take_fitting(PUBLISHED_COPY_BYTES, 2 * PUBLISHED_COPY_BYTES);
         if self.reserve_memory(PUBLISHED_COPY_BYTES.max(copy.capacity())).is_err() {
@@ -260,9 +265,9 @@ impl Queue {
             return None;
         }
         copy.reserve_exact(PUBLISHED_COPY_BYTES);
-        copy.extend_from_slice(first.bytes());
+        copy.extend_from_slice(first);
         while let Some(segment) = next(PUBLISHED_COPY_BYTES - copy.len()) {
-            copy.extend_from_slice(segment.bytes());
+            copy.extend_from_slice(&segment);
         }
         coop::consume(cost::frame_out(copy.len()));
         self.batch_held_bytes = copy.capacity();
@@ -280,7 +285,7 @@ impl Queue {
         match batch {
             Batch::Single(buf) => self.buffers.give(buf),
             Batch::Vectored(pieces) => self.buffers.give_array(pieces),
-            Batch::Published(_) => {}
+            Batch::Published(..) => {}
         }
     }
 
@@ -670,7 +675,7 @@ mod tests {
         match queue.take_batch(control).unwrap() {
             Batch::Single(bytes) => bytes.as_ptr(),
             Batch::Vectored(pieces) => pieces.bufs()[1].as_ptr(),
-            Batch::Published(_) => unreachable!("nobody publishes"),
+            Batch::Published(..) => unreachable!("nobody publishes"),
         }
     }
 

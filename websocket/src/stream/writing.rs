@@ -46,8 +46,8 @@ pub(super) async fn write_batches(
                 };
                 (result, Some(Batch::Single(buf)))
             }
-            Job::Write(Batch::Published(segment)) => {
-                let mut left = segment.bytes().clone();
+            Job::Write(Batch::Published(bytes, segment)) => {
+                let mut left = bytes;
                 let result = loop {
                     let BufResult(written, buf) = half.write(left).await;
                     left = buf;
@@ -61,7 +61,7 @@ pub(super) async fn write_batches(
                     }
                     slot.progress();
                 };
-                (result, Some(Batch::Published(segment)))
+                (result, Some(Batch::Published(left, segment)))
             }
             Job::Write(Batch::Vectored(mut array)) => {
                 let mut bufs = mem::take(&mut *array);

@@ -68,6 +68,21 @@ impl Deflater {
         }
     }
 
+    /// A deflater with the same settings, for messages that go to many connections. `None` with
+    /// context takeover: each connection then has its own context.
+    pub(in crate::stream) fn shareable(&self, account: &MemoryAccount) -> Option<Self> {
+        let Self { ref deflate, window_bits, context_takeover, .. } = *self;
+        let ours = ContextParameters { takeover: false, window_bits };
+        (!context_takeover).then(|| Self::new(deflate, ours, account))
+    }
+
+    /// Whether this connection may send what the [shared](Self::shareable) deflater compresses.
+    pub(in crate::stream) fn can_share(&self, shared: &Self) -> bool {
+        !self.context_takeover
+            && self.window_bits == shared.window_bits
+            && self.deflate == shared.deflate
+    }
+
     /// Whether a frame is to be compressed. Parts are not: each would need a flush of the
     /// compressor.
     #[inline]

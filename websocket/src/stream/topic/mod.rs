@@ -48,7 +48,11 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 ///
 /// A subscriber gets each message from its subscription on, in order. What its own
 /// [`Outgoing`] queues leaves first, and never within a message of the topic, nor the other way
-/// round. A connection can have many subscriptions. Messages are not compressed.
+/// round. A connection can have many subscriptions.
+///
+/// If a subscriber has negotiated compression without context takeover, a message of at most 32 KiB is
+/// also compressed, once. All subscribers with the same settings get that. The others get it
+/// uncompressed, which is always allowed.
 ///
 /// A clone is another handle to the same topic. When the last handle is dropped, the topic ends:
 /// what was published is still sent, the connections stay open, and

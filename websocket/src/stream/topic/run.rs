@@ -8,9 +8,10 @@ use bytes::Bytes;
 use owned_io::coop::{self, cost};
 use owned_io::{MemoryAccount, Reservation};
 
-use crate::frame::Header;
-use crate::stream::Message;
-use crate::{Fragment, Limit, ProtocolError};
+use crate::frame::{Header, HeaderBytes};
+use crate::stream::compression::{Deflater, IMMEDIATE_BYTES_MAX};
+use crate::stream::{Buffers, Message};
+use crate::{Fragment, Limit, MessageKind, ProtocolError};
 
 /// What a segment takes beside its frames, in bytes, rounded up.
 const SEGMENT_BYTES: usize = 128;
@@ -26,6 +27,8 @@ pub(super) struct Run {
     /// The frames that are published and not sealed.
     open: Vec<u8>,
     open_messages: u64,
+    /// The same frames, compressed, if a subscriber wants them.
+    compressed: Option<Box<Compressed>>,
     /// Sealed frames, oldest first.
     segments: VecDeque<Rc<Segment>>,
     /// The number of the first of them, counted from the first segment of the topic.
@@ -38,9 +41,18 @@ pub(super) struct Run {
     held: Held,
 }
 
+/// What is compressed once for all subscribers that have agreed on the same settings.
+struct Compressed {
+    deflater: Deflater,
+    open: Vec<u8>,
+    subscriber_count: usize,
+}
+
 /// Whole messages that were published one after the other, encoded as a server sends them.
 pub(in crate::stream) struct Segment {
     bytes: Bytes,
+    /// The same messages, compressed where that makes them shorter.
+    compressed: Option<Bytes>,
     messages: u64,
     /// The memory that it takes, in bytes.
     held_bytes: usize,
@@ -76,6 +88,7 @@ impl Run {
             kept_bytes_max,
             open: Vec::new(),
             open_messages: 0,
+            compressed: None,
             segments: VecDeque::new(),
             first: 0,
             kept_bytes: 0,
@@ -125,18 +138,20 @@ impl Run {
         &mut self,
         message: Message<'_>,
         has_subscribers: bool,
+        buffers: &Buffers,
     ) -> Result<(), ProtocolError> {
         let payload = message.as_bytes();
-        let (opcode, fin) = Fragment::Whole(message.kind()).opcode();
-        let payload_bytes = payload.len() as u64;
-        let header = Header { fin, compressed: false, opcode, key: None, payload_bytes }.encode();
+        let header = header(message.kind(), false, payload.len());
         let len = self.open.len().saturating_add(header.len()).saturating_add(payload.len());
         if len > self.kept_bytes_max {
             let (max, got) = (self.kept_bytes_max as u64, len as u64);
             return Err(ProtocolError::Limit { limit: Limit::Queue, max, got });
         }
         if has_subscribers {
-            self.reserve_open(len)?;
+            reserve(&self.held, &mut self.open, len, self.kept_bytes_max)?;
+            if let Some(compressed) = &mut self.compressed {
+                compressed.publish(message, &self.held, self.kept_bytes_max, buffers)?;
+            }
             self.open.extend_from_slice(&header);
             self.open.extend_from_slice(payload);
             coop::consume(cost::frame_out(payload.len()));
@@ -154,15 +169,43 @@ impl Run {
             return false;
         }
         let open = std::mem::take(&mut self.open);
-        let held_bytes = open.capacity() + SEGMENT_BYTES;
+        let compressed = self.compressed.as_mut().map(|both| std::mem::take(&mut both.open));
+        let held_bytes =
+            open.capacity() + compressed.as_ref().map_or(0, Vec::capacity) + SEGMENT_BYTES;
         add(&self.held, SEGMENT_BYTES);
         let (waiting, held) = (Cell::new(std::mem::take(&mut self.at_end)), Rc::clone(&self.held));
-        let segment = Segment { bytes: open.into(), messages, held_bytes, waiting, held };
+        let (bytes, compressed) = (open.into(), compressed.map(Bytes::from));
+        let segment = Segment { bytes, compressed, messages, held_bytes, waiting, held };
         while self.kept_bytes + held_bytes > self.kept_bytes_max && self.drop_first() {}
         self.kept_bytes += held_bytes;
         self.segments.push_back(Rc::new(segment));
         self.drop_taken();
         true
+    }
+
+    /// Compresses from now on for a subscriber whose messages may be compressed, unless others have
+    /// agreed on other settings. Returns whether the subscriber is to get compressed messages. Seal
+    /// the run before.
+    pub(super) fn begin_compressed(&mut self, deflater: &Deflater) -> bool {
+        if self.compressed.is_none() {
+            let shared = deflater.shareable(self.held.borrow().account());
+            self.compressed = shared.map(|deflater| {
+                Box::new(Compressed { deflater, open: Vec::new(), subscriber_count: 0 })
+            });
+        }
+        let compressed = self.compressed.as_mut();
+        let shared = compressed.filter(|compressed| deflater.can_share(&compressed.deflater));
+        shared.map(|compressed| compressed.subscriber_count += 1).is_some()
+    }
+
+    /// A subscriber that got compressed messages is gone.
+    pub(super) fn end_compressed(&mut self) {
+        let Some(compressed) = &mut self.compressed else { return };
+        compressed.subscriber_count -= 1;
+        if compressed.subscriber_count == 0 {
+            sub(&self.held, compressed.open.capacity());
+            self.compressed = None;
+        }
     }
 
     /// Adds a subscriber at the end. Seal the run before.
@@ -193,12 +236,17 @@ impl Run {
     }
 
     /// Takes the next segment of a subscriber, if it has at most `bytes_max` bytes.
-    pub(super) fn take(&mut self, at: &mut Position, bytes_max: usize) -> Next {
+    pub(super) fn take(
+        &mut self,
+        at: &mut Position,
+        is_compressed: bool,
+        bytes_max: usize,
+    ) -> Next {
         let Some(index) = self.index(*at) else {
             return if at.segment < self.first { Next::Lagged } else { Next::None };
         };
         let segment = Rc::clone(&self.segments[index]);
-        if segment.bytes.len() > bytes_max {
+        if segment.bytes(is_compressed).len() > bytes_max {
             return Next::None;
         }
         self.uncount(index);
@@ -215,10 +263,10 @@ impl Run {
     /// Drops what is kept, and uses another account. What is published and not sealed remains.
     pub(super) fn clear(&mut self, account: &MemoryAccount) {
         while self.drop_first() {}
-        let capacity = self.open.capacity();
-        sub(&self.held, capacity);
+        let open_bytes = self.open_bytes();
+        sub(&self.held, open_bytes);
         self.held = Rc::new(RefCell::new(account.reservation()));
-        add(&self.held, capacity);
+        add(&self.held, open_bytes);
     }
 
     fn index(&self, at: Position) -> Option<usize> {
@@ -245,45 +293,49 @@ impl Run {
         true
     }
 
-    /// Makes room for `len` bytes in `open`.
-    fn reserve_open(&mut self, len: usize) -> Result<(), ProtocolError> {
-        let capacity = self.open.capacity();
-        if len <= capacity {
-            return Ok(());
-        }
-        // Doubled: otherwise each message would copy all before it. The first one fits exactly,
-        // because in many turns it is the only one.
-        let wanted = len.max(2 * self.open.len()).min(self.kept_bytes_max);
-        let mut held = self.held.borrow_mut();
-        let others = held.bytes() - capacity;
-        let out_of_memory = |account: &MemoryAccount| ProtocolError::Limit {
-            limit: Limit::Memory,
-            max: account.bytes_max() as u64,
-            got: (others + len) as u64,
-        };
-        if held.resize(others + wanted).is_err() && held.resize(others + len).is_err() {
-            return Err(out_of_memory(held.account()));
-        }
-        let granted = held.bytes() - others;
-        if self.open.try_reserve_exact(granted - self.open.len()).is_err() {
-            held.force(others + capacity);
-            return Err(out_of_memory(held.account()));
-        }
-        held.force(others + self.open.capacity()); // the allocator may give more
-        Ok(())
+    /// The memory that what is not sealed takes.
+    fn open_bytes(&self) -> usize {
+        self.open.capacity() + self.compressed.as_ref().map_or(0, |both| both.open.capacity())
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        sub(&self.held, self.open.capacity());
+        sub(&self.held, self.open_bytes());
+    }
+}
+
+impl Compressed {
+    /// Encodes a message, compressed if that makes it shorter. Long messages would take too long.
+    fn publish(
+        &mut self,
+        message: Message<'_>,
+        held: &Held,
+        bytes_max: usize,
+        buffers: &Buffers,
+    ) -> Result<(), ProtocolError> {
+        let (kind, payload) = (message.kind(), message.as_bytes());
+        let mut out = buffers.take();
+        let is_compressed = payload.len() <= IMMEDIATE_BYTES_MAX
+            && self.deflater.accepts(Fragment::Whole(kind), payload.len())
+            && self.deflater.compress(payload, &mut out, buffers);
+        let payload = if is_compressed { &out } else { payload };
+        let header = header(kind, is_compressed, payload.len());
+        let len = self.open.len() + header.len() + payload.len();
+        let reserved = reserve(held, &mut self.open, len, bytes_max);
+        if reserved.is_ok() {
+            self.open.extend_from_slice(&header);
+            self.open.extend_from_slice(payload);
+        }
+        buffers.give(out);
+        reserved
     }
 }
 
 impl Segment {
     /// The frames.
-    pub(in crate::stream) const fn bytes(&self) -> &Bytes {
-        &self.bytes
+    pub(in crate::stream) fn bytes(&self, is_compressed: bool) -> &Bytes {
+        self.compressed.as_ref().filter(|_| is_compressed).unwrap_or(&self.bytes)
     }
 }
 
@@ -303,4 +355,43 @@ fn sub(held: &Held, bytes: usize) {
     let mut held = held.borrow_mut();
     let all = held.bytes() - bytes;
     held.force(all);
+}
+
+fn header(kind: MessageKind, compressed: bool, payload_bytes: usize) -> HeaderBytes {
+    let (opcode, fin) = Fragment::Whole(kind).opcode();
+    let payload_bytes = payload_bytes as u64;
+    Header { fin, compressed, opcode, key: None, payload_bytes }.encode()
+}
+
+/// Makes room for `len` bytes in `open`.
+fn reserve(
+    held: &Held,
+    open: &mut Vec<u8>,
+    len: usize,
+    bytes_max: usize,
+) -> Result<(), ProtocolError> {
+    let capacity = open.capacity();
+    if len <= capacity {
+        return Ok(());
+    }
+    // Doubled: otherwise each message would copy all before it. The first one fits exactly, because in
+    // many turns it is the only one.
+    let wanted = len.max((2 * open.len()).min(bytes_max));
+    let mut held = held.borrow_mut();
+    let others = held.bytes() - capacity;
+    let out_of_memory = |account: &MemoryAccount| ProtocolError::Limit {
+        limit: Limit::Memory,
+        max: account.bytes_max() as u64,
+        got: (others + len) as u64,
+    };
+    if held.resize(others + wanted).is_err() && held.resize(others + len).is_err() {
+        return Err(out_of_memory(held.account()));
+    }
+    let granted = held.bytes() - others;
+    if open.try_reserve_exact(granted - open.len()).is_err() {
+        held.force(others + capacity);
+        return Err(out_of_memory(held.account()));
+    }
+    held.force(others + open.capacity()); // the allocator may give more
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use owned_io::{Clock, Executor, MemoryBudget, coop};
+use owned_io::{Clock, Executor, coop};
 
 use super::run::Run;
 use super::subscriber::Subscription;
@@ -31,7 +31,7 @@ pub(super) struct TopicState {
     is_ended: Cell<bool>,
     /// Wakes the task of the topic.
     waker: RefCell<Option<Waker>>,
-    budget: MemoryBudget,
+    buffers: Buffers,
     sleep: fn(Duration) -> Sleep,
 }
 
@@ -45,14 +45,14 @@ impl TopicState {
             delivered: Cell::new(0),
             is_ended: Cell::new(false),
             waker: RefCell::default(),
-            budget: buffers.budget().clone(),
+            buffers: buffers.clone(),
             sleep: |duration| Box::pin(R::sleep(duration)),
         })
     }
 
     pub(super) fn publish(&self, message: Message<'_>) -> Result<(), ProtocolError> {
         let mut run = self.run.borrow_mut();
-        run.publish(message, self.subscriber_count() > 0)?;
+        run.publish(message, self.subscriber_count() > 0, &self.buffers)?;
         if run.is_open() {
             self.wake();
         }
@@ -173,7 +173,7 @@ impl TopicState {
     /// Releases the memory that others need.
     fn release_evicted(&self) {
         if self.run.borrow().is_evicted() {
-            self.run.borrow_mut().clear(&self.budget.account());
+            self.run.borrow_mut().clear(&self.buffers.budget().account());
             self.is_round_stale.set(true);
             self.abort_pinning();
         }

@@ -48,11 +48,13 @@ impl Subscriber {
             return Err(Misuse::SentAfterClose.into());
         }
         topic.seal();
+        let (queue, mut run) = (connection.queue.borrow(), topic.run.borrow_mut());
         let subscription = Rc::new(Subscription {
             topic: Rc::clone(topic),
             connection: Rc::downgrade(connection),
             on_lag,
-            position: Cell::new(topic.run.borrow_mut().join()),
+            is_compressed: queue.deflater().is_some_and(|deflater| run.begin_compressed(deflater)),
+            position: Cell::new(run.join()),
             state: Cell::new(State::Active),
             index: Cell::new(0),
             waker: RefCell::default(),
@@ -111,6 +113,9 @@ impl Drop for Subscriber {
         let subscription = &self.subscription;
         subscription.stop();
         subscription.topic.remove(subscription);
+        if subscription.is_compressed {
+            subscription.topic.run.borrow_mut().end_compressed();
+        }
         if let Some(connection) = subscription.connection.upgrade() {
             connection.subscriptions.remove(subscription);
         }
@@ -122,6 +127,8 @@ pub(super) struct Subscription {
     topic: Rc<TopicState>,
     connection: Weak<Shared>,
     on_lag: OnLag,
+    /// Whether it gets compressed messages.
+    is_compressed: bool,
     position: Cell<Position>,
     state: Cell<State>,
     /// The index in the list of the topic.
@@ -193,7 +200,7 @@ impl Subscription {
 
     fn take(&self, bytes_max: usize) -> Next {
         let mut position = self.position.get();
-        let next = self.topic.run.borrow_mut().take(&mut position, bytes_max);
+        let next = self.topic.run.borrow_mut().take(&mut position, self.is_compressed, bytes_max);
         self.position.set(position);
         if self.topic.is_ended() && self.is_done() {
             self.wake();
@@ -270,18 +277,20 @@ impl Drop for Subscriptions {
 /// is behind needs fewer writes.
 fn batch(subscription: &Subscription, segment: Rc<Segment>, queue: &mut Queue) -> Batch {
     let has_more = !subscription.topic.run.borrow().is_at_end(subscription.position.get());
-    if has_more && segment.bytes().len() <= COPIED_BYTES_MAX {
-        let copied = queue.copy_published(&segment, |room| {
-            match subscription.take(room.min(COPIED_BYTES_MAX)) {
-                Next::Segment(next) => Some(next),
-                Next::Lagged | Next::None => None,
-            }
+    let is_compressed = subscription.is_compressed;
+    if has_more && segment.bytes(is_compressed).len() <= COPIED_BYTES_MAX {
+        let copied = queue.copy_published(segment.bytes(is_compressed), |room| match subscription
+            .take(room.min(COPIED_BYTES_MAX))
+        {
+            Next::Segment(next) => Some(next.bytes(is_compressed).clone()),
+            Next::Lagged | Next::None => None,
         });
         if let Some(batch) = copied {
             return batch;
         }
     }
-    Batch::Published(segment)
+    let bytes = segment.bytes(is_compressed).clone();
+    Batch::Published(bytes, segment)
 }
 
 impl fmt::Debug for Subscriber {
