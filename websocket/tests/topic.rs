@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use common::{CLOSE, FIN, Got, PING, Reader, Role, frame, message};
@@ -24,6 +25,13 @@ use owned_io_websocket::{
 const KIB: usize = 1024;
 const MS: Duration = Duration::from_millis(1);
 const BIN: MessageKind = MessageKind::Binary;
+
+/// Without pings: the write of one also continues with what a topic has failed to deliver.
+fn quiet() -> Config {
+    let mut config = Config::default();
+    config.stream.ping_interval = None;
+    config
+}
 
 fn topic(kept_bytes_max: usize) -> Topic {
     Topic::new::<Sim>(&buffers(), kept_bytes_max)
@@ -50,7 +58,7 @@ fn serve(socket: Socket, subscriber: Subscriber) -> JoinHandle<Result<(), Error>
 
 /// A client of a server that subscribes it and then only receives.
 async fn subscribed(topic: &Topic, on_lag: OnLag) -> (Socket, JoinHandle<Result<(), Error>>) {
-    let (server, client) = pair(Config::default(), Config::default()).await;
+    let (server, client) = pair(quiet(), quiet()).await;
     let subscriber = topic.subscribe(&server.outgoing, on_lag).unwrap();
     (client, serve(server, subscriber))
 }
@@ -114,7 +122,7 @@ fn a_slow_reader_lags_and_resumes_without_harm_to_others() {
             }
             assert_eq!(receive(&mut fast).await, b"after");
         });
-        let (slow_server, mut slow) = pair(Config::default(), Config::default()).await;
+        let (slow_server, mut slow) = pair(quiet(), quiet()).await;
         let WebSocket { mut incoming, outgoing } = slow_server;
         let mut subscriber = topic.subscribe(&outgoing, OnLag::Pause).unwrap();
         drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
@@ -192,7 +200,7 @@ fn a_subscriber_vanishes() {
 fn a_connection_that_is_dropped_before_its_subscription_needs_nothing() {
     simulate(|| async {
         let topic = topic(64 * KIB);
-        let (server, client) = pair(Config::default(), Config::default()).await;
+        let (server, client) = pair(quiet(), quiet()).await;
         let mut subscriber = topic.subscribe(&server.outgoing, OnLag::Pause).unwrap();
         publish(&topic, b"in its way");
         drop((server, client));
@@ -313,7 +321,7 @@ fn without_memory_nothing_is_published() {
 fn the_last_handle_ends_the_topic() {
     simulate(|| async {
         let topic = topic(256 * KIB);
-        let (server, mut client) = pair(Config::default(), Config::default()).await;
+        let (server, mut client) = pair(quiet(), quiet()).await;
         let WebSocket { mut incoming, mut outgoing } = server;
         let mut subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
         drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
@@ -339,7 +347,7 @@ fn the_last_handle_ends_the_topic() {
 fn pings_and_a_close_are_answered_meanwhile() {
     simulate(|| async {
         let topic = topic(512 * KIB);
-        let (server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        let (server, mut raw) = raw_client(quiet(), buffers(), b"").await;
         let subscriber = topic.subscribe(&server.outgoing, OnLag::Close).unwrap();
         let serving = serve(server, subscriber);
         let publishing = Sim::spawn(async move {
@@ -393,7 +401,7 @@ fn pings_and_a_close_are_answered_meanwhile() {
 fn own_messages_and_several_topics_interleave_by_whole_messages() {
     simulate(|| async {
         let topics = [topic(512 * KIB), topic(512 * KIB)];
-        let (server, mut client) = pair(Config::default(), Config::default()).await;
+        let (server, mut client) = pair(quiet(), quiet()).await;
         let WebSocket { mut incoming, mut outgoing } = server;
         let subscribers =
             topics.each_ref().map(|topic| topic.subscribe(&outgoing, OnLag::Close).unwrap());
@@ -436,7 +444,7 @@ fn own_messages_and_several_topics_interleave_by_whole_messages() {
 fn a_flush_does_not_wait_for_topics() {
     simulate(|| async {
         let topic = topic(512 * KIB);
-        let (server, client) = pair(Config::default(), Config::default()).await;
+        let (server, client) = pair(quiet(), quiet()).await;
         let WebSocket { mut incoming, mut outgoing } = server;
         let _subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
         drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
@@ -477,7 +485,7 @@ fn a_delivery_is_charged_to_the_work_budget() {
 fn only_an_open_server_can_subscribe() {
     simulate(|| async {
         let topic = topic(64 * KIB);
-        let (mut server, client) = pair(Config::default(), Config::default()).await;
+        let (mut server, client) = pair(quiet(), quiet()).await;
         let subscribe = |outgoing: &Outgoing| topic.subscribe(outgoing, OnLag::Close).map(drop);
         let misuse = |misuse| Err(Protocol::Misuse(misuse));
         assert_eq!(subscribe(&client.outgoing), misuse(Misuse::NotMasked));
@@ -486,6 +494,16 @@ fn only_an_open_server_can_subscribe() {
         assert_eq!(subscribe(&server.outgoing), misuse(Misuse::SentAfterClose));
         assert_eq!(topic.subscriber_count(), 0);
     });
+}
+
+/// Begins a flush, and drops it in the middle of the delivery.
+async fn flush_partly(topic: &Topic) {
+    let mut flushing = pin!(topic.flush());
+    poll_fn(|cx| {
+        assert!(flushing.as_mut().poll(cx).is_pending(), "too few subscribers to test");
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// `flush`: "Safe. The topic's task continues."
@@ -498,16 +516,33 @@ fn a_dropped_flush_delays_nothing() {
             clients.push(subscribed(&topic, OnLag::Close).await);
         }
         publish(&topic, b"all");
-        {
-            let mut flushing = pin!(topic.flush());
-            poll_fn(|cx| {
-                let _ = flushing.as_mut().poll(cx);
-                std::task::Poll::Ready(())
-            })
-            .await;
-        }
+        flush_partly(&topic).await;
         for (client, _serving) in &mut clients {
             assert_eq!(receive(client).await, b"all");
         }
+    });
+}
+
+#[test]
+fn subscribers_that_leave_during_a_delivery_cost_the_others_nothing() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (mut clients, mut leaving) = (Vec::new(), Vec::new());
+        for n in 0..60 {
+            let (server, client) = pair(quiet(), quiet()).await;
+            let subscriber = topic.subscribe(&server.outgoing, OnLag::Close).unwrap();
+            if n % 5 == 1 {
+                leaving.push((subscriber, server, client));
+            } else {
+                clients.push((client, serve(server, subscriber)));
+            }
+        }
+        publish(&topic, b"all");
+        flush_partly(&topic).await;
+        drop(leaving);
+        for (client, _serving) in &mut clients {
+            assert_eq!(receive(client).await, b"all");
+        }
+        assert_eq!((topic.kept_bytes(), topic.subscriber_count()), (0, 48));
     });
 }

@@ -179,6 +179,30 @@ fn a_subscriber_that_is_behind_gets_many_short_messages_in_one_write() {
 }
 
 #[test]
+fn the_topics_of_a_connection_take_turns() {
+    simulate(|| async {
+        let topics = [topic(), topic()];
+        let (server, record, _peer) = recorded().await;
+        let WebSocket { mut incoming, outgoing } = server;
+        let _subscribers =
+            topics.each_ref().map(|topic| topic.subscribe(&outgoing, OnLag::Close).unwrap());
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        record.is_blocked.set(true);
+        for _ in 0..3 {
+            for (topic, len) in topics.iter().zip([2_000, 3_000]) {
+                publish(topic, &vec![7; len]);
+                topic.flush().await;
+            }
+        }
+        Sim::sleep(MS).await;
+        record.unblock();
+        Sim::sleep(MS).await;
+        let lengths: Vec<_> = record.writes.borrow().iter().map(|(_, len)| *len).collect();
+        assert_eq!(lengths, [2_004, 3_004, 2_004, 3_004, 2_004, 3_004]);
+    });
+}
+
+#[test]
 fn an_idle_subscriber_is_small_and_a_delivery_allocates_for_all_at_once() {
     const SUBSCRIBERS: isize = 500;
     owned_io_sim::block_on(async {
