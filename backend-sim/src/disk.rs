@@ -333,8 +333,14 @@ impl Disk {
         if self.sync_errors_until > now {
             return Err(error(EIO));
         }
-        for change in self.changes.remove(&path).unwrap_or_default() {
-            change.apply(&mut self.durable_names);
+        let changes = self.changes.remove(&path).unwrap_or_default();
+        changes.iter().for_each(|change| change.apply(&mut self.durable_names));
+        // What was in a removed directory goes with it.
+        for gone in changes.iter().filter_map(|change| change.removed.as_ref()) {
+            if !self.durable_names.contains_key(gone) {
+                self.durable_names.retain(|name, _| !name.starts_with(gone));
+                self.changes.remove(gone);
+            }
         }
         self.free_inodes();
         Ok(())

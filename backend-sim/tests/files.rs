@@ -211,6 +211,16 @@ fn a_full_disk_and_read_errors_reach_the_caller() {
             assert_eq!(error.raw_os_error(), Some(28));
             Sim::sleep(lasts).await;
             host.limit_disk(1000);
+            // The space of a removed directory is free once its removal is durable.
+            Sim::create_dir_all(Path::new("/dir")).await?;
+            let inner = Sim::open(Path::new("/dir/file"), OpenMode::Create).await?;
+            inner.write_all_at(vec![3; 1000], 0).await.into_result()?;
+            drop(inner);
+            Sim::sync_dir(Path::new("/dir")).await?;
+            Sim::sync_dir(Path::new("/")).await?;
+            Sim::remove_file(Path::new("/dir/file")).await?;
+            Sim::remove_dir(Path::new("/dir")).await?;
+            Sim::sync_dir(Path::new("/")).await?;
             file.write_all_at(vec![1; 1000], 0).await.into_result()?;
             file.write_all_at(vec![2; 1000], 0).await.into_result()?;
             let error = file.write_all_at("x", 1000).await.0.expect_err("the disk is full");
