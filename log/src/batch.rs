@@ -62,7 +62,7 @@ pub enum ReadFrom {
 }
 
 /// The offsets of the acknowledged messages. They are equal if there are none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
     /// The first that is stored.
     pub first: u64,
@@ -71,7 +71,7 @@ pub struct Offsets {
 }
 
 /// How large a partition is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// The bytes of its segments.
     pub bytes: u64,

@@ -107,6 +107,17 @@ impl<R: Runtime + Files> Journal<R> {
         self.records.append(1, stamp).await.map(drop)
     }
 
+    /// Waits until all records that were appended before are on the disk, whatever the policy is.
+    ///
+    /// # Errors
+    /// Those of [`Partition::flush`].
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.records.flush().await
+    }
+
     /// Replaces the records whose append has returned by `state`, which contains all whose append has begun. Removes
     /// the segments that it makes superfluous.
     ///
