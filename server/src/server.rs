@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use owned_io::{BoundAddr, ListenOptions, Runtime, WorkersConfig};
+use owned_io::{BoundAddr, Files, ListenOptions, Runtime, WorkersConfig};
 
 use crate::config::{Config, Limits, Listener, Ring};
 use crate::connection_limit::{AddressLimit, SharedConnectionLimit};
@@ -27,8 +27,8 @@ pub struct Outcome {
 /// workers listen on it; its address has the real port.
 ///
 /// # Errors
-/// The error of a bind, or of the first worker that failed.
-pub fn run<R: Runtime>(
+/// The error of a bind, of the directory of the data, or of the first worker that failed.
+pub fn run<R: Runtime + Files>(
     config: &Config,
     drain: impl Into<DrainSignal>,
     listening: impl Fn(&Listener) + Send + Sync + 'static,

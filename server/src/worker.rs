@@ -4,20 +4,21 @@ use std::error::Error;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use owned_io::{ByteStream, MemoryBudget, Runtime, StopSignal, Worker, select};
+use owned_io::{ByteStream, Files, MemoryBudget, Runtime, StopSignal, Worker, select};
+use owned_io_log::PartitionConfig;
 use tracing::{info, warn};
 
 use crate::accept::accept_loop;
-use crate::config::Service;
+use crate::config::{DataConfig, Service};
 use crate::connection_limit::ConnectionLimit;
 use crate::connections::{ConnectionHandle, Connections};
 use crate::context::{Context, Resources};
 use crate::drain::drain;
 use crate::iggy::broker::Broker;
-use crate::iggy::storage::MemoryStorage;
+use crate::iggy::storage::{DurableStorage, MemoryStorage};
 use crate::iggy::workers::Iggy;
 use crate::iggy::{Environment, Node};
 use crate::server::Server;
@@ -25,9 +26,9 @@ use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
 use crate::watch::watch;
 
 /// Serves until the stop signal, then drains.
-pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Result<()> {
+pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -> io::Result<()> {
     let config = &server.config;
-    let clients = Acceptor::for_clients::<R>(server, &worker);
+    let clients = Acceptor::for_clients::<R>(server, &worker).await?;
     let admins = Acceptor::for_admins(server, &clients.resources);
     config.stalls.watch_worker::<R>(worker.id, &clients.limit, &clients.resources.budget);
     let ticker = config.ticker.clone();
@@ -70,11 +71,18 @@ pub(crate) async fn serve<R: Runtime>(worker: Worker, server: &Server) -> io::Re
         let left = deadline.saturating_duration_since(R::now());
         let _ = select(pin!(server.limit.all_released()), R::sleep(left)).await;
     }
+    let closed = match &clients.resources.iggy {
+        Some(iggy) if has_broker => {
+            let left = deadline.saturating_duration_since(R::now());
+            close_log::<R>(iggy, left).await
+        }
+        _ => Ok(()),
+    };
     admins.stop.stop();
     for task in accepting_admins {
         outcome = outcome.and(task.await);
     }
-    outcome.map_err(io::Error::from)
+    outcome.map_err(io::Error::from).and(closed)
 }
 
 /// What an accept loop works with. Cloning gives another handle to the same.
@@ -87,15 +95,15 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    fn for_clients<R: Runtime>(server: &Server, worker: &Worker) -> Self {
+    async fn for_clients<R: Runtime + Files>(server: &Server, worker: &Worker) -> io::Result<Self> {
         let config = &server.config;
         let (tls, websockets) = (config.tls.clone(), config.websockets.clone());
         let mut resources = Resources::new(config.memory, tls, websockets, config.limits);
-        resources.iggy = iggy::<R>(server, worker).map(Rc::new);
+        resources.iggy = iggy::<R>(server, worker).await?.map(Rc::new);
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
         let stop = worker.stop.clone();
-        Self { limit, connections, resources: Rc::new(resources), stop }
+        Ok(Self { limit, connections, resources: Rc::new(resources), stop })
     }
 
     /// With a limit and buffers of their own, and a stop signal that is given after the drain.
@@ -149,22 +157,58 @@ const fn has_broker(worker: &Worker) -> bool {
 }
 
 /// What a worker has of Iggy, if there are streams for its clients.
-fn iggy<R: Runtime>(server: &Server, worker: &Worker) -> Option<Iggy> {
-    let (hub, config) = (Arc::clone(server.iggy.as_ref()?), server.config.iggy.as_ref()?);
+///
+/// # Errors
+/// The directory of the data cannot be opened. The error names the option and the file.
+async fn iggy<R: Runtime + Files>(server: &Server, worker: &Worker) -> io::Result<Option<Iggy>> {
+    let (Some(hub), Some(config)) = (server.iggy.clone(), server.config.iggy.as_ref()) else {
+        return Ok(None);
+    };
     if !has_broker(worker) {
-        return Some(Iggy::without_broker(hub));
+        return Ok(Some(Iggy::without_broker(hub)));
     }
     let environment = Environment::of::<R>();
-    let storage = MemoryStorage::new(config.memory_max, environment.now);
     let addr = |service| {
         let mut listeners = server.listeners.iter().map(|(listener, _)| listener);
         listeners.find(|listener| listener.service == service).map(|listener| listener.addr)
     };
     let workers = u32::try_from(server.config.workers.get()).unwrap_or(u32::MAX);
     let node = Node { tcp: addr(Service::Iggy), websocket: addr(Service::Http), workers };
-    let broker = Broker::new(Box::new(storage), hub.clients().clone(), environment, node);
-    Some(Iggy::with_broker::<R>(hub, broker))
+    let clients = hub.clients().clone();
+    let broker = match &config.data {
+        None => {
+            let storage = MemoryStorage::new(config.memory_max, environment.now);
+            Broker::new(Box::new(storage), clients, environment, node)
+        }
+        Some(DataConfig { dir, sync }) => {
+            let mut partitions = PartitionConfig::default();
+            partitions.sync = *sync;
+            partitions.batch_bytes_max = server.config.limits.message_bytes_max;
+            let opened = DurableStorage::<R>::open(dir, partitions, config.memory_max).await;
+            let (storage, catalogue) =
+                opened.map_err(|error| io::Error::new(error.kind(), format!("--data: {error}")))?;
+            let restored =
+                Broker::restore(Box::new(storage), catalogue, clients, environment, node).await;
+            restored.map_err(io::Error::other)?
+        }
+    };
+    Ok(Some(Iggy::with_broker::<R>(hub, broker)))
 }
+
+/// Syncs and closes the log, in what is left of the drain.
+async fn close_log<R: Runtime>(iggy: &Iggy, left: Duration) -> io::Result<()> {
+    let closed = select(pin!(iggy.close()), R::sleep(left.max(CLOSE_TIME_MIN))).await.first;
+    let Some(closed) = closed else {
+        warn!("the log was not synced in time");
+        return Ok(()); // with `--fsync batch`, what was acknowledged is on the disk
+    };
+    closed.map_err(|_| {
+        io::Error::other("--data: the log could not be synced: see the log of the server")
+    })
+}
+
+/// How long the log may take to close when nothing is left of the drain. A worker counts as hung a second after it.
+const CLOSE_TIME_MIN: Duration = Duration::from_millis(500);
 
 /// Opens a connection without TLS.
 async fn plain<S>(stream: S, _: &Context) -> io::Result<S> {

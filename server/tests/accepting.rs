@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Parser;
 use owned_io::{
-    BoundAddr, Clock, ConnectOptions, Executor, ListenOptions, MemoryBudget, OwnedReadExt,
-    OwnedWriteExt, Random, StopSignal, Tcp, TcpListener, forward_runtime,
+    BoundAddr, Clock, ConnectOptions, DirEntry, Executor, Files, ListenOptions, MemoryBudget,
+    OpenMode, OwnedReadExt, OwnedWriteExt, Random, StopSignal, Tcp, TcpListener, forward_runtime,
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::Flags;
@@ -144,6 +145,32 @@ impl Tcp for WithBrokenListener {
         Sim::listen(bound).map(BrokenListener)
     }
     forward_runtime!(Tcp::{TcpStream, bind, connect} => Sim);
+}
+
+impl Files for WithBrokenListener {
+    type File = <Sim as Files>::File;
+
+    async fn open(path: &Path, mode: OpenMode) -> io::Result<Self::File> {
+        <Sim as Files>::open(path, mode).await
+    }
+    async fn list_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
+        Sim::list_dir(path).await
+    }
+    async fn create_dir_all(path: &Path) -> io::Result<()> {
+        Sim::create_dir_all(path).await
+    }
+    async fn rename(from: &Path, to: &Path) -> io::Result<()> {
+        Sim::rename(from, to).await
+    }
+    async fn remove_file(path: &Path) -> io::Result<()> {
+        Sim::remove_file(path).await
+    }
+    async fn remove_dir(path: &Path) -> io::Result<()> {
+        Sim::remove_dir(path).await
+    }
+    async fn sync_dir(path: &Path) -> io::Result<()> {
+        Sim::sync_dir(path).await
+    }
 }
 
 /// Whichever listener it is, and without a stop signal.

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use owned_io::{Runtime, StopSignal};
+use owned_io::{Files, Runtime, StopSignal};
 use owned_io_server::config::Flags;
 use owned_io_server::server::{self, Outcome};
 use owned_io_server::stalls::Stalls;
@@ -28,7 +28,7 @@ struct Server {
 
 impl Server {
     /// `started` runs on the last worker to listen, and may stall it.
-    fn start<R: Runtime>(
+    fn start<R: Runtime + Files>(
         flags: &[&str],
         is_watching: bool,
         started: impl Fn() + Send + Sync + 'static,
@@ -154,7 +154,7 @@ on!("compio", compio, owned_io_compio::Compio);
 on!("monoio", monoio, owned_io_monoio::Monoio);
 on!("glommio", glommio, owned_io_glommio::Glommio);
 
-fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime>() {
+fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
     let (end, ended): (Sender<()>, _) = channel();
     let ended = Arc::new(Mutex::new(ended));
     let flags = [&["--workers", "2"], &FLAGS[..]].concat();
@@ -182,7 +182,7 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime>() {
     server.end();
 }
 
-fn a_healthy_server_has_no_stalls<R: Runtime>() {
+fn a_healthy_server_has_no_stalls<R: Runtime + Files>() {
     let flags = [&FLAGS[..], &["--workers", "1", "--stall-milliseconds-min", "10000"]].concat();
     let server = Server::start::<R>(&flags, true, || {});
     let addr = server.addresses[0];
@@ -206,7 +206,7 @@ fn a_healthy_server_has_no_stalls<R: Runtime>() {
 }
 
 /// Stacks are for operators.
-fn clients_see_no_stalls<R: Runtime>() {
+fn clients_see_no_stalls<R: Runtime + Files>() {
     let server = Server::start::<R>(&FLAGS, true, || {});
     let [admin, http] = server.addresses[..] else { panic!("two listeners") };
     incidents(admin).unwrap();
@@ -229,7 +229,7 @@ fn clients_see_no_stalls<R: Runtime>() {
 }
 
 /// A server that was told not to watch, or a library whose user has started no detector.
-fn without_a_detector_there_are_no_stalls<R: Runtime>() {
+fn without_a_detector_there_are_no_stalls<R: Runtime + Files>() {
     let flags = [&FLAGS[..], &["--stalls", "off"]].concat();
     let server = Server::start::<R>(&flags, false, || {});
     let (head, body) = request(server.addresses[0], "GET", "/stalls", "*/*").unwrap();

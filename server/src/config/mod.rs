@@ -8,6 +8,7 @@ mod options;
 mod origins;
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use choices::{Deflate, Engine, Level, Log, Ring, Switch};
@@ -15,6 +16,7 @@ pub use limits::Limits;
 pub use listener::{Listener, Service};
 pub use options::{Flags, Options};
 pub use origins::AllowedOrigins;
+pub use owned_io_log::SyncPolicy;
 
 use crate::iggy::Credentials;
 use crate::memory::Memory;
@@ -74,8 +76,20 @@ impl Config {
 pub struct IggyConfig {
     /// Who may log in.
     pub credentials: Credentials,
-    /// The bytes of messages that are kept, over all streams.
+    /// The bytes of messages that are kept in memory, over all streams: all messages, or the recent ones of those in
+    /// [`data`](Self::data).
     pub memory_max: usize,
+    /// Where messages and streams are kept. None: in memory only.
+    pub data: Option<DataConfig>,
+}
+
+/// The options of the log on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataConfig {
+    /// The directory.
+    pub dir: PathBuf,
+    /// When messages are acknowledged.
+    pub sync: SyncPolicy,
 }
 
 /// The options of WebSockets.

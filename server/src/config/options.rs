@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use super::{
-    AllowedOrigins, Config, Deflate, Engine, IggyConfig, Level, Limits, Listener, Log, Ring,
-    Service, Switch, WebSockets, file,
+    AllowedOrigins, Config, DataConfig, Deflate, Engine, IggyConfig, Level, Limits, Listener, Log,
+    Ring, Service, Switch, SyncPolicy, WebSockets, file,
 };
 use crate::iggy::{CREDENTIAL_BYTES_MAX, Credentials};
 use crate::memory::Memory;
@@ -120,8 +121,21 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub iggy_password_file: Option<PathBuf>,
 
-    /// Bytes of messages that are kept for Iggy's clients, in memory, over all streams. Messages that do not fit are
-    /// refused; delete or purge topics to make room. All are lost when the server ends [default: 268435456]
+    /// Directory for the messages and streams of Iggy's clients. It is created if it is not there. One server at a time
+    /// may use it. Without it, messages and streams are kept in memory, and lost when the server ends
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
+    /// When messages in --data are acknowledged: batch: when they are on the disk; never: when the system has them, so
+    /// that a loss of power loses the last ones; interval:MS: the same, but they are on the disk within so many
+    /// milliseconds [default: batch]
+    #[arg(long, value_name = "POLICY")]
+    #[serde(deserialize_with = "policy")]
+    pub fsync: Option<SyncPolicy>,
+
+    /// Bytes of messages that are kept for Iggy's clients in memory, over all streams. Without --data, messages that do
+    /// not fit are refused; delete or purge topics to make room. With it, these are the recent ones, which are read
+    /// without the disk [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub iggy_memory_max: Option<NonZeroUsize>,
 
@@ -250,6 +264,8 @@ impl Options {
             tls_key: self.tls_key.or(file.tls_key),
             iggy_user: self.iggy_user.or(file.iggy_user),
             iggy_password_file: self.iggy_password_file.or(file.iggy_password_file),
+            data: self.data.or(file.data),
+            fsync: self.fsync.or(file.fsync),
             iggy_memory_max: self.iggy_memory_max.or(file.iggy_memory_max),
             #[cfg(feature = "tungstenite")]
             engine: self.engine.or(file.engine),
@@ -283,7 +299,9 @@ impl Options {
         let admin = |addr| Listener { service: Service::Admin, addr, is_over_tls: false };
         listeners.extend(self.admin.map(admin));
         check_addresses(&listeners)?;
-        let iggy = iggy(&listeners, self.iggy_user, self.iggy_password_file, self.iggy_memory_max)?;
+        let data = data(self.data, self.fsync, self.iggy_password_file.is_some())?;
+        let iggy =
+            iggy(&listeners, self.iggy_user, self.iggy_password_file, self.iggy_memory_max, data)?;
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let linger_time =
@@ -423,6 +441,7 @@ fn iggy(
     user: Option<String>,
     password_file: Option<PathBuf>,
     memory_max: Option<NonZeroUsize>,
+    data: Option<DataConfig>,
 ) -> Result<Option<IggyConfig>, String> {
     let mut of_iggy = listeners.iter().filter(|listener| listener.service == Service::Iggy);
     let Some(path) = password_file else {
@@ -449,7 +468,34 @@ fn iggy(
         )
     })?;
     let memory_max = memory_max.map_or(IGGY_MEMORY_BYTES, NonZeroUsize::get);
-    Ok(Some(IggyConfig { credentials, memory_max }))
+    Ok(Some(IggyConfig { credentials, memory_max, data }))
+}
+
+/// The configuration of the log on disk, if there is one. Refuses options that would have no effect.
+fn data(
+    dir: Option<PathBuf>,
+    sync: Option<SyncPolicy>,
+    has_iggy: bool,
+) -> Result<Option<DataConfig>, String> {
+    match dir {
+        Some(_) if !has_iggy => {
+            Err("--data: nobody has messages to keep: it needs --iggy-password-file".to_owned())
+        }
+        Some(dir) if dir.as_os_str().is_empty() => {
+            Err("--data: the directory has no name".to_owned())
+        }
+        Some(dir) => Ok(Some(DataConfig { dir, sync: sync.unwrap_or(SyncPolicy::Batch) })),
+        None if sync.is_some() => {
+            Err("--fsync needs --data: without it messages are kept in memory".to_owned())
+        }
+        None => Ok(None),
+    }
+}
+
+/// A policy in the file: a string, as on the command line.
+fn policy<'de, D: Deserializer<'de>>(file: D) -> Result<Option<SyncPolicy>, D::Error> {
+    let text = String::deserialize(file)?;
+    text.parse().map(Some).map_err(|error| D::Error::custom(format!("fsync: {error}")))
 }
 
 /// Refuses two listeners on one address: the error of the second would blame another socket. The kernel
@@ -655,8 +701,8 @@ mod tests {
     /// Each default that the help names is the one that applies.
     #[test]
     fn the_help_tells_the_defaults() {
-        // Their defaults depend on the machine, or are not a value.
-        const DESCRIBED: [&str; 3] = ["workers", "memory-max", "origins"];
+        // Their defaults depend on the machine, are not a value, or need another option.
+        const DESCRIBED: [&str; 4] = ["workers", "memory-max", "origins", "fsync"];
         let configured = |flags: &[&str]| {
             let always = ["owned-io-server", "--echo", "127.0.0.1:7"];
             let enough = ["--workers", "1", "--memory-max", "1000000000000"];
@@ -667,7 +713,7 @@ mod tests {
             let option = arg.get_long().expect("there are no positional arguments");
             let help = arg.get_help().expect("each option has a help").to_string();
             let Some((_, default)) = help.split_once("[default: ") else {
-                let is_named = ["ADDR", "FILE"].contains(&value_name(arg).unwrap());
+                let is_named = ["ADDR", "DIR", "FILE"].contains(&value_name(arg).unwrap());
                 assert!(is_named || option == "runtime", "--{option} names no default");
                 continue;
             };

@@ -56,6 +56,25 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it changes what streams, topics, partitions or groups there are.
+    pub const fn is_change(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateStream(_)
+                | Self::DeleteStream(_)
+                | Self::UpdateStream(_)
+                | Self::PurgeStream(_)
+                | Self::CreateTopic(_)
+                | Self::DeleteTopic(_)
+                | Self::UpdateTopic(_)
+                | Self::PurgeTopic(_)
+                | Self::CreatePartitions(_)
+                | Self::DeletePartitions(_)
+                | Self::CreateGroup(_)
+                | Self::DeleteGroup(_)
+        )
+    }
+
     /// Decodes a request. Bytes behind its fields are ignored, as by Iggy's server.
     ///
     /// # Errors

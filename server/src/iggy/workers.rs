@@ -4,11 +4,12 @@
 //! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. A connection has one
 //! request at a time, so a hop waits behind at most as many as there are connections.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
-use owned_io::Executor;
+use owned_io::{Clock, Executor};
 
 use super::answer::Answer;
 use super::broker::Broker;
@@ -63,18 +64,30 @@ impl Hub {
 
 impl Iggy {
     /// For the worker that has the broker. From now on it executes what the other workers pass on.
-    pub fn with_broker<R: Executor>(hub: Arc<Hub>, broker: Broker) -> Self {
+    pub fn with_broker<R: Clock + Executor>(hub: Arc<Hub>, broker: Broker) -> Self {
         let broker = Rc::new(broker);
         let receiver = hub.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(receiver) = receiver {
             drop(R::spawn(execute_hops::<R>(receiver, Rc::clone(&broker))));
         }
+        drop(R::spawn(enforce_retention::<R>(Rc::downgrade(&broker))));
         Self { hub, broker: Some(broker) }
     }
 
     /// For another worker.
     pub const fn without_broker(hub: Arc<Hub>) -> Self {
         Self { hub, broker: None }
+    }
+
+    /// Makes all that is stored durable, if this is the worker that has it.
+    ///
+    /// # Errors
+    /// Something may not be durable.
+    pub async fn close(&self) -> Result<(), Status> {
+        match &self.broker {
+            Some(broker) => broker.close().await,
+            None => Ok(()),
+        }
     }
 
     /// What it shares with the other workers.
@@ -103,7 +116,10 @@ impl Iggy {
         command: Command,
         bytes_max: usize,
     ) -> Result<Answer, Status> {
-        if let Some(broker) = &self.broker {
+        // A change runs in a task of its own in any case: it goes on when its connection ends.
+        if let Some(broker) = &self.broker
+            && !command.is_change()
+        {
             return broker.execute(client, command, bytes_max).await;
         }
         let (answer, answered) = async_channel::bounded(1);
@@ -111,6 +127,19 @@ impl Iggy {
         self.hub.hops.send(hop).await.map_err(|_| Status::Disconnected)?;
         // Without an answer: the broker has ended, or a panic has ended the command.
         answered.recv().await.unwrap_or(Err(Status::Disconnected))
+    }
+}
+
+/// How often messages are removed that their topic is not to keep any longer. Whole segments are removed, so that it does
+/// not matter how often.
+const RETENTION_PERIOD: Duration = Duration::from_secs(10);
+
+/// Ends soon after the broker.
+async fn enforce_retention<R: Clock>(broker: Weak<Broker>) {
+    loop {
+        R::sleep(RETENTION_PERIOD).await;
+        let Some(broker) = broker.upgrade() else { return };
+        broker.enforce_retention().await;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use bytes::BytesMut;
 use iggy_binary_protocol::codes::*;
@@ -16,7 +17,7 @@ use iggy_binary_protocol::{
 };
 use tungstenite::{Message, WebSocket};
 
-use super::server::{ENGINES, RUNTIMES, Server, assert_closed};
+use super::server::{ENGINES, RUNTIMES, Server, assert_closed, ended, program};
 
 /// Several workers, so that some connections are not at the worker with the broker.
 #[test]
@@ -36,23 +37,14 @@ fn messages_are_sent_and_polled() {
         for client in &mut clients {
             assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
         }
-        assert_eq!(clients[5].ask(CREATE_STREAM_CODE, b"\x01s").0, 0);
-        let topic = [&[1, 4, 0, 0, 0, 0, 1, 0, 0, 0, 1][..], &[255; 16], &[1, 1, b't']].concat();
-        assert_eq!(clients[11].ask(CREATE_TOPIC_CODE, &topic).0, 0);
+        clients[5].create();
         for (n, client) in clients.iter_mut().enumerate() {
             let payload = vec![n as u8; 100 + n * 50_000];
             assert_eq!(client.ask(SEND_MESSAGES_CODE, &batch(&payload)), (0, vec![]), "{engine:?}");
             payloads.push(payload);
         }
         for client in &mut clients {
-            let mut polled = Vec::new();
-            while polled.len() < payloads.len() {
-                let (status, answer) = client.ask(POLL_MESSAGES_CODE, &poll(polled.len() as u64));
-                let answer = PollMessagesResponse::decode(&answer).unwrap();
-                assert_eq!((status, answer.header.current_offset), (0, 11));
-                polled.extend(answer.messages.map(|view| view.unwrap().payload().to_vec()));
-            }
-            assert!(polled == payloads, "{runtime}, {engine:?}");
+            assert!(client.poll_all(payloads.len()) == payloads, "{runtime}, {engine:?}");
         }
         let mut too_long = server.connect(0);
         too_long.write_all(&[255; 8]).unwrap();
@@ -64,6 +56,57 @@ fn messages_are_sent_and_polled() {
         drop(clients);
         server.signal("-TERM");
         assert_eq!(server.wait(), 0, "{runtime}, {engine:?}");
+    }
+}
+
+/// With each policy. A second server on the directory is refused meanwhile.
+#[test]
+fn messages_are_there_after_a_restart() {
+    let password = password_file("restart");
+    let dir = std::env::temp_dir().join(format!("owned-io-server-{}-data", std::process::id()));
+    let dir = Directory(dir);
+    for runtime in RUNTIMES {
+        let mut expected = Vec::new();
+        for (round, policy) in (0..).zip(["batch", "never", "interval:20", "batch"]) {
+            println!("{runtime}, {policy}"); // shown when it fails
+            let options = [
+                ["--iggy-password-file", password.0.to_str().unwrap()],
+                ["--data", dir.0.to_str().unwrap()],
+                ["--fsync", policy],
+                ["--tcp", "127.0.0.1:0"],
+            ]
+            .concat();
+            let server = Server::start(runtime, &options);
+            let mut clients: Vec<_> = (0..4).map(|_| Client::Tcp(server.connect(0))).collect();
+            for client in &mut clients {
+                assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+            }
+            if round == 0 {
+                clients[0].create();
+            }
+            for (n, client) in (0..).zip(&mut clients) {
+                let payload = vec![round * 10 + n; 100 + usize::from(n) * 300_000];
+                assert_eq!(client.ask(SEND_MESSAGES_CODE, &batch(&payload)), (0, vec![]));
+                expected.push(payload);
+                assert!(client.poll_all(expected.len()) == expected);
+            }
+            let second = program(&[&["--runtime", runtime], &options[..]].concat())
+                .stderr(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn();
+            let (code, said) = ended(second.unwrap());
+            assert_eq!(code, Some(1));
+            let culprit = format!("--data: {} is in use", dir.0.join("catalogue").display());
+            assert!(said.contains(&culprit), "{said}");
+            drop(clients);
+            if round % 2 == 0 {
+                server.signal("-TERM");
+                assert_eq!(server.wait(), 0);
+            } else {
+                drop(server); // kills it
+            }
+        }
+        std::fs::remove_dir_all(&dir.0).unwrap();
     }
 }
 
@@ -80,6 +123,25 @@ enum Client {
 }
 
 impl Client {
+    /// Creates stream 0 with topic 0 of one partition.
+    fn create(&mut self) {
+        assert_eq!(self.ask(CREATE_STREAM_CODE, b"\x01s").0, 0);
+        let topic = [&[1, 4, 0, 0, 0, 0, 1, 0, 0, 0, 1][..], &[255; 16], &[1, 1, b't']].concat();
+        assert_eq!(self.ask(CREATE_TOPIC_CODE, &topic).0, 0);
+    }
+
+    /// The payloads of all messages, of which there are `count`.
+    fn poll_all(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let mut polled = Vec::new();
+        while polled.len() < count {
+            let (status, answer) = self.ask(POLL_MESSAGES_CODE, &poll(polled.len() as u64));
+            let answer = PollMessagesResponse::decode(&answer).unwrap();
+            assert_eq!((status, answer.header.current_offset), (0, count as u64 - 1));
+            polled.extend(answer.messages.map(|view| view.unwrap().payload().to_vec()));
+        }
+        polled
+    }
+
     fn ask(&mut self, code: u32, payload: &[u8]) -> (u32, Vec<u8>) {
         let mut request = BytesMut::new();
         RequestFrame::encode(code, payload, &mut request).unwrap();
@@ -127,6 +189,15 @@ fn poll(offset: u64) -> BytesMut {
     let mut request = BytesMut::new();
     poll.encode(&mut request);
     request
+}
+
+/// A directory that is removed when this is dropped.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A file that is removed when this is dropped.

@@ -56,6 +56,22 @@ fn a_refusal_to_start_is_one_sentence() {
             vec!["--tcp", "127.0.0.1:0", "--iggy-password-file", file, "--iggy-user", ""],
             "each is 1 to 255 bytes long",
         ),
+        (vec!["--echo", "127.0.0.1:0", "--data", "x"], "--data: nobody has messages to keep"),
+        (vec!["--echo", "127.0.0.1:0", "--fsync", "never"], "--fsync needs --data"),
+        (vec!["--echo", "127.0.0.1:0", "--fsync", "now"], "invalid value 'now'"),
+        (
+            vec![
+                "--runtime",
+                runtime,
+                "--tcp",
+                "127.0.0.1:0",
+                "--iggy-password-file",
+                file,
+                "--data",
+                "/proc/version/data",
+            ],
+            "--data: cannot open /proc/version/data/catalogue: Not a directory",
+        ),
         (vec!["--http", "127.0.0.1:0", "--origins", "a.example"], "\"a.example\" is not an origin"),
         #[cfg(feature = "tungstenite")]
         (vec!["--engine", "steam"], "invalid value 'steam'"),

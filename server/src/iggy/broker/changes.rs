@@ -20,7 +20,7 @@ impl Broker {
         let mut answer = Answer::empty();
         for record in &records {
             self.open_logs(record).await?;
-            self.storage.record(record.to_bytes()).await?;
+            self.store(record).await?;
             let unused = self.apply(record)?;
             for log in unused {
                 self.logs.borrow_mut().remove(&log);
@@ -31,7 +31,43 @@ impl Broker {
             self.purge_logs(record).await?;
             answer = self.answer_to(record);
         }
+        self.make_snapshot().await;
         Ok(answer)
+    }
+
+    /// Stores a record, durably whatever the policy for messages is: the logs come and go with it. If there is no room
+    /// for the record, the messages that it removes are removed first.
+    async fn store(&self, record: &Record) -> Result<(), Status> {
+        let mut stored = self.storage.record(record.to_bytes()).await;
+        if stored == Err(Status::TopicFull) {
+            let emptied = emptied_logs(&self.catalogue.borrow(), record);
+            for &log in &emptied {
+                self.log(log)?.purge().await?;
+            }
+            if !emptied.is_empty() {
+                stored = self.storage.record(record.to_bytes()).await;
+            }
+        }
+        stored?;
+        self.storage.flush().await
+    }
+
+    /// Makes a snapshot of the catalogue if one is due. The caller holds `changing`, so that all records are applied.
+    async fn make_snapshot(&self) {
+        if self.storage.is_snapshot_due() {
+            let state = self.catalogue.borrow().to_bytes();
+            // An error was logged. The records stay, and the next change tries again.
+            let _ = self.storage.snapshot(state).await;
+        }
+    }
+
+    /// Makes a snapshot of the catalogue if one is due, and nobody changes it.
+    pub(super) async fn try_snapshot(&self) {
+        if self.storage.is_snapshot_due()
+            && let Some(_turn) = self.changing.try_lock()
+        {
+            self.make_snapshot().await;
+        }
     }
 
     /// Makes the change, and returns the logs that it leaves unused.
@@ -73,11 +109,11 @@ impl Broker {
     }
 
     async fn purge_logs(&self, record: &Record) -> Result<(), Status> {
-        let Record::TopicPurged { at } = record else { return Ok(()) };
-        let logs: Vec<_> = self.catalogue.borrow().topic_at(*at)?.logs().collect();
-        for log in logs {
-            let log = self.log(log)?;
-            log.purge().await?;
+        if matches!(record, Record::TopicPurged { .. }) {
+            let purged = emptied_logs(&self.catalogue.borrow(), record);
+            for log in purged {
+                self.log(log)?.purge().await?;
+            }
         }
         Ok(())
     }
@@ -200,6 +236,16 @@ fn settings(
     }
     let replication_factor = replication_factor.max(1); // 0: as the server likes
     Ok(TopicSettings { compression_algorithm, message_expiry, size_max, replication_factor })
+}
+
+/// The logs that have no messages once `record` is applied.
+fn emptied_logs(catalogue: &Catalogue, record: &Record) -> Vec<LogId> {
+    match record {
+        Record::TopicPurged { at } => {
+            catalogue.topic_at(*at).into_iter().flat_map(|purged| purged.logs()).collect()
+        }
+        _ => unused_logs(catalogue, record),
+    }
 }
 
 /// The logs that are unused once `record` is applied.

@@ -80,7 +80,7 @@ impl Broker {
         let Some(from) = start(&poll.strategy, poll.count, offsets, stored) else {
             return Ok(polled(partition, offsets, &[]));
         };
-        let found = log.read(from, bytes_max).await?;
+        let found = log.read(from, poll.count, bytes_max).await?;
         let found = select(found, from, poll.count)?;
         // Messages that came meanwhile are there too.
         let offsets = log.offsets();
@@ -202,7 +202,9 @@ impl Broker {
     /// may come behind the one that removes their partition ([`Catalogue::replay`](crate::iggy::catalogue::Catalogue)).
     async fn apply_offset(&self, record: &Record) -> Result<(), Status> {
         self.catalogue.borrow_mut().apply(record).map_err(|_| Status::Error)?;
-        self.storage.record(record.to_bytes()).await
+        self.storage.record(record.to_bytes()).await?;
+        self.try_snapshot().await;
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 mod changes;
 mod messages;
 mod queries;
+mod retention;
 #[cfg(test)]
 mod tests;
 
@@ -64,6 +65,34 @@ impl Broker {
         }
     }
 
+    /// A broker with the catalogue that `storage` had when it was opened.
+    ///
+    /// # Errors
+    /// A log cannot be opened.
+    pub async fn restore(
+        storage: Box<dyn Storage>,
+        catalogue: Catalogue,
+        clients: Clients,
+        environment: Environment,
+        node: Node,
+    ) -> Result<Self, Status> {
+        let broker = Self::new(storage, clients, environment, node);
+        for log in catalogue.logs() {
+            let opened = broker.storage.open(log).await?;
+            broker.logs.borrow_mut().insert(log, opened);
+        }
+        broker.catalogue.replace(catalogue);
+        Ok(broker)
+    }
+
+    /// Makes all that is stored durable, and closes it. What is asked of it afterwards may be refused.
+    ///
+    /// # Errors
+    /// Something may not be durable.
+    pub async fn close(&self) -> Result<(), Status> {
+        self.storage.close().await
+    }
+
     /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, but by one batch at
     /// least if there is one.
     ///
@@ -71,7 +100,7 @@ impl Broker {
     /// The command is refused.
     ///
     /// # Cancellation
-    /// A change that was begun may be made or not.
+    /// A [change](Command::is_change) must not be dropped, because its record may be stored. Others may take effect.
     pub async fn execute(
         &self,
         client: u32,

@@ -30,6 +30,27 @@ impl Catalogue {
         }
     }
 
+    /// Sets stored offsets that are not below the end of their log back to the last message, or removes them if there is
+    /// none. `end` is the offset after the last message of a log. Returns how many there were.
+    pub fn clamp_offsets(&mut self, end: impl Fn(LogId) -> u64) -> usize {
+        let (mut clamped, mut removed) = (0, 0);
+        let topics = self.streams.values_mut().flat_map(|stream| stream.topics.values_mut());
+        for partition in topics.flat_map(|topic| &mut topic.partitions) {
+            let end = end(partition.log);
+            let before = partition.offsets.len();
+            if end == 0 {
+                partition.offsets.clear();
+                removed += before;
+            }
+            for offset in partition.offsets.values_mut().filter(|offset| **offset >= end) {
+                *offset = end - 1;
+                clamped += 1;
+            }
+        }
+        self.counts.offsets -= removed;
+        clamped + removed
+    }
+
     /// None if the record does not fit.
     fn try_apply(&mut self, record: &Record) -> Option<()> {
         match record {

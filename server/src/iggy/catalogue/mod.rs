@@ -108,7 +108,7 @@ pub struct Topic {
     next_group: u32,
 }
 
-/// What the creator of a topic chooses. Stored and told; retention is not enforced yet.
+/// What the creator of a topic chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicSettings {
     /// 1: none, 2: gzip. Clients compress; the server stores what they send.

@@ -134,6 +134,7 @@ impl MessageLog for MemoryLog {
     fn read(
         &self,
         from: ReadFrom,
+        _count: u32,
         bytes_max: usize,
     ) -> LocalFuture<'_, Result<Vec<StoredBatch>, Status>> {
         Box::pin(ready(Ok(self.find(from, bytes_max))))
@@ -210,7 +211,7 @@ mod tests {
                 log.append(batch(payloads), 1).await.unwrap();
             }
             let bases = async |from, bytes_max| -> Vec<u64> {
-                let found = log.read(from, bytes_max).await.unwrap();
+                let found = log.read(from, u32::MAX, bytes_max).await.unwrap();
                 found.iter().map(|batch| batch.base_offset).collect()
             };
             for (offset, expected) in [

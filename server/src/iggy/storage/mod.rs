@@ -1,15 +1,20 @@
 //! [`Storage`]: where messages and the records of the catalogue are kept.
 //!
-//! The types are those of a durable log; [`MemoryStorage`] keeps everything in memory, within a limit, and loses it at
-//! the end. Futures are boxed, because the storage is chosen at run time: one allocation for a batch, none for a message.
+//! [`MemoryStorage`] keeps everything in memory, within a limit, and loses it at the end. [`DurableStorage`] keeps it in
+//! a directory, by `owned-io-log`. Futures are boxed, because the storage is chosen at run time: one allocation for a
+//! batch, none for a message.
 
+mod durable;
 mod memory;
 
+use std::future::ready;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
+pub use durable::DurableStorage;
 pub use memory::MemoryStorage;
+pub use owned_io_log::{Appended, Offsets, Position, ReadFrom, Retention, Size};
 
 use super::Status;
 use super::catalogue::LogId;
@@ -32,12 +37,46 @@ pub trait Storage {
     /// It could not be removed. The log is not used again.
     fn remove(&self, log: LogId) -> LocalFuture<'_, Result<(), Status>>;
 
-    /// Appends a record to the journal of the catalogue. Durable when it returns, as far as the storage is. Records
-    /// keep the order of the calls.
+    /// Appends a record to the journal of the catalogue. It is as durable as messages are. Records keep the order of
+    /// the first polls.
     ///
     /// # Errors
-    /// The record is not stored.
+    /// [`TopicFull`](Status::TopicFull): there is no room, and the record is not stored. Else it may be stored or not, and
+    /// no further one is.
     fn record(&self, record: Vec<u8>) -> LocalFuture<'_, Result<(), Status>>;
+
+    /// Waits until all records are on the disk, if there is one.
+    ///
+    /// # Errors
+    /// They may be stored or not, and no further record is.
+    fn flush(&self) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Whether a [snapshot](Self::snapshot) would make the journal shorter by much.
+    fn is_snapshot_due(&self) -> bool {
+        false
+    }
+
+    /// Replaces the records of the journal by `state`: the whole catalogue as it is when the future is first polled,
+    /// with all records that [`record`](Self::record) was called for.
+    ///
+    /// # Errors
+    /// The records stay.
+    ///
+    /// # Cancellation
+    /// After the first poll, the snapshot is made all the same.
+    fn snapshot(&self, _state: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Makes everything durable and closes all logs. What is asked of them afterwards is refused.
+    ///
+    /// # Errors
+    /// Something may not be durable.
+    fn close(&self) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(ready(Ok(())))
+    }
 }
 
 /// The messages of a partition, in order. Offsets count from 0, without a gap.
@@ -53,7 +92,8 @@ pub trait MessageLog {
     fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>>;
 
     /// Batches from `from` on, at most `bytes_max` bytes, but at least one batch if there is one. The first one may
-    /// begin before the offset that is wanted. An offset before the first one is the first.
+    /// begin before the offset that is wanted. An offset before the first one is the first. Batches behind the first
+    /// `count` messages from `from` on may be left out.
     ///
     /// # Errors
     /// They could not be read.
@@ -63,6 +103,7 @@ pub trait MessageLog {
     fn read(
         &self,
         from: ReadFrom,
+        count: u32,
         bytes_max: usize,
     ) -> LocalFuture<'_, Result<Vec<StoredBatch>, Status>>;
 
@@ -78,40 +119,19 @@ pub trait MessageLog {
     /// It could not be made durable.
     fn flush(&self) -> LocalFuture<'_, Result<(), Status>>;
 
+    /// Removes the oldest messages, as far as `retention` says and the log can. Returns how many bytes were removed.
+    ///
+    /// # Errors
+    /// Some may be removed.
+    fn trim(&self, _retention: Retention) -> LocalFuture<'_, Result<u64, Status>> {
+        Box::pin(ready(Ok(0)))
+    }
+
     /// Removes all messages. The next offset is 0 again.
     ///
     /// # Errors
     /// They could not be removed.
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>>;
-}
-
-/// Where a batch is appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The offset of its first message.
-    pub base_offset: u64,
-    /// When, in µs since 1970. Never less than the batch before.
-    pub timestamp: u64,
-}
-
-/// A batch that is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// The offset of its first message.
-    pub base_offset: u64,
-    /// The number of its messages.
-    pub count: u32,
-    /// When, in µs since 1970.
-    pub timestamp: u64,
-}
-
-/// Where to begin to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadFrom {
-    /// At this offset.
-    Offset(u64),
-    /// At the first batch with this timestamp or a later one, in µs since 1970.
-    Timestamp(u64),
 }
 
 /// A batch as it is stored.
@@ -125,22 +145,4 @@ pub struct StoredBatch {
     pub timestamp: u64,
     /// The messages.
     pub bytes: Bytes,
-}
-
-/// The offsets that can be read: `first` up to but not `next`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offsets {
-    /// The offset of the first message.
-    pub first: u64,
-    /// The offset of the next message that is appended.
-    pub next: u64,
-}
-
-/// What a log takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
-    /// The bytes of all messages.
-    pub bytes: u64,
-    /// The number of its files.
-    pub segments: u32,
 }

@@ -1,0 +1,5 @@
+//! Iggy's streams in a directory, in the simulation: what is there after a restart, a loss of power, or a full disk.
+
+mod client;
+mod crash;
+mod restart;

@@ -1,0 +1,257 @@
+//! What is there after a restart, and what a directory must be like.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use iggy_binary_protocol::WirePollingStrategy;
+use owned_io::{Clock, File, Files, OpenMode, OwnedWriteAtExt};
+use owned_io_log::SyncPolicy;
+use owned_io_server::iggy::Status;
+use owned_io_server::iggy::workers::Iggy;
+use owned_io_sim::{Sim, World, block_on, run, seeds};
+
+use super::client::{Client, DIR, open};
+
+const UNLIMITED: (u64, u64) = (0, 0);
+
+async fn start() -> Rc<Iggy> {
+    open(SyncPolicy::Batch).await.expect("the directory opens")
+}
+
+async fn end(iggy: Rc<Iggy>, client: Client) {
+    iggy.close().await.expect("everything is durable");
+    drop((iggy, client));
+    Sim::sleep(Duration::from_secs(1)).await; // until the tasks of the log have ended
+}
+
+async fn why_not() -> String {
+    open(SyncPolicy::Batch).await.map(drop).expect_err("the directory is refused").to_string()
+}
+
+fn payload(n: u64) -> Vec<u8> {
+    let len = 1 + (n * 37 % 900) as usize;
+    n.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+/// The directories of partitions.
+async fn partitions() -> Vec<PathBuf> {
+    let dir = Path::new(DIR).join("partitions");
+    let entries = Sim::list_dir(&dir).await.unwrap();
+    entries.into_iter().map(|entry| dir.join(entry.name)).collect()
+}
+
+#[test]
+fn everything_is_there_after_a_restart() {
+    run(seeds(20), async |_| {
+        let mut expected = vec![Vec::new(), Vec::new()];
+        for round in 0..4 {
+            let iggy = start().await;
+            let mut client = Client::login(&iggy).await;
+            if round == 0 {
+                client.create_stream().await.unwrap();
+                client.create_topic("t", 2, UNLIMITED).await.unwrap();
+                client.create_topic("gone", 3, UNLIMITED).await.unwrap();
+                client.create_group("t", "g").await.unwrap();
+                client.send("gone", 1, &[payload(1)]).await.unwrap();
+                client.delete_topic("gone").await.unwrap();
+            }
+            assert_eq!(client.topics().await, ["t"]);
+            assert_eq!(partitions().await.len(), 2);
+            let stored = (round > 0).then(|| 3 * round - 1);
+            assert_eq!(client.offset("t", 1).await, stored);
+            for n in 0..20 {
+                let payloads: Vec<_> =
+                    (0..n % 5 + 1).map(|m| payload(100 * round + n + m)).collect();
+                let partition = (n % 2) as u32;
+                client.send("t", partition, &payloads).await.unwrap();
+                expected[partition as usize].extend(payloads);
+            }
+            for count in [1, 7, 100] {
+                for (partition, expected) in (0..).zip(&expected) {
+                    let polled = client.poll_all("t", partition, count).await.unwrap();
+                    let (offsets, payloads): (Vec<_>, Vec<_>) = polled.into_iter().unzip();
+                    assert!(offsets.into_iter().eq(0..expected.len() as u64));
+                    assert!(payloads == *expected);
+                }
+            }
+            client.store_offset("t", 1, 3 * round + 2).await.unwrap();
+            let topic = client.topic("t").await;
+            assert_eq!(topic.topic.messages_count, expected.concat().len() as u64);
+            end(iggy, client).await;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_purged_topic_is_empty_after_a_restart_too() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 1, UNLIMITED).await.unwrap();
+        client.send("t", 0, &[payload(1), payload(2)]).await.unwrap();
+        client.store_offset("t", 0, 1).await.unwrap();
+        client.purge_topic("t").await.unwrap();
+        end(iggy, client).await;
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        assert_eq!(client.poll_all("t", 0, 10).await, Ok(vec![]));
+        assert_eq!(client.offset("t", 0).await, None);
+        client.send("t", 0, &[payload(3)]).await.unwrap();
+        assert_eq!(client.poll_all("t", 0, 10).await, Ok(vec![(0, payload(3))]));
+    });
+}
+
+#[test]
+fn a_second_server_on_the_directory_is_refused() {
+    block_on(async {
+        let iggy = start().await;
+        let why = why_not().await;
+        assert!(why.contains("/data/catalogue") && why.contains("in use"), "{why}");
+        let client = Client::login(&iggy).await;
+        end(iggy, client).await;
+        start().await;
+    });
+}
+
+#[test]
+fn what_cannot_be_the_directory_of_a_server_is_named() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 2, UNLIMITED).await.unwrap();
+        client.send("t", 0, &[payload(1)]).await.unwrap();
+        end(iggy, client).await;
+        let dir = Path::new(DIR);
+
+        // A newer version wrote the catalogue.
+        let segment = dir.join("catalogue/00000000000000000000.log");
+        change_byte(&segment, 8, 9).await;
+        let why = why_not().await;
+        assert!(why.contains("00000000000000000000.log") && why.contains("version 9"), "{why}");
+        change_byte(&segment, 8, 1).await;
+
+        // A partition is missing.
+        owned_io_log::remove::<Sim>("/data/partitions/1").await.unwrap();
+        let why = why_not().await;
+        assert!(why.contains("/data/partitions/1") && why.contains("missing"), "{why}");
+
+        // The catalogue is missing.
+        owned_io_log::remove::<Sim>("/data/catalogue").await.unwrap();
+        let why = why_not().await;
+        assert!(why.contains("/data/partitions") && why.contains("no catalogue"), "{why}");
+        assert_eq!(partitions().await, [Path::new("/data/partitions/0")], "nothing is removed");
+    });
+}
+
+/// Changes the first byte of a little-endian number in the file, at the position `at`.
+async fn change_byte(path: &Path, at: u64, byte: u8) {
+    let file = Sim::open(path, OpenMode::Write).await.unwrap();
+    file.write_all_at(vec![byte], at).await.into_result().unwrap();
+}
+
+/// A crash between the creation of the directory and of the record leaves one.
+#[test]
+fn partitions_that_the_catalogue_has_not_are_removed() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 1, UNLIMITED).await.unwrap();
+        end(iggy, client).await;
+        let (unused, _) =
+            owned_io_log::Partition::<Sim>::open("/data/partitions/1", Default::default())
+                .await
+                .unwrap();
+        unused.close().await.unwrap();
+        assert_eq!(partitions().await.len(), 2);
+        start().await;
+        assert_eq!(partitions().await, [Path::new("/data/partitions/0")]);
+    });
+}
+
+#[test]
+fn a_full_disk_is_told_to_the_client_and_the_server_goes_on() {
+    run(seeds(20), async |world: World| {
+        world.main_host().limit_disk(60_000);
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("full", 1, UNLIMITED).await.unwrap();
+        client.create_topic("other", 1, UNLIMITED).await.unwrap();
+        let mut sent = Vec::new();
+        let refused = loop {
+            let payload = payload(sent.len() as u64);
+            match client.send("full", 0, std::slice::from_ref(&payload)).await {
+                Ok(()) => sent.push(payload),
+                Err(status) => break status,
+            }
+            assert!(sent.len() < 1_000, "the disk is never full");
+        };
+        assert_eq!(refused, Status::TopicFull.code().get());
+        let polled = client.poll_all("full", 0, 10).await.unwrap();
+        assert!(polled.into_iter().map(|(_, payload)| payload).eq(sent));
+        client.delete_topic("full").await.unwrap();
+        for n in 0..10 {
+            client.send("other", 0, &[payload(n)]).await.unwrap();
+        }
+        assert_eq!(client.poll_all("other", 0, 3).await.unwrap().len(), 10);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_topic_keeps_no_more_and_no_longer_than_it_says() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("small", 2, (20_000, u64::MAX)).await.unwrap();
+        client.create_topic("short", 1, (u64::MAX, 30_000_000)).await.unwrap();
+        client.create_topic("all", 1, (u64::MAX, u64::MAX)).await.unwrap();
+        for n in 0..100 {
+            for (topic, partition) in [("small", (n % 4 / 3) as u32), ("short", 0), ("all", 0)] {
+                client.send(topic, partition, &[payload(n)]).await.unwrap();
+            }
+        }
+        Sim::sleep(Duration::from_secs(15)).await;
+        let small = client.topic("small").await;
+        assert!((12_000..=20_000).contains(&small.topic.size_bytes), "{}", small.topic.size_bytes);
+        let first = client.poll("small", 0, WirePollingStrategy::first(), 1).await.unwrap();
+        let (offset, found) = &first[0];
+        assert!(*offset > 0 && *found == payload(offset / 3 * 4 + offset % 3), "{offset}");
+        assert_eq!(client.poll_all("short", 0, 100).await.unwrap().len(), 100);
+        Sim::sleep(Duration::from_secs(30)).await;
+        let short = client.poll_all("short", 0, 100).await.unwrap();
+        assert!((1..30).contains(&short.len()), "{} are left", short.len());
+        assert_eq!(short.last().map(|(offset, _)| *offset), Some(99));
+        assert_eq!(client.poll_all("all", 0, 100).await.unwrap().len(), 100);
+    });
+}
+
+/// A snapshot of the catalogue is made, and read again.
+#[test]
+fn many_stored_offsets_make_no_long_journal() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 1, UNLIMITED).await.unwrap();
+        let payloads = vec![vec![1]; 1_000];
+        client.send("t", 0, &payloads).await.unwrap();
+        for n in 0..42_000 {
+            client.store_offset("t", 0, n % 1_000).await.unwrap();
+        }
+        end(iggy, client).await;
+        let snapshot = Sim::open(Path::new("/data/catalogue/snapshot"), OpenMode::Read).await;
+        let len = snapshot.unwrap().size().await.unwrap();
+        assert!(len < 1_000, "{len} bytes");
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        assert_eq!(client.offset("t", 0).await, Some(999));
+        assert_eq!(client.poll_all("t", 0, 1_000).await.unwrap().len(), 1_000);
+    });
+}
