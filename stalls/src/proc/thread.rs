@@ -140,6 +140,7 @@ fn syscall_name(number: i64) -> Option<&'static str> {
         (libc::SYS_fdatasync, "fdatasync"),
         (libc::SYS_wait4, "wait4"),
         (libc::SYS_waitid, "waitid"),
+        (libc::SYS_restart_syscall, "restart_syscall"),
         (libc::SYS_futex, "futex"),
         (libc::SYS_nanosleep, "nanosleep"),
         (libc::SYS_clock_nanosleep, "clock_nanosleep"),
