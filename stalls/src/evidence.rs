@@ -66,7 +66,7 @@ pub struct Thread {
 /// One look at what can be seen without the stalled thread.
 ///
 /// Figures of the machine (from TIME_WAIT and ports to throttling) are there at every fourth look, and at those while a
-/// heart is late. Connections are inspected every 10 s.
+/// heart is late.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -75,7 +75,7 @@ pub struct Look {
     pub at_ms: u64,
     /// The listeners of this process, at most 64.
     pub listeners: Vec<Listener>,
-    /// Connections that were refused because an accept queue was full, in this network namespace since boot.
+    /// Connection requests that were dropped because an accept queue was full, in this network namespace since boot.
     pub listen_overflows: Option<u64>,
     /// The rings of this process, at most 64.
     pub rings: Vec<Ring>,
@@ -84,13 +84,16 @@ pub struct Look {
     /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,
     /// Connections whose peer has closed and that this process neither closes nor sends to, at most 4,096 inspected. These
-    /// three figures are of the last inspection, see
+    /// four figures are of the last inspection, see
     /// [`Config::connections_interval`](crate::Config::connections_interval).
     pub close_wait: Option<u64>,
     /// How many of them were in that state at the inspection before, too.
     pub close_wait_old: Option<u64>,
     /// Connections with bytes that nobody reads, that had some at the inspection before, too.
     pub unread_connections: Option<u64>,
+    /// How many of these came to a listener of this process, were accepted, and had nothing read from them or sent to
+    /// them since.
+    pub never_served: Option<u64>,
     /// Connections in TIME_WAIT in this network namespace.
     pub time_wait: Option<u64>,
     /// Local ports for outgoing connections.
@@ -121,6 +124,10 @@ pub struct Listener {
     pub queue: u32,
     /// How many may wait.
     pub backlog: u32,
+    /// Packets that it has dropped, nearly all of them connection requests that found the queue full. The counter wraps
+    /// around. `None`: the kernel does not say.
+    #[serde(default)]
+    pub dropped: Option<u32>,
 }
 
 /// A gauge and its limit.

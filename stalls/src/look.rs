@@ -58,6 +58,7 @@ struct Connections {
     close_wait: Option<u64>,
     close_wait_old: Option<u64>,
     unread: Option<u64>,
+    never_served: Option<u64>,
 }
 
 /// Files that stay open.
@@ -121,7 +122,7 @@ impl Looker {
                 looker.unseen.push(format!("{what}: {path}: {error}"));
             }
         }
-        if let Err(error) = looker.diag.sockets(&FAMILIES, &[socket::LISTEN]) {
+        if let Err(error) = looker.diag.sockets(&FAMILIES, &[socket::LISTEN], None) {
             looker.unseen.push(format!("accept queues: sock_diag: {error}"));
         }
         looker
@@ -165,14 +166,14 @@ impl Looker {
         if is_due || is_urgent || are_connections_due {
             self.inspect_descriptors();
         }
+        self.look_at_listeners(&mut look, is_due || is_urgent);
         if are_connections_due {
-            self.inspect_connections();
+            self.inspect_connections(&look.listeners);
             self.connections_inspected = Some(Instant::now());
         }
-        let Connections { close_wait, close_wait_old, unread } = self.connections;
-        (look.close_wait, look.close_wait_old, look.unread_connections) =
-            (close_wait, close_wait_old, unread);
-        self.look_at_listeners(&mut look, is_due || is_urgent);
+        let Connections { close_wait, close_wait_old, unread, never_served } = self.connections;
+        (look.close_wait, look.close_wait_old) = (close_wait, close_wait_old);
+        (look.unread_connections, look.never_served) = (unread, never_served);
         for (descriptor, file) in &mut self.rings {
             look.rings.extend(ring::parse(*descriptor, &file.read(&mut self.buf)));
         }
@@ -220,7 +221,8 @@ impl Looker {
     /// `is_new`: there may be listeners since the last look that this process had none of.
     fn look_at_listeners(&mut self, look: &mut Look, is_new: bool) {
         let families = if is_new { &FAMILIES[..] } else { &self.families };
-        let sockets = self.diag.sockets(families, &[socket::LISTEN]).unwrap_or_default();
+        let extension = Some(socket::SOCKET_MEMORY);
+        let sockets = self.diag.sockets(families, &[socket::LISTEN], extension).unwrap_or_default();
         let own = |socket: &socket::Socket| self.own_inodes.contains(&socket.inode);
         look.listeners = sockets
             .into_iter()
@@ -231,6 +233,7 @@ impl Looker {
                 inode: socket.inode,
                 queue: socket.receive_queue,
                 backlog: socket.send_queue,
+                dropped: socket.dropped,
             })
             .collect();
         if is_new {
@@ -242,9 +245,9 @@ impl Looker {
     }
 
     /// Connections that are the same at two inspections.
-    fn inspect_connections(&mut self) {
+    fn inspect_connections(&mut self, listeners: &[Listener]) {
         let states = [socket::ESTABLISHED, socket::CLOSE_WAIT];
-        let Ok(connections) = self.diag.sockets(&FAMILIES, &states) else { return };
+        let Ok(connections) = self.diag.sockets(&FAMILIES, &states, None) else { return };
         let mut close_wait = HashSet::new();
         let mut unread = HashSet::new();
         for connection in
@@ -256,13 +259,49 @@ impl Looker {
                 unread.insert(connection.inode);
             }
         }
+        let unread_old: HashSet<u32> = unread.intersection(&self.unread).copied().collect();
         self.connections = Connections {
             close_wait: Some(close_wait.len() as u64),
             close_wait_old: Some(close_wait.intersection(&self.close_wait).count() as u64),
-            unread: Some(unread.intersection(&self.unread).count() as u64),
+            unread: Some(unread_old.len() as u64),
+            never_served: self.count_never_served(&unread_old, listeners),
         };
         (self.close_wait, self.unread) = (close_wait, unread);
     }
+
+    /// How many of the connections `unread` came to one of `listeners` and were never served. The kernel is asked only
+    /// if there may be some: it needs the lock of each connection to answer.
+    fn count_never_served(&mut self, unread: &HashSet<u32>, listeners: &[Listener]) -> Option<u64> {
+        if unread.is_empty() {
+            return Some(0);
+        }
+        let extension = Some(socket::TCP_INFO);
+        let connections = self.diag.sockets(&FAMILIES, &[socket::ESTABLISHED], extension).ok()?;
+        let came_here = |connection: &socket::Socket| {
+            listeners.iter().any(|listener| listener.addr.port() == connection.local.port())
+        };
+        let is_one = |connection: &&socket::Socket| {
+            unread.contains(&connection.inode)
+                && came_here(connection)
+                && is_never_served(connection)
+        };
+        Some(connections.iter().filter(is_one).count() as u64)
+    }
+
+    /// Forgets what was seen of connections: a stalled event loop neither reads nor closes any.
+    pub(crate) fn forget_connections(&mut self) {
+        self.connections = Connections::default();
+        self.close_wait.clear();
+        self.unread.clear();
+    }
+}
+
+/// Whether the peer has sent, and this process has neither read a byte of the connection nor sent one.
+fn is_never_served(socket: &socket::Socket) -> bool {
+    let is_untouched = |(received, acked): (u64, u64)| {
+        received == u64::from(socket.receive_queue) && acked == 0 && socket.send_queue == 0
+    };
+    socket.received_and_acked.is_some_and(is_untouched)
 }
 
 /// Whether the peer has closed, and this process neither closes nor sends. A client that has only closed its side for
@@ -294,18 +333,36 @@ fn cpu_stat_path() -> Option<String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_half_closed_connection_that_is_served_is_not_counted() {
-        let socket = |state, send_queue| socket::Socket {
+    fn socket(state: u8, send_queue: u32) -> socket::Socket {
+        socket::Socket {
             state,
             local: ([127, 0, 0, 1], 80).into(),
             receive_queue: 1,
             send_queue,
             inode: 1,
-        };
+            dropped: None,
+            received_and_acked: None,
+        }
+    }
+
+    #[test]
+    fn a_half_closed_connection_that_is_served_is_not_counted() {
         assert!(is_closed_by_peer_alone(&socket(socket::CLOSE_WAIT, 0)));
         assert!(!is_closed_by_peer_alone(&socket(socket::CLOSE_WAIT, 1)));
         assert!(!is_closed_by_peer_alone(&socket(socket::ESTABLISHED, 0)));
+    }
+
+    #[test]
+    fn a_connection_of_which_a_byte_was_read_or_sent_is_served() {
+        let counted = |received_and_acked, send_queue| socket::Socket {
+            received_and_acked,
+            ..socket(socket::ESTABLISHED, send_queue)
+        };
+        assert!(is_never_served(&counted(Some((1, 0)), 0)));
+        assert!(!is_never_served(&counted(Some((2, 0)), 0)), "a byte was read");
+        assert!(!is_never_served(&counted(Some((1, 1)), 0)), "a byte was sent");
+        assert!(!is_never_served(&counted(Some((1, 0)), 1)), "a byte is on its way");
+        assert!(!is_never_served(&counted(None, 0)), "the kernel does not say");
     }
 
     /// Otherwise what was found would be over before the next inspection.
@@ -315,12 +372,19 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         let mut looker = Looker::new(Instant::now(), gauges, probe, hour);
         looker.look(false);
-        looker.connections =
-            Connections { close_wait: Some(20), close_wait_old: Some(19), unread: Some(1) };
+        looker.connections = Connections {
+            close_wait: Some(20),
+            close_wait_old: Some(19),
+            unread: Some(2),
+            never_served: Some(1),
+        };
+        let found = |look: Look| {
+            [look.close_wait, look.close_wait_old, look.unread_connections, look.never_served]
+        };
         for _ in 0..20 {
-            let look = looker.look(false);
-            let found = (look.close_wait, look.close_wait_old, look.unread_connections);
-            assert_eq!(found, (Some(20), Some(19), Some(1)));
+            assert_eq!(found(looker.look(false)), [20, 19, 2, 1].map(Some));
         }
+        looker.forget_connections();
+        assert_eq!(found(looker.look(false)), [None; 4]);
     }
 }

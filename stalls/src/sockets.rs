@@ -24,17 +24,24 @@ pub(crate) struct SocketDiag {
 }
 
 impl SocketDiag {
-    /// All TCP sockets of `families` in one of `states`.
-    pub(crate) fn sockets(&mut self, families: &[i32], states: &[u8]) -> io::Result<Vec<Socket>> {
+    /// All TCP sockets of `families` in one of `states`, with an extension as in [`request`].
+    pub(crate) fn sockets(
+        &mut self,
+        families: &[i32],
+        states: &[u8],
+        extension: Option<u8>,
+    ) -> io::Result<Vec<Socket>> {
         let mut sockets = Vec::new();
-        let asked = families.iter().try_for_each(|family| self.ask(*family, states, &mut sockets));
+        let asked = families.iter().try_for_each(|family| {
+            self.ask(&request(*family as u8, states, extension), &mut sockets)
+        });
         if asked.is_err() {
             self.socket = None; // it may have the rest of an answer
         }
         asked.map(|()| sockets)
     }
 
-    fn ask(&mut self, family: i32, states: &[u8], sockets: &mut Vec<Socket>) -> io::Result<()> {
+    fn ask(&mut self, request: &[u8], sockets: &mut Vec<Socket>) -> io::Result<()> {
         let socket = match &self.socket {
             Some(socket) => socket,
             None => self.socket.insert(socket_with(
@@ -44,8 +51,7 @@ impl SocketDiag {
                 Some(SOCK_DIAG),
             )?),
         };
-        let request = request(family as u8, states);
-        sendto(socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+        sendto(socket, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         self.buf.resize(32 * 1024, 0);
         for _ in 0..DATAGRAMS_MAX {
             // A dump is answered at once; DONTWAIT in case a kernel does not.

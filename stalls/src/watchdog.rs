@@ -306,7 +306,9 @@ impl<'a> Watchdog<'a> {
         let evidence = self.evidence(None);
         let mut found = Vec::new();
         // While a heart is late, the same looks are evidence of that.
-        if !is_heart_late {
+        if is_heart_late {
+            self.looker.forget_connections();
+        } else {
             found = judge(&evidence).findings;
             found.retain(|finding| {
                 finding.class != Class::Unknown && finding.confidence >= Confidence::Likely

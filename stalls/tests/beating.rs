@@ -2,17 +2,15 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::{wait_for, wait_for_end};
 use owned_io_stalls::{Class, Config, Detector, Probe};
 
-/// A listener with a short queue that nobody accepts from. Clients send their requests in vain.
-#[test]
-fn a_full_accept_queue_that_nobody_empties() {
-    let detector = Detector::start(Config::default()).unwrap();
+/// A listener with room for so many clients, and one more.
+fn listener(backlog: i32) -> TcpListener {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,
@@ -20,8 +18,33 @@ fn a_full_accept_queue_that_nobody_empties() {
     )
     .unwrap();
     rustix::net::bind(&socket, &std::net::SocketAddrV4::new([127, 0, 0, 1].into(), 0)).unwrap();
-    rustix::net::listen(&socket, 4).unwrap();
-    let listener = TcpListener::from(socket);
+    rustix::net::listen(&socket, backlog).unwrap();
+    TcpListener::from(socket)
+}
+
+/// The queue is full for a moment, between two looks, and empty at each look.
+#[test]
+fn an_accept_queue_that_was_full_for_a_moment() {
+    let listener = listener(1);
+    let addr = listener.local_addr().unwrap();
+    let mut config = Config::default();
+    config.look_interval = Duration::from_secs(2);
+    let detector = Detector::start(config).unwrap();
+    std::thread::sleep(Duration::from_millis(600)); // the counter before
+    let clients = [TcpStream::connect(addr).unwrap(), TcpStream::connect(addr).unwrap()];
+    TcpStream::connect_timeout(&addr, Duration::from_millis(50)).unwrap_err();
+    let accepted = clients.each_ref().map(|_| listener.accept().unwrap());
+    let incident = wait_for(&detector, "moment", |it| it.verdict.has(Class::AcceptQueueOverflow));
+    let dropped = format!("{addr} dropped ");
+    assert!(incident.to_string().contains(&dropped), "{incident}");
+    drop(accepted);
+}
+
+/// A listener with a short queue that nobody accepts from. Clients send their requests in vain.
+#[test]
+fn a_full_accept_queue_that_nobody_empties() {
+    let detector = Detector::start(Config::default()).unwrap();
+    let listener = listener(4);
     let addr = listener.local_addr().unwrap();
     std::thread::sleep(Duration::from_millis(600)); // the counter before
     let clients: Vec<_> = (0..12)
@@ -53,6 +76,30 @@ fn a_lost_accept() {
         }
     });
     wait_for(&detector, "kept", |it| it.verdict.class() == Class::LostAccept);
+}
+
+/// Connections are accepted, and their requests are never read. No probe is needed to see that.
+#[test]
+fn requests_that_nobody_reads() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut config = Config::default();
+    config.connections_interval = Duration::from_secs(1);
+    let detector = Detector::start(config).unwrap();
+    let connect = || {
+        let mut client = TcpStream::connect(addr).unwrap();
+        client.write_all(b"request").unwrap();
+        (client, listener.accept().unwrap().0)
+    };
+    let mut served: Vec<_> = (0..4).map(|_| connect()).collect();
+    for (_, stream) in &mut served {
+        stream.read_exact(&mut [0]).unwrap(); // the rest stays unread, and somebody has the connection
+    }
+    let _kept: Vec<_> = (0..3).map(|_| connect()).collect();
+    wait_for(&detector, "unread", |it| {
+        it.verdict.class() == Class::LostAccept
+            && it.to_string().contains("3 connections were accepted")
+    });
 }
 
 /// A probe that is answered is no stall.

@@ -7,49 +7,76 @@ use crate::evidence::{Evidence, Listener, Look, ProbeOutcome};
 
 /// How many probes in a row must get no byte.
 const SILENT_PROBES: u32 = 2;
+/// How many connections must have sent a request that nobody has read.
+const NEVER_SERVED: u64 = 2;
 /// How long a queue must be non-empty at each look.
 const STUCK_MS: u64 = 1_000;
 
 /// Connection requests are dropped.
+///
+/// A queue is full for milliseconds if its server is fast, and no look may come then. Each listener's own counter tells
+/// all the same, and tells it from the listeners of other processes. The counter of the namespace alone does not.
 pub(super) fn queue_overflow(evidence: &Evidence) -> Option<Finding> {
     let (first, last) = (evidence.looks.first()?, evidence.looks.last()?);
-    let dropped =
-        last.listen_overflows?.checked_sub(first.listen_overflows?).filter(|count| *count > 0)?;
-    // The counter is of the whole network namespace. A full queue of our own makes it ours.
-    let full = evidence
-        .looks
-        .iter()
-        .flat_map(|look| &look.listeners)
-        .find(|listener| listener.queue >= listener.backlog.max(1));
-    let mut sentences = vec![format!(
-        "The kernel dropped {dropped} connection requests in {} ms because an accept queue was full.",
-        last.at_ms.saturating_sub(first.at_ms)
-    )];
-    let confidence = match full {
-        Some(listener) => {
-            sentences.push(format!(
-                "The queue of {} held {} of {}.",
-                listener.addr, listener.queue, listener.backlog
-            ));
-            Confidence::Certain
-        }
-        None if last.listeners.is_empty() => return None,
-        None => {
-            sentences.push(
-                "Which listener is not known: the counter is of the network namespace.".into(),
-            );
-            Confidence::Possible
-        }
+    let of_all = last.listen_overflows.zip(first.listen_overflows);
+    if of_all.is_some_and(|(now, before)| now <= before) {
+        return None; // what a listener dropped was no connection request that found the queue full
+    }
+    let is_counted = last.listeners.iter().any(|listener| listener.dropped.is_some());
+    let (listener, sentence) = match is_counted {
+        true => dropping_listener(evidence)?,
+        false => full_listener(evidence)?,
     };
+    let longest = lengths(evidence, listener.inode).into_iter().max().unwrap_or(0);
     Some(Finding {
         class: Class::AcceptQueueOverflow,
-        confidence,
-        evidence: sentences,
+        confidence: if of_all.is_some() { Confidence::Certain } else { Confidence::Likely },
+        evidence: vec![
+            sentence,
+            format!(
+                "The queue of {} has room for {}, and held up to {longest} at the looks.",
+                listener.addr, listener.backlog
+            ),
+        ],
         cure: "Accept until the queue is empty whenever the listener is readable, or keep 64 accepts pending; a larger \
                backlog (and net.core.somaxconn) only covers a short burst. A client whose request was dropped tries \
                again after 1 s."
             .into(),
     })
+}
+
+/// The listener that dropped most since the first look that has it, and what it dropped.
+fn dropping_listener(evidence: &Evidence) -> Option<(&Listener, String)> {
+    let last = evidence.looks.last()?;
+    let dropped = |listener: &Listener| {
+        let mut looks = evidence.looks.iter();
+        let (since, before) = looks.find_map(|look| {
+            let before = look.listeners.iter().find(|it| it.inode == listener.inode)?;
+            Some((look.at_ms, before.dropped?))
+        })?;
+        Some((listener.dropped?.wrapping_sub(before), since))
+    };
+    let counted = last.listeners.iter().filter_map(|it| Some((it, dropped(it)?)));
+    let (listener, (count, since)) = counted.max_by_key(|(_, (count, _))| *count)?;
+    let ms = last.at_ms.saturating_sub(since);
+    let sentence = format!(
+        "{} dropped {count} connection requests in {ms} ms because its accept queue was full.",
+        listener.addr
+    );
+    (count > 0).then_some((listener, sentence))
+}
+
+/// On a kernel that does not count for each listener: one that was full, while requests were dropped.
+fn full_listener(evidence: &Evidence) -> Option<(&Listener, String)> {
+    let (first, last) = (evidence.looks.first()?, evidence.looks.last()?);
+    let dropped = last.listen_overflows?.checked_sub(first.listen_overflows?)?;
+    let mut listeners = evidence.looks.iter().flat_map(|look| &look.listeners);
+    let full = listeners.find(|listener| listener.queue >= listener.backlog.max(1))?;
+    let ms = last.at_ms.saturating_sub(first.at_ms);
+    let sentence = format!(
+        "The kernel dropped {dropped} connection requests in {ms} ms because an accept queue was full."
+    );
+    Some((full, sentence))
 }
 
 /// The queue does not get empty while the loop runs.
@@ -91,11 +118,42 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// Probes were taken out of the queue and never answered. One alone may have met a busy server.
+/// Connections were accepted, and nobody serves them.
 pub(super) fn lost_accept(evidence: &Evidence) -> Option<Finding> {
     if evidence.late_ms.is_some() {
         return None;
     }
+    let sentences: Vec<String> =
+        [never_served(evidence), silent_probes(evidence)].into_iter().flatten().collect();
+    if sentences.is_empty() {
+        return None;
+    }
+    Some(Finding {
+        class: Class::LostAccept,
+        confidence: Confidence::Likely,
+        evidence: sentences,
+        cure: "Do not drop a pending accept (for example in a timeout or a select) on a runtime whose accept cannot be \
+               cancelled: keep the future and poll it again. If a limit of the program holds these connections back, \
+               accept them later."
+            .into(),
+    })
+}
+
+/// Clients whose requests nobody has read. One alone may have met a task that waits for something else. While entries
+/// are not submitted, nobody reads either.
+fn never_served(evidence: &Evidence) -> Option<String> {
+    let count = evidence.looks.last()?.never_served.filter(|count| *count >= NEVER_SERVED)?;
+    if super::ring::unsubmitted_entries(evidence).is_some() {
+        return None;
+    }
+    Some(format!(
+        "{count} connections were accepted and have sent a request, of which no byte was read at two inspections in a \
+         row; and nothing was sent to them."
+    ))
+}
+
+/// Probes were taken out of the queue and never answered. One alone may have met a busy server.
+fn silent_probes(evidence: &Evidence) -> Option<String> {
     let last = evidence.looks.last()?;
     let probe = last.probe.as_ref()?;
     let is_probed = |listener: &&Listener| is_listener_of(probe.addr, listener);
@@ -109,18 +167,11 @@ pub(super) fn lost_accept(evidence: &Evidence) -> Option<Finding> {
     {
         return None;
     }
-    Some(Finding {
-        class: Class::LostAccept,
-        confidence: Confidence::Likely,
-        evidence: vec![format!(
-            "{} probes in a row were connected to {} and got no byte, the last in {} ms, although its accept queue is \
-             empty: they were accepted, and nobody serves them.",
-            probe.silent, probe.addr, probe.took_ms
-        )],
-        cure: "Do not drop a pending accept (for example in a timeout or a select) on a runtime whose accept cannot be \
-               cancelled: keep the future and poll it again."
-            .into(),
-    })
+    Some(format!(
+        "{} probes in a row were connected to {} and got no byte, the last in {} ms, although its accept queue is empty: \
+         they were accepted, and nobody serves them.",
+        probe.silent, probe.addr, probe.took_ms
+    ))
 }
 
 /// Whether a connection to `addr` comes to `listener`.
@@ -147,4 +198,59 @@ fn lengths(evidence: &Evidence, inode: u32) -> Vec<u32> {
     let of =
         |look: &Look| Some(look.listeners.iter().find(|listener| listener.inode == inode)?.queue);
     evidence.looks.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::judge;
+
+    /// Two looks at a listener whose queue is empty, and at the counters of the namespace and of the listener.
+    fn looks(overflows: [u64; 2], dropped: [Option<u32>; 2]) -> Evidence {
+        let listener = |dropped| Listener {
+            addr: ([127, 0, 0, 1], 80).into(),
+            inode: 1,
+            queue: 0,
+            backlog: 128,
+            dropped,
+        };
+        let look = |number: usize| Look {
+            at_ms: 500 * number as u64,
+            listen_overflows: Some(overflows[number]),
+            listeners: vec![listener(dropped[number])],
+            ..Look::default()
+        };
+        Evidence { looks: vec![look(0), look(1)], ..Evidence::default() }
+    }
+
+    #[test]
+    fn only_the_own_listener_counts() {
+        let class = |overflows, dropped| judge(&looks(overflows, dropped)).class();
+        assert_eq!(class([5, 9], [Some(2), Some(4)]), Class::AcceptQueueOverflow);
+        assert_eq!(class([5, 9], [Some(u32::MAX), Some(1)]), Class::AcceptQueueOverflow);
+        assert_eq!(class([5, 9], [Some(4), Some(4)]), Class::Unknown, "another process overflows");
+        assert_eq!(class([5, 5], [Some(2), Some(4)]), Class::Unknown, "no queue was full");
+        assert_eq!(class([5, 9], [None, Some(4)]), Class::Unknown, "since when is not known");
+        assert_eq!(class([5, 9], [None, None]), Class::Unknown, "an old kernel, and no full queue");
+    }
+
+    /// A stalled heart has other causes, and what another process drops is none.
+    #[test]
+    fn an_overflow_elsewhere_does_not_explain_a_late_heart() {
+        let mut evidence = looks([5, 9], [None, None]);
+        evidence.late_ms = Some(60);
+        assert_eq!(judge(&evidence).class(), Class::Unknown);
+    }
+
+    #[test]
+    fn requests_that_nobody_reads_were_lost_unless_something_explains_them() {
+        let mut evidence = looks([5, 5], [Some(0), Some(0)]);
+        evidence.looks[1].never_served = Some(NEVER_SERVED);
+        assert_eq!(judge(&evidence).class(), Class::LostAccept);
+        evidence.late_ms = Some(60);
+        assert!(!judge(&evidence).has(Class::LostAccept), "a stalled loop serves nobody");
+        evidence.late_ms = None;
+        evidence.looks[1].never_served = Some(NEVER_SERVED - 1);
+        assert_eq!(judge(&evidence).class(), Class::Unknown);
+    }
 }
