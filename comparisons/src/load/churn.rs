@@ -212,7 +212,7 @@ impl Run {
         let measured = self.window.contains(intended);
         let mut gone = outcome.ended;
         if !outcome.answered.is_empty() && !outcome.over {
-            self.session.tally.opened += 1;
+            self.session.tally.record_opened(outcome.now - intended);
             if measured {
                 self.first_echo.record(outcome.now - intended);
                 self.resumed += u64::from(self.session.is_resumed(slot));

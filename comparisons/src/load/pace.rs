@@ -14,7 +14,7 @@ use rustix::time::{
 
 use super::Failure;
 
-const NS_PER_S: u64 = 1_000_000_000;
+pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 
 /// Shorter waits spin on the clock: sleeping would take as long.
 const SPIN_NS: u64 = 20_000;

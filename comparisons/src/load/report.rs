@@ -15,7 +15,7 @@ use super::session::Tally;
 use super::usage::{PerMessage, ResourceUsage};
 
 /// If the client uses more of its core, it may be what was measured.
-const CLIENT_CPU_PERCENT_MAX: f64 = 90.0;
+pub(crate) const CLIENT_CPU_PERCENT_MAX: f64 = 90.0;
 
 /// The report of a run. Fields without a meaning for the command are none.
 ///
@@ -54,6 +54,10 @@ pub struct Report {
 pub(crate) struct Connections {
     pub(crate) wanted: u64,
     pub(crate) opened: u64,
+    /// Those that took over 1 s: up to their first answer, or in `hold` until the handshake. Results of an older version
+    /// have none. Not of `burst`, which has counts of its own.
+    #[serde(default)]
+    pub(crate) opened_over_1_s: u64,
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
@@ -197,7 +201,12 @@ impl Report {
         Self {
             command: std::env::args().collect(),
             seconds,
-            connections: Connections { wanted, opened: tally.opened, errors: tally.errors.clone() },
+            connections: Connections {
+                wanted,
+                opened: tally.opened,
+                opened_over_1_s: tally.opened_over_1_s,
+                errors: tally.errors.clone(),
+            },
             messages: None,
             arrivals: None,
             burst: None,
@@ -290,8 +299,11 @@ impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         row(f, "command", self.command.join(" "))?;
         row(f, "window", format_args!("{:.3} s", self.seconds))?;
-        let Connections { wanted, opened, errors } = &self.connections;
+        let Connections { wanted, opened, opened_over_1_s, errors } = &self.connections;
         row(f, "connections", format_args!("{opened} of {wanted}"))?;
+        if *opened_over_1_s > 0 {
+            row(f, "  slow", format_args!("{opened_over_1_s} took over 1 s"))?;
+        }
         for (kind, count) in errors {
             row(f, "  error", format_args!("{count} x {kind}"))?;
         }

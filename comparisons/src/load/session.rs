@@ -12,7 +12,7 @@ use super::Failure;
 use super::connection::{Connection, Fault};
 use super::dial::Dialer;
 use super::exchange::Exchange;
-use super::pace::{Clock, ns};
+use super::pace::{Clock, NS_PER_S, ns};
 
 /// The token of everything that is no connection: a timer, another epoll.
 pub(crate) const OTHER: Token = Token(usize::MAX);
@@ -36,6 +36,8 @@ const LINGER: Duration = Duration::from_millis(10);
 pub(crate) struct Tally {
     /// Connections that were set up.
     pub(crate) opened: u64,
+    /// Those that took over 1 s.
+    pub(crate) opened_over_1_s: u64,
     /// Connections that failed, by kind.
     pub(crate) errors: BTreeMap<String, u64>,
     /// Messages.
@@ -89,6 +91,7 @@ impl Tally {
     /// Adds the counts of other connections.
     pub(crate) fn add(&mut self, other: Self) {
         self.opened += other.opened;
+        self.opened_over_1_s += other.opened_over_1_s;
         for (kind, count) in other.errors {
             *self.errors.entry(kind).or_insert(0) += count;
         }
@@ -99,6 +102,12 @@ impl Tally {
         self.unanswered += other.unanswered;
         self.wrong += other.wrong;
         self.wrong_answer = self.wrong_answer.take().or(other.wrong_answer);
+    }
+
+    /// Counts a connection that was set up, in so many nanoseconds.
+    pub(crate) fn record_opened(&mut self, ns: u64) {
+        self.opened += 1;
+        self.opened_over_1_s += u64::from(ns > NS_PER_S);
     }
 
     /// Requires that a connection was opened, or that one had a wrong answer.
@@ -305,7 +314,9 @@ impl<E: Exchange> Session<E> {
                 if opening[event.index] && (through || !alive) {
                     opening[event.index] = false;
                     opening_count -= 1;
-                    self.tally.opened += u64::from(through);
+                    if through {
+                        self.tally.record_opened(outcome.now - began[event.index]);
+                    }
                 }
             }
             let now = self.clock.now();

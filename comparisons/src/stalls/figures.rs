@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::load::Report;
-use crate::load::report::{Arrivals, Timeline};
+use crate::load::report::{Arrivals, CLIENT_CPU_PERCENT_MAX, Timeline};
 
 /// A client that waits longer is delayed by a fault: a turn of a busy event loop takes some 30 ms.
 const DELAYED_MS: f64 = 100.0;
@@ -15,13 +15,16 @@ pub(crate) struct Figures {
     /// The longest time that a new client waited for its first echo, or that no busy connection was answered. A client
     /// that waited in vain counts with the observer's patience.
     pub(crate) longest_stall_ms: f64,
-    /// Connections whose first echo took over 1 s, or never came.
+    /// Connections of the observer and of all loads whose first echo took over 1 s, or never came. One that a load gave
+    /// up counts as failed.
     pub(crate) delayed: u64,
     /// Connections that failed.
     pub(crate) failed: u64,
     /// From the end of the fault until the last delayed client was answered; zero if none was delayed then. None if the
     /// last clients of the run failed or had no answer.
     pub(crate) recovery_ms: Option<f64>,
+    /// How much of their core the observer and the loads used, in per cent: the sum of what each used in its own time.
+    pub(crate) client_cpu_percent: f64,
 }
 
 impl Figures {
@@ -40,17 +43,24 @@ impl Figures {
         }
         let arrivals = observer.arrivals.as_ref().ok_or("the observer is no `load arrivals`")?;
         let timeline = arrivals.timeline.as_ref().ok_or("the observer has no timeline")?;
-        let bursts = || loads.iter().filter_map(|load| load.burst.as_ref());
-        let of_bursts: u64 = bursts().map(|burst| burst.echoed_over_1_s + burst.never).sum();
-        let errors = [observer].into_iter().chain(loads).map(|load| &load.connections.errors);
-        let of_connections: u64 = errors.flat_map(|errors| errors.values()).sum();
+        let bursts = loads.iter().filter_map(|load| load.burst.as_ref());
+        let of_bursts: u64 = bursts.map(|burst| burst.echoed_over_1_s + burst.never).sum();
+        let all = || [observer].into_iter().chain(loads);
+        let of_connections: u64 = all().map(|load| load.connections.opened_over_1_s).sum();
+        let errors: u64 = all().flat_map(|load| load.connections.errors.values()).sum();
         let Arrivals { over_1_s, never, failed, .. } = arrivals;
         Ok(Self {
             longest_stall_ms: longest_wait_ms(timeline).max(timeline.stalls.longest_ms),
-            delayed: over_1_s + never + of_bursts,
-            failed: failed + of_connections,
+            delayed: over_1_s + never + of_bursts + of_connections,
+            failed: failed + errors,
             recovery_ms: recovery_ms(timeline, patience_ms, fault_ends),
+            client_cpu_percent: all().map(|load| load.client.cpu_percent).sum(),
         })
+    }
+
+    /// Whether what waited may have been the clients themselves: all of them share one core.
+    pub(crate) fn is_client_busy(&self) -> bool {
+        self.client_cpu_percent > CLIENT_CPU_PERCENT_MAX
     }
 }
 
@@ -142,12 +152,20 @@ pub(crate) mod tests {
         let mut burst = Report::new(1.0, 1, &Tally::default());
         burst.burst = Some(Burst { echoed_over_1_s: 10, never: 1, ..Burst::default() });
         burst.connections.errors.insert("connect".to_owned(), 4);
+        burst.client.cpu_percent = 30.0;
+        observer.client.cpu_percent = 50.0;
+        let mut churn = Report::new(1.0, 1, &Tally::default());
+        churn.connections.opened_over_1_s = 5;
+        churn.client.cpu_percent = 10.0;
         if let Some(timeline) = observer.arrivals.as_mut().and_then(|it| it.timeline.as_mut()) {
             timeline.stalls.longest_ms = 800.0;
         }
-        let figures = Figures::of(&observer, &[burst], PATIENCE_MS, BEGAN).unwrap();
-        assert_eq!((figures.delayed, figures.failed), (14, 6));
-        assert_eq!(figures.longest_stall_ms, 800.0);
+        let mut figures = Figures::of(&observer, &[burst, churn], PATIENCE_MS, BEGAN).unwrap();
+        assert_eq!((figures.delayed, figures.failed), (19, 6));
+        assert_eq!((figures.longest_stall_ms, figures.client_cpu_percent), (800.0, 90.0));
+        assert!(!figures.is_client_busy());
+        figures.client_cpu_percent = 91.0;
+        assert!(figures.is_client_busy());
         let silent = Report::new(1.0, 1, &Tally::default());
         assert!(Figures::of(&silent, &[], PATIENCE_MS, BEGAN).is_err());
     }

@@ -22,7 +22,9 @@ client that had waited over 100 ms was answered; both are left out where they ar
 detector in the server. With several runs these are the largest figures, and how often each verdict was given. A \
 verdict is <em>right</em> if it names the class first while the fault lasts and nothing false is said in the whole \
 run; also if nothing is said and nothing had to be. It is <em>among others</em> if a consequence of the fault is named \
-before it. <em>Waiting for a CPU</em> is false of a healthy server only: it comes from the scheduler's own figures. No stall: 100 ms at most.</p>
+before it. <em>Waiting for a CPU</em> is false of a healthy server only: it comes from the scheduler's own figures. No stall: 100 ms at most. \
+<em>Client busy</em>: the clients used over 90 % of the core that they share, so that they may have waited for \
+themselves.</p>
 <p>In a timeline the fault is shaded. From above: how long new clients waited, and how many failed, by when they \
 came; silences of the busy clients; how late the heartbeat of the event loop was; connections in the accept queue; \
 open descriptors; and the stalls that the detector found. Times are since the server listened.</p>
@@ -109,7 +111,8 @@ fn cell(text: &mut String, index: usize, scenario: &Scenario, cell: &Cell) -> fm
             }
         }
     }
-    write!(text, "<small>{}</small></a></td>", Escaped(&terminal::verdicts(scenario, cell)))
+    let verdicts = terminal::verdicts(scenario, cell) + &terminal::client(cell);
+    write!(text, "<small>{}</small></a></td>", Escaped(&verdicts))
 }
 
 /// The colour of a cell: by its worst verdict, then by its longest stall.

@@ -10,12 +10,12 @@ use super::judge::Outcome;
 use super::plan::{Program, Scenario};
 use super::record::Incident;
 use super::watch::Sample;
-use crate::load::report::Timeline;
+use crate::load::report::{CLIENT_CPU_PERCENT_MAX, Timeline};
 use crate::matrix::host::Host;
 use crate::matrix::results;
 
 /// The format of the file.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A run recovers within so long, for the summary.
 pub(crate) const RECOVERY_MS_MAX: f64 = 1_000.0;
@@ -164,9 +164,19 @@ impl Results {
         if !own.is_empty() {
             let is_short = |run: &&&Run| run.figures.longest_stall_ms <= OUR_STALL_MS_MAX;
             let short = own.iter().filter(is_short).count();
+            let long = || own.iter().filter(|run| !is_short(run));
+            let busy = long().filter(|run| run.figures.is_client_busy()).count();
+            let but = match busy {
+                0 => String::new(),
+                busy => format!(
+                    " In {busy} of the other {} the clients used over {CLIENT_CPU_PERCENT_MAX} % of their core: they may \
+                     have waited for themselves.",
+                    long().count()
+                ),
+            };
             sentences.push(format!(
                 "This project's server: no stall over {OUR_STALL_MS_MAX} ms in {short} of {} runs in which nothing was \
-                 done to it.",
+                 done to it.{but}",
                 own.len(),
             ));
         }
@@ -219,6 +229,12 @@ impl Cell {
         let longest =
             |a: &&Run, b: &&Run| a.figures.longest_stall_ms.total_cmp(&b.figures.longest_stall_ms);
         detailed().find(|run| !run.is_right()).or_else(|| detailed().max_by(longest))
+    }
+
+    /// How many runs may have measured their clients.
+    pub(crate) fn client_busy_count(&self) -> usize {
+        let runs = self.runs.iter().filter_map(|run| run.as_ref().ok());
+        runs.filter(|run| run.figures.is_client_busy()).count()
     }
 
     /// How many runs have this outcome.
@@ -341,5 +357,19 @@ pub(crate) mod tests {
             This project's server: recovered within 1 s in 4 of 4 runs.\n\
             Void: 8 runs.";
         assert_eq!(summary, expected);
+    }
+
+    #[test]
+    fn the_summary_says_where_clients_may_have_waited_for_themselves() {
+        let mut results = results();
+        let ours = results.cells.iter_mut().filter(|cell| cell.program == Program::Ours);
+        for (cell, cpu_percent) in ours.zip([95.0, 60.0]) {
+            let Ok(run) = &mut cell.runs[0] else { panic!() };
+            run.figures.longest_stall_ms = 500.0;
+            run.figures.client_cpu_percent = cpu_percent;
+        }
+        let summary = results.summary().join("\n");
+        let expected = "in 2 of 4 runs in which nothing was done to it. In 1 of the other 2 the clients used over 90 % of";
+        assert!(summary.contains(expected), "{summary}");
     }
 }

@@ -94,7 +94,15 @@ fn line(text: &mut String, scenario: &Scenario, cell: &Cell) -> std::fmt::Result
         }
         None => write!(text, "{:>8} {:>6} {:>8}", "–", "–", "–")?,
     }
-    writeln!(text, "  {}", verdicts(scenario, cell))
+    writeln!(text, "  {}{}", verdicts(scenario, cell), client(cell))
+}
+
+/// A mark for runs that may have measured their clients.
+pub(crate) fn client(cell: &Cell) -> String {
+    match cell.client_busy_count() {
+        0 => String::new(),
+        busy => format!("; client busy in {}", of(busy, cell.runs.len())),
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +121,16 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line}\n{text}");
         }
         assert!(text.ends_with("Void: 8 runs.\n"), "{text}");
+    }
+
+    #[test]
+    fn a_busy_client_is_marked() {
+        let mut results = results();
+        if let Ok(run) = &mut results.cells[1].runs[0] {
+            run.figures.client_cpu_percent = 95.0;
+        }
+        let text = text(&results);
+        assert_eq!(text.matches("right, 1/2 void; client busy in 1/2\n").count(), 1, "{text}");
     }
 
     #[test]
