@@ -68,9 +68,9 @@ impl Lab<'_> {
         let network = network.as_ref();
         let mut started = self.start(scenario, program, runtime, network)?;
         let addr = started.running.addr;
-        // From a namespace's outside its addresses are those of others.
+        // The same address outside of the namespace is another server's, or nobody's.
         let admin = started.running.addrs.get(1).copied().filter(|_| network.is_none());
-        let watch = Watch::start(started.running.pid(), addr, admin)
+        let watch = Watch::start(started.running.pid(), addr, admin, self.load_core)
             .map_err(|error| Failure::new(format!("cannot watch the server: {error}")))?;
 
         let observer = scenario.observer().map_err(Failure::new)?;
