@@ -27,16 +27,16 @@ pub(super) fn queue_overflow(evidence: &Evidence) -> Option<Finding> {
         true => dropping_listener(evidence)?,
         false => full_listener(evidence)?,
     };
-    let longest = lengths(evidence, listener.inode).into_iter().max().unwrap_or(0);
+    let at_looks = match lengths(evidence, listener.inode).into_iter().max() {
+        None | Some(0) => "it was empty at each look".to_owned(),
+        Some(longest) => format!("at the looks it held up to {longest}"),
+    };
     Some(Finding {
         class: Class::AcceptQueueOverflow,
         confidence: if of_all.is_some() { Confidence::Certain } else { Confidence::Likely },
         evidence: vec![
             sentence,
-            format!(
-                "The queue of {} has room for {}, and held up to {longest} at the looks.",
-                listener.addr, listener.backlog
-            ),
+            format!("Its queue has room for {}; {at_looks}.", listener.backlog),
         ],
         cure: "Accept until the queue is empty whenever the listener is readable, or keep 64 accepts pending; a larger \
                backlog (and net.core.somaxconn) only covers a short burst. A client whose request was dropped tries \
