@@ -262,8 +262,12 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
+impl Running {
+    /// Tells it to end and waits until it has, at most [`END`]; then it is killed.
+    pub(crate) fn end(&mut self) {
+        if !matches!(self.process.try_wait(), Ok(None)) {
+            return; // its number may be that of another process by now
+        }
         self.signal(Signal::TERM);
         self.resume();
         let until = Instant::now() + END;
@@ -275,6 +279,12 @@ impl Drop for Running {
         }
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -11,19 +11,22 @@ use super::Failure;
 use super::figures::Figures;
 use super::judge::{Outcome, judge};
 use super::network::Namespace;
-use super::plan::{Program, Scenario};
-use super::record::Record;
+use super::plan::{BEFORE_END, Program, Scenario};
+use super::record::{Record, only_in_log};
 use super::results::{Details, Run};
 use super::stress::{DeafClients, Neighbours};
 use super::watch::{Watch, unix_ms};
 use crate::load::{Load, Report};
 use crate::matrix::certificate::Certificate;
 use crate::matrix::interrupt::Interrupt;
-use crate::matrix::program::{Placement, Running, limited, programs};
+use crate::matrix::program::{Placement, Running, SERVER_STDERR, limited, programs};
 use crate::matrix::servers::Servers;
 
 /// At most this much is read of a file of events: a run of ten minutes has some MiB.
 const EVENTS_BYTES_MAX: u64 = 256 << 20;
+
+/// At most this much is read of a server's log.
+const LOG_BYTES_MAX: u64 = 16 << 20;
 
 /// What all runs share.
 pub(crate) struct Lab<'a> {
@@ -92,7 +95,12 @@ impl Lab<'_> {
         let loads = loads.collect::<Result<Vec<_>, _>>()?;
         let loads_ended_unix_ms = unix_ms();
         let report = self.report(observing)?;
-        let seen = watch.finish();
+        let mut seen = watch.finish();
+        if scenario.class.is_none() && program == Program::Ours {
+            let log = self.end_under_load(scenario, &mut started, network)?;
+            let known = seen.incidents.get_or_insert_default();
+            known.extend(only_in_log(&log, known, unix_ms()));
+        }
         let Started { running, events, since_unix_ms, .. } = started;
         drop(running);
         if let Some(drained) = drained {
@@ -202,6 +210,29 @@ impl Lab<'_> {
         Ok(RunningLoad { process, report, longest })
     }
 
+    /// Runs the loads of a scenario again, tells the server to end, and waits until it has. Returns its log.
+    fn end_under_load(
+        &self,
+        scenario: &Scenario,
+        started: &mut Started,
+        network: Option<&Namespace>,
+    ) -> Result<String, Failure> {
+        let loads = (0..).zip(&scenario.loads);
+        let loads: Result<Vec<_>, _> = loads
+            .map(|(number, load)| self.load(load, &format!("last-{number}"), started, network))
+            .collect();
+        let loads = loads?;
+        self.pause(BEFORE_END)?;
+        started.running.end();
+        drop(loads); // their connections have ended, which they would report as errors
+        let log = self.folder.join(SERVER_STDERR);
+        let mut bytes = Vec::new();
+        File::open(&log)
+            .and_then(|file| file.take(LOG_BYTES_MAX).read_to_end(&mut bytes))
+            .map_err(|error| Failure::new(format!("{}: {error}", log.display())))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// Waits for the end of a load, and reads its report.
     fn report(&self, mut load: RunningLoad) -> Result<Report, Failure> {
         let ended = self
@@ -223,8 +254,11 @@ impl Lab<'_> {
 
     /// Waits until a server has listened for so long.
     fn pause_until(&self, started: &Started, since: Duration) -> Result<(), Failure> {
-        let left = since.saturating_sub(started.since.elapsed());
-        match self.interrupt.pause(left) {
+        self.pause(since.saturating_sub(started.since.elapsed()))
+    }
+
+    fn pause(&self, time: Duration) -> Result<(), Failure> {
+        match self.interrupt.pause(time) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::new("interrupted")),
             Err(error) => Err(Failure::new(format!("cannot wait: {error}"))),

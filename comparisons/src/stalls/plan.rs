@@ -1,5 +1,6 @@
 //! The scenarios of the lab: `comparisons/stalls.toml`, which says how a scenario is written.
 
+use std::time::Duration;
 use std::{fs, slice};
 
 use clap::{Args, ValueEnum};
@@ -24,6 +25,10 @@ const NEIGHBOURS_MAX: u32 = 64;
 
 /// How long it takes until a run's load is through, besides the times of the plan, in seconds.
 const AROUND_SECONDS: f64 = 1.0;
+
+/// How long the loads of a healthy server run again before it is told to end under them: 12,000 connections take a second
+/// or two to open.
+pub(crate) const BEFORE_END: Duration = Duration::from_secs(3);
 
 /// What happens to a server, and what the detector has to make of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -223,7 +228,7 @@ impl Scenario {
     ) -> Result<Server, String> {
         if program == Program::Ours {
             let mut server = servers.resolve(runtime, Service::Echo)?;
-            server.run.extend(["--admin", "127.0.0.1:0"].map(str::to_owned));
+            server.run.extend(["--admin", "127.0.0.1:0", "--log", "json"].map(str::to_owned));
             return Ok(server);
         }
         let mut server = servers.resolve(&format!("stalling-{runtime}"), Service::Echo)?;
@@ -261,7 +266,8 @@ impl Scenario {
 
     /// An estimate of how long a run takes, in seconds.
     pub(crate) fn run_seconds(&self) -> f64 {
-        self.planned_seconds() + AROUND_SECONDS
+        let end = if self.class.is_none() { BEFORE_END } else { Duration::ZERO };
+        self.planned_seconds() + AROUND_SECONDS + end.as_secs_f64()
     }
 }
 
@@ -342,7 +348,7 @@ mod tests {
         let run = |program| blocked.server(program, "tokio", &servers).unwrap().run.join(" ");
         let naive = "stalling --runtime tokio {addr} --fault block --after-ms 1000 --lasts-ms 1000";
         assert_eq!(run(Program::Naive), naive);
-        assert!(run(Program::Ours).ends_with("--echo {addr} --admin 127.0.0.1:0"));
+        assert!(run(Program::Ours).ends_with("--echo {addr} --admin 127.0.0.1:0 --log json"));
         let observer = blocked.observer().unwrap();
         assert_eq!((observer.name(), observer.run_seconds()), ("arrivals", 4.0));
     }

@@ -165,6 +165,50 @@ pub(crate) fn add(incidents: &mut Vec<Incident>, mut incident: Incident, unix_ms
     }
 }
 
+/// The stalls in a server's log of JSON lines that are not among `known`, as if the last of what was told had come at
+/// `unix_ms`. A line has the first class of a stall alone. Other lines are skipped; so is one that was cut.
+pub(crate) fn only_in_log(log: &str, known: &[Incident], unix_ms: f64) -> Vec<Incident> {
+    #[derive(Deserialize)]
+    struct Line {
+        level: String,
+        fields: Fields,
+    }
+    #[derive(Deserialize)]
+    struct Fields {
+        id: u64,
+        worker: String,
+        class: String,
+        lasted_ms: f64,
+        message: String,
+    }
+    let mut incidents: Vec<Incident> = Vec::new();
+    for line in log.lines() {
+        let Ok(Line { level, fields }) = serde_json::from_str(line) else { continue };
+        if known.iter().any(|incident| incident.id == fields.id) {
+            continue;
+        }
+        let finding = Finding {
+            class: fields.class,
+            confidence: "in the log".to_owned(),
+            evidence: vec![fields.message],
+            cure: String::new(),
+        };
+        let incident = Incident {
+            id: fields.id,
+            worker: fields.worker,
+            began_unix_ms: unix_ms - fields.lasted_ms,
+            lasted_ms: fields.lasted_ms,
+            is_ongoing: level == "WARN",
+            verdict: Verdict { findings: vec![finding] },
+            seen_unix_ms: BTreeMap::new(),
+            led_unix_ms: BTreeMap::new(),
+        };
+        incidents.retain(|before| before.id != incident.id);
+        incidents.push(incident);
+    }
+    incidents
+}
+
 /// Asks a server for `/stalls`. None if it does not have that page.
 ///
 /// # Errors
@@ -229,6 +273,26 @@ mod tests {
         assert_eq!((incident.class(), incident.seen("blocked_loop")), ("blocked_loop", Some(5.0)));
         assert_eq!(incident.seen("unknown"), None);
         assert!(Record::parse("{}\n").unwrap_err().starts_with("line 1: "));
+    }
+
+    #[test]
+    fn a_log_has_what_was_told_last() {
+        let line = |level: &str, id: u32, class: &str| {
+            format!(
+                "{{\"timestamp\":\"t\",\"level\":\"{level}\",\"fields\":{{\"message\":\"m\",\"id\":{id},\
+                 \"worker\":\"0\",\"class\":\"{class}\",\"lasted_ms\":60,\"suppressed\":0}}}}\n"
+            )
+        };
+        let text = "{\"level\":\"INFO\",\"fields\":{\"message\":\"listening\"}}\nno JSON\n"
+            .to_owned()
+            + &line("WARN", 1, "blocked_loop")
+            + &line("WARN", 2, "unknown")
+            + &line("INFO", 2, "blocked_loop")
+            + "{\"level\":";
+        let known = [Incident::of(&["blocked_loop"], 1.0)];
+        let [incident] = &*only_in_log(&text, &known, 9.0) else { panic!() };
+        assert_eq!((incident.class(), incident.is_ongoing), ("blocked_loop", false));
+        assert_eq!(only_in_log(&text, &[], 9.0).len(), 2);
     }
 
     #[test]
