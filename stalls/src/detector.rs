@@ -150,7 +150,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(config: Config, process: Process) -> Self {
+    pub(crate) fn new(config: Config, process: Process) -> Self {
         Self {
             process,
             incidents: Incidents::new(config.incidents_max),

@@ -89,6 +89,8 @@ struct Open {
     late_beats: u64,
     absent_looks: u32,
     began: Instant,
+    /// Whether a report of it was written: then its end is, too.
+    is_reported: bool,
 }
 
 /// Counters of a heart's thread. They are taken in each silence that may become a stall, and now and then.
@@ -386,12 +388,13 @@ impl<'a> Watchdog<'a> {
             let incident =
                 Incident::new(self.ids, worker, lasted_ms, evidence.clone(), verdict.clone());
             let began = now.checked_sub(lasted).unwrap_or(now);
-            Open { incident, next_report_ms: 0, late_beats, absent_looks: 0, began }
+            let is_reported = false;
+            Open { incident, next_report_ms: 0, late_beats, absent_looks: 0, began, is_reported }
         });
         open.incident.reports += u32::from(open.next_report_ms > 0);
         open.incident.update(lasted_ms, evidence, verdict);
         open.next_report_ms = (lasted_ms * 2).max(self.shared.config.threshold.as_millis() as u64);
-        self.publish(&open.incident);
+        open.is_reported |= self.publish(&open.incident, false);
         self.open.insert(subject, open);
     }
 
@@ -401,7 +404,7 @@ impl<'a> Watchdog<'a> {
         let lasted = lasted.unwrap_or_else(|| open.began.elapsed());
         open.incident.lasted_ms = lasted.as_millis() as u64;
         open.incident.is_ongoing = false;
-        self.publish(&open.incident);
+        self.publish(&open.incident, open.is_reported);
     }
 
     fn close_all(&mut self) {
@@ -411,18 +414,15 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    fn publish(&mut self, incident: &Incident) {
+    /// Keeps an incident, and reports it if the budget has something left, or in any case if `is_free`. Whether it was
+    /// reported.
+    fn publish(&mut self, incident: &Incident, is_free: bool) -> bool {
         let incident = Arc::new(incident.clone());
         self.shared.incidents.update(Arc::clone(&incident));
-        if self.budget.take() {
-            let message = Message::Report(incident, self.budget.suppressed);
-            self.budget.suppressed = match self.reports.try_send(message) {
-                Ok(()) => 0,
-                Err(_) => self.budget.suppressed + 1,
-            };
-        } else {
-            self.budget.suppressed += 1;
-        }
+        let message = Message::Report(incident, self.budget.suppressed);
+        let is_reported = (is_free || self.budget.take()) && self.reports.try_send(message).is_ok();
+        self.budget.suppressed = if is_reported { 0 } else { self.budget.suppressed + 1 };
+        is_reported
     }
 }
 

@@ -25,3 +25,47 @@ impl MinuteBudget {
         has_left
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use super::super::{Subject, Watchdog};
+    use super::*;
+    use crate::Config;
+    use crate::detector::Shared;
+    use crate::evidence::Evidence;
+    use crate::fork::Process;
+    use crate::report::Message;
+    use crate::verdict::Class;
+
+    /// The number of each stall that is reported, whether it lasts, and how many reports were left out before.
+    fn reported(messages: &Receiver<Message>) -> Vec<(u64, bool, u64)> {
+        let report = |message| match message {
+            Message::Report(incident, suppressed) => {
+                Some((incident.id, incident.is_ongoing, suppressed))
+            }
+            #[cfg(feature = "metrics")]
+            Message::Workers(_) => None,
+        };
+        messages.try_iter().filter_map(report).collect()
+    }
+
+    /// A stall that the log tells of does not last for ever there.
+    #[test]
+    fn the_end_of_a_reported_stall_is_reported() {
+        let config = Config { reports_per_minute: 1, ..Config::default() };
+        let shared = Arc::new(Shared::new(config, Process::current().unwrap()));
+        let (sender, messages) = sync_channel(8);
+        let mut watchdog = Watchdog::new(&shared, &sender);
+        let [first, second] = [Class::LostAccept, Class::AcceptStarvation].map(Subject::Process);
+        for subject in [first, second, first] {
+            watchdog.report(subject, "", Duration::ZERO, 0, Evidence::default());
+        }
+        assert_eq!(reported(&messages), [(1, true, 0)]);
+        watchdog.close(second, None);
+        watchdog.close(first, None);
+        assert_eq!(reported(&messages), [(1, false, 3)]);
+    }
+}
