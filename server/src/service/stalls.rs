@@ -1,7 +1,7 @@
 //! `/stalls`: the last stalls of the workers, as JSON, and as a page for people.
 //!
-//! The JSON is an array of [incidents](Incident), the newest last. A client that prefers `text/html` to
-//! `application/json` gets the page.
+//! The JSON is a [`Snapshot`]: how late each worker is, the incidents, the newest last, and what cannot be seen. A client
+//! that prefers `text/html` to `application/json` gets the page.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -98,7 +98,7 @@ impl Answer {
                 ("text/html; charset=utf-8", answers.html.get(make))
             }
             false => {
-                let make = || json(&in_order(detector.snapshot()).incidents);
+                let make = || json(&in_order(detector.snapshot()));
                 ("application/json", answers.json.get(make))
             }
         };
@@ -123,11 +123,14 @@ fn in_order(mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// An array with the newest of `incidents`, which are in the order of their numbers.
-fn json(incidents: &[Arc<Incident>]) -> Vec<u8> {
+/// A snapshot as JSON, with the newest of its incidents, which are in the order of their numbers.
+fn json(snapshot: &Snapshot) -> Vec<u8> {
+    let list = |list: serde_json::Result<Vec<u8>>| list.unwrap_or_else(|_| b"[]".to_vec());
+    let workers = list(serde_json::to_vec(&snapshot.workers));
+    let unseen = list(serde_json::to_vec(&snapshot.unseen));
     let mut newest = Vec::new();
     let mut bytes = 0;
-    for incident in incidents.iter().rev() {
+    for incident in snapshot.incidents.iter().rev() {
         let Ok(json) = serde_json::to_vec(&**incident) else { continue };
         bytes += json.len();
         if bytes > BODY_BYTES_MAX && !newest.is_empty() {
@@ -136,10 +139,17 @@ fn json(incidents: &[Arc<Incident>]) -> Vec<u8> {
         newest.push(json);
     }
     newest.reverse();
-    let mut body = b"[".to_vec();
-    body.extend(newest.join(&b",\n"[..]));
-    body.extend(b"]\n");
-    body
+    let incidents = newest.join(&b",\n"[..]);
+    let parts: [&[u8]; 7] = [
+        b"{\"workers\":",
+        &workers,
+        b",\n\"unseen\":",
+        &unseen,
+        b",\n\"incidents\":[",
+        &incidents,
+        b"]}\n",
+    ];
+    parts.concat()
 }
 
 const HEAD: &str = "<!doctype html>
@@ -287,17 +297,26 @@ mod tests {
         assert!(Sending::begin(&answers).is_some());
     }
 
+    fn snapshot(incidents: Vec<Arc<Incident>>) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.incidents = incidents;
+        snapshot
+    }
+
     #[test]
-    fn nothing_is_an_empty_array() {
-        assert_eq!(json(&[]), b"[]\n");
+    fn nothing_is_a_snapshot_without_incidents() {
+        let empty = Snapshot::default();
+        assert_eq!(serde_json::from_slice::<Snapshot>(&json(&empty)).unwrap(), empty);
         assert!(html(&Snapshot::default()).contains("None was seen"));
     }
 
     #[test]
     fn json_is_valid_whatever_names_contain() {
-        let incidents = [incident(1, &json!({})), incident(2, &json!({}))];
-        let parsed: Vec<Incident> = serde_json::from_slice(&json(&incidents)).unwrap();
-        assert!(parsed.iter().eq(incidents.iter().map(Arc::as_ref)));
+        let mut snapshot = snapshot(vec![incident(1, &json!({})), incident(2, &json!({}))]);
+        let worker = json!({ "name": ODD, "lateness": { "beats": 3, "p50_us": 1, "p99_us": 2, "max_us": 4 } });
+        snapshot.workers = vec![serde_json::from_value(worker).unwrap()];
+        snapshot.unseen = vec![ODD.to_owned()];
+        assert_eq!(serde_json::from_slice::<Snapshot>(&json(&snapshot)).unwrap(), snapshot);
     }
 
     #[test]
@@ -306,8 +325,7 @@ mod tests {
             "by_signal": false, "is_complete": true,
             "frames": [{ "address": 1, "function": ODD, "location": ODD, "module": ODD }],
         }] }] });
-        let mut snapshot = Snapshot::default();
-        snapshot.incidents = vec![incident(1, &evidence)];
+        let mut snapshot = snapshot(vec![incident(1, &evidence)]);
         snapshot.unseen = vec![ODD.to_owned()];
         let page = html(&snapshot);
         assert!(!page.contains("<script") && !page.contains("alert(\""), "{page}");
@@ -319,16 +337,15 @@ mod tests {
     fn the_oldest_are_left_out_of_a_long_answer() {
         let unseen = |bytes: usize| json!({ "unseen": ["x".repeat(bytes)] });
         let long: Vec<_> = (1..=10).map(|id| incident(id, &unseen(60_000))).collect();
-        let body = json(&long);
+        let body = json(&snapshot(long));
         assert!(body.len() <= BODY_BYTES_MAX + 100);
-        let ids: Vec<u64> = serde_json::from_slice::<Vec<Incident>>(&body)
-            .unwrap()
-            .iter()
-            .map(|incident| incident.id)
-            .collect();
-        assert_eq!(ids, [7, 8, 9, 10]);
-        let longest = json(&[incident(1, &json!({})), incident(2, &unseen(BODY_BYTES_MAX))]);
-        assert_eq!(serde_json::from_slice::<Vec<Incident>>(&longest).unwrap().len(), 1);
+        let ids = |body: &[u8]| -> Vec<u64> {
+            let snapshot: Snapshot = serde_json::from_slice(body).unwrap();
+            snapshot.incidents.iter().map(|incident| incident.id).collect()
+        };
+        assert_eq!(ids(&body), [7, 8, 9, 10]);
+        let longest = vec![incident(1, &json!({})), incident(2, &unseen(BODY_BYTES_MAX))];
+        assert_eq!(ids(&json(&snapshot(longest))), [2]);
     }
 
     #[test]
