@@ -16,7 +16,6 @@ use owned_io_os::uring::RingError;
 use owned_io_server::config::{Config, Flags, Listener, Ring};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::server::Outcome;
-use owned_io_server::stalls::Stalls;
 use owned_io_server::ticker::Ticker;
 use owned_io_server::watch;
 use tracing::{info, warn};
@@ -70,11 +69,8 @@ fn run(mut config: Config) -> Result<Outcome, String> {
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
-    if let Some(time_min) = config.stall_time_min {
-        config.stalls = Stalls::start(time_min).unwrap_or_else(|error| {
-            warn!(%error, "nobody watches for stalls: the detector cannot start");
-            Stalls::default()
-        });
+    if let Err(error) = config.stalls.start() {
+        warn!(%error, "nobody watches for stalls: the detector cannot start");
     }
     info!(runtime = backend.name, workers = config.workers, ring = ?config.ring, "starting");
     let outcome = (backend.run)(&config, drain, print_listening)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use owned_io::{MemoryBudget, Runtime};
-use owned_io_stalls::{Config, Detector};
+use owned_io_stalls::{Config, Detector, Gauge};
 
 use crate::connection_limit::ConnectionLimit;
 use crate::service::stalls::Answers;
@@ -22,27 +22,77 @@ const REPORTS_PER_MINUTE: u32 = 12;
 /// the server hold.
 const SYMBOL_BYTES_MAX: usize = 24 << 20;
 
-/// Watches the workers from threads of its own. Clones are the same.
+/// Whether workers are watched for stalls, and by what. Clones are the same.
 ///
-/// The default watches nothing and has no threads, so that a simulation repeats. The program starts one.
+/// The default watches nothing. Nor does any before [`start`](Self::start): it has no threads, so a simulation repeats.
 #[derive(Clone, Default)]
 pub struct Stalls {
-    detector: Option<Detector>,
+    time_min: Option<Duration>,
+    watching: Option<Watching>,
     answers: Arc<Answers>,
 }
 
+/// A detector that runs, and what its incidents have as evidence.
+#[derive(Clone)]
+struct Watching {
+    detector: Detector,
+    /// The connections of all workers.
+    connections: Gauge,
+    /// The bytes of the common part of the budget that these hold.
+    bytes: Gauge,
+}
+
+/// A worker's part of a gauge that all workers share. Gauges by worker would be most of an incident's bytes, and the
+/// detector has room for 64.
+struct Share {
+    gauge: Gauge,
+    value: u64,
+}
+
+impl Share {
+    fn of(gauge: &Gauge) -> Self {
+        Self { gauge: gauge.clone(), value: 0 }
+    }
+
+    fn set(&mut self, value: u64) {
+        self.gauge.add(value.wrapping_sub(self.value)); // a gauge wraps around, too
+        self.value = value;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 impl Stalls {
-    /// Starts to watch. A worker that does not get to its tasks for `time_min`, and 50 ms, has stalled.
+    /// Watches once it is started. A worker that does not get to its tasks for `time_min`, and 50 ms, has stalled.
+    pub fn new(time_min: Duration) -> Self {
+        Self { time_min: Some(time_min), ..Self::default() }
+    }
+
+    /// How late a worker must be for a stall. None: nothing is to be watched.
+    pub fn time_min(&self) -> Option<Duration> {
+        self.time_min
+    }
+
+    /// Starts threads that watch. The default has nothing to start.
     ///
     /// # Errors
-    /// The threads cannot be started.
-    pub fn start(time_min: Duration) -> io::Result<Self> {
+    /// The threads cannot be started. Then nothing is watched.
+    pub fn start(&mut self) -> io::Result<()> {
+        let Some(time_min) = self.time_min else { return Ok(()) };
         let mut config = Config::default();
         config.threshold = time_min;
         config.incidents_max = INCIDENTS_MAX;
         config.reports_per_minute = REPORTS_PER_MINUTE;
         config.symbol_bytes_max = SYMBOL_BYTES_MAX;
-        Ok(Self { detector: Some(Detector::start(config)?), answers: Arc::default() })
+        let detector = Detector::start(config)?;
+        let connections = detector.gauge("connections", None);
+        let bytes = detector.gauge("bytes held by connections", None);
+        self.watching = Some(Watching { detector, connections, bytes });
+        Ok(())
     }
 
     /// Watches the calling worker until it ends. Its connections, and the bytes that they hold of the common part of
@@ -53,10 +103,10 @@ impl Stalls {
         limit: &ConnectionLimit,
         budget: &MemoryBudget,
     ) {
-        let Some(detector) = &self.detector else { return };
-        let heart = detector.watch_current_thread(&id.to_string());
-        let connections = detector.gauge(&format!("connections of worker {id}"), None);
-        let bytes = detector.gauge(&format!("bytes held by connections of worker {id}"), None);
+        let Some(watching) = &self.watching else { return };
+        let heart = watching.detector.watch_current_thread(&id.to_string());
+        let mut connections = Share::of(&watching.connections);
+        let mut bytes = Share::of(&watching.bytes);
         let (limit, budget) = (limit.clone(), budget.clone());
         drop(R::spawn(async move {
             loop {
@@ -76,12 +126,29 @@ impl Stalls {
 
     /// The detector. None if nothing is watched.
     pub fn detector(&self) -> Option<&Detector> {
-        self.detector.as_ref()
+        self.watching.as_ref().map(|watching| &watching.detector)
     }
 }
 
 impl fmt::Debug for Stalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stalls").field("is_watching", &self.detector.is_some()).finish()
+        f.debug_struct("Stalls")
+            .field("time_min", &self.time_min)
+            .field("is_watching", &self.watching.is_some())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing is started by a configuration alone.
+    #[test]
+    fn nothing_is_watched_before_it_is_started() {
+        assert!(Stalls::new(Duration::from_millis(100)).detector().is_none());
+        let mut off = Stalls::default();
+        off.start().unwrap();
+        assert!(off.detector().is_none());
     }
 }

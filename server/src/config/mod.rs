@@ -48,9 +48,7 @@ pub struct Config {
     pub limits: Limits,
     /// Wakes the workers' [`watch`](crate::watch::watch).
     pub ticker: Ticker,
-    /// How late a worker must be for a stall. None: nobody watches.
-    pub stall_time_min: Option<Duration>,
-    /// Watches the workers, if the program has started it.
+    /// Whether workers are watched for stalls, once the program has started it.
     pub stalls: Stalls,
     /// How many connections an address may have. None: any number.
     pub connections_per_address_max: Option<NonZeroUsize>,

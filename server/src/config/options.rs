@@ -357,15 +357,14 @@ impl Options {
                 linger_time,
             },
             ticker: Ticker::default(),
-            stall_time_min: match self.stalls.unwrap_or_default() {
-                Switch::Off => None,
+            stalls: match self.stalls.unwrap_or_default() {
+                Switch::Off => Stalls::default(),
                 Switch::On => {
                     let milliseconds =
                         self.stall_milliseconds_min.map_or(STALL_MILLISECONDS, u32::from);
-                    Some(Duration::from_millis(milliseconds.into()))
+                    Stalls::new(Duration::from_millis(milliseconds.into()))
                 }
             },
-            stalls: Stalls::default(),
             connections_per_address_max: self
                 .connections_per_address_max
                 .and_then(NonZeroUsize::new),
@@ -644,7 +643,7 @@ mod tests {
             let file = parse(&format!("echo = \"127.0.0.1:7\"\n{file}")).unwrap();
             let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
             let config = flags.options.over(file).into_config().unwrap();
-            config.stall_time_min.map(|time| time.as_millis())
+            config.stalls.time_min().map(|time| time.as_millis())
         };
         assert_eq!(stall_time("", &[]), Some(100));
         let off = "stalls = \"off\"\nstall-milliseconds-min = 70";
