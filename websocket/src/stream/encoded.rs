@@ -12,7 +12,7 @@ use crate::frame::Header;
 ///
 /// Cloning copies no bytes, and a clone can go to another thread. The frame is not compressed.
 /// Connections that have negotiated compression accept it too: compression is optional for each
-/// message.
+/// message. A [`Topic`](super::Topic) sends to many clients with less work.
 ///
 /// ```
 /// use owned_io_websocket::stream::{EncodedFrame, Error, Outgoing};

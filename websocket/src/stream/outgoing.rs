@@ -107,7 +107,7 @@ impl Outgoing {
 
     /// Waits until everything queued is written. That is one operation if the peer accepts all of
     /// it and it has at most [`IOV_MAX`](owned_io::IOV_MAX) pieces. Control frames that are due are
-    /// written too.
+    /// written too. Messages of a [`Topic`](super::Topic) are not waited for.
     ///
     /// # Errors
     /// Nothing can be sent any more; what was received can still be read.
@@ -225,6 +225,7 @@ impl Outgoing {
 
     /// The number of bytes that are queued and not yet known to be written, headers included. A
     /// [long message](Self#long-messages) counts with the bytes that it was compressed to so far.
+    /// Messages of a [`Topic`](super::Topic) do not count.
     pub fn queued_bytes(&self) -> usize {
         self.shared.queue.borrow().queued_bytes()
     }

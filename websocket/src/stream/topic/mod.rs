@@ -26,53 +26,55 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 /// /// A member of a chat room: what it sends goes to all members.
 /// async fn chat(
 ///     mut incoming: Incoming<impl OwnedRead>,
-///     mut outgoing: Outgoing,
+///     outgoing: Outgoing,
 ///     room: Topic,
 /// ) -> Result<(), Error> {
 ///     let _member = room.subscribe(&outgoing, OnLag::Close)?;
 ///     while let Some(message) = incoming.receive().await? {
-///         if room.publish(message).is_err() {
-///             room.flush().await; // more was published than the topic holds
-///         }
+///         room.publish(message)?;
 ///     }
 ///     Ok(())
 /// }
 /// ```
 ///
-/// A message is encoded once. A task of the topic, which [`new`](Self::new) starts, sends all that is
-/// published in a turn of the event loop to each idle subscriber, in one write from memory that all
-/// of them share. This wakes no task of a subscriber, unless the socket is full or the runtime
-/// completes writes later. Such a write is continued while [`Incoming`](super::Incoming) or
-/// [`Outgoing`] is awaited, so a connection that only receives needs no more than a pending
-/// [`receive`](super::Incoming::receive), which also answers pings and the peer's close frame.
+/// # Delivery
 ///
-/// A subscriber gets each message from its subscription on, in order. What its own
-/// [`Outgoing`] queues leaves first, and never within a message of the topic, nor the other way
-/// round. A connection can have many subscriptions.
+/// A message is encoded once. The topic has a task, which sends all that is published in a turn of the
+/// event loop to each idle subscriber, in one write from memory that all of them share. A write that
+/// is done at once wakes no task of the subscriber. One that waits, because the socket is full or
+/// because the runtime completes writes later, continues while [`Incoming`](super::Incoming) or
+/// [`Outgoing`] is awaited. So a connection that only receives needs a pending
+/// [`receive`](super::Incoming::receive) and nothing else. That also answers pings and the peer's close
+/// frame.
 ///
-/// If a subscriber has negotiated compression without context takeover, a message of at most 32 KiB is
-/// also compressed, once. All subscribers with the same settings get that. The others get it
+/// A subscriber gets each message that is published after its subscription, in order. Messages that its
+/// own [`Outgoing`] queues leave before those of a topic that are not being written yet. A message is
+/// never sent within another. A connection can have several subscriptions, which take turns. Each write
+/// looks at all of them, so there should be tens of them, not thousands.
+///
+/// If a subscriber has negotiated compression without context takeover, messages of at most 32 KiB are
+/// also compressed, once for all subscribers with the same settings. The other subscribers get them
 /// uncompressed, which is always allowed.
 ///
-/// A clone is another handle to the same topic. When the last handle is dropped, the topic ends:
-/// what was published is still sent, the connections stay open, and
-/// [`Subscriber::lagged`] returns `None`.
+/// A clone is another handle to the same topic. When the last handle is dropped, the topic ends: what
+/// was published is still sent, the connections stay open, and [`Subscriber::lagged`] returns `None`.
 ///
 /// # Slow subscribers
 ///
-/// Messages that were sealed for delivery are kept until each subscriber has taken them, up to
-/// `kept_bytes_max` bytes. Beyond that the oldest are dropped. A subscriber that still needs them has
-/// lagged. It is noticed when the write in progress ends, and [`OnLag`] says what happens then. A
-/// peer that accepts nothing at all fails by the
-/// [`write_timeout`](crate::StreamConfig::write_timeout) of its connection.
+/// A message is kept until each subscriber has taken it. If more than `kept_bytes_max` bytes would be
+/// kept, the oldest are dropped. A subscriber that has not taken them has lagged. This is noticed when
+/// its write in progress ends, and [`OnLag`] says what happens then. If the peer accepts nothing at all,
+/// the [`write_timeout`](crate::StreamConfig::write_timeout) ends the connection.
 ///
 /// # Memory
 ///
-/// What a topic holds is reserved in an account of the [`Buffers`]: nothing while all subscribers
-/// are idle. It is at most about four times `kept_bytes_max`: published and not yet delivered, kept
-/// for slow subscribers, and dropped but still being written. If writes in progress hold more, the
-/// connections that lag meanwhile are aborted. If the account is
-/// [evicted](owned_io::MemoryBudget::evict_holders), all that is kept is dropped.
+/// A topic has an account of its own in the budget of the [`Buffers`], or the account that they were
+/// [set to](Buffers::with_account). It reserves there what it holds, which is nothing while all
+/// subscribers are idle, and at most about four times `kept_bytes_max`: messages that wait for the next
+/// delivery, those that are kept, and those that are not kept any more but are still being written. If
+/// the latter hold more, the connections that write them are aborted: their peers are that slow. If
+/// the account is [evicted](owned_io::MemoryBudget::evict_holders), everything that is kept is dropped,
+/// and such connections are aborted too.
 pub struct Topic {
     handle: Rc<Handle>,
 }
@@ -107,9 +109,9 @@ impl Topic {
         self.handle.state.publish(message)
     }
 
-    /// Waits until everything published so far was delivered: each idle subscriber was sent it, and
-    /// each other one will be when its socket accepts data. A program that publishes much in one go
-    /// calls it to keep pace.
+    /// Waits until everything that was published so far is delivered: written to each idle subscriber. To
+    /// the others it is written when their sockets accept data, and this does not wait for them. For
+    /// programs that publish many messages in a row.
     ///
     /// # Cancellation
     /// Safe. The topic's task continues.

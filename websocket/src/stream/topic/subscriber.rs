@@ -12,9 +12,38 @@ use crate::stream::queue::{Batch, COPIED_BYTES_MAX, Queue};
 use crate::stream::shared::Shared;
 use crate::{CloseCode, CloseFrame, Misuse, ProtocolError};
 
-/// A subscription of a connection. It ends when this is dropped; a write in progress continues.
+/// A subscription of a connection. Dropping it ends the subscription; a write in progress continues. It
+/// does not keep the connection open.
 ///
-/// It does not keep the connection open.
+/// A ticker that skips what a slow client has missed:
+///
+/// ```
+/// use std::pin::pin;
+/// use owned_io::{OwnedRead, select};
+/// use owned_io_websocket::{Error, Incoming, OnLag, Outgoing, Topic};
+///
+/// async fn ticker(
+///     mut incoming: Incoming<impl OwnedRead>,
+///     outgoing: Outgoing,
+///     prices: &Topic,
+/// ) -> Result<(), Error> {
+///     let mut subscriber = prices.subscribe(&outgoing, OnLag::Pause)?;
+///     let receiving = async {
+///         while incoming.receive().await?.is_some() {}
+///         Ok(())
+///     };
+///     let skipping = async {
+///         while subscriber.lagged().await.is_some() {
+///             subscriber.resume();
+///         }
+///     };
+///     let mut receiving = pin!(receiving);
+///     match select(receiving.as_mut(), skipping).await.first {
+///         Some(closed) => closed,
+///         None => receiving.await, // there are no more prices
+///     }
+/// }
+/// ```
 pub struct Subscriber {
     subscription: Rc<Subscription>,
 }
@@ -31,7 +60,7 @@ pub enum OnLag {
 /// A subscriber has lagged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lagged {
-    /// The number of messages that were published and will not be sent to it.
+    /// The number of messages that are published and will not be sent to it.
     pub missed: u64,
 }
 
@@ -64,9 +93,12 @@ impl Subscriber {
         Ok(Self { subscription })
     }
 
-    /// Waits until the subscriber has lagged. It counts what was missed so far; while the subscriber
-    /// is paused, more may be missed, which [`resume`](Self::resume) returns. Returns `None` once the
-    /// topic has ended and all its messages are sent or being sent, and once the connection has ended.
+    /// Waits until the subscriber has lagged. The number is what it has missed until now. While it is
+    /// paused it misses more, and [`resume`](Self::resume) returns the final number.
+    ///
+    /// `None`: the subscriber gets nothing more. Either the topic has ended, and its last message is
+    /// written or being written; or the connection is dropped, or closes, which the next delivery
+    /// notices.
     ///
     /// # Cancellation
     /// Safe.
@@ -87,8 +119,8 @@ impl Subscriber {
     /// Continues with the next message that is published. Returns what was missed. If the subscriber is
     /// not paused, it does nothing and returns `None`.
     ///
-    /// A service that stores its messages sends those that were missed from there, and then calls this,
-    /// without an await in between.
+    /// A service that stores its messages sends the missed ones from its storage. When none is left, it
+    /// calls this, without an await in between, so that no message is published meanwhile.
     pub fn resume(&mut self) -> Option<Lagged> {
         let Subscription { topic, state, position, .. } = &*self.subscription;
         if state.get() != State::Lagged {
@@ -101,8 +133,8 @@ impl Subscriber {
         Some(lagged)
     }
 
-    /// The number of messages of the topic that come before the next one that is sent to the
-    /// subscriber. While it is paused: before the first one that it missed.
+    /// The number of messages of the topic before the next one for the subscriber. While it is paused,
+    /// that is the first one that it missed.
     pub fn position(&self) -> u64 {
         self.subscription.position.get().messages
     }
