@@ -11,7 +11,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{CLOSE, FIN, Got, PING, Reader, Role, frame, message};
-use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, read_to_end, simulate};
+use ends::{
+    NORMAL, Protocol, Socket, buffers, pair, raw_client, read_to_end, seconds_since, simulate,
+};
 use owned_io::{
     Clock, Executor, JoinHandle, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig, select,
 };
@@ -19,7 +21,7 @@ use owned_io_sim::Sim;
 use owned_io_websocket::stream::Buffers;
 use owned_io_websocket::{
     CloseCode, Config, Error, Fragment, Lagged, Limit, Message, MessageKind, Misuse, OnLag,
-    Outgoing, Subscriber, Topic, WebSocket,
+    Outgoing, Subscriber, Timeout, Topic, WebSocket,
 };
 
 const KIB: usize = 1024;
@@ -171,6 +173,21 @@ fn a_subscriber_that_lags_is_closed_if_the_caller_wants_that() {
         let close = client.incoming.peer_close().unwrap();
         assert_eq!((close.code, close.reason), (Some(CloseCode::TRY_AGAIN), "lagged"));
         serving.await.unwrap().unwrap();
+        assert_eq!(topic.subscriber_count(), 0);
+    });
+}
+
+/// "If the peer accepts nothing at all, the `write_timeout` ends the connection."
+#[test]
+fn a_peer_that_accepts_nothing_times_out() {
+    simulate(|| async {
+        let topic = topic(512 * KIB);
+        let (_client, serving) = subscribed(&topic, OnLag::Close).await;
+        let began = Sim::now();
+        publish(&topic, &[7; 200 * KIB]); // more than the socket takes
+        let error = serving.await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Protocol(Protocol::Timeout(Timeout::Write))), "{error:?}");
+        assert_eq!(seconds_since(began), 60);
         assert_eq!(topic.subscriber_count(), 0);
     });
 }
