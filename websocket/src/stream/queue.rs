@@ -66,9 +66,9 @@ pub(super) struct Queue {
 pub(super) enum Batch {
     Single(Vec<u8>),
     Vectored(Box<IoVec<Bytes>>),
-    /// What was published in a topic, in the memory that its subscribers share, and the segment that
-    /// counts this memory.
-    Published(Bytes, Rc<Segment>),
+    /// What was published in a topic, in memory that its subscribers share. Whether to write it
+    /// compressed.
+    Published(Rc<Segment>, bool),
 }
 
 impl Queue {

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::{io, mem};
 
-use bytes::Buf;
 use owned_io::backend::JobSlot;
 use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
 
@@ -46,22 +45,20 @@ pub(super) async fn write_batches(
                 };
                 (result, Some(Batch::Single(buf)))
             }
-            Job::Write(Batch::Published(bytes, segment)) => {
-                let mut left = bytes;
+            Job::Write(Batch::Published(segment, is_compressed)) => {
+                let mut at = 0;
                 let result = loop {
-                    let BufResult(written, buf) = half.write(left).await;
-                    left = buf;
+                    let BufResult(written, rest) =
+                        half.write(segment.bytes(is_compressed).slice(at..)).await;
                     match written {
+                        Ok(n) if n == rest.len() => break Ok(()),
                         Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                        Ok(n) => left.advance(n),
+                        Ok(n) => at += n,
                         Err(error) => break Err(error),
-                    }
-                    if left.is_empty() {
-                        break Ok(());
                     }
                     slot.progress();
                 };
-                (result, Some(Batch::Published(left, segment)))
+                (result, Some(Batch::Published(segment, is_compressed)))
             }
             Job::Write(Batch::Vectored(mut array)) => {
                 let mut bufs = mem::take(&mut *array);

@@ -321,8 +321,7 @@ fn batch(subscription: &Subscription, segment: Rc<Segment>, queue: &mut Queue) -
             return batch;
         }
     }
-    let bytes = segment.bytes(is_compressed).clone();
-    Batch::Published(bytes, segment)
+    Batch::Published(segment, is_compressed)
 }
 
 impl fmt::Debug for Subscriber {
