@@ -28,7 +28,7 @@ pub enum ErrorKind {
     /// A write or a sync has failed, with the source, now or earlier. The batch may be stored or not. The log takes no
     /// more writes until it is opened again.
     Failed,
-    /// A batch is larger than its [`PartitionConfig`](crate::PartitionConfig) permits.
+    /// A batch is larger than its [`PartitionConfig`](crate::PartitionConfig), or the caller of a read, permits.
     TooLarge,
     /// A batch without messages or without bytes.
     Empty,

@@ -119,11 +119,28 @@ impl<R: Runtime + Files> Partition<R> {
     /// # Cancellation
     /// Safe.
     pub async fn read(&self, from: ReadFrom, bytes_max: usize) -> Result<Vec<Batch>, Error> {
+        self.read_within(from, bytes_max, usize::MAX).await
+    }
+
+    /// As [`read`](Self::read), but does not read a first batch from the disk that has more than `batch_bytes_max`
+    /// bytes: a caller with little memory finds out before it is allocated.
+    ///
+    /// # Errors
+    /// [`TooLarge`](crate::ErrorKind::TooLarge) for such a batch. Those of `read`.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn read_within(
+        &self,
+        from: ReadFrom,
+        bytes_max: usize,
+        batch_bytes_max: usize,
+    ) -> Result<Vec<Batch>, Error> {
         let target = match from {
             ReadFrom::Offset(offset) => Target::Offset(offset),
             ReadFrom::Timestamp(timestamp) => Target::Timestamp(timestamp),
         };
-        reader::read(&self.handle.shared, target, bytes_max).await
+        reader::read(&self.handle.shared, target, bytes_max, batch_bytes_max).await
     }
 
     /// The offsets of the acknowledged messages.

@@ -20,6 +20,7 @@ pub(crate) async fn read<R: Files>(
     shared: &Shared<R>,
     target: Target,
     bytes_max: usize,
+    batch_bytes_max: usize,
 ) -> Result<Vec<Batch>, Error> {
     if let Some(batches) = from_cache(&shared.state.borrow(), target, bytes_max) {
         return Ok(batches);
@@ -33,7 +34,7 @@ pub(crate) async fn read<R: Files>(
         let found = match segment.open(shared.config.segment_bytes).await {
             Ok(opened) => {
                 close_unused_files(shared);
-                read_segment(&segment, &opened, target, bytes_max).await
+                read_segment(&segment, &opened, target, bytes_max, batch_bytes_max).await
             }
             Err(error) => Err(error),
         };
@@ -116,12 +117,13 @@ async fn find_segment<R: Files>(
     Ok(segments.get(number).map(|segment| (Rc::clone(segment), next_base)))
 }
 
-/// The batches of a segment from the target on.
+/// The batches of a segment from the target on. The first has at most `batch_bytes_max` bytes.
 async fn read_segment<R: Files>(
     segment: &Segment<R>,
     opened: &Opened<R>,
     target: Target,
     bytes_max: usize,
+    batch_bytes_max: usize,
 ) -> Result<Vec<Batch>, Error> {
     let mut position = opened.index.borrow().seek(target);
     let mut needed = 0;
@@ -153,6 +155,9 @@ async fn read_segment<R: Files>(
             payload = payload.saturating_add(header.payload_len as usize);
             if !found.is_empty() && payload > bytes_max {
                 break;
+            }
+            if found.is_empty() && payload > batch_bytes_max {
+                return Err(Error::too_large(payload, batch_bytes_max));
             }
             if end > bytes.len() as u64 {
                 needed = header.stored_len();
