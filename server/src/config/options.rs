@@ -483,7 +483,16 @@ fn data(
         Some(dir) if dir.as_os_str().is_empty() => {
             Err("--data: the directory has no name".to_owned())
         }
-        Some(dir) => Ok(Some(DataConfig { dir, sync: sync.unwrap_or(SyncPolicy::Batch) })),
+        Some(dir) => {
+            let sync = sync.unwrap_or(SyncPolicy::Batch);
+            if let SyncPolicy::Interval(interval) = sync
+                && interval > Duration::from_secs(SECONDS_MAX as u64)
+            {
+                let max = SyncPolicy::Interval(Duration::from_secs(SECONDS_MAX as u64));
+                return Err(format!("--fsync is {sync}, and may be at most {max}"));
+            }
+            Ok(Some(DataConfig { dir, sync }))
+        }
         None if sync.is_some() => {
             Err("--fsync needs --data: without it messages are kept in memory".to_owned())
         }
@@ -691,6 +700,36 @@ mod tests {
         assert!(
             configured(deflate, &["--engine", "tungstenite-fixed", "--deflate", "off"]).is_ok()
         );
+    }
+
+    #[test]
+    fn the_log_on_disk_is_configured_by_file_or_by_flags() {
+        let path = std::env::temp_dir().join(format!("owned-io-options-{}", std::process::id()));
+        std::fs::write(&path, "secret\n").unwrap();
+        let configured = |file: &str, flags: &[&str]| {
+            let password = path.to_str().unwrap();
+            let always = ["server", "--tcp", "127.0.0.1:7", "--iggy-password-file", password];
+            let flags = Flags::parse_from([&always, flags].concat());
+            let config = flags.options.over(parse(file)?).into_config()?;
+            Ok(config.iggy.unwrap().data)
+        };
+        let data = |dir: &str, sync| Ok(Some(DataConfig { dir: dir.into(), sync }));
+        let interval = SyncPolicy::Interval(Duration::from_millis(250));
+        assert_eq!(configured("", &[]), Ok::<_, String>(None));
+        assert_eq!(configured("", &["--data", "d"]), data("d", SyncPolicy::Batch));
+        let file = "data = \"/f\"\nfsync = \"interval:250\"";
+        assert_eq!(configured(file, &[]), data("/f", interval));
+        assert_eq!(configured(file, &["--fsync", "never"]), data("/f", SyncPolicy::Never));
+        for (file, flags, culprit) in [
+            ("fsync = \"never\"", &[][..], "--fsync needs --data"),
+            ("fsync = \"always\"", &["--data", "d"], "fsync: expected never, batch, or"),
+            ("data = \"\"", &[], "--data: the directory has no name"),
+            ("", &["--data", "d", "--fsync", "interval:31536000001"], "may be at most interval:"),
+        ] {
+            let error = configured(file, flags).unwrap_err();
+            assert!(error.contains(culprit), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     fn value_name(arg: &clap::Arg) -> Option<&str> {

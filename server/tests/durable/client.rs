@@ -39,6 +39,9 @@ use owned_io_sim::Sim;
 /// Where all servers keep their data.
 pub(crate) const DIR: &str = "/data";
 
+/// The memory that is reserved for the messages of a poll.
+pub(crate) const POLL_BYTES_MAX: usize = 5_000;
+
 /// The stream of all topics.
 const STREAM: &str = "s";
 
@@ -76,7 +79,7 @@ impl Client {
     }
 
     async fn ask_raw(&mut self, code: u32, payload: BytesMut) -> Result<Bytes, u32> {
-        let answer = self.session.answer(Request { code, payload }, 5_000).await.concat();
+        let answer = self.session.answer(Request { code, payload }, POLL_BYTES_MAX).await.concat();
         let (frame, _) = ResponseFrame::decode(&answer).expect("an answer is a frame");
         match frame.status {
             0 => Ok(Bytes::copy_from_slice(frame.payload)),
@@ -161,19 +164,17 @@ impl Client {
         strategy: WirePollingStrategy,
         count: u32,
     ) -> Result<Vec<(u64, Vec<u8>)>, u32> {
-        let request = PollMessagesRequest {
-            consumer: consumer(),
-            stream_id: id(STREAM),
-            topic_id: id(topic),
-            partition_id: Some(partition),
-            strategy,
-            count,
-            auto_commit: false,
-        };
-        let polled = self.ask(POLL_MESSAGES_CODE, &request).await?;
+        let polled = self.ask(POLL_MESSAGES_CODE, &poll(topic, partition, strategy, count)).await?;
         let polled = PollMessagesResponse::decode(&polled).expect("messages");
         let messages = polled.messages.map(|message| message.expect("a message"));
         Ok(messages.map(|message| (message.offset(), message.payload().to_vec())).collect())
+    }
+
+    /// The pieces of an answer with the first message of partition 0, as they are in memory.
+    pub(crate) async fn poll_first(&mut self, topic: &str) -> Vec<Bytes> {
+        let poll = poll(topic, 0, WirePollingStrategy::first(), 1);
+        let (code, payload) = (POLL_MESSAGES_CODE, BytesMut::from(&poll.to_bytes()[..]));
+        self.session.answer(Request { code, payload }, POLL_BYTES_MAX).await
     }
 
     /// All messages of a partition, by many polls of `count`.
@@ -222,6 +223,23 @@ impl Client {
         let stored = self.ask(GET_CONSUMER_OFFSET_CODE, &request).await.expect("an answer");
         let stored = (!stored.is_empty()).then(|| ConsumerOffsetResponse::decode_from(&stored));
         stored.map(|stored| stored.expect("an offset").stored_offset)
+    }
+}
+
+fn poll(
+    topic: &str,
+    partition: u32,
+    strategy: WirePollingStrategy,
+    count: u32,
+) -> PollMessagesRequest {
+    PollMessagesRequest {
+        consumer: consumer(),
+        stream_id: id(STREAM),
+        topic_id: id(topic),
+        partition_id: Some(partition),
+        strategy,
+        count,
+        auto_commit: false,
     }
 }
 

@@ -1,17 +1,19 @@
 //! What is there after a restart, and what a directory must be like.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use iggy_binary_protocol::WirePollingStrategy;
-use owned_io::{Clock, File, Files, OpenMode, OwnedWriteAtExt};
+use owned_io::{Clock, File, Files, OpenMode, OwnedWriteAtExt, select};
 use owned_io_log::SyncPolicy;
 use owned_io_server::iggy::Status;
 use owned_io_server::iggy::workers::Iggy;
-use owned_io_sim::{Sim, World, block_on, run, seeds};
+use owned_io_sim::{Fault, Sim, World, block_on, run, seeds};
 
-use super::client::{Client, DIR, open};
+use super::client::{Client, DIR, POLL_BYTES_MAX, open};
 
 const UNLIMITED: (u64, u64) = (0, 0);
 
@@ -230,6 +232,97 @@ fn a_topic_keeps_no_more_and_no_longer_than_it_says() {
         assert_eq!(short.last().map(|(offset, _)| *offset), Some(99));
         assert_eq!(client.poll_all("all", 0, 100).await.unwrap().len(), 100);
     });
+}
+
+/// Eight long batches are in memory at most: a further poll waits until a client has received one.
+#[test]
+fn batches_beyond_the_memory_of_their_poll_are_few() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 1, UNLIMITED).await.unwrap();
+        let long = vec![7; 4 * POLL_BYTES_MAX];
+        client.send("t", 0, std::slice::from_ref(&long)).await.unwrap();
+        assert_eq!(client.poll_all("t", 0, 10).await, Ok(vec![(0, long)]));
+        let mut answers = Vec::new();
+        for _ in 0..8 {
+            answers.push(client.poll_first("t").await);
+        }
+        let mut ninth = pin!(client.poll_first("t"));
+        let waited = select(ninth.as_mut(), Sim::sleep(Duration::from_secs(60))).await;
+        assert!(waited.first.is_none(), "nine are in memory");
+        answers.pop();
+        assert_eq!(ninth.await, answers[0]);
+    });
+}
+
+/// Also if the policy is never to sync.
+#[test]
+fn what_was_closed_survives_a_loss_of_power() {
+    run(seeds(20), async |world| {
+        let host = world.host("disk");
+        for round in 0..2_u64 {
+            let done = host.spawn(async move {
+                let iggy = open(SyncPolicy::Never).await?;
+                let mut client = Client::login(&iggy).await;
+                if round == 0 {
+                    client.create_stream().await.unwrap();
+                    client.create_topic("t", 1, UNLIMITED).await.unwrap();
+                }
+                let all = client.poll_all("t", 0, 10).await.unwrap();
+                let found = all.into_iter().map(|(_, payload)| payload);
+                assert!(found.eq((0..30 * round).map(payload)));
+                for n in 0..30 {
+                    client.send("t", 0, &[payload(30 * round + n)]).await.unwrap();
+                }
+                client.store_offset("t", 0, 29).await.unwrap();
+                assert_eq!(client.offset("t", 0).await, Some(29));
+                iggy.close().await.map_err(std::io::Error::other)
+            });
+            done.await.unwrap()?;
+            let down = Duration::from_millis(10);
+            world.apply(Fault::Crash { host: host.clone(), down });
+            Sim::sleep(2 * down).await;
+        }
+        Ok(())
+    });
+}
+
+/// The messages of the last round may be lost, and the consumer is to have those that come instead.
+#[test]
+fn an_offset_behind_the_end_of_the_log_is_set_back() {
+    let set_back = Rc::new(Cell::new(0));
+    run(seeds(40), async |world| {
+        let host = world.host("disk");
+        for is_second in [false, true] {
+            let set_back = Rc::clone(&set_back);
+            let done = host.spawn(async move {
+                let iggy = open(SyncPolicy::Never).await?;
+                let mut client = Client::login(&iggy).await;
+                if !is_second {
+                    client.create_stream().await.unwrap();
+                    client.create_topic("t", 1, UNLIMITED).await.unwrap();
+                    for n in 0..10 {
+                        client.send("t", 0, &[payload(n)]).await.unwrap();
+                    }
+                    client.store_offset("t", 0, 9).await.unwrap();
+                    client.create_group("t", "g").await.unwrap(); // syncs the offset
+                    return Ok(());
+                }
+                let left = client.poll_all("t", 0, 10).await.unwrap().len() as u64;
+                assert_eq!(client.offset("t", 0).await, left.checked_sub(1));
+                set_back.set(set_back.get() + u32::from(left < 10));
+                Ok::<_, std::io::Error>(())
+            });
+            done.await.unwrap()?;
+            let down = Duration::from_millis(10);
+            world.apply(Fault::Crash { host: host.clone(), down });
+            Sim::sleep(2 * down).await;
+        }
+        Ok(())
+    });
+    assert!(set_back.get() > 0, "no crash has lost a message");
 }
 
 /// A snapshot of the catalogue is made, and read again.

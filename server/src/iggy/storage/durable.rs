@@ -16,8 +16,11 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_lock::{Semaphore, SemaphoreGuardArc};
+use bytes::Bytes;
 use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Journal, Partition, PartitionConfig, Replay};
 use tracing::{info, warn};
@@ -41,8 +44,14 @@ pub struct DurableStorage<R: Files> {
     logs: RefCell<BTreeMap<LogId, DurableLog<R>>>,
     /// The bytes of recent messages that further logs may keep in memory.
     cache_bytes_left: Cell<usize>,
+    /// Permits for batches in memory that are longer than what was reserved for a poll.
+    long_batches: Arc<Semaphore>,
     failures: Failures,
 }
+
+/// How many batches are read, or being sent, that are longer than what was reserved for their poll. Further polls of such
+/// batches wait. All logs together: 128 MiB with the default of `--message-bytes-max`.
+const LONG_BATCHES_MAX: usize = 8;
 
 /// How many partitions are opened or closed at once. Each may wait for the disk several times.
 const PARTITIONS_AT_ONCE: usize = 32;
@@ -87,6 +96,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             snapshot_bytes: Cell::new(snapshot_bytes),
             logs: RefCell::default(),
             cache_bytes_left: Cell::new(cache_bytes_max),
+            long_batches: Arc::new(Semaphore::new(LONG_BATCHES_MAX)),
             failures: Failures::default(),
         };
         storage.compare_with_directory(&catalogue, is_new).await?;
@@ -166,9 +176,10 @@ impl<R: Runtime + Files> DurableStorage<R> {
     }
 
     fn insert(&self, log: LogId, partition: Partition<R>, config: PartitionConfig) {
+        let (long_batches, failures) = (Arc::clone(&self.long_batches), self.failures.clone());
         let cache_bytes = config.cache_bytes_max;
-        let log_handle = DurableLog { partition, cache_bytes, failures: self.failures.clone() };
-        self.logs.borrow_mut().insert(log, log_handle);
+        let opened = DurableLog { partition, cache_bytes, long_batches, failures };
+        self.logs.borrow_mut().insert(log, opened);
     }
 
     fn partition_dir(&self, log: LogId) -> PathBuf {
@@ -282,6 +293,7 @@ struct DurableLog<R: Files> {
     partition: Partition<R>,
     /// Its part of the memory for recent messages.
     cache_bytes: usize,
+    long_batches: Arc<Semaphore>,
     failures: Failures,
 }
 
@@ -309,8 +321,14 @@ impl<R: Runtime + Files> DurableLog<R> {
         let mut found = Vec::new();
         // Each round reads a batch, or ends.
         loop {
-            let read = self.partition.read(from, left.min(self.bytes_of(count))).await;
-            let read = self.checked(read, Status::CannotReadMessage)?;
+            let read = self.partition.read_within(from, left.min(self.bytes_of(count)), left).await;
+            let read = match read {
+                Err(error) if error.kind() == ErrorKind::TooLarge && found.is_empty() => {
+                    return self.find_long(from).await;
+                }
+                Err(error) if error.kind() == ErrorKind::TooLarge => return Ok(found),
+                read => self.checked(read, Status::CannotReadMessage)?,
+            };
             let Some(last) = read.last() else { return Ok(found) };
             let next = last.next_offset();
             for batch in read {
@@ -324,15 +342,41 @@ impl<R: Runtime + Files> DurableLog<R> {
                     return Ok(found);
                 }
                 left = left.saturating_sub(batch.bytes.len());
-                let owned_io_log::Batch { base_offset, count, timestamp, bytes, .. } = batch;
-                found.push(StoredBatch { base_offset, count, timestamp, bytes });
+                found.push(stored(batch));
             }
-            if count == 0 || left < self.bytes_of(1) {
+            if count == 0 || left == 0 {
                 return Ok(found);
             }
             from = ReadFrom::Offset(next);
         }
     }
+
+    /// Reads one batch that the caller has no memory for.
+    async fn find_long(&self, from: ReadFrom) -> Result<Vec<StoredBatch>, Status> {
+        let permit = self.long_batches.acquire_arc().await;
+        let read = self.partition.read(from, 0).await;
+        let mut found = self.checked(read, Status::CannotReadMessage)?.into_iter().map(stored);
+        let Some(mut batch) = found.next() else { return Ok(Vec::new()) };
+        batch.bytes = Bytes::from_owner(LongBatch { bytes: batch.bytes, _permit: permit });
+        Ok(vec![batch])
+    }
+}
+
+/// The bytes of a batch, and the permit to have them in memory.
+struct LongBatch {
+    bytes: Bytes,
+    _permit: SemaphoreGuardArc,
+}
+
+impl AsRef<[u8]> for LongBatch {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn stored(batch: owned_io_log::Batch) -> StoredBatch {
+    let owned_io_log::Batch { base_offset, count, timestamp, bytes, .. } = batch;
+    StoredBatch { base_offset, count, timestamp, bytes }
 }
 
 /// The least that is read at once, in bytes.
@@ -382,9 +426,12 @@ impl<R: Runtime + Files> MessageLog for DurableLog<R> {
 
 impl<R: Files> Clone for DurableLog<R> {
     fn clone(&self) -> Self {
-        let Self { partition, cache_bytes, failures } = self;
-        let (partition, failures) = (partition.clone(), failures.clone());
-        Self { partition, cache_bytes: *cache_bytes, failures }
+        Self {
+            partition: self.partition.clone(),
+            cache_bytes: self.cache_bytes,
+            long_batches: Arc::clone(&self.long_batches),
+            failures: self.failures.clone(),
+        }
     }
 }
 
