@@ -63,13 +63,12 @@ fn same_ring(
 ) -> Option<(&Ring, &Ring, u64)> {
     let (last, earlier) = evidence.looks.split_last()?;
     last.rings.iter().find_map(|ring| {
-        let of = |look: &'_ crate::evidence::Look| {
-            look.rings.iter().position(|it| it.descriptor == ring.descriptor)
-        };
-        let stuck = earlier.iter().rev().map_while(|look| {
-            let before = &look.rings[of(look)?];
-            is_stuck(before, ring).then_some((before, last.at_ms.saturating_sub(look.at_ms)))
+        // A look may not have the ring: somebody held its lock.
+        let known = earlier.iter().rev().filter_map(|look| {
+            let before = look.rings.iter().find(|it| it.descriptor == ring.descriptor)?;
+            Some((before, last.at_ms.saturating_sub(look.at_ms)))
         });
+        let stuck = known.take_while(|(before, _)| is_stuck(before, ring));
         stuck.last().map(|(before, apart_ms)| (before, ring, apart_ms))
     })
 }
