@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub unseen: Vec<String>,
 }
 
-/// One heart.
+/// A heart, and how late it beats.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WorkerSnapshot {
@@ -69,8 +69,8 @@ impl Detector {
     /// Starts the watchdog.
     ///
     /// # Errors
-    /// A thread could not be started, or forks would not be noticed. Whatever else is missing (a file of /proc, the signal) is listed in
-    /// [`Snapshot::unseen`].
+    /// A thread could not be started, or forks would not be noticed. Whatever else is missing (a file of /proc, the
+    /// signal) is listed in [`Snapshot::unseen`].
     pub fn start(config: Config) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(config.clamped(), Process::current()?));
         let mut threads = Threads { shared: Arc::clone(&shared), handles: Vec::new() };
@@ -135,7 +135,7 @@ impl Detector {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// Where the threads are. In a child of it, locks may be held for ever.
+    /// The process that the threads run in. In a child of it, locks may be held for ever.
     pub(crate) process: Process,
     pub(crate) epoch: Instant,
     pub(crate) hearts: Registry<Arc<HeartState>>,

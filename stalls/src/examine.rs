@@ -62,8 +62,8 @@ impl Examiner {
     }
 
     /// Drops what the next examination can read again.
-    pub(crate) fn rest(&mut self) {
-        self.stacks.rest();
+    pub(crate) fn drop_unused_symbols(&mut self) {
+        self.stacks.drop_unused_symbols();
     }
 
     /// Why no thread can be interrupted.

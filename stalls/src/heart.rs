@@ -1,4 +1,4 @@
-//! [`Heart`]: what a worker's event loop beats, and what the watchdog reads.
+//! [`Heart`]: the heartbeat of an event loop, which the watchdog reads.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,8 +36,8 @@ pub struct Heart {
 }
 
 impl Heart {
-    /// Says that the event loop runs. It stores the time and counts how late it is: no lock, no allocation, no
-    /// system call. About 50 ns.
+    /// Tells the watchdog that the event loop runs. It stores the time and counts how late it is: no lock, no allocation,
+    /// no system call. About 50 ns.
     pub fn beat(&self) {
         self.state.beat();
     }
@@ -67,10 +67,10 @@ impl Heart {
     pub async fn tick(&self) {
         let state = &*self.state;
         state.uses_ticks.store(true, Release);
-        let before = state.rung.load(Acquire);
+        let before = state.woken_at.load(Acquire);
         poll_fn(|cx| {
             state.waker.register(cx.waker());
-            match state.rung.load(Acquire) == before {
+            match state.woken_at.load(Acquire) == before {
                 true => Poll::Pending,
                 false => Poll::Ready(()),
             }
@@ -91,7 +91,7 @@ impl Drop for Heart {
 /// What a [`Heart`] shares with the watchdog. Times are nanoseconds since `epoch`.
 #[derive(Debug)]
 pub(crate) struct HeartState {
-    /// No other heart has it, also later.
+    /// Unique in the process, and never used again.
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) interval: Duration,
@@ -105,8 +105,8 @@ pub(crate) struct HeartState {
     /// Whether the task waits for ticks, and does not sleep.
     pub(crate) uses_ticks: AtomicBool,
     /// When the task was last woken. 0: never.
-    rung: AtomicU64,
-    /// Of the task. Its heart takes it away when it goes, so the watchdog never drops it.
+    woken_at: AtomicU64,
+    /// The waker of the task. The heart removes it when it is dropped, so the watchdog never drops it.
     waker: AtomicWaker,
     /// The last beat that was late by the threshold: when it was due, and when it came.
     due: AtomicU64,
@@ -134,7 +134,7 @@ impl HeartState {
             thread,
             last_beat: AtomicU64::new(nanos(epoch.elapsed())),
             uses_ticks: AtomicBool::new(false),
-            rung: AtomicU64::new(0),
+            woken_at: AtomicU64::new(0),
             waker: AtomicWaker::new(),
             due: AtomicU64::new(0),
             came: AtomicU64::new(0),
@@ -165,10 +165,10 @@ impl HeartState {
     ///
     /// # Errors
     /// The runtime panicked. The heart is watched no more.
-    pub(crate) fn ring(&self) -> std::thread::Result<()> {
-        // None: the task has not come since it was last woken, and is late since then.
+    pub(crate) fn wake_task(&self) -> std::thread::Result<()> {
+        // No waker: the task has not run since it was last woken, and is late since then.
         let Some(waker) = self.waker.take() else { return Ok(()) };
-        self.rung.store(nanos(self.epoch.elapsed()), Release);
+        self.woken_at.store(nanos(self.epoch.elapsed()), Release);
         let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         if woken.is_err() {
             self.is_gone.store(true, Release);
@@ -180,7 +180,7 @@ impl HeartState {
     fn due(&self) -> Option<u64> {
         let last_beat = self.last_beat.load(Acquire);
         if self.uses_ticks.load(Acquire) {
-            return Some(self.rung.load(Acquire)).filter(|rung| *rung > last_beat);
+            return Some(self.woken_at.load(Acquire)).filter(|woken_at| *woken_at > last_beat);
         }
         Some(last_beat.saturating_add(nanos(self.interval)))
     }
@@ -250,13 +250,13 @@ mod tests {
         let state = heart();
         state.uses_ticks.store(true, Relaxed);
         assert_eq!(state.late(), None);
-        state.ring().unwrap(); // nobody waits yet
+        state.wake_task().unwrap(); // nobody waits yet
         assert_eq!(state.late(), None);
         state.waker.register(&Arc::new(Nothing).into());
         std::thread::sleep(Duration::from_millis(1)); // the clock must tick
-        state.ring().unwrap();
+        state.wake_task().unwrap();
         let (due, _) = state.late().unwrap();
-        state.ring().unwrap();
+        state.wake_task().unwrap();
         assert_eq!(state.late().unwrap().0, due, "it is due since it was first woken");
         state.beat();
         assert_eq!((state.late(), state.late_beats().0), (None, 0));
@@ -292,7 +292,7 @@ mod tests {
         }
         let state = heart();
         state.waker.register(&Arc::new(Panics).into());
-        assert!(state.ring().is_err());
+        assert!(state.wake_task().is_err());
         assert!(state.is_gone.load(Relaxed));
     }
 }

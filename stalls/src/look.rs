@@ -10,7 +10,7 @@ use crate::probe::LastProbe;
 use crate::proc::{self, OpenFile, machine, net, ring, socket};
 use crate::sockets::{FAMILIES, SocketDiag};
 
-/// Descriptors that are inspected one by one. Listeners and rings are opened early and have low numbers.
+/// More descriptors are not inspected one by one. Listeners and rings are opened early and have low numbers.
 const INSPECTED_MAX: usize = 4_096;
 /// Descriptors are counted up to this number.
 const COUNTED_MAX: usize = 65_536;
@@ -23,8 +23,8 @@ const RING_PAUSE: Duration = Duration::from_micros(200);
 /// Figures of the machine are read at each such look, and while a heart is late. Two are among the looks that are
 /// evidence.
 const MACHINE_LOOKS: u32 = 4;
-/// How often descriptors are inspected one by one, which takes some milliseconds with thousands of them. It begins
-/// with the first, since a program opens its listeners soon after the detector starts, and doubles.
+/// How often descriptors are inspected one by one, which takes some milliseconds with thousands of them. The interval
+/// doubles from the first value to the second, since a program opens its listeners soon after the detector starts.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
 const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
@@ -229,7 +229,7 @@ impl Looker {
         self.rings = rings;
     }
 
-    /// `is_new`: there may be listeners since the last look that this process had none of.
+    /// `is_new`: descriptors were inspected, so there may be listeners of a family that had none before.
     fn look_at_listeners(&mut self, look: &mut Look, is_new: bool) {
         let families = if is_new { &FAMILIES[..] } else { &self.families };
         let extension = Some(socket::SOCKET_MEMORY);

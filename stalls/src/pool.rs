@@ -44,7 +44,7 @@ pub struct Pool {
 /// A thread of a pool.
 #[derive(Debug)]
 pub(crate) struct PoolThread {
-    /// No other thread has it, also later.
+    /// Unique in the process, and never used again.
     pub(crate) id: u64,
     pub(crate) pool: Arc<str>,
     pub(crate) thread: ThreadRef,

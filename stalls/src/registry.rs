@@ -1,4 +1,4 @@
-//! [`Registry`]: things that the program registers at any time, and the watchdog visits.
+//! [`Registry`]: what the program registers and the watchdog reads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

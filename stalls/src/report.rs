@@ -15,7 +15,7 @@ pub(crate) const WAITING_MAX: usize = 64;
 /// How many functions of a stack an event has. The message names the line of the one that matters.
 const FRAMES_MAX: usize = 16;
 
-/// What the watchdog says.
+/// A message of the watchdog.
 pub(crate) enum Message {
     /// A stall began, lasts, or ended; and how many reports were left out before this one.
     Report(Arc<Incident>, u64),

@@ -20,7 +20,7 @@ pub(crate) fn run(shared: &Shared) {
         for heart in shared.hearts.all() {
             if heart.uses_ticks.load(Acquire) && !heart.is_gone.load(Acquire) {
                 pause = shared.config.interval;
-                if heart.ring().is_err() {
+                if heart.wake_task().is_err() {
                     shared.note(format!(
                         "worker {}: its runtime cannot be woken from another thread; sleep for Heart::interval instead",
                         heart.name

@@ -22,7 +22,7 @@ use crate::verdict::{Class, Confidence, judge};
 use budget::MinuteBudget;
 use threads::Active;
 
-/// How often the counters of a thread are read whose heart beats in time.
+/// How often a thread's counters are read while its heart beats in time.
 const BASELINE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many looks are evidence. At the default of 500 ms they cover 4 s.
 const LOOKS: usize = 8;
@@ -31,7 +31,7 @@ const LOOKS: usize = 8;
 const EXAMINATIONS_MAX: u32 = 120;
 /// How many stacks of a thread are kept over the reports of one stall.
 const STACKS_MAX: usize = 16;
-/// How many looks an incident of the process must be absent to be over.
+/// An incident of the process is over when so many looks in a row do not show it.
 const ABSENT_LOOKS: u32 = 2;
 /// The pause after the first panic of the watchdog. Each is twice as long as the one before, up to the longest, so
 /// that a panic that repeats costs little.
@@ -70,7 +70,7 @@ fn close_what_is_left(shared: &Shared, reports: &SyncSender<Message>) {
     }
 }
 
-/// What stalls.
+/// The subject of an incident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Subject {
     /// A heart, by its number.
@@ -82,10 +82,10 @@ enum Subject {
 }
 
 /// A stall that lasts.
-struct Open {
+struct OngoingStall {
     incident: Incident,
     next_report_ms: u64,
-    /// Late beats of the heart when it began: one more, and it is over.
+    /// The heart's count of late beats when the stall began. When the count rises, the stall is over.
     late_beats: u64,
     absent_looks: u32,
     began: Instant,
@@ -108,13 +108,13 @@ struct Watchdog<'a> {
     examiner: Examiner,
     looks: VecDeque<Look>,
     last_look: Option<Instant>,
-    /// After the process stood still: when hearts are checked again.
+    /// After the process stood still, hearts are checked from this moment on.
     hearts_from: Option<Instant>,
     /// Counters of each heart's thread from before it was late by the threshold.
     baselines: HashMap<u64, HeartBaseline>,
-    /// What each active thread of a pool was seen to do.
+    /// The threads of pools that are not parked.
     active: HashMap<u64, Active>,
-    open: HashMap<Subject, Open>,
+    open: HashMap<Subject, OngoingStall>,
     ids: u64,
     budget: MinuteBudget,
     examinations: MinuteBudget,
@@ -162,17 +162,18 @@ impl<'a> Watchdog<'a> {
                 panic!("asked for by a test");
             }
             // If this thread was late itself, the machine or the process stood still. The hearts then have time for
-            // one more beat. Half of the time they are checked, also on a machine that is always late.
+            // one more beat. No such time follows another at once: hearts are also checked on a machine that is
+            // always late.
             let now = Instant::now();
             let is_late = now.saturating_duration_since(planned) > self.shared.config.threshold / 2;
             if is_late && self.hearts_from.is_none_or(|from| now >= from + grace) {
                 self.hearts_from = Some(now + grace);
             }
-            self.turn(self.hearts_from.is_none_or(|from| now >= from));
+            self.check(self.hearts_from.is_none_or(|from| now >= from));
         }
     }
 
-    /// How long nothing can be wrong: until the first heart could be late.
+    /// How long to sleep: no heart is late before.
     fn pause(&self) -> Duration {
         let config = &self.shared.config;
         let shortest = config.interval.min(config.threshold).max(Duration::from_millis(1)) / 2;
@@ -191,7 +192,7 @@ impl<'a> Watchdog<'a> {
         hearts.into_iter().fold(pause, Duration::min).max(shortest)
     }
 
-    fn turn(&mut self, are_hearts_checked: bool) {
+    fn check(&mut self, are_hearts_checked: bool) {
         let is_look_due =
             self.last_look.is_none_or(|last| last.elapsed() >= self.shared.config.look_interval);
         if is_look_due {
@@ -210,7 +211,7 @@ impl<'a> Watchdog<'a> {
             self.shared.hearts.retain(|heart| !heart.is_gone.load(Acquire));
             self.shared.pool_threads.retain(|thread| !thread.is_gone.load(Acquire));
             self.forget_the_gone();
-            self.examiner.rest();
+            self.examiner.drop_unused_symbols();
             #[cfg(feature = "metrics")]
             let _ = self.reports.try_send(Message::Workers(self.shared.workers()));
         }
@@ -302,12 +303,12 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// What does not stop a heart.
+    /// Judges the looks alone: they show what does not stop a heart.
     fn check_process(&mut self) {
         let is_heart_late = self.open.keys().any(|subject| matches!(subject, Subject::Heart(_)));
         let evidence = self.evidence(None);
         let mut found = Vec::new();
-        // While a heart is late, the same looks are evidence of that.
+        // While a heart is late, the looks are evidence of its stall.
         if is_heart_late {
             self.looker.forget_connections();
         } else {
@@ -346,7 +347,7 @@ impl<'a> Watchdog<'a> {
     }
 
     fn evidence(&mut self, late: Option<Duration>) -> Evidence {
-        // A stall deserves a fresh look, but a crowd of stalled hearts needs no look each.
+        // Each stall has a fresh look. Hearts that are late at the same time share one.
         if late.is_some()
             && self.last_look.is_none_or(|last| last.elapsed() > self.shared.config.interval)
         {
@@ -389,7 +390,14 @@ impl<'a> Watchdog<'a> {
                 Incident::new(self.ids, worker, lasted_ms, evidence.clone(), verdict.clone());
             let began = now.checked_sub(lasted).unwrap_or(now);
             let is_reported = false;
-            Open { incident, next_report_ms: 0, late_beats, absent_looks: 0, began, is_reported }
+            OngoingStall {
+                incident,
+                next_report_ms: 0,
+                late_beats,
+                absent_looks: 0,
+                began,
+                is_reported,
+            }
         });
         open.incident.reports += u32::from(open.next_report_ms > 0);
         open.incident.update(lasted_ms, evidence, verdict);
@@ -398,7 +406,7 @@ impl<'a> Watchdog<'a> {
         self.open.insert(subject, open);
     }
 
-    /// The stall is over. `lasted`: if it is known exactly.
+    /// Ends a stall. `lasted`: its length, if that is known exactly.
     fn close(&mut self, subject: Subject, lasted: Option<Duration>) {
         let Some(mut open) = self.open.remove(&subject) else { return };
         let lasted = lasted.unwrap_or_else(|| open.began.elapsed());
@@ -432,7 +440,7 @@ fn keep_stacks(earlier: &Evidence, evidence: &mut Evidence) {
         let Some(before) = earlier.threads.iter().find(|before| before.tid == thread.tid) else {
             continue;
         };
-        // What it did before it came into another state says nothing of this one.
+        // Stacks of another state do not explain this one.
         if before.state == thread.state {
             let room = STACKS_MAX.saturating_sub(thread.stacks.len());
             let kept = &before.stacks[before.stacks.len().saturating_sub(room)..];

@@ -107,8 +107,8 @@ impl Stacks {
     }
 
     /// Drops symbols that are not used any more.
-    pub(crate) fn rest(&mut self) {
-        self.symbols.iter_mut().for_each(symbols::Symbols::rest);
+    pub(crate) fn drop_unused_symbols(&mut self) {
+        self.symbols.iter_mut().for_each(symbols::Symbols::drop_unused);
     }
 
     /// Which symbols were not read, and why.

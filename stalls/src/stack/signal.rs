@@ -20,8 +20,8 @@ use super::ThreadRef;
 /// How much of a stack is copied, in words: 64 KiB hold some hundred frames, and take about 10 µs.
 const WORDS: usize = 8192;
 
-/// How long to wait for another detector. It waits for its own request at most 20 ms.
-const TAKEN_MAX: Duration = Duration::from_secs(1);
+/// How long to wait for another detector, whose request takes at most 20 ms.
+const REQUEST_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What the handler found.
 #[derive(Debug, Clone, Default)]
@@ -36,8 +36,8 @@ pub(crate) struct Registers {
     pub(crate) words: Vec<u64>,
 }
 
-/// Whether a watchdog has a request. Several detectors may be in one process.
-static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+/// Whether a watchdog has a request. A process may have several detectors.
+static HAS_REQUEST: AtomicBool = AtomicBool::new(false);
 
 /// What is asked for or answered (high half), and the thread (low half).
 static STATE: AtomicU64 = AtomicU64::new(IDLE);
@@ -60,7 +60,7 @@ static COPY: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Interrupts `thread` of this process, and waits up to `limit` for the copy.
 pub(crate) fn capture(signal: i32, thread: &ThreadRef, limit: Duration) -> io::Result<Registers> {
     let ThreadRef { tid, pthread, ref stack, .. } = *thread;
-    let _guard = Taken::new()?;
+    let _guard = RequestGuard::new()?;
     install(signal)?;
     let tid_bits = u64::from(tid);
     let state = STATE.load(Acquire);
@@ -113,12 +113,12 @@ pub(crate) fn capture(signal: i32, thread: &ThreadRef, limit: Duration) -> io::R
 }
 
 /// Held while a watchdog has a request.
-struct Taken;
+struct RequestGuard;
 
-impl Taken {
+impl RequestGuard {
     fn new() -> io::Result<Self> {
-        let until = Instant::now() + TAKEN_MAX;
-        while IS_TAKEN.swap(true, Acquire) {
+        let until = Instant::now() + REQUEST_WAIT_MAX;
+        while HAS_REQUEST.swap(true, Acquire) {
             if Instant::now() > until {
                 return Err(io::Error::new(
                     io::ErrorKind::WouldBlock,
@@ -131,16 +131,16 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        IS_TAKEN.store(false, Release);
+        HAS_REQUEST.store(false, Release);
     }
 }
 
 /// In a child after a fork: the thread that had a request, or answered one, is not here.
 pub(crate) fn forget_requests() {
     STATE.store(IDLE, Release);
-    IS_TAKEN.store(false, Release);
+    HAS_REQUEST.store(false, Release);
 }
 
 /// Whether a handler for `signal` takes nothing from the program: it has no meaning of its own to the kernel, the C

@@ -92,7 +92,7 @@ impl Symbols {
     }
 
     /// Drops the files if they were not used for a while.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn drop_unused(&mut self) {
         if !self.files.is_empty() && self.used.elapsed() >= KEPT {
             self.files.clear();
             self.bytes = 0;
@@ -396,10 +396,10 @@ mod tests {
         let (path, modules, address) = copy_of_this_program("dropped");
         let mut symbols = Symbols::new(1 << 30);
         symbols.name(&modules, &[address]);
-        symbols.rest();
+        symbols.drop_unused();
         assert!(symbols.bytes > 0);
         symbols.used = Instant::now().checked_sub(KEPT).unwrap();
-        symbols.rest();
+        symbols.drop_unused();
         assert_eq!((symbols.bytes, symbols.files.len()), (0, 0));
         assert!(is_named(&symbols.name(&modules, &[address, address + 1])[1..]));
         std::fs::remove_file(path).unwrap();

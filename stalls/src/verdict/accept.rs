@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Listener, Look, ProbeOutcome};
 
-/// How many probes in a row must get no byte.
-const SILENT_PROBES: u32 = 2;
-/// How many connections must have sent a request that nobody has read.
-const NEVER_SERVED: u64 = 2;
-/// How long a queue must be non-empty at each look.
-const STUCK_MS: u64 = 1_000;
+/// How many probes in a row must get no byte. One may have met a busy server.
+const SILENT_PROBES_MIN: u32 = 2;
+/// How many connections must have sent a request that nobody has read. The task of one may wait for something else.
+const NEVER_SERVED_MIN: u64 = 2;
+/// How long a queue must be non-empty at each look, in milliseconds.
+const STUCK_MS_MIN: u64 = 1_000;
 
 /// Connection requests are dropped.
 ///
@@ -139,10 +139,9 @@ pub(super) fn lost_accept(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// Clients whose requests nobody has read. One alone may have met a task that waits for something else. While entries
-/// are not submitted, nobody reads either.
+/// Clients whose requests nobody has read. While entries are not submitted, nobody reads either.
 fn never_served(evidence: &Evidence) -> Option<String> {
-    let count = evidence.looks.last()?.never_served.filter(|count| *count >= NEVER_SERVED)?;
+    let count = evidence.looks.last()?.never_served.filter(|count| *count >= NEVER_SERVED_MIN)?;
     if super::ring::unsubmitted_entries(evidence).is_some() {
         return None;
     }
@@ -152,7 +151,7 @@ fn never_served(evidence: &Evidence) -> Option<String> {
     ))
 }
 
-/// Probes were taken out of the queue and never answered. One alone may have met a busy server.
+/// Probes were taken out of the queue and never answered.
 fn silent_probes(evidence: &Evidence) -> Option<String> {
     let last = evidence.looks.last()?;
     let probe = last.probe.as_ref()?;
@@ -161,7 +160,7 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
     let looks = evidence.looks.iter().rev().take(2);
     let mut probed = looks.flat_map(|look| look.listeners.iter().filter(is_probed));
     if probe.outcome != ProbeOutcome::NoByte
-        || probe.silent < SILENT_PROBES
+        || probe.silent < SILENT_PROBES_MIN
         || !is_ours
         || !probed.all(|listener| listener.queue == 0)
     {
@@ -184,7 +183,7 @@ fn is_listener_of(addr: SocketAddr, listener: &Listener) -> bool {
 /// The first and last look, and the listener whose queue was non-empty at each.
 fn stuck_listener(evidence: &Evidence) -> Option<(&Look, &Look, &Listener)> {
     let (first, last) = (evidence.looks.first()?, evidence.looks.last()?);
-    if last.at_ms.saturating_sub(first.at_ms) < STUCK_MS || evidence.looks.len() < 3 {
+    if last.at_ms.saturating_sub(first.at_ms) < STUCK_MS_MIN || evidence.looks.len() < 3 {
         return None;
     }
     let listener = last.listeners.iter().find(|listener| {
@@ -245,12 +244,12 @@ mod tests {
     #[test]
     fn requests_that_nobody_reads_were_lost_unless_something_explains_them() {
         let mut evidence = looks([5, 5], [Some(0), Some(0)]);
-        evidence.looks[1].never_served = Some(NEVER_SERVED);
+        evidence.looks[1].never_served = Some(NEVER_SERVED_MIN);
         assert_eq!(judge(&evidence).class(), Class::LostAccept);
         evidence.late_ms = Some(60);
         assert!(!judge(&evidence).has(Class::LostAccept), "a stalled loop serves nobody");
         evidence.late_ms = None;
-        evidence.looks[1].never_served = Some(NEVER_SERVED - 1);
+        evidence.looks[1].never_served = Some(NEVER_SERVED_MIN - 1);
         assert_eq!(judge(&evidence).class(), Class::Unknown);
     }
 }

@@ -1,11 +1,11 @@
-//! The thread is blocked, or computes without an end.
+//! The thread is blocked, or computes for long.
 
 use super::cpu::is_running;
 use super::frames::{culprit, has_function, is_in_scheduler, location};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Thread};
 
-/// Whether a thread waits for events, which is no fault, whatever else is wrong.
+/// Whether a thread waits for events. That is no stall.
 fn is_waiting_for_events(thread: &Thread) -> bool {
     const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"];
     let name = thread.syscall.as_ref().and_then(|call| call.name.as_deref());
@@ -101,7 +101,7 @@ pub(super) fn memory_pressure(evidence: &Evidence) -> Option<Finding> {
 pub(super) fn blocked_loop(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
     if let Some(thread) = blocked_thread(evidence) {
-        // What a class of its own explains better is not named twice.
+        // These two say more.
         if blocked_log(evidence).is_some() || memory_pressure(evidence).is_some() {
             return None;
         }

@@ -1,34 +1,34 @@
-//! The thread uses a CPU, or would.
+//! The thread runs, or is ready to run.
 
 use super::frames::{culprit, is_in_scheduler, is_in_socket_call};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Look, Thread};
 
-/// The share of the time, in percent, from which on it is what the thread mostly did.
-const MOST: u64 = 50;
+/// What a thread did for this share of the time, in percent, or more is what it mostly did.
+const MOSTLY_PERCENT: u64 = 50;
 
-/// A stall that is shorter than so many thresholds may be load alone.
-const SHORT: u64 = 4;
+/// A stall that is shorter than this many thresholds may be load alone.
+const LOAD_THRESHOLDS_MAX: u64 = 4;
 
 /// Whether a thread runs, and did for most of the time or much longer than the threshold.
 pub(super) fn is_running(evidence: &Evidence, thread: &Thread) -> bool {
     let ran_long = thread.ran_ms.unwrap_or(0) >= evidence.threshold_ms.saturating_mul(4).max(1);
-    thread.state == Some('R') && (share(thread.ran_ms, thread) >= MOST || ran_long)
+    thread.state == Some('R') && (share(thread.ran_ms, thread) >= MOSTLY_PERCENT || ran_long)
 }
 
-/// The scheduler's figures say that the thread could run and did not.
+/// The scheduler's figures say that the thread was ready to run and got no CPU.
 pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
     let late_ms = evidence.late_ms?;
     let thread = evidence.threads.iter().max_by_key(|thread| share(thread.waited_ms, thread))?;
     let (throttled_us, covered_ms) = difference(evidence, |look| look.throttled_us);
     let (steal_ticks, _) = difference(evidence, |look| look.steal_ticks);
-    let is_throttled =
-        (throttled_us / 1_000).saturating_mul(100) >= covered_ms.max(1).saturating_mul(MOST);
+    let is_throttled = (throttled_us / 1_000).saturating_mul(100)
+        >= covered_ms.max(1).saturating_mul(MOSTLY_PERCENT);
     // The window begins a little before the stall.
     let waited_ms = thread.waited_ms?;
     let waited = waited_ms.saturating_mul(100) / thread.window_ms.min(late_ms).max(1);
     let is_cause = late_ms.saturating_sub(waited_ms) < evidence.threshold_ms && waited >= 20;
-    if waited < MOST && !is_cause && !(is_throttled && waited > 0) {
+    if waited < MOSTLY_PERCENT && !is_cause && !(is_throttled && waited > 0) {
         return None;
     }
     let mut sentences = vec![format!(
@@ -58,8 +58,9 @@ pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
 /// short. With thousands of ready connections one iteration of the loop takes that long, and no sample tells whether
 /// the connections are different ones.
 pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
-    let is_short =
-        evidence.late_ms.is_some_and(|late| late < evidence.threshold_ms.saturating_mul(SHORT));
+    let is_short = evidence
+        .late_ms
+        .is_some_and(|late| late < evidence.threshold_ms.saturating_mul(LOAD_THRESHOLDS_MAX));
     let mut stacks = thread.stacks.iter();
     is_short
         && is_running(evidence, thread)

@@ -111,7 +111,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         return Verdict { findings: vec![unknown(evidence)] };
     }
     // In this order where two are equally sure: a cause before what follows from it.
-    let examine: [fn(&Evidence) -> Option<Finding>; 14] = [
+    let examine: [fn(&Evidence) -> Option<Finding>; 15] = [
         resources::out_of_descriptors,
         cpu::waiting_for_cpu,
         blocked::memory_pressure,
@@ -125,7 +125,8 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         accept::queue_overflow,
         accept::starvation,
         resources::ports_used_up,
-        resources::other,
+        resources::back_pressure_ignored,
+        resources::connection_never_closes,
     ];
     let mut findings: Vec<Finding> =
         examine.iter().filter_map(|examine| examine(evidence)).collect();

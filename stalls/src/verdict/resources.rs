@@ -3,10 +3,10 @@
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Look, ProbeOutcome};
 
-/// Free descriptors from which on the next burst fails.
+/// With this many free descriptors, or fewer, the next burst fails.
 const DESCRIPTORS_LEFT: u64 = 2;
-/// Connections that must be half closed at two inspections: some may just be slow.
-const CLOSE_WAIT: u64 = 16;
+/// How many connections must stay half closed over two inspections. Fewer may just be slow.
+const CLOSE_WAIT_MIN: u64 = 16;
 
 /// The descriptor table is full.
 pub(super) fn out_of_descriptors(evidence: &Evidence) -> Option<Finding> {
@@ -49,12 +49,8 @@ pub(super) fn ports_used_up(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// A gauge over its limit, or connections that are never closed.
-pub(super) fn other(evidence: &Evidence) -> Option<Finding> {
-    back_pressure_ignored(evidence).or_else(|| connection_never_closes(evidence))
-}
-
-fn back_pressure_ignored(evidence: &Evidence) -> Option<Finding> {
+/// A gauge is over its limit.
+pub(super) fn back_pressure_ignored(evidence: &Evidence) -> Option<Finding> {
     let is_over = |look: &Look, name: &str| {
         look.gauges
             .iter()
@@ -80,9 +76,10 @@ fn back_pressure_ignored(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
+/// Connections that their peers have closed stay open.
+pub(super) fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
     let look = evidence.looks.iter().rev().find(|look| look.close_wait_old.is_some())?;
-    let old = look.close_wait_old.filter(|old| *old >= CLOSE_WAIT)?;
+    let old = look.close_wait_old.filter(|old| *old >= CLOSE_WAIT_MIN)?;
     if evidence.late_ms.is_some() {
         return None; // a stalled loop closes nothing
     }

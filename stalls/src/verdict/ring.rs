@@ -3,8 +3,8 @@
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Ring};
 
-/// How far apart the two looks must be at which nothing was submitted.
-const UNSUBMITTED_MS: u64 = 400;
+/// How long nothing must have been submitted, in milliseconds from look to look.
+const UNSUBMITTED_MS_MIN: u64 = 400;
 
 /// Entries wait, and the kernel has taken none between two looks.
 pub(super) fn unsubmitted_entries(evidence: &Evidence) -> Option<Finding> {
@@ -13,7 +13,7 @@ pub(super) fn unsubmitted_entries(evidence: &Evidence) -> Option<Finding> {
             && now.unsubmitted_count() > 0
             && before.sq_head == now.sq_head
     })?;
-    if apart_ms < UNSUBMITTED_MS {
+    if apart_ms < UNSUBMITTED_MS_MIN {
         return None;
     }
     let operations: Vec<String> =

@@ -1,8 +1,8 @@
-//! [`MinuteBudget`]: how often a minute may have something.
+//! [`MinuteBudget`]: a limit for each minute.
 
 use std::time::{Duration, Instant};
 
-/// What is left of the current minute.
+/// What the current minute still allows.
 pub(super) struct MinuteBudget {
     per_minute: u32,
     left: u32,

@@ -17,7 +17,7 @@ const EXCUSED: Duration = Duration::from_secs(5);
 
 /// A thread of a pool that is not parked.
 pub(super) struct Active {
-    /// Which activity: it has not parked since.
+    /// When it last unparked. That identifies the activity.
     since: u64,
     /// What its counters were when they last changed. `None`: they have not been read in this activity.
     resting: Option<Resting>,
@@ -26,7 +26,7 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Nothing is read of it for now.
+    /// Whether it is left alone for now.
     pub(super) fn is_excused(&self) -> bool {
         self.excused.is_some_and(|excused| excused.elapsed() < EXCUSED)
     }
@@ -41,7 +41,7 @@ struct Resting {
 }
 
 impl Watchdog<'_> {
-    /// A thread of a pool that is not parked, and sleeps without having run for the threshold.
+    /// Checks a thread of a pool. It stalls if it is not parked, and has slept for the threshold without running.
     pub(super) fn check_thread(&mut self, thread: &Arc<PoolThread>) {
         let subject = Subject::Thread(thread.id);
         let Some(since) = thread.active_since().filter(|_| !thread.is_gone.load(Acquire)) else {
@@ -88,7 +88,7 @@ impl Watchdog<'_> {
         self.report(subject, &worker, late, 0, evidence);
     }
 
-    /// All threads of a pool that are not parked; if all are, some of them.
+    /// Examines at most [`EXAMINED_MAX`] threads of a pool: first those that are not parked.
     pub(super) fn examine_pool(
         &mut self,
         pool: &str,
@@ -118,7 +118,7 @@ impl Watchdog<'_> {
 }
 
 /// Whether a thread of a pool that sleeps does so where tokio allows it: in `block_in_place`, or as a thread for blocking
-/// work. A worker becomes one in `block_in_place`, and then waits up to 10 s for more such work, without a word.
+/// work. A worker becomes one in `block_in_place`, and then waits up to 10 s for more such work. No hook is called then.
 fn may_sleep(thread: &Thread) -> bool {
     let frames = || thread.stacks.iter().flat_map(|stack| &stack.frames);
     let has = |part: &str| {
