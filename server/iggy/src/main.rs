@@ -1,11 +1,15 @@
 //! Every command that the server has of Iggy, by Iggy's own Rust SDK, and many messages each way.
 //!
-//!     owned-io-server-iggy TRANSPORT ADDR PASSWORD MESSAGES
+//!     owned-io-server-iggy TRANSPORT ADDR PASSWORD MESSAGES [fill|read]
 //!
 //! TRANSPORT is `tcp` or `websocket`. Sends MESSAGES messages with several producers, and checks that each arrives once,
 //! in order, unchanged. The server must be empty. The exit code is 0 if all is as it has to be; else a panic says what
 //! is not.
+//!
+//! `fill` and `read` are the two halves of another check, for a server that is restarted in between. `fill` sends the
+//! messages and reads half of them. `read` reads the other half, then all of them, and deletes them.
 
+use std::ops::Range;
 use std::str::FromStr;
 
 use bytes::Bytes;
@@ -20,11 +24,20 @@ const PRODUCERS: u32 = 4;
 #[tokio::main]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [transport, addr, password, messages] = &args[..] else {
-        panic!("usage: owned-io-server-iggy tcp|websocket ADDR PASSWORD MESSAGES");
+    let [transport, addr, password, messages, half @ ..] = &args[..] else {
+        panic!("usage: owned-io-server-iggy tcp|websocket ADDR PASSWORD MESSAGES [fill|read]");
     };
     let server = Server { transport, addr, password };
     let messages = messages.parse().expect("MESSAGES is a number");
+    match half.first().map(String::as_str) {
+        Some("fill") => return server.fills(messages).await,
+        Some("read") => {
+            server.reads(messages).await;
+            return println!("{transport}: {messages} messages after a restart");
+        }
+        Some(other) => panic!("there is no {other}"),
+        None => {}
+    }
     server.refuses_bad_logins().await;
     server.has_streams_and_topics().await;
     server.has_messages_and_offsets().await;
@@ -273,15 +286,47 @@ impl Server<'_> {
     /// `messages` messages from several producers, and back.
     async fn moves(self, messages: u64) {
         let client = self.login().await;
-        client.create_stream("many").await.unwrap();
-        create_topic(&client, &id("many"), "t", PRODUCERS).await.unwrap();
+        self.creates_many(&client).await;
         let each = messages / u64::from(PRODUCERS);
         let producers = (0..PRODUCERS).map(async |partition| {
             self.produce(partition, each).await;
-            self.consume(partition, each).await;
+            self.consume(1, partition, 0..each).await;
         });
         futures_util::future::join_all(producers).await;
         client.delete_stream(&id("many")).await.unwrap();
+    }
+
+    /// `messages` messages from several producers, of which consumers read half.
+    async fn fills(self, messages: u64) {
+        let client = self.login().await;
+        self.creates_many(&client).await;
+        client.create_consumer_group(&id("many"), &id("t"), "g").await.unwrap();
+        let each = messages / u64::from(PRODUCERS);
+        let producers = (0..PRODUCERS).map(async |partition| {
+            self.produce(partition, each).await;
+            self.consume(1, partition, 0..each / 2).await;
+        });
+        futures_util::future::join_all(producers).await;
+    }
+
+    /// What [`fills`](Self::fills) has left: the consumers go on where they were, and others read everything.
+    async fn reads(self, messages: u64) {
+        let client = self.login().await;
+        let groups = client.get_consumer_groups(&id("many"), &id("t")).await.unwrap();
+        assert_eq!(groups.iter().map(|group| &group.name[..]).collect::<Vec<_>>(), ["g"]);
+        let each = messages / u64::from(PRODUCERS);
+        let consumers = (0..PRODUCERS).map(async |partition| {
+            self.consume(1, partition, each / 2..each).await;
+            self.consume(2, partition, 0..each).await;
+        });
+        futures_util::future::join_all(consumers).await;
+        client.delete_stream(&id("many")).await.unwrap();
+    }
+
+    /// The stream `many`, with a topic of a partition for each producer.
+    async fn creates_many(self, client: &IggyClient) {
+        client.create_stream("many").await.unwrap();
+        create_topic(client, &id("many"), "t", PRODUCERS).await.unwrap();
     }
 
     async fn produce(self, partition: u32, count: u64) {
@@ -294,17 +339,20 @@ impl Server<'_> {
         }
     }
 
-    async fn consume(self, partition: u32, count: u64) {
+    /// Reads messages, and stores the offset with each poll. The last offset that the consumer has stored is the one
+    /// before them.
+    async fn consume(self, consumer: u32, partition: u32, numbers: Range<u64>) {
         let client = self.login().await;
-        let consumer = Consumer::new(Identifier::numeric(1).unwrap());
-        let mut next = 0;
-        while next < count {
+        let consumer = Consumer::new(Identifier::numeric(consumer).unwrap());
+        let mut next = numbers.start;
+        while next < numbers.end {
             let (stream, topic, strategy) = (id("many"), id("t"), PollingStrategy::next());
+            let count = (numbers.end - next).min(700) as u32;
             let polled = client
-                .poll_messages(&stream, &topic, Some(partition), &consumer, &strategy, 700, true)
+                .poll_messages(&stream, &topic, Some(partition), &consumer, &strategy, count, true)
                 .await
                 .unwrap();
-            assert!(!polled.messages.is_empty(), "{next} of {count} have come");
+            assert!(!polled.messages.is_empty(), "{next} of {} have come", numbers.end);
             for received in polled.messages {
                 let sent = message(partition, next);
                 assert_eq!(received.header.offset, next);
@@ -313,7 +361,7 @@ impl Server<'_> {
                 next += 1;
             }
         }
-        assert_eq!(next, count);
+        assert_eq!(next, numbers.end);
     }
 }
 
