@@ -45,7 +45,8 @@ pub struct Thread {
     pub waited_ms: Option<u64>,
     /// How much of the last few milliseconds it ran, in percent.
     pub recently_ran_percent: Option<u64>,
-    /// Whether the runtime said that it parked the thread.
+    /// Whether the runtime said that it parked the thread, or the thread sleeps where the runtime allows it (tokio's
+    /// `block_in_place`, and threads for blocking work).
     pub is_parked: bool,
     /// How much of the time on a CPU was in the kernel. In steps of 10 ms.
     pub system_ms: u64,

@@ -112,6 +112,10 @@ struct Watchdog<'a> {
     hearts_from: Option<Instant>,
     /// Counters of each heart's thread from before it was late by the threshold.
     baselines: HashMap<u64, HeartBaseline>,
+    /// Counters of the threads of pools, from before a heart of their pool was late by the threshold.
+    pool_baselines: HashMap<u64, Baseline>,
+    /// The beat of each pool's heart before the silence in which they were taken.
+    pool_silences: HashMap<u64, u64>,
     /// The threads of pools that are not parked.
     active: HashMap<u64, Active>,
     open: HashMap<Subject, OngoingStall>,
@@ -141,6 +145,8 @@ impl<'a> Watchdog<'a> {
             last_look: None,
             hearts_from: None,
             baselines: HashMap::new(),
+            pool_baselines: HashMap::new(),
+            pool_silences: HashMap::new(),
             active: HashMap::new(),
             open: HashMap::new(),
             ids: shared.incidents.all().iter().map(|incident| incident.id).max().unwrap_or(0),
@@ -185,8 +191,11 @@ impl<'a> Watchdog<'a> {
             pause /= 2; // a thread of a pool sleeps or works, and only two turns tell
         }
         let hearts = self.shared.hearts.map(|heart| {
-            let known = self.baselines.get(&heart.id).and_then(|known| known.silent_since);
-            let has_baseline = heart.thread.is_none() || known == Some(heart.last_beat());
+            let known = match heart.thread {
+                Some(_) => self.baselines.get(&heart.id).and_then(|known| known.silent_since),
+                None => self.pool_silences.get(&heart.id).copied(),
+            };
+            let has_baseline = known == Some(heart.last_beat());
             heart.until_late(if has_baseline { config.threshold } else { config.threshold / 2 })
         });
         hearts.into_iter().fold(pause, Duration::min).max(shortest)
@@ -223,6 +232,8 @@ impl<'a> Watchdog<'a> {
         let threads: HashSet<u64> =
             self.shared.pool_threads.map(|thread| thread.id).into_iter().collect();
         self.baselines.retain(|heart, _| hearts.contains(heart));
+        self.pool_silences.retain(|heart, _| hearts.contains(heart));
+        self.pool_baselines.retain(|thread, _| threads.contains(thread));
         self.active.retain(|thread, _| threads.contains(thread));
         let is_gone = |subject: &&Subject| match subject {
             Subject::Heart(heart) => !hearts.contains(heart),
@@ -289,7 +300,7 @@ impl<'a> Watchdog<'a> {
     /// Counters from before a stall, to compare with: once in a silence that may become one, and once in
     /// [`BASELINE_INTERVAL`] in case the next silence is over the threshold when it is first seen.
     fn take_baseline(&mut self, heart: &HeartState, late: Duration) {
-        let Some(thread) = &heart.thread else { return };
+        let Some(thread) = &heart.thread else { return self.take_pool_baselines(heart, late) };
         let last_beat = heart.last_beat();
         let silent_since = (late >= self.shared.config.threshold / 2).then_some(last_beat);
         let is_needed = self.baselines.get(&heart.id).is_none_or(|known| {

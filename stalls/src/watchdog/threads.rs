@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Subject, Watchdog};
 use crate::evidence::{Evidence, Thread};
 use crate::examine::Baseline;
+use crate::heart::HeartState;
 use crate::pool::PoolThread;
 
 /// How many threads of a pool are examined at once. Each takes some milliseconds.
@@ -88,6 +89,28 @@ impl Watchdog<'_> {
         self.report(subject, &worker, late, 0, evidence);
     }
 
+    /// Counters from before a stall of a pool, to compare with: once in a silence that may become one.
+    pub(super) fn take_pool_baselines(&mut self, heart: &HeartState, late: Duration) {
+        let last_beat = heart.last_beat();
+        if late < self.shared.config.threshold / 2
+            || self.pool_silences.get(&heart.id) == Some(&last_beat)
+        {
+            return;
+        }
+        self.pool_silences.insert(heart.id, last_beat);
+        for thread in self.threads_of(&heart.name).iter().take(EXAMINED_MAX) {
+            self.pool_baselines.insert(thread.id, Baseline::of(&thread.thread));
+        }
+    }
+
+    /// The threads of a pool: first those that are not parked.
+    fn threads_of(&self, pool: &str) -> Vec<Arc<PoolThread>> {
+        let mut threads = self.shared.pool_threads.all();
+        threads.retain(|thread| *thread.pool == *pool && !thread.is_gone.load(Acquire));
+        threads.sort_by_key(|thread| thread.active_since().is_none());
+        threads
+    }
+
     /// Examines at most [`EXAMINED_MAX`] threads of a pool: first those that are not parked.
     pub(super) fn examine_pool(
         &mut self,
@@ -95,9 +118,7 @@ impl Watchdog<'_> {
         is_over: &dyn Fn() -> bool,
         evidence: &mut Evidence,
     ) {
-        let mut threads = self.shared.pool_threads.all();
-        threads.retain(|thread| *thread.pool == *pool && !thread.is_gone.load(Acquire));
-        threads.sort_by_key(|thread| thread.active_since().is_none());
+        let threads = self.threads_of(pool);
         if threads.len() > EXAMINED_MAX {
             evidence.unseen.push(format!(
                 "{} of {} threads",
@@ -107,11 +128,12 @@ impl Watchdog<'_> {
         }
         for thread in threads.iter().take(EXAMINED_MAX) {
             let known = self.active.get(&thread.id).and_then(|active| active.resting.as_ref());
-            let baseline = known.map(|resting| resting.baseline.clone());
+            let known = known.map(|resting| &resting.baseline);
+            let baseline = known.or_else(|| self.pool_baselines.get(&thread.id)).cloned();
             let baseline = baseline.unwrap_or_else(|| Baseline::of(&thread.thread));
             let mut found =
                 self.examiner.examine(&thread.thread, &baseline, is_over, &mut evidence.unseen);
-            found.is_parked = thread.active_since().is_none();
+            found.is_parked = thread.active_since().is_none() || may_sleep(&found);
             evidence.threads.push(found);
         }
     }
@@ -125,4 +147,44 @@ fn may_sleep(thread: &Thread) -> bool {
         frames().any(|frame| frame.function.as_ref().is_some_and(|name| name.contains(part)))
     };
     has("block_in_place") || has("tokio::runtime::blocking::pool") && !has("multi_thread::worker")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, sync_channel};
+
+    use super::*;
+    use crate::Config;
+    use crate::detector::Shared;
+    use crate::fork::Process;
+    use crate::pool::Pool;
+
+    /// Otherwise nothing would tell whether its threads ran in the stall, or waited for a CPU.
+    #[test]
+    fn threads_of_a_pool_are_compared_with_before_the_stall() {
+        let shared = Arc::new(Shared::new(Config::default(), Process::current().unwrap()));
+        let pool = Pool::new("pool", Arc::clone(&shared));
+        let heart = pool.heart();
+        let (started, is_started) = channel();
+        let (end, is_over) = channel::<()>();
+        let worker = std::thread::spawn(move || {
+            pool.thread_started();
+            started.send(()).unwrap();
+            let _ = is_over.recv();
+            pool.thread_stopped();
+        });
+        is_started.recv().unwrap();
+        let (sender, _messages) = sync_channel(1);
+        let mut watchdog = Watchdog::new(&shared, &sender);
+        watchdog.take_pool_baselines(&heart.state, Duration::ZERO);
+        assert!(watchdog.pool_baselines.is_empty(), "the heart is not late");
+        watchdog.take_pool_baselines(&heart.state, shared.config.threshold / 2);
+        std::thread::sleep(Duration::from_millis(2));
+        watchdog.take_pool_baselines(&heart.state, shared.config.threshold); // the same silence
+        let mut evidence = Evidence::default();
+        watchdog.examine_pool("pool", &|| false, &mut evidence);
+        assert!(evidence.threads[0].window_ms >= 2, "{evidence:?}");
+        drop(end);
+        worker.join().unwrap();
+    }
 }
