@@ -43,6 +43,17 @@ impl Baseline {
         self.schedstat.map(|(ran, _)| ran).filter(|_| is_asleep)
     }
 
+    /// Whether the thread was ready to run both now and at `before`, and did not run in between. Then it waited for a CPU
+    /// all the time, since only a thread that runs can go to sleep. The kernel counts a wait when it is over.
+    fn has_not_run_since(&self, before: &Self) -> bool {
+        let is_ready = |it: &Self| it.stat.as_ref().is_some_and(|stat| stat.state == 'R');
+        let ran_ns = |it: &Self| it.schedstat.map(|(ran, _)| ran);
+        is_ready(self)
+            && is_ready(before)
+            && ran_ns(self).is_some()
+            && ran_ns(self) == ran_ns(before)
+    }
+
     /// Whether the number of the thread has passed to another thread.
     fn is_of_another(&self, thread: &ThreadRef) -> bool {
         let start_ticks = self.stat.as_ref().map(|stat| stat.start_ticks);
@@ -87,20 +98,9 @@ impl Examiner {
             note(unseen, format!("thread {}: it has ended, or /proc does not show it", thread.tid));
             return found;
         }
-        found.window_ms = (now.at - baseline.at).as_millis() as u64;
-        if let (Some(now), Some(before)) = (now.schedstat, baseline.schedstat) {
-            found.ran_ms = Some(now.0.saturating_sub(before.0) / 1_000_000);
-            found.waited_ms = Some(now.1.saturating_sub(before.1) / 1_000_000);
-        } else {
-            note(unseen, "time on a CPU: no schedstat".into());
-        }
         if let Some(stat) = &now.stat {
-            let before = baseline.stat.clone().unwrap_or_default();
             found.name.clone_from(&stat.name);
             found.state = Some(stat.state);
-            found.system_ms = stat.system_ticks.saturating_sub(before.system_ticks) * TICK_MS;
-            found.minor_faults = stat.minor_faults.saturating_sub(before.minor_faults);
-            found.major_faults = stat.major_faults.saturating_sub(before.major_faults);
         }
         let mut activity = Activity::Running;
         if found.state != Some('R') {
@@ -119,6 +119,14 @@ impl Examiner {
             }
         }
         let copies = self.copy_stacks(thread, &activity, unseen);
+        // Later than the state: to copy a stack took the thread to a CPU, and only then is its wait for one counted.
+        let counted = Baseline::of(thread);
+        add_counters(&mut found, baseline, &counted, unseen);
+        let waits_since = |it: &&Baseline| copies.is_empty() && counted.has_not_run_since(it);
+        if let Some(since) = [baseline, &now].into_iter().find(waits_since) {
+            let waits_ms = (counted.at - since.at).as_millis() as u64; // that is not counted yet
+            found.waited_ms = found.waited_ms.map(|waited_ms| waited_ms.max(waits_ms));
+        }
         if is_over() {
             note(unseen, "the thread during the stall: it ended while it was examined".into());
             return Thread { state: None, wchan: None, kernel_stack: Vec::new(), ..found };
@@ -187,6 +195,23 @@ impl Examiner {
             }
         }
         copies
+    }
+}
+
+/// What the thread did between two moments.
+fn add_counters(found: &mut Thread, before: &Baseline, after: &Baseline, unseen: &mut Vec<String>) {
+    found.window_ms = (after.at - before.at).as_millis() as u64;
+    if let (Some(after), Some(before)) = (after.schedstat, before.schedstat) {
+        found.ran_ms = Some(after.0.saturating_sub(before.0) / 1_000_000);
+        found.waited_ms = Some(after.1.saturating_sub(before.1) / 1_000_000);
+    } else {
+        note(unseen, "time on a CPU: no schedstat".into());
+    }
+    if let Some(stat) = &after.stat {
+        let before = before.stat.clone().unwrap_or_default();
+        found.system_ms = stat.system_ticks.saturating_sub(before.system_ticks) * TICK_MS;
+        found.minor_faults = stat.minor_faults.saturating_sub(before.minor_faults);
+        found.major_faults = stat.major_faults.saturating_sub(before.major_faults);
     }
 }
 
@@ -308,6 +333,22 @@ mod tests {
         let found = examiner.examine(&this, &Baseline::of(&this), &|| true, &mut unseen);
         assert!(found.state.is_none() && found.stacks.is_empty(), "{found:?}");
         assert!(unseen.iter().any(|reason| reason.contains("ended")), "{unseen:?}");
+    }
+
+    #[test]
+    fn a_thread_that_is_ready_and_does_not_run_waits_for_a_cpu() {
+        let counters = |state, ran_ns| Baseline {
+            at: Instant::now(),
+            stat: Some(Stat { state, ..Stat::default() }),
+            schedstat: Some((ran_ns, 0)),
+        };
+        let before = counters('R', 7);
+        assert!(counters('R', 7).has_not_run_since(&before));
+        assert!(!counters('R', 8).has_not_run_since(&before), "it has run");
+        assert!(!counters('S', 7).has_not_run_since(&before), "it sleeps");
+        assert!(!before.has_not_run_since(&counters('S', 7)), "it may have slept until now");
+        let unknown = Baseline { schedstat: None, ..before };
+        assert!(!unknown.has_not_run_since(&unknown));
     }
 
     #[test]
