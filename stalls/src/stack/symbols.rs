@@ -185,12 +185,12 @@ impl SymbolFile {
     }
 }
 
-/// Whether the name of a function has no path. Those of generic arguments do not count.
+/// Whether the name of a function has no path, as `read` and `read<shop::Order>`, but not `<shop::Order as Read>::read`.
+/// Functions with the same code may share an address, so a symbol replaces no name that has a path.
 fn is_last_part(frame: &Frame) -> bool {
-    frame
-        .function
-        .as_ref()
-        .is_some_and(|name| !name.split('<').next().unwrap_or(name).contains("::"))
+    let name = frame.function.as_deref().unwrap_or_default().trim_start_matches(['<', '&']);
+    let end = name.find(['<', ' ', '>']).unwrap_or(name.len());
+    !name[..end].contains("::")
 }
 
 /// The functions of the symbol tables, in the order of their addresses.
@@ -350,6 +350,19 @@ mod tests {
     fn is_named(frames: &[Frame]) -> bool {
         let function = frames[0].function.as_deref();
         function.is_some_and(|name| name.contains("copy_of_this_program"))
+    }
+
+    #[test]
+    fn a_symbol_replaces_no_name_with_a_path() {
+        let is_last_part = |name: &str| {
+            is_last_part(&Frame { function: Some(name.to_owned()), ..Frame::default() })
+        };
+        for name in ["read", "read<shop::Order>", "{closure#0}", "<T as shop::Read>::read"] {
+            assert!(is_last_part(name), "{name}");
+        }
+        for name in ["shop::read", "<shop::Order>::read", "<&shop::Order as std::io::Read>::read"] {
+            assert!(!is_last_part(name), "{name}");
+        }
     }
 
     /// Nothing is mapped, so truncating a file harms nobody, before it is read or after.
