@@ -81,32 +81,34 @@ fn full_listener(evidence: &Evidence) -> Option<(&Listener, String)> {
 
 /// The queue does not get empty while the loop runs.
 pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
-    let (first, last, listener) = stuck_listener(evidence)?;
-    let lengths: Vec<u32> = lengths(evidence, listener.inode);
-    let is_growing = lengths.first() < lengths.last();
-    let is_standing = lengths.windows(2).all(|pair| pair[0] <= pair[1]);
-    let is_probe_late = last.probe.as_ref().is_some_and(|probe| {
+    let (listener, run) = stuck_listener(evidence)?;
+    let (first, last) = (run.first()?, run.last()?);
+    let half = listener.backlog / 2;
+    let is_full =
+        last.1 > half && (first.1 < last.1 || run.iter().all(|(_, length)| *length > half));
+    // In a busy server, too, connections wait at most looks. But their number goes up and down within these seconds.
+    let is_standing =
+        run.len() == evidence.looks.len() && run.windows(2).all(|pair| pair[0].1 <= pair[1].1);
+    let probe = evidence.looks.last()?.probe.as_ref();
+    let is_probe_late = probe.is_some_and(|probe| {
         probe.took_ms >= probe.limit_ms
             && probe.outcome != ProbeOutcome::Refused
             && probe.outcome != ProbeOutcome::Failed
     });
-    // A queue that goes up and down is served.
-    let confidence = match (is_probe_late, is_standing, is_growing) {
-        (true, _, _) => Confidence::Certain,
-        (false, true, _) => Confidence::Likely,
-        (false, false, true) if listener.queue > listener.backlog / 2 => Confidence::Likely,
-        _ => return None,
+    let confidence = match is_probe_late {
+        true => Confidence::Certain,
+        false if is_full || is_standing => Confidence::Likely,
+        false => return None,
     };
     let mut sentences = vec![format!(
         "The accept queue of {} was never empty for {} ms: {} connections at the looks, of {}.",
         listener.addr,
-        last.at_ms.saturating_sub(first.at_ms),
-        lengths.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+        last.0.saturating_sub(first.0),
+        run.iter().map(|(_, length)| length.to_string()).collect::<Vec<_>>().join(", "),
         listener.backlog,
     )];
     if is_probe_late {
-        sentences
-            .push(format!("A probe got no answer within {} ms.", last.probe.as_ref()?.limit_ms));
+        sentences.push(format!("A probe got no answer within {} ms.", probe?.limit_ms));
     }
     Some(Finding {
         class: Class::AcceptStarvation,
@@ -180,17 +182,23 @@ fn is_listener_of(addr: SocketAddr, listener: &Listener) -> bool {
     listener.addr.port() == addr.port() && (is_any || listens == probed)
 }
 
-/// The first and last look, and the listener whose queue was non-empty at each.
-fn stuck_listener(evidence: &Evidence) -> Option<(&Look, &Look, &Listener)> {
-    let (first, last) = (evidence.looks.first()?, evidence.looks.last()?);
-    if last.at_ms.saturating_sub(first.at_ms) < STUCK_MS_MIN || evidence.looks.len() < 3 {
-        return None;
-    }
-    let listener = last.listeners.iter().find(|listener| {
-        let lengths = lengths(evidence, listener.inode);
-        lengths.len() == evidence.looks.len() && !lengths.contains(&0)
-    })?;
-    Some((first, last, listener))
+/// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its length.
+fn stuck_listener(evidence: &Evidence) -> Option<(&Listener, Vec<(u64, u32)>)> {
+    let run = |listener: &Listener| {
+        let lengths = evidence.looks.iter().rev().map_while(|look| {
+            let then = look.listeners.iter().find(|then| then.inode == listener.inode)?;
+            (then.queue > 0).then_some((look.at_ms, then.queue))
+        });
+        let mut run: Vec<(u64, u32)> = lengths.collect();
+        run.reverse();
+        run
+    };
+    let is_long = |run: &[(u64, u32)]| match run {
+        [first, _, .., last] => last.0.saturating_sub(first.0) >= STUCK_MS_MIN,
+        _ => false,
+    };
+    let runs = evidence.looks.last()?.listeners.iter().map(|listener| (listener, run(listener)));
+    { runs }.find(|(_, run)| is_long(run))
 }
 
 fn lengths(evidence: &Evidence, inode: u32) -> Vec<u32> {
@@ -239,6 +247,42 @@ mod tests {
         let mut evidence = looks([5, 9], [None, None]);
         evidence.late_ms = Some(60);
         assert_eq!(judge(&evidence).class(), Class::Unknown);
+    }
+
+    /// Looks at a queue of at most 1,024, 500 ms apart.
+    fn queue(lengths: &[u32]) -> Evidence {
+        let mut evidence = looks([5, 5], [Some(0), Some(0)]);
+        let look = evidence.looks.remove(0);
+        evidence.looks = vec![look; lengths.len()];
+        for (number, (look, length)) in evidence.looks.iter_mut().zip(lengths).enumerate() {
+            look.at_ms = 500 * number as u64;
+            (look.listeners[0].queue, look.listeners[0].backlog) = (*length, 1_024);
+        }
+        evidence
+    }
+
+    /// Whether it was empty some seconds ago does not matter.
+    #[test]
+    fn a_queue_that_fills_starves_its_clients() {
+        let class = |lengths: &[u32]| judge(&queue(lengths)).class();
+        assert_eq!(class(&[0, 0, 0, 100, 400, 700]), Class::AcceptStarvation);
+        assert_eq!(class(&[3, 5, 5, 7, 9, 9, 10, 11]), Class::AcceptStarvation);
+        assert_eq!(class(&[0, 0, 1_025, 1_020, 1_025, 1_023]), Class::AcceptStarvation);
+        assert_eq!(class(&[0, 0, 0, 3, 5, 7]), Class::Unknown, "a busy server");
+        assert_eq!(class(&[3, 5, 2, 7, 9, 9, 10, 11]), Class::Unknown, "it is served");
+        assert_eq!(class(&[0, 0, 0, 0, 400, 700]), Class::Unknown, "too short");
+        assert_eq!(class(&[100, 400, 700, 900, 1_025, 0]), Class::Unknown, "it is over");
+    }
+
+    #[test]
+    fn a_late_probe_makes_it_certain() {
+        let mut evidence = queue(&[0, 0, 0, 3, 5, 4]);
+        let probe = r#"{"addr": "127.0.0.1:80", "at_ms": 1900, "took_ms": 500, "limit_ms": 500,
+            "outcome": "NoByte", "silent": 1}"#;
+        evidence.looks[5].probe = Some(serde_json::from_str(probe).unwrap());
+        let verdict = judge(&evidence);
+        let found = (verdict.class(), verdict.confidence());
+        assert_eq!(found, (Class::AcceptStarvation, Confidence::Certain));
     }
 
     #[test]
