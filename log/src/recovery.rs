@@ -190,6 +190,11 @@ async fn make_durable<R: Files>(
     header: &SegmentHeader,
     scanned: &Scanned,
 ) -> Result<(), Error> {
+    // The first batch is written after the header is on the disk: without one, nothing says that it is.
+    if scanned.valid_len == SEGMENT_HEADER_BYTES as u64 {
+        let written = file.write_all_at(header.encode(), 0).await.into_result();
+        written.map_err(|error| segment.io("write", error))?;
+    }
     let mut position = scanned.synced_len;
     let mut scanner = None;
     while position < scanned.valid_len {

@@ -101,6 +101,42 @@ fn a_failed_sync_is_final() {
     assert!(kept.get() > 0, "under no seed did recovery find what only the page cache had");
 }
 
+/// The same for the header of a segment: the first batches behind it may reach the disk in part, and the header is there.
+#[test]
+fn a_header_whose_sync_failed_is_written_again() {
+    run(seeds(100), async |world| {
+        let host = world.host("disk");
+        let (there, dir) = (host.clone(), scratch::<Sim>());
+        let again = dir.clone();
+        let is_opened_again = Rc::new(Cell::new(false));
+        let opened = Rc::clone(&is_opened_again);
+        drop(host.spawn(async move {
+            let (log, _) = open::<Sim>(&dir, small()).await;
+            // After some of these batches the next one needs a new segment.
+            let count = World::current().random(20);
+            for number in 0..count {
+                append(&log, number).await.unwrap();
+            }
+            let lasts = Duration::from_millis(10);
+            World::current().apply(Fault::SyncErrors { host: there, lasts });
+            append(&log, count).await.expect_err("the sync fails");
+            Sim::sleep(lasts).await;
+            let (log, _) = open::<Sim>(&dir, small()).await;
+            opened.set(true);
+            joined(append_all(&log, 100..110)).await;
+        }));
+        while !is_opened_again.get() {
+            Sim::sleep(Duration::from_micros(10)).await;
+        }
+        Sim::sleep(Duration::from_micros(world.random(1_000))).await;
+        world.apply(Fault::Crash { host: host.clone(), down: Duration::from_secs(1) });
+        Sim::sleep(Duration::from_secs(2)).await;
+        let found = host.spawn(async move { drop(open::<Sim>(&again, small()).await) });
+        found.await.expect("the partition opens");
+        Ok(())
+    });
+}
+
 /// "All batches that wait are refused, and what was written of them is cut. Later ones are taken when there is
 /// space."
 #[test]
