@@ -85,7 +85,7 @@ pub const fn source_message(bytes: usize) -> u64 {
     12 + bytes as u64 / 8
 }
 
-/// Putting a value into a [`channel`](crate::channel), or taking one from it.
+/// Putting a value into a [`channel`](crate::channel()), or taking one from it.
 #[inline]
 pub const fn channel() -> u64 {
     50
