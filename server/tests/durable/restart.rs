@@ -194,8 +194,21 @@ fn a_full_disk_is_told_to_the_client_and_the_server_goes_on() {
             assert!(sent.len() < 1_000, "the disk is never full");
         };
         assert_eq!(refused, Status::TopicFull.code().get());
+        let sent_count = sent.len() as u64;
         let polled = client.poll_all("full", 0, 10).await.unwrap();
         assert!(polled.into_iter().map(|(_, payload)| payload).eq(sent));
+        // An offset that could not be stored has not changed.
+        let mut stored = None;
+        for offset in (0..sent_count).cycle() {
+            match client.store_offset("full", 0, offset).await {
+                Ok(()) => stored = Some(offset),
+                Err(status) => {
+                    assert_eq!(status, refused);
+                    break;
+                }
+            }
+        }
+        assert_eq!(client.offset("full", 0).await, stored);
         client.delete_topic("full").await.unwrap();
         for n in 0..10 {
             client.send("other", 0, &[payload(n)]).await.unwrap();
@@ -231,6 +244,28 @@ fn a_topic_keeps_no_more_and_no_longer_than_it_says() {
         assert!((1..30).contains(&short.len()), "{} are left", short.len());
         assert_eq!(short.last().map(|(offset, _)| *offset), Some(99));
         assert_eq!(client.poll_all("all", 0, 100).await.unwrap().len(), 100);
+    });
+}
+
+#[test]
+fn a_topic_of_many_partitions_comes_and_goes() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 100, UNLIMITED).await.unwrap();
+        for n in 0..100 {
+            client.send("t", n, &[payload(n.into())]).await.unwrap();
+        }
+        end(iggy, client).await;
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        for n in 0..100 {
+            assert_eq!(client.poll_all("t", n, 1).await, Ok(vec![(0, payload(n.into()))]));
+        }
+        assert_eq!(partitions().await.len(), 100);
+        client.delete_topic("t").await.unwrap();
+        assert_eq!(partitions().await.len(), 0);
     });
 }
 

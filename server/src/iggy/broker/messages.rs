@@ -131,7 +131,7 @@ impl Broker {
         let resolved = self.resolve(at, consumer, client, *partition_id, false)?;
         let (consumer, partition) = resolved.ok_or(Status::NotResolvedConsumer)?;
         let record = self.catalogue.borrow().delete_offset(at, partition, consumer)?;
-        self.apply_offset(&record).await?;
+        self.apply_offset(at, partition, consumer, &record).await?;
         Ok(Answer::empty())
     }
 
@@ -195,14 +195,32 @@ impl Broker {
         offset: u64,
     ) -> Result<(), Status> {
         let record = self.catalogue.borrow().store_offset(at, partition, consumer, offset)?;
-        self.apply_offset(&record).await
+        self.apply_offset(at, partition, consumer, &record).await
     }
 
     /// Offsets are changed at once and stored then, without waiting for other changes: they are many. So their records
     /// may come behind the one that removes their partition ([`Catalogue::replay`](crate::iggy::catalogue::Catalogue)).
-    async fn apply_offset(&self, record: &Record) -> Result<(), Status> {
+    async fn apply_offset(
+        &self,
+        at: TopicId,
+        partition: u32,
+        consumer: Consumer,
+        record: &Record,
+    ) -> Result<(), Status> {
+        let present = || self.catalogue.borrow().partition(at, partition).ok()?.offset(consumer);
+        let before = present();
         self.catalogue.borrow_mut().apply(record).map_err(|_| Status::Error)?;
-        self.storage.record(record.to_bytes()).await?;
+        let after = present();
+        let stored = self.storage.record(record.to_bytes()).await;
+        if stored.is_err() && present() == after {
+            // A consumer that got no messages, because its offset could not be stored, gets them the next time.
+            let undone = match before {
+                Some(offset) => Record::OffsetStored { at, partition, consumer, offset },
+                None => Record::OffsetDeleted { at, partition, consumer },
+            };
+            let _ = self.catalogue.borrow_mut().apply(&undone); // an error: the partition is gone
+        }
+        stored?;
         self.try_snapshot().await;
         Ok(())
     }
