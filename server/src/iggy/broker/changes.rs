@@ -19,14 +19,12 @@ impl Broker {
         let records = ask(&self.catalogue.borrow(), &command, now)?;
         let mut answer = Answer::empty();
         for record in &records {
-            self.open_logs(record).await?;
+            self.open_logs(&new_logs(record)).await?;
             self.store(record).await?;
             let unused = self.apply(record)?;
-            for log in unused {
-                self.logs.borrow_mut().remove(&log);
-                if let Err(error) = self.storage.remove(log).await {
-                    tracing::warn!(log = log.0, %error, "cannot remove the log of a deleted partition");
-                }
+            self.logs.borrow_mut().retain(|log, _| !unused.contains(log));
+            if let Err(error) = self.storage.remove(&unused).await {
+                tracing::warn!(%error, "cannot remove all logs of deleted partitions");
             }
             self.purge_logs(record).await?;
             answer = self.answer_to(record);
@@ -90,22 +88,6 @@ impl Broker {
             _ => {}
         }
         Ok(unused)
-    }
-
-    async fn open_logs(&self, record: &Record) -> Result<(), Status> {
-        let (Record::TopicCreated { log, partitions: count, .. }
-        | Record::PartitionsAdded { log, count, .. }) = record
-        else {
-            return Ok(());
-        };
-        for log in (log.0..log.0 + u64::from(*count)).map(LogId) {
-            // There already if the record could not be stored the last time.
-            if !self.logs.borrow().contains_key(&log) {
-                let opened = self.storage.open(log).await?;
-                self.logs.borrow_mut().insert(log, opened);
-            }
-        }
-        Ok(())
     }
 
     async fn purge_logs(&self, record: &Record) -> Result<(), Status> {
@@ -236,6 +218,17 @@ fn settings(
     }
     let replication_factor = replication_factor.max(1); // 0: as the server likes
     Ok(TopicSettings { compression_algorithm, message_expiry, size_max, replication_factor })
+}
+
+/// The logs that a record creates. They are there already if it could not be stored the last time.
+fn new_logs(record: &Record) -> Vec<LogId> {
+    match record {
+        Record::TopicCreated { log, partitions: count, .. }
+        | Record::PartitionsAdded { log, count, .. } => {
+            (log.0..log.0 + u64::from(*count)).map(LogId).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The logs that have no messages once `record` is applied.

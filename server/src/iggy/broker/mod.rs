@@ -77,10 +77,8 @@ impl Broker {
         node: Node,
     ) -> Result<Self, Status> {
         let broker = Self::new(storage, clients, environment, node);
-        for log in catalogue.logs() {
-            let opened = broker.storage.open(log).await?;
-            broker.logs.borrow_mut().insert(log, opened);
-        }
+        let logs: Vec<_> = catalogue.logs().collect();
+        broker.open_logs(&logs).await?;
         broker.catalogue.replace(catalogue);
         Ok(broker)
     }
@@ -142,6 +140,12 @@ impl Broker {
             | Command::CreateGroup(_)
             | Command::DeleteGroup(_) => self.change(command).await,
         }
+    }
+
+    async fn open_logs(&self, logs: &[LogId]) -> Result<(), Status> {
+        let opened = self.storage.open(logs).await?;
+        self.logs.borrow_mut().extend(logs.iter().copied().zip(opened));
+        Ok(())
     }
 
     fn log(&self, log: LogId) -> Result<Rc<dyn MessageLog>, Status> {

@@ -108,7 +108,9 @@ impl fmt::Display for RecordError {
         match self {
             Self::Truncated => f.write_str("a record ends too early"),
             Self::Trailing => f.write_str("a record has bytes behind its end"),
-            Self::UnknownKind(kind) => write!(f, "there is no record of kind {kind}"),
+            Self::UnknownKind(kind) => {
+                write!(f, "there is no record of kind {kind}: a newer server may have written it")
+            }
             Self::BadName => f.write_str("a record has a name that is not allowed"),
             Self::OutOfOrder => f.write_str("a record does not fit those before it"),
         }

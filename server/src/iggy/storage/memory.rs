@@ -61,13 +61,17 @@ impl MemoryStorage {
 }
 
 impl Storage for MemoryStorage {
-    fn open(&self, _: LogId) -> LocalFuture<'_, Result<Rc<dyn MessageLog>, Status>> {
-        let log = MemoryLog { storage: self.clone(), state: RefCell::default() };
-        Box::pin(ready(Ok(Rc::new(log) as Rc<dyn MessageLog>)))
+    fn open<'a>(
+        &'a self,
+        logs: &'a [LogId],
+    ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>> {
+        let new = |_| MemoryLog { storage: self.clone(), state: RefCell::default() };
+        let opened = logs.iter().map(new).map(|log| Rc::new(log) as Rc<dyn MessageLog>);
+        Box::pin(ready(Ok(opened.collect())))
     }
 
-    /// The memory is free once the last handle of the log is dropped.
-    fn remove(&self, _: LogId) -> LocalFuture<'_, Result<(), Status>> {
+    /// The memory is free once the last handle of each log is dropped.
+    fn remove<'a>(&'a self, _: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
         Box::pin(ready(Ok(())))
     }
 
@@ -180,8 +184,8 @@ mod tests {
     fn a_batch_that_does_not_fit_is_refused_and_room_is_given_back() {
         owned_io_sim::block_on(async {
             let storage = MemoryStorage::new(10_000, || 5);
-            let log = storage.open(LogId(0)).await.unwrap();
-            let other = storage.open(LogId(1)).await.unwrap();
+            let mut logs = storage.open(&[LogId(0), LogId(1)]).await.unwrap();
+            let (other, log) = (logs.pop().unwrap(), logs.pop().unwrap());
             let first = log.append(batch(&[b"a", b"b"]), 1).await.unwrap();
             assert_eq!(first, Appended { base_offset: 0, count: 2, timestamp: 5 });
             let held = storage.bytes();
@@ -203,7 +207,7 @@ mod tests {
         thread_local!(static NOW: Cell<u64> = const { Cell::new(0) });
         owned_io_sim::block_on(async {
             let storage = MemoryStorage::new(1 << 20, || NOW.get());
-            let log = storage.open(LogId(0)).await.unwrap();
+            let log = storage.open(&[LogId(0)]).await.unwrap().remove(0);
             for (now, payloads) in
                 [(10, &[&b"0"[..], b"1", b"2"][..]), (9, &[b"3"]), (20, &[b"4", b"5"])]
             {

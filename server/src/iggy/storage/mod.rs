@@ -25,17 +25,20 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Where the logs of partitions are kept, and the journal of the catalogue.
 pub trait Storage {
-    /// Opens a log, or creates it.
+    /// Opens logs, or creates them. Returns them in order.
     ///
     /// # Errors
-    /// It cannot be opened.
-    fn open(&self, log: LogId) -> LocalFuture<'_, Result<Rc<dyn MessageLog>, Status>>;
+    /// One cannot be opened. Others may be open, and are returned the next time.
+    fn open<'a>(
+        &'a self,
+        logs: &'a [LogId],
+    ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>>;
 
-    /// Removes a log and its messages. Appends that wait may fail.
+    /// Removes logs and their messages. Appends that wait may fail.
     ///
     /// # Errors
-    /// It could not be removed. The log is not used again.
-    fn remove(&self, log: LogId) -> LocalFuture<'_, Result<(), Status>>;
+    /// One could not be removed. None of them is used again.
+    fn remove<'a>(&'a self, logs: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>>;
 
     /// Appends a record to the journal of the catalogue. It is as durable as messages are. Records keep the order of
     /// the first polls.
