@@ -77,6 +77,14 @@ impl Error {
         self.0.path.as_deref()
     }
 
+    /// The bytes of the batch that is [too large](ErrorKind::TooLarge).
+    pub fn batch_bytes(&self) -> Option<usize> {
+        match self.0.detail {
+            Detail::TooLarge { bytes, .. } => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// The operating system could not do `action` (a verb).
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         if is_full(&source) {

@@ -180,7 +180,8 @@ async fn a_batch_larger_than_everything_is_stored_and_read<R: Runtime + Files>()
         assert_eq!(batches[0].base_offset, offset);
         assert!(batches[0].bytes == large, "{} bytes", batches[0].bytes.len());
         let within = async |max| log.read_within(ReadFrom::Offset(offset), max, max).await;
-        assert_eq!(within(299_999).await.unwrap_err().kind(), ErrorKind::TooLarge);
+        let refused = within(299_999).await.unwrap_err();
+        assert_eq!((refused.kind(), refused.batch_bytes()), (ErrorKind::TooLarge, Some(300_000)));
         assert_eq!(within(300_000).await.unwrap(), batches[..1]);
     }
     end(log, dir).await;
