@@ -19,6 +19,16 @@ const COPIED_BYTES_MAX: usize = 1024;
 pub struct Answer {
     pieces: Vec<Bytes>,
     len: usize,
+    room_needed: Option<RoomNeeded>,
+}
+
+/// What a poll needs that has no room for its first batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoomNeeded {
+    /// The partition that it is to name when it is repeated: it was the turn of this one.
+    pub partition: u32,
+    /// The bytes of the batch.
+    pub bytes: usize,
 }
 
 impl Answer {
@@ -41,6 +51,16 @@ impl Answer {
         let mut answer = Self::default();
         answer.push(bytes.freeze());
         answer
+    }
+
+    /// No answer: the poll is to be repeated with more room.
+    pub fn needs(room: RoomNeeded) -> Self {
+        Self { room_needed: Some(room), ..Self::default() }
+    }
+
+    /// The room that is needed for an answer, if this is none.
+    pub const fn room_needed(&self) -> Option<RoomNeeded> {
+        self.room_needed
     }
 
     /// Adds a piece at the end.

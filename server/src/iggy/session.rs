@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use iggy_binary_protocol::requests::messages::PollMessagesRequest;
 use iggy_binary_protocol::responses::users::IdentityResponse;
 
 use super::Status;
-use super::answer::{Answer, error};
+use super::answer::{Answer, RoomNeeded, error};
 use super::broker::USER_ID;
 use super::clients::{Registration, Transport};
 use super::command::Command;
@@ -35,12 +36,12 @@ impl Session {
     }
 
     /// Executes a request, and returns the bytes of its answer in pieces. Without a login there are ping and login
-    /// alone. A poll is answered by at most `bytes_max` bytes of messages, but by one batch at least if there is one.
+    /// alone. A poll is answered by as many messages as there is `room` for, which is made for one batch at least.
     ///
     /// # Cancellation
     /// The request may be executed or not.
-    pub async fn answer(&mut self, request: Request, bytes_max: usize) -> Vec<Bytes> {
-        match self.execute(request, bytes_max).await {
+    pub async fn answer(&mut self, request: Request, room: &mut impl AnswerRoom) -> Vec<Bytes> {
+        match self.execute(request, room).await {
             Ok(answer) => answer.into_pieces(),
             Err(status) => {
                 tracing::debug!(client = self.registration.id(), %status, "refused a request");
@@ -49,7 +50,11 @@ impl Session {
         }
     }
 
-    async fn execute(&mut self, request: Request, bytes_max: usize) -> Result<Answer, Status> {
+    async fn execute(
+        &mut self,
+        request: Request,
+        room: &mut impl AnswerRoom,
+    ) -> Result<Answer, Status> {
         if !self.is_logged_in && !is_for_all(request.code) {
             return Err(Status::Unauthenticated);
         }
@@ -66,13 +71,60 @@ impl Session {
                 self.set_logged_in(false);
                 Ok(Answer::empty())
             }
-            command => self.iggy.execute(self.registration.id(), command, bytes_max).await,
+            Command::PollMessages(poll) => self.poll(poll, room).await,
+            command => self.iggy.execute(self.registration.id(), command, 0).await,
         }
+    }
+
+    async fn poll(
+        &self,
+        mut poll: PollMessagesRequest,
+        room: &mut impl AnswerRoom,
+    ) -> Result<Answer, Status> {
+        for _ in 0..POLL_ATTEMPTS_MAX {
+            let command = Command::PollMessages(poll.clone());
+            let answer = self.iggy.execute(self.registration.id(), command, room.bytes()).await?;
+            let Some(RoomNeeded { partition, bytes }) = answer.room_needed() else {
+                return Ok(answer);
+            };
+            room.grow(bytes).await?;
+            poll.partition_id = Some(partition);
+        }
+        Err(Status::CannotReadMessage)
     }
 
     fn set_logged_in(&mut self, is_logged_in: bool) {
         self.is_logged_in = is_logged_in;
         self.registration.set_logged_in(is_logged_in);
+    }
+}
+
+/// How often a poll is tried. The second time there is room, unless the first batch was removed meanwhile and the next
+/// one is longer.
+const POLL_ATTEMPTS_MAX: u32 = 4;
+
+/// Memory for the messages of an answer.
+#[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
+pub trait AnswerRoom {
+    /// How many bytes there is room for.
+    fn bytes(&self) -> usize;
+
+    /// Makes room for `bytes` bytes.
+    ///
+    /// # Errors
+    /// There is none. The client is told.
+    async fn grow(&mut self, bytes: usize) -> Result<(), Status>;
+}
+
+/// As much as is needed, and so many bytes at first.
+impl AnswerRoom for usize {
+    fn bytes(&self) -> usize {
+        *self
+    }
+
+    async fn grow(&mut self, bytes: usize) -> Result<(), Status> {
+        *self = bytes;
+        Ok(())
     }
 }
 

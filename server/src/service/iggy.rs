@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::pin::pin;
 use std::time::Instant;
@@ -25,11 +26,11 @@ use crate::iggy::Status;
 use crate::iggy::answer::error;
 use crate::iggy::clients::Transport;
 use crate::iggy::frame::{FrameDecoder, Progress, Request};
-use crate::iggy::session::Session;
+use crate::iggy::session::{AnswerRoom, Session};
 use crate::watch::Activity;
 
 /// The most bytes of messages in the answer to a poll, but one batch at least. As many are reserved while a poll is
-/// answered, or what is left of the connection's share.
+/// answered, or what is left of the connection's share, or what one batch needs.
 const POLL_BYTES_MAX: usize = 2 << 20;
 
 /// From how many missing bytes on the payload of a request is read in place, without a buffer of the pool.
@@ -120,8 +121,8 @@ async fn answer_requests<R: Runtime>(
             };
             was_complete = true;
             activity.begin_answer();
-            let answer_room = answer_room(account, &request);
-            let answer = session.answer(request, answer_room.bytes()).await;
+            let mut answer_room = PollRoom::<R>::new(ctx, &request);
+            let answer = session.answer(request, &mut answer_room).await;
             request_room.force(0);
             decoder.set_logged_in(session.is_logged_in());
             answer.into_iter().for_each(|piece| pieces.push(piece));
@@ -232,8 +233,8 @@ async fn answer<R: Runtime>(
     session: &mut Session,
     ctx: &Context,
 ) -> Result<(), Error> {
-    let answer_room = answer_room(ctx.connection.account(), &request);
-    let answer = session.answer(request, answer_room.bytes()).await;
+    let mut answer_room = PollRoom::<R>::new(ctx, &request);
+    let answer = session.answer(request, &mut answer_room).await;
     queue(answer, outgoing).await?;
     coop::yield_if_exhausted::<R>().await;
     Ok(())
@@ -275,13 +276,34 @@ fn session(ctx: &Context, transport: Transport) -> io::Result<Session> {
     Ok(Session::new(iggy, transport, ctx.connection.peer()))
 }
 
-/// Room for the answer to a request.
-fn answer_room(account: &MemoryAccount, request: &Request) -> Reservation {
-    let mut room = account.reservation();
-    if request.code == POLL_MESSAGES_CODE && room.resize(POLL_BYTES_MAX).is_err() {
-        room.force(account.share_bytes_left());
+/// Room for the messages in the answer to a request. It is given back when it is dropped.
+struct PollRoom<'a, R> {
+    reservation: Reservation,
+    ctx: &'a Context,
+    runtime: PhantomData<R>,
+}
+
+impl<'a, R: Runtime> PollRoom<'a, R> {
+    fn new(ctx: &'a Context, request: &Request) -> Self {
+        let account = ctx.connection.account();
+        let mut reservation = account.reservation();
+        if request.code == POLL_MESSAGES_CODE && reservation.resize(POLL_BYTES_MAX).is_err() {
+            reservation.force(account.share_bytes_left());
+        }
+        Self { reservation, ctx, runtime: PhantomData }
     }
-    room
+}
+
+impl<R: Runtime> AnswerRoom for PollRoom<'_, R> {
+    fn bytes(&self) -> usize {
+        self.reservation.bytes()
+    }
+
+    /// Waits for the memory, as a request does.
+    async fn grow(&mut self, bytes: usize) -> Result<(), Status> {
+        let reserved = reserve::<R>(&mut self.reservation, bytes, self.ctx).await;
+        reserved.map_err(|_| Status::CannotReadMessage)
+    }
 }
 
 /// Reserves memory, and waits for it if there is none.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use iggy_binary_protocol::codes::*;
-use iggy_binary_protocol::requests::consumer_groups::CreateConsumerGroupRequest;
+use iggy_binary_protocol::requests::consumer_groups::{
+    CreateConsumerGroupRequest, JoinConsumerGroupRequest,
+};
 use iggy_binary_protocol::requests::consumer_offsets::{
     GetConsumerOffsetRequest, StoreConsumerOffsetRequest,
 };
@@ -23,14 +25,14 @@ use iggy_binary_protocol::responses::consumer_offsets::ConsumerOffsetResponse;
 use iggy_binary_protocol::responses::messages::PollMessagesResponse;
 use iggy_binary_protocol::responses::topics::{GetTopicResponse, GetTopicsResponse};
 use iggy_binary_protocol::{
-    ResponseFrame, WireConsumer, WireDecode, WireEncode, WireIdentifier, WireName,
+    RequestFrame, ResponseFrame, WireConsumer, WireDecode, WireEncode, WireIdentifier, WireName,
     WirePartitioning, WirePollingStrategy,
 };
 use owned_io_log::{PartitionConfig, SyncPolicy};
 use owned_io_server::iggy::broker::Broker;
 use owned_io_server::iggy::clients::Transport;
 use owned_io_server::iggy::frame::Request;
-use owned_io_server::iggy::session::Session;
+use owned_io_server::iggy::session::{AnswerRoom, Session};
 use owned_io_server::iggy::storage::DurableStorage;
 use owned_io_server::iggy::workers::{Hub, Iggy};
 use owned_io_server::iggy::{Credentials, Environment, Node};
@@ -68,9 +70,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) async fn login(iggy: &Rc<Iggy>) -> Self {
         let mut client = Self { session: Session::new(iggy, Transport::Tcp, None) };
-        let (username, password) = (name("iggy"), "secret".to_owned());
-        let login = LoginUserRequest { username, password, version: None, context: None };
-        client.ask(LOGIN_USER_CODE, &login).await.expect("the password is right");
+        client.ask(LOGIN_USER_CODE, &login()).await.expect("the password is right");
         client
     }
 
@@ -79,7 +79,16 @@ impl Client {
     }
 
     async fn ask_raw(&mut self, code: u32, payload: BytesMut) -> Result<Bytes, u32> {
-        let answer = self.session.answer(Request { code, payload }, POLL_BYTES_MAX).await.concat();
+        self.ask_within(code, payload, &mut { POLL_BYTES_MAX }).await
+    }
+
+    async fn ask_within(
+        &mut self,
+        code: u32,
+        payload: BytesMut,
+        room: &mut impl AnswerRoom,
+    ) -> Result<Bytes, u32> {
+        let answer = self.session.answer(Request { code, payload }, room).await.concat();
         let (frame, _) = ResponseFrame::decode(&answer).expect("an answer is a frame");
         match frame.status {
             0 => Ok(Bytes::copy_from_slice(frame.payload)),
@@ -170,11 +179,29 @@ impl Client {
         Ok(messages.map(|message| (message.offset(), message.payload().to_vec())).collect())
     }
 
-    /// The pieces of an answer with the first message of partition 0, as they are in memory.
-    pub(crate) async fn poll_first(&mut self, topic: &str) -> Vec<Bytes> {
+    /// Polls the first message of a partition, or of the one whose turn it is of a group, which the client has joined.
+    /// Returns the partition too.
+    pub(crate) async fn poll_within(
+        &mut self,
+        topic: &str,
+        group: &str,
+        room: &mut impl AnswerRoom,
+    ) -> Result<(u32, Vec<Vec<u8>>), u32> {
+        let consumer = WireConsumer::consumer_group(id(group));
         let poll = poll(topic, 0, WirePollingStrategy::first(), 1);
-        let (code, payload) = (POLL_MESSAGES_CODE, BytesMut::from(&poll.to_bytes()[..]));
-        self.session.answer(Request { code, payload }, POLL_BYTES_MAX).await
+        let poll = PollMessagesRequest { consumer, partition_id: None, ..poll };
+        let payload = BytesMut::from(&poll.to_bytes()[..]);
+        let polled = self.ask_within(POLL_MESSAGES_CODE, payload, room).await?;
+        let polled = PollMessagesResponse::decode(&polled).expect("messages");
+        let messages = polled.messages.map(|message| message.expect("a message"));
+        let payloads = messages.map(|message| message.payload().to_vec()).collect();
+        Ok((polled.header.partition_id, payloads))
+    }
+
+    pub(crate) async fn join_group(&mut self, topic: &str, group: &str) -> Result<(), u32> {
+        let (stream_id, topic_id) = (id(STREAM), id(topic));
+        let request = JoinConsumerGroupRequest { stream_id, topic_id, group_id: id(group) };
+        self.ask(JOIN_CONSUMER_GROUP_CODE, &request).await.map(drop)
     }
 
     /// All messages of a partition, by many polls of `count`.
@@ -224,6 +251,27 @@ impl Client {
         let stored = (!stored.is_empty()).then(|| ConsumerOffsetResponse::decode_from(&stored));
         stored.map(|stored| stored.expect("an offset").stored_offset)
     }
+}
+
+fn login() -> LoginUserRequest {
+    let (username, password) = (name("iggy"), "secret".to_owned());
+    LoginUserRequest { username, password, version: None, context: None }
+}
+
+/// The bytes of a login.
+pub(crate) fn login_frame() -> Vec<u8> {
+    frame(LOGIN_USER_CODE, &login())
+}
+
+/// The bytes of a poll of the first message of partition 0.
+pub(crate) fn poll_frame(topic: &str) -> Vec<u8> {
+    frame(POLL_MESSAGES_CODE, &poll(topic, 0, WirePollingStrategy::first(), 1))
+}
+
+fn frame(code: u32, request: &impl WireEncode) -> Vec<u8> {
+    let mut frame = BytesMut::new();
+    RequestFrame::encode(code, &request.to_bytes(), &mut frame).expect("it is short");
+    frame.to_vec()
 }
 
 fn poll(

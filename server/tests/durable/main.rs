@@ -2,4 +2,5 @@
 
 mod client;
 mod crash;
+mod memory;
 mod restart;

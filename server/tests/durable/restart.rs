@@ -2,14 +2,14 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use iggy_binary_protocol::WirePollingStrategy;
-use owned_io::{Clock, File, Files, OpenMode, OwnedWriteAtExt, select};
+use owned_io::{Clock, File, Files, OpenMode, OwnedWriteAtExt};
 use owned_io_log::SyncPolicy;
 use owned_io_server::iggy::Status;
+use owned_io_server::iggy::session::AnswerRoom;
 use owned_io_server::iggy::workers::Iggy;
 use owned_io_sim::{Fault, Sim, World, block_on, run, seeds};
 
@@ -269,27 +269,42 @@ fn a_topic_of_many_partitions_comes_and_goes() {
     });
 }
 
-/// Eight long batches are in memory at most: a further poll waits until a client has received one.
+/// A poll of a group whose partition has a long batch waits for memory, and gets that batch, although its turn has passed.
 #[test]
-fn batches_beyond_the_memory_of_their_poll_are_few() {
+fn room_is_made_for_a_batch_before_it_is_read() {
     block_on(async {
         let iggy = start().await;
         let mut client = Client::login(&iggy).await;
         client.create_stream().await.unwrap();
-        client.create_topic("t", 1, UNLIMITED).await.unwrap();
+        client.create_topic("t", 2, UNLIMITED).await.unwrap();
+        client.create_group("t", "g").await.unwrap();
+        client.join_group("t", "g").await.unwrap();
         let long = vec![7; 4 * POLL_BYTES_MAX];
         client.send("t", 0, std::slice::from_ref(&long)).await.unwrap();
-        assert_eq!(client.poll_all("t", 0, 10).await, Ok(vec![(0, long)]));
-        let mut answers = Vec::new();
-        for _ in 0..8 {
-            answers.push(client.poll_first("t").await);
+        client.send("t", 1, &[vec![1]]).await.unwrap();
+        for _ in 0..2 {
+            let mut room = POLL_BYTES_MAX;
+            let polled = client.poll_within("t", "g", &mut room).await;
+            assert_eq!(polled, Ok((0, vec![long.clone()])));
+            assert!((long.len()..long.len() + 200).contains(&room), "{room}");
+            let polled = client.poll_within("t", "g", &mut room).await;
+            assert_eq!(polled, Ok((1, vec![vec![1]])));
         }
-        let mut ninth = pin!(client.poll_first("t"));
-        let waited = select(ninth.as_mut(), Sim::sleep(Duration::from_secs(60))).await;
-        assert!(waited.first.is_none(), "nine are in memory");
-        answers.pop();
-        assert_eq!(ninth.await, answers[0]);
+        let refused = client.poll_within("t", "g", &mut NoRoom).await;
+        assert_eq!(refused, Err(Status::CannotReadMessage.code().get()));
     });
+}
+
+struct NoRoom;
+
+impl AnswerRoom for NoRoom {
+    fn bytes(&self) -> usize {
+        POLL_BYTES_MAX
+    }
+
+    async fn grow(&mut self, _: usize) -> Result<(), Status> {
+        Err(Status::CannotReadMessage)
+    }
 }
 
 /// Also if the policy is never to sync.

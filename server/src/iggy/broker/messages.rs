@@ -16,10 +16,10 @@ use iggy_binary_protocol::{
 use owned_io::coop;
 use twox_hash::XxHash32;
 
-use super::super::answer::Answer;
+use super::super::answer::{Answer, RoomNeeded};
 use super::super::catalogue::{Consumer, GroupId, Record, TopicId};
 use super::super::messages::{Batch, part};
-use super::super::storage::{MessageLog, Offsets, ReadFrom, StoredBatch};
+use super::super::storage::{MessageLog, Offsets, ReadError, ReadFrom, StoredBatch};
 use super::Broker;
 use crate::iggy::Status;
 
@@ -80,7 +80,13 @@ impl Broker {
         let Some(from) = start(&poll.strategy, poll.count, offsets, stored) else {
             return Ok(polled(partition, offsets, &[]));
         };
-        let found = log.read(from, poll.count, bytes_max).await?;
+        let found = match log.read(from, poll.count, bytes_max).await {
+            Ok(found) => found,
+            Err(ReadError::TooLong(bytes)) => {
+                return Ok(Answer::needs(RoomNeeded { partition, bytes }));
+            }
+            Err(ReadError::Failed(status)) => return Err(status),
+        };
         let found = select(found, from, poll.count)?;
         // Messages that came meanwhile are there too.
         let offsets = log.offsets();

@@ -91,8 +91,8 @@ impl Broker {
         self.storage.close().await
     }
 
-    /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, but by one batch at
-    /// least if there is one.
+    /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, or by the
+    /// [room](Answer::room_needed) that it needs for one batch.
     ///
     /// # Errors
     /// The command is refused.

@@ -6,7 +6,8 @@ use std::future::ready;
 use std::rc::Rc;
 
 use super::{
-    Appended, LocalFuture, MessageLog, Offsets, Position, ReadFrom, Size, Storage, StoredBatch,
+    Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size, Storage,
+    StoredBatch,
 };
 use crate::iggy::Status;
 use crate::iggy::catalogue::LogId;
@@ -140,7 +141,7 @@ impl MessageLog for MemoryLog {
         from: ReadFrom,
         _count: u32,
         bytes_max: usize,
-    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, Status>> {
+    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
         Box::pin(ready(Ok(self.find(from, bytes_max))))
     }
 

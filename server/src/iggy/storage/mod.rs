@@ -94,12 +94,12 @@ pub trait MessageLog {
     /// The messages may be appended all the same.
     fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>>;
 
-    /// Batches from `from` on, at most `bytes_max` bytes, but at least one batch if there is one. The first one may
-    /// begin before the offset that is wanted. An offset before the first one is the first. Batches behind the first
-    /// `count` messages from `from` on may be left out.
+    /// Batches from `from` on, at most `bytes_max` bytes. A log that has the first batch in memory returns it however long
+    /// it is. The first one may begin before the offset that is wanted. An offset before the first one is the first.
+    /// Batches behind the first `count` messages from `from` on may be left out.
     ///
     /// # Errors
-    /// They could not be read.
+    /// There is no room for the first batch, or it could not be read.
     ///
     /// # Cancellation
     /// Safe.
@@ -108,7 +108,7 @@ pub trait MessageLog {
         from: ReadFrom,
         count: u32,
         bytes_max: usize,
-    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, Status>>;
+    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>>;
 
     /// The offsets that can be read.
     fn offsets(&self) -> Offsets;
@@ -135,6 +135,15 @@ pub trait MessageLog {
     /// # Errors
     /// They could not be removed.
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>>;
+}
+
+/// Why no batch is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The first one has as many bytes.
+    TooLong(usize),
+    /// It could not be read.
+    Failed(Status),
 }
 
 /// A batch as it is stored.

@@ -3,24 +3,17 @@
 use std::cell::RefCell;
 use std::error::Error as _;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use async_lock::{Semaphore, SemaphoreGuardArc};
-use bytes::Bytes;
 use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Partition};
 use tracing::warn;
 
 use super::super::{
-    Appended, LocalFuture, MessageLog, Offsets, ReadFrom, Retention, Size, StoredBatch,
+    Appended, LocalFuture, MessageLog, Offsets, ReadError, ReadFrom, Retention, Size, StoredBatch,
 };
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
 use crate::log_limit::LogLimit;
-
-/// How many batches are read, or being sent, that are longer than what was reserved for their poll. Further polls of such
-/// batches wait. All logs together: 128 MiB with the default of `--message-bytes-max`.
-pub(super) const LONG_BATCHES_MAX: usize = 8;
 
 /// The log of a partition. A clone is another handle to it.
 #[derive(Debug)]
@@ -28,7 +21,6 @@ pub(super) struct DurableLog<R: Files> {
     pub(super) partition: Partition<R>,
     /// Its part of the memory for recent messages.
     pub(super) cache_bytes: usize,
-    pub(super) long_batches: Arc<Semaphore>,
     pub(super) failures: Failures,
 }
 
@@ -51,18 +43,22 @@ impl<R: Runtime + Files> DurableLog<R> {
         mut from: ReadFrom,
         mut count: u32,
         bytes_max: usize,
-    ) -> Result<Vec<StoredBatch>, Status> {
+    ) -> Result<Vec<StoredBatch>, ReadError> {
         let mut left = bytes_max;
         let mut found = Vec::new();
         // Each round reads a batch, or ends.
         loop {
             let read = self.partition.read_within(from, left.min(self.bytes_of(count)), left).await;
-            let read = match read {
-                Err(error) if error.kind() == ErrorKind::TooLarge && found.is_empty() => {
-                    return self.find_long(from).await;
-                }
-                Err(error) if error.kind() == ErrorKind::TooLarge => return Ok(found),
-                read => self.checked(read, Status::CannotReadMessage)?,
+            let read = match (read, found.is_empty()) {
+                (Ok(read), _) => read,
+                (Err(_), false) => return Ok(found), // the next poll comes to it
+                (Err(error), true) => match error.batch_bytes() {
+                    Some(bytes) => return Err(ReadError::TooLong(bytes)),
+                    None => {
+                        let status = self.failures.status::<R>(&error, Status::CannotReadMessage);
+                        return Err(ReadError::Failed(status));
+                    }
+                },
             };
             let Some(last) = read.last() else { return Ok(found) };
             let next = last.next_offset();
@@ -84,28 +80,6 @@ impl<R: Runtime + Files> DurableLog<R> {
             }
             from = ReadFrom::Offset(next);
         }
-    }
-
-    /// Reads one batch that the caller has no memory for.
-    async fn find_long(&self, from: ReadFrom) -> Result<Vec<StoredBatch>, Status> {
-        let permit = self.long_batches.acquire_arc().await;
-        let read = self.partition.read(from, 0).await;
-        let mut found = self.checked(read, Status::CannotReadMessage)?.into_iter().map(stored);
-        let Some(mut batch) = found.next() else { return Ok(Vec::new()) };
-        batch.bytes = Bytes::from_owner(LongBatch { bytes: batch.bytes, _permit: permit });
-        Ok(vec![batch])
-    }
-}
-
-/// The bytes of a batch, and the permit to have them in memory.
-struct LongBatch {
-    bytes: Bytes,
-    _permit: SemaphoreGuardArc,
-}
-
-impl AsRef<[u8]> for LongBatch {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }
 
@@ -131,7 +105,7 @@ impl<R: Runtime + Files> MessageLog for DurableLog<R> {
         from: ReadFrom,
         count: u32,
         bytes_max: usize,
-    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, Status>> {
+    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
         Box::pin(self.find(from, count, bytes_max))
     }
 
@@ -164,7 +138,6 @@ impl<R: Files> Clone for DurableLog<R> {
         Self {
             partition: self.partition.clone(),
             cache_bytes: self.cache_bytes,
-            long_batches: Arc::clone(&self.long_batches),
             failures: self.failures.clone(),
         }
     }

@@ -18,12 +18,10 @@ use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use async_lock::Semaphore;
-use log::{DurableLog, Failures, LONG_BATCHES_MAX, with_cause};
+use log::{DurableLog, Failures, with_cause};
 use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Journal, Partition, PartitionConfig, Replay};
 use tracing::info;
@@ -43,8 +41,6 @@ pub struct DurableStorage<R: Files> {
     logs: RefCell<BTreeMap<LogId, DurableLog<R>>>,
     /// The bytes of recent messages that further logs may keep in memory.
     cache_bytes_left: Cell<usize>,
-    /// Permits for batches in memory that are longer than what was reserved for a poll.
-    long_batches: Arc<Semaphore>,
     failures: Failures,
 }
 
@@ -91,7 +87,6 @@ impl<R: Runtime + Files> DurableStorage<R> {
             snapshot_bytes: Cell::new(snapshot_bytes),
             logs: RefCell::default(),
             cache_bytes_left: Cell::new(cache_bytes_max),
-            long_batches: Arc::new(Semaphore::new(LONG_BATCHES_MAX)),
             failures: Failures::default(),
         };
         storage.compare_with_directory(&catalogue, is_new).await?;
@@ -185,9 +180,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
     }
 
     fn insert(&self, log: LogId, partition: Partition<R>, config: PartitionConfig) {
-        let (long_batches, failures) = (Arc::clone(&self.long_batches), self.failures.clone());
-        let cache_bytes = config.cache_bytes_max;
-        let opened = DurableLog { partition, cache_bytes, long_batches, failures };
+        let (cache_bytes, failures) = (config.cache_bytes_max, self.failures.clone());
+        let opened = DurableLog { partition, cache_bytes, failures };
         self.logs.borrow_mut().insert(log, opened);
     }
 
