@@ -28,7 +28,7 @@
 //! | [`drain`] | ends the server without cutting connections off |
 //! | [`ticker`] | wakes the watch of each worker periodically |
 //! | [`memory`] | how a worker's memory is divided |
-//! | [`iggy`] | Iggy's protocol, without I/O: streams, topics, consumer groups, messages |
+//! | [`iggy`] | Iggy's protocol: streams, topics, consumer groups, messages, in memory or on disk |
 //! | [`tls`] | certificates, and the handshake |
 //! | [`log_limit`] | keeps repeated lines of log rare |
 //! | [`service`] | the services |
@@ -59,6 +59,8 @@
 //!    answered until all connections have ended.
 //! 3. Connections that have not ended after `--drain-seconds` are reset, counted and logged. The exit code is
 //!    then 3.
+//! 4. The log of `--data` is synced and closed, in what is left of `--drain-seconds`, but half a second at least. If
+//!    a sync fails, the exit code is 1.
 //!
 //! # Limits
 //!
