@@ -2,5 +2,6 @@
 
 mod client;
 mod crash;
+mod faults;
 mod memory;
 mod restart;

@@ -11,17 +11,17 @@ use owned_io_log::SyncPolicy;
 use owned_io_server::iggy::Status;
 use owned_io_server::iggy::session::AnswerRoom;
 use owned_io_server::iggy::workers::Iggy;
-use owned_io_sim::{Fault, Sim, World, block_on, run, seeds};
+use owned_io_sim::{Fault, Sim, block_on, run, seeds};
 
 use super::client::{Client, DIR, POLL_BYTES_MAX, open};
 
-const UNLIMITED: (u64, u64) = (0, 0);
+pub(super) const UNLIMITED: (u64, u64) = (0, 0);
 
-async fn start() -> Rc<Iggy> {
+pub(super) async fn start() -> Rc<Iggy> {
     open(SyncPolicy::Batch).await.expect("the directory opens")
 }
 
-async fn end(iggy: Rc<Iggy>, client: Client) {
+pub(super) async fn end(iggy: Rc<Iggy>, client: Client) {
     iggy.close().await.expect("everything is durable");
     drop((iggy, client));
     Sim::sleep(Duration::from_secs(1)).await; // until the tasks of the log have ended
@@ -31,7 +31,7 @@ async fn why_not() -> String {
     open(SyncPolicy::Batch).await.map(drop).expect_err("the directory is refused").to_string()
 }
 
-fn payload(n: u64) -> Vec<u8> {
+pub(super) fn payload(n: u64) -> Vec<u8> {
     let len = 1 + (n * 37 % 900) as usize;
     n.to_le_bytes().into_iter().cycle().take(len).collect()
 }
@@ -172,49 +172,6 @@ fn partitions_that_the_catalogue_has_not_are_removed() {
         assert_eq!(partitions().await.len(), 2);
         start().await;
         assert_eq!(partitions().await, [Path::new("/data/partitions/0")]);
-    });
-}
-
-#[test]
-fn a_full_disk_is_told_to_the_client_and_the_server_goes_on() {
-    run(seeds(20), async |world: World| {
-        world.main_host().limit_disk(60_000);
-        let iggy = start().await;
-        let mut client = Client::login(&iggy).await;
-        client.create_stream().await.unwrap();
-        client.create_topic("full", 1, UNLIMITED).await.unwrap();
-        client.create_topic("other", 1, UNLIMITED).await.unwrap();
-        let mut sent = Vec::new();
-        let refused = loop {
-            let payload = payload(sent.len() as u64);
-            match client.send("full", 0, std::slice::from_ref(&payload)).await {
-                Ok(()) => sent.push(payload),
-                Err(status) => break status,
-            }
-            assert!(sent.len() < 1_000, "the disk is never full");
-        };
-        assert_eq!(refused, Status::TopicFull.code().get());
-        let sent_count = sent.len() as u64;
-        let polled = client.poll_all("full", 0, 10).await.unwrap();
-        assert!(polled.into_iter().map(|(_, payload)| payload).eq(sent));
-        // An offset that could not be stored has not changed.
-        let mut stored = None;
-        for offset in (0..sent_count).cycle() {
-            match client.store_offset("full", 0, offset).await {
-                Ok(()) => stored = Some(offset),
-                Err(status) => {
-                    assert_eq!(status, refused);
-                    break;
-                }
-            }
-        }
-        assert_eq!(client.offset("full", 0).await, stored);
-        client.delete_topic("full").await.unwrap();
-        for n in 0..10 {
-            client.send("other", 0, &[payload(n)]).await.unwrap();
-        }
-        assert_eq!(client.poll_all("other", 0, 3).await.unwrap().len(), 10);
-        Ok(())
     });
 }
 
