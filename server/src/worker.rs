@@ -28,7 +28,10 @@ use crate::watch::watch;
 /// Serves until the stop signal, then drains.
 pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -> io::Result<()> {
     let config = &server.config;
-    let clients = Acceptor::for_clients::<R>(server, &worker).await?;
+    let opening = pin!(Acceptor::for_clients::<R>(server, &worker));
+    let opened = select(opening, worker.stop.stopped()).await.first;
+    // A large log takes seconds to open. A server that is asked to end meanwhile has served nobody.
+    let Some(clients) = opened.transpose()? else { return Ok(()) };
     let admins = Acceptor::for_admins(server, &clients.resources);
     config.stalls.watch_worker::<R>(worker.id, &clients.limit, &clients.resources.budget);
     let ticker = config.ticker.clone();
