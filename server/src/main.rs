@@ -15,6 +15,7 @@ use owned_io::WorkerError;
 use owned_io_os::uring::RingError;
 use owned_io_server::config::{Config, Flags, Listener, Ring};
 use owned_io_server::drain::DrainSignal;
+use owned_io_server::iggy::catalogue::PARTITIONS_MAX;
 use owned_io_server::server::Outcome;
 use owned_io_server::ticker::Ticker;
 use owned_io_server::watch;
@@ -61,7 +62,8 @@ fn in_one_sentence(usage: &clap::Error) -> String {
 fn run(mut config: Config) -> Result<Outcome, String> {
     let backend = backends::choose(config.runtime.as_deref())?;
     // Before threads are started: afterwards each of them would have to wait for this.
-    owned_io_os::reserve_descriptors(config.connections_max().saturating_add(DESCRIPTORS_SPARE))
+    let descriptors = config.connections_max().saturating_add(files_max(&config));
+    owned_io_os::reserve_descriptors(descriptors.saturating_add(DESCRIPTORS_SPARE))
         .map_err(|error| format!("cannot make room for descriptors: {error}"))?;
     let _logs = logs::start(config.log, config.log_level); // dropped last, so that all lines are written
     let drain = DrainSignal::default();
@@ -80,6 +82,14 @@ fn run(mut config: Config) -> Result<Outcome, String> {
         cut_off => warn!(cut_off, "drained, and reset connections that had not ended in time"),
     }
     Ok(outcome)
+}
+
+/// The files of the log that are open all the time: two for each partition that there may be.
+fn files_max(config: &Config) -> usize {
+    match config.iggy.as_ref().and_then(|iggy| iggy.data.as_ref()) {
+        Some(_) => 2 * PARTITIONS_MAX,
+        None => 0,
+    }
 }
 
 /// Adds a remedy if the kernel refuses the tuned ring, but perhaps not the one that the runtime would set up.

@@ -54,7 +54,7 @@ pub enum Status {
     PartitionNotFound = 3007,
     /// The topic has no partition.
     NoPartitions = 3008,
-    /// There is no room for the messages.
+    /// There is no room, in memory or on the disk.
     TopicFull = 3009,
     /// There are as many stored offsets as there may be.
     CannotStoreConsumerOffset = 3012,
@@ -66,7 +66,7 @@ pub enum Status {
     InvalidMessagesCount = 4009,
     /// The messages could not be stored.
     CannotAppendMessage = 4010,
-    /// The messages could not be read.
+    /// The messages could not be read, or there is no memory for them.
     CannotReadMessage = 4011,
     /// The user headers of a message are longer than 100,000 bytes.
     TooBigUserHeaders = 4017,
