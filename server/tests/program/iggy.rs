@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
+use std::{io, thread};
 
 use bytes::BytesMut;
 use iggy_binary_protocol::codes::*;
@@ -110,6 +112,54 @@ fn messages_are_there_after_a_restart() {
     }
 }
 
+/// Batches with numbers, one after the other, until the server is killed in the middle of one.
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill() {
+    let password = password_file("kill");
+    let dir = std::env::temp_dir().join(format!("owned-io-server-{}-kill", std::process::id()));
+    let dir = Directory(dir);
+    for runtime in RUNTIMES {
+        let options = [
+            ["--iggy-password-file", password.0.to_str().unwrap()],
+            ["--data", dir.0.to_str().unwrap()],
+            ["--tcp", "127.0.0.1:0"],
+        ]
+        .concat();
+        let mut submitted = 0;
+        for round in 0..5 {
+            let server = Server::start(runtime, &options);
+            let mut client = Client::Tcp(server.connect(0));
+            assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+            if round == 0 {
+                client.create();
+            }
+            let first = submitted;
+            let sending = thread::spawn(move || {
+                (first..)
+                    .find(|&n| client.try_ask(SEND_MESSAGES_CODE, &batch(&numbered(n))).is_err())
+            });
+            thread::sleep(Duration::from_millis(30 + 40 * round)); // any time will do
+            drop(server); // kills it
+            let refused = sending.join().unwrap().unwrap();
+
+            let server = Server::start(runtime, &options);
+            let mut client = Client::Tcp(server.connect(0));
+            assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+            let found = client.poll_to_end();
+            submitted = found.len() as u64;
+            println!("{runtime}: {refused} acknowledged, {submitted} there"); // shown when it fails
+            assert!(found.into_iter().eq((0..submitted).map(numbered)));
+            assert!((refused..=refused + 1).contains(&submitted));
+        }
+        std::fs::remove_dir_all(&dir.0).unwrap();
+    }
+}
+
+fn numbered(n: u64) -> Vec<u8> {
+    let len = 8 + n as usize * 7_919 % 60_000;
+    n.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
 #[test]
 fn there_is_no_iggy_without_a_password() {
     let server = Server::start(RUNTIMES[0], &["--http", "127.0.0.1:0"]);
@@ -142,25 +192,45 @@ impl Client {
         polled
     }
 
+    /// The payloads of all messages.
+    fn poll_to_end(&mut self) -> Vec<Vec<u8>> {
+        let mut polled = Vec::new();
+        loop {
+            let (status, answer) = self.ask(POLL_MESSAGES_CODE, &poll(polled.len() as u64));
+            let answer = PollMessagesResponse::decode(&answer).unwrap();
+            assert_eq!(status, 0);
+            let before = polled.len();
+            polled.extend(answer.messages.map(|view| view.unwrap().payload().to_vec()));
+            if polled.len() == before {
+                return polled;
+            }
+        }
+    }
+
     fn ask(&mut self, code: u32, payload: &[u8]) -> (u32, Vec<u8>) {
+        self.try_ask(code, payload).unwrap()
+    }
+
+    /// An error if the connection ends.
+    fn try_ask(&mut self, code: u32, payload: &[u8]) -> io::Result<(u32, Vec<u8>)> {
         let mut request = BytesMut::new();
         RequestFrame::encode(code, payload, &mut request).unwrap();
         match self {
             Self::Tcp(stream) => {
-                stream.write_all(&request).unwrap();
+                stream.write_all(&request)?;
                 let mut header = [0; 8];
-                stream.read_exact(&mut header).unwrap();
+                stream.read_exact(&mut header)?;
                 let len = u32::from_le_bytes(header[4..].try_into().unwrap());
                 let mut payload = vec![0; len as usize];
-                stream.read_exact(&mut payload).unwrap();
-                (u32::from_le_bytes(header[..4].try_into().unwrap()), payload)
+                stream.read_exact(&mut payload)?;
+                Ok((u32::from_le_bytes(header[..4].try_into().unwrap()), payload))
             }
             Self::WebSocket(socket) => {
-                socket.send(Message::binary(request.freeze())).unwrap();
-                let answer = socket.read().unwrap().into_data();
+                socket.send(Message::binary(request.freeze())).map_err(io::Error::other)?;
+                let answer = socket.read().map_err(io::Error::other)?.into_data();
                 let (answer, len) = ResponseFrame::decode(&answer).unwrap();
                 assert_eq!(len, 8 + answer.payload.len());
-                (answer.status, answer.payload.to_vec())
+                Ok((answer.status, answer.payload.to_vec()))
             }
         }
     }
