@@ -235,6 +235,7 @@ async fn answer<R: Runtime>(
 ) -> Result<(), Error> {
     let mut answer_room = PollRoom::<R>::new(ctx, &request);
     let answer = session.answer(request, &mut answer_room).await;
+    drop(answer_room); // the queue reserves the same bytes, before any other connection can
     queue(answer, outgoing).await?;
     coop::yield_if_exhausted::<R>().await;
     Ok(())

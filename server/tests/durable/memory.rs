@@ -1,19 +1,41 @@
 //! What a connection holds while it is answered from the disk.
 
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use owned_io::{ByteStream, Clock, Executor, OwnedReadExt, OwnedWriteExt};
+use owned_io::{
+    ByteStream, Clock, Executor, MemoryBudget, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
+};
 use owned_io_log::SyncPolicy;
 use owned_io_server::config::{Limits, WebSockets};
 use owned_io_server::connections::Connections;
 use owned_io_server::context::{Context, Resources};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
-use owned_io_server::service::iggy;
-use owned_io_sim::{Sim, pipe, run, seeds};
+use owned_io_server::service::{http, iggy};
+use owned_io_sim::{Sim, SimStream, pipe, run, seeds};
+use owned_io_websocket::handshake::Offer;
+use owned_io_websocket::stream::{Buffers, Message, connect};
 
 use super::client::{Client, login_frame, open, poll_frame};
+
+/// A connection to a server with a message of `len` bytes.
+async fn serve(len: usize) -> io::Result<(SimStream, SimStream, Context)> {
+    let server = open(SyncPolicy::Batch).await?;
+    let mut producer = Client::login(&server).await;
+    producer.create_stream().await.unwrap();
+    producer.create_topic("t", 1, (0, 0)).await.unwrap();
+    producer.send("t", 0, &[vec![7; len]]).await.unwrap();
+    // Half of it is not guaranteed to any connection: 28 MB.
+    let memory = Memory::divide(64 << 20, 100).expect("enough memory");
+    let mut resources = Resources::new(memory, None, WebSockets::default(), Limits::default());
+    resources.iggy = Some(server);
+    let connections = Connections::new(DrainSignal::default(), resources.budget.clone());
+    let (client, serving) = pipe();
+    let connection = connections.add(serving.shutdown_handle());
+    Ok((client, serving, Context { connection, worker: Rc::new(resources) }))
+}
 
 /// A batch that is longer than what is reserved for a poll at first is in the account of its connection until the client
 /// has it.
@@ -21,22 +43,9 @@ use super::client::{Client, login_frame, open, poll_frame};
 fn a_long_batch_is_held_by_the_connection_that_polls_it() {
     const LONG: usize = 3 << 20;
     run(seeds(10), async |_| {
-        let server = open(SyncPolicy::Batch).await?;
-        let mut producer = Client::login(&server).await;
-        producer.create_stream().await.unwrap();
-        producer.create_topic("t", 1, (0, 0)).await.unwrap();
-        producer.send("t", 0, &[vec![7; LONG]]).await.unwrap();
-
-        let memory = Memory::divide(64 << 20, 100).expect("enough memory");
-        let mut resources = Resources::new(memory, None, WebSockets::default(), Limits::default());
-        resources.iggy = Some(server);
-        let connections = Connections::new(DrainSignal::default(), resources.budget.clone());
-        let (mut client, serving) = pipe();
-        let connection = connections.add(serving.shutdown_handle());
-        let account = connection.account().clone();
-        let ctx = Context { connection, worker: Rc::new(resources) };
+        let (mut client, serving, ctx) = serve(LONG).await?;
+        let account = ctx.connection.account().clone();
         let task = Sim::spawn(async move { iggy::serve::<Sim>(serving, &ctx).await });
-
         client.write_all([login_frame(), poll_frame("t")].concat()).await.into_result()?;
         Sim::sleep(Duration::from_secs(1)).await;
         assert!(account.held_bytes() >= LONG, "{} are held", account.held_bytes());
@@ -47,5 +56,27 @@ fn a_long_batch_is_held_by_the_connection_that_polls_it() {
         assert_eq!(account.held_bytes(), 0);
         drop(client);
         task.await.unwrap()
+    });
+}
+
+/// There is room for it once, and not for a second one in the queue of the WebSocket.
+#[test]
+fn a_long_batch_is_reserved_once_on_its_way_to_a_websocket() {
+    const LONG: usize = 15 << 20;
+    run(seeds(3), async |_| {
+        let (client, serving, ctx) = serve(LONG).await?;
+        let account = ctx.connection.account().clone();
+        drop(Sim::spawn(async move { http::serve::<Sim>(serving, &ctx).await.unwrap() }));
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
+        let offer = Offer { host: "localhost", path: "/", ..Offer::default() };
+        let config = owned_io_websocket::Config::default();
+        let mut socket = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap().0;
+        for (request, len) in [(login_frame(), 12), (poll_frame("t"), 8 + 16 + 64 + LONG)] {
+            socket.outgoing.send(Message::Binary(&request)).await.unwrap();
+            let answer = socket.incoming.receive().await.unwrap().expect("an answer");
+            assert_eq!(answer.as_bytes().len(), len);
+        }
+        assert!(account.held_bytes() < LONG);
+        Ok(())
     });
 }
