@@ -155,6 +155,82 @@ fn a_slow_reader_lags_and_resumes_without_harm_to_others() {
     });
 }
 
+/// Messages that are published and sealed by a new subscription were not offered to anybody yet.
+#[test]
+fn new_subscriptions_make_no_idle_subscriber_lag() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (mut idle, _serving) = subscribed(&topic, OnLag::Close).await;
+        let (server, _client) = pair(quiet(), quiet()).await;
+        let mut accepted = 0;
+        for n in 0..4 {
+            let payload = numbered(n, 20 * KIB);
+            match topic.publish(Message::Binary(&payload)) {
+                Ok(()) => accepted += 1,
+                Err(error) => {
+                    let is_full = matches!(error, Protocol::Limit { limit: Limit::Queue, .. });
+                    assert!(is_full, "{error:?}");
+                }
+            }
+            drop(topic.subscribe(&server.outgoing, OnLag::Close).unwrap());
+            assert!(topic.kept_bytes() <= 64 * KIB);
+        }
+        assert_eq!(accepted, 3);
+        for n in 0..accepted {
+            assert_eq!(receive(&mut idle).await, numbered(n, 20 * KIB));
+        }
+        publish(&topic, b"room again");
+        assert_eq!(receive(&mut idle).await, b"room again");
+    });
+}
+
+/// "The bytes that are kept for slow subscribers, at most `kept_bytes_max`."
+#[test]
+fn a_message_that_fills_the_topic_keeps_to_the_bound() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (_slow, _serving) = subscribed(&topic, OnLag::Pause).await;
+        for len in (64 * KIB - 200..64 * KIB).step_by(50).cycle().take(20) {
+            let _ = topic.publish(Message::Binary(&vec![7; len]));
+            topic.flush().await;
+            assert!(topic.kept_bytes() <= 64 * KIB, "{}", topic.kept_bytes());
+        }
+    });
+}
+
+/// Others publish and subscribe in each turn. That does not prolong a flush.
+#[test]
+fn a_flush_ends_although_others_publish() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let mut clients = Vec::new();
+        for _ in 0..60 {
+            clients.push(subscribed(&topic, OnLag::Pause).await);
+        }
+        let others = {
+            let topic = topic.clone();
+            async move {
+                let (server, _client) = pair(quiet(), quiet()).await;
+                loop {
+                    let _ = topic.publish(Message::Binary(&[7; 10]));
+                    drop(topic.subscribe(&server.outgoing, OnLag::Close).unwrap());
+                    Sim::sleep(Duration::ZERO).await;
+                }
+            }
+        };
+        let flushing = async {
+            for _ in 0..5 {
+                publish(&topic, b"flushed");
+                topic.flush().await;
+            }
+        };
+        let limit = async {
+            select(pin!(others), Sim::sleep(Duration::from_secs(5))).await;
+        };
+        assert!(select(pin!(flushing), limit).await.first.is_some());
+    });
+}
+
 #[test]
 fn a_subscriber_that_lags_is_closed_if_the_caller_wants_that() {
     simulate(|| async {

@@ -62,7 +62,8 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 /// # Slow subscribers
 ///
 /// A message is kept until each subscriber has taken it. If more than `kept_bytes_max` bytes would be
-/// kept, the oldest are dropped. A subscriber that has not taken them has lagged. This is noticed when
+/// kept, the oldest are dropped, but only after a delivery has offered them to each subscriber. A
+/// subscriber that has not taken them has lagged. This is noticed when
 /// its write in progress ends, and [`OnLag`] says what happens then. If the peer accepts nothing at all,
 /// the [`write_timeout`](crate::StreamConfig::write_timeout) ends the connection.
 ///
@@ -70,9 +71,10 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 ///
 /// A topic has an account of its own in the budget of the [`Buffers`], or the account that they were
 /// [set to](Buffers::with_account). It reserves there what it holds, which is nothing while all
-/// subscribers are idle, and at most about four times `kept_bytes_max`: messages that wait for the next
-/// delivery, those that are kept, and those that are not kept any more but are still being written. If
-/// the latter hold more, the connections that write them are aborted: their peers are that slow. If
+/// subscribers are idle. Otherwise it reserves at most about four times `kept_bytes_max`, or six times
+/// if messages are compressed too: once each for messages that wait for the next delivery and for those
+/// that are kept, and twice for those that are not kept any more but are still being written. If the
+/// last ones hold more, the connections that write them are aborted, because their peers are slow. If
 /// the account is [evicted](owned_io::MemoryBudget::evict_holders), everything that is kept is dropped,
 /// and such connections are aborted too.
 pub struct Topic {
@@ -86,7 +88,9 @@ struct Handle {
 
 impl Topic {
     /// Creates a topic, and starts the task that delivers its messages. `kept_bytes_max` bounds what is
-    /// kept for slow subscribers, and what is published before the next delivery, in bytes.
+    /// kept for slow subscribers, in bytes, including what is published and not yet delivered. Both count
+    /// with their frame headers, uncompressed, and with 128 bytes for each delivery. With 0, nothing can be
+    /// published. 256 KiB are enough for short messages; it should be several times the longest message.
     ///
     /// # Panics
     /// Outside [`block_on`](Executor::block_on) of the runtime.
@@ -102,8 +106,8 @@ impl Topic {
     /// # Errors
     /// The message was not published, and may be published again later.
     ///
-    /// - [`Limit::Queue`](crate::Limit::Queue): what was published since the last delivery would
-    ///   exceed `kept_bytes_max`. [`flush`](Self::flush) makes room, unless the message alone exceeds it.
+    /// - [`Limit::Queue`](crate::Limit::Queue): what is published and not yet delivered would exceed
+    ///   `kept_bytes_max`. [`flush`](Self::flush) makes room, unless the message alone exceeds it.
     /// - [`Limit::Memory`](crate::Limit::Memory): the memory budget is used up.
     pub fn publish(&self, message: Message<'_>) -> Result<(), ProtocolError> {
         self.handle.state.publish(message)
@@ -143,7 +147,8 @@ impl Topic {
         self.handle.state.subscriber_count()
     }
 
-    /// The bytes that are kept for slow subscribers, at most `kept_bytes_max`.
+    /// The bytes that are kept for slow subscribers, at most `kept_bytes_max`. They count as described at
+    /// [`new`](Self::new).
     pub fn kept_bytes(&self) -> usize {
         self.handle.state.kept_bytes()
     }

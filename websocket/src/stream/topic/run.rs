@@ -22,7 +22,7 @@ const SEGMENT_BYTES: usize = 128;
 /// A subscriber that has taken everything is at the end. Every other one is counted at the segment
 /// that it takes next. So a segment is dropped as soon as nobody needs it or a segment before it.
 pub(super) struct Run {
-    /// The most bytes of `segments`, and of `open`.
+    /// The most bytes of `segments`, and of what is not yet offered together with `open`.
     kept_bytes_max: usize,
     /// The frames that are published and not sealed.
     open: Vec<u8>,
@@ -33,7 +33,15 @@ pub(super) struct Run {
     segments: VecDeque<Rc<Segment>>,
     /// The number of the first of them, counted from the first segment of the topic.
     first: u64,
+    /// The bytes of `segments`, uncompressed.
     kept_bytes: usize,
+    /// The number of the first segment that has not been offered to each subscriber. It and later
+    /// ones are not dropped while a subscriber needs them.
+    unoffered: u64,
+    /// The part of `kept_bytes` that is in such segments.
+    unoffered_bytes: usize,
+    /// The memory of `segments`.
+    segment_held_bytes: usize,
     /// The number of messages that are sealed, from the first message of the topic.
     sealed_messages: u64,
     /// The number of subscribers at the end.
@@ -92,6 +100,9 @@ impl Run {
             segments: VecDeque::new(),
             first: 0,
             kept_bytes: 0,
+            unoffered: 0,
+            unoffered_bytes: 0,
+            segment_held_bytes: 0,
             sealed_messages: 0,
             at_end: 0,
             held: Rc::new(RefCell::new(account.reservation())),
@@ -120,8 +131,21 @@ impl Run {
 
     /// Whether segments that are no longer kept, but are still being written, hold much memory.
     pub(super) fn is_pinned(&self) -> bool {
-        // `open`, what is kept, and what was kept until now may each be that long.
-        self.held.borrow().bytes() > self.kept_bytes_max.saturating_mul(4)
+        let pinned_bytes = self.held.borrow().bytes() - self.open_bytes() - self.segment_held_bytes;
+        pinned_bytes > self.kept_bytes_max.saturating_mul(2)
+    }
+
+    /// The number of the segment that is sealed next.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.segments.len() as u64
+    }
+
+    /// Each subscriber was offered the segments before `end`.
+    pub(super) fn handle_offered(&mut self, end: u64) {
+        self.unoffered = end;
+        let offered = end.saturating_sub(self.first) as usize;
+        self.unoffered_bytes =
+            self.segments.iter().skip(offered).map(|segment| segment.kept_bytes()).sum();
     }
 
     /// Whether others need the memory.
@@ -143,8 +167,9 @@ impl Run {
         let payload = message.as_bytes();
         let header = header(message.kind(), false, payload.len());
         let len = self.open.len().saturating_add(header.len()).saturating_add(payload.len());
-        if len > self.kept_bytes_max {
-            let (max, got) = (self.kept_bytes_max as u64, len as u64);
+        let undelivered = (self.unoffered_bytes + SEGMENT_BYTES).saturating_add(len);
+        if undelivered > self.kept_bytes_max {
+            let (max, got) = (self.kept_bytes_max as u64, undelivered as u64);
             return Err(ProtocolError::Limit { limit: Limit::Queue, max, got });
         }
         if has_subscribers {
@@ -161,23 +186,29 @@ impl Run {
     }
 
     /// Makes a segment of the frames that were published since the last call. Returns whether there
-    /// were any. Drops the oldest segments beyond the bound.
+    /// were any. Drops the oldest segments beyond the bound, but none that is not yet offered.
+    /// [`publish`](Self::publish) bounds those.
     pub(super) fn seal(&mut self) -> bool {
         let messages = std::mem::take(&mut self.open_messages);
         self.sealed_messages += messages;
         if self.open.is_empty() {
             return false;
         }
-        let open = std::mem::take(&mut self.open);
-        let compressed = self.compressed.as_mut().map(|both| std::mem::take(&mut both.open));
-        let held_bytes =
-            open.capacity() + compressed.as_ref().map_or(0, Vec::capacity) + SEGMENT_BYTES;
+        let bytes = freeze(&self.held, &mut self.open);
+        let compressed = self.compressed.as_mut();
+        let compressed = compressed.map(|compressed| freeze(&self.held, &mut compressed.open));
+        let held_bytes = bytes.len() + compressed.as_ref().map_or(0, Bytes::len) + SEGMENT_BYTES;
         add(&self.held, SEGMENT_BYTES);
         let (waiting, held) = (Cell::new(std::mem::take(&mut self.at_end)), Rc::clone(&self.held));
-        let (bytes, compressed) = (open.into(), compressed.map(Bytes::from));
         let segment = Segment { bytes, compressed, messages, held_bytes, waiting, held };
-        while self.kept_bytes + held_bytes > self.kept_bytes_max && self.drop_first() {}
-        self.kept_bytes += held_bytes;
+        let kept_bytes = segment.kept_bytes();
+        while self.kept_bytes + kept_bytes > self.kept_bytes_max
+            && self.first < self.unoffered
+            && self.drop_first()
+        {}
+        self.kept_bytes += kept_bytes;
+        self.unoffered_bytes += kept_bytes;
+        self.segment_held_bytes += held_bytes;
         self.segments.push_back(Rc::new(segment));
         self.drop_taken();
         true
@@ -211,8 +242,7 @@ impl Run {
     /// Adds a subscriber at the end. Seal the run before.
     pub(super) fn join(&mut self) -> Position {
         self.at_end += 1;
-        let segment = self.first + self.segments.len() as u64;
-        Position { segment, messages: self.sealed_messages }
+        Position { segment: self.end(), messages: self.sealed_messages }
     }
 
     /// Removes a subscriber.
@@ -227,7 +257,7 @@ impl Run {
 
     /// Whether a subscriber is at the end.
     pub(super) fn is_at_end(&self, at: Position) -> bool {
-        at.segment >= self.first + self.segments.len() as u64
+        at.segment >= self.end()
     }
 
     /// Whether the segment that a subscriber takes next is no longer kept.
@@ -288,7 +318,11 @@ impl Run {
 
     fn drop_first(&mut self) -> bool {
         let Some(first) = self.segments.pop_front() else { return false };
-        self.kept_bytes -= first.held_bytes;
+        self.kept_bytes -= first.kept_bytes();
+        self.segment_held_bytes -= first.held_bytes;
+        if self.first >= self.unoffered {
+            self.unoffered_bytes -= first.kept_bytes();
+        }
         self.first += 1;
         true
     }
@@ -333,6 +367,11 @@ impl Compressed {
 }
 
 impl Segment {
+    /// The bytes that count towards the bound of what is kept.
+    fn kept_bytes(&self) -> usize {
+        self.bytes.len() + SEGMENT_BYTES
+    }
+
     /// The frames.
     pub(in crate::stream) fn bytes(&self, is_compressed: bool) -> &Bytes {
         self.compressed.as_ref().filter(|_| is_compressed).unwrap_or(&self.bytes)
@@ -355,6 +394,15 @@ fn sub(held: &Held, bytes: usize) {
     let mut held = held.borrow_mut();
     let all = held.bytes() - bytes;
     held.force(all);
+}
+
+/// Takes the frames of `open`, and releases the memory that they do not need.
+fn freeze(held: &Held, open: &mut Vec<u8>) -> Bytes {
+    let capacity = open.capacity();
+    let mut frames = std::mem::take(open);
+    frames.shrink_to_fit();
+    sub(held, capacity - frames.len());
+    frames.into()
 }
 
 fn header(kind: MessageKind, compressed: bool, payload_bytes: usize) -> HeaderBytes {

@@ -24,8 +24,10 @@ pub(super) struct TopicState {
     subscriptions: RefCell<Vec<Rc<Subscription>>>,
     /// The index of the subscription that is next in this round.
     next: Cell<usize>,
-    /// Whether frames were sealed during this round, so that another one has to follow.
-    is_round_stale: Cell<bool>,
+    /// What this round delivers: the messages and the segments that were sealed when it began.
+    round: Cell<RoundEnd>,
+    /// Whether another round has to follow even if nothing is published.
+    is_round_due: Cell<bool>,
     /// The number of messages that rounds have delivered.
     delivered: Cell<u64>,
     is_ended: Cell<bool>,
@@ -35,13 +37,21 @@ pub(super) struct TopicState {
     sleep: fn(Duration) -> Sleep,
 }
 
+/// The end of what a round delivers.
+#[derive(Clone, Copy, Default)]
+struct RoundEnd {
+    messages: u64,
+    segments: u64,
+}
+
 impl TopicState {
     pub(super) fn new<R: Executor + Clock>(buffers: &Buffers, kept_bytes_max: usize) -> Rc<Self> {
         Rc::new(Self {
             run: RefCell::new(Run::new(&buffers.account(), kept_bytes_max)),
             subscriptions: RefCell::default(),
             next: Cell::new(0),
-            is_round_stale: Cell::new(false),
+            round: Cell::default(),
+            is_round_due: Cell::new(false),
             delivered: Cell::new(0),
             is_ended: Cell::new(false),
             waker: RefCell::default(),
@@ -84,7 +94,7 @@ impl TopicState {
     /// Seals what was published. A subscriber that joins now gets what is published afterwards.
     pub(super) fn seal(&self) {
         if self.run.borrow_mut().seal() {
-            self.is_round_stale.set(true);
+            self.is_round_due.set(true);
         }
     }
 
@@ -138,8 +148,7 @@ impl TopicState {
     fn poll_work(&self, cx: &Context<'_>) -> Poll<()> {
         let run = self.run.borrow();
         // A `flush` that was dropped may have left a round unfinished.
-        let is_round_done =
-            self.next.get() >= self.subscriber_count() && !self.is_round_stale.get();
+        let is_round_done = self.next.get() >= self.subscriber_count() && !self.is_round_due.get();
         if run.is_open() || !is_round_done || run.is_evicted() || self.is_ended() {
             return Poll::Ready(());
         }
@@ -148,8 +157,8 @@ impl TopicState {
         Poll::Pending
     }
 
-    /// Delivers to one subscriber, or begins a round. Returns false if a round has ended and
-    /// nothing was sealed meanwhile.
+    /// Delivers to one subscriber, or ends a round and begins the next. Returns false if there is
+    /// nothing left to deliver.
     fn deliver_next(&self) -> bool {
         let subscription = self.subscriptions.borrow().get(self.next.get()).cloned();
         if let Some(subscription) = subscription {
@@ -157,12 +166,18 @@ impl TopicState {
             subscription.deliver();
             return true;
         }
-        if !self.is_round_stale.take() {
-            self.delivered.set(self.run.borrow().sealed());
-            if !self.run.borrow_mut().seal() {
-                return false;
-            }
+        let mut run = self.run.borrow_mut();
+        let RoundEnd { messages, segments } = self.round.get();
+        self.delivered.set(messages);
+        run.handle_offered(segments);
+        run.seal();
+        let end = RoundEnd { messages: run.sealed(), segments: run.end() };
+        self.round.set(end);
+        if !self.is_round_due.take() && end.segments == segments {
+            self.delivered.set(end.messages); // those were published without subscribers
+            return false;
         }
+        drop(run);
         self.next.set(0);
         if self.run.borrow().is_pinned() {
             self.abort_pinning();
@@ -174,7 +189,7 @@ impl TopicState {
     fn release_evicted(&self) {
         if self.run.borrow().is_evicted() {
             self.run.borrow_mut().clear(&self.buffers.budget().account());
-            self.is_round_stale.set(true);
+            self.is_round_due.set(true);
             self.abort_pinning();
         }
     }
