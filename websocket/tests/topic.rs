@@ -111,7 +111,7 @@ fn each_subscriber_gets_each_message_from_its_subscription_on_in_order() {
     });
 }
 
-/// "Beyond that the oldest are dropped. A subscriber that still needs them has lagged."
+/// "If more than `kept_bytes_max` bytes would be kept, the oldest are dropped."
 #[test]
 fn a_slow_reader_lags_and_resumes_without_harm_to_others() {
     const MESSAGES: u32 = 200;
@@ -341,7 +341,7 @@ fn large_messages_and_the_bound_of_a_turn() {
     });
 }
 
-/// "What a topic holds is reserved": at most about four times the bound, and nothing while all are idle.
+/// "It reserves at most about four times `kept_bytes_max`."
 #[test]
 fn peers_that_never_read_hold_a_bounded_part_of_the_budget() {
     const KEPT: usize = 64 * KIB;
@@ -390,6 +390,53 @@ fn an_evicted_topic_drops_what_it_keeps() {
     });
 }
 
+/// Reserves memory that a topic holds. Panics if the topic does not release it.
+async fn reserve_by_eviction(budget: &MemoryBudget, bytes: usize) {
+    let mut other = budget.account().reservation();
+    for _ in 0..10 {
+        if other.resize(bytes).is_ok() {
+            return;
+        }
+        budget.evict_holders(Sim::now());
+        Sim::sleep(MemoryBudget::ROUND).await;
+    }
+    panic!("no memory was released");
+}
+
+#[test]
+fn a_topic_that_has_ended_is_evicted() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(200 * KIB);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let topic = Topic::new::<Sim>(&buffers, 190 * KIB);
+        let (_slow, serving) = subscribed(&topic, OnLag::Pause).await;
+        for _ in 0..18 {
+            publish(&topic, &[7; 10 * KIB]);
+            Sim::sleep(MS).await;
+        }
+        drop(topic);
+        Sim::sleep(MS).await;
+        assert!(budget.common_bytes_held() > 100 * KIB, "the slow one needs it");
+        reserve_by_eviction(&budget, 150 * KIB).await;
+        drop(serving);
+    });
+}
+
+/// The memory of a topic is its own, and an eviction of a connection does not concern it.
+#[test]
+fn a_topic_has_its_own_account() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(1024 * KIB);
+        let account = budget.account();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let topic = Topic::new::<Sim>(&buffers.with_account(&account), 64 * KIB);
+        let (mut client, _serving) = subscribed(&topic, OnLag::Close).await;
+        publish(&topic, &[7; 10 * KIB]);
+        assert_eq!((account.held_bytes(), budget.common_bytes_held() > 0), (0, true));
+        assert_eq!(receive(&mut client).await, [7; 10 * KIB]);
+    });
+}
+
 #[test]
 fn without_memory_nothing_is_published() {
     simulate(|| async {
@@ -408,8 +455,7 @@ fn without_memory_nothing_is_published() {
     });
 }
 
-/// "When the last handle is dropped, the topic ends: what was published is still sent, the connections stay open,
-/// and `lagged` returns `None`."
+/// "When the last handle is dropped, the topic ends: what was published is still sent, the connections stay open."
 #[test]
 fn the_last_handle_ends_the_topic() {
     simulate(|| async {
@@ -489,7 +535,7 @@ fn pings_and_a_close_are_answered_meanwhile() {
     });
 }
 
-/// "What its own `Outgoing` queues leaves first, and never within a message of the topic, nor the other way round."
+/// "A message is never sent within another."
 #[test]
 fn own_messages_and_several_topics_interleave_by_whole_messages() {
     simulate(|| async {
@@ -532,7 +578,7 @@ fn own_messages_and_several_topics_interleave_by_whole_messages() {
     });
 }
 
-/// "A flush waits until everything queued is written", not for topics.
+/// "Messages of a `Topic` are not waited for."
 #[test]
 fn a_flush_does_not_wait_for_topics() {
     simulate(|| async {

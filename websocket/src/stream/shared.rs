@@ -94,16 +94,18 @@ impl Shared {
         self.control.state() == State::Open && self.write_error.get().is_none()
     }
 
-    /// Writes what the subscriptions are due, without waiting, unless a write is in progress. The halves
-    /// continue what is not written at once.
-    pub(super) fn deliver(&self) {
+    /// Writes what topics have published for the connection, without waiting, unless a write is in
+    /// progress. The halves continue what is not written at once. Returns whether a write is in
+    /// progress.
+    pub(super) fn deliver(&self) -> bool {
         if self.writer.borrow().is_busy() {
-            return;
+            return true;
         }
-        coop::consume(cost::frame_out(0));
-        if self.poll_write(None).is_pending() {
+        let is_pending = self.poll_write(None).is_pending();
+        if is_pending {
             coop::consume(cost::transfer(0)); // the write has begun, and counted no work yet
         }
+        is_pending
     }
 
     /// Whether everything is written that our own side has queued. A write in progress is then of a

@@ -69,8 +69,8 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 ///
 /// # Memory
 ///
-/// A topic has an account of its own in the budget of the [`Buffers`], or the account that they were
-/// [set to](Buffers::with_account). It reserves there what it holds, which is nothing while all
+/// A topic has an account of its own in the budget of the [`Buffers`], even if they are [set
+/// to](Buffers::with_account) the account of a connection. It reserves there what it holds, which is nothing while all
 /// subscribers are idle. Otherwise it reserves at most about four times `kept_bytes_max`, or six times
 /// if messages are compressed too: once each for messages that wait for the next delivery and for those
 /// that are kept, and twice for those that are not kept any more but are still being written. If the
@@ -113,15 +113,17 @@ impl Topic {
         self.handle.state.publish(message)
     }
 
-    /// Waits until everything that was published so far is delivered: written to each idle subscriber. To
-    /// the others it is written when their sockets accept data, and this does not wait for them. For
-    /// programs that publish many messages in a row.
+    /// Waits until everything that was published so far is delivered: written to each idle subscriber, or
+    /// being written. For programs that publish many messages in a row.
+    ///
+    /// If a write to a subscriber is still in progress, this lets other tasks and I/O run at least once,
+    /// so that writes can complete. While more than half of `kept_bytes_max` is kept, it does so up to 8
+    /// times. It does not wait longer for slow subscribers.
     ///
     /// # Cancellation
     /// Safe. The topic's task continues.
     pub async fn flush(&self) {
-        let state = &self.handle.state;
-        state.drain(state.published()).await;
+        self.handle.state.flush().await;
     }
 
     /// Subscribes a connection of a server. It gets the messages that are published from now on.

@@ -135,6 +135,11 @@ impl Run {
         pinned_bytes > self.kept_bytes_max.saturating_mul(2)
     }
 
+    /// Whether more than half of the bound is kept.
+    pub(super) const fn is_half_full(&self) -> bool {
+        self.kept_bytes > self.kept_bytes_max / 2
+    }
+
     /// The number of the segment that is sealed next.
     pub(super) fn end(&self) -> u64 {
         self.first + self.segments.len() as u64

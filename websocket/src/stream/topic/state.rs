@@ -6,13 +6,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use owned_io::{Clock, Executor, coop};
+use owned_io::coop::{self, cost};
+use owned_io::{Clock, Executor};
 
 use super::run::Run;
 use super::subscriber::Subscription;
 use crate::ProtocolError;
 use crate::stream::shared::Sleep;
 use crate::stream::{Buffers, Message};
+
+/// How often a flush lets other tasks run, at most, so that busy subscribers can catch up. Writes
+/// complete within one or two turns of the event loop, unless the peer is slow.
+const FLUSH_YIELDS_MAX: u32 = 8;
 
 /// The state of a topic, which its handles, its subscribers and its task share.
 ///
@@ -26,8 +31,14 @@ pub(super) struct TopicState {
     next: Cell<usize>,
     /// What this round delivers: the messages and the segments that were sealed when it began.
     round: Cell<RoundEnd>,
+    /// Whether this round aborts connections whose writes hold segments that are no longer kept.
+    aborts_pinning: Cell<bool>,
+    /// Whether a write was in progress when this round, or the last one, came to its connection.
+    has_busy: Cell<bool>,
     /// Whether another round has to follow even if nothing is published.
     is_round_due: Cell<bool>,
+    /// Whether memory was released for others since the last round began.
+    is_evicted: Cell<bool>,
     /// The number of messages that rounds have delivered.
     delivered: Cell<u64>,
     is_ended: Cell<bool>,
@@ -47,11 +58,14 @@ struct RoundEnd {
 impl TopicState {
     pub(super) fn new<R: Executor + Clock>(buffers: &Buffers, kept_bytes_max: usize) -> Rc<Self> {
         Rc::new(Self {
-            run: RefCell::new(Run::new(&buffers.account(), kept_bytes_max)),
+            run: RefCell::new(Run::new(&buffers.budget().account(), kept_bytes_max)),
             subscriptions: RefCell::default(),
             next: Cell::new(0),
             round: Cell::default(),
+            aborts_pinning: Cell::new(false),
+            has_busy: Cell::new(false),
             is_round_due: Cell::new(false),
+            is_evicted: Cell::new(false),
             delivered: Cell::new(0),
             is_ended: Cell::new(false),
             waker: RefCell::default(),
@@ -61,9 +75,9 @@ impl TopicState {
     }
 
     pub(super) fn publish(&self, message: Message<'_>) -> Result<(), ProtocolError> {
-        let mut run = self.run.borrow_mut();
-        run.publish(message, self.subscriber_count() > 0, &self.buffers)?;
-        if run.is_open() {
+        let has_subscribers = self.subscriber_count() > 0;
+        self.run.borrow_mut().publish(message, has_subscribers, &self.buffers)?;
+        if has_subscribers {
             self.wake();
         }
         Ok(())
@@ -119,24 +133,48 @@ impl TopicState {
         if let Some(moved) = subscriptions.get(at) {
             moved.index.set(at);
         }
+        let is_empty = subscriptions.is_empty();
+        drop(subscriptions);
+        if is_empty && self.is_ended() {
+            self.wake();
+        }
     }
 
-    /// The task of the topic.
+    /// The task of the topic. After the end of the topic, it stays until the last subscriber is gone,
+    /// because the memory that slow subscribers hold may have to be released.
     pub(super) async fn deliver(self: Rc<Self>) {
+        let mut is_end_reported = false;
         loop {
-            poll_fn(|cx| self.poll_work(cx)).await;
+            poll_fn(|cx| self.poll_work(is_end_reported, cx)).await;
             let is_ended = self.is_ended();
-            self.release_evicted();
             self.drain(u64::MAX).await;
-            if is_ended {
-                self.subscriptions.borrow().iter().for_each(|subscription| subscription.wake());
+            if is_ended && !is_end_reported {
+                is_end_reported = true;
+                self.wake_subscribers();
+            }
+            if is_ended && self.subscriber_count() == 0 {
                 return;
             }
         }
     }
 
+    /// Like [`drain`](Self::drain). Then lets the connections continue whose writes were in progress:
+    /// once, and for longer while more than half of what may be kept is kept.
+    pub(super) async fn flush(&self) {
+        self.drain(self.published()).await;
+        let mut yields = 0;
+        while self.has_busy.get()
+            && (yields == 0 || self.run.borrow().is_half_full())
+            && yields < FLUSH_YIELDS_MAX
+        {
+            (self.sleep)(Duration::ZERO).await;
+            coop::refill();
+            yields += 1;
+        }
+    }
+
     /// Delivers until the first `messages` messages are delivered, or nothing is left to do.
-    pub(super) async fn drain(&self, messages: u64) {
+    async fn drain(&self, messages: u64) {
         while self.delivered.get() < messages && self.deliver_next() {
             if !coop::has_budget() {
                 (self.sleep)(Duration::ZERO).await;
@@ -145,11 +183,12 @@ impl TopicState {
         }
     }
 
-    fn poll_work(&self, cx: &Context<'_>) -> Poll<()> {
+    fn poll_work(&self, is_end_reported: bool, cx: &Context<'_>) -> Poll<()> {
         let run = self.run.borrow();
+        let is_ended = self.is_ended() && (!is_end_reported || self.subscriber_count() == 0);
         // A `flush` that was dropped may have left a round unfinished.
         let is_round_done = self.next.get() >= self.subscriber_count() && !self.is_round_due.get();
-        if run.is_open() || !is_round_done || run.is_evicted() || self.is_ended() {
+        if run.is_open() || !is_round_done || run.is_evicted() || is_ended {
             return Poll::Ready(());
         }
         run.account().wake_when_evicted(cx.waker().clone());
@@ -163,9 +202,16 @@ impl TopicState {
         let subscription = self.subscriptions.borrow().get(self.next.get()).cloned();
         if let Some(subscription) = subscription {
             self.next.set(self.next.get() + 1);
-            subscription.deliver();
+            coop::consume(cost::frame_out(0));
+            if self.aborts_pinning.get() {
+                subscription.abort_pinning();
+            }
+            if subscription.deliver() {
+                self.has_busy.set(true);
+            }
             return true;
         }
+        self.release_evicted();
         let mut run = self.run.borrow_mut();
         let RoundEnd { messages, segments } = self.round.get();
         self.delivered.set(messages);
@@ -177,26 +223,29 @@ impl TopicState {
             self.delivered.set(end.messages); // those were published without subscribers
             return false;
         }
-        drop(run);
+        self.aborts_pinning.set(self.is_evicted.take() || run.is_pinned());
+        self.has_busy.set(false);
         self.next.set(0);
-        if self.run.borrow().is_pinned() {
-            self.abort_pinning();
-        }
         true
     }
 
-    /// Releases the memory that others need.
-    fn release_evicted(&self) {
-        if self.run.borrow().is_evicted() {
-            self.run.borrow_mut().clear(&self.buffers.budget().account());
+    /// Releases the memory that others need. The next round aborts the connections whose writes hold
+    /// some of it.
+    pub(super) fn release_evicted(&self) {
+        let mut run = self.run.borrow_mut();
+        if run.is_evicted() {
+            run.clear(&self.buffers.budget().account());
+            self.is_evicted.set(true);
             self.is_round_due.set(true);
-            self.abort_pinning();
+            drop(run);
+            self.wake();
         }
     }
 
-    /// Aborts the connections whose writes hold segments that are no longer kept.
-    fn abort_pinning(&self) {
-        self.subscriptions.borrow().iter().for_each(|subscription| subscription.abort_pinning());
+    /// Wakes the tasks that wait in `lagged`.
+    fn wake_subscribers(&self) {
+        let subscriptions = self.subscriptions.borrow().clone();
+        subscriptions.iter().for_each(|subscription| subscription.wake());
     }
 
     fn wake(&self) {

@@ -181,17 +181,18 @@ enum State {
 
 impl Subscription {
     /// Sends what was published, if the connection is idle. If it is not, whoever drives the write
-    /// in progress continues with that.
-    pub(super) fn deliver(&self) {
+    /// in progress continues with that. Returns whether a write is in progress.
+    pub(super) fn deliver(&self) -> bool {
         let position = self.position.get();
         if self.state.get() != State::Active || self.topic.run.borrow().is_at_end(position) {
-            return;
+            return false;
         }
         match self.connection.upgrade() {
             Some(connection) if connection.is_open() => connection.deliver(),
             _ => {
                 self.stop();
                 self.wake();
+                false
             }
         }
     }
@@ -231,6 +232,7 @@ impl Subscription {
     }
 
     fn take(&self, bytes_max: usize) -> Next {
+        self.topic.release_evicted();
         let mut position = self.position.get();
         let next = self.topic.run.borrow_mut().take(&mut position, self.is_compressed, bytes_max);
         self.position.set(position);
