@@ -231,6 +231,42 @@ fn a_flush_ends_although_others_publish() {
     });
 }
 
+/// A lag is noticed while the connection may not send whole messages, and it is returned once.
+#[test]
+fn a_lag_within_a_message_is_returned_once() {
+    for on_lag in [OnLag::Pause, OnLag::Close] {
+        simulate(|| async move {
+            let topic = topic(64 * KIB);
+            let (server, mut client) = pair(quiet(), quiet()).await;
+            let WebSocket { mut incoming, mut outgoing } = server;
+            let mut subscriber = topic.subscribe(&outgoing, on_lag).unwrap();
+            outgoing.write_fragment(Fragment::First(BIN), b"its own ").unwrap();
+            outgoing.flush().await.unwrap();
+            drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+            for n in 0..4 {
+                publish(&topic, &numbered(n, 30_000));
+                Sim::sleep(MS).await;
+            }
+            let soon = Sim::sleep(Duration::from_secs(1));
+            let lagged = select(pin!(subscriber.lagged()), soon).await.first;
+            assert!(matches!(lagged, Some(Some(Lagged { missed: 1..=4 }))), "{lagged:?}");
+            let soon = Sim::sleep(Duration::from_secs(1));
+            let again = select(pin!(subscriber.lagged()), soon).await.first;
+            if on_lag == OnLag::Close {
+                assert_eq!(again, Some(None));
+                return;
+            }
+            assert_eq!(again, None, "it waits");
+            assert!(subscriber.resume().is_some());
+            outgoing.write_fragment(Fragment::Last, b"message").unwrap();
+            outgoing.flush().await.unwrap();
+            publish(&topic, b"after");
+            assert_eq!(receive(&mut client).await, b"its own message");
+            assert_eq!(receive(&mut client).await, b"after");
+        });
+    }
+}
+
 #[test]
 fn a_subscriber_that_lags_is_closed_if_the_caller_wants_that() {
     simulate(|| async {

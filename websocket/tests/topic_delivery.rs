@@ -184,6 +184,28 @@ fn a_subscriber_that_is_behind_gets_many_short_messages_in_one_write() {
     });
 }
 
+#[test]
+fn a_pong_waits_for_64_kib_of_a_topic_at_most() {
+    simulate(|| async {
+        let topic = Topic::new::<Sim>(&buffers(), 512 * 1024);
+        let (server, record, mut peer) = recorded().await;
+        let WebSocket { mut incoming, outgoing } = server;
+        let _subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        record.is_blocked.set(true);
+        for n in 0..200 {
+            publish(&topic, &[n; 1_000]);
+        }
+        Sim::sleep(MS).await;
+        peer.write_all(frame(Role::Server, FIN | PING, b"ping")).await.into_result().unwrap();
+        Sim::sleep(MS).await;
+        record.unblock();
+        Sim::sleep(MS).await;
+        let lengths: Vec<_> = record.writes.borrow().iter().map(|(_, len)| *len).collect();
+        assert_eq!(lengths, [65 * 1_004, 6, 65 * 1_004, 65 * 1_004, 5 * 1_004]);
+    });
+}
+
 /// Other tasks and I/O run during a flush, so that writes can complete.
 #[test]
 fn a_flush_slows_the_publisher_down_to_writes_that_complete_later() {

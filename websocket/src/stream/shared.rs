@@ -287,10 +287,8 @@ impl Shared {
     /// The next messages of a topic, or the close frame because of a subscriber that has lagged.
     fn next_published(&self, waker: &Waker) -> Option<Batch> {
         let mut queue = self.queue.borrow_mut();
-        if !queue.accepts_published(&self.control) {
-            return None;
-        }
-        let batch = self.subscriptions.next_batch(&mut queue, |frame| {
+        let accepts = queue.accepts_published(&self.control);
+        let batch = self.subscriptions.next_batch(&mut queue, accepts, |frame| {
             if self.control.close(frame, (self.clock.now)()).is_ok() {
                 waker.wake_by_ref(); // there is a new deadline
             }

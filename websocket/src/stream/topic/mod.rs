@@ -40,7 +40,8 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 /// # Delivery
 ///
 /// A message is encoded once. The topic has a task, which sends all that is published in a turn of the
-/// event loop to each idle subscriber, in one write from memory that all of them share. A write that
+/// event loop to each idle subscriber, in one write per 64 KiB, from memory that all of them share. Pings
+/// and pongs leave between two writes. A write that
 /// is done at once wakes no task of the subscriber. One that waits, because the socket is full or
 /// because the runtime completes writes later, continues while [`Incoming`](super::Incoming) or
 /// [`Outgoing`] is awaited. So a connection that only receives needs a pending

@@ -16,6 +16,10 @@ use crate::{Fragment, Limit, MessageKind, ProtocolError};
 /// What a segment takes beside its frames, in bytes, rounded up.
 const SEGMENT_BYTES: usize = 128;
 
+/// A segment has at most this many bytes, unless it is a single message. Control frames of a connection
+/// wait until the segment that is being written ends.
+const SEGMENT_FRAMES_BYTES_MAX: usize = 64 * 1024;
+
 /// Frames in the order in which they were published, and how many subscribers have yet to take
 /// which of them.
 ///
@@ -79,15 +83,6 @@ pub(super) struct Position {
     segment: u64,
     /// The number of messages before that segment.
     pub(super) messages: u64,
-}
-
-/// The next segment of a subscriber.
-pub(super) enum Next {
-    Segment(Rc<Segment>),
-    /// It is no longer kept.
-    Lagged,
-    /// There is none, or none that is short enough.
-    None,
 }
 
 impl Run {
@@ -171,13 +166,21 @@ impl Run {
     ) -> Result<(), ProtocolError> {
         let payload = message.as_bytes();
         let header = header(message.kind(), false, payload.len());
-        let len = self.open.len().saturating_add(header.len()).saturating_add(payload.len());
-        let undelivered = (self.unoffered_bytes + SEGMENT_BYTES).saturating_add(len);
+        let message_bytes = payload.len().saturating_add(header.len());
+        let seals = self.is_open()
+            && self.open.len().saturating_add(message_bytes) > SEGMENT_FRAMES_BYTES_MAX;
+        let overhead = if seals { SEGMENT_BYTES } else { 0 };
+        let sealed = self.unoffered_bytes + self.open.len() + SEGMENT_BYTES;
+        let undelivered = sealed.saturating_add(message_bytes).saturating_add(overhead);
         if undelivered > self.kept_bytes_max {
             let (max, got) = (self.kept_bytes_max as u64, undelivered as u64);
             return Err(ProtocolError::Limit { limit: Limit::Queue, max, got });
         }
+        if seals {
+            self.seal();
+        }
         if has_subscribers {
+            let len = self.open.len() + message_bytes;
             reserve(&self.held, &mut self.open, len, self.kept_bytes_max)?;
             if let Some(compressed) = &mut self.compressed {
                 compressed.publish(message, &self.held, self.kept_bytes_max, buffers)?;
@@ -270,19 +273,17 @@ impl Run {
         at.segment < self.first
     }
 
-    /// Takes the next segment of a subscriber, if it has at most `bytes_max` bytes.
+    /// Takes the next segment of a subscriber, if it is kept and has at most `bytes_max` bytes.
     pub(super) fn take(
         &mut self,
         at: &mut Position,
         is_compressed: bool,
         bytes_max: usize,
-    ) -> Next {
-        let Some(index) = self.index(*at) else {
-            return if at.segment < self.first { Next::Lagged } else { Next::None };
-        };
+    ) -> Option<Rc<Segment>> {
+        let index = self.index(*at)?;
         let segment = Rc::clone(&self.segments[index]);
         if segment.bytes(is_compressed).len() > bytes_max {
-            return Next::None;
+            return None;
         }
         self.uncount(index);
         at.segment += 1;
@@ -292,7 +293,7 @@ impl Run {
             None => self.at_end += 1,
         }
         self.drop_taken();
-        Next::Segment(segment)
+        Some(segment)
     }
 
     /// Drops what is kept, and uses another account. What is published and not sealed remains.

@@ -107,9 +107,7 @@ impl TopicState {
 
     /// Seals what was published. A subscriber that joins now gets what is published afterwards.
     pub(super) fn seal(&self) {
-        if self.run.borrow_mut().seal() {
-            self.is_round_due.set(true);
-        }
+        self.run.borrow_mut().seal();
     }
 
     pub(super) fn add(&self, subscription: &Rc<Subscription>) {
@@ -188,7 +186,8 @@ impl TopicState {
         let is_ended = self.is_ended() && (!is_end_reported || self.subscriber_count() == 0);
         // A `flush` that was dropped may have left a round unfinished.
         let is_round_done = self.next.get() >= self.subscriber_count() && !self.is_round_due.get();
-        if run.is_open() || !is_round_done || run.is_evicted() || is_ended {
+        let is_sealed = run.end() > self.round.get().segments;
+        if run.is_open() || is_sealed || !is_round_done || run.is_evicted() || is_ended {
             return Poll::Ready(());
         }
         run.account().wake_when_evicted(cx.waker().clone());

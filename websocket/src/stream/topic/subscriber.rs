@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use super::run::{Next, Position, Segment};
+use super::run::{Position, Segment};
 use super::state::TopicState;
 use crate::stream::queue::{Batch, COPIED_BYTES_MAX, Queue};
 use crate::stream::shared::Shared;
@@ -85,6 +85,7 @@ impl Subscriber {
             is_compressed: queue.deflater().is_some_and(|deflater| run.begin_compressed(deflater)),
             position: Cell::new(run.join()),
             state: Cell::new(State::Active),
+            has_unreported_lag: Cell::new(false),
             index: Cell::new(0),
             waker: RefCell::default(),
         });
@@ -94,24 +95,33 @@ impl Subscriber {
     }
 
     /// Waits until the subscriber has lagged. The number is what it has missed until now. While it is
-    /// paused it misses more, and [`resume`](Self::resume) returns the final number.
+    /// paused it misses more, and [`resume`](Self::resume) returns the final number. Each lag is returned
+    /// once.
     ///
     /// `None`: the subscriber gets nothing more. Either the topic has ended, and its last message is
-    /// written or being written; or the connection is dropped, or closes, which the next delivery
-    /// notices.
+    /// written or being written, or the subscriber is paused; or it has lagged with [`OnLag::Close`]; or
+    /// the connection is dropped, or closes, which the next delivery notices.
     ///
     /// # Cancellation
     /// Safe.
     pub async fn lagged(&mut self) -> Option<Lagged> {
-        let Subscription { topic, state, waker, .. } = &*self.subscription;
-        poll_fn(|cx| match state.get() {
-            State::Lagged => Poll::Ready(Some(Lagged { missed: self.subscription.missed() })),
-            State::Stopped => Poll::Ready(None),
-            State::Active if topic.is_ended() && self.subscription.is_done() => Poll::Ready(None),
-            State::Active => {
-                waker.replace(Some(cx.waker().clone()));
-                Poll::Pending
+        let subscription = &*self.subscription;
+        poll_fn(|cx| {
+            if subscription.has_unreported_lag.take() {
+                return Poll::Ready(Some(Lagged { missed: subscription.missed() }));
             }
+            let is_over = match subscription.state.get() {
+                State::Active => subscription.topic.is_ended() && subscription.is_done(),
+                State::Lagged => {
+                    subscription.topic.is_ended() || subscription.on_lag == OnLag::Close
+                }
+                State::Stopped => true,
+            };
+            if is_over {
+                return Poll::Ready(None);
+            }
+            subscription.waker.replace(Some(cx.waker().clone()));
+            Poll::Pending
         })
         .await
     }
@@ -122,7 +132,7 @@ impl Subscriber {
     /// A service that stores its messages sends the missed ones from its storage. When none is left, it
     /// calls this, without an await in between, so that no message is published meanwhile.
     pub fn resume(&mut self) -> Option<Lagged> {
-        let Subscription { topic, state, position, .. } = &*self.subscription;
+        let Subscription { topic, state, position, has_unreported_lag, .. } = &*self.subscription;
         if state.get() != State::Lagged {
             return None;
         }
@@ -130,6 +140,7 @@ impl Subscriber {
         let lagged = Lagged { missed: self.subscription.missed() };
         position.set(topic.run.borrow_mut().join());
         state.set(State::Active);
+        has_unreported_lag.set(false);
         Some(lagged)
     }
 
@@ -163,6 +174,8 @@ pub(super) struct Subscription {
     is_compressed: bool,
     position: Cell<Position>,
     state: Cell<State>,
+    /// Whether it has lagged, and [`Subscriber::lagged`] has not returned that yet.
+    has_unreported_lag: Cell<bool>,
     /// The index in the list of the topic.
     pub(super) index: Cell<usize>,
     /// The task that waits in [`Subscriber::lagged`].
@@ -183,12 +196,16 @@ impl Subscription {
     /// Sends what was published, if the connection is idle. If it is not, whoever drives the write
     /// in progress continues with that. Returns whether a write is in progress.
     pub(super) fn deliver(&self) -> bool {
-        let position = self.position.get();
-        if self.state.get() != State::Active || self.topic.run.borrow().is_at_end(position) {
+        let state = self.state.get();
+        let is_done =
+            state == State::Active && self.topic.run.borrow().is_at_end(self.position.get());
+        if is_done || state == State::Stopped {
             return false;
         }
         match self.connection.upgrade() {
-            Some(connection) if connection.is_open() => connection.deliver(),
+            Some(connection) if connection.is_open() => {
+                state == State::Active && connection.deliver()
+            }
             _ => {
                 self.stop();
                 self.wake();
@@ -231,8 +248,19 @@ impl Subscription {
         self.missed() == 0
     }
 
-    fn take(&self, bytes_max: usize) -> Next {
+    /// Whether it has lagged. If so, it is paused, and the task that waits for that is woken.
+    fn check_lag(&self) -> bool {
         self.topic.release_evicted();
+        let has_lagged = self.topic.run.borrow().is_lagging(self.position.get());
+        if has_lagged {
+            self.state.set(State::Lagged);
+            self.has_unreported_lag.set(true);
+            self.wake();
+        }
+        has_lagged
+    }
+
+    fn take(&self, bytes_max: usize) -> Option<Rc<Segment>> {
         let mut position = self.position.get();
         let next = self.topic.run.borrow_mut().take(&mut position, self.is_compressed, bytes_max);
         self.position.set(position);
@@ -265,33 +293,31 @@ impl Subscriptions {
         self.list.borrow().is_empty()
     }
 
-    /// The next batch of published messages. `close` begins to close the connection.
+    /// The next batch of published messages; none unless the connection `accepts` them. `close` begins
+    /// to close the connection, because of a subscriber that has lagged.
     pub(in crate::stream) fn next_batch(
         &self,
         queue: &mut Queue,
+        accepts: bool,
         close: impl Fn(CloseFrame<'_>),
     ) -> Option<Batch> {
-        let mut list = self.list.borrow_mut();
-        for at in 0..list.len() {
-            let subscription = &list[at];
+        let count = self.list.borrow().len();
+        for at in 0..count {
+            let Some(subscription) = self.list.borrow().get(at).cloned() else { break };
             if subscription.state.get() != State::Active {
                 continue;
             }
-            match subscription.take(usize::MAX) {
-                Next::Segment(segment) => {
-                    let batch = batch(subscription, segment, queue);
-                    list[at..].rotate_left(1); // the others are next
-                    return Some(batch);
+            if subscription.check_lag() {
+                if subscription.on_lag == OnLag::Close {
+                    close(CloseFrame { code: Some(CloseCode::TRY_AGAIN), reason: "lagged" });
+                    return None;
                 }
-                Next::Lagged => {
-                    subscription.state.set(State::Lagged);
-                    subscription.wake();
-                    if subscription.on_lag == OnLag::Close {
-                        close(CloseFrame { code: Some(CloseCode::TRY_AGAIN), reason: "lagged" });
-                        return None;
-                    }
+            } else if accepts && let Some(segment) = subscription.take(usize::MAX) {
+                let batch = batch(&subscription, segment, queue);
+                if let Some(rest) = self.list.borrow_mut().get_mut(at..) {
+                    rest.rotate_left(1); // the others are next
                 }
-                Next::None => {}
+                return Some(batch);
             }
         }
         None
@@ -313,11 +339,9 @@ fn batch(subscription: &Subscription, segment: Rc<Segment>, queue: &mut Queue) -
     let has_more = !subscription.topic.run.borrow().is_at_end(subscription.position.get());
     let is_compressed = subscription.is_compressed;
     if has_more && segment.bytes(is_compressed).len() <= COPIED_BYTES_MAX {
-        let copied = queue.copy_published(segment.bytes(is_compressed), |room| match subscription
-            .take(room.min(COPIED_BYTES_MAX))
-        {
-            Next::Segment(next) => Some(next.bytes(is_compressed).clone()),
-            Next::Lagged | Next::None => None,
+        let copied = queue.copy_published(segment.bytes(is_compressed), |room| {
+            let next = subscription.take(room.min(COPIED_BYTES_MAX))?;
+            Some(next.bytes(is_compressed).clone())
         });
         if let Some(batch) = copied {
             return batch;
