@@ -32,6 +32,8 @@ pub(super) struct Shared {
     is_server: bool,
     /// Whether our side of the stream has ended, or a job that ends it is running.
     is_write_ended: Cell<bool>,
+    /// Whether `subscriptions` has any. Each batch looks at this.
+    pub(super) has_subscriptions: Cell<bool>,
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
     pub(super) account: MemoryAccount,
@@ -72,6 +74,7 @@ impl Shared {
             timer: RefCell::new(timer),
             is_server,
             is_write_ended: Cell::new(false),
+            has_subscriptions: Cell::new(false),
             account,
             waited,
             subscriptions: Subscriptions::default(),
@@ -129,6 +132,8 @@ impl Shared {
     }
 
     /// Like [`poll_flush`](Self::poll_flush). Without a task to wake, the registered ones are woken.
+    /// Inlined, so that a flush does not look at whether there is a task.
+    #[inline(always)]
     fn poll_write(&self, task: Option<(Direction, &Context<'_>)>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
         if self.account.is_evicted() {
@@ -273,7 +278,7 @@ impl Shared {
         if let Some(batch) = self.queue.borrow_mut().take_batch(&self.control) {
             return Some(Job::Write(batch));
         }
-        if !self.subscriptions.is_empty()
+        if self.has_subscriptions.get()
             && let Some(batch) = self.next_published(waker)
         {
             return Some(Job::Write(batch));

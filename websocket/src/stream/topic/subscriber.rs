@@ -91,6 +91,7 @@ impl Subscriber {
         });
         topic.add(&subscription);
         connection.subscriptions.add(&subscription);
+        connection.has_subscriptions.set(true);
         Ok(Self { subscription })
     }
 
@@ -161,6 +162,7 @@ impl Drop for Subscriber {
         }
         if let Some(connection) = subscription.connection.upgrade() {
             connection.subscriptions.remove(subscription);
+            connection.has_subscriptions.set(!connection.subscriptions.is_empty());
         }
     }
 }
@@ -289,7 +291,7 @@ impl Subscriptions {
         self.list.borrow_mut().retain(|other| !Rc::ptr_eq(other, subscription));
     }
 
-    pub(in crate::stream) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.list.borrow().is_empty()
     }
 
