@@ -198,6 +198,30 @@ fn a_message_that_fills_the_topic_keeps_to_the_bound() {
     });
 }
 
+/// `send` waits for room, unless there can never be any.
+#[test]
+fn members_who_publish_much_wait_for_room() {
+    simulate(|| async {
+        let topic = topic(64 * KIB);
+        let (mut client, _serving) = subscribed(&topic, OnLag::Pause).await;
+        let sending: Vec<_> = (0..10)
+            .map(|n| {
+                let topic = topic.clone();
+                Sim::spawn(async move {
+                    topic.send(Message::Binary(&numbered(n, 20 * KIB))).await.unwrap();
+                })
+            })
+            .collect();
+        for sent in sending {
+            sent.await.unwrap();
+        }
+        assert_eq!(receive(&mut client).await.len(), 20 * KIB + 4);
+        assert_eq!(topic.published(), 10);
+        let refused = topic.send(Message::Binary(&vec![0; 64 * KIB])).await.unwrap_err();
+        assert!(matches!(refused, Protocol::Limit { limit: Limit::Queue, .. }), "{refused:?}");
+    });
+}
+
 /// Others publish and subscribe in each turn. That does not prolong a flush.
 #[test]
 fn a_flush_ends_although_others_publish() {

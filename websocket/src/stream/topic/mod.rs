@@ -10,7 +10,7 @@ use std::rc::Rc;
 use owned_io::{Clock, Executor};
 
 use super::{Buffers, Message, Outgoing};
-use crate::ProtocolError;
+use crate::{Limit, ProtocolError};
 
 pub(super) use run::Segment;
 use state::TopicState;
@@ -31,7 +31,7 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 /// ) -> Result<(), Error> {
 ///     let _member = room.subscribe(&outgoing, OnLag::Close)?;
 ///     while let Some(message) = incoming.receive().await? {
-///         room.publish(message)?;
+///         room.send(message).await?;
 ///     }
 ///     Ok(())
 /// }
@@ -108,10 +108,32 @@ impl Topic {
     /// The message was not published, and may be published again later.
     ///
     /// - [`Limit::Queue`](crate::Limit::Queue): what is published and not yet delivered would exceed
-    ///   `kept_bytes_max`. [`flush`](Self::flush) makes room, unless the message alone exceeds it.
+    ///   `kept_bytes_max`. [`send`](Self::send) waits for room.
     /// - [`Limit::Memory`](crate::Limit::Memory): the memory budget is used up.
     pub fn publish(&self, message: Message<'_>) -> Result<(), ProtocolError> {
         self.handle.state.publish(message)
+    }
+
+    /// Publishes a message like [`publish`](Self::publish), and waits for room if necessary. It does not
+    /// wait until the message is delivered.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish). [`Limit::Queue`](crate::Limit::Queue) means that the message
+    /// alone exceeds the limit.
+    ///
+    /// # Cancellation
+    /// The message may or may not be published. Otherwise safe.
+    pub async fn send(&self, message: Message<'_>) -> Result<(), ProtocolError> {
+        loop {
+            match self.publish(message) {
+                Err(ProtocolError::Limit { limit: Limit::Queue, .. })
+                    if self.handle.state.has_undelivered() =>
+                {
+                    self.flush().await;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Waits until everything that was published so far is delivered: written to each idle subscriber, or

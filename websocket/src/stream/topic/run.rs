@@ -130,6 +130,11 @@ impl Run {
         pinned_bytes > self.kept_bytes_max.saturating_mul(2)
     }
 
+    /// Whether there are frames that have not been offered to each subscriber.
+    pub(super) const fn has_undelivered(&self) -> bool {
+        self.is_open() || self.unoffered_bytes > 0
+    }
+
     /// Whether more than half of the bound is kept.
     pub(super) const fn is_half_full(&self) -> bool {
         self.kept_bytes > self.kept_bytes_max / 2

@@ -95,6 +95,10 @@ impl TopicState {
         self.run.borrow().kept_bytes()
     }
 
+    pub(super) fn has_undelivered(&self) -> bool {
+        self.run.borrow().has_undelivered()
+    }
+
     pub(super) const fn is_ended(&self) -> bool {
         self.is_ended.get()
     }
