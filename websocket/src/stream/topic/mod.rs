@@ -1,6 +1,6 @@
 //! [`Topic`]: messages that go to many connections of a worker.
 
-mod run;
+mod backlog;
 mod state;
 mod subscriber;
 
@@ -12,7 +12,7 @@ use owned_io::{Clock, Executor};
 use super::{Buffers, Message, Outgoing};
 use crate::{Limit, ProtocolError};
 
-pub(super) use run::Segment;
+pub(super) use backlog::Segment;
 use state::TopicState;
 pub(super) use subscriber::Subscriptions;
 pub use subscriber::{Lagged, OnLag, Subscriber};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use owned_io::coop::{self, cost};
 use owned_io::{Clock, Executor};
 
-use super::run::Run;
+use super::backlog::Backlog;
 use super::subscriber::Subscription;
 use crate::ProtocolError;
 use crate::stream::shared::Sleep;
@@ -24,7 +24,7 @@ const FLUSH_YIELDS_MAX: u32 = 8;
 /// A delivery is a round over all subscriptions. Whoever drives it continues where the last one
 /// stopped.
 pub(super) struct TopicState {
-    pub(super) run: RefCell<Run>,
+    pub(super) backlog: RefCell<Backlog>,
     /// Bounded by the program, which subscribes.
     subscriptions: RefCell<Vec<Rc<Subscription>>>,
     /// The index of the subscription that is next in this round.
@@ -58,7 +58,7 @@ struct RoundEnd {
 impl TopicState {
     pub(super) fn new<R: Executor + Clock>(buffers: &Buffers, kept_bytes_max: usize) -> Rc<Self> {
         Rc::new(Self {
-            run: RefCell::new(Run::new(&buffers.budget().account(), kept_bytes_max)),
+            backlog: RefCell::new(Backlog::new(&buffers.budget().account(), kept_bytes_max)),
             subscriptions: RefCell::default(),
             next: Cell::new(0),
             round: Cell::default(),
@@ -76,7 +76,7 @@ impl TopicState {
 
     pub(super) fn publish(&self, message: Message<'_>) -> Result<(), ProtocolError> {
         let has_subscribers = self.subscriber_count() > 0;
-        self.run.borrow_mut().publish(message, has_subscribers, &self.buffers)?;
+        self.backlog.borrow_mut().publish(message, has_subscribers, &self.buffers)?;
         if has_subscribers {
             self.wake();
         }
@@ -84,7 +84,7 @@ impl TopicState {
     }
 
     pub(super) fn published(&self) -> u64 {
-        self.run.borrow().published()
+        self.backlog.borrow().published()
     }
 
     pub(super) fn subscriber_count(&self) -> usize {
@@ -92,11 +92,11 @@ impl TopicState {
     }
 
     pub(super) fn kept_bytes(&self) -> usize {
-        self.run.borrow().kept_bytes()
+        self.backlog.borrow().kept_bytes()
     }
 
     pub(super) fn has_undelivered(&self) -> bool {
-        self.run.borrow().has_undelivered()
+        self.backlog.borrow().has_undelivered()
     }
 
     pub(super) const fn is_ended(&self) -> bool {
@@ -111,7 +111,7 @@ impl TopicState {
 
     /// Seals what was published. A subscriber that joins now gets what is published afterwards.
     pub(super) fn seal(&self) {
-        self.run.borrow_mut().seal();
+        self.backlog.borrow_mut().seal();
     }
 
     pub(super) fn add(&self, subscription: &Rc<Subscription>) {
@@ -166,7 +166,7 @@ impl TopicState {
         self.drain(self.published()).await;
         let mut yields = 0;
         while self.has_busy.get()
-            && (yields == 0 || self.run.borrow().is_half_full())
+            && (yields == 0 || self.backlog.borrow().is_half_full())
             && yields < FLUSH_YIELDS_MAX
         {
             (self.sleep)(Duration::ZERO).await;
@@ -186,15 +186,15 @@ impl TopicState {
     }
 
     fn poll_work(&self, is_end_reported: bool, cx: &Context<'_>) -> Poll<()> {
-        let run = self.run.borrow();
+        let backlog = self.backlog.borrow();
         let is_ended = self.is_ended() && (!is_end_reported || self.subscriber_count() == 0);
         // A `flush` that was dropped may have left a round unfinished.
         let is_round_done = self.next.get() >= self.subscriber_count() && !self.is_round_due.get();
-        let is_sealed = run.end() > self.round.get().segments;
-        if run.is_open() || is_sealed || !is_round_done || run.is_evicted() || is_ended {
+        let is_sealed = backlog.end() > self.round.get().segments;
+        if backlog.is_open() || is_sealed || !is_round_done || backlog.is_evicted() || is_ended {
             return Poll::Ready(());
         }
-        run.account().wake_when_evicted(cx.waker().clone());
+        backlog.account().wake_when_evicted(cx.waker().clone());
         self.waker.replace(Some(cx.waker().clone()));
         Poll::Pending
     }
@@ -215,18 +215,18 @@ impl TopicState {
             return true;
         }
         self.release_evicted();
-        let mut run = self.run.borrow_mut();
+        let mut backlog = self.backlog.borrow_mut();
         let RoundEnd { messages, segments } = self.round.get();
         self.delivered.set(messages);
-        run.handle_offered(segments);
-        run.seal();
-        let end = RoundEnd { messages: run.sealed(), segments: run.end() };
+        backlog.handle_offered(segments);
+        backlog.seal();
+        let end = RoundEnd { messages: backlog.sealed(), segments: backlog.end() };
         self.round.set(end);
         if !self.is_round_due.take() && end.segments == segments {
             self.delivered.set(end.messages); // those were published without subscribers
             return false;
         }
-        self.aborts_pinning.set(self.is_evicted.take() || run.is_pinned());
+        self.aborts_pinning.set(self.is_evicted.take() || backlog.is_pinned());
         self.has_busy.set(false);
         self.next.set(0);
         true
@@ -235,12 +235,12 @@ impl TopicState {
     /// Releases the memory that others need. The next round aborts the connections whose writes hold
     /// some of it.
     pub(super) fn release_evicted(&self) {
-        let mut run = self.run.borrow_mut();
-        if run.is_evicted() {
-            run.clear(&self.buffers.budget().account());
+        let mut backlog = self.backlog.borrow_mut();
+        if backlog.is_evicted() {
+            backlog.clear(&self.buffers.budget().account());
             self.is_evicted.set(true);
             self.is_round_due.set(true);
-            drop(run);
+            drop(backlog);
             self.wake();
         }
     }

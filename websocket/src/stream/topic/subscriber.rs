@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use super::run::{Position, Segment};
+use super::backlog::{Position, Segment};
 use super::state::TopicState;
 use crate::stream::queue::{Batch, COPIED_BYTES_MAX, Queue};
 use crate::stream::shared::Shared;
@@ -77,13 +77,15 @@ impl Subscriber {
             return Err(Misuse::SentAfterClose.into());
         }
         topic.seal();
-        let (queue, mut run) = (connection.queue.borrow(), topic.run.borrow_mut());
+        let (queue, mut backlog) = (connection.queue.borrow(), topic.backlog.borrow_mut());
         let subscription = Rc::new(Subscription {
             topic: Rc::clone(topic),
             connection: Rc::downgrade(connection),
             on_lag,
-            is_compressed: queue.deflater().is_some_and(|deflater| run.begin_compressed(deflater)),
-            position: Cell::new(run.join()),
+            is_compressed: queue
+                .deflater()
+                .is_some_and(|deflater| backlog.begin_compressed(deflater)),
+            position: Cell::new(backlog.join()),
             state: Cell::new(State::Active),
             has_unreported_lag: Cell::new(false),
             index: Cell::new(0),
@@ -139,7 +141,7 @@ impl Subscriber {
         }
         topic.seal();
         let lagged = Lagged { missed: self.subscription.missed() };
-        position.set(topic.run.borrow_mut().join());
+        position.set(topic.backlog.borrow_mut().join());
         state.set(State::Active);
         has_unreported_lag.set(false);
         Some(lagged)
@@ -158,7 +160,7 @@ impl Drop for Subscriber {
         subscription.stop();
         subscription.topic.remove(subscription);
         if subscription.is_compressed {
-            subscription.topic.run.borrow_mut().end_compressed();
+            subscription.topic.backlog.borrow_mut().end_compressed();
         }
         if let Some(connection) = subscription.connection.upgrade() {
             connection.subscriptions.remove(subscription);
@@ -186,7 +188,7 @@ pub(super) struct Subscription {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Its position counts in the run.
+    /// Its position counts in the backlog.
     Active,
     /// It has lagged.
     Lagged,
@@ -200,7 +202,7 @@ impl Subscription {
     pub(super) fn deliver(&self) -> bool {
         let state = self.state.get();
         let is_done =
-            state == State::Active && self.topic.run.borrow().is_at_end(self.position.get());
+            state == State::Active && self.topic.backlog.borrow().is_at_end(self.position.get());
         if is_done || state == State::Stopped {
             return false;
         }
@@ -218,7 +220,7 @@ impl Subscription {
 
     /// Aborts the connection if the subscriber has lagged while a write was in progress.
     pub(super) fn abort_pinning(&self) {
-        let is_lagging = self.topic.run.borrow().is_lagging(self.position.get());
+        let is_lagging = self.topic.backlog.borrow().is_lagging(self.position.get());
         if self.state.get() == State::Active
             && is_lagging
             && let Some(connection) = self.connection.upgrade()
@@ -237,7 +239,7 @@ impl Subscription {
 
     fn stop(&self) {
         if self.state.replace(State::Stopped) == State::Active {
-            self.topic.run.borrow_mut().leave(self.position.get());
+            self.topic.backlog.borrow_mut().leave(self.position.get());
         }
     }
 
@@ -253,7 +255,7 @@ impl Subscription {
     /// Whether it has lagged. If so, it is paused, and the task that waits for that is woken.
     fn check_lag(&self) -> bool {
         self.topic.release_evicted();
-        let has_lagged = self.topic.run.borrow().is_lagging(self.position.get());
+        let has_lagged = self.topic.backlog.borrow().is_lagging(self.position.get());
         if has_lagged {
             self.state.set(State::Lagged);
             self.has_unreported_lag.set(true);
@@ -264,7 +266,8 @@ impl Subscription {
 
     fn take(&self, bytes_max: usize) -> Option<Rc<Segment>> {
         let mut position = self.position.get();
-        let next = self.topic.run.borrow_mut().take(&mut position, self.is_compressed, bytes_max);
+        let next =
+            self.topic.backlog.borrow_mut().take(&mut position, self.is_compressed, bytes_max);
         self.position.set(position);
         if self.topic.is_ended() && self.is_done() {
             self.wake();
@@ -338,7 +341,7 @@ impl Drop for Subscriptions {
 /// A batch that begins with `segment`. Short segments are copied together, so that a subscriber that
 /// is behind needs fewer writes.
 fn batch(subscription: &Subscription, segment: Rc<Segment>, queue: &mut Queue) -> Batch {
-    let has_more = !subscription.topic.run.borrow().is_at_end(subscription.position.get());
+    let has_more = !subscription.topic.backlog.borrow().is_at_end(subscription.position.get());
     let is_compressed = subscription.is_compressed;
     if has_more && segment.bytes(is_compressed).len() <= COPIED_BYTES_MAX {
         let copied = queue.copy_published(segment.bytes(is_compressed), |room| {

@@ -1,4 +1,4 @@
-//! [`Run`]: the encoded messages of a topic that some subscriber still needs.
+//! [`Backlog`]: the encoded messages of a topic that some subscriber still needs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ const SEGMENT_FRAMES_BYTES_MAX: usize = 64 * 1024;
 ///
 /// A subscriber that has taken everything is at the end. Every other one is counted at the segment
 /// that it takes next. So a segment is dropped as soon as nobody needs it or a segment before it.
-pub(super) struct Run {
+pub(super) struct Backlog {
     /// The most bytes of `segments`, and of what is not yet offered together with `open`.
     kept_bytes_max: usize,
     /// The frames that are published and not sealed.
@@ -50,7 +50,7 @@ pub(super) struct Run {
     sealed_messages: u64,
     /// The number of subscribers at the end.
     at_end: usize,
-    held: Held,
+    reservation: SharedReservation,
 }
 
 /// What is compressed once for all subscribers that have agreed on the same settings.
@@ -70,11 +70,11 @@ pub(in crate::stream) struct Segment {
     held_bytes: usize,
     /// The number of subscribers that take it next.
     waiting: Cell<usize>,
-    held: Held,
+    reservation: SharedReservation,
 }
 
 /// The reservation of a topic. Segments that are being written count until the write ends.
-type Held = Rc<RefCell<Reservation>>;
+type SharedReservation = Rc<RefCell<Reservation>>;
 
 /// Where a subscriber continues.
 #[derive(Clone, Copy)]
@@ -85,7 +85,7 @@ pub(super) struct Position {
     pub(super) messages: u64,
 }
 
-impl Run {
+impl Backlog {
     pub(super) fn new(account: &MemoryAccount, kept_bytes_max: usize) -> Self {
         Self {
             kept_bytes_max,
@@ -100,7 +100,7 @@ impl Run {
             segment_held_bytes: 0,
             sealed_messages: 0,
             at_end: 0,
-            held: Rc::new(RefCell::new(account.reservation())),
+            reservation: Rc::new(RefCell::new(account.reservation())),
         }
     }
 
@@ -126,7 +126,8 @@ impl Run {
 
     /// Whether segments that are no longer kept, but are still being written, hold much memory.
     pub(super) fn is_pinned(&self) -> bool {
-        let pinned_bytes = self.held.borrow().bytes() - self.open_bytes() - self.segment_held_bytes;
+        let pinned_bytes =
+            self.reservation.borrow().bytes() - self.open_bytes() - self.segment_held_bytes;
         pinned_bytes > self.kept_bytes_max.saturating_mul(2)
     }
 
@@ -155,11 +156,11 @@ impl Run {
 
     /// Whether others need the memory.
     pub(super) fn is_evicted(&self) -> bool {
-        self.held.borrow().account().is_evicted()
+        self.reservation.borrow().account().is_evicted()
     }
 
     pub(super) fn account(&self) -> MemoryAccount {
-        self.held.borrow().account().clone()
+        self.reservation.borrow().account().clone()
     }
 
     /// Encodes a message, if there is somebody to send it to.
@@ -186,9 +187,9 @@ impl Run {
         }
         if has_subscribers {
             let len = self.open.len() + message_bytes;
-            reserve(&self.held, &mut self.open, len, self.kept_bytes_max)?;
+            reserve(&self.reservation, &mut self.open, len, self.kept_bytes_max)?;
             if let Some(compressed) = &mut self.compressed {
-                compressed.publish(message, &self.held, self.kept_bytes_max, buffers)?;
+                compressed.publish(message, &self.reservation, self.kept_bytes_max, buffers)?;
             }
             self.open.extend_from_slice(&header);
             self.open.extend_from_slice(payload);
@@ -207,13 +208,15 @@ impl Run {
         if self.open.is_empty() {
             return false;
         }
-        let bytes = freeze(&self.held, &mut self.open);
+        let bytes = freeze(&self.reservation, &mut self.open);
         let compressed = self.compressed.as_mut();
-        let compressed = compressed.map(|compressed| freeze(&self.held, &mut compressed.open));
+        let compressed =
+            compressed.map(|compressed| freeze(&self.reservation, &mut compressed.open));
         let held_bytes = bytes.len() + compressed.as_ref().map_or(0, Bytes::len) + SEGMENT_BYTES;
-        add(&self.held, SEGMENT_BYTES);
-        let (waiting, held) = (Cell::new(std::mem::take(&mut self.at_end)), Rc::clone(&self.held));
-        let segment = Segment { bytes, compressed, messages, held_bytes, waiting, held };
+        add(&self.reservation, SEGMENT_BYTES);
+        let (waiting, reservation) =
+            (Cell::new(std::mem::take(&mut self.at_end)), Rc::clone(&self.reservation));
+        let segment = Segment { bytes, compressed, messages, held_bytes, waiting, reservation };
         let kept_bytes = segment.kept_bytes();
         while self.kept_bytes + kept_bytes > self.kept_bytes_max
             && self.first < self.unoffered
@@ -229,10 +232,10 @@ impl Run {
 
     /// Compresses from now on for a subscriber whose messages may be compressed, unless others have
     /// agreed on other settings. Returns whether the subscriber is to get compressed messages. Seal
-    /// the run before.
+    /// the backlog before.
     pub(super) fn begin_compressed(&mut self, deflater: &Deflater) -> bool {
         if self.compressed.is_none() {
-            let shared = deflater.shareable(self.held.borrow().account());
+            let shared = deflater.shareable(self.reservation.borrow().account());
             self.compressed = shared.map(|deflater| {
                 Box::new(Compressed { deflater, open: Vec::new(), subscriber_count: 0 })
             });
@@ -247,12 +250,12 @@ impl Run {
         let Some(compressed) = &mut self.compressed else { return };
         compressed.subscriber_count -= 1;
         if compressed.subscriber_count == 0 {
-            sub(&self.held, compressed.open.capacity());
+            sub(&self.reservation, compressed.open.capacity());
             self.compressed = None;
         }
     }
 
-    /// Adds a subscriber at the end. Seal the run before.
+    /// Adds a subscriber at the end. Seal the backlog before.
     pub(super) fn join(&mut self) -> Position {
         self.at_end += 1;
         Position { segment: self.end(), messages: self.sealed_messages }
@@ -305,9 +308,9 @@ impl Run {
     pub(super) fn clear(&mut self, account: &MemoryAccount) {
         while self.drop_first() {}
         let open_bytes = self.open_bytes();
-        sub(&self.held, open_bytes);
-        self.held = Rc::new(RefCell::new(account.reservation()));
-        add(&self.held, open_bytes);
+        sub(&self.reservation, open_bytes);
+        self.reservation = Rc::new(RefCell::new(account.reservation()));
+        add(&self.reservation, open_bytes);
     }
 
     fn index(&self, at: Position) -> Option<usize> {
@@ -340,13 +343,14 @@ impl Run {
 
     /// The memory that what is not sealed takes.
     fn open_bytes(&self) -> usize {
-        self.open.capacity() + self.compressed.as_ref().map_or(0, |both| both.open.capacity())
+        self.open.capacity()
+            + self.compressed.as_ref().map_or(0, |compressed| compressed.open.capacity())
     }
 }
 
-impl Drop for Run {
+impl Drop for Backlog {
     fn drop(&mut self) {
-        sub(&self.held, self.open_bytes());
+        sub(&self.reservation, self.open_bytes());
     }
 }
 
@@ -355,7 +359,7 @@ impl Compressed {
     fn publish(
         &mut self,
         message: Message<'_>,
-        held: &Held,
+        reservation: &SharedReservation,
         bytes_max: usize,
         buffers: &Buffers,
     ) -> Result<(), ProtocolError> {
@@ -367,7 +371,7 @@ impl Compressed {
         let payload = if is_compressed { &out } else { payload };
         let header = header(kind, is_compressed, payload.len());
         let len = self.open.len() + header.len() + payload.len();
-        let reserved = reserve(held, &mut self.open, len, bytes_max);
+        let reserved = reserve(reservation, &mut self.open, len, bytes_max);
         if reserved.is_ok() {
             self.open.extend_from_slice(&header);
             self.open.extend_from_slice(payload);
@@ -391,28 +395,28 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        sub(&self.held, self.held_bytes);
+        sub(&self.reservation, self.held_bytes);
     }
 }
 
-fn add(held: &Held, bytes: usize) {
-    let mut held = held.borrow_mut();
-    let all = held.bytes() + bytes;
-    held.force(all);
+fn add(reservation: &SharedReservation, bytes: usize) {
+    let mut reservation = reservation.borrow_mut();
+    let all = reservation.bytes() + bytes;
+    reservation.force(all);
 }
 
-fn sub(held: &Held, bytes: usize) {
-    let mut held = held.borrow_mut();
-    let all = held.bytes() - bytes;
-    held.force(all);
+fn sub(reservation: &SharedReservation, bytes: usize) {
+    let mut reservation = reservation.borrow_mut();
+    let all = reservation.bytes() - bytes;
+    reservation.force(all);
 }
 
 /// Takes the frames of `open`, and releases the memory that they do not need.
-fn freeze(held: &Held, open: &mut Vec<u8>) -> Bytes {
+fn freeze(reservation: &SharedReservation, open: &mut Vec<u8>) -> Bytes {
     let capacity = open.capacity();
     let mut frames = std::mem::take(open);
     frames.shrink_to_fit();
-    sub(held, capacity - frames.len());
+    sub(reservation, capacity - frames.len());
     frames.into()
 }
 
@@ -424,7 +428,7 @@ fn header(kind: MessageKind, compressed: bool, payload_bytes: usize) -> HeaderBy
 
 /// Makes room for `len` bytes in `open`.
 fn reserve(
-    held: &Held,
+    reservation: &SharedReservation,
     open: &mut Vec<u8>,
     len: usize,
     bytes_max: usize,
@@ -436,21 +440,21 @@ fn reserve(
     // Doubled: otherwise each message would copy all before it. The first one fits exactly, because in
     // many turns it is the only one.
     let wanted = len.max((2 * open.len()).min(bytes_max));
-    let mut held = held.borrow_mut();
-    let others = held.bytes() - capacity;
+    let mut reservation = reservation.borrow_mut();
+    let others = reservation.bytes() - capacity;
     let out_of_memory = |account: &MemoryAccount| ProtocolError::Limit {
         limit: Limit::Memory,
         max: account.bytes_max() as u64,
         got: (others + len) as u64,
     };
-    if held.resize(others + wanted).is_err() && held.resize(others + len).is_err() {
-        return Err(out_of_memory(held.account()));
+    if reservation.resize(others + wanted).is_err() && reservation.resize(others + len).is_err() {
+        return Err(out_of_memory(reservation.account()));
     }
-    let granted = held.bytes() - others;
+    let granted = reservation.bytes() - others;
     if open.try_reserve_exact(granted - open.len()).is_err() {
-        held.force(others + capacity);
-        return Err(out_of_memory(held.account()));
+        reservation.force(others + capacity);
+        return Err(out_of_memory(reservation.account()));
     }
-    held.force(others + open.capacity()); // the allocator may give more
+    reservation.force(others + open.capacity()); // the allocator may give more
     Ok(())
 }
