@@ -1,6 +1,7 @@
 //! [`Topic`]: messages that go to many connections of a worker.
 
 mod backlog;
+mod segment;
 mod state;
 mod subscriber;
 
@@ -12,7 +13,7 @@ use owned_io::{Clock, Executor};
 use super::{Buffers, Message, Outgoing};
 use crate::{Limit, ProtocolError};
 
-pub(super) use backlog::Segment;
+pub(super) use segment::Segment;
 use state::TopicState;
 pub(super) use subscriber::Subscriptions;
 pub use subscriber::{Lagged, OnLag, Subscriber};

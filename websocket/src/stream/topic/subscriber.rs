@@ -6,7 +6,8 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-use super::backlog::{Position, Segment};
+use super::backlog::Position;
+use super::segment::Segment;
 use super::state::TopicState;
 use crate::stream::queue::{Batch, COPIED_BYTES_MAX, Queue};
 use crate::stream::shared::Shared;
