@@ -463,6 +463,43 @@ async fn reserve_by_eviction(budget: &MemoryBudget, bytes: usize) {
     panic!("no memory was released");
 }
 
+/// A delivery that never ends, because messages are published in each turn, does not delay an eviction.
+#[test]
+fn a_topic_is_evicted_under_load() {
+    simulate(|| async {
+        let budget = MemoryBudget::new(200 * KIB);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let topic = Topic::new::<Sim>(&buffers, 190 * KIB);
+        let mut clients = Vec::new();
+        for _ in 0..60 {
+            let (mut client, serving) = subscribed(&topic, OnLag::Pause).await;
+            let receiving =
+                Sim::spawn(
+                    async move { while let Ok(Some(_)) = client.incoming.receive().await {} },
+                );
+            clients.push((serving, receiving));
+        }
+        let (_slow, _slow_serving) = subscribed(&topic, OnLag::Pause).await;
+        for _ in 0..16 {
+            publish(&topic, &[7; 10 * KIB]);
+            Sim::sleep(MS).await;
+        }
+        let mut other = budget.account().reservation();
+        let mut turns = 0;
+        while other.resize(150 * KIB).is_err() {
+            let _ = topic.publish(Message::Binary(b"load"));
+            Sim::sleep(Duration::ZERO).await;
+            if turns == 20 {
+                // As if others had waited for a long time.
+                (0..20).for_each(|n| budget.evict_holders(Sim::now() + n * MemoryBudget::ROUND));
+            }
+            turns += 1;
+            assert!(turns < 200, "the topic releases nothing");
+        }
+        assert!(turns >= 20, "the slow one needs it");
+    });
+}
+
 #[test]
 fn a_topic_that_has_ended_is_evicted() {
     simulate(|| async {
