@@ -176,6 +176,24 @@ fn partitions_that_the_catalogue_has_not_are_removed() {
 }
 
 #[test]
+fn a_partition_with_messages_whose_record_is_lost_is_not_removed() {
+    block_on(async {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 1, UNLIMITED).await.unwrap();
+        end(iggy, client).await;
+        let opened = owned_io_log::Partition::<Sim>::open("/data/partitions/1", Default::default());
+        let (unknown, _) = opened.await.unwrap();
+        unknown.append(1, |_| [payload(1).into()]).await.unwrap();
+        unknown.close().await.unwrap();
+        let why = why_not().await;
+        assert!(why.contains("/data/partitions/1") && why.contains("has messages"), "{why}");
+        assert_eq!(partitions().await.len(), 2);
+    });
+}
+
+#[test]
 fn a_topic_keeps_no_more_and_no_longer_than_it_says() {
     block_on(async {
         let iggy = start().await;

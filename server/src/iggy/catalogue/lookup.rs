@@ -76,6 +76,11 @@ impl Catalogue {
     pub fn logs(&self) -> impl Iterator<Item = LogId> {
         self.streams.values().flat_map(Stream::logs)
     }
+
+    /// The number of the next log. Those of all logs that there are, or were, are less.
+    pub const fn next_log(&self) -> LogId {
+        LogId(self.next_log)
+    }
 }
 
 impl Stream {

@@ -24,7 +24,7 @@ use std::time::Duration;
 use log::{DurableLog, Failures, with_cause};
 use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Journal, Partition, PartitionConfig, Replay};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{LocalFuture, MessageLog, Storage};
 use crate::iggy::Status;
@@ -95,7 +95,12 @@ impl<R: Runtime + Files> DurableStorage<R> {
         info!(partitions = logs.len(), cut_bytes, "opened the log");
         let end =
             |log| storage.logs.borrow().get(&log).map_or(0, |log| log.partition.offsets().next);
-        if catalogue.clamp_offsets(end) > 0 {
+        let set_back = catalogue.clamp_offsets(end);
+        if set_back > 0 {
+            warn!(
+                set_back,
+                "stored offsets were beyond the end of their partitions: messages are lost"
+            );
             // Else they would be there again after the next start, when the log may be longer.
             let state = catalogue.to_bytes();
             storage.journal.snapshot(state.into()).await.map_err(explained)?;
@@ -103,7 +108,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
         Ok((storage, catalogue))
     }
 
-    /// Removes partitions that the catalogue does not have, and fails if it has others than there are.
+    /// Removes partitions that the catalogue does not have. Fails if one is missing that it has, and if it has lost the
+    /// record of one.
     async fn compare_with_directory(&self, catalogue: &Catalogue, is_new: bool) -> io::Result<()> {
         let partitions_dir = self.dir.join("partitions");
         let entries = match R::list_dir(&partitions_dir).await {
@@ -134,9 +140,26 @@ impl<R: Runtime + Files> DurableStorage<R> {
             ));
         }
         for &unused in present.difference(&expected) {
-            owned_io_log::remove::<R>(self.partition_dir(unused)).await.map_err(explained)?;
+            let dir = self.partition_dir(unused);
+            // A partition is created before its record, and filled after it.
+            if unused >= catalogue.next_log() && self.has_messages(unused).await? {
+                return Err(damaged(
+                    &dir,
+                    "it has messages, and the catalogue has lost its record",
+                ));
+            }
+            owned_io_log::remove::<R>(dir).await.map_err(explained)?;
         }
         Ok(())
+    }
+
+    async fn has_messages(&self, log: LogId) -> io::Result<bool> {
+        let mut config = self.config;
+        config.cache_bytes_max = 0;
+        let opened = Partition::<R>::open(self.partition_dir(log), config).await;
+        let (partition, recovered) = opened.map_err(explained)?;
+        partition.close().await.map_err(explained)?;
+        Ok(recovered.offsets.next > 0)
     }
 
     /// Opens the partitions that are not open. Returns how many bytes of torn tails were cut.
