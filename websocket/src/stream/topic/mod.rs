@@ -65,19 +65,19 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 ///
 /// A message is kept until each subscriber has taken it. If more than `kept_bytes_max` bytes would be
 /// kept, the oldest are dropped, but only after a delivery has offered them to each subscriber. A
-/// subscriber that has not taken them has lagged. This is noticed when
-/// its write in progress ends, and [`OnLag`] says what happens then. If the peer accepts nothing at all,
-/// the [`write_timeout`](crate::StreamConfig::write_timeout) ends the connection.
+/// subscriber that has not taken them has lagged. This is noticed when its write in progress ends, and
+/// [`OnLag`] says what happens then. If the peer accepts nothing at all, the
+/// [`write_timeout`](crate::StreamConfig::write_timeout) ends the connection.
 ///
 /// # Memory
 ///
 /// A topic has an account of its own in the budget of the [`Buffers`], even if they are [set
-/// to](Buffers::with_account) the account of a connection. It reserves there what it holds, which is nothing while all
-/// subscribers are idle. Otherwise it reserves at most about four times `kept_bytes_max`, or six times
-/// if messages are compressed too: once each for messages that wait for the next delivery and for those
-/// that are kept, and twice for those that are not kept any more but are still being written. If the
-/// last ones hold more, the connections that write them are aborted, because their peers are slow. If
-/// the account is [evicted](owned_io::MemoryBudget::evict_holders), everything that is kept is dropped,
+/// to](Buffers::with_account) the account of a connection. It reserves there what it holds. That is
+/// nothing while all subscribers are idle, and otherwise at most about four times `kept_bytes_max`: once
+/// for messages that wait for the next delivery, once for those that are kept, and twice for those that
+/// are not kept any more but are still being written. If the last ones hold more, the connections that
+/// write them are aborted, because their peers are slow. With compressed messages, the first two hold
+/// up to twice as much. If the account is [evicted](owned_io::MemoryBudget::evict_holders), everything that is kept is dropped,
 /// and such connections are aborted too.
 pub struct Topic {
     handle: Rc<Handle>,
@@ -91,8 +91,8 @@ struct Handle {
 impl Topic {
     /// Creates a topic, and starts the task that delivers its messages. `kept_bytes_max` bounds what is
     /// kept for slow subscribers, in bytes, including what is published and not yet delivered. Both count
-    /// with their frame headers, uncompressed, and with 128 bytes for each delivery. With 0, nothing can be
-    /// published. 256 KiB are enough for short messages; it should be several times the longest message.
+    /// with their frame headers, uncompressed, and with 128 bytes for each write. With 0, nothing can be
+    /// published. Start with 256 KiB, or four times the longest message if that is more.
     ///
     /// # Panics
     /// Outside [`block_on`](Executor::block_on) of the runtime.
@@ -108,9 +108,9 @@ impl Topic {
     /// # Errors
     /// The message was not published, and may be published again later.
     ///
-    /// - [`Limit::Queue`](crate::Limit::Queue): what is published and not yet delivered would exceed
-    ///   `kept_bytes_max`. [`send`](Self::send) waits for room.
-    /// - [`Limit::Memory`](crate::Limit::Memory): the memory budget is used up.
+    /// - [`Limit::Queue`]: what is published and not yet delivered would exceed `kept_bytes_max`.
+    ///   [`send`](Self::send) waits for room.
+    /// - [`Limit::Memory`]: the memory budget is used up.
     pub fn publish(&self, message: Message<'_>) -> Result<(), ProtocolError> {
         self.handle.state.publish(message)
     }
@@ -119,8 +119,7 @@ impl Topic {
     /// wait until the message is delivered.
     ///
     /// # Errors
-    /// As for [`publish`](Self::publish). [`Limit::Queue`](crate::Limit::Queue) means that the message
-    /// alone exceeds the limit.
+    /// As for [`publish`](Self::publish). [`Limit::Queue`] means that the message alone exceeds the limit.
     ///
     /// # Cancellation
     /// The message may or may not be published. Otherwise safe.
