@@ -5,6 +5,7 @@
 """
 
 import struct
+import threading
 from pathlib import Path
 
 from harness import connect, expect
@@ -29,7 +30,11 @@ INVALID_COUNT, TOO_BIG_HEADERS, INVALID_INDEX, INVALID_MESSAGES = 4009, 4017, 40
 def options(setup):
     """The options of a server that has a password."""
     file = Path(setup.dir) / "password"
-    file.write_text(PASSWORD + "\n")
+    if not file.exists():
+        # Cases run at the same time: another one never sees it half written.
+        whole = file.with_name(f"password-{threading.get_ident()}")
+        whole.write_text(PASSWORD + "\n")
+        whole.rename(file)
     return ["--iggy-password-file", str(file)]
 
 
