@@ -75,8 +75,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
         let journal_dir = dir.join("catalogue");
         let mut journal_config = PartitionConfig::default();
         (journal_config.sync, journal_config.cache_bytes_max) = (config.sync, 0);
-        let (journal, replay) =
-            Journal::<R>::open(&journal_dir, journal_config).await.map_err(explained)?;
+        let open = async || Journal::<R>::open(&journal_dir, journal_config).await;
+        let (journal, replay) = once_unlocked::<R, _>(open).await.map_err(explained)?;
         let snapshot_bytes = replay.snapshot.as_ref().map_or(0, |state| state.len() as u64);
         let is_new = replay.snapshot.is_none() && replay.records.is_empty();
         let mut catalogue = restore(&replay).map_err(|error| damaged(&journal_dir, error))?;
@@ -148,7 +148,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
                     "it has messages, and the catalogue has lost its record",
                 ));
             }
-            owned_io_log::remove::<R>(dir).await.map_err(explained)?;
+            let remove = async || owned_io_log::remove::<R>(&dir).await;
+            once_unlocked::<R, _>(remove).await.map_err(explained)?;
         }
         Ok(())
     }
@@ -156,8 +157,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
     async fn has_messages(&self, log: LogId) -> io::Result<bool> {
         let mut config = self.config;
         config.cache_bytes_max = 0;
-        let opened = Partition::<R>::open(self.partition_dir(log), config).await;
-        let (partition, recovered) = opened.map_err(explained)?;
+        let open = async || Partition::<R>::open(self.partition_dir(log), config).await;
+        let (partition, recovered) = once_unlocked::<R, _>(open).await.map_err(explained)?;
         partition.close().await.map_err(explained)?;
         Ok(recovered.offsets.next > 0)
     }
@@ -170,8 +171,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
         for some in closed.chunks(PARTITIONS_AT_ONCE) {
             let opened = join_all(some.iter().map(async |&log| {
                 let config = self.config_of_next();
-                let opened = Partition::<R>::open(self.partition_dir(log), config).await;
-                match opened {
+                let open = async || Partition::<R>::open(self.partition_dir(log), config).await;
+                match once_unlocked::<R, _>(open).await {
                     Ok((partition, recovered)) => {
                         self.insert(log, partition, config);
                         Ok(recovered.cut_bytes)
@@ -228,7 +229,9 @@ impl<R: Runtime + Files> DurableStorage<R> {
                     self.give_back(cache_bytes);
                     let _ = partition.close().await; // an error: what it has is removed anyway
                 }
-                self.checked(remove_unlocked::<R>(&self.partition_dir(*log)).await, Status::Error)
+                let dir = self.partition_dir(*log);
+                let remove = async || owned_io_log::remove::<R>(&dir).await;
+                self.checked(once_unlocked::<R, _>(remove).await, Status::Error)
             }));
             removed = removing.await.into_iter().fold(removed, Result::and);
         }
@@ -271,24 +274,28 @@ async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
     outputs.into_iter().flatten().collect()
 }
 
-/// Removes the directory of a partition, once no read has it open.
-async fn remove_unlocked<R: Runtime + Files>(dir: &Path) -> Result<(), Error> {
-    let mut attempts = REMOVE_ATTEMPTS;
+/// Repeats `operation` while a lock of the directory is held, for a second at most.
+///
+/// A process that was killed holds its locks until the kernel has ended what it had in flight. With io_uring that is some
+/// milliseconds after its end (Linux 6.18). A read of a log that is to be removed holds one, too.
+async fn once_unlocked<R: Runtime, T>(
+    operation: impl AsyncFn() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut attempts = LOCK_ATTEMPTS;
     loop {
-        match owned_io_log::remove::<R>(dir).await {
+        match operation().await {
             Err(error) if error.kind() == ErrorKind::Locked && attempts > 1 => {
                 attempts -= 1;
-                R::sleep(REMOVE_PAUSE).await;
+                R::sleep(LOCK_PAUSE).await;
             }
-            removed => return removed,
+            result => return result,
         }
     }
 }
 
-/// How often a directory is tried to be removed, and the pause between two attempts: a second together. A read of the
-/// log takes less, or the start after this one removes the directory.
-const REMOVE_ATTEMPTS: u32 = 50;
-const REMOVE_PAUSE: Duration = Duration::from_millis(20);
+/// How often, and the pause between two attempts: a second together.
+const LOCK_ATTEMPTS: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 impl<R: Runtime + Files> Storage for DurableStorage<R> {
     fn open<'a>(
