@@ -1,5 +1,7 @@
 //! Commands that change the catalogue, and the logs that come and go with it.
 
+use std::collections::BTreeSet;
+
 use iggy_binary_protocol::requests::consumer_groups::{
     JoinConsumerGroupRequest, LeaveConsumerGroupRequest,
 };
@@ -20,13 +22,16 @@ impl Broker {
         let mut answer = Answer::empty();
         for record in &records {
             self.open_logs(&new_logs(record)).await?;
-            self.store(record).await?;
+            let emptied = self.logs.hold(emptied_logs(&self.catalogue.borrow(), record));
+            self.store(record, emptied.logs()).await?;
             let unused = self.apply(record)?;
-            self.logs.borrow_mut().retain(|log, _| !unused.contains(log));
+            self.logs.remove(&unused);
             if let Err(error) = self.storage.remove(&unused).await {
                 tracing::warn!(%error, "cannot remove all logs of deleted partitions");
             }
-            self.purge_logs(record).await?;
+            if matches!(record, Record::TopicPurged { .. }) {
+                self.purge_logs(emptied.logs()).await?;
+            }
             answer = self.answer_to(record);
         }
         self.make_snapshot().await;
@@ -34,38 +39,53 @@ impl Broker {
     }
 
     /// Stores a record, durably whatever the policy for messages is: the logs come and go with it. If there is no room
-    /// for the record, the messages that it removes are removed first.
-    async fn store(&self, record: &Record) -> Result<(), Status> {
+    /// for the record, the messages that it removes are removed first, from the logs `emptied`.
+    async fn store(&self, record: &Record, emptied: &[LogId]) -> Result<(), Status> {
         let mut stored = self.storage.record(record.to_bytes()).await;
-        if stored == Err(Status::TopicFull) {
-            let emptied = emptied_logs(&self.catalogue.borrow(), record);
-            for &log in &emptied {
-                self.log(log)?.purge().await?;
-            }
-            if !emptied.is_empty() {
-                stored = self.storage.record(record.to_bytes()).await;
-            }
+        if stored == Err(Status::TopicFull) && !emptied.is_empty() {
+            self.owes_snapshot.set(true);
+            self.purge_logs(emptied).await?;
+            stored = self.storage.record(record.to_bytes()).await;
         }
         stored?;
         self.storage.flush().await
     }
 
+    /// Removes all messages of logs, and the offsets that were stored for them: also if no record says so, because there
+    /// was no room for it.
+    async fn purge_logs(&self, logs: &[LogId]) -> Result<(), Status> {
+        self.logs.begin_epoch(logs);
+        let purged: BTreeSet<_> = logs.iter().collect();
+        let end = |log| if purged.contains(&log) { 0 } else { u64::MAX };
+        self.catalogue.borrow_mut().clamp_offsets(end);
+        for &log in logs {
+            self.logs.get(log)?.purge().await?;
+        }
+        Ok(())
+    }
+
     /// Makes a snapshot of the catalogue if one is due. The caller holds `changing`, so that all records are applied.
     async fn make_snapshot(&self) {
-        if self.storage.is_snapshot_due() {
+        if self.is_snapshot_due() {
             let state = self.catalogue.borrow().to_bytes();
             // An error was logged. The records stay, and the next change tries again.
-            let _ = self.storage.snapshot(state).await;
+            if self.storage.snapshot(state).await.is_ok() {
+                self.owes_snapshot.set(false);
+            }
         }
     }
 
     /// Makes a snapshot of the catalogue if one is due, and nobody changes it.
     pub(super) async fn try_snapshot(&self) {
-        if self.storage.is_snapshot_due()
+        if self.is_snapshot_due()
             && let Some(_turn) = self.changing.try_lock()
         {
             self.make_snapshot().await;
         }
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        self.owes_snapshot.get() || self.storage.is_snapshot_due()
     }
 
     /// Makes the change, and returns the logs that it leaves unused.
@@ -88,16 +108,6 @@ impl Broker {
             _ => {}
         }
         Ok(unused)
-    }
-
-    async fn purge_logs(&self, record: &Record) -> Result<(), Status> {
-        if matches!(record, Record::TopicPurged { .. }) {
-            let purged = emptied_logs(&self.catalogue.borrow(), record);
-            for log in purged {
-                self.log(log)?.purge().await?;
-            }
-        }
-        Ok(())
     }
 
     fn answer_to(&self, record: &Record) -> Answer {

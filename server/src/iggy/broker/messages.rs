@@ -17,7 +17,7 @@ use owned_io::coop;
 use twox_hash::XxHash32;
 
 use super::super::answer::{Answer, RoomNeeded};
-use super::super::catalogue::{Consumer, GroupId, Record, TopicId};
+use super::super::catalogue::{Consumer, GroupId, TopicId};
 use super::super::messages::{Batch, part};
 use super::super::storage::{MessageLog, Offsets, ReadError, ReadFrom, StoredBatch};
 use super::Broker;
@@ -56,7 +56,7 @@ impl Broker {
                 partition
             }
         };
-        self.log(topic.partition(partition)?.log)
+        self.logs.get(topic.partition(partition)?.log)
     }
 
     /// Reads messages, and stores the offset of the last one if that was asked for.
@@ -71,10 +71,11 @@ impl Broker {
         let Some((consumer, partition)) = resolved else {
             return Ok(polled(0, Offsets::default(), &[]));
         };
-        let (log, stored) = {
+        let (log, stored, epoch) = {
             let catalogue = self.catalogue.borrow();
             let partition = catalogue.partition(at, partition)?;
-            (self.log(partition.log)?, partition.offset(consumer))
+            let log = self.logs.get(partition.log)?;
+            (log, partition.offset(consumer), self.logs.epoch(partition.log))
         };
         let offsets = log.offsets();
         let Some(from) = start(&poll.strategy, poll.count, offsets, stored) else {
@@ -93,8 +94,13 @@ impl Broker {
         if let Some(last) = found.last()
             && poll.auto_commit
         {
+            // The messages were purged meanwhile, or the partition is another one: the offset would hide those that come
+            // instead.
+            let Some(epoch) = epoch.filter(|read| self.epoch(at, partition) == Some(*read)) else {
+                return Ok(polled(partition, Offsets::default(), &[]));
+            };
             let offset = last.base_offset + u64::from(last.count) - 1;
-            self.record_offset(at, partition, consumer, offset).await?;
+            self.record_offset(epoch, at, partition, consumer, offset).await?;
         }
         Ok(polled(partition, offsets, &found))
     }
@@ -103,7 +109,7 @@ impl Broker {
     pub(super) async fn flush(&self, flush: &FlushUnsavedBufferRequest) -> Result<Answer, Status> {
         let (at, _) = self.topic(&flush.stream_id, &flush.topic_id)?;
         let log = self.catalogue.borrow().partition(at, flush.partition_id)?.log;
-        let log = self.log(log)?;
+        let log = self.logs.get(log)?;
         log.flush().await?;
         Ok(Answer::empty())
     }
@@ -119,10 +125,12 @@ impl Broker {
         let resolved = self.resolve(at, consumer, client, *partition_id, false)?;
         let (consumer, partition) = resolved.ok_or(Status::NotResolvedConsumer)?;
         let log = self.catalogue.borrow().partition(at, partition)?.log;
-        if *offset >= self.log(log)?.offsets().next {
+        if *offset >= self.logs.get(log)?.offsets().next {
             return Err(Status::InvalidOffset);
         }
-        self.record_offset(at, partition, consumer, *offset).await?;
+        // Messages that are being purged count no more.
+        let epoch = self.logs.epoch(log).ok_or(Status::InvalidOffset)?;
+        self.record_offset(epoch, at, partition, consumer, *offset).await?;
         Ok(Answer::empty())
     }
 
@@ -136,8 +144,8 @@ impl Broker {
         let (at, _) = self.topic(&request.stream_id, &request.topic_id)?;
         let resolved = self.resolve(at, consumer, client, *partition_id, false)?;
         let (consumer, partition) = resolved.ok_or(Status::NotResolvedConsumer)?;
-        let record = self.catalogue.borrow().delete_offset(at, partition, consumer)?;
-        self.apply_offset(at, partition, consumer, &record).await?;
+        let epoch = self.epoch(at, partition).ok_or(Status::ConsumerOffsetNotFound)?;
+        self.forget_offset(epoch, at, partition, consumer).await?;
         Ok(Answer::empty())
     }
 
@@ -159,7 +167,7 @@ impl Broker {
         let partition_id = request.partition_id.unwrap_or(0);
         let partition = topic.partition(partition_id)?;
         let stored_offset = partition.offset(consumer).ok_or(Status::ConsumerOffsetNotFound)?;
-        let current_offset = self.log(partition.log)?.offsets().next.saturating_sub(1);
+        let current_offset = self.logs.get(partition.log)?.offsets().next.saturating_sub(1);
         Ok(ConsumerOffsetResponse { partition_id, current_offset, stored_offset })
     }
 
@@ -191,44 +199,6 @@ impl Broker {
         let mut members = self.members.borrow_mut();
         let partition = members.partition(GroupId { at, group }, client, partition, advance)?;
         Ok(partition.map(|partition| (Consumer::Group(group), partition)))
-    }
-
-    async fn record_offset(
-        &self,
-        at: TopicId,
-        partition: u32,
-        consumer: Consumer,
-        offset: u64,
-    ) -> Result<(), Status> {
-        let record = self.catalogue.borrow().store_offset(at, partition, consumer, offset)?;
-        self.apply_offset(at, partition, consumer, &record).await
-    }
-
-    /// Offsets are changed at once and stored then, without waiting for other changes: they are many. So their records
-    /// may come behind the one that removes their partition ([`Catalogue::replay`](crate::iggy::catalogue::Catalogue)).
-    async fn apply_offset(
-        &self,
-        at: TopicId,
-        partition: u32,
-        consumer: Consumer,
-        record: &Record,
-    ) -> Result<(), Status> {
-        let present = || self.catalogue.borrow().partition(at, partition).ok()?.offset(consumer);
-        let before = present();
-        self.catalogue.borrow_mut().apply(record).map_err(|_| Status::Error)?;
-        let after = present();
-        let stored = self.storage.record(record.to_bytes()).await;
-        if stored.is_err() && present() == after {
-            // A consumer that got no messages, because its offset could not be stored, gets them the next time.
-            let undone = match before {
-                Some(offset) => Record::OffsetStored { at, partition, consumer, offset },
-                None => Record::OffsetDeleted { at, partition, consumer },
-            };
-            let _ = self.catalogue.borrow_mut().apply(&undone); // an error: the partition is gone
-        }
-        stored?;
-        self.try_snapshot().await;
-        Ok(())
     }
 }
 

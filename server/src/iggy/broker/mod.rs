@@ -1,24 +1,27 @@
 //! [`Broker`]: executes commands. One worker has it, with the catalogue and all logs.
 
 mod changes;
+mod logs;
 mod messages;
+mod offsets;
 mod queries;
 mod retention;
 #[cfg(test)]
 mod tests;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::collections::BTreeMap;
 
 use async_lock::Mutex;
+use logs::Logs;
+use offsets::Unstored;
 
 use super::answer::Answer;
 use super::catalogue::{Catalogue, LogId, TopicId};
 use super::clients::Clients;
 use super::command::Command;
 use super::members::Members;
-use super::storage::{MessageLog, Storage};
+use super::storage::Storage;
 use super::{Environment, Node, Status};
 
 pub(super) use queries::USER_ID;
@@ -26,12 +29,14 @@ pub(super) use queries::USER_ID;
 /// Executes commands of clients that have logged in.
 pub struct Broker {
     catalogue: RefCell<Catalogue>,
-    /// The log of each partition. Their order is never used.
-    logs: RefCell<HashMap<LogId, Rc<dyn MessageLog>>>,
+    logs: Logs,
     members: RefCell<Members>,
     /// The partition of each topic that gets the next balanced batch.
     next_balanced: RefCell<BTreeMap<TopicId, u32>>,
     storage: Box<dyn Storage>,
+    unstored: Unstored,
+    /// Whether a snapshot is owed: the journal has offsets that the catalogue has forgotten.
+    owes_snapshot: Cell<bool>,
     /// Held while the catalogue changes, but not while an offset is stored.
     changing: Mutex<()>,
     clients: Clients,
@@ -52,10 +57,12 @@ impl Broker {
     ) -> Self {
         Self {
             catalogue: RefCell::default(),
-            logs: RefCell::default(),
+            logs: Logs::default(),
             members: RefCell::default(),
             next_balanced: RefCell::default(),
             storage,
+            unstored: Unstored::default(),
+            owes_snapshot: Cell::default(),
             changing: Mutex::new(()),
             clients,
             departures: Cell::new(0),
@@ -144,12 +151,8 @@ impl Broker {
 
     async fn open_logs(&self, logs: &[LogId]) -> Result<(), Status> {
         let opened = self.storage.open(logs).await?;
-        self.logs.borrow_mut().extend(logs.iter().copied().zip(opened));
+        self.logs.insert(logs.iter().copied().zip(opened));
         Ok(())
-    }
-
-    fn log(&self, log: LogId) -> Result<Rc<dyn MessageLog>, Status> {
-        self.logs.borrow().get(&log).cloned().ok_or(Status::PartitionNotFound)
     }
 
     /// Removes clients that have left from their groups.

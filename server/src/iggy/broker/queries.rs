@@ -198,8 +198,8 @@ impl Broker {
     }
 
     fn log_state(&self, log: LogId) -> (Offsets, Size) {
-        let logs = self.logs.borrow();
-        logs.get(&log).map_or_else(Default::default, |log| (log.offsets(), log.size()))
+        let log = self.logs.get(log);
+        log.map_or_else(|_| Default::default(), |log| (log.offsets(), log.size()))
     }
 
     fn totals(&self, logs: impl Iterator<Item = LogId>) -> Totals {

@@ -23,7 +23,7 @@ impl Broker {
     }
 
     fn logs_of(&self, topic: &Topic) -> Vec<Rc<dyn MessageLog>> {
-        topic.logs().filter_map(|log| self.log(log).ok()).collect()
+        topic.logs().filter_map(|log| self.logs.get(log).ok()).collect()
     }
 }
 

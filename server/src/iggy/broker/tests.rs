@@ -1,5 +1,7 @@
 //! Commands, from their bytes to the bytes of their answers.
 
+mod disk;
+
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -26,7 +28,7 @@ use super::super::clients::Transport;
 use super::super::frame::Request;
 use super::super::messages::tests::request as send_request;
 use super::super::session::Session;
-use super::super::storage::MemoryStorage;
+use super::super::storage::{MemoryStorage, Storage};
 use super::super::workers::{Hub, Iggy};
 use super::super::{Credentials, Environment, Node, Status};
 use super::Broker;
@@ -38,12 +40,15 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
+        Self::with(Box::new(MemoryStorage::new(1 << 20, || 1_000)))
+    }
+
+    fn with(storage: Box<dyn Storage>) -> Self {
         let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
         let hub = Arc::new(Hub::new(credentials));
         let environment = Environment { now: || 1_000, random: || 99 };
-        let storage = MemoryStorage::new(1 << 20, environment.now);
         let node = Node { workers: 1, ..Node::default() };
-        let broker = Broker::new(Box::new(storage), hub.clients().clone(), environment, node);
+        let broker = Broker::new(storage, hub.clients().clone(), environment, node);
         Self { iggy: Rc::new(Iggy::with_broker::<Sim>(hub, broker)) }
     }
 

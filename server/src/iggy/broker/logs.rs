@@ -1,0 +1,112 @@
+//! [`Logs`]: the logs of all partitions, and whether what was read from one of them is still there.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::super::catalogue::LogId;
+use super::super::storage::MessageLog;
+use crate::iggy::Status;
+
+/// The log of each partition.
+#[derive(Default)]
+pub(super) struct Logs {
+    /// Their order is never used.
+    entries: RefCell<HashMap<LogId, Entry>>,
+}
+
+struct Entry {
+    log: Rc<dyn MessageLog>,
+    /// How many purges have begun.
+    purges: u64,
+    /// Whether offsets are refused.
+    is_held: bool,
+}
+
+/// The messages of a log between two purges. An offset is stored in the epoch whose messages were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Epoch {
+    log: LogId,
+    purges: u64,
+}
+
+impl Logs {
+    pub(super) fn insert(&self, logs: impl Iterator<Item = (LogId, Rc<dyn MessageLog>)>) {
+        let entries = logs.map(|(id, log)| (id, Entry { log, purges: 0, is_held: false }));
+        self.entries.borrow_mut().extend(entries);
+    }
+
+    pub(super) fn remove(&self, logs: &[LogId]) {
+        let mut entries = self.entries.borrow_mut();
+        for log in logs {
+            entries.remove(log);
+        }
+    }
+
+    /// A log.
+    ///
+    /// # Errors
+    /// Its partition was deleted.
+    pub(super) fn get(&self, log: LogId) -> Result<Rc<dyn MessageLog>, Status> {
+        let entries = self.entries.borrow();
+        let entry = entries.get(&log).ok_or(Status::PartitionNotFound)?;
+        Ok(Rc::clone(&entry.log))
+    }
+
+    /// The epoch in which offsets can be stored. `None`: the messages are about to be removed.
+    pub(super) fn epoch(&self, log: LogId) -> Option<Epoch> {
+        let entries = self.entries.borrow();
+        let entry = entries.get(&log).filter(|entry| !entry.is_held)?;
+        Some(Epoch { log, purges: entry.purges })
+    }
+
+    /// Whether no purge has begun since the epoch did.
+    pub(super) fn is_current(&self, epoch: Epoch) -> bool {
+        let entries = self.entries.borrow();
+        entries.get(&epoch.log).is_some_and(|entry| entry.purges == epoch.purges)
+    }
+
+    /// Refuses offsets for these logs until the hold is dropped. Their messages are about to be removed. One hold at a
+    /// time.
+    pub(super) fn hold(&self, logs: Vec<LogId>) -> Hold<'_> {
+        self.set_held(&logs, true);
+        Hold { all: self, logs }
+    }
+
+    /// Begins a new epoch of each log, because its messages are removed now.
+    pub(super) fn begin_epoch(&self, logs: &[LogId]) {
+        self.for_each(logs, |entry| entry.purges += 1);
+    }
+
+    fn set_held(&self, logs: &[LogId], is_held: bool) {
+        self.for_each(logs, |entry| entry.is_held = is_held);
+    }
+
+    fn for_each(&self, logs: &[LogId], change: impl Fn(&mut Entry)) {
+        let mut entries = self.entries.borrow_mut();
+        for log in logs {
+            if let Some(entry) = entries.get_mut(log) {
+                change(entry);
+            }
+        }
+    }
+}
+
+/// See [`Logs::hold`].
+pub(super) struct Hold<'a> {
+    all: &'a Logs,
+    logs: Vec<LogId>,
+}
+
+impl Hold<'_> {
+    /// The logs that are held.
+    pub(super) fn logs(&self) -> &[LogId] {
+        &self.logs
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.all.set_held(&self.logs, false);
+    }
+}

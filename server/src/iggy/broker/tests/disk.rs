@@ -1,0 +1,218 @@
+//! Stored offsets when the disk is slow or full.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use owned_io::{Clock, Executor};
+
+use super::super::super::catalogue::LogId;
+use super::super::super::messages::Batch;
+use super::super::super::storage::*;
+use super::*;
+
+/// A storage whose disk can be slow or full.
+struct DiskStorage {
+    memory: MemoryStorage,
+    disk: Rc<Disk>,
+}
+
+#[derive(Default)]
+struct Disk {
+    /// Reads do not return.
+    is_slow: Cell<bool>,
+    /// No record can be stored.
+    is_full: Cell<bool>,
+}
+
+impl Storage for DiskStorage {
+    fn open<'a>(
+        &'a self,
+        logs: &'a [LogId],
+    ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>> {
+        Box::pin(async {
+            let opened = self.memory.open(logs).await?.into_iter();
+            let log = |log| Rc::new(DiskLog { log, disk: Rc::clone(&self.disk) }) as _;
+            Ok(opened.map(log).collect())
+        })
+    }
+
+    fn remove<'a>(&'a self, logs: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
+        self.memory.remove(logs)
+    }
+
+    fn record(&self, _: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(async {
+            pause().await;
+            if self.disk.is_full.get() { Err(Status::TopicFull) } else { Ok(()) }
+        })
+    }
+}
+
+struct DiskLog {
+    log: Rc<dyn MessageLog>,
+    disk: Rc<Disk>,
+}
+
+impl MessageLog for DiskLog {
+    fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>> {
+        self.log.append(batch, id)
+    }
+
+    fn read(
+        &self,
+        from: ReadFrom,
+        count: u32,
+        bytes_max: usize,
+    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
+        Box::pin(async move {
+            let read = self.log.read(from, count, bytes_max).await;
+            // Until the test lets it end.
+            while self.disk.is_slow.get() {
+                pause().await;
+            }
+            read
+        })
+    }
+
+    fn offsets(&self) -> Offsets {
+        self.log.offsets()
+    }
+
+    fn size(&self) -> Size {
+        self.log.size()
+    }
+
+    fn flush(&self) -> LocalFuture<'_, Result<(), Status>> {
+        self.log.flush()
+    }
+
+    fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
+        self.log.purge()
+    }
+}
+
+async fn pause() {
+    Sim::sleep(Duration::from_millis(1)).await;
+}
+
+fn run_on_disk(case: impl AsyncFnOnce(Server, Rc<Disk>)) {
+    owned_io_sim::block_on(async {
+        let memory = MemoryStorage::new(1 << 20, || 1_000);
+        let disk = Rc::<Disk>::default();
+        let storage = DiskStorage { memory, disk: Rc::clone(&disk) };
+        case(Server::with(Box::new(storage)), disk).await;
+    });
+}
+
+fn next() -> PollMessagesRequest {
+    let poll = poll(consumer(), WirePollingStrategy::next(), 1);
+    PollMessagesRequest { auto_commit: true, ..poll }
+}
+
+fn get_offset() -> GetConsumerOffsetRequest {
+    GetConsumerOffsetRequest {
+        consumer: consumer(),
+        stream_id: zero(),
+        topic_id: zero(),
+        partition_id: Some(0),
+    }
+}
+
+/// Otherwise the consumer would miss the first messages that come after the purge.
+#[test]
+fn a_poll_that_has_read_what_is_purged_stores_no_offset() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        for is_replaced in [false, true] {
+            client.produce(&[b"0", b"1", b"2"], WirePartitioning::Balanced).await.unwrap();
+            disk.is_slow.set(true);
+            let mut another = server.login().await;
+            let polled = Sim::spawn(async move { another.poll(&next()).await });
+            pause().await;
+            if is_replaced {
+                let (stream_id, topic_id, partitions_count) = (zero(), zero(), 1);
+                let fewer = DeletePartitionsRequest { stream_id, topic_id, partitions_count };
+                client.send(DELETE_PARTITIONS_CODE, &fewer).await.unwrap();
+                let (stream_id, topic_id) = (zero(), zero());
+                let more = CreatePartitionsRequest { stream_id, topic_id, partitions_count };
+                client.send(CREATE_PARTITIONS_CODE, &more).await.unwrap();
+            } else {
+                let purge = PurgeTopicRequest { stream_id: zero(), topic_id: zero() };
+                client.send(PURGE_TOPIC_CODE, &purge).await.unwrap();
+            }
+            disk.is_slow.set(false);
+            assert_eq!(polled.await.unwrap().unwrap().offsets(), [0_u64; 0]);
+            let stored = client.send(GET_CONSUMER_OFFSET_CODE, &get_offset()).await;
+            assert_eq!(stored, Ok(Bytes::new()));
+        }
+        client.produce(&[b"0", b"1", b"2"], WirePartitioning::Balanced).await.unwrap();
+        assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+    });
+}
+
+#[test]
+fn an_offset_that_comes_while_its_messages_are_purged_is_refused() {
+    run_on_disk(async |server: Server, _| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        client.produce(&[b"0", b"1", b"2"], WirePartitioning::Balanced).await.unwrap();
+        let mut another = server.login().await;
+        let purge = PurgeTopicRequest { stream_id: zero(), topic_id: zero() };
+        let purged = Sim::spawn(async move { another.send(PURGE_TOPIC_CODE, &purge).await });
+        Sim::sleep(Duration::from_micros(500)).await; // its record is being stored
+        let store = StoreConsumerOffsetRequest {
+            consumer: consumer(),
+            stream_id: zero(),
+            topic_id: zero(),
+            partition_id: Some(0),
+            offset: 1,
+        };
+        let refused = client.send(STORE_CONSUMER_OFFSET_CODE, &store).await;
+        assert_eq!(refused, Err(status(Status::InvalidOffset)));
+        assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0_u64; 0]);
+        purged.await.unwrap().unwrap();
+        let stored = client.send(GET_CONSUMER_OFFSET_CODE, &get_offset()).await;
+        assert_eq!(stored, Ok(Bytes::new()));
+    });
+}
+
+#[test]
+fn polls_at_once_whose_offsets_cannot_be_stored_take_no_message() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        client.produce(&[b"0", b"1", b"2", b"3"], WirePartitioning::Balanced).await.unwrap();
+        assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+        disk.is_full.set(true);
+        let mut polls = Vec::new();
+        for _ in 0..3 {
+            let mut another = server.login().await;
+            polls.push(Sim::spawn(async move { another.poll(&next()).await }));
+        }
+        for polled in polls {
+            assert_eq!(polled.await.unwrap(), Err(status(Status::TopicFull)));
+        }
+        disk.is_full.set(false);
+        assert_eq!(client.poll(&next()).await.unwrap().offsets(), [1]);
+    });
+}
+
+/// There is no room for the record, not even when the messages are removed.
+#[test]
+fn a_topic_that_was_emptied_in_vain_has_no_stored_offsets() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        client.produce(&[b"0", b"1"], WirePartitioning::Balanced).await.unwrap();
+        assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+        disk.is_full.set(true);
+        let delete = DeleteTopicRequest { stream_id: zero(), topic_id: zero() };
+        let refused = client.send(DELETE_TOPIC_CODE, &delete).await;
+        assert_eq!(refused, Err(status(Status::TopicFull)));
+        disk.is_full.set(false);
+        assert_eq!(client.topic().await.topic.messages_count, 0);
+        client.produce(&[b"2"], WirePartitioning::Balanced).await.unwrap();
+        assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+    });
+}
