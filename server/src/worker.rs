@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use owned_io::{ByteStream, Files, MemoryBudget, Runtime, StopSignal, Worker, select};
 use owned_io_log::PartitionConfig;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::accept::accept_loop;
 use crate::config::{DataConfig, Service};
@@ -199,15 +199,24 @@ async fn iggy<R: Runtime + Files>(server: &Server, worker: &Worker) -> io::Resul
 }
 
 /// Syncs and closes the log, in what is left of the drain.
+///
+/// # Errors
+/// Something may not be on the disk: an operation has failed, or the time is up.
 async fn close_log<R: Runtime>(iggy: &Iggy, left: Duration) -> io::Result<()> {
     let closed = select(pin!(iggy.close()), R::sleep(left.max(CLOSE_TIME_MIN))).await.first;
-    let Some(closed) = closed else {
-        warn!("the log was not synced in time");
-        return Ok(()); // with `--fsync batch`, what was acknowledged is on the disk
+    // With `--fsync batch`, what was acknowledged is on the disk all the same.
+    let error = match closed {
+        Some(Ok(())) => return Ok(()),
+        Some(Err(_)) => {
+            io::Error::other("--data: the log could not be synced: see the log of the server")
+        }
+        None => io::Error::new(
+            io::ErrorKind::TimedOut,
+            "--data: the log was not synced in time: without --fsync batch, its end may be lost",
+        ),
     };
-    closed.map_err(|_| {
-        io::Error::other("--data: the log could not be synced: see the log of the server")
-    })
+    error!("{error}");
+    Err(error)
 }
 
 /// How long the log may take to close when nothing is left of the drain. A worker counts as hung a second after it.
@@ -224,5 +233,57 @@ struct StopOnDrop(StopSignal);
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::sync::Arc;
+
+    use owned_io_sim::Sim;
+
+    use super::*;
+    use crate::iggy::catalogue::LogId;
+    use crate::iggy::storage::{LocalFuture, MessageLog, Storage};
+    use crate::iggy::workers::Hub;
+    use crate::iggy::{Credentials, Status};
+
+    /// A storage whose disk never answers.
+    struct StuckStorage;
+
+    impl Storage for StuckStorage {
+        fn open<'a>(
+            &'a self,
+            _: &'a [LogId],
+        ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>> {
+            Box::pin(pending())
+        }
+
+        fn remove<'a>(&'a self, _: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
+            Box::pin(ready(Ok(())))
+        }
+
+        fn record(&self, _: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
+            Box::pin(ready(Ok(())))
+        }
+
+        fn close(&self) -> LocalFuture<'_, Result<(), Status>> {
+            Box::pin(pending())
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_not_synced_in_time_is_an_error() {
+        owned_io_sim::block_on(async {
+            let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
+            let hub = Arc::new(Hub::new(credentials));
+            let (clients, environment) = (hub.clients().clone(), Environment::of::<Sim>());
+            let broker = Broker::new(Box::new(StuckStorage), clients, environment, Node::default());
+            let iggy = Iggy::with_broker::<Sim>(hub, broker);
+            let error = close_log::<Sim>(&iggy, Duration::ZERO).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(error.to_string().contains("--data"), "{error}");
+        });
     }
 }
