@@ -75,7 +75,8 @@ async fn execute(mut bytes: &[u8]) {
 }
 
 async fn ask(session: &mut Session, code: u32, payload: BytesMut) {
-    let answer = session.answer(Request { code, payload }, &mut (1_usize << 20)).await.concat();
+    let answer =
+        session.answer::<Sim>(Request { code, payload }, &mut (1_usize << 20)).await.concat();
     let (answer, len) = ResponseFrame::decode(&answer).unwrap();
     assert_eq!(len, 8 + answer.payload.len());
     if code == POLL_MESSAGES_CODE && answer.is_ok() {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use iggy_binary_protocol::requests::messages::PollMessagesRequest;
 use iggy_binary_protocol::responses::users::IdentityResponse;
+use owned_io::Clock;
 
 use super::Status;
 use super::answer::{Answer, RoomNeeded, error};
@@ -40,8 +41,12 @@ impl Session {
     ///
     /// # Cancellation
     /// The request may be executed or not.
-    pub async fn answer(&mut self, request: Request, room: &mut impl AnswerRoom) -> Vec<Bytes> {
-        match self.execute(request, room).await {
+    pub async fn answer<C: Clock>(
+        &mut self,
+        request: Request,
+        room: &mut impl AnswerRoom,
+    ) -> Vec<Bytes> {
+        match self.execute::<C>(request, room).await {
             Ok(answer) => answer.into_pieces(),
             Err(status) => {
                 tracing::debug!(client = self.registration.id(), %status, "refused a request");
@@ -50,7 +55,7 @@ impl Session {
         }
     }
 
-    async fn execute(
+    async fn execute<C: Clock>(
         &mut self,
         request: Request,
         room: &mut impl AnswerRoom,
@@ -71,19 +76,20 @@ impl Session {
                 self.set_logged_in(false);
                 Ok(Answer::empty())
             }
-            Command::PollMessages(poll) => self.poll(poll, room).await,
-            command => self.iggy.execute(self.registration.id(), command, 0).await,
+            Command::PollMessages(poll) => self.poll::<C>(poll, room).await,
+            command => self.iggy.execute::<C>(self.registration.id(), command, 0).await,
         }
     }
 
-    async fn poll(
+    async fn poll<C: Clock>(
         &self,
         mut poll: PollMessagesRequest,
         room: &mut impl AnswerRoom,
     ) -> Result<Answer, Status> {
         for _ in 0..POLL_ATTEMPTS_MAX {
             let command = Command::PollMessages(poll.clone());
-            let answer = self.iggy.execute(self.registration.id(), command, room.bytes()).await?;
+            let (client, bytes_max) = (self.registration.id(), room.bytes());
+            let answer = self.iggy.execute::<C>(client, command, bytes_max).await?;
             let Some(RoomNeeded { partition, bytes }) = answer.room_needed() else {
                 return Ok(answer);
             };

@@ -4,12 +4,12 @@
 //! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. A connection has one
 //! request at a time, so a hop waits behind at most as many as there are connections.
 
+use std::num::NonZeroUsize;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_channel::{Receiver, Sender};
-use owned_io::{Clock, Executor};
+use owned_io::{Clock, Executor, Receiver, Sender, channel};
 
 use super::answer::Answer;
 use super::broker::Broker;
@@ -19,7 +19,7 @@ use super::{Credentials, Status};
 
 /// The most commands that wait in the queue. Connections whose commands find it full wait for room. Each is a few
 /// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered.
-const HOPS_MAX: usize = 1024;
+const HOPS_MAX: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// What the workers share.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct Iggy {
 impl Hub {
     /// For clients with these credentials.
     pub fn new(credentials: Credentials) -> Self {
-        let (hops, receiver) = async_channel::bounded(HOPS_MAX);
+        let (hops, receiver) = channel(HOPS_MAX);
         let receiver = Mutex::new(Some(receiver));
         Self { clients: Clients::default(), credentials, hops, receiver }
     }
@@ -110,7 +110,7 @@ impl Iggy {
     ///
     /// # Cancellation
     /// The command may be executed or not.
-    pub async fn execute(
+    pub async fn execute<C: Clock>(
         &self,
         client: u32,
         command: Command,
@@ -122,11 +122,11 @@ impl Iggy {
         {
             return broker.execute(client, command, bytes_max).await;
         }
-        let (answer, answered) = async_channel::bounded(1);
+        let (answer, mut answered) = channel(NonZeroUsize::MIN);
         let hop = Hop { client, command, bytes_max, answer };
-        self.hub.hops.send(hop).await.map_err(|_| Status::Disconnected)?;
+        self.hub.hops.send::<C>(hop).await.map_err(|_| Status::Disconnected)?;
         // Without an answer: the broker has ended, or a panic has ended the command.
-        answered.recv().await.unwrap_or(Err(Status::Disconnected))
+        answered.receive::<C>().await.unwrap_or(Err(Status::Disconnected))
     }
 }
 
@@ -145,8 +145,8 @@ async fn enforce_retention<R: Clock>(broker: Weak<Broker>) {
 
 /// Executes each command in a task of its own, so that one that waits for a disk delays no other. There are as many as
 /// there are connections of other workers at most.
-async fn execute_hops<R: Executor>(receiver: Receiver<Hop>, broker: Rc<Broker>) {
-    while let Ok(Hop { client, command, bytes_max, answer }) = receiver.recv().await {
+async fn execute_hops<R: Clock + Executor>(mut receiver: Receiver<Hop>, broker: Rc<Broker>) {
+    while let Some(Hop { client, command, bytes_max, answer }) = receiver.receive::<R>().await {
         let broker = Rc::clone(&broker);
         drop(R::spawn(async move {
             let executed = broker.execute(client, command, bytes_max).await;

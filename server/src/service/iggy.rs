@@ -122,7 +122,7 @@ async fn answer_requests<R: Runtime>(
             was_complete = true;
             activity.begin_answer();
             let mut answer_room = PollRoom::<R>::new(ctx, &request);
-            let answer = session.answer(request, &mut answer_room).await;
+            let answer = session.answer::<R>(request, &mut answer_room).await;
             request_room.force(0);
             decoder.set_logged_in(session.is_logged_in());
             answer.into_iter().for_each(|piece| pieces.push(piece));
@@ -234,7 +234,7 @@ async fn answer<R: Runtime>(
     ctx: &Context,
 ) -> Result<(), Error> {
     let mut answer_room = PollRoom::<R>::new(ctx, &request);
-    let answer = session.answer(request, &mut answer_room).await;
+    let answer = session.answer::<R>(request, &mut answer_room).await;
     drop(answer_room); // the queue reserves the same bytes, before any other connection can
     queue(answer, outgoing).await?;
     coop::yield_if_exhausted::<R>().await;

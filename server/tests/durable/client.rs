@@ -88,7 +88,7 @@ impl Client {
         payload: BytesMut,
         room: &mut impl AnswerRoom,
     ) -> Result<Bytes, u32> {
-        let answer = self.session.answer(Request { code, payload }, room).await.concat();
+        let answer = self.session.answer::<Sim>(Request { code, payload }, room).await.concat();
         let (frame, _) = ResponseFrame::decode(&answer).expect("an answer is a frame");
         match frame.status {
             0 => Ok(Bytes::copy_from_slice(frame.payload)),

@@ -80,7 +80,7 @@ impl Client {
         mut bytes_max: usize,
     ) -> Result<Bytes, u32> {
         let request = Request { code, payload: payload.into() };
-        let answer = self.session.answer(request, &mut bytes_max).await.concat();
+        let answer = self.session.answer::<Sim>(request, &mut bytes_max).await.concat();
         let (frame, len) = ResponseFrame::decode(&answer).unwrap();
         assert_eq!(len, answer.len());
         match frame.status {
