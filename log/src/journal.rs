@@ -156,16 +156,18 @@ impl<R: Runtime + Files> Journal<R> {
         self.bytes.get() - self.snapshots.bytes.get()
     }
 
-    /// Waits for the snapshot that is being written, and closes it. See [`Partition::close`].
+    /// Waits for the snapshot that is being written, and closes the journal. Later calls are refused as
+    /// [`Closed`](crate::ErrorKind::Closed). See [`Partition::close`].
     ///
     /// # Errors
     /// Those of [`Partition::close`].
     ///
     /// # Cancellation
-    /// It is closed all the same.
-    pub async fn close(self) -> Result<(), Error> {
+    /// It is closed all the same, unless it still waited for a snapshot.
+    pub async fn close(&self) -> Result<(), Error> {
         self.begin_writing().await;
-        self.records.close().await
+        let _writing = Writing(Rc::clone(&self.snapshots)); // until a later snapshot finds the records closed
+        self.records.clone().close().await
     }
 
     /// Waits until no snapshot is written. One at a time: they write the same file. A later one is newer, because

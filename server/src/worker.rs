@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::context::{Context, Resources};
 use crate::drain::drain;
 use crate::iggy::broker::Broker;
 use crate::iggy::storage::{DurableStorage, MemoryStorage};
-use crate::iggy::workers::Iggy;
+use crate::iggy::workers::{Hub, Iggy};
 use crate::iggy::{Environment, Node};
 use crate::server::Server;
 use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
@@ -170,6 +171,7 @@ async fn iggy<R: Runtime + Files>(server: &Server, worker: &Worker) -> io::Resul
     if !has_broker(worker) {
         return Ok(Some(Iggy::without_broker(hub)));
     }
+    let _refusal = RefuseWithoutBroker(Arc::clone(&hub));
     let environment = Environment::of::<R>();
     let addr = |service| {
         let mut listeners = server.listeners.iter().map(|(listener, _)| listener);
@@ -227,6 +229,15 @@ async fn plain<S>(stream: S, _: &Context) -> io::Result<S> {
     Ok(stream)
 }
 
+/// Refuses the commands of other workers when it is dropped, if the broker was not opened by then.
+struct RefuseWithoutBroker(Arc<Hub>);
+
+impl Drop for RefuseWithoutBroker {
+    fn drop(&mut self) {
+        self.0.refuse_without_broker();
+    }
+}
+
 /// Stops all workers when it is dropped.
 struct StopOnDrop(StopSignal);
 
@@ -239,14 +250,12 @@ impl Drop for StopOnDrop {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
-    use std::sync::Arc;
 
     use owned_io_sim::Sim;
 
     use super::*;
     use crate::iggy::catalogue::LogId;
     use crate::iggy::storage::{LocalFuture, MessageLog, Storage};
-    use crate::iggy::workers::Hub;
     use crate::iggy::{Credentials, Status};
 
     /// A storage whose disk never answers.

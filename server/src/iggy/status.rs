@@ -20,7 +20,7 @@ pub enum Status {
     InvalidFormat = 4,
     /// This server does not have the command.
     FeatureUnavailable = 5,
-    /// The server ends.
+    /// The server ends, and the command is not executed, or perhaps in part.
     Disconnected = 8,
     /// The command needs a login.
     Unauthenticated = 40,

@@ -56,6 +56,16 @@ impl Hub {
         Self { clients: Clients::default(), credentials, hops, receiver }
     }
 
+    /// Refuses the commands of all workers as [`Disconnected`](Status::Disconnected), unless one of them has the broker:
+    /// otherwise they would wait for one that cannot be opened.
+    pub fn refuse_without_broker(&self) {
+        drop(self.take_receiver());
+    }
+
+    fn take_receiver(&self) -> Option<Receiver<Hop>> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// The clients of all workers.
     pub const fn clients(&self) -> &Clients {
         &self.clients
@@ -66,8 +76,7 @@ impl Iggy {
     /// For the worker that has the broker. From now on it executes what the other workers pass on.
     pub fn with_broker<R: Clock + Executor>(hub: Arc<Hub>, broker: Broker) -> Self {
         let broker = Rc::new(broker);
-        let receiver = hub.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(receiver) = receiver {
+        if let Some(receiver) = hub.take_receiver() {
             drop(R::spawn(execute_hops::<R>(receiver, Rc::clone(&broker))));
         }
         drop(R::spawn(enforce_retention::<R>(Rc::downgrade(&broker))));
@@ -79,10 +88,14 @@ impl Iggy {
         Self { hub, broker: None }
     }
 
-    /// Makes all that is stored durable, if this is the worker that has it.
+    /// Refuses further commands, and makes all that is stored durable, if this is the worker that has it: see
+    /// [`Broker::close`].
     ///
     /// # Errors
     /// Something may not be durable.
+    ///
+    /// # Cancellation
+    /// Commands are refused all the same.
     pub async fn close(&self) -> Result<(), Status> {
         match &self.broker {
             Some(broker) => broker.close().await,
@@ -106,7 +119,8 @@ impl Iggy {
     /// Executes a command of a client, here or at the worker with the broker.
     ///
     /// # Errors
-    /// The command is refused. [`Disconnected`](Status::Disconnected): the worker with the broker has ended.
+    /// The command is refused. [`Disconnected`](Status::Disconnected): the broker closes, or its worker has
+    /// ended.
     ///
     /// # Cancellation
     /// The command may be executed or not.
@@ -152,5 +166,30 @@ async fn execute_hops<R: Clock + Executor>(mut receiver: Receiver<Hop>, broker: 
             let executed = broker.execute(client, command, bytes_max).await;
             let _ = answer.try_send(executed); // an error: the connection has ended meanwhile
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owned_io_sim::Sim;
+
+    use super::*;
+
+    #[test]
+    fn a_command_that_waits_for_a_broker_is_refused_when_there_will_be_none() {
+        owned_io_sim::block_on(async {
+            let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
+            let hub = Arc::new(Hub::new(credentials));
+            let execute = || {
+                let iggy = Iggy::without_broker(Arc::clone(&hub));
+                Sim::spawn(async move { iggy.execute::<Sim>(1, Command::GetStreams, 0).await })
+            };
+            let waiting = execute();
+            Sim::sleep(Duration::from_secs(1)).await;
+            hub.refuse_without_broker();
+            for refused in [waiting, execute()] {
+                assert_eq!(refused.await.unwrap().unwrap_err(), Status::Disconnected);
+            }
+        });
     }
 }

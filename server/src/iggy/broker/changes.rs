@@ -17,6 +17,9 @@ impl Broker {
     /// change that anybody sees is stored. Removes the logs that nobody needs any more.
     pub(super) async fn change(&self, command: Command) -> Result<Answer, Status> {
         let _turn = self.changing.lock().await; // between check and change nothing else changes
+        if self.is_closing.get() {
+            return Err(Status::Disconnected);
+        }
         let now = (self.environment.now)();
         let records = ask(&self.catalogue.borrow(), &command, now)?;
         let mut answer = Answer::empty();

@@ -37,8 +37,10 @@ pub struct Broker {
     unstored: Unstored,
     /// Whether a snapshot is owed: the journal has offsets that the catalogue has forgotten.
     owes_snapshot: Cell<bool>,
-    /// Held while the catalogue changes, but not while an offset is stored.
+    /// Held while the catalogue changes, but not while an offset is stored. Held while the storage is closed.
     changing: Mutex<()>,
+    /// Every command is refused: the storage is being closed, or was.
+    is_closing: Cell<bool>,
     clients: Clients,
     /// [`Clients::departures`] when `members` was last compared with the clients.
     departures: Cell<u64>,
@@ -64,6 +66,7 @@ impl Broker {
             unstored: Unstored::default(),
             owes_snapshot: Cell::default(),
             changing: Mutex::new(()),
+            is_closing: Cell::new(false),
             clients,
             departures: Cell::new(0),
             environment,
@@ -90,11 +93,19 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Makes all that is stored durable, and closes it. What is asked of it afterwards may be refused.
+    /// Refuses further commands as [`Disconnected`](Status::Disconnected), waits for the change in progress, makes all
+    /// that is stored durable, and closes it. Other commands in progress are answered, or refused in the same way: what
+    /// was acknowledged is durable.
     ///
     /// # Errors
     /// Something may not be durable.
+    ///
+    /// # Cancellation
+    /// Commands are refused all the same.
     pub async fn close(&self) -> Result<(), Status> {
+        self.is_closing.set(true);
+        // Changes that wait for the lock get it afterwards, and are refused.
+        let _turn = self.changing.lock().await;
         self.storage.close().await
     }
 
@@ -102,7 +113,7 @@ impl Broker {
     /// [room](Answer::room_needed) that it needs for one batch.
     ///
     /// # Errors
-    /// The command is refused.
+    /// The command is refused. [`Disconnected`](Status::Disconnected): the broker [closes](Self::close).
     ///
     /// # Cancellation
     /// A [change](Command::is_change) must not be dropped, because its record may be stored. Others may take effect.
@@ -112,6 +123,9 @@ impl Broker {
         command: Command,
         bytes_max: usize,
     ) -> Result<Answer, Status> {
+        if self.is_closing.get() {
+            return Err(Status::Disconnected);
+        }
         match command {
             Command::SendMessages(to, batch) => self.send(&to, batch).await,
             Command::PollMessages(poll) => self.poll(client, &poll, bytes_max).await,

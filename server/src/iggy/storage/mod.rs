@@ -73,7 +73,8 @@ pub trait Storage {
         Box::pin(ready(Ok(())))
     }
 
-    /// Makes everything durable and closes all logs. What is asked of them afterwards is refused.
+    /// Makes everything durable and closes all logs, and then the journal. What is asked of them afterwards is refused as
+    /// [`Disconnected`](Status::Disconnected), and so are operations that have not reached their log yet.
     ///
     /// # Errors
     /// Something may not be durable.

@@ -1,4 +1,4 @@
-//! Stored offsets when the disk is slow or full.
+//! Stored offsets when the disk is slow or full, and commands while the storage is closed.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -22,6 +22,10 @@ struct Disk {
     is_slow: Cell<bool>,
     /// No record can be stored.
     is_full: Cell<bool>,
+    /// No record is stored yet, and the storage is not closed yet.
+    is_held: Cell<bool>,
+    /// How many records were to be stored.
+    records: Cell<u32>,
 }
 
 impl Storage for DiskStorage {
@@ -42,9 +46,27 @@ impl Storage for DiskStorage {
 
     fn record(&self, _: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
         Box::pin(async {
+            self.disk.records.set(self.disk.records.get() + 1);
             pause().await;
+            self.disk.wait_while_held().await;
             if self.disk.is_full.get() { Err(Status::TopicFull) } else { Ok(()) }
         })
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(async {
+            self.disk.wait_while_held().await;
+            Ok(())
+        })
+    }
+}
+
+impl Disk {
+    /// Until the test lets it end.
+    async fn wait_while_held(&self) {
+        while self.is_held.get() {
+            pause().await;
+        }
     }
 }
 
@@ -214,5 +236,44 @@ fn a_topic_that_was_emptied_in_vain_has_no_stored_offsets() {
         assert_eq!(client.topic().await.topic.messages_count, 0);
         client.produce(&[b"2"], WirePartitioning::Balanced).await.unwrap();
         assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+    });
+}
+
+/// The change in progress is stored. Those that wait for it are not, and do not wait for ever.
+#[test]
+fn what_comes_while_the_storage_is_closed_is_refused() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        let records = disk.records.get();
+        disk.is_held.set(true);
+        let mut changes = Vec::new();
+        for stream in ["a", "b", "c"] {
+            let (mut another, request) =
+                (server.login().await, CreateStreamRequest { name: name(stream) });
+            let change = async move { another.send(CREATE_STREAM_CODE, &request).await.map(drop) };
+            changes.push(Sim::spawn(change));
+        }
+        while disk.records.get() == records {
+            pause().await;
+        }
+        let iggy = Rc::clone(&server.iggy);
+        let closed = Sim::spawn(async move { iggy.close().await });
+        pause().await;
+        let refused = Err(status(Status::Disconnected));
+        let produced = client.produce(&[b"0"], WirePartitioning::Balanced).await;
+        assert_eq!(produced.map(drop), refused);
+        disk.is_held.set(false);
+        let mut results = Vec::new();
+        for change in changes {
+            results.push(change.await.unwrap());
+        }
+        let stored = results.iter().position(Result::is_ok).expect("the one in progress");
+        results.swap_remove(stored).unwrap();
+        assert_eq!(results, [refused; 2]);
+        assert_eq!(disk.records.get(), records + 1);
+        assert_eq!(closed.await.unwrap(), Ok(()));
+        let produced = client.produce(&[b"0"], WirePartitioning::Balanced).await;
+        assert_eq!(produced.map(drop), refused);
     });
 }

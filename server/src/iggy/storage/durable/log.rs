@@ -1,6 +1,6 @@
 //! [`DurableLog`]: the log of one partition, as commands use it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::error::Error as _;
 use std::rc::Rc;
 
@@ -143,20 +143,33 @@ impl<R: Files> Clone for DurableLog<R> {
     }
 }
 
-/// Tells clients and the operator of operations that have failed. Clones share the limit of lines of log.
+/// Tells clients and the operator of operations that have failed. Clones are handles to the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failures(Rc<RefCell<LogLimit>>);
+pub(super) struct Failures(Rc<FailureState>);
+
+#[derive(Debug, Default)]
+struct FailureState {
+    limit: RefCell<LogLimit>,
+    /// Whether logs are closed because the storage is, and not because their partitions were deleted.
+    is_closing: Cell<bool>,
+}
 
 impl Failures {
+    /// The storage is being closed.
+    pub(super) fn set_closing(&self) {
+        self.0.is_closing.set(true);
+    }
+
     /// The status for the client whose operation has failed. Logs the cause.
     pub(super) fn status<R: Runtime>(&self, error: &Error, status: Status) -> Status {
         let status = match error.kind() {
+            ErrorKind::Closed if self.0.is_closing.get() => return Status::Disconnected,
             ErrorKind::Closed => return Status::PartitionNotFound, // it was deleted meanwhile
             ErrorKind::TooLarge => return Status::InvalidSizeBytes,
             ErrorKind::NoSpace => Status::TopicFull,
             _ => status,
         };
-        if let Some(suppressed) = self.0.borrow_mut().admit(R::now()) {
+        if let Some(suppressed) = self.0.limit.borrow_mut().admit(R::now()) {
             warn!(%status, suppressed, "{}", with_cause(error));
         }
         status

@@ -239,6 +239,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
     }
 
     async fn close_all(&self) -> Result<(), Status> {
+        self.failures.set_closing();
         let partitions: Vec<_> =
             self.logs.borrow().values().map(|log| log.partition.clone()).collect();
         let mut closed = Ok(());
@@ -249,8 +250,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             closed = closing.await.into_iter().fold(closed, Result::and);
         }
         // After the partitions: no offset is durable before the messages that it counts.
-        let flushed = self.checked(self.journal.flush().await, Status::Error);
-        closed.and(flushed)
+        closed.and(self.checked(self.journal.close().await, Status::Error))
     }
 
     fn checked<T>(&self, result: Result<T, Error>, otherwise: Status) -> Result<T, Status> {
