@@ -33,6 +33,8 @@ struct Known {
     offsets: RefCell<Vec<Option<u64>>>,
     opened: Cell<u32>,
     failed: Cell<u32>,
+    /// How many acknowledged messages were looked for, and found.
+    found: Cell<usize>,
 }
 
 impl Default for Known {
@@ -44,6 +46,7 @@ impl Default for Known {
             offsets: RefCell::new(vec![None]),
             opened: Cell::new(0),
             failed: Cell::new(0),
+            found: Cell::new(0),
         }
     }
 }
@@ -58,6 +61,11 @@ impl Known {
             *may_be = vec![is_there];
         }
         if !topics.contains(&"m".to_owned()) {
+            // It may be missing only as long as its creation was not acknowledged.
+            assert!(
+                self.acknowledged.borrow().is_empty(),
+                "the messages are gone with their topic"
+            );
             return;
         }
         for partition in 0..2 {
@@ -76,6 +84,7 @@ impl Known {
             let acknowledged = self.acknowledged.borrow();
             for sent in acknowledged.get(&partition).into_iter().flatten() {
                 assert!(found.contains(sent), "{sent:?} was acknowledged");
+                self.found.set(self.found.get() + 1);
             }
         }
         let (stored, mut may_be) = (client.offset("m", 0).await, self.offsets.borrow_mut());
@@ -123,7 +132,9 @@ async fn serve(known: Rc<Known>, sync: SyncPolicy) -> io::Result<()> {
 async fn use_it(known: &Rc<Known>, iggy: &Rc<Iggy>, mut client: Client) -> Result<(), u32> {
     if !client.topics().await.contains(&"m".to_owned()) {
         let _ = client.create_stream().await; // it may be there
+        known.topics.borrow_mut().insert("m".to_owned(), vec![false, true]);
         client.create_topic("m", 2, (0, 0)).await?;
+        known.topics.borrow_mut().insert("m".to_owned(), vec![true]);
     }
     let mut tasks = vec![Sim::spawn(change(client, Rc::clone(known)))];
     for writer in 0..WRITERS {
@@ -235,16 +246,18 @@ async fn scenario(world: World, known: Rc<Known>, sync: SyncPolicy) -> io::Resul
 
 #[test]
 fn acknowledged_messages_and_changes_survive_everything() {
-    let (acknowledged, failed) = (Cell::new(0), Cell::new(0));
+    let (acknowledged, failed, found) = (Cell::new(0), Cell::new(0), Cell::new(0));
     run(seeds(100), async |world| {
         let known = Rc::<Known>::default();
         scenario(world, Rc::clone(&known), SyncPolicy::Batch).await?;
         let count: usize = known.acknowledged.borrow().values().map(BTreeSet::len).sum();
         acknowledged.set(acknowledged.get() + count);
         failed.set(failed.get() + known.failed.get());
+        found.set(found.get() + known.found.get());
         Ok(())
     });
     assert!(acknowledged.get() > 0 && failed.get() > 0, "the faults have no effect");
+    assert!(found.get() > 0, "no acknowledged message was looked for after a restart");
 }
 
 /// The canary: a server that acknowledges before the sync.
