@@ -40,7 +40,7 @@ impl Session {
     /// alone. A poll is answered by as many messages as there is `room` for, which is made for one batch at least.
     ///
     /// # Cancellation
-    /// The request may be executed or not.
+    /// As for [`Iggy::execute`].
     pub async fn answer<C: Clock>(
         &mut self,
         request: Request,

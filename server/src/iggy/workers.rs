@@ -18,7 +18,8 @@ use super::command::Command;
 use super::{Credentials, Status};
 
 /// The most commands that wait in the queue. Connections whose commands find it full wait for room. Each is a few
-/// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered.
+/// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered: the task of
+/// a connection waits for that although its client has gone.
 const HOPS_MAX: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// What the workers share.
@@ -123,7 +124,8 @@ impl Iggy {
     /// ended.
     ///
     /// # Cancellation
-    /// The command may be executed or not.
+    /// The command may be executed or not. A batch is in memory until then: drop the future only with the whole worker,
+    /// or keep its bytes reserved.
     pub async fn execute<C: Clock>(
         &self,
         client: u32,
@@ -158,7 +160,7 @@ async fn enforce_retention<R: Clock>(broker: Weak<Broker>) {
 }
 
 /// Executes each command in a task of its own, so that one that waits for a disk delays no other. There are as many as
-/// there are connections of other workers at most.
+/// there are connections at most: each waits for the answer before it has another request.
 async fn execute_hops<R: Clock + Executor>(mut receiver: Receiver<Hop>, broker: Rc<Broker>) {
     while let Some(Hop { client, command, bytes_max, answer }) = receiver.receive::<R>().await {
         let broker = Rc::clone(&broker);

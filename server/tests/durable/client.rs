@@ -263,6 +263,16 @@ pub(crate) fn login_frame() -> Vec<u8> {
     frame(LOGIN_USER_CODE, &login())
 }
 
+/// The bytes of a request to send one message to partition 0.
+pub(crate) fn send_frame(topic: &str, payload: &[u8]) -> Vec<u8> {
+    let message = RawMessage { id: 0, origin_timestamp: 0, headers: None, payload };
+    let (mut request, to) = (BytesMut::new(), WirePartitioning::PartitionId(0));
+    SendMessagesEncoder::encode(&mut request, &id(STREAM), &id(topic), &to, &[message]);
+    let mut frame = BytesMut::new();
+    RequestFrame::encode(SEND_MESSAGES_CODE, &request, &mut frame).expect("it is short enough");
+    frame.to_vec()
+}
+
 /// The bytes of a poll of the first message of partition 0.
 pub(crate) fn poll_frame(topic: &str) -> Vec<u8> {
     frame(POLL_MESSAGES_CODE, &poll(topic, 0, WirePollingStrategy::first(), 1))

@@ -14,11 +14,11 @@ use owned_io_server::context::{Context, Resources};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
 use owned_io_server::service::{http, iggy};
-use owned_io_sim::{Sim, SimStream, pipe, run, seeds};
+use owned_io_sim::{Fault, Sim, SimStream, World, pipe, run, seeds};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Message, connect};
 
-use super::client::{Client, login_frame, open, poll_frame};
+use super::client::{Client, login_frame, open, poll_frame, send_frame};
 
 /// A connection to a server with a message of `len` bytes.
 async fn serve(len: usize) -> io::Result<(SimStream, SimStream, Context)> {
@@ -56,6 +56,40 @@ fn a_long_batch_is_held_by_the_connection_that_polls_it() {
         assert_eq!(account.held_bytes(), 0);
         drop(client);
         task.await.unwrap()
+    });
+}
+
+/// A client that sends and leaves at once: its batch is in the account of its connection until it is stored. Otherwise
+/// such clients could make the server hold any number of batches.
+#[test]
+fn a_batch_is_held_by_its_connection_although_the_client_has_gone() {
+    const LONG: usize = 3 << 20;
+    run(seeds(10), async |world: World| {
+        let (mut client, serving, ctx) = serve(1).await?;
+        let account = ctx.connection.account().clone();
+        let server = ctx.worker.iggy.clone().expect("a server");
+        let mut another = Client::login(&server).await;
+        let task = Sim::spawn(async move { iggy::serve::<Sim>(serving, &ctx).await });
+        client.write_all(login_frame()).await.into_result()?;
+        client.read_exact(Vec::with_capacity(12), 12).await.into_result()?;
+        let lasts = Duration::from_secs(10);
+        world.apply(Fault::SlowDisk { host: world.main_host(), lasts });
+        client.write_all(send_frame("t", &[7; LONG])).await.into_result()?;
+        drop(client);
+        let mut has_arrived = false;
+        loop {
+            let held = account.held_bytes();
+            if another.topic("t").await.topic.messages_count > 1 {
+                break;
+            }
+            has_arrived |= held >= LONG;
+            assert!(!has_arrived || held >= LONG, "{held} are held while it is written");
+            Sim::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(has_arrived);
+        let _ = task.await.unwrap(); // an error: nobody reads the answer
+        assert_eq!(account.held_bytes(), 0);
+        Ok(())
     });
 }
 
