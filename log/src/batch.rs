@@ -1,6 +1,7 @@
 //! What a partition is asked, and what it answers.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
@@ -91,7 +92,7 @@ pub struct Trimmed {
 }
 
 /// What [`Partition::open`](crate::Partition::open) has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovered {
     /// The offsets of the stored messages.
@@ -100,4 +101,6 @@ pub struct Recovered {
     ///
     /// [`SyncPolicy::Batch`]: crate::SyncPolicy::Batch
     pub cut_bytes: u64,
+    /// The file that they were cut from. `None` if there were none.
+    pub cut_file: Option<PathBuf>,
 }

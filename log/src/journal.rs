@@ -11,7 +11,7 @@ use crc32c::crc32c;
 use owned_io::{File, Files, IoVec, OpenMode, OwnedReadAtExt, OwnedWriteAtExt, Runtime};
 
 use crate::signal::Signal;
-use crate::{Error, Partition, PartitionConfig, ReadFrom};
+use crate::{Error, Partition, PartitionConfig, ReadFrom, Recovered};
 
 const MAGIC: [u8; 8] = *b"OIOSNAP\0";
 const VERSION: u32 = 1;
@@ -53,6 +53,8 @@ pub struct Replay {
     pub snapshot: Option<Bytes>,
     /// The records after it, in order.
     pub records: Vec<Bytes>,
+    /// What was found in the files of the records, and cut.
+    pub recovered: Recovered,
 }
 
 impl<R: Runtime + Files> Journal<R> {
@@ -67,7 +69,7 @@ impl<R: Runtime + Files> Journal<R> {
         dir: impl Into<PathBuf>,
         config: PartitionConfig,
     ) -> Result<(Self, Replay), Error> {
-        let (records, _) = Partition::<R>::open(dir, config).await?;
+        let (records, recovered) = Partition::<R>::open(dir, config).await?;
         let path = snapshot_path(records.dir());
         let (snapshot, mut next) = match read_snapshot::<R>(&path).await? {
             Some((state, next)) => (Some(state), next),
@@ -77,7 +79,7 @@ impl<R: Runtime + Files> Journal<R> {
         if next > records.offsets().next {
             return Err(Error::corrupt(&path, 16));
         }
-        let mut replay = Replay { snapshot, records: Vec::new() };
+        let mut replay = Replay { snapshot, records: Vec::new(), recovered };
         let mut bytes = 0;
         // Each round reads at least one record.
         loop {

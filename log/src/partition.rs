@@ -53,7 +53,9 @@ impl<R: Runtime + Files> Partition<R> {
         let found = task.await.unwrap_or_else(|_| Err(Error::closed()))?;
         let first = found.segments.front().map_or(found.next_offset, |first| first.base_offset);
         let offsets = Offsets { first, next: found.next_offset };
-        let recovered = Recovered { offsets, cut_bytes: found.cut_bytes };
+        let cut_bytes = found.cut_bytes;
+        let cut = found.segments.back().filter(|_| cut_bytes > 0);
+        let recovered = Recovered { offsets, cut_bytes, cut_file: cut.map(|it| it.path.clone()) };
         let state = State {
             segments: found.segments,
             lock: Some(found.lock),

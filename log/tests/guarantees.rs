@@ -123,6 +123,24 @@ fn two_purges_at_once_give_no_offset_twice() {
     });
 }
 
+/// "[`Recovered`](owned_io_log::Recovered) says how many bytes were cut": for a journal too.
+#[test]
+fn a_journal_says_what_was_cut() {
+    run(seeds(5), async |_| {
+        let dir = scratch::<Sim>();
+        let (journal, replay) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+        assert_eq!((replay.recovered.cut_bytes, replay.recovered.cut_file), (0, None));
+        journal.append(Bytes::from_static(b"one")).await.unwrap();
+        journal.close().await.unwrap();
+        let path = segments::<Sim>(&dir).await.remove(0);
+        edit::<Sim>(&path, |bytes| bytes.extend([0; 10])).await;
+        let (_journal, replay) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+        assert_eq!((replay.recovered.cut_bytes, replay.recovered.cut_file), (10, Some(path)));
+        assert_eq!(replay.records, [&b"one"[..]]);
+        Ok(())
+    });
+}
+
 /// A record that is acknowledged after a snapshot is replayed, although an earlier one was refused meanwhile.
 #[test]
 fn a_snapshot_does_not_hide_a_later_record() {

@@ -227,6 +227,7 @@ async fn a_torn_tail_is_cut_wherever_it_is_torn<R: Runtime + Files>() {
             .await;
             let (log, recovered) = open::<R>(&dir, PartitionConfig::default()).await;
             assert_eq!(recovered.cut_bytes, (cut + zeros - whole) as u64, "torn at {cut}");
+            assert_eq!(recovered.cut_file, (recovered.cut_bytes > 0).then(|| path.clone()));
             expect_batches(&log, 0..3).await;
             fill(&log, 3..4).await;
             expect_batches(&log, 0..4).await;
