@@ -5,4 +5,5 @@ mod closing;
 mod crash;
 mod faults;
 mod memory;
+mod recovery;
 mod restart;

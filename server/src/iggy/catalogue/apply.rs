@@ -31,24 +31,29 @@ impl Catalogue {
     }
 
     /// Sets stored offsets that are not below the end of their log back to the last message, or removes them if there is
-    /// none. `end` is the offset after the last message of a log. Returns how many there were.
-    pub fn clamp_offsets(&mut self, end: impl Fn(LogId) -> u64) -> usize {
-        let (mut clamped, mut removed) = (0, 0);
+    /// none. `end` is the offset after the last message of a log. Returns the logs with such offsets, and how many each
+    /// had.
+    pub fn clamp_offsets(&mut self, end: impl Fn(LogId) -> u64) -> Vec<(LogId, usize)> {
+        let (mut clamped, mut removed) = (Vec::new(), 0);
         let topics = self.streams.values_mut().flat_map(|stream| stream.topics.values_mut());
         for partition in topics.flat_map(|topic| &mut topic.partitions) {
             let end = end(partition.log);
-            let before = partition.offsets.len();
+            let mut count = 0;
             if end == 0 {
+                count = partition.offsets.len();
                 partition.offsets.clear();
-                removed += before;
+                removed += count;
             }
             for offset in partition.offsets.values_mut().filter(|offset| **offset >= end) {
                 *offset = end - 1;
-                clamped += 1;
+                count += 1;
+            }
+            if count > 0 {
+                clamped.push((partition.log, count));
             }
         }
         self.counts.offsets -= removed;
-        clamped + removed
+        clamped
     }
 
     /// None if the record does not fit.

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use log::{DurableLog, Failures, with_cause};
 use owned_io::{Files, Runtime};
-use owned_io_log::{Error, ErrorKind, Journal, Partition, PartitionConfig, Replay};
+use owned_io_log::{Error, ErrorKind, Journal, Partition, PartitionConfig, Recovered, Replay};
 use tracing::{info, warn};
 
 use super::{LocalFuture, MessageLog, Storage};
@@ -91,14 +91,27 @@ impl<R: Runtime + Files> DurableStorage<R> {
         };
         storage.compare_with_directory(&catalogue, is_new).await?;
         let logs: Vec<_> = catalogue.logs().collect();
-        let cut_bytes = storage.open_partitions(&logs).await.map_err(explained)?;
-        info!(partitions = logs.len(), cut_bytes, "opened the log");
+        let mut cut = storage.open_partitions(&logs).await.map_err(explained)?;
+        cut.extend(cut_tail(replay.recovered));
+        info!(partitions = logs.len(), "opened the log");
+        if !cut.is_empty() {
+            let bytes: u64 = cut.iter().map(|(_, bytes)| bytes).sum();
+            let files = cut.iter().map(|(file, bytes)| format!("{}: {bytes}", file.display()));
+            let files = first_few(files);
+            warn!(bytes, %files, "cut torn ends of files: they were not synced");
+        }
         let end =
             |log| storage.logs.borrow().get(&log).map_or(0, |log| log.partition.offsets().next);
         let set_back = catalogue.clamp_offsets(end);
-        if set_back > 0 {
+        if !set_back.is_empty() {
+            let offsets: usize = set_back.iter().map(|(_, offsets)| offsets).sum();
+            let partitions = set_back.iter().map(|&(log, offsets)| {
+                format!("{}: {offsets}", storage.partition_dir(log).display())
+            });
+            let partitions = first_few(partitions);
             warn!(
-                set_back,
+                offsets,
+                %partitions,
                 "stored offsets were beyond the end of their partitions: messages are lost"
             );
             // Else they would be there again after the next start, when the log may be longer.
@@ -139,6 +152,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
                 "the catalogue has this partition, and it is missing",
             ));
         }
+        let mut removed = Vec::new();
         for &unused in present.difference(&expected) {
             let dir = self.partition_dir(unused);
             // A partition is created before its record, and filled after it.
@@ -150,6 +164,11 @@ impl<R: Runtime + Files> DurableStorage<R> {
             }
             let remove = async || owned_io_log::remove::<R>(&dir).await;
             once_unlocked::<R, _>(remove).await.map_err(explained)?;
+            removed.push(dir);
+        }
+        if !removed.is_empty() {
+            let dirs = first_few(removed.iter().map(|dir| dir.display().to_string()));
+            info!(%dirs, "removed partitions that the catalogue does not have");
         }
         Ok(())
     }
@@ -163,11 +182,11 @@ impl<R: Runtime + Files> DurableStorage<R> {
         Ok(recovered.offsets.next > 0)
     }
 
-    /// Opens the partitions that are not open. Returns how many bytes of torn tails were cut.
-    async fn open_partitions(&self, logs: &[LogId]) -> Result<u64, Error> {
+    /// Opens the partitions that are not open. Returns the files that were cut, and by how many bytes.
+    async fn open_partitions(&self, logs: &[LogId]) -> Result<Vec<(PathBuf, u64)>, Error> {
         let is_closed = |log: &&LogId| !self.logs.borrow().contains_key(log);
         let closed: Vec<_> = logs.iter().filter(is_closed).copied().collect();
-        let mut cut_bytes = 0;
+        let mut cut = Vec::new();
         for some in closed.chunks(PARTITIONS_AT_ONCE) {
             let opened = join_all(some.iter().map(async |&log| {
                 let config = self.config_of_next();
@@ -175,7 +194,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
                 match once_unlocked::<R, _>(open).await {
                     Ok((partition, recovered)) => {
                         self.insert(log, partition, config);
-                        Ok(recovered.cut_bytes)
+                        Ok(cut_tail(recovered))
                     }
                     Err(error) => {
                         self.give_back(config.cache_bytes_max);
@@ -184,10 +203,10 @@ impl<R: Runtime + Files> DurableStorage<R> {
                 }
             }));
             for opened in opened.await {
-                cut_bytes += opened?;
+                cut.extend(opened?);
             }
         }
-        Ok(cut_bytes)
+        Ok(cut)
     }
 
     /// The settings of the next log that is opened. What it may keep in memory is taken from what is left.
@@ -340,6 +359,24 @@ fn restore(replay: &Replay) -> Result<Catalogue, RecordError> {
         catalogue.replay(&Record::decode(record)?)?;
     }
     Ok(catalogue)
+}
+
+/// The file that recovery has cut, and by how many bytes.
+fn cut_tail(recovered: Recovered) -> Option<(PathBuf, u64)> {
+    recovered.cut_file.map(|file| (file, recovered.cut_bytes))
+}
+
+/// How many things a line of log names: there may be as many as partitions.
+const NAMED_MAX: usize = 8;
+
+/// The first few names, and how many there are besides.
+fn first_few(mut names: impl ExactSizeIterator<Item = String>) -> String {
+    let mut named: Vec<_> = names.by_ref().take(NAMED_MAX).collect();
+    let left = names.len();
+    if left > 0 {
+        named.push(format!("{left} more"));
+    }
+    named.join(", ")
 }
 
 fn damaged(path: &Path, why: impl Display) -> io::Error {
