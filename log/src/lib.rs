@@ -55,7 +55,7 @@ async fn remove_locked<R: Files>(dir: PathBuf) -> Result<(), Error> {
             result => result.map_err(failed)?,
         }
     }
-    for base_offset in recovery::list::<R>(&dir).await.map_err(failed)? {
+    for base_offset in recovery::list::<R>(&dir).await? {
         let segment = segment::Segment::<R>::new(&dir, base_offset, 0);
         R::remove_file(&segment.path).await.map_err(failed)?;
     }

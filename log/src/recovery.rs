@@ -40,7 +40,7 @@ pub(crate) async fn open<R: Files + Random>(
     let lock = lock.map_err(|error| Error::io("open", &lock_path, error))?;
     try_lock::<R>(&lock, dir).await?;
 
-    let mut bases = list::<R>(dir).await.map_err(failed)?;
+    let mut bases = list::<R>(dir).await?;
     let mut fresh_base = 0;
     // At most two rounds: only the last segment can be incomplete, because a segment is on the disk before the next one
     // is created.
@@ -75,11 +75,21 @@ pub(crate) fn salt<R: Random>() -> u32 {
     u32::from_le_bytes(salt)
 }
 
-/// The base offsets of the segments in a directory, in order.
-pub(crate) async fn list<R: Files>(dir: &Path) -> io::Result<Vec<u64>> {
-    let entries = R::list_dir(dir).await?;
-    let mut bases: Vec<_> =
-        entries.iter().filter_map(|entry| base_offset_of(entry.name.as_ref())).collect();
+/// The base offsets of the segments in a directory, in order. Files with other names are ignored.
+///
+/// # Errors
+/// It cannot be listed, or a directory has the name of a segment.
+pub(crate) async fn list<R: Files>(dir: &Path) -> Result<Vec<u64>, Error> {
+    let entries = R::list_dir(dir).await.map_err(|error| Error::io("list", dir, error))?;
+    let mut bases = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let Some(base_offset) = base_offset_of(entry.name.as_ref()) else { continue };
+        if entry.is_dir {
+            let error = io::ErrorKind::IsADirectory.into();
+            return Err(Error::io("open", &dir.join(entry.name), error));
+        }
+        bases.push(base_offset);
+    }
     bases.sort_unstable();
     Ok(bases)
 }

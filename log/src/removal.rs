@@ -24,7 +24,7 @@ impl<R: Runtime + Files> Writer<R> {
         let dir = &self.shared.dir;
         // As the directory lists them: one may be there that could not be created completely.
         let bases = recovery::list::<R>(dir).await;
-        for base_offset in bases.map_err(|error| Error::failed("list", dir, error))? {
+        for base_offset in bases.map_err(Error::into_failed)? {
             let path = Segment::<R>::new(dir, base_offset, 0).path;
             let removed = R::remove_file(&path).await;
             removed.map_err(|error| Error::failed("remove", &path, error))?;

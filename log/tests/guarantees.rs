@@ -478,3 +478,26 @@ fn the_cache_keeps_no_larger_buffer() {
         Ok(())
     });
 }
+
+/// Wherever it is among the segments: only the last one is opened for writing, which a directory refuses.
+#[test]
+fn a_directory_with_the_name_of_a_segment_is_named() {
+    run(seeds(1), async |_| {
+        let dir = scratch::<Sim>();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        let count = fill_segment(&log, 500).await;
+        log.close().await.unwrap();
+        for base_offset in [1, count + 10] {
+            let path = dir.join(format!("{base_offset:020}.log"));
+            Sim::create_dir_all(&path).await?;
+            let error = Partition::<Sim>::open(&dir, small()).await.expect_err("it is no file");
+            assert_eq!(error.path(), Some(&*path));
+            let cause = std::io::Error::from(error).kind();
+            assert_eq!(cause, std::io::ErrorKind::IsADirectory);
+            Sim::remove_dir(&path).await?;
+        }
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        expect_each_offset(&log, count).await;
+        Ok(())
+    });
+}

@@ -136,6 +136,24 @@ fn what_cannot_be_the_directory_of_a_server_is_named() {
         assert!(why.contains("00000000000000000000.log") && why.contains("version 9"), "{why}");
         change_byte(&segment, 8, 1).await;
 
+        // A file has the name of a partition. Other files are ignored.
+        for (name, is_refused) in [("7", true), ("07", false), ("notes", false)] {
+            let file = dir.join("partitions").join(name);
+            drop(Sim::open(&file, OpenMode::CreateNew).await.unwrap());
+            if is_refused {
+                let why = why_not().await;
+                assert!(
+                    why.contains("/data/partitions/7") && why.contains("no directory"),
+                    "{why}"
+                );
+            } else {
+                let iggy = start().await;
+                let client = Client::login(&iggy).await;
+                end(iggy, client).await;
+            }
+            Sim::remove_file(&file).await.unwrap();
+        }
+
         // A partition is missing.
         owned_io_log::remove::<Sim>("/data/partitions/1").await.unwrap();
         let why = why_not().await;

@@ -5,6 +5,8 @@
 //! DIR/partitions/LOG/    the messages of a partition, by the number of its `LogId`
 //! ```
 //!
+//! What has another name there is ignored. A file or a link with the name of a partition is refused.
+//!
 //! The directory of a partition is there before the record that creates it, and is removed after the record that deletes
 //! it. So a crash leaves directories that nobody needs, and [`open`](DurableStorage::open) removes them. It refuses a
 //! catalogue whose partitions are missing, and partitions without a catalogue.
@@ -13,6 +15,7 @@ mod log;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::future::poll_fn;
 use std::io;
@@ -134,11 +137,17 @@ impl<R: Runtime + Files> DurableStorage<R> {
                 )
             })?,
         };
-        let numbers = entries.iter().filter_map(|entry| {
-            let name = entry.name.to_str()?;
-            name.parse().ok().filter(|number: &u64| number.to_string() == name)
-        });
-        let present: BTreeSet<_> = numbers.map(LogId).collect();
+        let mut present = BTreeSet::new();
+        for entry in entries {
+            let Some(log) = log_of(&entry.name) else { continue };
+            if !entry.is_dir {
+                return Err(damaged(
+                    &self.partition_dir(log),
+                    "it has the name of a partition, and is no directory",
+                ));
+            }
+            present.insert(log);
+        }
         let expected: BTreeSet<_> = catalogue.logs().collect();
         if is_new && !present.is_empty() {
             return Err(damaged(
@@ -359,6 +368,13 @@ fn restore(replay: &Replay) -> Result<Catalogue, RecordError> {
         catalogue.replay(&Record::decode(record)?)?;
     }
     Ok(catalogue)
+}
+
+/// The log whose directory has this name.
+fn log_of(dir_name: &OsStr) -> Option<LogId> {
+    let name = dir_name.to_str()?;
+    let number: u64 = name.parse().ok()?;
+    (number.to_string() == name).then_some(LogId(number))
 }
 
 /// The file that recovery has cut, and by how many bytes.
