@@ -61,7 +61,8 @@ impl<R: Runtime + Files> Journal<R> {
     /// Opens the journal in `dir`, or creates it.
     ///
     /// # Errors
-    /// Those of [`Partition::open`] and [`Partition::read`].
+    /// Those of [`Partition::open`] and [`Partition::read`], and [`Io`](crate::ErrorKind::Io) if a snapshot that was not
+    /// finished cannot be removed.
     ///
     /// # Cancellation
     /// As for [`Partition::open`].
@@ -70,6 +71,12 @@ impl<R: Runtime + Files> Journal<R> {
         config: PartitionConfig,
     ) -> Result<(Self, Replay), Error> {
         let (records, recovered) = Partition::<R>::open(dir, config).await?;
+        // In a task of its own, which keeps the lock: what a dropped call does late would remove a file of the next opener.
+        let task = R::spawn({
+            let records = records.clone();
+            async move { remove_unfinished::<R>(records.dir()).await }
+        });
+        task.await.unwrap_or_else(|_| Err(Error::closed()))?;
         let path = snapshot_path(records.dir());
         let (snapshot, mut next) = match read_snapshot::<R>(&path).await? {
             Some((state, next)) => (Some(state), next),
@@ -128,7 +135,8 @@ impl<R: Runtime + Files> Journal<R> {
     ///
     /// # Errors
     /// Those of [`Partition::flush`] and [`Partition::trim`]. [`Io`](crate::ErrorKind::Io) and
-    /// [`NoSpace`](crate::ErrorKind::NoSpace): the snapshot before is in force, or this one.
+    /// [`NoSpace`](crate::ErrorKind::NoSpace): the snapshot before is in force, or this one. What was written of this one
+    /// takes no space.
     ///
     /// # Cancellation
     /// Before the first poll, and while an earlier snapshot is written, nothing happens. Afterwards the snapshot is made
@@ -203,9 +211,9 @@ impl Drop for Writing {
     }
 }
 
-/// Replaces the snapshot in one step.
+/// Replaces the snapshot in one step. After an error, nothing unfinished is left.
 async fn replace_snapshot<R: Files>(dir: &Path, state: Bytes, next: u64) -> Result<(), Error> {
-    let (path, new_path) = (snapshot_path(dir), dir.join("snapshot.new"));
+    let (path, new_path) = (snapshot_path(dir), unfinished_path(dir));
     let replaced = async {
         let file = R::open(&new_path, OpenMode::Create).await?;
         file.set_len(0).await?;
@@ -217,7 +225,22 @@ async fn replace_snapshot<R: Files>(dir: &Path, state: Bytes, next: u64) -> Resu
         R::rename(&new_path, &path).await?;
         R::sync_dir(dir).await
     };
-    replaced.await.map_err(|error| Error::io("replace", &path, error))
+    let Err(error) = replaced.await else { return Ok(()) };
+    let _ = remove_unfinished::<R>(dir).await; // if that fails too, the next snapshot overwrites it
+    Err(Error::io("replace", &path, error))
+}
+
+/// Removes a snapshot that was not finished, because the disk was full or the process has ended.
+async fn remove_unfinished<R: Files>(dir: &Path) -> Result<(), Error> {
+    let path = unfinished_path(dir);
+    match R::remove_file(&path).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map_err(|error| Error::io("remove", &path, error)),
+    }
+}
+
+fn unfinished_path(dir: &Path) -> PathBuf {
+    dir.join("snapshot.new")
 }
 
 fn snapshot_path(dir: &Path) -> PathBuf {

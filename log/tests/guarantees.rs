@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{append, edit, expect_batches, open, read_all, scratch, segments, small};
-use owned_io::{Clock, Executor, Files, select};
+use owned_io::{Clock, Executor, Files, OpenMode, select};
 use owned_io_log::{
     ErrorKind, Journal, Offsets, Partition, PartitionConfig, ReadFrom, Retention, SyncPolicy,
     remove,
@@ -137,6 +137,36 @@ fn a_journal_says_what_was_cut() {
         let (_journal, replay) = Journal::<Sim>::open(&dir, small()).await.unwrap();
         assert_eq!((replay.recovered.cut_bytes, replay.recovered.cut_file), (10, Some(path)));
         assert_eq!(replay.records, [&b"one"[..]]);
+        Ok(())
+    });
+}
+
+/// "What was written of this one takes no space", also if the process has ended meanwhile.
+#[test]
+fn an_unfinished_snapshot_is_removed() {
+    run(seeds(20), async |world| {
+        let dir = scratch::<Sim>();
+        let host = world.main_host();
+        let unfinished = dir.join("snapshot.new");
+        let is_there = async || {
+            let entries = Sim::list_dir(&dir).await.unwrap();
+            entries.iter().any(|entry| entry.name == "snapshot.new")
+        };
+        let (journal, _) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+        journal.append(Bytes::from_static(b"one")).await.unwrap();
+        host.limit_disk(1_000);
+        let error =
+            journal.snapshot(Bytes::from(vec![7; 5_000])).await.expect_err("the disk is full");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(!is_there().await);
+        host.limit_disk(u64::MAX);
+        journal.close().await.unwrap();
+
+        drop(Sim::open(&unfinished, OpenMode::CreateNew).await?);
+        let (journal, replay) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+        assert!(!is_there().await);
+        assert_eq!((replay.snapshot, replay.records), (None, vec![Bytes::from_static(b"one")]));
+        journal.close().await.unwrap();
         Ok(())
     });
 }
