@@ -61,6 +61,9 @@ pub trait Files: Sized + 'static {
     ///
     /// # Cancellation
     /// The file may be created. It is not left open.
+    ///
+    /// # Implementer notes
+    /// New files are for their owner alone, where there are permissions: mode 0600.
     async fn open(path: &Path, mode: OpenMode) -> io::Result<Self::File>;
 
     /// The entries of a directory, in order of their names.
@@ -81,6 +84,9 @@ pub trait Files: Sized + 'static {
     ///
     /// # Cancellation
     /// Some of them may be created, even later.
+    ///
+    /// # Implementer notes
+    /// New directories are for their owner alone, where there are permissions: mode 0700.
     async fn create_dir_all(path: &Path) -> io::Result<()>;
 
     /// Renames a file, in one step. A file that had the new name is removed.

@@ -1,8 +1,9 @@
 //! The functions of [`owned_io::Files`]: plain calls on a blocking thread.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use owned_io::{DirEntry, OpenMode, Panicked};
@@ -10,13 +11,20 @@ use owned_io::{DirEntry, OpenMode, Panicked};
 use super::{File, FileIo};
 use crate::spawn_blocking;
 
-/// Opens a file.
+/// The permissions of new files, less the umask: their owner may read and write them. What a service stores is not for
+/// every user of the machine.
+const FILE_MODE: u32 = 0o600;
+
+/// The permissions of new directories, less the umask: for their owner too.
+const DIR_MODE: u32 = 0o700;
+
+/// Opens a file. A new one has the permissions 0600, less the umask.
 ///
 /// # Errors
 /// Those of open(2).
 pub async fn open<I: FileIo>(path: &Path, mode: OpenMode) -> io::Result<File<I>> {
     let mut options = OpenOptions::new();
-    options.read(true);
+    options.read(true).mode(FILE_MODE);
     match mode {
         OpenMode::Read => {}
         OpenMode::Write => _ = options.write(true),
@@ -45,12 +53,12 @@ pub async fn list_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
     call(path, list).await
 }
 
-/// Creates a directory and those above it.
+/// Creates a directory and those above it. New ones have the permissions 0700, less the umask.
 ///
 /// # Errors
 /// Those of mkdir(2).
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
-    call(path, |path| fs::create_dir_all(path)).await
+    call(path, |path| DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)).await
 }
 
 /// Renames a file.

@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use std::{io, thread};
@@ -108,7 +109,21 @@ fn messages_are_there_after_a_restart() {
                 drop(server); // kills it
             }
         }
+        assert_private(&dir.0);
         std::fs::remove_dir_all(&dir.0).unwrap();
+    }
+}
+
+/// Panics unless a directory, and everything in it, is for its owner alone.
+fn assert_private(path: &Path) {
+    let metadata = std::fs::metadata(path).unwrap();
+    let mode = metadata.permissions().mode() & 0o777;
+    let expected = if metadata.is_dir() { 0o700 } else { 0o600 };
+    assert_eq!(mode, expected, "{mode:o}: {}", path.display());
+    if metadata.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            assert_private(&entry.unwrap().path());
+        }
     }
 }
 
