@@ -23,6 +23,9 @@ pub struct PartitionConfig {
     /// bytes more. Batches below 16 KiB are copied. A larger one is kept as it came, with the whole buffer that it is a
     /// slice of; one of several parts is not kept.
     pub cache_bytes_max: usize,
+    /// The most segments besides the last one whose files stay open for further reads. Default 16. A partition has this
+    /// many descriptors, two for the lock and the last segment, and one for each read that runs.
+    pub open_segments_max: usize,
 }
 
 impl Default for PartitionConfig {
@@ -33,6 +36,7 @@ impl Default for PartitionConfig {
             batch_bytes_max: 16 * 1024 * 1024,
             queue_bytes_max: 16 * 1024 * 1024,
             cache_bytes_max: 4 * 1024 * 1024,
+            open_segments_max: 16,
         }
     }
 }

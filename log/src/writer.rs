@@ -25,9 +25,6 @@ const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// several parts.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
 
-/// How many segments besides the last one have their files open. A reader opens them.
-const OPEN_SEGMENTS_MAX: usize = 16;
-
 pub(crate) struct Writer<R: Files> {
     pub(crate) shared: Rc<Shared<R>>,
     segment: Rc<Segment<R>>,
@@ -412,7 +409,8 @@ fn take_work(queue: &mut VecDeque<Request>) -> Option<Work> {
     })
 }
 
-/// Closes the files of segments that readers have opened, beyond [`OPEN_SEGMENTS_MAX`]. The oldest are closed first.
+/// Closes the files of segments that readers have opened, beyond
+/// [`open_segments_max`](crate::PartitionConfig::open_segments_max). The oldest are closed first.
 pub(crate) fn close_unused_files<R: Files>(shared: &Shared<R>) {
     let state = shared.state.borrow();
     let mut open = 0;
@@ -420,7 +418,7 @@ pub(crate) fn close_unused_files<R: Files>(shared: &Shared<R>) {
     for segment in state.segments.iter().rev().skip(1) {
         let is_open = segment.opened.borrow().is_some();
         open += usize::from(is_open);
-        if is_open && open > OPEN_SEGMENTS_MAX {
+        if is_open && open > shared.config.open_segments_max {
             segment.opened.replace(None);
         }
     }

@@ -510,6 +510,47 @@ async fn every_policy_stores_everything_at_close<R: Runtime + Files>() {
     }
 }
 
+/// "A partition has this many descriptors, two for the lock and the last segment", however many segments were read.
+#[cfg(target_os = "linux")]
+#[test]
+fn few_segments_stay_open() {
+    use owned_io::{Clock, Executor};
+    use owned_io_tokio::Tokio;
+
+    let run = async {
+        let dir = scratch::<Tokio>();
+        for open_segments_max in [0, 3] {
+            let mut config = small();
+            (config.cache_bytes_max, config.open_segments_max) = (0, open_segments_max);
+            let (log, _) = open::<Tokio>(&dir, config).await;
+            fill(&log, 0..80).await;
+            assert!(log.size().segments > 6);
+            read_all(&log, 0, 1000).await.unwrap();
+            // A file that is dropped may be closed a moment later.
+            let mut files = 0;
+            for _ in 0..1_000 {
+                files = open_files(&dir);
+                if files <= 2 + open_segments_max {
+                    break;
+                }
+                Tokio::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(files, 2 + open_segments_max);
+            close(log).await;
+        }
+        remove::<Tokio>(dir).await.unwrap();
+    };
+    Tokio::block_on(Default::default(), run).unwrap();
+}
+
+/// How many descriptors of this process are files in the directory.
+#[cfg(target_os = "linux")]
+fn open_files(dir: &std::path::Path) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let paths = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    paths.filter(|path| path.starts_with(dir)).count()
+}
+
 /// The end of a runtime drops the writer, and with it the lock. What was acknowledged is there in the next one.
 #[cfg(target_os = "linux")]
 #[test]

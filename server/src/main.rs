@@ -15,7 +15,7 @@ use owned_io::WorkerError;
 use owned_io_os::uring::RingError;
 use owned_io_server::config::{Config, Flags, Listener, Ring};
 use owned_io_server::drain::DrainSignal;
-use owned_io_server::iggy::catalogue::PARTITIONS_MAX;
+use owned_io_server::iggy::storage;
 use owned_io_server::server::Outcome;
 use owned_io_server::ticker::Ticker;
 use owned_io_server::watch;
@@ -84,10 +84,10 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The files of the log that are open all the time: two for each partition that there may be.
+/// The descriptors that the log may keep. On monoio a file has two.
 fn files_max(config: &Config) -> usize {
     match config.iggy.as_ref().and_then(|iggy| iggy.data.as_ref()) {
-        Some(_) => 2 * PARTITIONS_MAX,
+        Some(_) => 2 * storage::OPEN_FILES_MAX,
         None => 0,
     }
 }

@@ -46,7 +46,7 @@ pub enum Status {
     TopicNameAlreadyExists = 2013,
     /// See [`Name`](super::Name).
     InvalidTopicName = 2014,
-    /// There are as many partitions as there may be.
+    /// There are as many partitions as there may be, or as there are descriptors for.
     TooManyPartitions = 2015,
     /// The topic does not have as many partitions.
     InvalidPartitionsCount = 2019,

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -127,6 +127,45 @@ fn assert_private(path: &Path) {
     }
 }
 
+/// It takes none of the descriptors, and the server goes on.
+#[test]
+fn a_topic_for_which_there_are_no_descriptors_is_refused() {
+    let password = password_file("descriptors");
+    let dir = std::env::temp_dir().join(format!("owned-io-server-{}-many", std::process::id()));
+    let dir = Directory(dir);
+    for runtime in RUNTIMES {
+        println!("{runtime}"); // shown when it fails
+        let options = [
+            ["--runtime", runtime],
+            ["--workers", "1"],
+            ["--iggy-password-file", password.0.to_str().unwrap()],
+            ["--data", dir.0.to_str().unwrap()],
+            ["--tcp", "127.0.0.1:0"],
+        ]
+        .concat();
+        let server = program(&options);
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""]);
+        command.arg(server.get_program()).args(server.get_args());
+        let mut server = Server::start_logging_to(Stdio::piped(), command, &options);
+        let mut client = Client::Tcp(server.connect(0));
+        assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+        client.create();
+        assert_eq!(client.create_topic(b'u', 1_000), 2015); // too many partitions
+        assert_eq!(client.create_topic(b'v', 10), 0);
+        let mut another = Client::Tcp(server.connect(0));
+        assert_eq!(another.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+        assert_eq!(another.ask(SEND_MESSAGES_CODE, &batch(b"still")), (0, vec![]));
+        drop((client, another));
+        let log = server.stderr();
+        server.signal("-TERM");
+        assert_eq!(server.wait(), 0);
+        let log = io::read_to_string(log).unwrap();
+        assert!(log.contains("ulimit -n") && log.contains("partitions/"), "{log}");
+        std::fs::remove_dir_all(&dir.0).unwrap();
+    }
+}
+
 /// Batches with numbers, one after the other, until the server is killed in the middle of one.
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill() {
@@ -191,8 +230,17 @@ impl Client {
     /// Creates stream 0 with topic 0 of one partition.
     fn create(&mut self) {
         assert_eq!(self.ask(CREATE_STREAM_CODE, b"\x01s").0, 0);
-        let topic = [&[1, 4, 0, 0, 0, 0, 1, 0, 0, 0, 1][..], &[255; 16], &[1, 1, b't']].concat();
-        assert_eq!(self.ask(CREATE_TOPIC_CODE, &topic).0, 0);
+        assert_eq!(self.create_topic(b't', 1), 0);
+    }
+
+    /// Creates a topic in stream 0. Returns the status.
+    fn create_topic(&mut self, name: u8, partitions: u32) -> u32 {
+        let mut topic = vec![1, 4, 0, 0, 0, 0];
+        topic.extend(partitions.to_le_bytes());
+        topic.push(1);
+        topic.extend([255; 16]);
+        topic.extend([1, 1, name]);
+        self.ask(CREATE_TOPIC_CODE, &topic).0
     }
 
     /// The payloads of all messages, of which there are `count`.

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
-pub use durable::DurableStorage;
+pub use durable::{DurableStorage, OPEN_FILES_MAX};
 pub use memory::MemoryStorage;
 pub use owned_io_log::{Appended, Offsets, Position, ReadFrom, Retention, Size};
 
@@ -28,7 +28,8 @@ pub trait Storage {
     /// Opens logs, or creates them. Returns them in order.
     ///
     /// # Errors
-    /// One cannot be opened. Others may be open, and are returned the next time.
+    /// One cannot be opened. Those that were not open before are removed.
+    /// [`TooManyPartitions`](Status::TooManyPartitions): there are no descriptors for them.
     fn open<'a>(
         &'a self,
         logs: &'a [LogId],

@@ -2,10 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::error::Error as _;
+use std::io;
 use std::rc::Rc;
 
 use owned_io::{Files, Runtime};
-use owned_io_log::{Error, ErrorKind, Partition};
+use owned_io_log::{Error, ErrorKind, Partition, PartitionConfig};
 use tracing::warn;
 
 use super::super::{
@@ -19,8 +20,8 @@ use crate::log_limit::LogLimit;
 #[derive(Debug)]
 pub(super) struct DurableLog<R: Files> {
     pub(super) partition: Partition<R>,
-    /// Its part of the memory for recent messages.
-    pub(super) cache_bytes: usize,
+    /// With its part of the memory for recent messages, and of the open files.
+    pub(super) config: PartitionConfig,
     pub(super) failures: Failures,
 }
 
@@ -137,7 +138,7 @@ impl<R: Files> Clone for DurableLog<R> {
     fn clone(&self) -> Self {
         Self {
             partition: self.partition.clone(),
-            cache_bytes: self.cache_bytes,
+            config: self.config,
             failures: self.failures.clone(),
         }
     }
@@ -176,10 +177,21 @@ impl Failures {
     }
 }
 
-/// An error in one sentence, with its cause.
+/// An error in one sentence, with its cause, and the limit that can be raised.
 pub(super) fn with_cause(error: &Error) -> String {
     match error.source() {
+        Some(cause) if is_out_of_descriptors(error) => {
+            format!("{error}: {cause}; `ulimit -n` is too low for the partitions of --data")
+        }
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
+}
+
+/// Whether the process, or the machine, has as many open files as it may have.
+pub(super) fn is_out_of_descriptors(error: &Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    matches!(cause.and_then(io::Error::raw_os_error), Some(ENFILE | EMFILE))
 }

@@ -24,14 +24,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use log::{DurableLog, Failures, with_cause};
+use log::{DurableLog, Failures, is_out_of_descriptors, with_cause};
 use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Journal, Partition, PartitionConfig, Recovered, Replay};
 use tracing::{info, warn};
 
 use super::{LocalFuture, MessageLog, Storage};
 use crate::iggy::Status;
-use crate::iggy::catalogue::{Catalogue, LogId, Record, RecordError};
+use crate::iggy::catalogue::{Catalogue, LogId, PARTITIONS_MAX, Record, RecordError};
 
 /// Keeps messages in [`Partition`]s, and the catalogue in a [`Journal`].
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub struct DurableStorage<R: Files> {
     logs: RefCell<BTreeMap<LogId, DurableLog<R>>>,
     /// The bytes of recent messages that further logs may keep in memory.
     cache_bytes_left: Cell<usize>,
+    /// The files that further logs may keep open beyond [`LOG_FILES`].
+    open_segments_left: Cell<usize>,
     failures: Failures,
 }
 
@@ -57,8 +59,23 @@ const SNAPSHOT_BYTES_MIN: u64 = 1 << 20;
 /// The most bytes of recent messages that a log keeps in memory.
 const LOG_CACHE_BYTES_MAX: usize = 4 << 20;
 
-/// A log gets at most this part of what is left for messages in memory, so that something is left for later ones.
+/// A log gets at most this part of what is left for messages in memory, so that something is left for later ones. The
+/// same holds for open files.
 const CACHE_PART: usize = 16;
+
+/// The open files of each log: its lock, the segment that is written to, and one that is read.
+const LOG_FILES: usize = 3;
+
+/// The most segments that all logs keep open besides. Opening a segment reads the headers of its batches, so consumers
+/// that read old messages of the same log need one each.
+const OPEN_SEGMENTS_MAX: usize = 4096;
+
+/// The most of them that a log keeps open.
+const LOG_OPEN_SEGMENTS_MAX: usize = 15;
+
+/// The most files that a storage keeps open, with as many partitions as there may be. Polls in progress, changes and
+/// snapshots have some more for a moment.
+pub const OPEN_FILES_MAX: usize = LOG_FILES * (PARTITIONS_MAX + 1) + OPEN_SEGMENTS_MAX;
 
 impl<R: Runtime + Files> DurableStorage<R> {
     /// Opens the storage in `dir`, or creates it. Returns the catalogue that it has, too. `config` is for the logs of
@@ -78,6 +95,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
         let journal_dir = dir.join("catalogue");
         let mut journal_config = PartitionConfig::default();
         (journal_config.sync, journal_config.cache_bytes_max) = (config.sync, 0);
+        journal_config.open_segments_max = 1;
         let open = async || Journal::<R>::open(&journal_dir, journal_config).await;
         let (journal, replay) = once_unlocked::<R, _>(open).await.map_err(explained)?;
         let snapshot_bytes = replay.snapshot.as_ref().map_or(0, |state| state.len() as u64);
@@ -90,6 +108,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             snapshot_bytes: Cell::new(snapshot_bytes),
             logs: RefCell::default(),
             cache_bytes_left: Cell::new(cache_bytes_max),
+            open_segments_left: Cell::new(OPEN_SEGMENTS_MAX),
             failures: Failures::default(),
         };
         storage.compare_with_directory(&catalogue, is_new).await?;
@@ -206,7 +225,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
                         Ok(cut_tail(recovered))
                     }
                     Err(error) => {
-                        self.give_back(config.cache_bytes_max);
+                        self.give_back(&config);
                         Err(error)
                     }
                 }
@@ -218,22 +237,28 @@ impl<R: Runtime + Files> DurableStorage<R> {
         Ok(cut)
     }
 
-    /// The settings of the next log that is opened. What it may keep in memory is taken from what is left.
+    /// The settings of the next log that is opened. What it may keep in memory and open is taken from what is left.
     fn config_of_next(&self) -> PartitionConfig {
-        let left = self.cache_bytes_left.get();
+        let take = |left: &Cell<usize>, most: usize| {
+            let taken = (left.get() / CACHE_PART).min(most);
+            left.set(left.get() - taken);
+            taken
+        };
         let mut config = self.config;
-        config.cache_bytes_max = (left / CACHE_PART).min(LOG_CACHE_BYTES_MAX);
-        self.cache_bytes_left.set(left - config.cache_bytes_max);
+        config.cache_bytes_max = take(&self.cache_bytes_left, LOG_CACHE_BYTES_MAX);
+        config.open_segments_max = 1 + take(&self.open_segments_left, LOG_OPEN_SEGMENTS_MAX);
         config
     }
 
-    fn give_back(&self, cache_bytes: usize) {
-        self.cache_bytes_left.set(self.cache_bytes_left.get() + cache_bytes);
+    /// Gives back what [`config_of_next`](Self::config_of_next) has taken.
+    fn give_back(&self, config: &PartitionConfig) {
+        let (cache, segments) = (&self.cache_bytes_left, &self.open_segments_left);
+        cache.set(cache.get() + config.cache_bytes_max);
+        segments.set(segments.get() + config.open_segments_max - 1);
     }
 
     fn insert(&self, log: LogId, partition: Partition<R>, config: PartitionConfig) {
-        let (cache_bytes, failures) = (config.cache_bytes_max, self.failures.clone());
-        let opened = DurableLog { partition, cache_bytes, failures };
+        let opened = DurableLog { partition, config, failures: self.failures.clone() };
         self.logs.borrow_mut().insert(log, opened);
     }
 
@@ -242,7 +267,18 @@ impl<R: Runtime + Files> DurableStorage<R> {
     }
 
     async fn open_logs(&self, logs: &[LogId]) -> Result<Vec<Rc<dyn MessageLog>>, Status> {
-        self.checked(self.open_partitions(logs).await, Status::Error)?;
+        let is_new = |log: &&LogId| !self.logs.borrow().contains_key(log);
+        let new: Vec<_> = logs.iter().filter(is_new).copied().collect();
+        if let Err(error) = self.open_partitions(&new).await {
+            let status = match is_out_of_descriptors(&error) {
+                true => Status::TooManyPartitions,
+                false => Status::Error,
+            };
+            let status = self.failures.status::<R>(&error, status);
+            // Otherwise they would keep descriptors and space, and no record has them.
+            let _ = self.remove_logs(&new).await; // an error was logged, and the next start removes them
+            return Err(status);
+        }
         let open = self.logs.borrow();
         let opened = logs.iter().map(|log| open.get(log).cloned().ok_or(Status::Error));
         opened.map(|log| log.map(|log| Rc::new(log) as Rc<dyn MessageLog>)).collect()
@@ -253,8 +289,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
         for some in logs.chunks(PARTITIONS_AT_ONCE) {
             let removing = join_all(some.iter().map(async |log| {
                 let open = self.logs.borrow_mut().remove(log);
-                if let Some(DurableLog { partition, cache_bytes, .. }) = open {
-                    self.give_back(cache_bytes);
+                if let Some(DurableLog { partition, config, .. }) = open {
+                    self.give_back(&config);
                     let _ = partition.close().await; // an error: what it has is removed anyway
                 }
                 let dir = self.partition_dir(*log);
