@@ -48,25 +48,16 @@ impl Storage for DiskStorage {
         Box::pin(async {
             self.disk.records.set(self.disk.records.get() + 1);
             pause().await;
-            self.disk.wait_while_held().await;
+            wait_while(&self.disk.is_held).await;
             if self.disk.is_full.get() { Err(Status::TopicFull) } else { Ok(()) }
         })
     }
 
     fn close(&self) -> LocalFuture<'_, Result<(), Status>> {
         Box::pin(async {
-            self.disk.wait_while_held().await;
+            wait_while(&self.disk.is_held).await;
             Ok(())
         })
-    }
-}
-
-impl Disk {
-    /// Until the test lets it end.
-    async fn wait_while_held(&self) {
-        while self.is_held.get() {
-            pause().await;
-        }
     }
 }
 
@@ -88,10 +79,7 @@ impl MessageLog for DiskLog {
     ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
         Box::pin(async move {
             let read = self.log.read(from, count, bytes_max).await;
-            // Until the test lets it end.
-            while self.disk.is_slow.get() {
-                pause().await;
-            }
+            wait_while(&self.disk.is_slow).await;
             read
         })
     }
@@ -110,6 +98,13 @@ impl MessageLog for DiskLog {
 
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
         self.log.purge()
+    }
+}
+
+/// Until the test lets it end.
+async fn wait_while(is_stuck: &Cell<bool>) {
+    while is_stuck.get() {
+        pause().await;
     }
 }
 

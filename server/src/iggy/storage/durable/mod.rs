@@ -144,12 +144,10 @@ impl<R: Runtime + Files> DurableStorage<R> {
         Ok((storage, catalogue))
     }
 
-    /// Opens the partitions that are not open. Returns the files that were cut, and by how many bytes.
+    /// Opens partitions, none of which is open. Returns the files that were cut, and by how many bytes.
     async fn open_partitions(&self, logs: &[LogId]) -> Result<Vec<(PathBuf, u64)>, Error> {
-        let is_closed = |log: &&LogId| !self.logs.borrow().contains_key(log);
-        let closed: Vec<_> = logs.iter().filter(is_closed).copied().collect();
         let mut cut = Vec::new();
-        for some in closed.chunks(PARTITIONS_AT_ONCE) {
+        for some in logs.chunks(PARTITIONS_AT_ONCE) {
             let opened = join_all(some.iter().map(async |&log| {
                 let config = self.config_of_next();
                 let open = async || Partition::<R>::open(self.partition_dir(log), config).await;
