@@ -21,8 +21,14 @@ use waiters::Waiters;
 ///
 /// When the common part is used up, reservations are refused, and the connection waits. It stops reading, so
 /// its peer sees back-pressure. While any connection waits, two rules apply. No account may grow beyond its
-/// fair part: the common part divided by the number of accounts that hold some of it. Accounts that hold much
-/// and do not change are [evicted](Self::evict_holders). Otherwise idle holders would block all others.
+/// fair part: seven eighths of the common part, divided by the number of accounts that hold some of it. The last
+/// eighth is for newcomers. Accounts that hold much are [evicted](Self::evict_holders), idle ones first. Otherwise
+/// they would block all others.
+///
+/// An account that needs no more than its fair part waits at most [`SMALL_WAIT_MAX`](Self::SMALL_WAIT_MAX), and as
+/// long as evicted connections take to release their memory. All accounts that wait count for this fair part. The bound
+/// is for one wait: an account that grows in several steps may wait for each. It does not hold while many accounts
+/// that hold nothing wait for more than this part each: the first in line may take more until others hold some, too.
 ///
 /// An account that needs more than its fair part waits even if there is room for it. The wait ends once another
 /// account releases memory or stops waiting, or the largest is evicted. Reason: a waiting account does not count
@@ -116,6 +122,11 @@ impl MemoryBudget {
     /// The interval at which a waiting connection calls [`evict_holders`](Self::evict_holders).
     pub const ROUND: Duration = Duration::from_millis(500);
 
+    /// The longest wait of an account that needs no more than its fair part, if each round is called on time. A wait
+    /// may begin in the middle of a round.
+    pub const SMALL_WAIT_MAX: Duration =
+        Self::HOLDER_IDLE_MAX.saturating_add(Self::ROUND).saturating_add(Self::ROUND);
+
     /// A budget of `bytes_max` bytes without shares.
     pub fn new(bytes_max: usize) -> Self {
         Self::build(bytes_max, 0, 0)
@@ -193,12 +204,13 @@ impl MemoryBudget {
     /// Evicts accounts that hold more than their share. A connection calls it when it starts to wait for
     /// memory, and again after each [`ROUND`](Self::ROUND).
     ///
-    /// It evicts accounts whose reservations have not changed for
-    /// [`HOLDER_IDLE_MAX`](Self::HOLDER_IDLE_MAX), the largest first, until a quarter of the common part will
-    /// be released. If no account is idle and the wait has lasted longer than that, it evicts the largest
-    /// accounts, until a 32nd will be released.
+    /// Accounts are idle if their reservations have not changed for [`HOLDER_IDLE_MAX`](Self::HOLDER_IDLE_MAX) and they
+    /// do not wait. Idle accounts are evicted first, the largest first, until a quarter of the common part will be
+    /// released. Once the wait has lasted longer than that, the largest others follow, until a 32nd will be released.
+    ///
+    /// Both go on until each account that waits can have its fair part, and the eighth for newcomers is free.
     pub fn evict_holders(&self, now: Instant) {
-        let Shared { round, round_began, holders, common_bytes, .. } = &*self.shared;
+        let Shared { round, round_began, holders, common_bytes, waiting_count, .. } = &*self.shared;
         // Several connections may wait. They do not shorten the round.
         let began = round_began.get();
         if began.is_some_and(|began| now < began + Self::ROUND) {
@@ -213,25 +225,35 @@ impl MemoryBudget {
         round.set(round.get().wrapping_add(1));
         let mut holding = holders.borrow().clone();
         holding.retain(|account| !account.is_evicted.get());
-        holding.sort_unstable_by_key(|account| usize::MAX - account.excess());
         // A waiting account does not change its reservations either, but it is not idle.
         let is_idle = |account: &Rc<Account>| {
             let rounds = round.get().wrapping_sub(account.changed_round.get());
             rounds > IDLE_ROUNDS && account.ticket.get().is_none()
         };
-        let is_anybody_idle = holding.iter().any(is_idle);
-        if rounds <= IDLE_ROUNDS && !is_anybody_idle {
-            return; // too early to know which accounts are idle
-        }
-        holding.retain(|account| !is_anybody_idle || is_idle(account));
-        let wanted = common_bytes / if is_anybody_idle { 4 } else { 32 };
+        holding.sort_by_cached_key(|account| (!is_idle(account), usize::MAX - account.excess()));
+        let is_waiting = |account: &&Rc<Account>| account.ticket.get().is_some();
+        let waiting_holders = holding.iter().filter(is_waiting).count();
+        let newcomers = waiting_count.get().saturating_sub(waiting_holders);
+        let fair_bytes = self.shared.fair_bytes(holding.len() + newcomers);
+        let up_to_fair = |account: &Rc<Account>| fair_bytes.saturating_sub(account.excess());
+        // So that each account that waits can have its fair part, and the spare part is free.
+        let wanted = newcomers * fair_bytes
+            + holding.iter().filter(is_waiting).map(up_to_fair).sum::<usize>()
+            + self.shared.spare_bytes();
+        let held = holding.iter().map(|account| account.excess()).sum::<usize>();
+        let room = common_bytes.saturating_sub(held);
         let mut freed = 0;
         for account in holding {
-            freed += account.excess();
-            account.evict();
-            if freed >= wanted {
+            let is_idle = is_idle(&account);
+            if !is_idle && rounds <= IDLE_ROUNDS {
+                return; // too early to know which accounts are idle
+            }
+            let freed_min = common_bytes / if is_idle { 4 } else { 32 };
+            if freed >= freed_min && room + freed >= wanted {
                 return;
             }
+            freed += account.excess();
+            account.evict();
         }
     }
 }
@@ -340,6 +362,16 @@ impl Drop for Reservation {
 }
 
 impl Shared {
+    /// The part of the common part that stays free for newcomers while accounts wait.
+    const fn spare_bytes(&self) -> usize {
+        self.common_bytes / 8
+    }
+
+    /// The fair part of each of this many accounts.
+    fn fair_bytes(&self, accounts: usize) -> usize {
+        (self.common_bytes - self.spare_bytes()) / accounts.max(1)
+    }
+
     fn has_room(&self) -> bool {
         self.common_held.get() < self.common_bytes
     }
@@ -390,7 +422,7 @@ impl Account {
             return *common_bytes; // no other account waits
         }
         let others = holders.borrow().len() - usize::from(self.excess() > 0);
-        common_bytes / (others + 1)
+        self.budget.fair_bytes(others + 1)
     }
 
     /// Starts or continues to wait. To continue means that the reservation was refused again.
@@ -575,6 +607,34 @@ mod tests {
     }
 
     #[test]
+    fn one_round_evicts_enough_for_all_that_wait() {
+        const ROUND: Duration = MemoryBudget::ROUND;
+        let now = Instant::now();
+        let budget = MemoryBudget::new(80 * KIB);
+        let accounts: Vec<_> = (0..10).map(|_| budget.account()).collect();
+        let mut large: Vec<_> = accounts[..4].iter().map(|one| holding(one, 20 * KIB)).collect();
+        let waiting = &accounts[4..];
+        waiting.iter().for_each(|one| one.wake_when_released(Waker::noop()));
+        (0..4).for_each(|round| budget.evict_holders(now + ROUND * round));
+        large.retain(|held| !held.account().is_evicted());
+        let _granted: Vec<_> = waiting.iter().map(|one| holding(one, 7 * KIB)).collect();
+    }
+
+    #[test]
+    fn an_idle_holder_of_little_does_not_shield_others() {
+        let now = Instant::now();
+        let budget = MemoryBudget::new(80 * KIB);
+        let (tiny, large) = (budget.account(), budget.account());
+        let _tiny = holding(&tiny, 1);
+        let mut busy = holding(&large, 70 * KIB);
+        for round in 0..4 {
+            busy.resize(70 * KIB + round as usize).unwrap();
+            budget.evict_holders(now + MemoryBudget::ROUND * round);
+        }
+        assert!(tiny.is_evicted() && large.is_evicted());
+    }
+
+    #[test]
     fn no_account_exceeds_its_fair_part_while_another_waits() {
         let budget = MemoryBudget::new(90 * KIB);
         let (holder, other, newcomer) = (budget.account(), budget.account(), budget.account());
@@ -618,8 +678,8 @@ mod tests {
         };
         assert!(refused(&mut large_holds) && refused(&mut small_holds));
         drop(filler);
-        assert!(refused(&mut large_holds), "30 KiB would do, but its part is 45 KiB");
-        drop(holding(&newcomer, 30 * KIB));
+        assert!(refused(&mut large_holds), "30 KiB would do, but its part is 39 KiB");
+        drop(holding(&newcomer, 26 * KIB));
         let now = Instant::now();
         (0..4).for_each(|round| budget.evict_holders(now + MemoryBudget::ROUND * round));
         assert_eq!([&large, &small].map(MemoryAccount::is_evicted), [true, false]);
