@@ -161,6 +161,37 @@ fn random_clients_hold_no_more_than_documented() {
     }
 }
 
+/// "An account that needs no more than its fair part waits at most" two seconds, whatever others announce: 200 clients
+/// announce 16 MiB each, and send as much of it as the server takes. A new client's message of 100 KiB fits its fair
+/// part.
+#[test]
+fn a_message_that_fits_the_fair_part_waits_no_longer_than_documented() {
+    const HOARDERS: usize = 200;
+    let mut longest = Duration::ZERO;
+    for seed in seeds(SEEDS) {
+        println!("seed {seed}"); // shown when it fails
+        let waited = Sim::block_on(Config::with_seed(seed), async {
+            let worker = Worker::new(64 << 20, 3_840);
+            for _ in 0..HOARDERS {
+                let (server, client) = connection();
+                worker.serve_echo(server, worker.config);
+                spawn(announce_and_trickle(client));
+            }
+            Sim::sleep(Duration::from_millis(random_below(6_000) as u64)).await;
+            let (server, client) = connection();
+            worker.serve_echo(server, worker.config);
+            let waited = echo_fragments(client).await.unwrap();
+            worker.check();
+            waited
+        })
+        .unwrap();
+        longest = longest.max(waited);
+        let waited_max = MemoryBudget::SMALL_WAIT_MAX + Duration::from_millis(100);
+        assert!(waited <= waited_max, "{waited:?}");
+    }
+    println!("{longest:?} at most");
+}
+
 /// A client whose answer never has room is told so by a close frame.
 #[test]
 fn a_refused_answer_ends_with_a_close_frame() {
@@ -475,6 +506,38 @@ async fn run_client(kind: Kind, client: SimStream) -> Result<(), Error> {
     };
     Sim::sleep(FOREVER).await;
     Ok(())
+}
+
+/// Announces a message of 16 MiB, and sends 2 MiB of it.
+async fn announce_and_trickle(client: SimStream) -> io::Result<()> {
+    let mut client = upgraded(client, "").await?;
+    let announced = [&[0x82, 0xFF][..], &(16_u64 << 20).to_be_bytes(), &[0; 4]].concat();
+    client.write_all(announced).await.into_result()?;
+    for _ in 0..32 {
+        client.write_all(vec![7; 64 * KIB]).await.into_result()?;
+        Sim::sleep(Duration::from_millis(random_below(3) as u64)).await;
+    }
+    Sim::sleep(FOREVER).await;
+    Ok(())
+}
+
+/// Has 100 KB in two fragments echoed. Returns how long that took.
+async fn echo_fragments(client: SimStream) -> io::Result<Duration> {
+    const BYTES: usize = 50_000;
+    const HEADER_BYTES: usize = 10;
+    let began = Sim::now();
+    let mut client = upgraded(client, "").await?;
+    let fragments = [frame(0x02, &[7; BYTES]), frame(0x80, &[7; BYTES])].concat();
+    client.write_all(fragments).await.into_result()?;
+    let mut received = 0;
+    while received < HEADER_BYTES + 2 * BYTES {
+        let (n, read) = client.read(Vec::with_capacity(64 * KIB)).await.into_result()?;
+        if n == 0 || read[0] == 0x88 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        received += n;
+    }
+    Ok(Sim::now() - began)
 }
 
 /// Longer than any test.
