@@ -1,4 +1,4 @@
-//! [`channel`]: passes values between workers, or between tasks of one worker.
+//! [`channel`]: passes values between workers, between tasks of one worker, and to and from other threads.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,8 @@ use crate::{Clock, coop};
 /// Creates a bounded channel with room for `capacity` values. Values arrive in the order in which they were sent.
 ///
 /// Workers share no state, so a value that another worker needs is sent there. The ends belong to no runtime: they may
-/// be moved to any thread, and used by tasks of any runtime there.
+/// be moved to any thread, and used there by tasks of any runtime, or by the thread itself if it has none
+/// ([`send_blocking`](Sender::send_blocking), [`receive_blocking`](Receiver::receive_blocking)).
 ///
 /// The channel allocates memory for `capacity` values at once, and none for a value.
 ///
@@ -58,6 +59,15 @@ impl<T> Sender<T> {
         self.0.send(value).await.map_err(|refused| SendError { value: refused.0, is_full: false })
     }
 
+    /// [`send`](Self::send) for a thread that has no runtime: it blocks the thread while the channel is full.
+    ///
+    /// # Errors
+    /// The receiver was dropped, before or during the wait. The value comes back.
+    pub fn send_blocking(&self, value: T) -> Result<(), SendError<T>> {
+        let sent = self.0.send_blocking(value);
+        sent.map_err(|refused| SendError { value: refused.0, is_full: false })
+    }
+
     /// Puts `value` into the channel if there is room.
     ///
     /// # Errors
@@ -93,6 +103,27 @@ impl<T> Receiver<T> {
         coop::yield_if_exhausted::<C>().await;
         coop::consume(coop::cost::channel());
         self.0.recv().await.ok()
+    }
+
+    /// [`receive`](Self::receive) for a thread that has no runtime: it blocks the thread while there is no value.
+    ///
+    /// ```
+    /// use owned_io::channel;
+    ///
+    /// let (sender, mut receiver) = channel(1.try_into()?);
+    /// let sending = std::thread::spawn(move || {
+    ///     (1..=100).all(|n| sender.send_blocking(n).is_ok()) // blocks until the value before was taken
+    /// });
+    /// let mut sum = 0;
+    /// while let Some(n) = receiver.receive_blocking() {
+    ///     sum += n;
+    /// }
+    /// assert!(sending.join().unwrap());
+    /// assert_eq!(sum, 5050);
+    /// # Ok::<(), std::num::TryFromIntError>(())
+    /// ```
+    pub fn receive_blocking(&mut self) -> Option<T> {
+        self.0.recv_blocking().ok()
     }
 
     /// Takes the oldest value, if there is one.
