@@ -9,6 +9,7 @@ use crate::config::{Limits, WebSockets};
 use crate::connections::ConnectionHandle;
 use crate::iggy::workers::Iggy;
 use crate::memory::Memory;
+use crate::service::application::{Application, Placement};
 use crate::service::source::Pattern;
 use crate::stalls::Stalls;
 use crate::tls::{Tls, WorkerTls};
@@ -43,12 +44,14 @@ pub struct Resources {
     pub tls: WorkerTls,
     /// The stalls that `/stalls` shows to operators. Clients are shown none.
     pub stalls: Stalls,
+    /// The application of [echo with hops](crate::service::application).
+    pub application: Rc<Application>,
     /// The streams of Iggy's clients, if there is a password for them.
     pub iggy: Option<Rc<Iggy>>,
 }
 
 impl Resources {
-    /// Fresh pools and a fresh budget, of the sizes that `memory` says. Without Iggy.
+    /// Fresh pools and a fresh budget, of the sizes that `memory` says. Without Iggy, and with an application that is a task.
     pub fn new(memory: Memory, tls: Option<Tls>, websockets: WebSockets, limits: Limits) -> Self {
         let (pool, budget) = (memory.receive_pool(), memory.budget());
         Self {
@@ -61,6 +64,7 @@ impl Resources {
             websockets,
             limits,
             stalls: Stalls::default(),
+            application: Rc::new(Application::new(Placement::Task)),
             iggy: None,
         }
     }

@@ -17,6 +17,7 @@ use owned_io_server::config::{Config, Flags, Listener, Ring};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::iggy::storage;
 use owned_io_server::server::Outcome;
+use owned_io_server::service::application::Placement;
 use owned_io_server::ticker::Ticker;
 use owned_io_server::watch;
 use tracing::{info, warn};
@@ -71,6 +72,7 @@ fn run(mut config: Config) -> Result<Outcome, String> {
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
+    config.application = Placement::Thread;
     if let Err(error) = config.stalls.start() {
         warn!(%error, "nobody watches for stalls: the detector cannot start");
     }

@@ -23,6 +23,7 @@ use crate::iggy::storage::{DurableStorage, MemoryStorage};
 use crate::iggy::workers::{Hub, Iggy};
 use crate::iggy::{Environment, Node};
 use crate::server::Server;
+use crate::service::application::Application;
 use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
 use crate::watch::watch;
 
@@ -68,6 +69,7 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
         server.cut_off.fetch_add(cut_off, Ordering::AcqRel);
         warn!(worker = worker.id, cut_off, "reset what had not ended in time");
     }
+    clients.resources.application.end::<R>().await;
     let has_broker = server.iggy.is_some() && has_broker(&worker);
     if !accepting_admins.is_empty() || has_broker {
         // The kernel sends some admins to this worker, even if only another worker still drains. And the requests of
@@ -104,6 +106,7 @@ impl Acceptor {
         let (tls, websockets) = (config.tls.clone(), config.websockets.clone());
         let mut resources = Resources::new(config.memory, tls, websockets, config.limits);
         resources.iggy = iggy::<R>(server, worker).await?.map(Rc::new);
+        resources.application = Rc::new(Application::new(config.application));
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
         let stop = worker.stop.clone();

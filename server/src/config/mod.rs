@@ -20,6 +20,7 @@ pub use owned_io_log::SyncPolicy;
 
 use crate::iggy::Credentials;
 use crate::memory::Memory;
+use crate::service::application::Placement;
 use crate::stalls::Stalls;
 use crate::ticker::Ticker;
 use crate::tls::Tls;
@@ -50,6 +51,8 @@ pub struct Config {
     pub ticker: Ticker,
     /// Whether workers are watched for stalls, once the program has started it.
     pub stalls: Stalls,
+    /// Where the application of [echo with hops](crate::service::application) runs. The program sets it to a thread.
+    pub application: Placement,
     /// How many connections an address may have. None: any number.
     pub connections_per_address_max: Option<NonZeroUsize>,
     /// How long the server goes on after it was asked to end, with `/health` answering 503.

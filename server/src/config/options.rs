@@ -16,6 +16,7 @@ use super::{
 };
 use crate::iggy::{CREDENTIAL_BYTES_MAX, Credentials};
 use crate::memory::Memory;
+use crate::service::application::Placement;
 use crate::stalls::Stalls;
 use crate::ticker::Ticker;
 use crate::tls::Tls;
@@ -365,6 +366,7 @@ impl Options {
                     Stalls::new(Duration::from_millis(milliseconds.into()))
                 }
             },
+            application: Placement::default(),
             connections_per_address_max: self
                 .connections_per_address_max
                 .and_then(NonZeroUsize::new),

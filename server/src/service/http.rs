@@ -5,6 +5,7 @@
 //! | `/health` | `ok` |
 //! | `/` | a WebSocket for Iggy's clients, if there is a password for them: see [`iggy`] |
 //! | `/echo` | a WebSocket: see [`websocket::echo`] |
+//! | `/echo?hops=app` | a WebSocket: see [`application::echo`] |
 //! | `/sink` | a WebSocket: see [`websocket::sink`] |
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
 //! | `/source` | a WebSocket: see [`websocket::fetch`] |
@@ -25,9 +26,9 @@ use owned_io_websocket::Config;
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
 
-use super::iggy;
 use super::source::WRITE_BYTES_MAX;
 use super::websocket::{self, Messages, websocket_config};
+use super::{application, iggy};
 #[cfg(feature = "tungstenite")]
 use crate::config::Deflate;
 use crate::connections::{CloseMethod, ConnectionHandle};
@@ -57,6 +58,9 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
     let WebSocket { incoming, outgoing } = &mut socket;
     match service {
         SocketService::Echo => websocket::echo(incoming, outgoing).await,
+        SocketService::EchoByApplication => {
+            Box::pin(application::echo::<R>(incoming, outgoing, ctx)).await
+        }
         SocketService::Sink => websocket::sink(incoming, outgoing).await,
         SocketService::Source(messages) => {
             Box::pin(websocket::source::<R>(incoming, outgoing, messages, pattern)).await
@@ -88,6 +92,7 @@ async fn serve_bridged<R: Runtime>(
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
         SocketService::Echo => websocket::echo(incoming, outgoing).await,
+        SocketService::EchoByApplication => application::echo::<R>(incoming, outgoing, ctx).await,
         SocketService::Sink => websocket::sink(incoming, outgoing).await,
         SocketService::Source(messages) => {
             websocket::source::<R>(incoming, outgoing, messages, pattern).await
@@ -157,6 +162,8 @@ enum Route {
 /// The service of a WebSocket.
 enum SocketService {
     Echo,
+    /// With two queue hops.
+    EchoByApplication,
     Sink,
     Source(Messages),
     Fetch,
@@ -184,7 +191,11 @@ impl Route {
                 let (status, body) = health(&ctx.connection);
                 Self::Answer(status, body.into())
             }
-            "/echo" => Self::Upgrade(SocketService::Echo),
+            "/echo" => match passes_application(request.query()) {
+                Ok(false) => Self::Upgrade(SocketService::Echo),
+                Ok(true) => Self::Upgrade(SocketService::EchoByApplication),
+                Err(why) => Self::Answer(400, why.into()),
+            },
             "/sink" => Self::Upgrade(SocketService::Sink),
             "/source" if request.query().is_empty() => Self::Upgrade(SocketService::Fetch),
             "/source" => match Messages::parse(request.query(), limits.message_bytes_max) {
@@ -196,9 +207,53 @@ impl Route {
     }
 }
 
+/// Whether the query of `/echo` asks for the hops to the application: `hops=app`. Other parameters mean nothing.
+///
+/// # Errors
+/// A sentence for the peer that names the bad value.
+fn passes_application(query: &str) -> Result<bool, String> {
+    let hops = |parameter: &str| match parameter.split_once('=').unwrap_or((parameter, "")) {
+        ("hops", value) => Some(value.to_owned()),
+        _ => None,
+    };
+    let mut hops = query.split('&').filter_map(hops);
+    match (hops.next().as_deref(), hops.next()) {
+        (None, _) => Ok(false),
+        (Some("app"), None) => Ok(true),
+        (Some(_), Some(_)) => Err("hops is given twice\n".to_owned()),
+        (Some(value), None) => Err(format!("hops: {value:?} is not app\n")),
+    }
+}
+
 /// The status and the body of `/health`.
 pub(super) fn health(connection: &ConnectionHandle) -> (u16, &'static str) {
     if connection.is_draining() { (503, ABOUT_TO_END) } else { (200, "ok\n") }
 }
 
 const ABOUT_TO_END: &str = "the server is about to end\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hops_are_to_the_application_or_named() {
+        for plain in ["", "x", "hop=1", "hopss=app", "x=hops=app"] {
+            assert_eq!(passes_application(plain), Ok(false), "{plain}");
+        }
+        for hops in ["hops=app", "x&hops=app", "hops=app&"] {
+            assert_eq!(passes_application(hops), Ok(true), "{hops}");
+        }
+        for (query, named) in [
+            ("hops", "\"\""),
+            ("hops=", "\"\""),
+            ("hops=App", "\"App\""),
+            ("hops=2", "\"2\""),
+            ("hops=app=", "\"app=\""),
+            ("hops=app&hops=app", "twice"),
+        ] {
+            let why = passes_application(query).unwrap_err();
+            assert!(why.contains(named), "{query}: {why}");
+        }
+    }
+}

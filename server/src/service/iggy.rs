@@ -308,7 +308,7 @@ impl<R: Runtime> AnswerRoom for PollRoom<'_, R> {
 }
 
 /// Reserves memory, and waits for it if there is none.
-async fn reserve<R: Runtime>(
+pub(super) async fn reserve<R: Runtime>(
     reservation: &mut Reservation,
     bytes: usize,
     ctx: &Context,

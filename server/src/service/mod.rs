@@ -1,6 +1,7 @@
 //! The services: a function `serve` for each, over any [`ByteStream`](owned_io::ByteStream).
 
 pub mod admin;
+pub mod application;
 pub mod echo;
 pub mod http;
 pub mod iggy;
