@@ -39,6 +39,9 @@ pub(crate) struct Server {
     pub(crate) build: Vec<String>,
     pub(crate) optional: bool,
     pub(crate) run: Vec<String>,
+    /// Where its echo is over WebSocket, if not where all others have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<String>,
     pub(crate) versions: Vec<Version>,
 }
 
@@ -107,6 +110,7 @@ struct OptionEntry {
     protocol: Option<Protocol>,
     services: Option<Services>,
     extends: Option<String>,
+    path: Option<String>,
 }
 
 /// A row's name, taken apart.
@@ -170,12 +174,17 @@ impl Servers {
             let served = list(services.keys());
             return Err(format!("{row:?} does not serve {service}: it serves {served}"));
         };
-        let added = options.iter().filter_map(|option| entry.options.get(*option));
-        let added = added.flat_map(|option| &option.args);
+        let settings = options.iter().filter_map(|option| entry.options.get(*option));
+        let path = settings.clone().find_map(|option| option.path.clone());
+        if path.is_some() && service != Service::Echo {
+            return Err(format!("{row:?} does not serve {service}: it serves echo"));
+        }
+        let added = settings.flat_map(|option| &option.args);
         let run = entry.run.iter().chain(args).chain(added).cloned().collect();
         let Entry { build, optional, versions, .. } = entry.clone();
         let runtime = entry.runtime.clone().unwrap_or_else(|| entry.name.clone());
-        Ok(Server { name: row.to_owned(), runtime, protocol, build, optional, run, versions })
+        let name = row.to_owned();
+        Ok(Server { name, runtime, protocol, build, optional, run, path, versions })
     }
 
     /// The row that `row` is compared with; none if that is itself.
@@ -255,6 +264,11 @@ impl Entry {
                 return Err(format!(
                     "option {name:?}: `protocol` and `services` go together, without `extends`"
                 ));
+            }
+            if let Some(path) = &setting.path
+                && (extends.is_none() || !path.starts_with('/'))
+            {
+                return Err(format!("option {name:?}: `path` begins with / and needs `extends`"));
             }
             let base = extends.as_ref().map(|base| (base, self.options.get(base)));
             if let Some((base, found)) = base
@@ -454,6 +468,9 @@ mod tests {
         assert_eq!(run_echo("compio/ring-default/tls"), format!("{ours} {tls}"));
         let linear = "--http {addr} --engine tungstenite-linear";
         assert_eq!(run_echo("compio/tungstenite-linear"), format!("{ours} {linear}"));
+        let hops = servers().resolve("compio/hops-app", Service::Echo).unwrap();
+        assert_eq!(hops.run.join(" "), format!("{ours} --http {{addr}}"));
+        assert_eq!(hops.path.as_deref(), Some("/echo?hops=app"));
         let deflate = run("compio/websocket", Service::Deflate);
         assert_eq!(deflate, format!("{ours} --http {{addr}} --deflate shared"));
         assert_eq!(run("ws-gws", Service::Deflate), "ws-gws {addr} --deflate");
@@ -521,7 +538,7 @@ mod tests {
             (
                 "compio/ring-defualt",
                 Service::Echo,
-                "no option \"ring-defualt\": it has again, ring-default, tls, tungstenite-",
+                "no option \"ring-defualt\": it has again, hops-app, ring-default, tls, tungstenite-",
             ),
             (
                 "echo-epoll/ring-default",
@@ -530,6 +547,8 @@ mod tests {
             ),
             ("echo-tokio", Service::Sink, "\"echo-tokio\" does not serve sink: it serves echo"),
             ("tokio", Service::Deflate, "does not serve deflate: it serves echo, sink, source"),
+            ("tokio/hops-app", Service::Sink, "does not serve sink: it serves echo"),
+            ("tokio/hops-app/websocket", Service::Echo, "exclude each other"),
             ("tokio/tls/websocket", Service::Echo, "\"websocket\" and \"tls\" exclude each other"),
         ] {
             let error = servers.resolve(row, service).unwrap_err();
@@ -559,6 +578,7 @@ mod tests {
             ("[\"small\"]", "[]", "`build` and `run` need a program"),
             ("protocol = \"tls\", ", "", "option \"tls\": `protocol` and `services` go together"),
             ("options.tls = {", "options.tls = { extends = \"it\",", "without `extends`"),
+            ("options.tls = {", "options.tls = { path = \"/echo\",", "`path` begins with /"),
             ("protocol = \"tcp\"", "protocol = \"tcp\"\npeer = \"large\"", "no peer \"large\""),
         ] {
             assert!(ENTRY.contains(right), "{right}");

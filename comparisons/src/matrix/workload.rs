@@ -81,9 +81,12 @@ impl Workload {
     }
 
     /// The arguments that depend on the row's protocol.
-    pub(crate) fn args_for(&self, server: &Server) -> Vec<&'static str> {
+    pub(crate) fn args_for<'a>(&self, server: &'a Server) -> Vec<&'a str> {
         match server.protocol {
-            Protocol::WebSocket => vec!["--websocket", service(&self.load).path()],
+            Protocol::WebSocket => {
+                let path = server.path.as_deref().unwrap_or_else(|| service(&self.load).path());
+                vec!["--websocket", path]
+            }
             Protocol::Tls if self.tls_resume => vec!["--tls-resume"],
             Protocol::Tls | Protocol::Tcp => Vec::new(),
         }
