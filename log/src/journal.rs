@@ -11,7 +11,7 @@ use crc32c::crc32c;
 use owned_io::{File, Files, IoVec, OpenMode, OwnedReadAtExt, OwnedWriteAtExt, Runtime};
 
 use crate::signal::Signal;
-use crate::{Error, Partition, PartitionConfig, ReadFrom, Recovered};
+use crate::{Error, Observer, Partition, PartitionConfig, ReadFrom, Recovered};
 
 const MAGIC: [u8; 8] = *b"OIOSNAP\0";
 const VERSION: u32 = 1;
@@ -114,6 +114,11 @@ impl<R: Runtime + Files> Journal<R> {
             [record]
         };
         self.records.append(1, stamp).await.map(drop)
+    }
+
+    /// Lets `observer` learn of writes and syncs of records from now on. Replaces the one before.
+    pub fn observe(&self, observer: Rc<dyn Observer>) {
+        self.records.observe(observer);
     }
 
     /// Waits until all records that were appended before are on the disk, whatever the policy is.

@@ -6,6 +6,7 @@ mod config;
 mod error;
 mod format;
 mod journal;
+mod observer;
 mod partition;
 mod reader;
 mod recovery;
@@ -23,6 +24,7 @@ pub use batch::{Appended, Batch, Offsets, Position, ReadFrom, Recovered, Size, T
 pub use config::{ParseSyncPolicyError, PartitionConfig, Retention, SyncPolicy};
 pub use error::{Error, ErrorKind};
 pub use journal::{Journal, Replay};
+pub use observer::{Group, Observer};
 pub use partition::Partition;
 
 /// Removes the directory of a closed partition or journal, durably. A missing directory is no error.

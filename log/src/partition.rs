@@ -14,8 +14,8 @@ use crate::shared::{Keep, Queued, Request, Shared, State};
 use crate::signal::{Answered, reply};
 use crate::writer::Writer;
 use crate::{
-    Appended, Batch, Error, Offsets, PartitionConfig, Position, ReadFrom, Recovered, Retention,
-    Size, Trimmed, reader, recovery,
+    Appended, Batch, Error, Observer, Offsets, PartitionConfig, Position, ReadFrom, Recovered,
+    Retention, Size, Trimmed, reader, recovery,
 };
 
 /// An append-only log of batches, in a directory of its own. A clone is another handle to it.
@@ -69,9 +69,9 @@ impl<R: Runtime + Files> Partition<R> {
             is_closing: false,
             failed: None,
         };
-        let (work, room, committed) = Default::default();
+        let (work, room, committed, observer) = Default::default();
         let state = RefCell::new(state);
-        let shared = Rc::new(Shared { dir, config, state, work, room, committed });
+        let shared = Rc::new(Shared { dir, config, state, work, room, committed, observer });
         // Not detached: the end of the runtime drops it, and with it the lock.
         drop(R::spawn(Writer::new(Rc::clone(&shared)).run()));
         Ok((Self { handle: Rc::new(Handle { shared }) }, recovered))
@@ -143,6 +143,11 @@ impl<R: Runtime + Files> Partition<R> {
             ReadFrom::Timestamp(timestamp) => Target::Timestamp(timestamp),
         };
         reader::read(&self.handle.shared, target, bytes_max, batch_bytes_max).await
+    }
+
+    /// Lets `observer` learn of writes and syncs from now on. Replaces the one before.
+    pub fn observe(&self, observer: Rc<dyn Observer>) {
+        self.handle.shared.observer.replace(Some(observer));
     }
 
     /// The offsets of the acknowledged messages.

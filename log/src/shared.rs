@@ -11,7 +11,9 @@ use owned_io::Files;
 
 use crate::segment::Segment;
 use crate::signal::{Answered, Reply, Signal, reply};
-use crate::{Appended, Batch, Error, Offsets, PartitionConfig, Position, Retention, Trimmed};
+use crate::{
+    Appended, Batch, Error, Observer, Offsets, PartitionConfig, Position, Retention, Trimmed,
+};
 
 /// What the handles share with the writer.
 pub(crate) struct Shared<R: Files> {
@@ -25,6 +27,8 @@ pub(crate) struct Shared<R: Files> {
     pub(crate) room: Signal,
     /// Batches were acknowledged, or none will be any more.
     pub(crate) committed: Signal,
+    /// Who learns of writes and syncs.
+    pub(crate) observer: RefCell<Option<Rc<dyn Observer>>>,
 }
 
 pub(crate) struct State<R: Files> {
@@ -98,6 +102,15 @@ impl<R: Files> Shared<R> {
         self.state.borrow_mut().queue.push_back(request(reply));
         self.work.notify();
         Ok(answered)
+    }
+
+    /// Tells the observer, if there is one.
+    pub(crate) fn tell(&self, event: impl FnOnce(&dyn Observer)) {
+        // Not borrowed while it is called: it is code of the caller.
+        let observer = self.observer.borrow().clone();
+        if let Some(observer) = observer {
+            event(&*observer);
+        }
     }
 
     pub(crate) fn close(&self) {

@@ -15,7 +15,7 @@ use crate::format::{
 };
 use crate::segment::{Index, Opened, Segment};
 use crate::shared::{BATCH_OVERHEAD_BYTES, Keep, Queued, Request, Shared};
-use crate::{Batch, Error, ErrorKind, Position, SyncPolicy, Trimmed, recovery};
+use crate::{Batch, Error, ErrorKind, Group, Position, SyncPolicy, Trimmed, recovery};
 
 /// How many bytes are written and synced together, at most, unless one batch is larger. More would only make the first
 /// of them wait longer: a disk syncs as many in a few milliseconds.
@@ -178,6 +178,9 @@ impl<R: Runtime + Files> Writer<R> {
             return Err(self.cut(error).await);
         }
         self.len += written;
+        let messages = batches.iter().map(|queued| u64::from(queued.appended.count)).sum();
+        let group = Group { batches: batches.len(), messages, bytes: written };
+        self.shared.tell(|observer| observer.wrote(group));
         match self.shared.config.sync {
             SyncPolicy::Never => {}
             SyncPolicy::Batch => self.sync().await?,
@@ -327,7 +330,10 @@ impl<R: Runtime + Files> Writer<R> {
         if self.synced_len == self.len {
             return Ok(());
         }
+        let started = R::now();
         let synced = self.opened.file.sync_data().await;
+        let time = R::now().saturating_duration_since(started);
+        self.shared.tell(|observer| observer.synced(time, synced.is_ok()));
         synced.map_err(|error| Error::failed("sync", &self.segment.path, error))?;
         self.synced_len = self.len;
         Ok(())
