@@ -196,6 +196,11 @@ impl MemoryBudget {
         self.shared.share_bytes
     }
 
+    /// The size of the common part, in bytes: what is not divided into shares.
+    pub fn common_bytes_max(&self) -> usize {
+        self.shared.common_bytes
+    }
+
     /// The reserved bytes of the common part.
     pub fn common_bytes_held(&self) -> usize {
         self.shared.common_held.get()
