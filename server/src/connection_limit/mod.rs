@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -40,13 +40,15 @@ pub struct Permit {
     address: Option<AddressPermit>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     free: AtomicUsize,
     all: usize,
     /// Tasks that wait for a permit, or for the release of all permits. At most one for each listener of each
     /// worker.
     waiting: Mutex<Vec<Waker>>,
+    /// How often a listener began to wait for a permit.
+    waits: AtomicU64,
 }
 
 /// The permits of this worker.
@@ -60,9 +62,18 @@ struct Local {
 impl SharedConnectionLimit {
     /// At most `count` connections, of which one address may have as many as `addresses` allows.
     pub fn new(count: usize, addresses: AddressLimit) -> Self {
-        let shared =
-            Shared { free: AtomicUsize::new(count), all: count, waiting: Mutex::default() };
+        let shared = Shared { free: AtomicUsize::new(count), all: count, ..Shared::default() };
         Self { shared: Arc::new(shared), addresses }
+    }
+
+    /// How many permits there are.
+    pub fn count(&self) -> usize {
+        self.shared.all
+    }
+
+    /// How often a listener began to wait because no permit was free, over all workers.
+    pub fn waits(&self) -> u64 {
+        self.shared.waits.load(Ordering::Relaxed)
     }
 
     /// Waits until no worker has a permit in use.
@@ -96,10 +107,17 @@ impl ConnectionLimit {
     /// The permit is not held in the meantime, so a listener without clients withholds none from the others.
     pub async fn acquire<F: Future>(&self, accept: F) -> (Permit, F::Output) {
         let mut accept = pin!(accept);
+        let mut is_waiting = false;
         poll_fn(|cx| {
             // Taken before the poll, because another worker may want the last permit too. Dropped, and so
             // released, if no client is there.
-            let permit = ready!(self.poll_permit(cx));
+            let Poll::Ready(permit) = self.poll_permit(cx) else {
+                if !std::mem::replace(&mut is_waiting, true) {
+                    self.limit.shared.waits.fetch_add(1, Ordering::Relaxed);
+                }
+                return Poll::Pending;
+            };
+            is_waiting = false;
             let output = ready!(accept.as_mut().poll(cx));
             Poll::Ready((permit, output))
         })
@@ -205,7 +223,9 @@ mod tests {
         assert_eq!((first.in_use(), second.in_use()), (2, 0));
         let woken = Arc::new(Woken(AtomicBool::new(false)));
         let waker = Waker::from(Arc::clone(&woken));
+        assert_eq!(shared.waits(), 0);
         assert!(acquire(&second, &mut Context::from_waker(&waker)).is_none());
+        assert_eq!((shared.waits(), shared.count()), (1, 2));
         drop(permits);
         assert!(woken.0.load(Ordering::SeqCst), "a released permit wakes any worker");
         let _permit = acquire(&second, cx).unwrap();
