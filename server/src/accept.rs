@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 use crate::connection_limit::ConnectionLimit;
 use crate::connections::{ConnectionHandle, Connections};
 use crate::log_limit::LogLimit;
+use crate::metrics::Refusal;
 
 /// How long the loop waits after an accept that failed, because descriptors or memory are used up for example.
 /// Short enough that clients are accepted within 200 ms once descriptors are free again; long enough that the
@@ -49,6 +50,7 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
                 }
                 if !limit.assign(&mut permit, peer.ip()) {
                     stream.shutdown_handle().abort();
+                    connections.metrics().refused(Refusal::AddressLimit);
                     if let Some(suppressed) = refusal_log.admit(R::now()) {
                         warn!(addr = %peer.ip(), suppressed, "reset: over connections-per-address-max");
                     }
@@ -68,9 +70,10 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
             // The client has gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
+                let is_exhausted = is_exhaustion(&error);
+                connections.metrics().accept_failed(is_exhausted);
                 // Failures and accepted clients may alternate, so these lines are limited too.
                 if let Some(suppressed) = failure_log.admit(R::now()) {
-                    let is_exhausted = is_exhaustion(&error);
                     warn!(%error, is_exhausted, suppressed, "cannot accept: clients wait until this is over");
                     is_failing = true;
                 }

@@ -3,7 +3,7 @@
 //! Each connection runs in a task of its own. The drain and the [watch](crate::watch) use the registry to
 //! end connections from outside their tasks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr};
 use std::ops::Bound;
@@ -14,6 +14,7 @@ use owned_io_websocket::stream::CloseHandle;
 use owned_io_websocket::{CloseCode, CloseFrame};
 
 use crate::drain::DrainSignal;
+use crate::metrics::{CloseCause, ConnectionMetrics, Refusal};
 use crate::watch::Activity;
 
 /// The connections that a worker has open, over all its listeners. Cloning gives another handle to the same
@@ -22,6 +23,7 @@ use crate::watch::Activity;
 pub struct Connections {
     registry: Rc<RefCell<Registry>>,
     budget: MemoryBudget,
+    metrics: Rc<ConnectionMetrics>,
 }
 
 /// A connection in the registry. Dropping it removes the connection.
@@ -31,6 +33,9 @@ pub struct ConnectionHandle {
     id: u64,
     account: MemoryAccount,
     peer: Option<SocketAddr>,
+    metrics: Rc<ConnectionMetrics>,
+    /// Why it ends, once that is known.
+    cause: Cell<Option<CloseCause>>,
 }
 
 /// How a connection is closed from outside its task.
@@ -71,7 +76,18 @@ impl Connections {
     /// An empty registry. Each connection gets an account in `budget`.
     pub fn new(drain: DrainSignal, budget: MemoryBudget) -> Self {
         let registry = Registry { entries: BTreeMap::new(), last_id: 0, is_closing: false, drain };
-        Self { registry: Rc::new(RefCell::new(registry)), budget }
+        Self { registry: Rc::new(RefCell::new(registry)), budget, metrics: Rc::default() }
+    }
+
+    /// The same registry, which counts what is added to it here by `metrics`.
+    #[must_use]
+    pub fn with_metrics(self, metrics: ConnectionMetrics) -> Self {
+        Self { metrics: Rc::new(metrics), ..self }
+    }
+
+    /// Counts connections.
+    pub(crate) fn metrics(&self) -> &ConnectionMetrics {
+        &self.metrics
     }
 
     /// Adds a connection. It is removed when the returned handle is dropped.
@@ -86,7 +102,9 @@ impl Connections {
         }
         registry.entries.insert(id, Entry { close_method, transport, activity: None });
         let registry = Rc::clone(&self.registry);
-        ConnectionHandle { registry, id, account: self.budget.account(), peer: None }
+        let (account, metrics) = (self.budget.account(), Rc::clone(&self.metrics));
+        metrics.accepted();
+        ConnectionHandle { registry, id, account, peer: None, metrics, cause: Cell::default() }
     }
 
     /// Asks every connection to close, and every connection that is added later. It takes some microseconds for each.
@@ -166,6 +184,17 @@ impl ConnectionHandle {
         }
     }
 
+    /// Counts the connection as refused.
+    pub(crate) fn refuse(&self, refusal: Refusal) {
+        self.metrics.refused(refusal);
+        self.cause.set(Some(CloseCause::Refused));
+    }
+
+    /// Sets why it ends, for metrics.
+    pub(crate) fn set_cause(&self, cause: CloseCause) {
+        self.cause.set(Some(cause));
+    }
+
     /// Starts [watching](crate::watch::watch) the connection. The service reports its progress to the returned
     /// activity.
     pub fn watched(&self) -> Rc<Activity> {
@@ -180,6 +209,11 @@ impl ConnectionHandle {
 impl Drop for ConnectionHandle {
     fn drop(&mut self) {
         self.registry.borrow_mut().entries.remove(&self.id);
+        let unknown = || match std::thread::panicking() {
+            true => CloseCause::Panic,
+            false => CloseCause::Dropped,
+        };
+        self.metrics.closed(self.cause.get().unwrap_or_else(unknown));
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`Context`]: what a service knows of its connection, and [`Resources`]: what a worker's connections share.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use owned_io::{MemoryBudget, Pool};
 use owned_io_websocket::stream::Buffers;
@@ -9,6 +10,7 @@ use crate::config::{Limits, WebSockets};
 use crate::connections::ConnectionHandle;
 use crate::iggy::workers::Iggy;
 use crate::memory::Memory;
+use crate::metrics::{Metrics, WorkerMetrics};
 use crate::service::application::{Application, Placement};
 use crate::service::source::Pattern;
 use crate::stalls::Stalls;
@@ -44,6 +46,10 @@ pub struct Resources {
     pub tls: WorkerTls,
     /// The stalls that `/stalls` shows to operators. Clients are shown none.
     pub stalls: Stalls,
+    /// What this worker counts.
+    pub metrics: Arc<WorkerMetrics>,
+    /// The metrics of all workers, which `/metrics` shows to operators. Clients are shown none.
+    pub all_metrics: Option<Metrics>,
     /// The application of [echo with hops](crate::service::application).
     pub application: Rc<Application>,
     /// The streams of Iggy's clients, if there is a password for them.
@@ -64,6 +70,8 @@ impl Resources {
             websockets,
             limits,
             stalls: Stalls::default(),
+            metrics: Arc::default(),
+            all_metrics: None,
             application: Rc::new(Application::new(Placement::Task)),
             iggy: None,
         }

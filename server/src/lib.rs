@@ -8,7 +8,7 @@
 //! | [`source`](service::source) | asks for messages, and receives them |
 //! | [`iggy`](service::iggy) | sends messages to streams and polls them, by Iggy's protocol |
 //! | [`http`](service::http) | asks for the server's health, or for one of the four over WebSocket |
-//! | [`admin`](service::admin) | asks for the server's health and its stalls, however busy the server is |
+//! | [`admin`](service::admin) | asks for the server's health, its stalls and its metrics, however busy the server is |
 //!
 //! With feature `tls`, each of them but the last is available over TLS too. To sink, and from source, a message on TCP
 //! is its length (`u32`, little-endian) and then that many bytes.
@@ -28,6 +28,7 @@
 //! | [`drain`] | ends the server without cutting connections off |
 //! | [`ticker`] | wakes the watch of each worker periodically |
 //! | [`memory`] | how a worker's memory is divided |
+//! | [`metrics`] | what the server counts, and how `/metrics` shows it |
 //! | [`iggy`] | Iggy's protocol: streams, topics, consumer groups, messages, in memory or on disk |
 //! | [`tls`] | certificates, and the handshake |
 //! | [`log_limit`] | keeps repeated lines of log rare |
@@ -90,6 +91,7 @@ pub mod drain;
 pub mod iggy;
 pub mod log_limit;
 pub mod memory;
+pub mod metrics;
 pub mod server;
 pub mod service;
 pub mod stalls;

@@ -13,9 +13,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use owned_io::WorkerError;
 use owned_io_os::uring::RingError;
-use owned_io_server::config::{Config, Flags, Listener, Ring};
+use owned_io_server::config::{Config, Flags, Listener, Ring, Service};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::iggy::storage;
+use owned_io_server::metrics::Exporter;
 use owned_io_server::server::Outcome;
 use owned_io_server::service::application::Placement;
 use owned_io_server::ticker::Ticker;
@@ -73,6 +74,11 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
     config.application = Placement::Thread;
+    // Before the detector of stalls, whose figures it gets.
+    if config.listeners.iter().any(|listener| listener.service == Service::Admin) {
+        config.exporter = Exporter::start()
+            .map_err(|error| format!("cannot start the exporter of metrics: {error}"))?;
+    }
     if let Err(error) = config.stalls.start() {
         warn!(%error, "nobody watches for stalls: the detector cannot start");
     }

@@ -13,6 +13,7 @@ use crate::config::{Config, Limits, Listener, Ring};
 use crate::connection_limit::{AddressLimit, SharedConnectionLimit};
 use crate::drain::DrainSignal;
 use crate::iggy::workers::Hub;
+use crate::metrics::Metrics;
 use crate::worker;
 
 /// How a server ended that was asked to end.
@@ -42,10 +43,15 @@ pub fn run<R: Runtime + Files>(
     workers.stop = drain.stop.clone();
     let addresses = config.connections_per_address_max.map(NonZeroUsize::get);
     let addresses = addresses.map_or_else(AddressLimit::default, AddressLimit::new);
+    let listeners = bind::<R>(config)?;
+    let limit = SharedConnectionLimit::new(config.connections_max(), addresses);
+    let iggy = config.iggy.as_ref().map(|iggy| Arc::new(Hub::new(iggy.credentials.clone())));
+    let listening_on = listeners.iter().map(|(listener, _)| *listener);
     let server = Arc::new(Server {
-        listeners: bind::<R>(config)?,
-        limit: SharedConnectionLimit::new(config.connections_max(), addresses),
-        iggy: config.iggy.as_ref().map(|iggy| Arc::new(Hub::new(iggy.credentials.clone()))),
+        metrics: Metrics::new::<R>(config, listening_on, limit.clone(), iggy.clone()),
+        listeners,
+        limit,
+        iggy,
         config: config.clone(),
         drain,
         workers_starting: config.workers.get().into(),
@@ -72,6 +78,7 @@ pub(crate) struct Server {
     pub(crate) drain: DrainSignal,
     /// If there are streams for Iggy's clients.
     pub(crate) iggy: Option<Arc<Hub>>,
+    pub(crate) metrics: Metrics,
     /// As in [`Outcome`].
     pub(crate) cut_off: AtomicUsize,
     /// How many workers do not listen yet.

@@ -13,7 +13,7 @@ use owned_io_log::PartitionConfig;
 use tracing::{error, info, warn};
 
 use crate::accept::accept_loop;
-use crate::config::{DataConfig, Service};
+use crate::config::{DataConfig, Listener, Service};
 use crate::connection_limit::ConnectionLimit;
 use crate::connections::{ConnectionHandle, Connections};
 use crate::context::{Context, Resources};
@@ -22,6 +22,7 @@ use crate::iggy::broker::Broker;
 use crate::iggy::storage::{DurableStorage, MemoryStorage};
 use crate::iggy::workers::{Hub, Iggy};
 use crate::iggy::{Environment, Node};
+use crate::metrics::{CloseCause, ConnectionMetrics, LogObserver, Refusal, WorkerMetrics};
 use crate::server::Server;
 use crate::service::application::Application;
 use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
@@ -36,6 +37,7 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
     let Some(clients) = opened.transpose()? else { return Ok(()) };
     let admins = Acceptor::for_admins(server, &clients.resources);
     config.stalls.watch_worker::<R>(worker.id, &clients.limit, &clients.resources.budget);
+    server.metrics.reply::<R>(worker.id, &clients.resources);
     let ticker = config.ticker.clone();
     drop(R::spawn(watch::<R>(clients.connections.clone(), config.limits, ticker)));
     let (mut accepting, mut accepting_admins) = (Vec::new(), Vec::new());
@@ -50,9 +52,9 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
                 let open = async move |stream, ctx: &Context| {
                     ctx.worker.tls.accept::<R, _>(stream, listener.service, &ctx.connection).await
                 };
-                acceptor.accept::<R, _>(tcp, listener.service, open).await;
+                acceptor.accept::<R, _>(tcp, listener, open).await;
             } else {
-                acceptor.accept::<R, _>(tcp, listener.service, plain).await;
+                acceptor.accept::<R, _>(tcp, listener, plain).await;
             }
         });
         if is_admin { accepting_admins.push(task) } else { accepting.push(task) }
@@ -105,7 +107,8 @@ impl Acceptor {
         let config = &server.config;
         let (tls, websockets) = (config.tls.clone(), config.websockets.clone());
         let mut resources = Resources::new(config.memory, tls, websockets, config.limits);
-        resources.iggy = iggy::<R>(server, worker).await?.map(Rc::new);
+        resources.metrics = server.metrics.worker(worker.id);
+        resources.iggy = iggy::<R>(server, worker, &resources.metrics).await?.map(Rc::new);
         resources.application = Rc::new(Application::new(config.application));
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
@@ -116,23 +119,31 @@ impl Acceptor {
     /// With a limit and buffers of their own, and a stop signal that is given after the drain.
     fn for_admins(server: &Server, clients: &Resources) -> Self {
         let (websocket_buffers, stalls) = (admin::buffers(), server.config.stalls.clone());
+        let all_metrics = Some(server.metrics.clone());
         Self {
             limit: ConnectionLimit::new(admin::CONNECTIONS_MAX),
             connections: Connections::new(server.drain.clone(), MemoryBudget::new(0)),
-            resources: Rc::new(Resources { websocket_buffers, stalls, ..clients.clone() }),
+            resources: Rc::new(Resources {
+                websocket_buffers,
+                stalls,
+                all_metrics,
+                ..clients.clone()
+            }),
             stop: StopSignal::new(),
         }
     }
 
-    /// Accepts connections to `service`. `open` performs the handshake, if there is one.
+    /// Accepts connections to the service of `listener`. `open` performs the handshake, if there is one.
     async fn accept<R: Runtime, S: ByteStream>(
-        self,
+        mut self,
         tcp: R::TcpListener,
-        service: Service,
+        listener: Listener,
         open: impl AsyncFn(R::TcpStream, &Context) -> io::Result<S> + 'static,
     ) {
+        let metrics = ConnectionMetrics::new(Arc::clone(&self.resources.metrics), listener);
+        self.connections = self.connections.with_metrics(metrics);
         // An accept loop for each service, so that a task is no larger than its service needs.
-        match service {
+        match listener.service {
             Service::Echo => self.accept_for::<R, _, _>(tcp, open, echo::serve).await,
             Service::Sink => self.accept_for::<R, _, _>(tcp, open, sink::serve::<R>).await,
             Service::Source => self.accept_for::<R, _, _>(tcp, open, source::serve::<R>).await,
@@ -151,10 +162,27 @@ impl Acceptor {
         let Self { limit, connections, resources, stop } = self;
         let serve = async move |stream, connection: ConnectionHandle| {
             let ctx = Context { connection, worker: Rc::clone(&resources) };
-            let stream = open(stream, &ctx).await?;
-            serve(stream, &ctx).await.map_err(Into::into)
+            let stream = match open(stream, &ctx).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    ctx.connection.refuse(Refusal::Tls);
+                    return Err(Box::<dyn Error>::from(error));
+                }
+            };
+            let served: Result<(), Box<dyn Error>> = serve(stream, &ctx).await.map_err(Into::into);
+            count_end(&served, &ctx.connection);
+            served
         };
         accept_loop::<R, Box<dyn Error>>(tcp, limit, connections, &stop, serve).await;
+    }
+}
+
+/// Counts why a connection ends.
+fn count_end(served: &Result<(), Box<dyn Error>>, connection: &ConnectionHandle) {
+    match served.as_ref().map_err(|error| CloseCause::of(&**error)) {
+        Ok(()) => connection.set_cause(CloseCause::Ended),
+        Err(CloseCause::Refused) => connection.refuse(Refusal::Upgrade),
+        Err(cause) => connection.set_cause(cause),
     }
 }
 
@@ -167,12 +195,16 @@ const fn has_broker(worker: &Worker) -> bool {
 ///
 /// # Errors
 /// The directory of the data cannot be opened. The error names the option and the file.
-async fn iggy<R: Runtime + Files>(server: &Server, worker: &Worker) -> io::Result<Option<Iggy>> {
+async fn iggy<R: Runtime + Files>(
+    server: &Server,
+    worker: &Worker,
+    metrics: &Arc<WorkerMetrics>,
+) -> io::Result<Option<Iggy>> {
     let (Some(hub), Some(config)) = (server.iggy.clone(), server.config.iggy.as_ref()) else {
         return Ok(None);
     };
     if !has_broker(worker) {
-        return Ok(Some(Iggy::without_broker(hub)));
+        return Ok(Some(Iggy::without_broker(hub).with_metrics(Arc::clone(metrics))));
     }
     let _refusal = RefuseWithoutBroker(Arc::clone(&hub));
     let environment = Environment::of::<R>();
@@ -195,12 +227,13 @@ async fn iggy<R: Runtime + Files>(server: &Server, worker: &Worker) -> io::Resul
             let opened = DurableStorage::<R>::open(dir, partitions, config.memory_max).await;
             let (storage, catalogue) =
                 opened.map_err(|error| io::Error::new(error.kind(), format!("--data: {error}")))?;
+            storage.observe(Rc::new(LogObserver(Arc::clone(metrics))));
             let restored =
                 Broker::restore(Box::new(storage), catalogue, clients, environment, node).await;
             restored.map_err(io::Error::other)?
         }
     };
-    Ok(Some(Iggy::with_broker::<R>(hub, broker)))
+    Ok(Some(Iggy::with_broker::<R>(hub, broker).with_metrics(Arc::clone(metrics))))
 }
 
 /// Syncs and closes the log, in what is left of the drain.

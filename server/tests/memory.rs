@@ -23,6 +23,7 @@ use owned_io_server::connections::Connections;
 use owned_io_server::context::{Context, Resources};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::memory::Memory;
+use owned_io_server::metrics::Flow;
 use owned_io_server::service::websocket::{Messages, echo};
 use owned_io_server::service::{sink, source, websocket};
 use owned_io_sim::{Config, Sim, SimReadHalf, SimStream, SimWriteHalf, pipe, seeds};
@@ -357,7 +358,7 @@ impl Worker {
                     let owned_io_tungstenite::WebSocket { mut incoming, mut outgoing } =
                         owned_io_tungstenite::accept::<Sim, _>(server, &buffers, config, growth)
                             .await?;
-                    echo(&mut incoming, &mut outgoing).await
+                    echo(&mut incoming, &mut outgoing, &Flow::default()).await
                 });
             }
             _ => self.serve_echo(server, self.config),
@@ -375,7 +376,7 @@ impl Worker {
         spawn_server(async move {
             let WebSocket { mut incoming, mut outgoing } =
                 accept::<Sim, _>(server, &buffers, config).await?;
-            echo(&mut incoming, &mut outgoing).await
+            echo(&mut incoming, &mut outgoing, &Flow::default()).await
         });
     }
 
@@ -385,7 +386,8 @@ impl Worker {
         spawn_server(async move {
             let WebSocket { mut incoming, mut outgoing } =
                 accept::<Sim, _>(server, &buffers, config).await?;
-            websocket::source::<Sim>(&mut incoming, &mut outgoing, messages, &pattern).await
+            let flow = Flow::default();
+            websocket::source::<Sim>(&mut incoming, &mut outgoing, messages, &pattern, &flow).await
         });
     }
 

@@ -31,6 +31,24 @@ pub enum Service {
     Admin,
 }
 
+impl Service {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Echo, Self::Sink, Self::Source, Self::Http, Self::Iggy, Self::Admin];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Sink => "sink",
+            Self::Source => "source",
+            Self::Http => "http",
+            Self::Iggy => "iggy",
+            Self::Admin => "admin",
+        }
+    }
+}
+
 impl Listener {
     /// The name of its option, without dashes in front.
     pub const fn name(&self) -> &'static str {

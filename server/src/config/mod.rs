@@ -20,6 +20,7 @@ pub use owned_io_log::SyncPolicy;
 
 use crate::iggy::Credentials;
 use crate::memory::Memory;
+use crate::metrics::Exporter;
 use crate::service::application::Placement;
 use crate::stalls::Stalls;
 use crate::ticker::Ticker;
@@ -51,6 +52,8 @@ pub struct Config {
     pub ticker: Ticker,
     /// Whether workers are watched for stalls, once the program has started it.
     pub stalls: Stalls,
+    /// Makes the text of `/metrics`.
+    pub exporter: Exporter,
     /// Where the application of [echo with hops](crate::service::application) runs. The program sets it to a thread.
     pub application: Placement,
     /// How many connections an address may have. None: any number.

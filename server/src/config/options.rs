@@ -16,6 +16,7 @@ use super::{
 };
 use crate::iggy::{CREDENTIAL_BYTES_MAX, Credentials};
 use crate::memory::Memory;
+use crate::metrics::Exporter;
 use crate::service::application::Placement;
 use crate::stalls::Stalls;
 use crate::ticker::Ticker;
@@ -81,8 +82,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
-    /// Serve /health and /stalls to operators, with a connection limit of its own: it answers even if all other
-    /// connections are taken. For an address that clients cannot reach
+    /// Serve /health, /stalls and /metrics to operators, with a connection limit of its own: it answers even if all
+    /// other connections are taken. For an address that clients cannot reach
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
 
@@ -366,6 +367,7 @@ impl Options {
                     Stalls::new(Duration::from_millis(milliseconds.into()))
                 }
             },
+            exporter: Exporter::default(),
             application: Placement::default(),
             connections_per_address_max: self
                 .connections_per_address_max

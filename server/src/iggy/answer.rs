@@ -19,6 +19,7 @@ const COPIED_BYTES_MAX: usize = 1024;
 pub struct Answer {
     pieces: Vec<Bytes>,
     len: usize,
+    messages: u32,
     room_needed: Option<RoomNeeded>,
 }
 
@@ -67,6 +68,16 @@ impl Answer {
     pub fn push(&mut self, piece: Bytes) {
         self.len += piece.len();
         self.pieces.push(piece);
+    }
+
+    /// Counts messages that the payload has.
+    pub const fn count_messages(&mut self, messages: u32) {
+        self.messages += messages;
+    }
+
+    /// The messages of the payload, if it answers a poll.
+    pub const fn messages(&self) -> u32 {
+        self.messages
     }
 
     /// The length of the payload, in bytes.

@@ -15,12 +15,14 @@ use super::clients::{Registration, Transport};
 use super::command::Command;
 use super::frame::Request;
 use super::workers::Iggy;
+use crate::metrics::Flow;
 
 /// One connection of a client, from its first byte to its end. Then the client leaves its consumer groups.
 #[derive(Debug)]
 pub struct Session {
     iggy: Rc<Iggy>,
     registration: Registration,
+    transport: Transport,
     is_logged_in: bool,
 }
 
@@ -28,7 +30,7 @@ impl Session {
     /// A session without a login.
     pub fn new(iggy: &Rc<Iggy>, transport: Transport, address: Option<SocketAddr>) -> Self {
         let registration = iggy.clients().register(transport, address);
-        Self { iggy: Rc::clone(iggy), registration, is_logged_in: false }
+        Self { iggy: Rc::clone(iggy), registration, transport, is_logged_in: false }
     }
 
     /// Whether the client has logged in.
@@ -46,12 +48,27 @@ impl Session {
         request: Request,
         room: &mut impl AnswerRoom,
     ) -> Vec<Bytes> {
-        match self.execute::<C>(request, room).await {
+        let (code, bytes) = (request.code, request.payload.len());
+        let executed = self.execute::<C>(request, room).await;
+        self.iggy.metrics().iggy.answered(code, executed.as_ref().err().copied());
+        let pieces = match executed {
             Ok(answer) => answer.into_pieces(),
             Err(status) => {
                 tracing::debug!(client = self.registration.id(), %status, "refused a request");
                 error(status)
             }
+        };
+        let flow = self.flow();
+        flow.receive(1, REQUEST_HEADER_BYTES + bytes);
+        flow.send(1, pieces.iter().map(Bytes::len).sum());
+        pieces
+    }
+
+    fn flow(&self) -> &Flow {
+        let traffic = &self.iggy.metrics().traffic;
+        match self.transport {
+            Transport::Tcp => &traffic.iggy_tcp,
+            Transport::WebSocket => &traffic.iggy_websocket,
         }
     }
 
@@ -76,7 +93,18 @@ impl Session {
                 self.set_logged_in(false);
                 Ok(Answer::empty())
             }
-            Command::PollMessages(poll) => self.poll::<C>(poll, room).await,
+            Command::PollMessages(poll) => {
+                let answer = self.poll::<C>(poll, room).await?;
+                self.iggy.metrics().iggy.polled(answer.messages(), answer.bytes());
+                Ok(answer)
+            }
+            Command::SendMessages(to, batch) => {
+                let (messages, bytes) = (batch.count(), batch.bytes());
+                let command = Command::SendMessages(to, batch);
+                let answer = self.iggy.execute::<C>(self.registration.id(), command, 0).await?;
+                self.iggy.metrics().iggy.appended(messages, bytes);
+                Ok(answer)
+            }
             command => self.iggy.execute::<C>(self.registration.id(), command, 0).await,
         }
     }
@@ -104,6 +132,9 @@ impl Session {
         self.registration.set_logged_in(is_logged_in);
     }
 }
+
+/// The length and the code of a request.
+const REQUEST_HEADER_BYTES: usize = 8;
 
 /// How often a poll is tried. The second time there is room, unless the first batch was removed meanwhile and the next
 /// one is longer.

@@ -89,6 +89,47 @@ pub enum Status {
 }
 
 impl Status {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 37] = [
+        Self::Error,
+        Self::InvalidCommand,
+        Self::InvalidFormat,
+        Self::FeatureUnavailable,
+        Self::Disconnected,
+        Self::Unauthenticated,
+        Self::InvalidCredentials,
+        Self::InvalidSizeBytes,
+        Self::InvalidClientId,
+        Self::CannotCreateStream,
+        Self::StreamIdNotFound,
+        Self::StreamNameAlreadyExists,
+        Self::InvalidStreamName,
+        Self::CannotCreateTopic,
+        Self::TopicIdNotFound,
+        Self::TopicNameAlreadyExists,
+        Self::InvalidTopicName,
+        Self::TooManyPartitions,
+        Self::InvalidPartitionsCount,
+        Self::PartitionNotFound,
+        Self::NoPartitions,
+        Self::TopicFull,
+        Self::CannotStoreConsumerOffset,
+        Self::ConsumerOffsetNotFound,
+        Self::NotResolvedConsumer,
+        Self::InvalidMessagesCount,
+        Self::CannotAppendMessage,
+        Self::CannotReadMessage,
+        Self::TooBigUserHeaders,
+        Self::InvalidIndexesCount,
+        Self::InvalidMessagesSize,
+        Self::InvalidOffset,
+        Self::ConsumerGroupIdNotFound,
+        Self::ConsumerGroupNameAlreadyExists,
+        Self::InvalidConsumerGroupName,
+        Self::ConsumerGroupMemberNotFound,
+        Self::CannotCreateConsumerGroup,
+    ];
+
     /// Its number.
     pub const fn code(self) -> NonZeroU32 {
         NonZeroU32::new(self as u32).expect("no status is 0")

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use owned_io::{Clock, Executor, Receiver, Sender, channel};
 
-use super::answer::Answer;
+use super::answer::{Answer, Totals};
 use super::broker::Broker;
 use super::clients::Clients;
 use super::command::Command;
 use super::{Credentials, Status};
+use crate::metrics::WorkerMetrics;
 
 /// The most commands that wait in the queue. Connections whose commands find it full wait for room. Each is a few
 /// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered: the task of
@@ -47,6 +48,7 @@ pub struct Iggy {
     hub: Arc<Hub>,
     /// If this is the worker that has it.
     broker: Option<Rc<Broker>>,
+    metrics: Arc<WorkerMetrics>,
 }
 
 impl Hub {
@@ -67,6 +69,11 @@ impl Hub {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// How many commands are in the queue.
+    pub fn waiting(&self) -> usize {
+        self.hops.len()
+    }
+
     /// The clients of all workers.
     pub const fn clients(&self) -> &Clients {
         &self.clients
@@ -81,12 +88,28 @@ impl Iggy {
             drop(R::spawn(execute_hops::<R>(receiver, Rc::clone(&broker))));
         }
         drop(R::spawn(enforce_retention::<R>(Rc::downgrade(&broker))));
-        Self { hub, broker: Some(broker) }
+        Self { hub, broker: Some(broker), metrics: Arc::default() }
     }
 
     /// For another worker.
-    pub const fn without_broker(hub: Arc<Hub>) -> Self {
-        Self { hub, broker: None }
+    pub fn without_broker(hub: Arc<Hub>) -> Self {
+        Self { hub, broker: None, metrics: Arc::default() }
+    }
+
+    /// How many partitions there are, and what is stored in them, if this is the worker that has them.
+    pub fn stored(&self) -> Option<(usize, Totals)> {
+        self.broker.as_ref().map(|broker| broker.stored())
+    }
+
+    /// Counts in the cells of this worker.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Arc<WorkerMetrics>) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// What this worker counts.
+    pub(super) fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
     }
 
     /// Refuses further commands, and makes all that is stored durable, if this is the worker that has it: see

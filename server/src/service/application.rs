@@ -327,20 +327,25 @@ pub async fn echo<R: Runtime>(
     outgoing: &mut impl AnyOutgoing,
     ctx: &Context,
 ) -> Result<(), Error> {
+    let flow = &ctx.worker.metrics.traffic.echo_application;
     let echoing = async {
         let mut exchange = ctx.worker.application.connect::<R>()?;
         // What is with the application.
         let mut room = ctx.connection.account().reservation();
         while let Some(message) = incoming.receive_owned().await? {
+            flow.receive(1, message.as_bytes().len());
             exchange.pass::<R>(owned::<R>(message, &mut room, ctx).await?).await?;
             while exchange.out < OUT_MESSAGES_MAX && room.bytes() < OUT_BYTES_MAX {
                 let Some(message) = incoming.try_receive_owned() else { break };
+                flow.receive(1, message.as_bytes().len());
                 exchange.pass::<R>(owned::<R>(message, &mut room, ctx).await?).await?;
             }
             while let Some(message) = exchange.take_back().await? {
                 // The queue reserves the same bytes, before any other connection can.
-                room.force(room.bytes() - message.payload.len());
+                let bytes = message.payload.len();
+                room.force(room.bytes() - bytes);
                 queue(message, outgoing).await?;
+                flow.send(1, bytes);
             }
             outgoing.flush().await?;
         }

@@ -14,6 +14,7 @@ use crate::context::Context;
 /// Errors of the connection. [`TimedOut`](io::ErrorKind::TimedOut) if the [watch](crate::watch) ended it.
 pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let activity = ctx.connection.watched();
+    let flow = &ctx.worker.metrics.traffic.echo_tcp;
     let (mut read, mut write) = stream.into_split();
     // Like `owned_io::copy`, but it records its progress. A separate future for the loop would make each poll slower.
     let echoed = loop {
@@ -22,6 +23,7 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
             ended => break ended.map(drop),
         };
         let len = buf.len();
+        flow.receive_bytes(len);
         activity.begin_answer();
         let BufResult(mut written, buf) = write.write(buf).await;
         // A short write is rare. `write_all` each time would cost 50 of about 1,200 instructions of an echo on tokio.
@@ -33,6 +35,7 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
         if let Err(error) = written {
             break Err(error);
         }
+        flow.send_bytes(len);
         activity.begin_wait();
     };
     if echoed.is_ok() {

@@ -47,7 +47,8 @@ const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 /// # Errors
 /// Errors of the handshake and of the service.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
-    let Resources { pattern, limits, .. } = &*ctx.worker;
+    let Resources { pattern, limits, metrics, .. } = &*ctx.worker;
+    let (traffic, source) = (&metrics.traffic, &metrics.traffic.source_websocket);
     // Futures that few connections need, or need only at first, are boxed, so that each connection is smaller.
     #[cfg(feature = "tungstenite")]
     if let Some(growth) = ctx.worker.websockets.engine.growth() {
@@ -57,17 +58,17 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
     let Some((mut socket, service)) = opening.await? else { return Ok(()) };
     let WebSocket { incoming, outgoing } = &mut socket;
     match service {
-        SocketService::Echo => websocket::echo(incoming, outgoing).await,
+        SocketService::Echo => websocket::echo(incoming, outgoing, &traffic.echo_websocket).await,
         SocketService::EchoByApplication => {
             Box::pin(application::echo::<R>(incoming, outgoing, ctx)).await
         }
-        SocketService::Sink => websocket::sink(incoming, outgoing).await,
+        SocketService::Sink => websocket::sink(incoming, outgoing, &traffic.sink_websocket).await,
         SocketService::Source(messages) => {
-            Box::pin(websocket::source::<R>(incoming, outgoing, messages, pattern)).await
+            Box::pin(websocket::source::<R>(incoming, outgoing, messages, pattern, source)).await
         }
         SocketService::Fetch => {
             let bytes_max = limits.message_bytes_max;
-            Box::pin(websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern)).await
+            Box::pin(websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source)).await
         }
         SocketService::Iggy => Box::pin(iggy::serve_websocket::<R>(incoming, outgoing, ctx)).await,
     }
@@ -80,7 +81,8 @@ async fn serve_bridged<R: Runtime>(
     ctx: &Context,
     growth: BufferGrowth,
 ) -> Result<(), Error> {
-    let Resources { pattern, websockets, limits, .. } = &*ctx.worker;
+    let Resources { pattern, websockets, limits, metrics, .. } = &*ctx.worker;
+    let (traffic, source) = (&metrics.traffic, &metrics.traffic.source_websocket);
     let config = websocket_config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(()) };
@@ -91,14 +93,15 @@ async fn serve_bridged<R: Runtime>(
     ctx.connection.set_close_method(CloseMethod::Bridge(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
-        SocketService::Echo => websocket::echo(incoming, outgoing).await,
+        SocketService::Echo => websocket::echo(incoming, outgoing, &traffic.echo_websocket).await,
         SocketService::EchoByApplication => application::echo::<R>(incoming, outgoing, ctx).await,
-        SocketService::Sink => websocket::sink(incoming, outgoing).await,
+        SocketService::Sink => websocket::sink(incoming, outgoing, &traffic.sink_websocket).await,
         SocketService::Source(messages) => {
-            websocket::source::<R>(incoming, outgoing, messages, pattern).await
+            websocket::source::<R>(incoming, outgoing, messages, pattern, source).await
         }
         SocketService::Fetch => {
-            websocket::fetch::<R>(incoming, outgoing, limits.message_bytes_max, pattern).await
+            let bytes_max = limits.message_bytes_max;
+            websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source).await
         }
         SocketService::Iggy => iggy::serve_websocket::<R>(incoming, outgoing, ctx).await,
     }

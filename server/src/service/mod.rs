@@ -5,6 +5,7 @@ pub mod application;
 pub mod echo;
 pub mod http;
 pub mod iggy;
+pub(crate) mod metrics;
 pub mod sink;
 pub mod source;
 pub(crate) mod stalls;

@@ -27,9 +27,10 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> io::Re
 
 async fn answer_messages<R: Runtime>(
     stream: impl ByteStream,
-    Resources { pool, limits, .. }: &Resources,
+    Resources { pool, limits, metrics, .. }: &Resources,
     activity: &Activity,
 ) -> io::Result<()> {
+    let flow = &metrics.traffic.sink_tcp;
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
     let mut decoder = Decoder::new(limits.message_bytes_max);
@@ -51,6 +52,7 @@ async fn answer_messages<R: Runtime>(
             return Ok(());
         }
         activity.begin_wait();
+        flow.receive_bytes(buf.len());
         let mut left = &buf[..];
         // Each iteration but the last fills `answers`, or uses up the budget of the poll.
         while !left.is_empty() {
@@ -62,6 +64,9 @@ async fn answer_messages<R: Runtime>(
                 deadline = Some(R::now() + limits.message_time_max);
             }
             if !answers.is_empty() {
+                let messages = (answers.len() / ANSWER_BYTES) as u64;
+                flow.receive(messages, 0);
+                flow.send(messages, answers.len());
                 let written = write.write_all(answers);
                 let written =
                     shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
@@ -71,6 +76,9 @@ async fn answer_messages<R: Runtime>(
         }
     }
 }
+
+/// The length of an answer.
+const ANSWER_BYTES: usize = size_of::<u64>();
 
 /// The most bytes of answers in one write. A peer that reads nothing can make the worker hold as many.
 const ANSWERS_BYTES_MAX: usize = UNRESERVED_BYTES;

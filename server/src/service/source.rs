@@ -49,7 +49,8 @@ async fn answer_requests<R: Runtime>(
     ctx: &Context,
     activity: &Activity,
 ) -> io::Result<()> {
-    let Resources { pattern, limits, .. } = &*ctx.worker;
+    let Resources { pattern, limits, metrics, .. } = &*ctx.worker;
+    let flow = &metrics.traffic.source_tcp;
     let mut reservation = ctx.connection.account().reservation();
     let connection = stream.shutdown_handle();
     let (mut read, mut write) = stream.into_split();
@@ -70,12 +71,14 @@ async fn answer_requests<R: Runtime>(
         let rest = shutdown_after::<R, _>(limits.message_time_max, &connection, rest).await;
         ((), request_bytes) = rest.map_buf(Spare::into_inner).into_result()?;
         let request = Request::parse(&request_bytes, limits.message_bytes_max)?;
+        flow.receive(1, Request::BYTES);
         let pattern = pattern.bytes_for::<R>(request.bytes as usize).await?;
         let mut answer = Answer::new(request, pattern);
         if answer.is_copied() {
             let write_bytes_max = answer.reserve_copies(&mut reservation, &mut copied)?;
             while answer.copy(&mut copied, write_bytes_max) {
                 activity.begin_answer();
+                flow.send(answer.take_added(), copied.len());
                 let written = write.write_all(copied);
                 let written =
                     shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
@@ -89,6 +92,7 @@ async fn answer_requests<R: Runtime>(
         } else {
             while answer.reference(&mut pieces) {
                 activity.begin_answer();
+                flow.send(answer.take_added(), pieces.bytes_left());
                 let written = write.write_all_vectored(pieces);
                 let written =
                     shutdown_after::<R, _>(limits.message_time_max, &connection, written).await;
@@ -187,6 +191,8 @@ struct Answer {
     request: Request,
     /// The number of the next message.
     next: u32,
+    /// What that was at the last [`take_added`](Self::take_added).
+    taken: u32,
     len_prefix: Bytes,
     pattern: Bytes,
 }
@@ -194,7 +200,7 @@ struct Answer {
 impl Answer {
     fn new(request: Request, pattern: Bytes) -> Self {
         let len_prefix = Bytes::copy_from_slice(&request.bytes.to_le_bytes());
-        Self { request, next: 0, len_prefix, pattern }
+        Self { request, next: 0, taken: 0, len_prefix, pattern }
     }
 
     /// Whether the messages are short enough to be copied.
@@ -247,6 +253,11 @@ impl Answer {
             self.next += 1;
         }
         !out.bufs().is_empty()
+    }
+
+    /// How many messages were added since the last call.
+    fn take_added(&mut self) -> u64 {
+        u64::from(self.next - mem::replace(&mut self.taken, self.next))
     }
 
     const fn batch_end(&self) -> u32 {

@@ -28,14 +28,29 @@ pub(crate) struct Answers {
     json: LastBody,
     html: LastBody,
     /// How many are being sent.
-    sent: AtomicUsize,
+    sent: Arc<AtomicUsize>,
 }
 
 /// The body that was made last.
 #[derive(Debug, Default)]
-struct LastBody(Mutex<Option<(Instant, Arc<[u8]>)>>);
+pub(super) struct LastBody(Mutex<Option<(Instant, Arc<[u8]>)>>);
 
 impl LastBody {
+    /// The last body, unless that is old.
+    pub(super) fn recent(&self) -> Option<Arc<[u8]>> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (made, body) = last.as_ref()?;
+        (made.elapsed() < MADE_EVERY).then(|| Arc::clone(body))
+    }
+
+    /// Makes `body` the last one.
+    pub(super) fn put(&self, body: Vec<u8>) -> Arc<[u8]> {
+        let body: Arc<[u8]> = body.into();
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some((Instant::now(), Arc::clone(&body)));
+        body
+    }
+
     /// The last body, or one that `make` makes if that is old. Others who ask wait for it meanwhile.
     fn get(&self, make: impl FnOnce() -> Vec<u8>) -> Arc<[u8]> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,20 +66,20 @@ impl LastBody {
 }
 
 /// Counts an answer that is being sent until it is dropped.
-struct Sending(Arc<Answers>);
+pub(super) struct Sending(Arc<AtomicUsize>);
 
 impl Sending {
     /// None if [`SENT_MAX`] are being sent.
-    fn begin(answers: &Arc<Answers>) -> Option<Self> {
+    pub(super) fn begin(sent: &Arc<AtomicUsize>) -> Option<Self> {
         let increased = |sent: usize| (sent < SENT_MAX).then_some(sent + 1);
-        answers.sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, increased).ok()?;
-        Some(Self(Arc::clone(answers)))
+        sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, increased).ok()?;
+        Some(Self(Arc::clone(sent)))
     }
 }
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        self.0.sent.fetch_sub(1, Ordering::AcqRel);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -89,7 +104,7 @@ impl Answer {
             return refusal(404, "nobody watches for stalls: see --stalls\n");
         };
         let answers = stalls.answers();
-        let Some(sending) = Sending::begin(answers) else {
+        let Some(sending) = Sending::begin(&answers.sent) else {
             return refusal(503, "too many others are being answered: ask again\n");
         };
         let (content_type, body) = match accept.is_some_and(prefers_html) {
@@ -289,12 +304,11 @@ mod tests {
 
     #[test]
     fn few_answers_are_sent_at_once() {
-        let answers = Arc::default();
-        let mut sending: Vec<_> =
-            (0..SENT_MAX).map(|_| Sending::begin(&answers).unwrap()).collect();
-        assert!(Sending::begin(&answers).is_none());
+        let sent = Arc::default();
+        let mut sending: Vec<_> = (0..SENT_MAX).map(|_| Sending::begin(&sent).unwrap()).collect();
+        assert!(Sending::begin(&sent).is_none());
         sending.pop();
-        assert!(Sending::begin(&answers).is_some());
+        assert!(Sending::begin(&sent).is_some());
     }
 
     fn snapshot(incidents: Vec<Arc<Incident>>) -> Snapshot {

@@ -13,11 +13,14 @@ use owned_io_websocket::{
 
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, pattern_offset};
 use crate::config::{Deflate, Limits};
+use crate::metrics::Flow;
 
 /// Queues the echo of a message, and waits for room if there is none. A long message is not copied. This is a macro
 /// because the future of a function would be part of every poll.
 macro_rules! queue_echo {
-    ($outgoing:ident, $message:ident) => {
+    ($outgoing:ident, $message:ident, $flow:ident) => {
+        let bytes = $message.as_bytes().len();
+        $flow.receive(1, bytes);
         match $message {
             Received::Borrowed(message) => {
                 while let Err(error) = $outgoing.write(message) {
@@ -33,6 +36,7 @@ macro_rules! queue_echo {
                 }
             }
         }
+        $flow.send(1, bytes);
     };
 }
 
@@ -44,12 +48,13 @@ macro_rules! queue_echo {
 pub async fn echo(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
+    flow: &Flow,
 ) -> Result<(), Error> {
     let echoing = async {
         while let Some(message) = incoming.receive_owned().await? {
-            queue_echo!(outgoing, message);
+            queue_echo!(outgoing, message, flow);
             while let Some(message) = incoming.try_receive_owned() {
-                queue_echo!(outgoing, message);
+                queue_echo!(outgoing, message, flow);
             }
             outgoing.flush().await?;
         }
@@ -68,6 +73,7 @@ pub async fn echo(
 pub async fn sink(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl AnyOutgoing,
+    flow: &Flow,
 ) -> Result<(), Error> {
     let mut len = 0_u64;
     let answering = async {
@@ -78,11 +84,13 @@ pub async fn sink(
             }
             while let Some(PieceInfo { bytes, last }) = next {
                 len += bytes as u64;
+                flow.receive(u64::from(last), bytes);
                 if last {
                     let answer = len.to_le_bytes();
                     while let Err(error) = outgoing.write(Message::Binary(&answer)) {
                         outgoing.wait_for_room(error).await?;
                     }
+                    flow.send(1, answer.len());
                     len = 0;
                 }
                 next = incoming.try_receive_piece().map(Into::into);
@@ -106,11 +114,12 @@ pub async fn source<R: Clock>(
     outgoing: &mut impl AnyOutgoing,
     messages: Messages,
     pattern: &Pattern,
+    flow: &Flow,
 ) -> Result<(), Error> {
     // Receives meanwhile, so that pings are answered and the peer may close at any time.
     let mut closing = pin!(receive_until_close(incoming));
     let sending = async {
-        let sent = send::<R>(outgoing, messages, pattern).await;
+        let sent = send::<R>(outgoing, messages, pattern, flow).await;
         close_if_refused(outgoing, sent).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
     };
@@ -136,11 +145,14 @@ pub async fn fetch<R: Clock>(
     outgoing: &mut impl AnyOutgoing,
     bytes_max: usize,
     pattern: &Pattern,
+    flow: &Flow,
 ) -> Result<(), Error> {
     let answering = async {
         while let Some(message) = incoming.receive().await? {
-            match Request::parse(message.as_bytes(), bytes_max) {
-                Ok(request) => send::<R>(outgoing, request.into(), pattern).await?,
+            let message = message.as_bytes();
+            flow.receive(1, message.len());
+            match Request::parse(message, bytes_max) {
+                Ok(request) => send::<R>(outgoing, request.into(), pattern, flow).await?,
                 Err(error) => {
                     let (code, reason) = (Some(CloseCode::INVALID_DATA), &*error.to_string());
                     outgoing.close(CloseFrame { code, reason }).await?;
@@ -209,6 +221,7 @@ async fn send<R: Clock>(
     outgoing: &mut impl AnyOutgoing,
     messages: Messages,
     pattern: &Pattern,
+    flow: &Flow,
 ) -> Result<(), Error> {
     let pattern = pattern.bytes_for::<R>(messages.bytes).await?;
     for n in 0..messages.count.unwrap_or(u64::MAX) {
@@ -227,6 +240,7 @@ async fn send<R: Clock>(
                 payload = refused;
             }
         }
+        flow.send(1, messages.bytes);
         let is_batch_end = (n + 1) % messages.batch == 0;
         let is_full = outgoing.queued_bytes() >= WRITE_BYTES_MAX || !coop::has_budget();
         if is_batch_end || is_full {

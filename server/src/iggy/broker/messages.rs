@@ -268,6 +268,7 @@ fn polled(partition_id: u32, offsets: Offsets, found: &[StoredBatch]) -> Answer 
         messages_count: found.iter().map(|batch| batch.count).sum(),
     };
     answer.push(head.to_bytes());
+    answer.count_messages(head.messages_count);
     found.iter().for_each(|batch| answer.push(batch.bytes.clone()));
     answer
 }

@@ -138,6 +138,12 @@ impl Broker {
     }
 
     /// What this server counts. What it does not measure is 0 or empty: the use of processor, memory and disks.
+    /// How many partitions there are, and what is stored in them.
+    pub fn stored(&self) -> (usize, Totals) {
+        let catalogue = self.catalogue.borrow();
+        (catalogue.counts().partitions, self.totals(catalogue.logs()))
+    }
+
     fn stats(&self) -> StatsResponse {
         let catalogue = self.catalogue.borrow();
         let counts = catalogue.counts();

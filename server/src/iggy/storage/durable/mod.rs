@@ -27,7 +27,9 @@ use std::time::Duration;
 use directory::first_few;
 use log::{DurableLog, Failures, is_out_of_descriptors, with_cause};
 use owned_io::{Files, Runtime};
-use owned_io_log::{Error, ErrorKind, Journal, Partition, PartitionConfig, Recovered, Replay};
+use owned_io_log::{
+    Error, ErrorKind, Journal, Observer, Partition, PartitionConfig, Recovered, Replay,
+};
 use tracing::{info, warn};
 
 use super::{LocalFuture, MessageLog, Storage};
@@ -48,6 +50,7 @@ pub struct DurableStorage<R: Files> {
     /// The files that further logs may keep open beyond [`LOG_FILES`].
     open_segments_left: Cell<usize>,
     failures: Failures,
+    observer: RefCell<Option<Rc<dyn Observer>>>,
 }
 
 /// How many partitions are opened, closed or removed at once. Each may wait for the disk several times.
@@ -111,6 +114,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             cache_bytes_left: Cell::new(cache_bytes_max),
             open_segments_left: Cell::new(OPEN_SEGMENTS_MAX),
             failures: Failures::default(),
+            observer: RefCell::default(),
         };
         storage.compare_with_directory(&catalogue, is_new).await?;
         let logs: Vec<_> = catalogue.logs().collect();
@@ -142,6 +146,15 @@ impl<R: Runtime + Files> DurableStorage<R> {
             storage.journal.snapshot(state.into()).await.map_err(explained)?;
         }
         Ok((storage, catalogue))
+    }
+
+    /// Lets `observer` learn of the writes and syncs of all logs from now on.
+    pub fn observe(&self, observer: Rc<dyn Observer>) {
+        self.journal.observe(Rc::clone(&observer));
+        for log in self.logs.borrow().values() {
+            log.partition.observe(Rc::clone(&observer));
+        }
+        self.observer.replace(Some(observer));
     }
 
     /// Opens partitions, none of which is open. Returns the files that were cut, and by how many bytes.
@@ -190,6 +203,9 @@ impl<R: Runtime + Files> DurableStorage<R> {
     }
 
     fn insert(&self, log: LogId, partition: Partition<R>, config: PartitionConfig) {
+        if let Some(observer) = &*self.observer.borrow() {
+            partition.observe(Rc::clone(observer));
+        }
         let opened = DurableLog { partition, config, failures: self.failures.clone() };
         self.logs.borrow_mut().insert(log, opened);
     }
