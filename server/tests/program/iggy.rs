@@ -221,14 +221,14 @@ fn there_is_no_iggy_without_a_password() {
     assert!(server.ask(0, request).starts_with("HTTP/1.1 404 "));
 }
 
-enum Client {
+pub(super) enum Client {
     Tcp(TcpStream),
     WebSocket(Box<WebSocket<TcpStream>>),
 }
 
 impl Client {
     /// Creates stream 0 with topic 0 of one partition.
-    fn create(&mut self) {
+    pub(super) fn create(&mut self) {
         assert_eq!(self.ask(CREATE_STREAM_CODE, b"\x01s").0, 0);
         assert_eq!(self.create_topic(b't', 1), 0);
     }
@@ -244,7 +244,7 @@ impl Client {
     }
 
     /// The payloads of all messages, of which there are `count`.
-    fn poll_all(&mut self, count: usize) -> Vec<Vec<u8>> {
+    pub(super) fn poll_all(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut polled = Vec::new();
         while polled.len() < count {
             let (status, answer) = self.ask(POLL_MESSAGES_CODE, &poll(polled.len() as u64));
@@ -270,7 +270,7 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, code: u32, payload: &[u8]) -> (u32, Vec<u8>) {
+    pub(super) fn ask(&mut self, code: u32, payload: &[u8]) -> (u32, Vec<u8>) {
         self.try_ask(code, payload).unwrap()
     }
 
@@ -299,9 +299,9 @@ impl Client {
     }
 }
 
-const LOGIN: &[u8] = b"\x04iggy\x0bopen sesame\0\0\0\0\0\0\0\0";
+pub(super) const LOGIN: &[u8] = b"\x04iggy\x0bopen sesame\0\0\0\0\0\0\0\0";
 
-fn batch(payload: &[u8]) -> BytesMut {
+pub(super) fn batch(payload: &[u8]) -> BytesMut {
     let (zero, to) = (WireIdentifier::numeric(0), WirePartitioning::Balanced);
     let message = RawMessage { id: 0, origin_timestamp: 0, headers: None, payload };
     let mut request = BytesMut::new();
@@ -325,7 +325,7 @@ fn poll(offset: u64) -> BytesMut {
 }
 
 /// A directory that is removed when this is dropped.
-struct Directory(PathBuf);
+pub(super) struct Directory(pub(super) PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
@@ -334,7 +334,7 @@ impl Drop for Directory {
 }
 
 /// A file that is removed when this is dropped.
-struct File(PathBuf);
+pub(super) struct File(pub(super) PathBuf);
 
 impl Drop for File {
     fn drop(&mut self) {
@@ -342,7 +342,7 @@ impl Drop for File {
     }
 }
 
-fn password_file(name: &str) -> File {
+pub(super) fn password_file(name: &str) -> File {
     let file = format!("owned-io-server-{}-{name}.password", std::process::id());
     let file = std::env::temp_dir().join(file);
     std::fs::write(&file, "open sesame\n").unwrap();

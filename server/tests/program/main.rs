@@ -9,6 +9,7 @@ mod http;
 mod iggy;
 mod limits;
 mod logs;
+mod metrics;
 mod refusals;
 mod server;
 #[cfg(feature = "tls")]
