@@ -170,7 +170,16 @@ impl MemoryBudget {
         if has_share {
             shares_left.set(shares_left.get() - 1);
         }
-        let share_bytes = if has_share { *share_bytes } else { 0 };
+        self.account_with(if has_share { *share_bytes } else { 0 })
+    }
+
+    /// An account without a share, for what several connections use together. All that it holds is of the common
+    /// part, and no connection loses its share to it.
+    pub fn common_account(&self) -> MemoryAccount {
+        self.account_with(0)
+    }
+
+    fn account_with(&self, share_bytes: usize) -> MemoryAccount {
         MemoryAccount {
             state: Rc::new(Account {
                 budget: Rc::clone(&self.shared),
@@ -576,6 +585,22 @@ mod tests {
             holding(&budget.account(), 70 * KIB).bytes(),
             70 * KIB,
             "a dropped account returns its share"
+        );
+    }
+
+    #[test]
+    fn a_common_account_takes_no_share() {
+        let budget = MemoryBudget::new(100 * KIB).with_shares(1, 40 * KIB);
+        let common = budget.common_account();
+        let held = holding(&common, 60 * KIB);
+        assert!(common.reservation().resize(1).is_err());
+        let connection = budget.account();
+        let _share = holding(&connection, 40 * KIB);
+        drop((held, common));
+        assert_eq!(budget.common_bytes_held(), 0);
+        assert!(
+            budget.account().reservation().resize(60 * KIB + 1).is_err(),
+            "a share is returned"
         );
     }
 

@@ -72,12 +72,14 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 /// # Memory
 ///
 /// A topic has an account of its own in the budget of the [`Buffers`], even if they are [set
-/// to](Buffers::with_account) the account of a connection. It reserves there what it holds. That is
-/// nothing while all subscribers are idle, and otherwise at most about four times `kept_bytes_max`: once
-/// for messages that wait for the next delivery, once for those that are kept, and twice for those that
-/// are not kept any more but are still being written. If the last ones hold more, the connections that
-/// write them are aborted, because their peers are slow. With compressed messages, the first two hold
-/// up to twice as much. If the account is [evicted](owned_io::MemoryBudget::evict_holders), everything that is kept is dropped,
+/// to](Buffers::with_account) the account of a connection. It has [no
+/// share](owned_io::MemoryBudget::common_account), so that topics take none from connections. It
+/// reserves there what it holds. That is nothing while all subscribers are idle, and otherwise at most
+/// about four times `kept_bytes_max`: once for messages that wait for the next delivery, once for those
+/// that are kept, and twice for those that are not kept any more but are still being written. If the
+/// last ones hold more, the connections that write them are aborted, because their peers are slow. With
+/// compressed messages, the first two hold up to twice as much. If the account is
+/// [evicted](owned_io::MemoryBudget::evict_holders), everything that is kept is dropped,
 /// and such connections are aborted too.
 pub struct Topic {
     handle: Rc<Handle>,

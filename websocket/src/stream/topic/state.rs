@@ -58,7 +58,7 @@ struct RoundEnd {
 impl TopicState {
     pub(super) fn new<R: Executor + Clock>(buffers: &Buffers, kept_bytes_max: usize) -> Rc<Self> {
         Rc::new(Self {
-            backlog: RefCell::new(Backlog::new(&buffers.budget().account(), kept_bytes_max)),
+            backlog: RefCell::new(Backlog::new(&buffers.budget().common_account(), kept_bytes_max)),
             subscriptions: RefCell::default(),
             next: Cell::new(0),
             round: Cell::default(),
@@ -237,7 +237,7 @@ impl TopicState {
     pub(super) fn release_evicted(&self) {
         let mut backlog = self.backlog.borrow_mut();
         if backlog.is_evicted() {
-            backlog.clear(&self.buffers.budget().account());
+            backlog.clear(&self.buffers.budget().common_account());
             self.is_evicted.set(true);
             self.is_round_due.set(true);
             drop(backlog);
