@@ -80,6 +80,14 @@ impl<T> Sender<T> {
         })
     }
 
+    /// Waits until the receiver is dropped: until nobody wants what would be sent.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn closed(&self) {
+        self.0.closed().await;
+    }
+
     /// The values in the channel. Other threads may change the number at any time.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -1,24 +1,27 @@
 //! [`Iggy`]: how all workers use one broker.
 //!
 //! One worker has the broker, and with it the catalogue and all partitions. A command that arrives at another worker
-//! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. A connection has one
-//! request at a time, so a hop waits behind at most as many as there are connections.
+//! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. So does a read of a
+//! [tail](crate::service::tail). A connection has one request at a time, so a hop waits behind at most as many as there
+//! are connections.
 
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use owned_io::{Clock, Executor, Receiver, Sender, channel};
+use owned_io::{Clock, Executor, Receiver, Sender, channel, select};
 
 use super::answer::{Answer, Totals};
-use super::broker::Broker;
+use super::broker::tail::{TailError, TailPlace, TailStart, Tailed};
+use super::broker::{Broker, Epoch};
 use super::clients::Clients;
 use super::command::Command;
 use super::{Credentials, Status};
 use crate::metrics::WorkerMetrics;
 
-/// The most commands that wait in the queue. Connections whose commands find it full wait for room. Each is a few
+/// The most hops that wait in the queue. Connections whose commands find it full wait for room. Each is a few
 /// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered: the task of
 /// a connection waits for that although its client has gone.
 const HOPS_MAX: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
@@ -33,14 +36,15 @@ pub struct Hub {
     receiver: Mutex<Option<Receiver<Hop>>>,
 }
 
-/// A command on its way to the broker.
+/// What the broker is asked for, on the way there, and where its answer goes.
 #[derive(Debug)]
-struct Hop {
-    client: u32,
-    command: Command,
-    bytes_max: usize,
-    answer: Sender<Result<Answer, Status>>,
+enum Hop {
+    Execute { client: u32, command: Command, bytes_max: usize, answer: Sender<Executed> },
+    FindTail { place: TailPlace, answer: Sender<Result<TailStart, Status>> },
+    Tail { epoch: Epoch, from: u64, bytes_max: usize, answer: Sender<Result<Tailed, TailError>> },
 }
+
+type Executed = Result<Answer, Status>;
 
 /// The protocol, as one worker has it.
 #[derive(Debug)]
@@ -136,7 +140,7 @@ impl Iggy {
         &self.hub.clients
     }
 
-    pub(super) fn credentials(&self) -> &Credentials {
+    pub(crate) fn credentials(&self) -> &Credentials {
         &self.hub.credentials
     }
 
@@ -161,11 +165,51 @@ impl Iggy {
         {
             return broker.execute(client, command, bytes_max).await;
         }
+        let hop = |answer| Hop::Execute { client, command, bytes_max, answer };
+        self.ask::<C, _>(hop).await.unwrap_or(Err(Status::Disconnected))
+    }
+
+    /// Finds a partition for a tail: [`Broker::find_tail`].
+    ///
+    /// # Errors
+    /// There is no such stream, topic or partition. [`Disconnected`](Status::Disconnected): the worker with the broker
+    /// has ended.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn find_tail<C: Clock>(&self, place: TailPlace) -> Result<TailStart, Status> {
+        if let Some(broker) = &self.broker {
+            return broker.find_tail(&place).await;
+        }
+        let hop = |answer| Hop::FindTail { place, answer };
+        self.ask::<C, _>(hop).await.unwrap_or(Err(Status::Disconnected))
+    }
+
+    /// Waits for messages, and reads some of them: [`Broker::tail`].
+    ///
+    /// # Errors
+    /// As there. [`Ended`](TailError::Ended): the worker with the broker has ended.
+    ///
+    /// # Cancellation
+    /// Safe. The wait at the other worker ends too.
+    pub async fn tail<C: Clock>(
+        &self,
+        epoch: Epoch,
+        from: u64,
+        bytes_max: usize,
+    ) -> Result<Tailed, TailError> {
+        if let Some(broker) = &self.broker {
+            return broker.tail(epoch, from, bytes_max).await;
+        }
+        let hop = |answer| Hop::Tail { epoch, from, bytes_max, answer };
+        self.ask::<C, _>(hop).await.unwrap_or(Err(TailError::Ended))
+    }
+
+    /// Sends a hop, and waits for its answer. `None`: the broker has ended, or a panic has ended what was asked for.
+    async fn ask<C: Clock, T>(&self, hop: impl FnOnce(Sender<T>) -> Hop) -> Option<T> {
         let (answer, mut answered) = channel(NonZeroUsize::MIN);
-        let hop = Hop { client, command, bytes_max, answer };
-        self.hub.hops.send::<C>(hop).await.map_err(|_| Status::Disconnected)?;
-        // Without an answer: the broker has ended, or a panic has ended the command.
-        answered.receive::<C>().await.unwrap_or(Err(Status::Disconnected))
+        self.hub.hops.send::<C>(hop(answer)).await.ok()?;
+        answered.receive::<C>().await
     }
 }
 
@@ -182,15 +226,34 @@ async fn enforce_retention<R: Clock>(broker: Weak<Broker>) {
     }
 }
 
-/// Executes each command in a task of its own, so that one that waits for a disk delays no other. There are as many as
-/// there are connections at most: each waits for the answer before it has another request.
+/// Executes each hop in a task of its own, so that one that waits for a disk or for messages delays no other. There are
+/// as many as there are connections of other workers, and tails that these share, at most: each waits for the answer.
 async fn execute_hops<R: Clock + Executor>(mut receiver: Receiver<Hop>, broker: Rc<Broker>) {
-    while let Some(Hop { client, command, bytes_max, answer }) = receiver.receive::<R>().await {
+    while let Some(hop) = receiver.receive::<R>().await {
         let broker = Rc::clone(&broker);
-        drop(R::spawn(async move {
-            let executed = broker.execute(client, command, bytes_max).await;
-            let _ = answer.try_send(executed); // an error: the connection has ended meanwhile
-        }));
+        drop(R::spawn(async move { hop.execute(&broker).await }));
+    }
+}
+
+impl Hop {
+    /// Executes it. An answer that cannot be sent is not wanted any more: the connection has ended meanwhile.
+    async fn execute(self, broker: &Broker) {
+        match self {
+            Self::Execute { client, command, bytes_max, answer } => {
+                let executed = broker.execute(client, command, bytes_max).await;
+                let _ = answer.try_send(executed);
+            }
+            Self::FindTail { place, answer } => {
+                let found = broker.find_tail(&place).await;
+                let _ = answer.try_send(found);
+            }
+            Self::Tail { epoch, from, bytes_max, answer } => {
+                // Not for longer than somebody waits for it: messages may never come.
+                let tailing = pin!(broker.tail(epoch, from, bytes_max));
+                let tailed = select(tailing, answer.closed()).await.first;
+                let _ = tailed.map(|tailed| answer.try_send(tailed));
+            }
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use event_listener::Event;
+
 use super::super::catalogue::LogId;
 use super::super::storage::MessageLog;
 use crate::iggy::Status;
@@ -17,29 +19,35 @@ pub(super) struct Logs {
 
 struct Entry {
     log: Rc<dyn MessageLog>,
+    /// Notified when messages were appended, and when a purge begins or the log is removed.
+    changed: Rc<Event>,
     /// How many purges have begun.
     purges: u64,
     /// Whether offsets are refused.
     is_held: bool,
 }
 
-/// The messages of a log between two purges. An offset is stored in the epoch whose messages were read.
+/// The messages of a log between two purges. An offset is stored in the epoch whose messages were read, and a
+/// [tail](super::tail) ends with its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Epoch {
+pub struct Epoch {
     log: LogId,
     purges: u64,
 }
 
 impl Logs {
     pub(super) fn insert(&self, logs: impl Iterator<Item = (LogId, Rc<dyn MessageLog>)>) {
-        let entries = logs.map(|(id, log)| (id, Entry { log, purges: 0, is_held: false }));
+        let entry = |log| Entry { log, changed: Rc::default(), purges: 0, is_held: false };
+        let entries = logs.map(|(id, log)| (id, entry(log)));
         self.entries.borrow_mut().extend(entries);
     }
 
     pub(super) fn remove(&self, logs: &[LogId]) {
         let mut entries = self.entries.borrow_mut();
         for log in logs {
-            entries.remove(log);
+            if let Some(removed) = entries.remove(log) {
+                removed.changed.notify(usize::MAX);
+            }
         }
     }
 
@@ -66,6 +74,29 @@ impl Logs {
         entries.get(&epoch.log).is_some_and(|entry| entry.purges == epoch.purges)
     }
 
+    /// The log of an epoch, and the event to [wait](Entry::changed) for.
+    ///
+    /// # Errors
+    /// The epoch is over.
+    pub(super) fn current(
+        &self,
+        epoch: Epoch,
+    ) -> Result<(Rc<dyn MessageLog>, Rc<Event>), EpochOver> {
+        let entries = self.entries.borrow();
+        let entry = entries.get(&epoch.log).ok_or(EpochOver::Deleted)?;
+        if entry.purges != epoch.purges {
+            return Err(EpochOver::Purged);
+        }
+        Ok((Rc::clone(&entry.log), Rc::clone(&entry.changed)))
+    }
+
+    /// Wakes who waits for messages, because some were appended.
+    pub(super) fn notify_appended(&self, log: LogId) {
+        if let Some(entry) = self.entries.borrow().get(&log) {
+            entry.changed.notify(usize::MAX);
+        }
+    }
+
     /// Refuses offsets for these logs until the hold is dropped. Their messages are about to be removed. One hold at a
     /// time.
     pub(super) fn hold(&self, logs: Vec<LogId>) -> Hold<'_> {
@@ -75,7 +106,10 @@ impl Logs {
 
     /// Begins a new epoch of each log, because its messages are removed now.
     pub(super) fn begin_epoch(&self, logs: &[LogId]) {
-        self.for_each(logs, |entry| entry.purges += 1);
+        self.for_each(logs, |entry| {
+            entry.purges += 1;
+            entry.changed.notify(usize::MAX);
+        });
     }
 
     fn set_held(&self, logs: &[LogId], is_held: bool) {
@@ -90,6 +124,15 @@ impl Logs {
             }
         }
     }
+}
+
+/// Why an epoch is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EpochOver {
+    /// The log was removed.
+    Deleted,
+    /// A purge has begun.
+    Purged,
 }
 
 /// See [`Logs::hold`].

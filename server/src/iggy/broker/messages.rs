@@ -17,7 +17,7 @@ use owned_io::coop;
 use twox_hash::XxHash32;
 
 use super::super::answer::{Answer, RoomNeeded};
-use super::super::catalogue::{Consumer, GroupId, TopicId};
+use super::super::catalogue::{Consumer, GroupId, LogId, TopicId};
 use super::super::messages::{Batch, part};
 use super::super::storage::{MessageLog, Offsets, ReadError, ReadFrom, StoredBatch};
 use super::Broker;
@@ -33,12 +33,16 @@ impl Broker {
         to: &SendMessagesHeader,
         batch: Batch,
     ) -> Result<Answer, Status> {
-        let log = self.partition_for(to)?;
+        let (id, log) = self.partition_for(to)?;
         log.append(batch, (self.environment.random)()).await?;
+        self.logs.notify_appended(id);
         Ok(Answer::empty())
     }
 
-    fn partition_for(&self, to: &SendMessagesHeader) -> Result<Rc<dyn MessageLog>, Status> {
+    fn partition_for(
+        &self,
+        to: &SendMessagesHeader,
+    ) -> Result<(LogId, Rc<dyn MessageLog>), Status> {
         let catalogue = self.catalogue.borrow();
         let (at, topic) = catalogue.topic(&to.stream_id, &to.topic_id)?;
         let partitions = topic.partitions().len() as u32;
@@ -56,7 +60,8 @@ impl Broker {
                 partition
             }
         };
-        self.logs.get(topic.partition(partition)?.log)
+        let log = topic.partition(partition)?.log;
+        Ok((log, self.logs.get(log)?))
     }
 
     /// Reads messages, and stores the offset of the last one if that was asked for.

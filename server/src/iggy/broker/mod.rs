@@ -6,6 +6,7 @@ mod messages;
 mod offsets;
 mod queries;
 mod retention;
+pub mod tail;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use super::members::Members;
 use super::storage::Storage;
 use super::{Environment, Node, Status};
 
+pub use logs::Epoch;
 pub(super) use queries::USER_ID;
 
 /// Executes commands of clients that have logged in.

@@ -1,6 +1,7 @@
 //! Commands, from their bytes to the bytes of their answers.
 
 mod disk;
+mod tail;
 
 use std::rc::Rc;
 use std::sync::Arc;
