@@ -8,7 +8,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::pin::pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iggy_binary_protocol::codes::POLL_MESSAGES_CODE;
@@ -105,7 +105,7 @@ async fn answer_requests<R: Runtime>(
             let request = match decoder.decode(&mut left) {
                 Ok(Progress::NeedsBytes) => break,
                 Ok(Progress::NeedsRoom(bytes)) => {
-                    reserve::<R>(&mut request_room, bytes, ctx).await?;
+                    reserve::<R>(&mut request_room, bytes, limits.message_time_max).await?;
                     decoder.make_room(bytes)?;
                     continue;
                 }
@@ -204,13 +204,13 @@ async fn answer_message<R: Runtime>(
             &owned
         }
     };
-    let message_room = request_room.bytes();
+    let (message_room, time_max) = (request_room.bytes(), ctx.worker.limits.message_time_max);
     while !left.is_empty() {
         coop::yield_if_exhausted::<R>().await;
         match decoder.decode(&mut left) {
             Ok(Progress::NeedsBytes) => break,
             Ok(Progress::NeedsRoom(bytes)) => {
-                reserve::<R>(&mut request_room, message_room + bytes, ctx).await?;
+                reserve::<R>(&mut request_room, message_room + bytes, time_max).await?;
                 decoder.make_room(bytes).map_err(io::Error::from)?;
             }
             Ok(Progress::Complete(request)) => {
@@ -302,18 +302,19 @@ impl<R: Runtime> AnswerRoom for PollRoom<'_, R> {
 
     /// Waits for the memory, as a request does.
     async fn grow(&mut self, bytes: usize) -> Result<(), Status> {
-        let reserved = reserve::<R>(&mut self.reservation, bytes, self.ctx).await;
+        let time_max = self.ctx.worker.limits.message_time_max;
+        let reserved = reserve::<R>(&mut self.reservation, bytes, time_max).await;
         reserved.map_err(|_| Status::CannotReadMessage)
     }
 }
 
-/// Reserves memory, and waits for it if there is none.
+/// Reserves memory, and waits for it if there is none, for at most `time_max`.
 pub(super) async fn reserve<R: Runtime>(
     reservation: &mut Reservation,
     bytes: usize,
-    ctx: &Context,
+    time_max: Duration,
 ) -> io::Result<()> {
-    let waited = MemoryWait::new(ctx.worker.limits.message_time_max);
+    let waited = MemoryWait::new(time_max);
     loop {
         let Err(refused) = reservation.resize(bytes) else { return Ok(()) };
         let account = reservation.account();

@@ -116,21 +116,12 @@ pub async fn source<R: Clock>(
     pattern: &Pattern,
     flow: &Flow,
 ) -> Result<(), Error> {
-    // Receives meanwhile, so that pings are answered and the peer may close at any time.
-    let mut closing = pin!(receive_until_close(incoming));
     let sending = async {
         let sent = send::<R>(outgoing, messages, pattern, flow).await;
         close_if_refused(outgoing, sent).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
     };
-    let selected = select(closing.as_mut(), sending).await;
-    match (selected.first, selected.second) {
-        (Some(closed), _) => closed,
-        (None, Some(Err(error))) if is_closing(&error) => closing.await,
-        (None, Some(Err(error))) if is_refusal(&error) => closing.await.and(Err(error)),
-        (None, Some(Err(error))) => Err(error),
-        (None, _) => closing.await,
-    }
+    while_receiving(receive_until_close(incoming), sending).await
 }
 
 /// Answers each request for messages. A request is one message with the same content as
@@ -250,6 +241,23 @@ async fn send<R: Clock>(
     outgoing.flush().await
 }
 
+/// Runs `sending`, which closes the connection at its end. Receives meanwhile, so that pings are answered and the peer
+/// may close at any time. `receiving` ends once the connection is closed.
+pub(super) async fn while_receiving(
+    receiving: impl Future<Output = Result<(), Error>>,
+    sending: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    let mut receiving = pin!(receiving);
+    let selected = select(receiving.as_mut(), sending).await;
+    match (selected.first, selected.second) {
+        (Some(closed), _) => closed,
+        (None, Some(Err(error))) if is_closing(&error) => receiving.await,
+        (None, Some(Err(error))) if is_refusal(&error) => receiving.await.and(Err(error)),
+        (None, Some(Err(error))) => Err(error),
+        (None, _) => receiving.await,
+    }
+}
+
 /// Returns the outcome of a service. If the service ended because either side closes the connection, or because there
 /// is no room for an answer, this first receives until the close is complete, and drops messages that still arrive.
 pub(super) async fn complete_close(
@@ -265,10 +273,10 @@ pub(super) async fn complete_close(
 }
 
 /// Tells the peer if there is no room or no memory for an answer.
-async fn close_if_refused(
+pub(super) async fn close_if_refused<T>(
     outgoing: &mut impl AnyOutgoing,
-    outcome: Result<(), Error>,
-) -> Result<(), Error> {
+    outcome: Result<T, Error>,
+) -> Result<T, Error> {
     if let Err(error) = &outcome
         && is_refusal(error)
     {
