@@ -13,6 +13,7 @@ use crate::memory::Memory;
 use crate::metrics::{Metrics, WorkerMetrics};
 use crate::service::application::{Application, Placement};
 use crate::service::source::Pattern;
+use crate::service::tail::Feeds;
 use crate::stalls::Stalls;
 use crate::tls::{Tls, WorkerTls};
 
@@ -54,6 +55,8 @@ pub struct Resources {
     pub application: Rc<Application>,
     /// The streams of Iggy's clients, if there is a password for them.
     pub iggy: Option<Rc<Iggy>>,
+    /// What is pushed of them.
+    pub feeds: Feeds,
 }
 
 impl Resources {
@@ -74,6 +77,7 @@ impl Resources {
             all_metrics: None,
             application: Rc::new(Application::new(Placement::Task)),
             iggy: None,
+            feeds: Feeds::default(),
         }
     }
 }

@@ -78,7 +78,7 @@ pub struct Options {
     pub tcp: Option<SocketAddr>,
 
     /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source; with --iggy-password-file also /, for Iggy's
-    /// clients
+    /// clients, and /tail/STREAM/TOPIC/PARTITION, which pushes messages to browsers
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 

@@ -9,24 +9,27 @@
 //! | `/sink` | a WebSocket: see [`websocket::sink`] |
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
 //! | `/source` | a WebSocket: see [`websocket::fetch`] |
+//! | `/tail/STREAM/TOPIC/PARTITION?from=…` | a WebSocket, for who has the password of Iggy's clients: see [`tail`] |
 //!
 //! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and
 //! every path is answered 503 once the server drains. A connection has one request. After the answer to a request that
 //! is not an upgrade, the connection is closed.
 //!
 //! A page of any origin may ask for an upgrade, unless the [allowed origins](crate::config::AllowedOrigins) are
-//! limited. A site that identifies its users by cookies must limit them.
+//! limited. A site that identifies its users by cookies must limit them. So must one whose users tell their browsers the
+//! password for `/tail`: a browser that remembers it may send it for a page of another site.
 
 use std::borrow::Cow;
 
 use owned_io::{ByteStream, Runtime};
 #[cfg(feature = "tungstenite")]
 use owned_io_tungstenite::{self as bridge, BufferGrowth};
-use owned_io_websocket::Config;
 use owned_io_websocket::handshake::{Origins, Request};
 use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
+use owned_io_websocket::{CloseFrame, Config};
 
 use super::source::WRITE_BYTES_MAX;
+use super::tail::{self, Tail, TailRequest};
 use super::websocket::{self, Messages, websocket_config};
 use super::{application, iggy};
 #[cfg(feature = "tungstenite")]
@@ -71,6 +74,14 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
             Box::pin(websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source)).await
         }
         SocketService::Iggy => Box::pin(iggy::serve_websocket::<R>(incoming, outgoing, ctx)).await,
+        SocketService::Tail(tail) => {
+            let handle = outgoing.close_handle();
+            // An error: the WebSocket is closing already.
+            let close = move |frame: CloseFrame<'_>| {
+                let _ = handle.close(frame);
+            };
+            Box::pin(tail::serve::<R>(incoming, outgoing, close, *tail, ctx)).await
+        }
     }
 }
 
@@ -87,7 +98,7 @@ async fn serve_bridged<R: Runtime>(
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(()) };
     let accept = async |origins: Origins<'_>| {
-        bridge::accept_pending(pending, origins, None, &[], growth).await
+        bridge::accept_pending(pending, origins, service.protocol(), &[], growth).await
     };
     let mut socket = websockets.origins.with_async(accept).await?;
     ctx.connection.set_close_method(CloseMethod::Bridge(socket.outgoing.close_handle()));
@@ -104,6 +115,13 @@ async fn serve_bridged<R: Runtime>(
             websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source).await
         }
         SocketService::Iggy => iggy::serve_websocket::<R>(incoming, outgoing, ctx).await,
+        SocketService::Tail(tail) => {
+            let handle = outgoing.close_handle();
+            let close = move |frame: CloseFrame<'_>| {
+                let _ = handle.close(frame);
+            };
+            Box::pin(tail::serve::<R>(incoming, outgoing, close, *tail, ctx)).await
+        }
     }
 }
 
@@ -116,7 +134,8 @@ async fn open<R: Runtime, S: ByteStream>(
     let config = websocket_config(websockets.deflate, *limits, QUEUE_BYTES_SPARE);
     let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
     let Some((pending, service)) = upgrade else { return Ok(None) };
-    let accept = async |origins: Origins<'_>| pending.accept(origins, None, &[]).await;
+    let accept =
+        async |origins: Origins<'_>| pending.accept(origins, service.protocol(), &[]).await;
     let socket = websockets.origins.with_async(accept).await?;
     ctx.connection.set_close_method(CloseMethod::WebSocket(socket.outgoing.close_handle()));
     Ok(Some((socket, service)))
@@ -130,20 +149,29 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
 ) -> Result<Option<(PendingRequest<R, S>, SocketService)>, Error> {
     let Resources { websockets, .. } = &*ctx.worker;
     let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
-    let request = pending.request();
     let route = match ctx.connection.is_closing() {
-        false => Route::of(&request, ctx),
+        false => Route::of(&pending.request(), ctx),
         true => Route::Answer(503, ABOUT_TO_END.into()),
     };
-    match route {
-        Route::Upgrade(service) => {
+    let answered = match route {
+        Route::Upgrade(service) => Ok(service),
+        Route::Tail(request) => match request.open::<R>().await {
+            _ if ctx.connection.is_closing() => Err((503, ABOUT_TO_END.into())),
+            opened => opened.map(|tail| SocketService::Tail(Box::new(tail))),
+        },
+        Route::Answer(status, body) => Err((status, body)),
+    };
+    match answered {
+        Ok(service) => {
+            let request = pending.request();
             if websockets.origins.with(|origins| request.upgrade(origins).is_ok()) {
                 ctx.connection.set_close_method(CloseMethod::Upgrading);
             } // Otherwise `accept` refuses it, and the connection can still be closed meanwhile.
             Ok(Some((pending, service)))
         }
-        Route::Answer(status, body) => {
+        Err((status, body)) => {
             let headers: &[_] = match status {
+                401 => &[("WWW-Authenticate", "Basic realm=\"owned-io\"")],
                 405 => &[("Allow", "GET, HEAD")],
                 426 => &[("Upgrade", "websocket")],
                 _ => &[],
@@ -160,6 +188,8 @@ enum Route {
     Answer(u16, Cow<'static, str>),
     /// An upgrade to this service.
     Upgrade(SocketService),
+    /// An upgrade to a tail, if there is such a partition.
+    Tail(TailRequest),
 }
 
 /// The service of a WebSocket.
@@ -171,6 +201,17 @@ enum SocketService {
     Source(Messages),
     Fetch,
     Iggy,
+    Tail(Box<Tail>),
+}
+
+impl SocketService {
+    /// The subprotocol, which the client has offered.
+    fn protocol(&self) -> Option<&'static str> {
+        match self {
+            Self::Tail(tail) => tail.protocol(),
+            _ => None,
+        }
+    }
 }
 
 impl Route {
@@ -181,7 +222,9 @@ impl Route {
             _ => return Self::Answer(405, "only GET and HEAD are allowed\n".into()),
         };
         match Self::of_get(request, ctx) {
-            Self::Upgrade(_) if is_head => Self::Answer(426, "this path is a WebSocket\n".into()),
+            Self::Upgrade(_) | Self::Tail(_) if is_head => {
+                Self::Answer(426, "this path is a WebSocket\n".into())
+            }
             route => route,
         }
     }
@@ -205,7 +248,15 @@ impl Route {
                 Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
                 Err(why) => Self::Answer(400, why.into()),
             },
-            _ => Self::Answer(404, "the paths are /health, /echo, /sink and /source\n".into()),
+            path if TailRequest::has_path(path) => {
+                match TailRequest::decode(request, iggy.as_ref()) {
+                    Ok(request) => Self::Tail(request),
+                    Err((status, body)) => Self::Answer(status, body),
+                }
+            }
+            _ => {
+                Self::Answer(404, "the paths are /health, /echo, /sink, /source and /tail\n".into())
+            }
         }
     }
 }

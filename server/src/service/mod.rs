@@ -9,6 +9,7 @@ pub(crate) mod metrics;
 pub mod sink;
 pub mod source;
 pub(crate) mod stalls;
+pub mod tail;
 pub mod websocket;
 
 mod message;

@@ -1,0 +1,284 @@
+//! [`TailRequest`]: what a client asks for, and why it is refused.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use iggy_binary_protocol::WireIdentifier;
+use owned_io::Clock;
+use owned_io_websocket::handshake::{Origins, Request};
+
+use super::Tail;
+use super::format::{BINARY_PROTOCOL, Format};
+use crate::iggy::broker::tail::{TailPlace, TailStart};
+use crate::iggy::workers::Iggy;
+use crate::iggy::{Credentials, Name, Status};
+
+/// A request for a tail whose client has the password.
+#[derive(Debug)]
+pub(in crate::service) struct TailRequest {
+    iggy: Rc<Iggy>,
+    place: TailPlace,
+    begin: Begin,
+    format: Format,
+}
+
+/// The status and the body of an answer.
+pub(in crate::service) type Refusal = (u16, Cow<'static, str>);
+
+/// Where the messages begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    First,
+    Next,
+    Offset(u64),
+}
+
+const PATH: &str = "the path is /tail/STREAM/TOPIC/PARTITION\n";
+
+impl TailRequest {
+    /// Whether a path belongs to this service.
+    pub(in crate::service) fn has_path(path: &str) -> bool {
+        path == "/tail" || path.starts_with("/tail/")
+    }
+
+    /// Decodes a request with such a path.
+    ///
+    /// # Errors
+    /// The answer: 400, 401 or 404.
+    pub(in crate::service) fn decode(
+        request: &Request<'_>,
+        iggy: Option<&Rc<Iggy>>,
+    ) -> Result<Self, Refusal> {
+        let Some(iggy) = iggy else {
+            return Err((404, "there are no streams: --iggy-password-file is missing\n".into()));
+        };
+        if !is_admitted(request.header("authorization"), iggy.credentials()) {
+            return Err((401, "a tail needs Iggy's user and password\n".into()));
+        }
+        let place = place(request.path())?;
+        let begin = begin(request.query())?;
+        // Another origin is refused later.
+        let upgrade = request.upgrade(Origins::Any).ok();
+        let protocol = upgrade.and_then(|upgrade| upgrade.choose_protocol(&[BINARY_PROTOCOL]));
+        let format = if protocol.is_some() { Format::Binary } else { Format::Json };
+        Ok(Self { iggy: Rc::clone(iggy), place, begin, format })
+    }
+
+    /// Finds the partition.
+    ///
+    /// # Errors
+    /// The answer: 400, 404, 500 or 503.
+    pub(in crate::service) async fn open<C: Clock>(self) -> Result<Tail, Refusal> {
+        let Self { iggy, place, begin, format } = self;
+        let found = iggy.find_tail::<C>(place.clone()).await;
+        let TailStart { epoch, offsets } = found.map_err(|status| not_found(&place, status))?;
+        let next = match begin {
+            Begin::First => offsets.first,
+            Begin::Next => offsets.next,
+            Begin::Offset(offset) if offset <= offsets.next => offset,
+            Begin::Offset(offset) => {
+                let why = format!("from: {offset} is beyond the next offset, {}\n", offsets.next);
+                return Err((400, why.into()));
+            }
+        };
+        let is_at_end = next == offsets.next;
+        Ok(Tail { iggy, epoch, format, next, is_at_end })
+    }
+}
+
+impl Tail {
+    /// The subprotocol that the client has asked for.
+    pub(in crate::service) const fn protocol(&self) -> Option<&'static str> {
+        self.format.protocol()
+    }
+}
+
+/// Whether the header of a request has the user and the password (RFC 7617).
+fn is_admitted(header: Option<&[u8]>, credentials: &Credentials) -> bool {
+    let admit = || {
+        let (scheme, encoded) = std::str::from_utf8(header?).ok()?.trim().split_once(' ')?;
+        let decoded = STANDARD.decode(encoded.trim_start()).ok()?;
+        let (user, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
+        Some(scheme.eq_ignore_ascii_case("basic") && credentials.admit(user, password))
+    };
+    admit().unwrap_or(false)
+}
+
+fn place(path: &str) -> Result<TailPlace, Refusal> {
+    let mut parts = path.strip_prefix("/tail/").unwrap_or_default().split('/');
+    let (Some(stream), Some(topic), Some(partition), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err((404, PATH.into()));
+    };
+    let stream = identifier(stream).ok_or_else(|| not_there("stream", stream))?;
+    let topic = identifier(topic).ok_or_else(|| not_there("topic", topic))?;
+    let partition = number(partition).ok_or_else(|| not_there("partition", partition))?;
+    Ok(TailPlace { stream, topic, partition })
+}
+
+/// A number, or a name that a stream or topic can have.
+fn identifier(part: &str) -> Option<WireIdentifier> {
+    let decoded = percent_decoded(part)?;
+    match number(&decoded) {
+        Some(number) => Some(WireIdentifier::numeric(number)),
+        None => WireIdentifier::named(Name::new(&decoded)?.as_str()).ok(),
+    }
+}
+
+/// A number of digits alone.
+fn number<N: std::str::FromStr>(text: &str) -> Option<N> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// Decodes `%XX` (RFC 3986 section 2.1). `None` if it is incomplete, or the result is not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let ([high, low], after) = rest.split_first_chunk::<2>()?;
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        decoded.push((digit(*high)? * 16 + digit(*low)?) as u8);
+        rest = after;
+    }
+    String::from_utf8(decoded).ok()
+}
+
+fn begin(query: &str) -> Result<Begin, Refusal> {
+    let mut begin = None;
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        if name != "from" {
+            return Err((400, format!("{name:?} is no parameter: from is\n").into()));
+        }
+        let parsed = match (value, number(value)) {
+            ("first", _) => Begin::First,
+            ("next", _) => Begin::Next,
+            (_, Some(offset)) => Begin::Offset(offset),
+            _ => {
+                let why = format!("from: {value:?} is not first, next or an offset\n");
+                return Err((400, why.into()));
+            }
+        };
+        if begin.replace(parsed).is_some() {
+            return Err((400, "from is given twice\n".into()));
+        }
+    }
+    Ok(begin.unwrap_or(Begin::Next))
+}
+
+/// `named`: what the path has. It is quoted, so that it breaks no line.
+fn not_there(what: &str, named: &str) -> Refusal {
+    (404, format!("{what} {named:?} is not there\n").into())
+}
+
+fn not_found(place: &TailPlace, status: Status) -> Refusal {
+    let named = |what, identifier: &WireIdentifier| match identifier {
+        WireIdentifier::Numeric(number) => not_there(what, &number.to_string()),
+        WireIdentifier::String(name) => not_there(what, name),
+    };
+    match status {
+        Status::StreamIdNotFound => named("stream", &place.stream),
+        Status::TopicIdNotFound => named("topic", &place.topic),
+        Status::PartitionNotFound => not_there("partition", &place.partition.to_string()),
+        Status::Disconnected => (503, "the server is about to end\n".into()),
+        _ => (500, "the partition cannot be read\n".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> WireIdentifier {
+        WireIdentifier::named(name).unwrap()
+    }
+
+    #[test]
+    fn a_path_has_names_and_numbers_or_its_bad_part_is_named() {
+        let orders = |topic| TailPlace { stream: named("orders"), topic, partition: 3 };
+        for (path, expected) in [
+            ("/tail/orders/7/3", orders(WireIdentifier::numeric(7))),
+            ("/tail/orders/7a/3", orders(named("7a"))),
+            ("/tail/%6frders/stra%C3%9Fe%207/3", orders(named("straße 7"))),
+            ("/tail/orders/%2537/3", orders(named("%37"))),
+            ("/tail/orders/99999999999/3", orders(named("99999999999"))),
+        ] {
+            assert_eq!(place(path), Ok(expected), "{path}");
+        }
+        let long = format!("/tail/{}/t/0", "n".repeat(256));
+        for (path, culprit) in [
+            ("/tail", "/tail/STREAM"),
+            ("/tail/", "/tail/STREAM"),
+            ("/tail/s/t", "/tail/STREAM"),
+            ("/tail/s/t/0/", "/tail/STREAM"),
+            ("/tail//t/0", "stream \"\""),
+            ("/tail/a%2Fb/t/0", "stream \"a%2Fb\""),
+            ("/tail/%/t/0", "stream \"%\""),
+            ("/tail/%f/t/0", "stream \"%f\""),
+            ("/tail/%+1/t/0", "stream"),
+            ("/tail/%ff/t/0", "stream"),
+            ("/tail/a%00/t/0", "stream"),
+            (&*long, "stream"),
+            ("/tail/s//0", "topic \"\""),
+            ("/tail/s/t/", "partition \"\""),
+            ("/tail/s/t/x", "partition \"x\""),
+            ("/tail/s/t/-1", "partition \"-1\""),
+            ("/tail/s/t/+1", "partition \"+1\""),
+            ("/tail/s/t/4294967296", "partition"),
+        ] {
+            let (status, body) = place(path).unwrap_err();
+            assert!(status == 404 && body.contains(culprit), "{path}: {status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_query_says_where_messages_begin_or_its_bad_parameter_is_named() {
+        for (query, expected) in [
+            ("", Begin::Next),
+            ("from=next", Begin::Next),
+            ("from=first", Begin::First),
+            ("from=0", Begin::Offset(0)),
+            ("&from=18446744073709551615", Begin::Offset(u64::MAX)),
+        ] {
+            assert_eq!(begin(query), Ok(expected), "{query}");
+        }
+        for (query, culprit) in [
+            ("from", "\"\""),
+            ("from=last", "\"last\""),
+            ("from=-1", "\"-1\""),
+            ("from=18446744073709551616", "18446744073709551616"),
+            ("from=1&from=1", "twice"),
+            ("from=1&until=2", "\"until\""),
+        ] {
+            let (status, body) = begin(query).unwrap_err();
+            assert!(status == 400 && body.contains(culprit), "{query}: {status} {body}");
+        }
+    }
+
+    #[test]
+    fn only_basic_with_the_right_credentials_is_admitted() {
+        let credentials = Credentials::new("iggy".into(), "a:b é".into()).unwrap();
+        let admitted = |header: &str| is_admitted(Some(header.as_bytes()), &credentials);
+        let right = STANDARD.encode("iggy:a:b é");
+        for scheme in ["Basic ", "basic ", "BASIC   "] {
+            assert!(admitted(&format!("{scheme}{right}")));
+        }
+        assert!(!is_admitted(None, &credentials));
+        let wrong = ["iggy:a:b", "iggy:", "iggy", ":a:b é", "", "iggz:a:b é"];
+        for encoded in wrong.map(|wrong| STANDARD.encode(wrong)) {
+            assert!(!admitted(&format!("Basic {encoded}")), "{encoded}");
+        }
+        for header in ["", "Basic", "Basic ", "Basic !", &*right, &*format!("Bearer {right}")] {
+            assert!(!admitted(header), "{header}");
+        }
+        assert!(!is_admitted(Some(&[255]), &credentials));
+    }
+}
