@@ -7,3 +7,4 @@ mod faults;
 mod memory;
 mod recovery;
 mod restart;
+mod tail;

@@ -18,7 +18,7 @@ use iggy_binary_protocol::{
     RequestFrame, ResponseFrame, WireConsumer, WireEncode, WireIdentifier, WirePartitioning,
     WirePollingStrategy,
 };
-use tungstenite::{Message, WebSocket};
+use tungstenite::{ClientRequestBuilder, Message, WebSocket};
 
 use super::server::{ENGINES, RUNTIMES, Server, assert_closed, ended, program};
 
@@ -58,6 +58,66 @@ fn messages_are_sent_and_polled() {
         assert_eq!(clients[0].ask(PING_CODE, &[]), (0, vec![]));
         drop(clients);
         server.signal("-TERM");
+        assert_eq!(server.wait(), 0, "{runtime}, {engine:?}");
+    }
+}
+
+/// On both workers, as text and in binary. A client without the password gets nothing.
+#[test]
+fn messages_are_pushed() {
+    let password = password_file("tail");
+    for (runtime, engine) in
+        RUNTIMES.iter().flat_map(|runtime| ENGINES.iter().map(move |engine| (runtime, engine)))
+    {
+        println!("{runtime}, {engine:?}"); // shown when it fails
+        let options = [
+            ["--iggy-password-file", password.0.to_str().unwrap()],
+            ["--tcp", "127.0.0.1:0"],
+            ["--http", "127.0.0.1:0"],
+        ];
+        let server = Server::start(runtime, &[&options.concat()[..], engine].concat());
+        let mut producer = Client::Tcp(server.connect(0));
+        assert_eq!(producer.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+        producer.create();
+        let uri = format!("ws://{}/tail/s/t/0", server.addr(1)).parse().unwrap();
+        let request = ClientRequestBuilder::new(uri);
+        let refused = tungstenite::client(request.clone(), server.connect(1));
+        assert!(refused.err().unwrap().to_string().contains("401"));
+        let request = request.with_header("Authorization", BASIC);
+        let binary = request.clone().with_sub_protocol("owned-io.tail.binary.v1");
+        let mut listening: Vec<_> = (0..16)
+            .map(|n| if n % 2 == 0 { request.clone() } else { binary.clone() })
+            .map(|request| tungstenite::client(request, server.connect(1)).unwrap().0)
+            .collect();
+        for n in 0..100_usize {
+            let payload = vec![b'a'; 1 + n * 100];
+            assert_eq!(producer.ask(SEND_MESSAGES_CODE, &batch(&payload)), (0, vec![]));
+        }
+        for socket in &mut listening {
+            for n in 0..100_usize {
+                let (len, start) = (1 + n * 100, format!("{{\"offset\":{n},\"timestamp\":"));
+                match socket.read().unwrap() {
+                    Message::Text(text) => {
+                        let end = format!("\"payload\":\"{}\"}}", "a".repeat(len));
+                        assert!(text.starts_with(&start) && text.ends_with(&end), "{text}");
+                    }
+                    Message::Binary(bytes) => {
+                        assert_eq!(bytes[..8], (n as u64).to_le_bytes());
+                        assert!(bytes[16..] == vec![b'a'; len]);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        server.signal("-TERM");
+        for socket in &mut listening {
+            match socket.read().unwrap() {
+                Message::Close(Some(frame)) => assert_eq!(u16::from(frame.code), 1001),
+                other => panic!("{other:?}"),
+            }
+            let _ = socket.flush(); // the answer
+        }
+        drop((listening, producer));
         assert_eq!(server.wait(), 0, "{runtime}, {engine:?}");
     }
 }
@@ -298,6 +358,9 @@ impl Client {
         }
     }
 }
+
+/// The password in HTTP.
+const BASIC: &str = "Basic aWdneTpvcGVuIHNlc2FtZQ==";
 
 pub(super) const LOGIN: &[u8] = b"\x04iggy\x0bopen sesame\0\0\0\0\0\0\0\0";
 
