@@ -98,12 +98,13 @@ class WebSocket:
         seconds_max=5,
         source=None,
         receive_bytes=None,
+        extra=(),
     ):
         self.sock = connect(addr, seconds_max, source, receive_bytes)
         try:
             if tls:
                 self.sock = tls.wrap_socket(self.sock, server_hostname="localhost")
-            self.sock.sendall(upgrade(path, extensions))
+            self.sock.sendall(upgrade(path, extensions, extra=extra))
             self.buffered = bytearray()
             self.head = self._read_head()
             expect(self.head.startswith("HTTP/1.1 101 "), f"no upgrade: {self.head.splitlines()[:1]}")
