@@ -13,9 +13,12 @@
 //! | [`tls_read`]: reading bytes that are already decrypted | 200 | – |
 //! | [`sink_message`]: counting a message over TCP | 8 | – |
 //! | [`source_message`]: generating a message over TCP; per byte that is copied | 12 | 1/8 |
+//! | [`request_head`]: decoding the head of an HTTP request | 300 | 1/2 |
+//! | [`response_head`]: encoding the head of an HTTP answer | 200 | 1/8 |
+//! | [`body_piece`]: framing a piece of an HTTP body; per byte of framing, or that is copied | 60 | 1/8 |
 //! | [`channel`]: putting a value into a channel, or taking one from it | 50 | – |
 //!
-//! The figures were measured on a 3 GHz core of 2021, in November 2026, and rounded. On a machine with half the
+//! The figures of HTTP are estimates. The others were measured on a 3 GHz core of 2021, in November 2026, and rounded. On a machine with half the
 //! speed, tasks run twice as long before they yield. Nothing else depends on the figures. To measure one again,
 //! let a server on one core do only that work, and divide its CPU time by the number of repetitions.
 
@@ -83,6 +86,24 @@ pub const fn sink_message() -> u64 {
 #[inline]
 pub const fn source_message(bytes: usize) -> u64 {
     12 + bytes as u64 / 8
+}
+
+/// Decoding the head of an HTTP request, of `bytes` bytes.
+#[inline]
+pub const fn request_head(bytes: usize) -> u64 {
+    300 + bytes as u64 / 2
+}
+
+/// Encoding the head of an HTTP answer, of `bytes` bytes.
+#[inline]
+pub const fn response_head(bytes: usize) -> u64 {
+    200 + bytes as u64 / 8
+}
+
+/// Decoding or framing a piece of an HTTP body. `bytes` bytes are framing or are copied.
+#[inline]
+pub const fn body_piece(bytes: usize) -> u64 {
+    60 + bytes as u64 / 8
 }
 
 /// Putting a value into a [`channel`](crate::channel()), or taking one from it.
