@@ -1,0 +1,156 @@
+//! [`Queue`]: the bytes of answers that are not yet written.
+
+use bytes::Bytes;
+use owned_io::{
+    BufResult, Buffers, IoBuf, IoBufExt, IoVec, MemoryExhausted, OwnedWrite, Reservation, Slice,
+};
+use std::{io, mem};
+
+/// A piece of up to this length, in bytes, is copied next to its head. A copy is cheaper than a piece of a vectored
+/// write. The threshold is the one of `owned-io-websocket`.
+pub(super) const COPIED_BYTES_MAX: usize = 1024;
+
+/// The most pieces by reference before the queue is written: a quarter of what one vectored write can have.
+const SHARED_MAX: usize = 256;
+
+/// Heads, framing and short pieces in one buffer, and references to long pieces.
+#[derive(Debug)]
+pub(super) struct Queue {
+    buffers: Buffers,
+    copied: Vec<u8>,
+    /// The pieces, and how many bytes of `copied` precede each.
+    shared: Vec<(usize, Bytes)>,
+    shared_bytes: usize,
+    /// What `copied` has as its capacity.
+    reservation: Reservation,
+}
+
+/// What one flush writes.
+#[derive(Debug)]
+pub(super) enum Batch {
+    Copied(Slice<Vec<u8>>),
+    Vectored(Box<IoVec<Bytes>>),
+}
+
+impl Queue {
+    pub(super) const fn new(buffers: Buffers, reservation: Reservation) -> Self {
+        Self { buffers, copied: Vec::new(), shared: Vec::new(), shared_bytes: 0, reservation }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.copied.is_empty() && self.shared.is_empty()
+    }
+
+    pub(super) const fn is_full(&self, bytes_max: usize) -> bool {
+        self.copied.len() + self.shared_bytes >= bytes_max || self.shared.len() >= SHARED_MAX
+    }
+
+    pub(super) const fn reservation(&self) -> &Reservation {
+        &self.reservation
+    }
+
+    /// Makes room for `more` bytes in [`out`](Self::out).
+    ///
+    /// # Errors
+    /// The budget has no room. The bytes are unchanged.
+    pub(super) fn reserve(&mut self, more: usize) -> Result<(), MemoryExhausted> {
+        if self.copied.capacity() == 0 {
+            self.copied = self.buffers.take();
+        }
+        let wanted = self.copied.capacity().max(self.copied.len() + more);
+        if let Err(exhausted) = self.reservation.resize(wanted) {
+            if self.copied.is_empty() {
+                self.buffers.give(mem::take(&mut self.copied));
+            }
+            return Err(exhausted);
+        }
+        self.copied.reserve(more);
+        self.reservation.force(self.copied.capacity()); // a vector may take more than it is asked for
+        Ok(())
+    }
+
+    /// Makes room for `more` bytes, even beyond the budget. For the last few bytes of a connection.
+    pub(super) fn force(&mut self, more: usize) {
+        self.copied.reserve(more);
+        self.reservation.force(self.copied.capacity());
+    }
+
+    /// The end of the queue.
+    pub(super) const fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.copied
+    }
+
+    /// Appends a piece. A short one needs [room](Self::reserve).
+    pub(super) fn push(&mut self, piece: Bytes) {
+        if piece.len() <= COPIED_BYTES_MAX {
+            self.copied.extend_from_slice(&piece);
+        } else {
+            self.shared_bytes += piece.len();
+            self.shared.push((self.copied.len(), piece));
+        }
+    }
+
+    /// Moves everything out.
+    pub(super) fn take(&mut self) -> Batch {
+        let copied = mem::take(&mut self.copied);
+        if self.shared.is_empty() {
+            return Batch::Copied(copied.buf_slice(..));
+        }
+        let (copied, mut at) = (Bytes::from(copied), 0);
+        let mut array = self.buffers.take_array();
+        for (end, piece) in self.shared.drain(..) {
+            if at < end {
+                array.push(copied.slice(at..end));
+                at = end;
+            }
+            array.push(piece);
+        }
+        if at < copied.len() {
+            array.push(copied.slice(at..));
+        }
+        self.shared_bytes = 0;
+        Batch::Vectored(array)
+    }
+
+    /// Takes back the memory of a batch, once it is written. The queue must be empty.
+    pub(super) fn give(&mut self, batch: Batch) {
+        match batch {
+            Batch::Copied(copied) => self.buffers.give(copied.into_inner()),
+            Batch::Vectored(array) => self.buffers.give_array(array),
+        }
+        self.reservation.force(self.copied.capacity());
+    }
+}
+
+impl Batch {
+    pub(super) fn bytes_left(&self) -> usize {
+        match self {
+            Self::Copied(copied) => copied.buf_len(),
+            Self::Vectored(array) => array.bytes_left(),
+        }
+    }
+
+    /// Writes some of it.
+    pub(super) async fn write_some(self, stream: &mut impl OwnedWrite) -> BufResult<usize, Self> {
+        match self {
+            Self::Copied(copied) => {
+                let BufResult(written, mut copied) = stream.write(copied).await;
+                if let Ok(n) = written {
+                    copied.advance(n);
+                }
+                BufResult(written.and_then(nonzero), Self::Copied(copied))
+            }
+            Self::Vectored(mut array) => {
+                let bufs = mem::take(&mut *array);
+                let BufResult(written, bufs) = stream.write_vectored(bufs).await;
+                *array = bufs;
+                BufResult(written.and_then(nonzero), Self::Vectored(array))
+            }
+        }
+    }
+}
+
+/// A batch is never empty, so a write of nothing is an error of the stream.
+fn nonzero(n: usize) -> io::Result<usize> {
+    if n > 0 { Ok(n) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
