@@ -1,0 +1,141 @@
+//! Time limits, on the simulator, whose clock costs no time.
+
+mod ends;
+
+use std::time::{Duration, Instant};
+
+use ends::{Client, Server, answer_all, simulate, texts};
+use owned_io::{Clock, OwnedWriteExt};
+use owned_io_http::{Config, Error, Refusal, Response};
+use owned_io_sim::{Sim, pipe};
+
+/// Rounded to the nearest second.
+fn seconds_since(start: Instant) -> u64 {
+    (Sim::now() - start + Duration::from_millis(500)).as_secs()
+}
+
+#[test]
+fn a_silent_connection_ends_without_an_answer() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let start = Sim::now();
+        let serving = ends::serve(near, Config::default(), answer_all);
+        let (mut far, mut client) = Client::new(far);
+        Sim::sleep(Duration::from_secs(70)).await;
+        far.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+        let answers = client.read_to_end().await;
+        assert_eq!(
+            (texts(&answers).len(), seconds_since(start)),
+            (1, 145),
+            "idle from the answer on"
+        );
+        drop((far, client));
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_slow_head_is_refused() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let start = Sim::now();
+        let serving = ends::serve(near, Config::default(), answer_all);
+        let (mut far, mut client) = Client::new(far);
+        for byte in ["G", "E", "T", " "] {
+            far.write_all(byte).await.into_result().unwrap();
+            Sim::sleep(Duration::from_secs(2)).await;
+        }
+        let answers = client.read_to_end().await;
+        assert_eq!(texts(&answers), ["the request has not arrived in time\n"]);
+        assert_eq!(seconds_since(start), 10);
+        drop((far, client));
+        let served = serving.await.unwrap();
+        assert!(matches!(served, Err(Error::Refused(Refusal::HeadLate))), "{served:?}");
+    });
+}
+
+#[test]
+fn a_body_that_stops_is_refused_and_one_that_trickles_too() {
+    const HEAD: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n";
+    simulate(|| async {
+        // A byte every ten seconds earns no time.
+        for (bytes, interval) in [(1, 0), (4, 10)] {
+            let (near, far) = pipe();
+            let start = Sim::now();
+            let serving = ends::serve(near, Config::default(), answer_all);
+            let (mut far, mut client) = Client::new(far);
+            far.write_all(HEAD).await.into_result().unwrap();
+            for _ in 1..bytes {
+                far.write_all("a").await.into_result().unwrap();
+                Sim::sleep(Duration::from_secs(interval)).await;
+            }
+            let answers = client.read_to_end().await;
+            assert_eq!(texts(&answers), ["the body has not arrived in time\n"]);
+            assert_eq!(seconds_since(start), 30);
+            drop((far, client));
+            let served = serving.await.unwrap();
+            assert!(matches!(served, Err(Error::Refused(Refusal::BodyLate))), "{served:?}");
+        }
+    });
+}
+
+#[test]
+fn time_in_which_the_server_is_busy_does_not_count() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let serving = ends::serve(near, Config::default(), async |connection: &mut Server| {
+            while connection.next().await?.is_some() {
+                Sim::sleep(Duration::from_secs(1000)).await;
+                while connection.read_body().await?.is_some() {
+                    Sim::sleep(Duration::from_secs(100)).await;
+                }
+                connection.respond(&Response::new(200), "ok").await?;
+            }
+            Ok(())
+        });
+        let (mut far, mut client) = Client::new(far);
+        let requests = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc\
+            GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        far.write_all(requests).await.into_result().unwrap();
+        assert_eq!(texts(&client.read_to_end().await), ["ok", "ok"]);
+        drop((far, client));
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_reset() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let start = Sim::now();
+        let serving = ends::serve(near, Config::default(), async |connection: &mut Server| {
+            connection.next().await?;
+            connection.respond(&Response::new(200), vec![0_u8; 10 << 20]).await
+        });
+        let (mut far, client) = Client::new(far);
+        far.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+        match serving.await.unwrap() {
+            Err(Error::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::TimedOut),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(seconds_since(start), 60);
+        drop((far, client));
+    });
+}
+
+/// It gets the whole answer. Then the server waits for it no longer than it says.
+#[test]
+fn a_client_that_does_not_end_is_left_after_the_last_answer() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let start = Sim::now();
+        let serving = ends::serve(near, Config::default(), answer_all);
+        let (mut far, mut client) = Client::new(far);
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        far.write_all(request).await.into_result().unwrap();
+        assert_eq!(texts(&client.read_to_end().await), ["GET / "]);
+        serving.await.unwrap().unwrap();
+        assert_eq!(seconds_since(start), 5);
+        drop((far, client));
+    });
+}
