@@ -1,10 +1,11 @@
 //! [`Queue`]: the bytes of answers that are not yet written.
 
+use std::{io, mem};
+
 use bytes::Bytes;
 use owned_io::{
     BufResult, Buffers, IoBuf, IoBufExt, IoVec, MemoryExhausted, OwnedWrite, Reservation, Slice,
 };
-use std::{io, mem};
 
 /// A piece of up to this length, in bytes, is copied next to its head. A copy is cheaper than a piece of a vectored
 /// write. The threshold is the one of `owned-io-websocket`.
@@ -96,7 +97,14 @@ impl Queue {
         if self.shared.is_empty() {
             return Batch::Copied(copied.buf_slice(..));
         }
-        let (copied, mut at) = (Bytes::from(copied), 0);
+        let copied = match copied.is_empty() {
+            true => {
+                self.buffers.give(copied); // a long piece without framing
+                Bytes::new()
+            }
+            false => Bytes::from(copied),
+        };
+        let mut at = 0;
         let mut array = self.buffers.take_array();
         for (end, piece) in self.shared.drain(..) {
             if at < end {

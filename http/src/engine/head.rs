@@ -167,8 +167,8 @@ fn has_version(line: &[u8]) -> bool {
 #[cold]
 fn refusal_of_headers(section: &[u8]) -> Refusal {
     let lines = section.split_inclusive(|byte| *byte == b'\n');
-    let lines = lines.map(|line| line.strip_suffix(b"\r\n").unwrap_or(line));
-    lines.filter_map(defect_of_header).next().unwrap_or(Refusal::HeaderName)
+    let mut lines = lines.map(|line| line.strip_suffix(b"\r\n").unwrap_or(line));
+    lines.find_map(defect_of_header).unwrap_or(Refusal::HeaderName)
 }
 
 fn defect_of_header(line: &[u8]) -> Option<Refusal> {
@@ -197,23 +197,6 @@ fn defect_of_header(line: &[u8]) -> Option<Refusal> {
 }
 
 /// Whether a token may contain `byte` (RFC 9110 section 5.6.2).
-pub(super) const fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        )
+pub(super) fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
