@@ -216,6 +216,36 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         }
     }
 
+    /// A request that an HTTP server has read from `stream`, for example `owned-io-http`. `received` begins with its
+    /// head, and has all bytes that were received behind it.
+    ///
+    /// The head is decoded again: this side of the protocol has its own limit, and its own checks.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the head is too large, malformed or incomplete. The client was told.
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    ///
+    /// # Panics
+    /// If the pool's buffers are shorter than [`POOL_BUF_BYTES_MIN`].
+    pub async fn from_received(
+        stream: S,
+        received: PoolBuf,
+        buffers: &Buffers,
+        config: Config,
+    ) -> Result<Self, Error> {
+        let head_bytes_max = head_bytes_max(&config.handshake, buffers.pool());
+        let decoded = Request::decode(&received, head_bytes_max).map(|head| head.is_some());
+        let (buffers, runtime) = (buffers.clone(), PhantomData);
+        let pending = Self { stream, head: received, head_bytes_max, buffers, config, runtime };
+        match decoded {
+            Ok(true) => Ok(pending),
+            Ok(false) => Err(pending.refuse(Refusal::Malformed).await),
+            Err(refusal) => Err(pending.refuse(refusal).await),
+        }
+    }
+
     /// The request.
     pub fn request(&self) -> Request<'_> {
         self.decoded().0
