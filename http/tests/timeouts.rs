@@ -5,8 +5,8 @@ mod ends;
 use std::time::{Duration, Instant};
 
 use ends::{Client, Server, answer_all, simulate, texts};
-use owned_io::{Clock, OwnedWriteExt};
-use owned_io_http::{Config, Error, Refusal, Response};
+use owned_io::{Buffers, Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig};
+use owned_io_http::{Config, Connection, Error, Refusal, Response};
 use owned_io_sim::{Sim, pipe};
 
 /// Rounded to the nearest second.
@@ -137,5 +137,42 @@ fn a_client_that_does_not_end_is_left_after_the_last_answer() {
         serving.await.unwrap().unwrap();
         assert_eq!(seconds_since(start), 5);
         drop((far, client));
+    });
+}
+
+#[test]
+fn an_answer_waits_for_memory_for_a_while() {
+    simulate(|| async {
+        for (released_after, is_answered) in [(10, true), (100, false)] {
+            let budget = MemoryBudget::new(4096);
+            let mut held = budget.account().reservation();
+            held.resize(4096).unwrap();
+            let (near, far) = pipe();
+            let start = Sim::now();
+            let serving = Sim::spawn(async move {
+                let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
+                let mut connection = Connection::new(near, &buffers, Config::default());
+                answer_all(&mut connection).await
+            });
+            let releasing = Sim::spawn(async move {
+                // Nobody looks whether the account is evicted.
+                Sim::sleep(Duration::from_secs(released_after)).await;
+                held.force(0);
+            });
+            let (mut far, mut client) = Client::new(far);
+            let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            far.write_all(request).await.into_result().unwrap();
+            let answers = client.read_to_end().await;
+            drop((far, client));
+            let served = serving.await.unwrap();
+            if is_answered {
+                served.unwrap();
+                assert_eq!((texts(&answers).len(), seconds_since(start)), (1, 10));
+            } else {
+                assert!(matches!(served, Err(Error::Memory(_))), "{served:?}");
+                assert_eq!((answers.bytes.len(), seconds_since(start)), (0, 30));
+            }
+            releasing.await.unwrap();
+        }
     });
 }
