@@ -1,0 +1,77 @@
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use owned_io::{Buffers, ByteStream};
+
+use crate::polled::Polled;
+
+/// A connection as hyper's [`Read`] and [`Write`].
+///
+/// # Cancellation
+/// An operation that is not polled any more goes on, and nothing is lost. Dropping the value closes the connection.
+pub struct HyperIo {
+    polled: Polled,
+}
+
+impl HyperIo {
+    /// Adapts `stream`. It reads into the pool of `buffers`, and reserves what it writes in their account.
+    pub fn new(stream: impl ByteStream, buffers: &Buffers) -> Self {
+        Self { polled: Polled::new(stream, buffers) }
+    }
+}
+
+impl Read for HyperIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let received = ready!(self.polled.poll_received(cx))?;
+        let len = received.len().min(buf.remaining());
+        buf.put_slice(&received[..len]);
+        self.polled.consume(len);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for HyperIo {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.polled.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.polled.poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.polled.poll_write(bufs, cx)
+    }
+}
+
+impl fmt::Debug for HyperIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HyperIo").finish_non_exhaustive()
+    }
+}
