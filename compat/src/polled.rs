@@ -24,6 +24,8 @@ pub(crate) struct Polled {
     writer: WriteDriver<Job, (io::Result<()>, Vec<u8>)>,
     /// Why a write has failed.
     failure: Option<StickyError>,
+    /// Whether the write side is ended, or is about to be.
+    is_shut: bool,
     buffers: Buffers,
     /// What is being written.
     reservation: Reservation,
@@ -44,6 +46,7 @@ impl Polled {
             at: 0,
             writer: WriteDriver::new(|slot| execute_writes(write, slot)),
             failure: None,
+            is_shut: false,
             reservation: buffers.account().reservation(),
             buffers: buffers.clone(),
         }
@@ -107,7 +110,9 @@ impl Polled {
     /// Waits until the last write is done, and ends the write side.
     pub(crate) fn poll_shutdown(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
-        self.writer.start(Job::Shutdown);
+        if !std::mem::replace(&mut self.is_shut, true) {
+            self.writer.start(Job::Shutdown);
+        }
         self.poll_flush(cx)
     }
 
