@@ -7,6 +7,6 @@ pub mod engine;
 mod error;
 
 pub use config::{Config, Limits, Timeouts};
-pub use connection::{Connection, Parts};
+pub use connection::{Connection, EndHandle, Parts};
 pub use engine::{BodyLength, InvalidHeader, RangeChoice, Refusal, Request, Response};
 pub use error::{Error, Misuse};

@@ -297,7 +297,7 @@ fn a_server_can_end_a_connection_after_an_answer() {
         let (answers, served) =
             talk(Config::default(), GET.repeat(3), async |connection: &mut Server| {
                 while connection.next().await?.is_some() {
-                    connection.end_after_response();
+                    connection.end_handle().end();
                     connection.respond(&Response::new(200), "bye").await?;
                 }
                 Ok(())
@@ -307,6 +307,41 @@ fn a_server_can_end_a_connection_after_an_answer() {
         assert_eq!(texts(&answers), ["bye"]);
         assert_eq!(answers.error, None, "no reset");
         assert!(answers.text().contains("Connection: close\r\n"));
+    });
+}
+
+#[test]
+fn a_server_that_drains_ends_idle_connections_and_lets_requests_finish() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let (mut far, mut client) = Client::new(far);
+        let mut connection = Connection::<Sim, _>::new(near, &buffers(), Config::default());
+        let end = connection.end_handle();
+        let draining = Sim::spawn(async move {
+            Sim::sleep(Duration::from_secs(10)).await;
+            end.end();
+        });
+        let serving = Sim::spawn(async move { answer_all(&mut connection).await });
+        far.write_all(GET).await.into_result().unwrap();
+        assert_eq!(texts(&client.read_to_end().await), ["GET / "]);
+        drop((far, client));
+        serving.await.unwrap().unwrap();
+        draining.await.unwrap();
+
+        let (near, far) = pipe();
+        let (mut far, mut client) = Client::new(far);
+        let mut connection = Connection::<Sim, _>::new(near, &buffers(), Config::default());
+        let end = connection.end_handle();
+        let serving = Sim::spawn(async move { answer_all(&mut connection).await });
+        far.write_all(post(3, "a")).await.into_result().unwrap();
+        Sim::sleep(Duration::from_secs(10)).await;
+        end.end();
+        far.write_all("bc").await.into_result().unwrap();
+        let answers = client.read_to_end().await;
+        assert_eq!(texts(&answers), ["POST / abc"]);
+        assert!(answers.text().contains("Connection: close\r\n"));
+        drop((far, client));
+        serving.await.unwrap().unwrap();
     });
 }
 

@@ -1,8 +1,11 @@
 //! How an exchange ends, and how a connection does (RFC 9112 sections 9.3 and 9.6).
 
-use std::io;
+use std::cell::Cell;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::{fmt, io};
 
-use owned_io::{ByteStream, Clock};
+use owned_io::{ByteStream, Clock, ShutdownHandle};
 
 use super::wait::{Waited, within};
 use super::{Connection, Filled, State};
@@ -16,9 +19,47 @@ const DISCARDED_AT_END_BYTES_MAX: usize = 1024 * 1024;
 /// The bytes of an answer that refuses a request: its head and one line of text.
 const REFUSAL_BYTES_MAX: usize = 512;
 
+/// Ends a connection after its current request. A clone is another handle to the same connection.
+#[derive(Clone)]
+pub struct EndHandle {
+    stream: ShutdownHandle,
+    ending: Rc<Ending>,
+}
+
+/// What a connection shares with its handles.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// Whether the next answer has to be the last one.
+    pub(super) is_ending: Cell<bool>,
+    /// Whether the connection waits for the first byte of a request.
+    pub(super) is_idle: Cell<bool>,
+}
+
+impl EndHandle {
+    pub(super) const fn new(stream: ShutdownHandle, ending: Rc<Ending>) -> Self {
+        Self { stream, ending }
+    }
+
+    /// The answer to the current request says that it is the last one, unless it has begun. Then the connection ends. A
+    /// connection without a request ends at once.
+    pub fn end(&self) {
+        self.ending.is_ending.set(true);
+        if self.ending.is_idle.get() {
+            self.stream.shutdown(Shutdown::Read);
+        }
+    }
+}
+
+impl fmt::Debug for EndHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndHandle").field("ending", &self.ending).finish_non_exhaustive()
+    }
+}
+
 impl<C: Clock, S: ByteStream> Connection<C, S> {
     /// Prepares for the next request after an answer. Returns whether there may be one.
     pub(super) async fn end_exchange(&mut self) -> Result<bool, Error> {
+        self.is_last |= self.ending.is_ending.get();
         let mut discarded = 0;
         while !self.is_last {
             match self.next_piece().await? {

@@ -15,6 +15,8 @@ use std::{fmt, io};
 use bytes::Bytes;
 use owned_io::{Buffers, ByteStream, Clock, PoolBuf, Reservation, ShutdownHandle, coop};
 
+pub use self::end::EndHandle;
+use self::end::Ending;
 use self::queue::{COPIED_BYTES_MAX, Queue};
 use self::receive::ReceiveBuffer;
 use self::wait::LazySleep;
@@ -55,8 +57,7 @@ pub struct Connection<C, S> {
     state: State,
     /// Whether the answer to the current request is the last one.
     is_last: bool,
-    /// Whether the next answer has to be the last one.
-    is_ending: bool,
+    ending: Rc<Ending>,
     /// Whether `100 Continue` was sent for the current request.
     has_continued: bool,
     /// Whether a read or a write has begun and not ended.
@@ -118,7 +119,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             sleep: LazySleep::default(),
             state: State::Idle,
             is_last: false,
-            is_ending: false,
+            ending: Rc::default(),
             has_continued: false,
             is_interrupted: false,
             date: buffers.extension(),
@@ -224,7 +225,8 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         let may_omit_body = waits_for_continue && !self.decoder.is_body_at_end();
         let has_long_rest =
             self.decoder.body_bytes_left_min() > self.config.limits.discard_bytes_max;
-        self.is_last = request.is_last() || self.is_ending || may_omit_body || has_long_rest;
+        self.is_last =
+            request.is_last() || self.ending.is_ending.get() || may_omit_body || has_long_rest;
         let exchange = Exchange { is_head_method, is_last: self.is_last };
         let bytes_max = response.head_bytes_max(self.config.server);
         self.reserve(bytes_max).await?;
@@ -298,10 +300,10 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         self.write_queue().await
     }
 
-    /// The connection ends after the answer to the current request, or to the next one. The answer says so. For a
-    /// server that drains its connections.
-    pub const fn end_after_response(&mut self) {
-        self.is_ending = true;
+    /// A handle that ends the connection after the current request: for the handler of the request, and for a server
+    /// that drains its connections.
+    pub fn end_handle(&self) -> EndHandle {
+        EndHandle::new(self.handle.clone(), Rc::clone(&self.ending))
     }
 
     /// Ends the connection: writes the queue, ends the write side, and waits for the client's end. See

@@ -43,7 +43,10 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             let (head_bytes_max, pool) = (self.config.limits.head_bytes_max, self.buffers.pool());
             let prepared = self.received.prepare_for_head(head_bytes_max, pool);
             let buf = prepared.map_err(io::Error::from)?;
-            match (self.fill(wait, buf).await?, wait) {
+            self.ending.is_idle.set(wait == Wait::Idle);
+            let filled = self.fill(wait, buf).await;
+            self.ending.is_idle.set(false);
+            match (filled?, wait) {
                 (Filled::Bytes(_), _) => {}
                 (Filled::Late, Wait::Head) => return Err(self.refuse(Refusal::HeadLate).await),
                 (Filled::End, Wait::Head) => return Err(self.end_within_request()),
