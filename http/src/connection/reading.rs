@@ -40,6 +40,10 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             // A line end behind the last body, which some clients send, is no beginning of a head.
             let has_begun = !self.received.unread().iter().all(|byte| b"\r\n".contains(byte));
             let wait = if has_begun { Wait::Head } else { Wait::Idle };
+            if wait == Wait::Idle && self.ending.is_ending.get() {
+                self.end().await?;
+                return Ok(false);
+            }
             let (head_bytes_max, pool) = (self.config.limits.head_bytes_max, self.buffers.pool());
             let prepared = self.received.prepare_for_head(head_bytes_max, pool);
             let buf = prepared.map_err(io::Error::from)?;
