@@ -3,13 +3,16 @@
 mod ends;
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ends::{Client, Server, answer_all, buffers, simulate, talk, texts};
-use owned_io::{Clock, Executor, OwnedWriteExt, select};
+use owned_io::{
+    Buffers, Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, select,
+};
 use owned_io_http::{
     BodyLength, Config, Connection, Error, Misuse, RangeChoice, Refusal, Response,
 };
@@ -432,6 +435,27 @@ fn an_idle_connection_holds_no_buffer_and_no_memory() {
         }
         drop((connection, writing.await));
         assert_eq!(texts(&reading.await.unwrap()), ["ok"]);
+    });
+}
+
+#[test]
+fn an_exhausted_pool_loses_nothing() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let mut config = PoolConfig::default();
+        config.leased_max = 1;
+        let buffers = Buffers::new(Pool::new(config), MemoryBudget::new(1 << 20));
+        let held = buffers.pool().take().unwrap();
+        let (mut far, client) = Client::new(far);
+        far.write_all(GET).await.into_result().unwrap();
+        let mut connection = Connection::<Sim, _>::new(near, &buffers, Config::default());
+        match connection.next().await {
+            Err(Error::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded),
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        assert_eq!(connection.next().await.unwrap().unwrap().method(), "GET");
+        drop((far, client));
     });
 }
 

@@ -123,6 +123,8 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             (_, Waited::TooLong) => Ok(Filled::Late),
             (Ok(0), _) => Ok(Filled::End),
             (Ok(bytes), _) => Ok(Filled::Bytes(bytes)),
+            // Nothing was read: there was no buffer to read into. A later call continues.
+            (Err(error), _) if error.kind() == io::ErrorKind::QuotaExceeded => Err(error.into()),
             (Err(error), _) => {
                 self.state = State::Ended;
                 Err(error.into())
