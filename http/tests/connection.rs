@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ends::{Client, Server, answer_all, buffers, simulate, talk, texts};
-use owned_io::{
-    Buffers, Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, select,
-};
+use owned_io::{Buffers, Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, select};
 use owned_io_http::{
     BodyLength, Config, Connection, Error, Misuse, RangeChoice, Refusal, Response,
 };
