@@ -53,6 +53,10 @@ enum State {
     SpaceAfterSize {
         size: u64,
     },
+    /// Behind the semicolon. A name has to follow.
+    ExtensionStart {
+        size: u64,
+    },
     Extension {
         size: u64,
     },
@@ -144,17 +148,25 @@ impl Chunked {
                 (None, _) if digits == 0 => Err(Refusal::ChunkSize),
                 (None, b'\r') => Ok(State::SizeLf { size }),
                 (None, b'\n') => Err(Refusal::BareLf),
-                (None, b';') => self.extension(State::Extension { size }),
+                (None, b';') => self.extension(State::ExtensionStart { size }),
                 (None, b' ' | b'\t') => self.extension(State::SpaceAfterSize { size }),
                 (None, _) => Err(Refusal::ChunkSize),
             },
-            (State::SpaceAfterSize { size }, b';') => self.extension(State::Extension { size }),
+            (State::SpaceAfterSize { size }, b';') => {
+                self.extension(State::ExtensionStart { size })
+            }
             (state @ State::SpaceAfterSize { .. }, b' ' | b'\t') => self.extension(state),
             (State::SpaceAfterSize { .. }, _) => Err(Refusal::ChunkSize),
+            (state @ State::ExtensionStart { .. }, b' ' | b'\t') => self.extension(state),
+            (State::ExtensionStart { size }, _) if is_token_byte(byte) => {
+                self.extension(State::Extension { size })
+            }
             (State::Extension { size }, b'\r') => Ok(State::SizeLf { size }),
-            (State::Extension { .. }, b'\n') => Err(Refusal::BareLf),
+            (State::ExtensionStart { .. } | State::Extension { .. }, b'\n') => Err(Refusal::BareLf),
             (state @ State::Extension { .. }, _) if is_value_byte(byte) => self.extension(state),
-            (State::Extension { .. }, _) => Err(Refusal::ChunkExtension),
+            (State::ExtensionStart { .. } | State::Extension { .. }, _) => {
+                Err(Refusal::ChunkExtension)
+            }
             (State::SizeLf { size }, b'\n') => self.begin_content(size),
             (State::ContentCr, b'\r') => Ok(State::ContentLf),
             (State::ContentLf, b'\n') => Ok(State::Size { size: 0, digits: 0 }),

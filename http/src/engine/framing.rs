@@ -65,12 +65,14 @@ pub(super) fn of(
     }
 }
 
-/// Parses the value of `Content-Length`: digits only, without a sign, a list or a base.
+/// Parses the value of `Content-Length`: digits only, without a sign, a list or a base. Leading zeros are refused,
+/// because some programs take them for a sign of octal digits.
 fn content_length(value: &[u8]) -> Result<u64, Refusal> {
     if value.contains(&b',') {
         return Err(Refusal::SeveralLengths);
     }
-    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+    let has_leading_zero = value.len() > 1 && value.starts_with(b"0");
+    if value.is_empty() || has_leading_zero || !value.iter().all(u8::is_ascii_digit) {
         return Err(Refusal::Length);
     }
     let add = |sum: u64, digit: &u8| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'));

@@ -47,7 +47,7 @@ pub enum Refusal {
     SeveralHosts,
     /// `Host` is not a host with an optional port.
     Host,
-    /// `Content-Length` is not a number.
+    /// `Content-Length` is not a decimal number, or has leading zeros.
     Length,
     /// There are several lengths, even if they are equal.
     SeveralLengths,
@@ -65,7 +65,7 @@ pub enum Refusal {
     BodyTooLarge,
     /// The size of a chunk is not a hexadecimal number of at most 16 digits.
     ChunkSize,
-    /// A chunk extension contains a control character.
+    /// A chunk extension has no name, or contains a control character.
     ChunkExtension,
     /// The chunk extensions of a body are longer than
     /// [`CHUNK_EXTENSIONS_BYTES_MAX`](super::CHUNK_EXTENSIONS_BYTES_MAX).
