@@ -61,7 +61,7 @@ impl Polled {
             let read = ready!(self.reader.poll(Direction::Read, cx));
             (self.received, self.at) = (Some(read?), 0);
         }
-        Poll::Ready(Ok(self.received.as_ref().map_or(&[], |buf| &buf[self.at..])))
+        Poll::Ready(Ok(self.received.as_ref().map_or(&[][..], |buf| &buf[self.at..])))
     }
 
     /// Marks the first `len` bytes of the last [`poll_received`](Self::poll_received) as consumed.
