@@ -109,7 +109,7 @@ impl Options {
             patience: self.patience.get(),
             ramp: Duration::ZERO,
         };
-        windows::run(&options, target, requests)
+        windows::run(&options, target, requests, &mut ())
     }
 
     fn query(&self) -> String {

@@ -31,7 +31,7 @@ pub(crate) fn run<E: Exchange>(
             patience: options.patience.get(),
             ramp: options.ramp.get(),
         };
-        return windows::run(&options, target, exchange);
+        return windows::run(&options, target, exchange, &mut ());
     }
     let Steady { patience, ramp, .. } = options;
     let (connections, patience) = (options.connections.count(), patience.get());

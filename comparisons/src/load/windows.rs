@@ -6,6 +6,8 @@
 //! | `window MS` | the same, reported |
 //! | `end` | a last report, of all windows together; `load` ends, as it does at the end of stdin |
 //!
+//! A load may have something to do besides, while no message is in flight: its [`Upkeep`].
+//!
 //! Each line is answered by one line of JSON: a [`WindowAnswer`], for `end` the [`Report`] alone. In between, `load` is blocked
 //! in reading stdin. A window ends when time is over *and* everything that was sent is answered: its messages are all
 //! answers, and the server is idle at both of its ends, so that its CPU time is all for them.
@@ -55,6 +57,28 @@ pub(crate) struct Loop {
     pub(crate) ramp: Duration,
 }
 
+/// What a load does besides sending messages, while none is in flight. Most loads do nothing.
+pub(crate) trait Upkeep<E> {
+    /// After each window and warm-up, before its report. What the server did wrongly goes to the session's tally. True if
+    /// it asked something of the server.
+    ///
+    /// # Errors
+    /// The run cannot go on.
+    fn after_window(&mut self, _session: &mut Session<E>) -> Result<bool, Failure> {
+        Ok(false)
+    }
+
+    /// After the last window, before the connections are closed.
+    ///
+    /// # Errors
+    /// There is no report.
+    fn at_end(&mut self, _session: &mut Session<E>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl<E> Upkeep<E> for () {}
+
 /// Opens the connections, then does what stdin says.
 ///
 /// # Errors
@@ -63,6 +87,7 @@ pub(crate) fn run<E: Exchange>(
     options: &Loop,
     target: &Target,
     exchange: E,
+    upkeep: &mut impl Upkeep<E>,
 ) -> Result<Report, Failure> {
     let Loop { connections, in_flight, patience, ramp } = *options;
     target.prepare(connections)?;
@@ -88,6 +113,10 @@ pub(crate) fn run<E: Exchange>(
             Command::Window(window) => (true, window),
         };
         let (mut measured, idle_percent) = windows.measure(window)?;
+        if upkeep.after_window(&mut windows.session)? {
+            // The server is not left alone.
+            windows.last = None;
+        }
         if report {
             windows.total.add(&measured);
             windows.unsettled += u64::from(!measured.is_settled);
@@ -95,6 +124,8 @@ pub(crate) fn run<E: Exchange>(
         }
         print(&WindowAnswer { report: windows.report(measured), idle_percent })?;
     }
+    windows.session.linger()?;
+    upkeep.at_end(&mut windows.session)?;
     let report = windows.finish()?.warned(target);
     print(&report)?;
     Ok(report)
@@ -319,7 +350,6 @@ impl<E: Exchange> Windows<E> {
 
     /// The report of all windows.
     fn finish(mut self) -> Result<Report, Failure> {
-        self.session.linger()?;
         self.session.close_all("not answered");
         let Total { stats, latency, stalls } = std::mem::replace(&mut self.total, Total::new());
         let stats = stats.ok_or_else(|| Failure::new("no window was asked for"))?;
