@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::bounds::{Bounded, NonZeroSeconds, Seconds};
+use super::iggy::{consume, produce};
 use super::options::{Steady, Target};
 use super::{
     Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, sink, source,
@@ -34,6 +35,8 @@ pub enum Load {
     Burst(burst::Options),
     /// Opens connections, each of which closes after an echo: how fast they come and go.
     Churn(churn::Options),
+    /// Appends batches of messages to a topic of Iggy, polls them and checks them.
+    Consume(consume::Options),
     /// Sends a compressed message over WebSocket and expects it back, compressed.
     Deflate(Steady),
     /// Asks for messages, one at a time, and checks what comes.
@@ -42,6 +45,8 @@ pub enum Load {
     Hold(hold::Options),
     /// Opens more connections than the server has descriptors for: what it does then.
     Limit(limit::Options),
+    /// Sends batches of messages to a topic of Iggy, and waits for the answer to each.
+    Produce(produce::Options),
     /// Sends messages and expects the length of each.
     Sink(Steady),
     /// Asks for messages and checks what comes.
@@ -68,6 +73,8 @@ enum Command {
     Burst(WithTarget<burst::Options>),
     /// Opens connections, each of which closes after an echo: how fast they come and go.
     Churn(WithTarget<churn::Options>),
+    /// Appends batches of messages to a topic of Iggy, polls them and checks them.
+    Consume(WithTarget<consume::Options>),
     /// Sends a compressed message over WebSocket and expects it back, compressed.
     Deflate(WithTarget<Steady>),
     /// Asks for messages, one at a time, and checks what comes.
@@ -76,6 +83,8 @@ enum Command {
     Hold(WithTarget<hold::Options>),
     /// Opens more connections than the server has descriptors for: what it does then.
     Limit(WithTarget<limit::Options>),
+    /// Sends batches of messages to a topic of Iggy, and waits for the answer to each.
+    Produce(WithTarget<produce::Options>),
     /// Sends messages and expects the length of each.
     Sink(WithTarget<Steady>),
     /// Asks for messages and checks what comes.
@@ -107,10 +116,12 @@ impl CommandLine {
             Command::Arrivals(it) => (Load::Arrivals(it.options), it.target),
             Command::Burst(it) => (Load::Burst(it.options), it.target),
             Command::Churn(it) => (Load::Churn(it.options), it.target),
+            Command::Consume(it) => (Load::Consume(it.options), it.target),
             Command::Deflate(it) => (Load::Deflate(it.options), it.target),
             Command::Fetch(it) => (Load::Fetch(it.options), it.target),
             Command::Hold(it) => (Load::Hold(it.options), it.target),
             Command::Limit(it) => (Load::Limit(it.options), it.target),
+            Command::Produce(it) => (Load::Produce(it.options), it.target),
             Command::Sink(it) => (Load::Sink(it.options), it.target),
             Command::Source(it) => (Load::Source(it.options), it.target),
         }
@@ -128,10 +139,12 @@ impl Load {
             Self::Arrivals(options) => options.run(target),
             Self::Burst(options) => options.run(target),
             Self::Churn(options) => options.run(target),
+            Self::Consume(options) => options.run(target),
             Self::Deflate(options) => deflate::run(options, target),
             Self::Fetch(options) => fetch::run(options, target),
             Self::Hold(options) => options.run(target),
             Self::Limit(options) => options.run(target),
+            Self::Produce(options) => options.run(target),
             Self::Sink(options) => sink::run(options, target),
             Self::Source(options) => options.run(target),
         }
@@ -144,10 +157,12 @@ impl Load {
             Self::Arrivals(_) => "arrivals",
             Self::Burst(_) => "burst",
             Self::Churn(_) => "churn",
+            Self::Consume(_) => "consume",
             Self::Deflate(_) => "deflate",
             Self::Fetch(_) => "fetch",
             Self::Hold(_) => "hold",
             Self::Limit(_) => "limit",
+            Self::Produce(_) => "produce",
             Self::Sink(_) => "sink",
             Self::Source(_) => "source",
         }
@@ -176,7 +191,9 @@ impl Load {
     /// What does not.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
+            Self::Consume(options) => options.check(),
             Self::Limit(options) => options.check(),
+            Self::Produce(options) => options.check(),
             Self::Source(options) => options.check(),
             _ => Ok(()),
         }
@@ -190,6 +207,8 @@ impl Load {
             }
             Self::Arrivals(it) => Some(&mut it.seconds),
             Self::Churn(it) => Some(&mut it.seconds),
+            Self::Consume(it) => it.seconds.as_mut(),
+            Self::Produce(it) => it.seconds.as_mut(),
             Self::Hold(it) => Some(&mut it.seconds),
             Self::Limit(it) => Some(&mut it.seconds),
             Self::Source(it) => it.seconds.as_mut(),
@@ -203,6 +222,8 @@ impl Load {
             Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
                 it.rate.is_none()
             }
+            Self::Consume(it) => it.seconds.is_some(),
+            Self::Produce(it) => it.seconds.is_some(),
             Self::Source(it) => it.seconds.is_some(),
             Self::Arrivals(_)
             | Self::Burst(_)
@@ -216,6 +237,8 @@ impl Load {
     pub(crate) fn warm_up_ms(&self) -> u32 {
         let warm_up = match self {
             Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => it.warm_up,
+            Self::Consume(it) => it.warm_up,
+            Self::Produce(it) => it.warm_up,
             Self::Source(it) => it.warm_up,
             _ => Seconds::of(0),
         };
@@ -230,6 +253,9 @@ impl Load {
             }
             Self::Churn(it) => (Some(it.seconds), it.warm_up, 0.3),
             Self::Source(it) => (it.seconds, it.warm_up, 0.3),
+            Self::Produce(it) => (it.seconds, it.warm_up, 0.3),
+            // What it reads is appended before.
+            Self::Consume(it) => (it.seconds, it.warm_up, 2.0),
             Self::Arrivals(it) => (Some(it.seconds), it.warm_up, 1.0),
             Self::Hold(it) => (Some(it.seconds), Seconds::of(0), 1.0),
             Self::Burst(_) => (None, Seconds::of(0), 1.0),
@@ -248,6 +274,8 @@ impl Load {
             Self::Churn(it) => it.patience,
             Self::Hold(it) => it.patience,
             Self::Limit(it) => it.patience,
+            Self::Consume(it) => it.patience,
+            Self::Produce(it) => it.patience,
             Self::Source(it) => it.patience,
         })
     }
@@ -261,7 +289,13 @@ impl Load {
             Self::Hold(it) => f64::from(it.ramp),
             Self::Limit(it) => 2.0 * f64::from(it.speed_seconds),
             Self::Source(it) if it.seconds.is_none() => MESSAGES_SECONDS_MAX,
-            Self::Arrivals(_) | Self::Burst(_) | Self::Churn(_) | Self::Source(_) => 0.0,
+            Self::Produce(it) if it.seconds.is_none() => MESSAGES_SECONDS_MAX,
+            Self::Consume(_) => MESSAGES_SECONDS_MAX,
+            Self::Arrivals(_)
+            | Self::Burst(_)
+            | Self::Churn(_)
+            | Self::Produce(_)
+            | Self::Source(_) => 0.0,
         };
         // Opening and each end of what is measured take up to the patience.
         self.run_seconds() + PATIENCES * self.patience_seconds() + rest + LATE_SECONDS_MAX
@@ -282,7 +316,12 @@ impl Load {
             }
             Self::Arrivals(it) => it.rate = rate(per_s)?,
             Self::Churn(it) => it.rate = Some(rate(per_s)?),
-            Self::Burst(_) | Self::Hold(_) | Self::Limit(_) | Self::Source(_) => {
+            Self::Burst(_)
+            | Self::Consume(_)
+            | Self::Hold(_)
+            | Self::Limit(_)
+            | Self::Produce(_)
+            | Self::Source(_) => {
                 return Err(format!("`load {}` has no rate", self.name()));
             }
         }
@@ -294,7 +333,7 @@ impl Load {
 mod tests {
     use super::*;
 
-    const LOADS: [&str; 10] = [
+    const LOADS: [&str; 13] = [
         "echo --connections 64 --payload 200 --in-flight 4 --rate 10000 --ramp 1 --seconds 0.5",
         "arrivals --busy 0 --payload 200 --rate 50 --seconds 4 --warm-up 0.5",
         "burst --connections 3000",
@@ -305,6 +344,9 @@ mod tests {
         "limit --connections 900 --payload 200 --seconds 600 --release 3",
         "sink --connections 4 --payload 1000000 --seconds 1 --patience 3.25",
         "source --bytes 16 --batch 1000 --messages 4294967295",
+        "produce --producers 4 --messages 1000 --bytes 1000 --batches 2000",
+        "produce --producers 1 --messages 1 --bytes 200 --seconds 2 --warm-up 0.5",
+        "consume --consumers 4 --messages 1000 --bytes 1000 --batches 100 --seconds 1",
     ];
 
     fn parse(words: &[&str]) -> Load {
@@ -342,6 +384,8 @@ mod tests {
             "hold --connections 10000 --seconds 2",
             "limit --connections 900 --payload 200 --seconds 600",
             "source --bytes 16 --batch 1000 --seconds 1",
+            "produce --producers 1 --messages 10 --bytes 200 --batches 9",
+            "consume --consumers 1 --messages 10 --bytes 200 --batches 9",
         ] {
             let options: Vec<_> = text.split(' ').collect();
             let mut data = format!("command = \"{}\"\n", options[0]);
@@ -369,6 +413,13 @@ mod tests {
         let source = "command = \"source\"\nbytes = 1\nbatch = 1\n";
         let source: Load = toml::from_str(source).unwrap();
         assert!(source.check().unwrap_err().contains("--messages"));
+        let produce = "command = \"produce\"\nproducers = 1\nmessages = 1\nbytes = 200\n";
+        let error = toml::from_str::<Load>(produce).unwrap().check().unwrap_err();
+        assert!(error.contains("--batches"), "{error}");
+        let access = format!("{produce}batches = 1\naccess = {{}}\n");
+        assert!(toml::from_str::<Load>(&access).unwrap_err().to_string().contains("`access`"));
+        let large = toml::from_str::<Load>(&format!("{produce}batches = 4_000_000_000\n")).unwrap();
+        assert!(large.check().unwrap_err().contains("the topic would have"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::exchange::Exchange;
 use super::frames::{self, FrameEvent, Frames};
+use super::login::{Login, LoginError};
 use super::transport::Transport;
 use super::upgrade::{self, Refusal, Upgrade};
 
@@ -97,6 +98,8 @@ pub(crate) enum Fault {
     Ended,
     /// The peer refused the upgrade: its status line.
     Refused(String),
+    /// The peer refused the login: Iggy's status.
+    LoginRefused(u32),
     /// Reading failed.
     Read(io::Error),
     /// Writing failed.
@@ -132,7 +135,9 @@ pub(crate) struct Connection {
     /// A close frame or TLS's close_notify is queued or sent: no data follows it.
     closing: bool,
     wire: Wire,
-    /// Bytes to send before the next message: the upgrade request, later pongs.
+    /// A login that is not answered yet.
+    login: Option<Login>,
+    /// Bytes to send before the next message: the upgrade request and the login, later pongs.
     ahead: Vec<u8>,
     /// The next pong; empty if there is none.
     pong: Vec<u8>,
@@ -153,10 +158,16 @@ enum Wire {
 }
 
 impl Connection {
-    /// A connection whose connect is in progress.
-    pub(crate) fn new(stream: Transport, id: u32, upgrade: Option<&Upgrade>) -> Self {
+    /// A connection whose connect is in progress. With a request to log in, it is open once that is answered.
+    pub(crate) fn new(
+        stream: Transport,
+        id: u32,
+        upgrade: Option<&Upgrade>,
+        login: Option<&[u8]>,
+    ) -> Self {
+        let mut login = login.map(Login::new);
         let (wire, ahead) = match upgrade {
-            None => (Wire::Tcp, Vec::new()),
+            None => (Wire::Tcp, login.as_mut().map(Login::take_request).unwrap_or_default()),
             Some(upgrade) => {
                 (Wire::Upgrading(Vec::new(), upgrade.is_compressed()), upgrade.request(id))
             }
@@ -169,6 +180,7 @@ impl Connection {
             closed: false,
             closing: false,
             wire,
+            login,
             ahead,
             pong: Vec::new(),
             released: 0,
@@ -187,7 +199,8 @@ impl Connection {
     /// Whether messages can be exchanged.
     pub(crate) fn is_open(&self) -> bool {
         let is_upgrading = matches!(self.wire, Wire::Upgrading(..));
-        self.connected && !self.stream.is_handshaking() && !is_upgrading
+        let is_logged_in = self.login.is_none();
+        self.connected && !self.stream.is_handshaking() && !is_upgrading && is_logged_in
     }
 
     /// Permits one more message, which has `answers` answers, and returns its number.
@@ -207,6 +220,11 @@ impl Connection {
             self.closing = self.stream.start_close();
         }
         self.closing
+    }
+
+    /// The number of answers so far.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answered.message
     }
 
     /// The number of outstanding answers.
@@ -351,6 +369,10 @@ impl Connection {
             if exchange.request_bytes() == 0 {
                 self.sent.message = self.released;
             }
+            self.ahead.extend(self.login.as_mut().map(Login::take_request).unwrap_or_default());
+        }
+        if !self.check_login(&mut got)? {
+            return Ok(());
         }
         let right = match self.wire {
             Wire::WebSocket(_) => self.check_frames(exchange, got),
@@ -363,6 +385,36 @@ impl Connection {
             return Err(Fault::Unsolicited(self.sent));
         }
         if right? { Ok(()) } else { Err(Fault::Wrong(self.answered)) }
+    }
+
+    /// Takes the answer to the login off `got`. True once it has been answered, or if there is none.
+    fn check_login(&mut self, got: &mut &[u8]) -> Result<bool, Fault> {
+        let Some(login) = &mut self.login else { return Ok(true) };
+        let is_answered = match &mut self.wire {
+            Wire::WebSocket(frames) => loop {
+                match frames.next(got).map_err(|what| Fault::Violation(what, 0))? {
+                    None => break false,
+                    Some(FrameEvent::Payload(mut part, last)) => {
+                        let is_answered = login.take(&mut part).map_err(Fault::login)?;
+                        if !part.is_empty() || last && !is_answered {
+                            let what = "a message that is not the answer to the login";
+                            return Err(Fault::Violation(what, 0));
+                        }
+                        if last {
+                            break true;
+                        }
+                    }
+                    Some(FrameEvent::Ping(payload)) => self.pong = frames::pong(&payload),
+                    Some(FrameEvent::Pong) => {}
+                    Some(FrameEvent::Close(code)) => return Err(Fault::ClosedWith(code)),
+                }
+            },
+            _ => login.take(got).map_err(Fault::login)?,
+        };
+        if is_answered {
+            self.login = None;
+        }
+        Ok(is_answered)
     }
 
     fn check_bytes<E: Exchange>(&mut self, exchange: &E, got: &[u8]) -> bool {
@@ -421,6 +473,13 @@ impl Fault {
         match refusal {
             Refusal::Refused(status) => Self::Refused(status),
             Refusal::Wrong(what) => Self::Violation(what, 0),
+        }
+    }
+
+    fn login(error: LoginError) -> Self {
+        match error {
+            LoginError::Refused(status) => Self::LoginRefused(status),
+            LoginError::Wrong(what) => Self::Violation(what, 0),
         }
     }
 }

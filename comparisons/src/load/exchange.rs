@@ -25,7 +25,7 @@ pub(crate) enum Wire {
 
 impl Wire {
     /// Masks the payloads of requests if need be.
-    fn mask(self, payload: &mut [u8]) {
+    pub(crate) fn mask(self, payload: &mut [u8]) {
         if self == Self::WebSocket {
             frames::mask(payload);
         }
@@ -34,6 +34,11 @@ impl Wire {
 
 /// A request and its answers.
 pub(crate) trait Exchange {
+    /// The request of a [`Login`](super::login::Login), if each connection begins with one.
+    fn login(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// The length of a request; zero if connecting is the request.
     fn request_bytes(&self) -> u64;
 
@@ -322,7 +327,7 @@ fn rest_of(bytes: &[u8], offset: u64, len: usize) -> &[u8] {
 }
 
 /// Marsaglia's, 64 bits.
-fn xorshift(mut state: u64) -> u64 {
+pub(crate) fn xorshift(mut state: u64) -> u64 {
     state ^= state << 13;
     state ^= state >> 7;
     state ^ (state << 17)

@@ -93,9 +93,9 @@ impl Histogram {
 
 impl fmt::Display for Percentiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { p50, p90, p99, p99_9, p99_99, max, .. } = self;
+        let Self { mean, p50, p90, p99, p99_9, p99_99, max, .. } = self;
         write!(f, "p50 {p50:.1}  p90 {p90:.1}  p99 {p99:.1}  ")?;
-        write!(f, "p99.9 {p99_9:.1}  p99.99 {p99_99:.1}  max {max:.1} us")
+        write!(f, "p99.9 {p99_9:.1}  p99.99 {p99_99:.1}  max {max:.1}  mean {mean:.1} us")
     }
 }
 

@@ -28,6 +28,7 @@ pub struct Report {
     pub(crate) seconds: f64,
     pub(crate) connections: Connections,
     pub(crate) messages: Option<Messages>,
+    pub(crate) batches: Option<Batches>,
     pub(crate) arrivals: Option<Arrivals>,
     pub(crate) burst: Option<Burst>,
     pub(crate) churn: Option<Churn>,
@@ -80,6 +81,20 @@ pub(crate) struct Messages {
     /// What the client could have done with a whole core, computed from what it used. None in an open loop, which spins
     /// on the clock.
     pub(crate) ceiling_per_s: Option<f64>,
+}
+
+/// Batches of messages of a log: of `produce` and `consume`, where each message of [`Messages`] is a batch. Windows on
+/// command have none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Batches {
+    /// Messages of a batch.
+    pub(crate) messages: u64,
+    /// The length of a message, without its header.
+    pub(crate) bytes: u64,
+    pub(crate) messages_per_s: f64,
+    /// Without the headers of the messages.
+    pub(crate) payload_mib_per_s: f64,
 }
 
 /// New connections while others were busy. None of them counts in [`Connections`].
@@ -208,6 +223,7 @@ impl Report {
                 errors: tally.errors.clone(),
             },
             messages: None,
+            batches: None,
             arrivals: None,
             burst: None,
             churn: None,
@@ -308,6 +324,7 @@ impl Display for Report {
             row(f, "  error", format_args!("{count} x {kind}"))?;
         }
         self.messages.iter().try_for_each(|messages| messages.fmt(f))?;
+        self.batches.iter().try_for_each(|batches| batches.fmt(f))?;
         percentiles(f, "latency", &self.latency_us)?;
         self.stalls.iter().try_for_each(|stalls| stalls.fmt(f))?;
         self.arrivals.iter().try_for_each(|arrivals| arrivals.fmt(f))?;
@@ -336,6 +353,18 @@ impl Display for Messages {
         row(f, "messages", format_args!("{} sent, {} received", self.sent, self.received))?;
         row(f, "missing", format_args!("{} unanswered, {} unsent", self.unanswered, self.unsent))?;
         self.held_back.iter().try_for_each(|held| row(f, "held back", held))
+    }
+}
+
+impl Display for Batches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { messages, bytes, messages_per_s, payload_mib_per_s } = self;
+        row(f, "batches", format_args!("of {messages} messages of {bytes} B"))?;
+        row(
+            f,
+            "  messages",
+            format_args!("{messages_per_s:.0} msg/s, {payload_mib_per_s:.1} MiB/s"),
+        )
     }
 }
 

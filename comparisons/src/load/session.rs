@@ -71,6 +71,9 @@ impl Tally {
             }
             Fault::Ended => return,
             Fault::Refused(status) => return self.error(format!("upgrade refused: {status}")),
+            Fault::LoginRefused(status) => {
+                return self.error(format!("login refused: status {status}"));
+            }
             Fault::Wrong(at) => format!(
                 "connection {index}: the answer to message {} is wrong, at byte {} or after",
                 at.message, at.offset
@@ -84,6 +87,11 @@ impl Tally {
             ),
         };
         self.error("wrong answer");
+        self.wrong(sentence);
+    }
+
+    /// Counts something that the server did wrongly.
+    pub(crate) fn wrong(&mut self, sentence: String) {
         self.wrong += 1;
         self.wrong_answer.get_or_insert(sentence);
     }
@@ -126,7 +134,7 @@ impl Tally {
 /// When a connection counts as open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// It is connected and, if required, upgraded.
+    /// It is connected and, if required, upgraded and logged in.
     Connect,
     /// The same, and it sends a first message without waiting for the answer.
     Send,
@@ -146,7 +154,7 @@ pub(crate) struct ReadyEvent {
 /// What the event caused.
 #[derive(Debug)]
 pub(crate) struct EventOutcome {
-    /// The connection is now connected and, if required, upgraded.
+    /// The connection is now connected and, if required, upgraded and logged in.
     pub(crate) connected: bool,
     /// The answers that arrived.
     pub(crate) answered: Range<u64>,
@@ -266,7 +274,9 @@ impl<E: Exchange> Session<E> {
         match opened {
             Ok(stream) => {
                 let id = self.first_id.wrapping_add(index as u32);
-                self.connections[index] = Some(Connection::new(stream, id, dialer.upgrade()));
+                let login = self.exchange.login();
+                self.connections[index] =
+                    Some(Connection::new(stream, id, dialer.upgrade(), login));
                 self.open += 1;
             }
             Err(error) => self.tally.fault(index, &Fault::Connect(error)),
@@ -369,6 +379,11 @@ impl<E: Exchange> Session<E> {
 
     pub(crate) fn is_open(&self, index: usize) -> bool {
         self.connections[index].is_some()
+    }
+
+    /// How many answers an open connection has had.
+    pub(crate) fn answers(&self, index: usize) -> Option<u64> {
+        self.connections[index].as_ref().map(Connection::answers)
     }
 
     /// Whether a connection's handshake resumed an earlier session.

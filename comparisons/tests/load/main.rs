@@ -15,6 +15,7 @@ use serde_json::Value;
 mod arrivals;
 mod churn;
 mod hold;
+mod iggy;
 mod limit;
 mod source;
 mod steady;

@@ -12,7 +12,7 @@ use sha1::{Digest, Sha1};
 
 use super::{RUN_MAX, load, server};
 
-const BINARY: u8 = 0x82;
+pub(super) const BINARY: u8 = 0x82;
 const COMPRESSED_TEXT: u8 = 0xc1;
 const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
@@ -23,7 +23,7 @@ const DEFLATE: &str =
     "\r\nSec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover";
 
 /// Runs `serve` on each connection once it is upgraded, with its number and path.
-fn websocket<F>(serve: F) -> SocketAddr
+pub(super) fn websocket<F>(serve: F) -> SocketAddr
 where
     F: Fn(u32, &str, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
 {
@@ -60,7 +60,7 @@ fn upgrade(stream: &mut (impl Read + Write), more: &str) -> io::Result<String> {
 }
 
 /// The next frame of the client: its first byte, and its payload.
-fn receive(stream: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
+pub(super) fn receive(stream: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     let mut head = [0; 2];
     stream.read_exact(&mut head)?;
     let [first, second] = head;
@@ -84,7 +84,7 @@ fn receive(stream: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     Ok((first, payload))
 }
 
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![first];
     match payload.len() {
         short @ 0..=125 => frame.push(short as u8),

@@ -13,14 +13,14 @@ use serde_json::Value;
 use super::{echo, good_echo, server};
 
 /// A `load --windows`.
-struct Windows {
+pub(super) struct Windows {
     load: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Windows {
-    fn start(command: &str, addr: SocketAddr, options: &str) -> Self {
+    pub(super) fn start(command: &str, addr: SocketAddr, options: &str) -> Self {
         let mut load = Command::new(env!("CARGO_BIN_EXE_load"))
             .args([command, &addr.to_string(), "--windows"])
             .args(options.split_whitespace())
@@ -34,7 +34,7 @@ impl Windows {
         Self { load, stdin, stdout }
     }
 
-    fn ask(&mut self, line: &str) -> Value {
+    pub(super) fn ask(&mut self, line: &str) -> Value {
         let stdin = self.stdin.as_mut().expect("it is not over");
         stdin.write_all(format!("{line}\n").as_bytes()).expect("it reads");
         self.answer()
@@ -47,7 +47,7 @@ impl Windows {
     }
 
     /// The exit code and what it printed on stderr.
-    fn finish(mut self) -> (Option<i32>, String) {
+    pub(super) fn finish(mut self) -> (Option<i32>, String) {
         drop(self.stdin.take());
         let mut stderr = String::new();
         self.load.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("text");
