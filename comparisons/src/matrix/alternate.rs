@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Failure;
-use super::certificate::Certificate;
+use super::credentials::Credentials;
 use super::figures::Figure;
 use super::interrupt::Interrupt;
 use super::load_process::{Measurement, WindowLoad};
@@ -30,7 +30,7 @@ pub(crate) struct Round<'a> {
     pub(crate) results: &'a Results,
     pub(crate) measured: &'a MeasuredWorkload,
     pub(crate) pairing: Pairing,
-    pub(crate) certificate: &'a Certificate,
+    pub(crate) credentials: &'a Credentials,
     pub(crate) folder: &'a std::path::Path,
     pub(crate) interrupt: &'a Interrupt,
 }
@@ -176,10 +176,10 @@ impl Round<'_> {
     }
 
     fn start_one(&self, index: usize) -> Result<Side, Failure> {
-        let Self { results, measured, certificate, folder, interrupt, .. } = *self;
+        let Self { results, measured, credentials, folder, interrupt, .. } = *self;
         let (workload, server) = (&measured.workload, &measured.rows[index].server);
         let load = &workload.load;
-        let measurement = Measurement { workload, load, server, results, certificate, folder };
+        let measurement = Measurement { workload, load, server, results, credentials, folder };
         let began = Instant::now();
         let running = measurement.start(interrupt)?;
         let mut load = WindowLoad::start(measurement.command(&running)?)?;

@@ -39,10 +39,13 @@ const HIGHER_IS_BETTER: [&str; 7] = [
 ];
 
 /// The commands of `load`, by what they report.
-const ALL: &[&str] =
-    &["arrivals", "burst", "churn", "deflate", "echo", "fetch", "hold", "limit", "sink", "source"];
-const MESSAGES: &[&str] = &["arrivals", "deflate", "echo", "fetch", "sink", "source"];
-const LATENCY: &[&str] = &["arrivals", "deflate", "echo", "fetch", "sink"];
+const ALL: &[&str] = &[
+    "arrivals", "burst", "churn", "consume", "deflate", "echo", "fetch", "hold", "limit",
+    "produce", "sink", "source",
+];
+const MESSAGES: &[&str] =
+    &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink", "source"];
+const LATENCY: &[&str] = &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink"];
 const STEADY: &[&str] = &["deflate", "echo", "fetch", "sink"];
 const SCHEDULED: &[&str] = &["arrivals", "churn", "deflate", "echo", "fetch", "sink"];
 const ARRIVALS: &[&str] = &["arrivals"];
@@ -51,7 +54,7 @@ const CHURN: &[&str] = &["churn"];
 const HOLD: &[&str] = &["hold"];
 const LIMIT: &[&str] = &["limit"];
 
-static FIGURES: [Definition; 43] = [
+static FIGURES: [Definition; 44] = [
     figure("cpu-per-message", "CPU ns/message", MESSAGES, |it| Some(it.per_message()?.cpu_ns)),
     figure("cpu-per-connection", "CPU ns/connection", CHURN, |it| Some(it.per_message()?.cpu_ns)),
     figure("cpu-user-per-message", "CPU user ns/message", MESSAGES, |it| {
@@ -67,6 +70,7 @@ static FIGURES: [Definition; 43] = [
     figure("client-ceiling", "most load could do, messages/s", MESSAGES, |it| {
         messages(it)?.ceiling_per_s
     }),
+    figure("latency-mean", "latency mean, us", LATENCY, |it| Some(latency(it)?.mean)),
     figure("latency-p50", "latency p50, us", LATENCY, |it| Some(latency(it)?.p50)),
     figure("latency-p90", "latency p90, us", LATENCY, |it| Some(latency(it)?.p90)),
     figure("latency-p99", "latency p99, us", LATENCY, |it| Some(latency(it)?.p99)),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use super::Failure;
-use super::certificate::Certificate;
+use super::credentials::Credentials;
 use super::interrupt::Interrupt;
 use super::program::{self, Placement, Running};
 use super::results::Results;
@@ -32,7 +32,7 @@ pub(crate) struct Measurement<'a> {
     pub(crate) load: &'a Load,
     pub(crate) server: &'a Server,
     pub(crate) results: &'a Results,
-    pub(crate) certificate: &'a Certificate,
+    pub(crate) credentials: &'a Credentials,
     /// The folder of the run.
     pub(crate) folder: &'a Path,
 }
@@ -40,9 +40,9 @@ pub(crate) struct Measurement<'a> {
 impl Measurement<'_> {
     /// Starts the server.
     pub(crate) fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
-        let Self { workload, server, results, certificate, folder, .. } = *self;
+        let Self { workload, server, results, credentials, folder, .. } = *self;
         let place = Placement { core: results.server_core, folder };
-        Running::start(server, certificate, place, workload.open_files, interrupt)
+        Running::start(server, credentials, place, workload.open_files, interrupt)
     }
 
     /// The command line of `load` for the running server, but for how it reports.
@@ -50,12 +50,15 @@ impl Measurement<'_> {
     /// # Errors
     /// When the folder of the programs is unknown.
     pub(crate) fn command(&self, running: &Running) -> Result<Command, Failure> {
-        let Self { workload, load, server, results, certificate, .. } = *self;
+        let Self { workload, load, server, results, credentials, .. } = *self;
         let mut command = Command::new(program::programs()?.join("load"));
         command.arg(load.name()).arg(running.addr.to_string()).args(load.args());
         command.args(workload.args_for(server));
         if server.protocol == Protocol::Tls {
-            command.arg("--tls").arg(certificate.chain());
+            command.arg("--tls").arg(credentials.chain());
+        }
+        if server.has_password() {
+            command.arg("--iggy-password-file").arg(credentials.password());
         }
         command.args(["--core", &results.load_core.to_string()]);
         command.args(["--server-pid", &running.pid().to_string()]);

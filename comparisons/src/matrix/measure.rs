@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::Failure;
 use super::alternate::{Round, RowRound};
 use super::calls::{PerfStat, SystemCalls};
-use super::certificate::Certificate;
+use super::credentials::Credentials;
 use super::interrupt::Interrupt;
 use super::load_process::{self, Measurement};
 use super::pairs::Pairing;
@@ -28,11 +28,11 @@ const SAVE_EVERY: Duration = Duration::from_secs(30);
 /// When the results cannot be written, or SIGHUP, SIGINT or SIGTERM came.
 pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure> {
     let interrupt = Interrupt::listen().map_err(no_signals)?;
-    let certificate = Certificate::create(folder)?;
+    let credentials = Credentials::create(folder)?;
     let progress = Progress::of(results);
     let mut saved = Instant::now();
     for index in 0..results.workloads.len() {
-        while let Some(round) = pairs(results, index, &certificate, folder, &interrupt, &progress) {
+        while let Some(round) = pairs(results, index, &credentials, folder, &interrupt, &progress) {
             if interrupt.is_pending().map_err(no_signals)? {
                 return Err(interrupted(folder));
             }
@@ -53,8 +53,8 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
             let MeasuredWorkload { workload, rows, .. } = &results.workloads[index];
             let server = &rows[next.row].server;
             let load = &workload.load;
-            let certificate = &certificate;
-            let measurement = Measurement { workload, load, server, results, certificate, folder };
+            let credentials = &credentials;
+            let measurement = Measurement { workload, load, server, results, credentials, folder };
             let sample = measurement.take(&interrupt);
             if interrupt.is_pending().map_err(no_signals)? {
                 return Err(interrupted(folder));
@@ -69,7 +69,7 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
                 saved = Instant::now();
             }
         }
-        count_calls(results, index, &certificate, folder, &interrupt)?;
+        count_calls(results, index, &credentials, folder, &interrupt)?;
     }
     progress::end();
     let _ = fs::remove_file(folder.join(SERVER_STDERR));
@@ -80,7 +80,7 @@ pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure
 fn pairs(
     results: &Results,
     index: usize,
-    certificate: &Certificate,
+    credentials: &Credentials,
     folder: &Path,
     interrupt: &Interrupt,
     progress: &Progress,
@@ -90,7 +90,7 @@ fn pairs(
     let rows = measured.unfinished();
     let first = rows.first()?;
     progress.show_pairs(results, measured, measured.rows[*first].rounds.len() + 1, rows.len());
-    let round = Round { results, measured, pairing, certificate, folder, interrupt }.measure();
+    let round = Round { results, measured, pairing, credentials, folder, interrupt }.measure();
     Some((round, pairing))
 }
 
@@ -98,7 +98,7 @@ fn pairs(
 fn count_calls(
     results: &mut Results,
     index: usize,
-    certificate: &Certificate,
+    credentials: &Credentials,
     folder: &Path,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
@@ -110,7 +110,7 @@ fn count_calls(
         let server = &rows[row].server;
         progress::calls(&workload.name, &server.name);
         let load = &load;
-        let measurement = Measurement { workload, load, server, results, certificate, folder };
+        let measurement = Measurement { workload, load, server, results, credentials, folder };
         let counted = measurement.count(interrupt);
         if interrupt.is_pending().map_err(no_signals)? {
             return Err(interrupted(folder));

@@ -9,9 +9,10 @@
 mod alternate;
 pub(crate) mod axis;
 mod calls;
-pub(crate) mod certificate;
 mod compare;
+pub(crate) mod credentials;
 mod curves;
+mod data_folder;
 pub(crate) mod escape;
 mod figures;
 mod findings;

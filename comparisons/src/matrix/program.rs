@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Failure;
-use super::certificate::Certificate;
+use super::credentials::Credentials;
+use super::data_folder::DataFolder;
 use super::interrupt::Interrupt;
 use super::servers::{FOLDER, Server};
 
@@ -51,12 +52,28 @@ impl Server {
         Ok(programs()?.join(&self.run[0]))
     }
 
-    /// The arguments of its program.
-    pub(crate) fn args(&self, certificate: &Certificate) -> impl Iterator<Item = OsString> {
-        self.run[1..].iter().map(|word| match &**word {
+    /// Whether it keeps data in a folder.
+    fn has_data(&self) -> bool {
+        self.run.iter().any(|word| word == "{data}")
+    }
+
+    /// Whether Iggy's clients have to log in.
+    pub(crate) fn has_password(&self) -> bool {
+        self.run.iter().any(|word| word == "{password}")
+    }
+
+    /// The arguments of its program. `data`: the folder that it is to keep its data in.
+    pub(crate) fn args(
+        &self,
+        credentials: &Credentials,
+        data: &Path,
+    ) -> impl Iterator<Item = OsString> {
+        self.run[1..].iter().map(move |word| match &**word {
             "{addr}" => ADDR.into(),
-            "{cert}" => certificate.chain().into(),
-            "{key}" => certificate.key().into(),
+            "{cert}" => credentials.chain().into(),
+            "{key}" => credentials.key().into(),
+            "{password}" => credentials.password().into(),
+            "{data}" => data.into(),
             word => word.into(),
         })
     }
@@ -164,17 +181,19 @@ pub(crate) struct Running {
     pub(crate) addrs: Vec<SocketAddr>,
     /// The time from its start to its start-up line.
     pub(crate) startup: Duration,
+    /// It is removed after the process has ended.
+    data: Option<DataFolder>,
 }
 
 impl Running {
-    /// Starts a server, which may open at most `open_files` files if that is given. Over TLS it has the
-    /// certificate.
+    /// Starts a server, which may open at most `open_files` files if that is given. It has the credentials, and a folder
+    /// for its data in `folder`, if its command line names them.
     ///
     /// # Errors
     /// When it does not print its address in time, with the first line of its stderr.
     pub(crate) fn start(
         server: &Server,
-        certificate: &Certificate,
+        credentials: &Credentials,
         Placement { core, folder }: Placement<'_>,
         open_files: Option<u32>,
         interrupt: &Interrupt,
@@ -189,8 +208,13 @@ impl Running {
                 shell
             }
         };
-        command.args(server.args(certificate));
-        Self::spawn(command, &server.name, 1, Placement { core, folder }, interrupt)
+        let cannot = |error: io::Error| Failure::new(format!("cannot make room for data: {error}"));
+        let data = server.has_data().then(|| DataFolder::within(folder));
+        let data = data.transpose().map_err(cannot)?;
+        command.args(server.args(credentials, data.as_ref().map_or(folder, DataFolder::path)));
+        let place = Placement { core, folder };
+        let running = Self::spawn(command, &server.name, 1, place, interrupt)?;
+        Ok(running.with_data(data))
     }
 
     /// Starts a server that prints so many lines with an address. Its stderr goes to a file in the folder.
@@ -239,7 +263,12 @@ impl Running {
             };
             addrs.push(addr);
         }
-        Ok(Self { process, addr: addrs[0], addrs, startup: began.elapsed() })
+        Ok(Self { process, addr: addrs[0], addrs, startup: began.elapsed(), data: None })
+    }
+
+    fn with_data(mut self, data: Option<DataFolder>) -> Self {
+        self.data = data;
+        self
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -20,7 +20,7 @@ const REPEATED: &str = "again";
 
 /// What may stand for a value in a command, until it is run.
 const AT_BUILD: [&str; 2] = ["{programs}", "{target}"];
-const AT_RUN: [&str; 3] = ["{addr}", "{cert}", "{key}"];
+const AT_RUN: [&str; 5] = ["{addr}", "{cert}", "{key}", "{password}", "{data}"];
 
 /// All entries, one for each runtime where an entry has several.
 #[derive(Clone, Debug)]
@@ -64,6 +64,8 @@ pub(crate) enum Service {
     Deflate,
     Sink,
     Source,
+    /// Streams of messages, by Iggy's protocol.
+    Iggy,
 }
 
 /// What each row of a workload is compared with.
@@ -374,6 +376,7 @@ impl Service {
             Self::Echo | Self::Deflate => "/echo",
             Self::Sink => "/sink",
             Self::Source => "/source",
+            Self::Iggy => "/",
         }
     }
 }
@@ -385,6 +388,7 @@ impl Display for Service {
             Self::Deflate => "deflate",
             Self::Sink => "sink",
             Self::Source => "source",
+            Self::Iggy => "iggy",
         })
     }
 }
@@ -474,6 +478,13 @@ mod tests {
         let deflate = run("compio/websocket", Service::Deflate);
         assert_eq!(deflate, format!("{ours} --http {{addr}} --deflate shared"));
         assert_eq!(run("ws-gws", Service::Deflate), "ws-gws {addr} --deflate");
+        let data = "--iggy-password-file {password} --data {data} --fsync never";
+        let iggy = run("compio/fsync-never/websocket", Service::Iggy);
+        assert_eq!(iggy, format!("{ours} --http {{addr}} {data}"));
+        assert_eq!(
+            run("compio/fsync-never", Service::Iggy),
+            format!("{ours} --tcp {{addr}} {data}")
+        );
         assert_eq!(run_echo("ws-faulty/slow"), "ws-faulty {addr} --fault slow");
         let traits = run_echo("traits-monoio/ring-default");
         assert_eq!(
@@ -507,6 +518,7 @@ mod tests {
             ("traits-tokio", Baseline::Peer, Some("echo-tokio")),
             ("compio/ring-default/websocket", Baseline::Tcp, Some("compio/ring-default")),
             ("compio/tls", Baseline::Tcp, Some("compio")),
+            ("compio/fsync-batch/websocket", Baseline::Tcp, Some("compio/fsync-batch")),
             ("tokio/tungstenite-fixed", Baseline::Tcp, Some("tokio")),
             (
                 "tokio/ring-default/tungstenite-fixed",
@@ -538,7 +550,7 @@ mod tests {
             (
                 "compio/ring-defualt",
                 Service::Echo,
-                "no option \"ring-defualt\": it has again, hops-app, ring-default, tls, tungstenite-",
+                "no option \"ring-defualt\": it has again, fsync-batch, fsync-never, hops-app, ring-default, tls,",
             ),
             (
                 "echo-epoll/ring-default",
@@ -546,7 +558,11 @@ mod tests {
                 "\"echo-epoll\" has no option \"ring-default\"",
             ),
             ("echo-tokio", Service::Sink, "\"echo-tokio\" does not serve sink: it serves echo"),
-            ("tokio", Service::Deflate, "does not serve deflate: it serves echo, sink, source"),
+            (
+                "tokio",
+                Service::Deflate,
+                "does not serve deflate: it serves echo, sink, source, iggy",
+            ),
             ("tokio/hops-app", Service::Sink, "does not serve sink: it serves echo"),
             ("tokio/hops-app/websocket", Service::Echo, "exclude each other"),
             ("tokio/tls/websocket", Service::Echo, "\"websocket\" and \"tls\" exclude each other"),

@@ -62,6 +62,7 @@ pub(crate) const fn service(load: &Load) -> Service {
         Load::Deflate(_) => Service::Deflate,
         Load::Sink(_) => Service::Sink,
         Load::Fetch(_) | Load::Source(_) => Service::Source,
+        Load::Consume(_) | Load::Produce(_) => Service::Iggy,
     }
 }
 
@@ -104,9 +105,11 @@ impl Workload {
     pub(crate) fn load_for_counting(&self) -> Option<Load> {
         let has_messages = match self.load {
             Load::Churn(_)
+            | Load::Consume(_)
             | Load::Deflate(_)
             | Load::Echo(_)
             | Load::Fetch(_)
+            | Load::Produce(_)
             | Load::Sink(_)
             | Load::Source(_) => true,
             Load::Arrivals(_) | Load::Burst(_) | Load::Hold(_) | Load::Limit(_) => false,

@@ -17,7 +17,7 @@ use super::results::{Details, Run};
 use super::stress::{DeafClients, Neighbours};
 use super::watch::{Watch, unix_ms};
 use crate::load::{Load, Report};
-use crate::matrix::certificate::Certificate;
+use crate::matrix::credentials::Credentials;
 use crate::matrix::interrupt::Interrupt;
 use crate::matrix::program::{Placement, Running, SERVER_STDERR, limited, programs};
 use crate::matrix::servers::Servers;
@@ -31,7 +31,7 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 /// What all runs share.
 pub(crate) struct Lab<'a> {
     pub(crate) servers: &'a Servers,
-    pub(crate) certificate: &'a Certificate,
+    pub(crate) credentials: &'a Credentials,
     pub(crate) folder: &'a Path,
     pub(crate) server_core: usize,
     pub(crate) load_core: usize,
@@ -162,7 +162,7 @@ impl Lab<'_> {
         let mut words = network.map_or_else(Vec::new, |network| network.entered().to_vec());
         words.extend(scenario.open_files.into_iter().flat_map(limited));
         let mut command = prefixed(&words, &server.program()?);
-        command.args(server.args(self.certificate)).stdin(Stdio::null());
+        command.args(server.args(self.credentials, self.folder)).stdin(Stdio::null());
         if program == Program::Naive {
             command.arg("--events").arg(&events);
         }

@@ -11,7 +11,7 @@ use super::measure::Lab;
 use super::plan::{Filter, Program, Scenario};
 use super::results::Results;
 use super::{Failure, html, terminal};
-use crate::matrix::certificate::Certificate;
+use crate::matrix::credentials::Credentials;
 use crate::matrix::host::Host;
 use crate::matrix::interrupt::Interrupt;
 use crate::matrix::program::{self, SERVER_STDERR};
@@ -100,11 +100,11 @@ impl Options {
         let no_signals =
             |error: io::Error| Failure::new(format!("cannot wait for signals: {error}"));
         let interrupt = Interrupt::listen().map_err(no_signals)?;
-        let certificate = Certificate::create(folder)?;
+        let credentials = Credentials::create(folder)?;
         let Self { server_core, load_core, .. } = *self;
         let lab = Lab {
             servers,
-            certificate: &certificate,
+            credentials: &credentials,
             folder,
             server_core,
             load_core,
