@@ -1,5 +1,6 @@
-// WebSocket echo on uWebSockets: `ws-uwebsockets IP:PORT [--deflate]` echoes on every path, on one thread. With
-// --deflate it echoes compressed messages compressed, each independently.
+// WebSocket echo on uWebSockets: `ws-uwebsockets IP:PORT [--deflate]` echoes on every path but two, on one thread. With
+// --deflate it echoes compressed messages compressed, each independently. What is sent to /publish goes, as text, to all
+// connections of /subscribe.
 
 #include <cstdlib>
 #include <iostream>
@@ -20,7 +21,25 @@ int main(int argc, char **argv) {
     std::string host = addr.substr(0, colon);
     int port = std::atoi(addr.c_str() + colon + 1);
     bool listening = false;
-    uWS::App()
+    uWS::App app;
+    app
+        .ws<NoUserData>("/publish", {
+            .compression = uWS::DISABLED,
+            .maxPayloadLength = 16 * 1024 * 1024,
+            .idleTimeout = 0,
+            .sendPingsAutomatically = false,
+            .message = [&app](auto *, std::string_view message, uWS::OpCode) {
+                app.publish("feed", message, uWS::OpCode::TEXT);
+            },
+        })
+        .ws<NoUserData>("/subscribe", {
+            .compression = uWS::DISABLED,
+            .idleTimeout = 0,
+            // What owned-io's server keeps of a topic. A subscriber that is further behind misses messages.
+            .maxBackpressure = 1024 * 1024,
+            .sendPingsAutomatically = false,
+            .open = [](auto *ws) { ws->subscribe("feed"); },
+        })
         .ws<NoUserData>("/*", {
             .compression = deflate ? uWS::CompressOptions(uWS::SHARED_COMPRESSOR | uWS::SHARED_DECOMPRESSOR)
                                    : uWS::DISABLED,

@@ -9,6 +9,7 @@ use super::iggy::{consume, produce};
 use super::options::{Steady, Target};
 use super::{
     Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, sink, source,
+    subscribe,
 };
 
 /// How many times in a run `load` may wait as long as its patience.
@@ -51,6 +52,8 @@ pub enum Load {
     Sink(Steady),
     /// Asks for messages and checks what comes.
     Source(source::Options),
+    /// Publishes messages, and checks that each subscriber is pushed all of them.
+    Subscribe(subscribe::Options),
 }
 
 /// A load generator on one thread: it drives a server, checks every byte that comes back, and says
@@ -89,6 +92,8 @@ enum Command {
     Sink(WithTarget<Steady>),
     /// Asks for messages and checks what comes.
     Source(WithTarget<source::Options>),
+    /// Publishes messages, and checks that each subscriber is pushed all of them.
+    Subscribe(WithTarget<subscribe::Options>),
 }
 
 /// The options of a command, and its target.
@@ -124,6 +129,7 @@ impl CommandLine {
             Command::Produce(it) => (Load::Produce(it.options), it.target),
             Command::Sink(it) => (Load::Sink(it.options), it.target),
             Command::Source(it) => (Load::Source(it.options), it.target),
+            Command::Subscribe(it) => (Load::Subscribe(it.options), it.target),
         }
     }
 }
@@ -147,6 +153,7 @@ impl Load {
             Self::Produce(options) => options.run(target),
             Self::Sink(options) => sink::run(options, target),
             Self::Source(options) => options.run(target),
+            Self::Subscribe(options) => options.run(target),
         }
     }
 
@@ -165,6 +172,7 @@ impl Load {
             Self::Produce(_) => "produce",
             Self::Sink(_) => "sink",
             Self::Source(_) => "source",
+            Self::Subscribe(_) => "subscribe",
         }
     }
 
@@ -195,6 +203,7 @@ impl Load {
             Self::Limit(options) => options.check(),
             Self::Produce(options) => options.check(),
             Self::Source(options) => options.check(),
+            Self::Subscribe(options) => options.check(),
             _ => Ok(()),
         }
     }
@@ -212,6 +221,7 @@ impl Load {
             Self::Hold(it) => Some(&mut it.seconds),
             Self::Limit(it) => Some(&mut it.seconds),
             Self::Source(it) => it.seconds.as_mut(),
+            Self::Subscribe(it) => Some(&mut it.seconds),
             Self::Burst(_) => None,
         }
     }
@@ -229,7 +239,8 @@ impl Load {
             | Self::Burst(_)
             | Self::Churn(_)
             | Self::Hold(_)
-            | Self::Limit(_) => false,
+            | Self::Limit(_)
+            | Self::Subscribe(_) => false,
         }
     }
 
@@ -257,6 +268,7 @@ impl Load {
             // What it reads is appended before.
             Self::Consume(it) => (it.seconds, it.warm_up, 2.0),
             Self::Arrivals(it) => (Some(it.seconds), it.warm_up, 1.0),
+            Self::Subscribe(it) => (Some(it.seconds), it.warm_up, 2.0),
             Self::Hold(it) => (Some(it.seconds), Seconds::of(0), 1.0),
             Self::Burst(_) => (None, Seconds::of(0), 1.0),
             // It echoes before and after its window.
@@ -277,6 +289,7 @@ impl Load {
             Self::Consume(it) => it.patience,
             Self::Produce(it) => it.patience,
             Self::Source(it) => it.patience,
+            Self::Subscribe(it) => it.patience,
         })
     }
 
@@ -295,7 +308,8 @@ impl Load {
             | Self::Burst(_)
             | Self::Churn(_)
             | Self::Produce(_)
-            | Self::Source(_) => 0.0,
+            | Self::Source(_)
+            | Self::Subscribe(_) => 0.0,
         };
         // Opening and each end of what is measured take up to the patience.
         self.run_seconds() + PATIENCES * self.patience_seconds() + rest + LATE_SECONDS_MAX
@@ -316,6 +330,7 @@ impl Load {
             }
             Self::Arrivals(it) => it.rate = rate(per_s)?,
             Self::Churn(it) => it.rate = Some(rate(per_s)?),
+            Self::Subscribe(it) => it.rate = rate(per_s)?,
             Self::Burst(_)
             | Self::Consume(_)
             | Self::Hold(_)
@@ -333,7 +348,7 @@ impl Load {
 mod tests {
     use super::*;
 
-    const LOADS: [&str; 13] = [
+    const LOADS: [&str; 14] = [
         "echo --connections 64 --payload 200 --in-flight 4 --rate 10000 --ramp 1 --seconds 0.5",
         "arrivals --busy 0 --payload 200 --rate 50 --seconds 4 --warm-up 0.5",
         "burst --connections 3000",
@@ -347,6 +362,7 @@ mod tests {
         "produce --producers 4 --messages 1000 --bytes 1000 --batches 2000",
         "produce --producers 1 --messages 1 --bytes 200 --seconds 2 --warm-up 0.5",
         "consume --consumers 4 --messages 1000 --bytes 1000 --batches 100 --seconds 1",
+        "subscribe --subscribers 1000 --slow 10 --bytes 200 --rate 1000 --seconds 2",
     ];
 
     fn parse(words: &[&str]) -> Load {
@@ -386,6 +402,7 @@ mod tests {
             "source --bytes 16 --batch 1000 --seconds 1",
             "produce --producers 1 --messages 10 --bytes 200 --batches 9",
             "consume --consumers 1 --messages 10 --bytes 200 --batches 9",
+            "subscribe --subscribers 10 --bytes 200 --rate 10 --seconds 2",
         ] {
             let options: Vec<_> = text.split(' ').collect();
             let mut data = format!("command = \"{}\"\n", options[0]);

@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::Range;
 
 use super::exchange::Exchange;
-use super::frames::{self, FrameEvent, Frames};
+use super::frames::{self, Expected, FrameEvent, Frames};
 use super::login::{Login, LoginError};
 use super::transport::Transport;
 use super::upgrade::{self, Refusal, Upgrade};
@@ -365,7 +365,8 @@ impl Connection {
             if !answered.map_err(Fault::refused)? {
                 return Ok(());
             }
-            self.wire = Wire::WebSocket(Frames::new(compressed));
+            let expected = if compressed { Expected::CompressedText } else { Expected::Binary };
+            self.wire = Wire::WebSocket(Frames::new(expected));
             if exchange.request_bytes() == 0 {
                 self.sent.message = self.released;
             }

@@ -7,7 +7,7 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use rustls::StreamOwned;
 
 use super::exchange::Exchange;
-use super::frames::{self, FrameEvent, FrameHeader, Frames};
+use super::frames::{self, Expected, FrameEvent, FrameHeader, Frames};
 use super::upgrade::{self, Upgrade};
 use super::{Failure, Report, Steady, Target, steady, transport};
 
@@ -92,7 +92,8 @@ fn ask(
     request: &[u8],
 ) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     stream.write_all(&upgrade.request(0))?;
-    let (mut head, mut is_open, mut frames) = (Vec::new(), false, Frames::new(true));
+    let (mut head, mut is_open, mut frames) =
+        (Vec::new(), false, Frames::new(Expected::CompressedText));
     let (mut answer, mut buf) = (Vec::new(), vec![0; 64 * 1024]);
     loop {
         let mut got = match stream.read(&mut buf)? {

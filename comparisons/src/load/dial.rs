@@ -50,11 +50,25 @@ impl Dialer {
         Ok(Self { target: target.addr, upgrade, tls, sources, next: 0 })
     }
 
+    /// The same with another upgrade.
+    pub(crate) fn with_upgrade(self, upgrade: Upgrade) -> Self {
+        Self { upgrade: Some(upgrade), ..self }
+    }
+
     /// Begins to connect.
     pub(crate) fn dial(&mut self) -> io::Result<Transport> {
+        self.dial_with(None)
+    }
+
+    /// The same, with a receive buffer of so many bytes (the kernel doubles it) if that is given.
+    pub(crate) fn dial_with(&mut self, receive_bytes: Option<usize>) -> io::Result<Transport> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(self.target), kind, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
+        if let Some(bytes) = receive_bytes {
+            // Before it connects: the window that it offers depends on it.
+            socket.set_recv_buffer_size(bytes)?;
+        }
         if let Some(source) = self.source() {
             socket.bind(&SocketAddr::V4(source).into())?;
         }

@@ -132,11 +132,19 @@ pub(crate) enum FrameEvent<'a> {
     Close(Option<u16>),
 }
 
+/// The messages that a server is to send. Others are wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Expected {
+    #[default]
+    Binary,
+    Text,
+    CompressedText,
+}
+
 /// Reads a server's frames, which may be cut anywhere.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    /// Whether messages are text and compressed, not binary.
-    compressed: bool,
+    expected: Expected,
     head: FrameHeader,
     /// The frame whose head is complete.
     frame: Option<Frame>,
@@ -154,9 +162,8 @@ struct Frame {
 }
 
 impl Frames {
-    /// Expects binary messages, or compressed text.
-    pub(crate) fn new(compressed: bool) -> Self {
-        Self { compressed, ..Self::default() }
+    pub(crate) fn new(expected: Expected) -> Self {
+        Self { expected, ..Self::default() }
     }
 
     /// Whether the next byte begins a frame outside of any message.
@@ -212,7 +219,7 @@ impl Frames {
             *got = rest;
         }
         let head = std::mem::take(&mut self.head);
-        let frame = Frame::parse(head.as_slice(), self.compressed)?;
+        let frame = Frame::parse(head.as_slice(), self.expected)?;
         match (frame.opcode, self.in_message) {
             (CONTINUATION, false) => return Err("a fragment of no message"),
             (BINARY | TEXT, true) => return Err("a message within a message"),
@@ -223,7 +230,7 @@ impl Frames {
 }
 
 impl Frame {
-    fn parse(head: &[u8], compressed: bool) -> Result<Self, &'static str> {
+    fn parse(head: &[u8], expected: Expected) -> Result<Self, &'static str> {
         let (first, second) = (head[0], head[1]);
         let extended = head[2..].iter().fold(0, |len, byte| len << 8 | u64::from(*byte));
         let (left, least) = match second & !MASKED {
@@ -233,6 +240,7 @@ impl Frame {
         };
         let opcode = first & 0x0f;
         let frame = Self { opcode, last: first & FIN != 0, left };
+        let compressed = expected == Expected::CompressedText;
         let begins_compressed = compressed && matches!(opcode, TEXT | BINARY);
         if first & RESERVED != if begins_compressed { COMPRESSED } else { 0 } {
             return Err(if begins_compressed {
@@ -252,9 +260,9 @@ impl Frame {
         }
         match opcode {
             CONTINUATION | CLOSE | PING | PONG => Ok(frame),
-            BINARY if compressed => Err("a binary message"),
-            BINARY => Ok(frame),
-            TEXT if compressed => Ok(frame),
+            BINARY if expected == Expected::Binary => Ok(frame),
+            BINARY => Err("a binary message"),
+            TEXT if expected != Expected::Binary => Ok(frame),
             TEXT => Err("a text message"),
             _ => Err("a frame with a reserved opcode"),
         }
@@ -324,7 +332,7 @@ mod tests {
             let (begin, key) = client.as_slice().split_at(head.len());
             assert_eq!((begin[0], begin[1], &begin[2..]), (0x82, head[1] | 0x80, &head[2..]));
             assert_eq!(key, KEY);
-            let frame = Frame::parse(head, false).unwrap();
+            let frame = Frame::parse(head, Expected::Binary).unwrap();
             assert_eq!((frame.left, frame.opcode, frame.last), (payload, BINARY, true));
         }
         assert_eq!(pong(b"ab"), [0x8a, 0x82, 0x9d, 0x37, 0x5c, 0xe1, 0x9d ^ b'a', 0x37 ^ b'b']);
@@ -382,7 +390,7 @@ mod tests {
     #[test]
     fn compressed_messages_and_no_others() {
         let first = |bytes: &[u8]| {
-            let mut frames = Frames::new(true);
+            let mut frames = Frames::new(Expected::CompressedText);
             let message = FrameEvent::Payload(b"a", true);
             frames.next(&mut &*bytes).map(|piece| piece == Some(message))
         };
@@ -392,5 +400,17 @@ mod tests {
         assert_eq!(first(&[0xc2, 1, b'a']), Err("a binary message"));
         assert_eq!(first(&[0xe1, 1, b'a']), Err("a message that is not compressed"));
         assert_eq!(first(&[0xc9, 0]), Err("a frame with a reserved bit"));
+    }
+
+    #[test]
+    fn plain_text_and_no_other_messages() {
+        let first = |bytes: &[u8]| {
+            let mut frames = Frames::new(Expected::Text);
+            let message = FrameEvent::Payload(b"a", true);
+            frames.next(&mut &*bytes).map(|piece| piece == Some(message))
+        };
+        assert_eq!(first(&[0x81, 1, b'a']), Ok(true));
+        assert_eq!(first(&[0x82, 1, b'a']), Err("a binary message"));
+        assert_eq!(first(&[0xc1, 1, b'a']), Err("a frame with a reserved bit"));
     }
 }

@@ -36,6 +36,7 @@ pub mod iggy;
 pub mod limit;
 pub mod sink;
 pub mod source;
+pub mod subscribe;
 
 pub use bounds::{
     Bounded, ConnectionRate, Connections, InFlight, MessageRate, NonZeroSeconds, Payload, Seconds,

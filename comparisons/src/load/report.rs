@@ -29,6 +29,7 @@ pub struct Report {
     pub(crate) connections: Connections,
     pub(crate) messages: Option<Messages>,
     pub(crate) batches: Option<Batches>,
+    pub(crate) fan_out: Option<FanOut>,
     pub(crate) arrivals: Option<Arrivals>,
     pub(crate) burst: Option<Burst>,
     pub(crate) churn: Option<Churn>,
@@ -95,6 +96,37 @@ pub(crate) struct Batches {
     pub(crate) messages_per_s: f64,
     /// Without the headers of the messages.
     pub(crate) payload_mib_per_s: f64,
+}
+
+/// Messages that were pushed to many subscribers. [`Messages`] has how many were published and delivered; the latency is
+/// that of each delivery. Slow subscribers count here alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FanOut {
+    /// From the moment a message was to be published until the first subscriber had it.
+    pub(crate) first_us: Option<Percentiles>,
+    /// The same until the last one had it.
+    pub(crate) last_us: Option<Percentiles>,
+    /// From the first delivery of a message to the last.
+    pub(crate) spread_us: Option<Percentiles>,
+    /// The growth of the server's memory for each subscriber, while all are idle.
+    pub(crate) server_rss_bytes_each: Option<f64>,
+    pub(crate) slow: Option<SlowReaders>,
+}
+
+/// Subscribers that read slowly.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SlowReaders {
+    pub(crate) subscribers: u64,
+    /// Messages that they got.
+    pub(crate) received: u64,
+    /// Messages that were left out.
+    pub(crate) lost: u64,
+    /// Those whose connection the server ended.
+    pub(crate) ended: u64,
+    /// Those that had the last message once they read as fast as the others.
+    pub(crate) caught_up: u64,
 }
 
 /// New connections while others were busy. None of them counts in [`Connections`].
@@ -224,6 +256,7 @@ impl Report {
             },
             messages: None,
             batches: None,
+            fan_out: None,
             arrivals: None,
             burst: None,
             churn: None,
@@ -247,6 +280,13 @@ impl Report {
         self.wrong += tally.wrong;
         if self.wrong_answer.is_none() {
             self.wrong_answer.clone_from(&tally.wrong_answer);
+        }
+    }
+
+    /// Adds the failures of other connections.
+    pub(crate) fn add_errors(&mut self, tally: &Tally) {
+        for (kind, count) in &tally.errors {
+            *self.connections.errors.entry(kind.clone()).or_insert(0) += count;
         }
     }
 
@@ -277,8 +317,9 @@ impl Report {
     }
 
     fn warn(&mut self, target: &Target) {
-        // An open loop spins on the clock: a busy core is no sign of being late.
-        let open_loop = self.messages.as_ref().is_some_and(|m| m.offered_per_s.is_some());
+        // An open loop spins on the clock: a busy core is no sign of being late. Most of a fan-out is deliveries.
+        let has_rate = self.messages.as_ref().is_some_and(|m| m.offered_per_s.is_some());
+        let open_loop = has_rate && self.fan_out.is_none();
         let speeds = self.limit.iter().flat_map(|limit| [&limit.before, &limit.at_limit]);
         let client_cpu_percent =
             speeds.map(|speed| speed.client_cpu_percent).fold(self.client.cpu_percent, f64::max);
@@ -325,6 +366,7 @@ impl Display for Report {
         }
         self.messages.iter().try_for_each(|messages| messages.fmt(f))?;
         self.batches.iter().try_for_each(|batches| batches.fmt(f))?;
+        self.fan_out.iter().try_for_each(|fan_out| fan_out.fmt(f))?;
         percentiles(f, "latency", &self.latency_us)?;
         self.stalls.iter().try_for_each(|stalls| stalls.fmt(f))?;
         self.arrivals.iter().try_for_each(|arrivals| arrivals.fmt(f))?;
@@ -365,6 +407,20 @@ impl Display for Batches {
             "  messages",
             format_args!("{messages_per_s:.0} msg/s, {payload_mib_per_s:.1} MiB/s"),
         )
+    }
+}
+
+impl Display for FanOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        percentiles(f, "first delivery", &self.first_us)?;
+        percentiles(f, "last delivery", &self.last_us)?;
+        percentiles(f, "first to last", &self.spread_us)?;
+        let each = self.server_rss_bytes_each;
+        each.iter().try_for_each(|each| row(f, "memory each", format_args!("{each:.0} B")))?;
+        let Some(slow) = &self.slow else { return Ok(()) };
+        let SlowReaders { subscribers, received, lost, ended, caught_up } = slow;
+        row(f, "slow", format_args!("{subscribers}; {caught_up} caught up, {ended} ended"))?;
+        row(f, "  messages", format_args!("{received} received, {lost} left out"))
     }
 }
 

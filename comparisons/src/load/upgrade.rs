@@ -27,6 +27,8 @@ pub(crate) struct Upgrade {
     host: SocketAddr,
     path: String,
     compressed: bool,
+    /// The line of a header, with its end; empty if there is none.
+    authorization: String,
 }
 
 /// Why there is no WebSocket.
@@ -41,7 +43,13 @@ pub(crate) enum Refusal {
 impl Upgrade {
     /// `compressed` offers compression without context takeover.
     pub(crate) fn new(host: SocketAddr, path: &str, compressed: bool) -> Self {
-        Self { host, path: path.to_owned(), compressed }
+        Self { host, path: path.to_owned(), compressed, authorization: String::new() }
+    }
+
+    /// Adds a user and a password (RFC 7617), neither of which has a colon or a line end.
+    pub(crate) fn with_basic_auth(self, user: &str, password: &str) -> Self {
+        let credentials = STANDARD.encode(format!("{user}:{password}"));
+        Self { authorization: format!("Authorization: Basic {credentials}\r\n"), ..self }
     }
 
     pub(crate) fn is_compressed(&self) -> bool {
@@ -50,12 +58,12 @@ impl Upgrade {
 
     /// The request of one connection.
     pub(crate) fn request(&self, connection: u32) -> Vec<u8> {
-        let Self { host, path, compressed } = self;
+        let Self { host, path, compressed, authorization } = self;
         let key = key(connection);
         let extension = if *compressed { EXTENSION } else { "" };
         format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n{extension}\r\n"
+             Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n{authorization}{extension}\r\n"
         )
         .into_bytes()
     }
@@ -153,6 +161,11 @@ mod tests {
         let request = String::from_utf8(upgrade.request(3)).unwrap();
         assert!(request.starts_with("GET /echo HTTP/1.1\r\nHost: 127.0.0.1:7\r\n"), "{request}");
         assert!(request.contains(&key(3)) && request.ends_with("\r\n\r\n"), "{request}");
+        let admitted = upgrade.with_basic_auth("Aladdin", "open sesame").request(3);
+        let admitted = String::from_utf8(admitted).unwrap();
+        // The example of RFC 7617.
+        let header = "\r\nAuthorization: Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==\r\n\r\n";
+        assert!(admitted.ends_with(header), "{admitted}");
     }
 
     #[test]

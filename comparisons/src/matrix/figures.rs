@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::results::Sample;
 use super::servers::list;
-use crate::load::report::{Arrivals, Burst, Churn, Hold, Limit, Messages};
+use crate::load::report::{Arrivals, Burst, Churn, FanOut, Hold, Limit, Messages};
 use crate::load::{Load, Percentiles};
 
 /// One figure of a sample.
@@ -28,7 +28,7 @@ struct Definition {
 }
 
 /// The figures of which more is better. Of all others less is.
-const HIGHER_IS_BETTER: [&str; 7] = [
+const HIGHER_IS_BETTER: [&str; 8] = [
     "messages-per-second",
     "client-ceiling",
     "connections-per-second",
@@ -36,25 +36,39 @@ const HIGHER_IS_BETTER: [&str; 7] = [
     "still-open",
     "limit-speed-ratio",
     "limit-resumed",
+    "slow-caught-up",
 ];
 
 /// The commands of `load`, by what they report.
 const ALL: &[&str] = &[
-    "arrivals", "burst", "churn", "consume", "deflate", "echo", "fetch", "hold", "limit",
-    "produce", "sink", "source",
+    "arrivals",
+    "burst",
+    "churn",
+    "consume",
+    "deflate",
+    "echo",
+    "fetch",
+    "hold",
+    "limit",
+    "produce",
+    "sink",
+    "source",
+    "subscribe",
 ];
 const MESSAGES: &[&str] =
-    &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink", "source"];
-const LATENCY: &[&str] = &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink"];
+    &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink", "source", "subscribe"];
+const LATENCY: &[&str] =
+    &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink", "subscribe"];
 const STEADY: &[&str] = &["deflate", "echo", "fetch", "sink"];
-const SCHEDULED: &[&str] = &["arrivals", "churn", "deflate", "echo", "fetch", "sink"];
+const SCHEDULED: &[&str] = &["arrivals", "churn", "deflate", "echo", "fetch", "sink", "subscribe"];
 const ARRIVALS: &[&str] = &["arrivals"];
 const BURST: &[&str] = &["burst"];
 const CHURN: &[&str] = &["churn"];
 const HOLD: &[&str] = &["hold"];
 const LIMIT: &[&str] = &["limit"];
+const SUBSCRIBE: &[&str] = &["subscribe"];
 
-static FIGURES: [Definition; 44] = [
+static FIGURES: [Definition; 53] = [
     figure("cpu-per-message", "CPU ns/message", MESSAGES, |it| Some(it.per_message()?.cpu_ns)),
     figure("cpu-per-connection", "CPU ns/connection", CHURN, |it| Some(it.per_message()?.cpu_ns)),
     figure("cpu-user-per-message", "CPU user ns/message", MESSAGES, |it| {
@@ -128,6 +142,31 @@ static FIGURES: [Definition; 44] = [
     figure("limit-resume-p99", "resume p99, us", LIMIT, |it| {
         Some(limit(it)?.resume_us.as_ref()?.p99)
     }),
+    figure("cpu-per-delivery", "CPU ns/delivery", SUBSCRIBE, |it| Some(it.per_message()?.cpu_ns)),
+    figure("first-delivery-p50", "first delivery p50, us", SUBSCRIBE, |it| {
+        Some(fan_out(it)?.first_us.as_ref()?.p50)
+    }),
+    figure("last-delivery-p50", "last delivery p50, us", SUBSCRIBE, |it| {
+        Some(fan_out(it)?.last_us.as_ref()?.p50)
+    }),
+    figure("last-delivery-p99", "last delivery p99, us", SUBSCRIBE, |it| {
+        Some(fan_out(it)?.last_us.as_ref()?.p99)
+    }),
+    figure("first-to-last-p50", "first to last p50, us", SUBSCRIBE, |it| {
+        Some(fan_out(it)?.spread_us.as_ref()?.p50)
+    }),
+    figure("first-to-last-p99", "first to last p99, us", SUBSCRIBE, |it| {
+        Some(fan_out(it)?.spread_us.as_ref()?.p99)
+    }),
+    figure("memory-per-subscriber", "server memory each, B", SUBSCRIBE, |it| {
+        fan_out(it)?.server_rss_bytes_each
+    }),
+    figure("slow-caught-up", "slow that caught up", SUBSCRIBE, |it| {
+        Some(fan_out(it)?.slow.as_ref()?.caught_up as f64)
+    }),
+    figure("slow-lost", "lost by slow ones", SUBSCRIBE, |it| {
+        Some(fan_out(it)?.slow.as_ref()?.lost as f64)
+    }),
     unserved("arrivals-never", "never", ARRIVALS, |it| Some(arrivals(it)?.never as f64)),
     unserved("arrivals-failed", "failed", ARRIVALS, |it| Some(arrivals(it)?.failed as f64)),
     unserved("burst-never", "never", BURST, |it| Some(burst(it)?.never as f64)),
@@ -176,6 +215,10 @@ fn churn(sample: &Sample) -> Option<&Churn> {
 
 fn hold(sample: &Sample) -> Option<&Hold> {
     sample.report.hold.as_ref()
+}
+
+fn fan_out(sample: &Sample) -> Option<&FanOut> {
+    sample.report.fan_out.as_ref()
 }
 
 fn limit(sample: &Sample) -> Option<&Limit> {

@@ -66,6 +66,8 @@ pub(crate) enum Service {
     Source,
     /// Streams of messages, by Iggy's protocol.
     Iggy,
+    /// Each message that is published is pushed to all subscribers.
+    Fanout,
 }
 
 /// What each row of a workload is compared with.
@@ -376,7 +378,8 @@ impl Service {
             Self::Echo | Self::Deflate => "/echo",
             Self::Sink => "/sink",
             Self::Source => "/source",
-            Self::Iggy => "/",
+            // `load` knows the paths below.
+            Self::Iggy | Self::Fanout => "/",
         }
     }
 }
@@ -389,6 +392,7 @@ impl Display for Service {
             Self::Sink => "sink",
             Self::Source => "source",
             Self::Iggy => "iggy",
+            Self::Fanout => "fanout",
         })
     }
 }

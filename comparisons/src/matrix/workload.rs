@@ -63,6 +63,7 @@ pub(crate) const fn service(load: &Load) -> Service {
         Load::Sink(_) => Service::Sink,
         Load::Fetch(_) | Load::Source(_) => Service::Source,
         Load::Consume(_) | Load::Produce(_) => Service::Iggy,
+        Load::Subscribe(_) => Service::Fanout,
     }
 }
 
@@ -112,7 +113,11 @@ impl Workload {
             | Load::Produce(_)
             | Load::Sink(_)
             | Load::Source(_) => true,
-            Load::Arrivals(_) | Load::Burst(_) | Load::Hold(_) | Load::Limit(_) => false,
+            Load::Arrivals(_)
+            | Load::Burst(_)
+            | Load::Hold(_)
+            | Load::Limit(_)
+            | Load::Subscribe(_) => false,
         };
         let mut load = has_messages.then(|| self.load.clone())?;
         if let Some(seconds) = load.seconds_mut()

@@ -30,13 +30,18 @@ const REFUSED: u32 = 42;
 
 /// One stream with one topic: for each partition its messages, as they are stored.
 #[derive(Default)]
-struct Topic {
+pub(super) struct Topic {
     partitions: Vec<Vec<Vec<u8>>>,
     created: usize,
     deleted: usize,
 }
 
 impl Topic {
+    /// How often a stream or topic was deleted.
+    pub(super) const fn deleted(&self) -> usize {
+        self.deleted
+    }
+
     /// The payload of the answer to a request, or the status of an error.
     fn answer(&mut self, code: u32, payload: &[u8]) -> Result<Vec<u8>, u32> {
         match code {
@@ -120,7 +125,7 @@ impl Topic {
 }
 
 /// Answers a request. `change` may alter the answer, and gets the code of the request.
-fn answer(
+pub(super) fn answer(
     topic: &Mutex<Topic>,
     is_logged_in: &mut bool,
     request: &[u8],
@@ -193,7 +198,7 @@ fn count(counts: &mut [usize; 1000], code: u32) -> usize {
 }
 
 /// The file with the password. It is written once: tests at the same time may read it.
-fn password() -> &'static Path {
+pub(super) fn password() -> &'static Path {
     static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
         let file = std::env::temp_dir().join(format!("load-test-password-{}", std::process::id()));
         std::fs::write(&file, "open sesame\n").expect("a file");

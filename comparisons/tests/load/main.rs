@@ -19,6 +19,7 @@ mod iggy;
 mod limit;
 mod source;
 mod steady;
+mod subscribe;
 mod tls;
 mod websocket;
 mod windows;

@@ -35,7 +35,7 @@ impl Access {
     ///
     /// # Errors
     /// There is no file, or what is in it cannot be sent.
-    pub(super) fn login(&self) -> Result<Bytes, Failure> {
+    pub(in super::super) fn login(&self) -> Result<Bytes, Failure> {
         let user = self.user();
         let username = WireName::new(user)
             .map_err(|error| Failure::new(format!("--iggy-user {user:?}: {error}")))?;
@@ -45,11 +45,18 @@ impl Access {
         Ok(frame(LOGIN_USER_CODE, &login.to_bytes()))
     }
 
-    fn user(&self) -> &str {
+    /// Whether a password is named.
+    pub(in super::super) const fn is_named(&self) -> bool {
+        self.iggy_password_file.is_some()
+    }
+
+    pub(in super::super) fn user(&self) -> &str {
         self.iggy_user.as_deref().unwrap_or(USER)
     }
 
-    fn password(&self) -> Result<String, Failure> {
+    /// # Errors
+    /// There is no file, or what is in it cannot be sent.
+    pub(in super::super) fn password(&self) -> Result<String, Failure> {
         let Some(file) = &self.iggy_password_file else {
             return Err(Failure::new("Iggy needs a login: name --iggy-password-file"));
         };

@@ -169,7 +169,7 @@ impl Control {
 }
 
 /// A request in Iggy's frame.
-pub(super) fn frame(code: u32, payload: &[u8]) -> Bytes {
+pub(in super::super) fn frame(code: u32, payload: &[u8]) -> Bytes {
     let mut frame = BytesMut::new();
     RequestFrame::encode(code, payload, &mut frame).expect("it is shorter than 4 GiB");
     frame.freeze()

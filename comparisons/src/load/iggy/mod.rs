@@ -9,14 +9,14 @@
 //! | `control`, `topic` | the stream and topic of a run, over a connection of their own |
 //! | `drive` | opens connections, and sends one request after the other on each |
 
-mod access;
+pub(super) mod access;
 mod batch;
 pub mod consume;
-mod control;
+pub(super) mod control;
 mod drive;
 pub mod produce;
-mod template;
-mod topic;
+pub(super) mod template;
+pub(super) mod topic;
 
 use super::bounds::Bounded;
 

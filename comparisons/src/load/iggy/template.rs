@@ -9,7 +9,7 @@ const FIELD_BYTES_MAX: usize = 16;
 /// A request as it is sent: over WebSocket in a frame, and masked. It is masked once, so that sending a copy costs the
 /// same over both. Places in it are counted from the beginning of the message, without the frame's header.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(in super::super) struct Template {
     bytes: Vec<u8>,
     /// The length of the frame's header.
     header_bytes: usize,
@@ -19,7 +19,7 @@ pub(super) struct Template {
 
 impl Template {
     /// A request that is this message.
-    pub(super) fn new(wire: Wire, message: &[u8]) -> Self {
+    pub(in super::super) fn new(wire: Wire, message: &[u8]) -> Self {
         let (header, key) = match wire {
             Wire::Tcp => (FrameHeader::default(), [0; 4]),
             Wire::WebSocket => (FrameHeader::of_client(message.len() as u64), KEY),
@@ -32,17 +32,17 @@ impl Template {
     }
 
     /// The request, without its fields.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in super::super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Copies the request from `offset` on.
-    pub(super) fn copy(&self, offset: u64, out: &mut [u8]) {
+    pub(in super::super) fn copy(&self, offset: u64, out: &mut [u8]) {
         out.copy_from_slice(&self.bytes[offset as usize..][..out.len()]);
     }
 
     /// The part of the message that is in `len` bytes of the request from `offset` on: its first byte, and its end.
-    pub(super) fn part(&self, offset: u64, len: usize) -> (usize, usize) {
+    pub(in super::super) fn part(&self, offset: u64, len: usize) -> (usize, usize) {
         let begin = offset as usize;
         let place = |at: usize| at.saturating_sub(self.header_bytes);
         (place(begin), place(begin + len))
@@ -50,7 +50,7 @@ impl Template {
 
     /// Writes the field at a place of the message into `out`, which are the bytes of the request from `offset` on. What
     /// lies outside is left out.
-    pub(super) fn put<const N: usize>(
+    pub(in super::super) fn put<const N: usize>(
         &self,
         out: &mut [u8],
         offset: u64,

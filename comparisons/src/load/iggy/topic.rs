@@ -25,7 +25,7 @@ const COMPRESSION_NONE: u8 = 1;
 const UNLIMITED: u64 = u64::MAX;
 
 /// A stream with one topic of the same name.
-pub(super) struct Topic<'a> {
+pub(in super::super) struct Topic<'a> {
     target: &'a Target,
     login: Bytes,
     patience: Duration,
@@ -39,7 +39,7 @@ impl<'a> Topic<'a> {
     ///
     /// # Errors
     /// A sentence with the cause.
-    pub(super) fn create(
+    pub(in super::super) fn create(
         target: &'a Target,
         login: &Bytes,
         patience: Duration,
@@ -57,15 +57,21 @@ impl<'a> Topic<'a> {
     }
 
     /// How requests name the stream, and the topic.
-    pub(super) fn id(&self) -> WireIdentifier {
+    pub(in super::super) fn id(&self) -> WireIdentifier {
         WireIdentifier::String(self.name.clone())
+    }
+
+    /// Where this project's server pushes what is appended to the first partition from now on.
+    pub(in super::super) fn tail_path(&self) -> String {
+        let name = &self.name;
+        format!("/tail/{name}/{name}/0?from=next")
     }
 
     /// Deletes the topic with all of its messages, and creates it again.
     ///
     /// # Errors
     /// A sentence with the cause.
-    pub(super) fn recreate(&self) -> Result<(), Failure> {
+    pub(in super::super) fn recreate(&self) -> Result<(), Failure> {
         let request = DeleteTopicRequest { stream_id: self.id(), topic_id: self.id() };
         self.ask("delete the topic", DELETE_TOPIC_CODE, &request)?;
         self.create_topic()
@@ -76,7 +82,7 @@ impl<'a> Topic<'a> {
     ///
     /// # Errors
     /// The server does not say what the partitions have.
-    pub(super) fn find_wrong(
+    pub(in super::super) fn find_wrong(
         &self,
         acknowledged: &[Option<u64>],
     ) -> Result<Option<String>, Failure> {
@@ -106,7 +112,7 @@ impl<'a> Topic<'a> {
     ///
     /// # Errors
     /// A sentence with the cause.
-    pub(super) fn delete(&mut self) -> Result<(), Failure> {
+    pub(in super::super) fn delete(&mut self) -> Result<(), Failure> {
         self.is_there = false;
         let request = DeleteStreamRequest { stream_id: self.id() };
         self.ask("delete the stream", DELETE_STREAM_CODE, &request).map(drop)
