@@ -346,6 +346,31 @@ fn a_server_that_drains_ends_idle_connections_and_lets_requests_finish() {
     });
 }
 
+/// A client that has sent a part of a head, and one that was answered and ends nothing.
+#[test]
+fn a_server_that_drains_waits_for_no_head_and_no_end() {
+    simulate(|| async {
+        for (sent, answered) in
+            [("GET /heal", 0), ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 1)]
+        {
+            let (near, far) = pipe();
+            let (mut far, mut client) = Client::new(far);
+            let mut connection = Connection::<Sim, _>::new(near, &buffers(), Config::default());
+            let end = connection.end_handle();
+            let serving = Sim::spawn(async move { answer_all(&mut connection).await });
+            far.write_all(sent).await.into_result().unwrap();
+            Sim::sleep(Duration::from_secs(1)).await;
+            end.end();
+            let started = Sim::now();
+            serving.await.unwrap().unwrap();
+            assert!(Sim::now() - started < Duration::from_secs(1), "{sent}");
+            let answers = client.read_to_end().await;
+            assert_eq!((texts(&answers).len(), answers.error), (answered, None), "{sent}");
+            drop(far);
+        }
+    });
+}
+
 #[test]
 fn a_range_is_answered_with_its_part() {
     const DATA: &[u8] = b"0123456789";

@@ -31,8 +31,9 @@ pub struct EndHandle {
 pub(super) struct Ending {
     /// Whether the next answer has to be the last one.
     pub(super) is_ending: Cell<bool>,
-    /// Whether the connection waits for the first byte of a request.
-    pub(super) is_idle: Cell<bool>,
+    /// Whether what the connection waits for is not worth waiting for any more: a request that has not arrived, or
+    /// the client's end.
+    pub(super) may_end_now: Cell<bool>,
 }
 
 impl EndHandle {
@@ -41,10 +42,11 @@ impl EndHandle {
     }
 
     /// The answer to the current request says that it is the last one, unless it has begun. Then the connection ends. A
-    /// connection without a request ends at once.
+    /// connection without a request ends at once, even if a part of a head has arrived. So does one that waits for the
+    /// client's end.
     pub fn end(&self) {
         self.ending.is_ending.set(true);
-        if self.ending.is_idle.get() {
+        if self.ending.may_end_now.get() {
             self.stream.shutdown(Shutdown::Read);
         }
     }
@@ -119,7 +121,10 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         }
         let mut discarded = 0;
         while waited != Waited::TooLong && discarded < DISCARDED_AT_END_BYTES_MAX {
-            match self.fill(Wait::Close, None).await {
+            self.ending.may_end_now.set(true);
+            let filled = self.fill(Wait::Close, None).await;
+            self.ending.may_end_now.set(false);
+            match filled {
                 Ok(Filled::Bytes(bytes)) => discarded += bytes,
                 Ok(Filled::End | Filled::Late) | Err(_) => break,
             }

@@ -40,18 +40,22 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             // A line end behind the last body, which some clients send, is no beginning of a head.
             let has_begun = !self.received.unread().iter().all(|byte| b"\r\n".contains(byte));
             let wait = if has_begun { Wait::Head } else { Wait::Idle };
-            if wait == Wait::Idle && self.ending.is_ending.get() {
+            if self.ending.is_ending.get() {
                 self.end().await?;
                 return Ok(false);
             }
             let (head_bytes_max, pool) = (self.config.limits.head_bytes_max, self.buffers.pool());
             let prepared = self.received.prepare_for_head(head_bytes_max, pool);
             let buf = prepared.map_err(io::Error::from)?;
-            self.ending.is_idle.set(wait == Wait::Idle);
+            self.ending.may_end_now.set(true);
             let filled = self.fill(wait, buf).await;
-            self.ending.is_idle.set(false);
+            self.ending.may_end_now.set(false);
             match (filled?, wait) {
                 (Filled::Bytes(_), _) => {}
+                (Filled::End, Wait::Head) if self.ending.is_ending.get() => {
+                    self.end().await?;
+                    return Ok(false);
+                }
                 (Filled::Late, Wait::Head) => return Err(self.refuse(Refusal::HeadLate).await),
                 (Filled::End, Wait::Head) => return Err(self.end_within_request()),
                 (Filled::End | Filled::Late, _) => {
