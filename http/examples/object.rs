@@ -1,7 +1,7 @@
 //! Serves one object of 1,345,292 bytes, whole and in ranges: `object ADDR` on tokio. A body that is posted to it
 //! is counted; `/echo` answers with it, while it arrives.
 //!
-//! Try it with `curl -v http://127.0.0.1:8080/ -r 0-9`, or with `http/interop/refused.py`.
+//! Try it with `curl -v http://127.0.0.1:8080/ -r 0-9`, or with `http/interop/run`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,9 @@ fn run<R: Runtime>(addr: SocketAddr) -> io::Result<()> {
 }
 
 async fn accept<R: Runtime>(addr: SocketAddr) -> io::Result<()> {
-    let mut listener = R::listen(&R::bind(ListenOptions::new(addr))?)?;
+    let bound = R::bind(ListenOptions::new(addr))?;
+    let mut listener = R::listen(&bound)?;
+    println!("listening on {}", bound.local_addr());
     let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
     let object = Bytes::from(vec![b'x'; OBJECT_BYTES]);
     loop {
