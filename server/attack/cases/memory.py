@@ -9,16 +9,9 @@ from registry import add_case, case
 from websocket import BINARY, NO_MASK, WebSocket, frame
 
 
-# During these attacks a newcomer whose message is longer than its share may be closed with 1013, or wait for longer
-# (docs/limits.md).
-NEWCOMERS_MAY_BE_REFUSED = (
-    "200 clients with a message in fragments that never ends, --engine tungstenite-exponential",
-)
-
-
 def bounded(name):
     # On a busy machine a newcomer may have to wait for any time.
-    is_served = name not in NEWCOMERS_MAY_BE_REFUSED and SLACK == 1
+    is_served = SLACK == 1
 
     def run(ctx):
         peak = measure(ctx.setup, name)
