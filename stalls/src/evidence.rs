@@ -74,6 +74,8 @@ pub struct Thread {
 pub struct Look {
     /// When, in milliseconds since the detector started.
     pub at_ms: u64,
+    /// How late the latest heart was, in milliseconds, if it was late by the threshold.
+    pub heart_late_ms: Option<u64>,
     /// The listeners of this process, at most 64.
     pub listeners: Vec<Listener>,
     /// Connection requests that were dropped because an accept queue was full, in this network namespace since boot.

@@ -353,7 +353,11 @@ impl<'a> Watchdog<'a> {
         if self.looks.len() == LOOKS {
             self.looks.pop_front();
         }
-        let look = self.looker.look(is_urgent);
+        let mut look = self.looker.look(is_urgent);
+        let late = self.shared.hearts.map(|heart| heart.late().map(|(_, late)| late));
+        let latest = late.into_iter().flatten().max();
+        let latest = latest.filter(|late| *late >= self.shared.config.threshold);
+        look.heart_late_ms = latest.map(|late| late.as_millis() as u64);
         self.looks.push_back(look);
     }
 

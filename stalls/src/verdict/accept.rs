@@ -11,6 +11,9 @@ const SILENT_PROBES_MIN: u32 = 2;
 const NEVER_SERVED_MIN: u64 = 2;
 /// How long a queue must be non-empty at each look, in milliseconds.
 const STUCK_MS_MIN: u64 = 1_000;
+/// A loop that stands still for so long accepts nobody either, in milliseconds: whatever keeps it is the cause. One that
+/// serves thousands of connections in an iteration is late by less.
+const STANDSTILL_MS: u64 = 400;
 
 /// Connection requests are dropped.
 ///
@@ -79,8 +82,11 @@ fn full_listener(evidence: &Evidence) -> Option<(&Listener, String)> {
     Some((full, sentence))
 }
 
-/// The queue does not get empty while the loop runs.
+/// The queue does not get empty while the loop runs. While entries are not submitted, accepts are not either.
 pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
+    if super::ring::unsubmitted_entries(evidence).is_some() {
+        return None;
+    }
     let (listener, run) = stuck_listener(evidence)?;
     let (first, last) = (run.first()?, run.last()?);
     let half = listener.backlog / 2;
@@ -183,9 +189,12 @@ fn is_listener_of(addr: SocketAddr, listener: &Listener) -> bool {
 }
 
 /// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its length.
+/// Looks before the end of a standstill are left out.
 fn stuck_listener(evidence: &Evidence) -> Option<(&Listener, Vec<(u64, u32)>)> {
+    let stands = |look: &Look| look.heart_late_ms.is_some_and(|late| late >= STANDSTILL_MS);
     let run = |listener: &Listener| {
-        let lengths = evidence.looks.iter().rev().map_while(|look| {
+        let running = evidence.looks.iter().rev().take_while(|look| !stands(look));
+        let lengths = running.map_while(|look| {
             let then = look.listeners.iter().find(|then| then.inode == listener.inode)?;
             (then.queue > 0).then_some((look.at_ms, then.queue))
         });
@@ -272,6 +281,16 @@ mod tests {
         assert_eq!(class(&[3, 5, 2, 7, 9, 9, 10, 11]), Class::Unknown, "it is served");
         assert_eq!(class(&[0, 0, 0, 0, 400, 700]), Class::Unknown, "too short");
         assert_eq!(class(&[100, 400, 700, 900, 1_025, 0]), Class::Unknown, "it is over");
+    }
+
+    #[test]
+    fn a_loop_that_stands_still_explains_its_queue() {
+        let mut evidence = queue(&[0, 100, 400, 700, 900]);
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation);
+        evidence.looks[2].heart_late_ms = Some(STANDSTILL_MS - 1);
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation, "an iteration is long");
+        evidence.looks[3].heart_late_ms = Some(STANDSTILL_MS);
+        assert_eq!(judge(&evidence).class(), Class::Unknown);
     }
 
     #[test]

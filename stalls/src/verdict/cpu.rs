@@ -71,9 +71,8 @@ pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
 pub(super) fn self_waking_task(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
     let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
-    let in_scheduler =
-        thread.stacks.iter().filter(|stack| is_in_scheduler(stack) == Some(true)).count();
-    if in_scheduler == 0 || may_be_load(evidence, thread) {
+    let in_scheduler = count_in_scheduler(thread);
+    if in_scheduler == 0 || may_be_load(evidence, thread) || moves_bytes(thread) {
         return None;
     }
     let mut sentences = vec![format!(
@@ -100,10 +99,10 @@ pub(super) fn self_waking_task(evidence: &Evidence) -> Option<Finding> {
 pub(super) fn connection_owns_worker(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
     let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
-    let in_call = thread.stacks.iter().filter(|stack| is_in_socket_call(stack)).count();
-    let is_in_one_task = !thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(true));
+    let in_call = count_in_socket_call(thread);
+    let in_scheduler = count_in_scheduler(thread);
     if in_call == 0
-        || !is_in_one_task
+        || in_scheduler > 0 && !moves_bytes(thread)
         || may_be_load(evidence, thread)
         || thread.system_ms.saturating_mul(100) < thread.window_ms.saturating_mul(15)
     {
@@ -115,12 +114,16 @@ pub(super) fn connection_owns_worker(evidence: &Evidence) -> Option<Finding> {
         .find_map(culprit)
         .map(|frame| format!(", within {frame}"))
         .unwrap_or_default();
+    let came_back = match in_scheduler {
+        0 => "never came back to its scheduler".to_owned(),
+        count => format!("was in its scheduler in {count} samples"),
+    };
     Some(Finding {
         class: Class::ConnectionOwnsWorker,
         confidence: if in_call * 2 >= thread.stacks.len() { Confidence::Likely } else { Confidence::Possible },
         evidence: vec![format!(
-            "Thread {} ({}) ran for {} ms of {} ms, {} ms of it in the kernel, and never came back to its scheduler; it \
-             moves bytes of a socket in {in_call} of {} samples{within}.",
+            "Thread {} ({}) ran for {} ms of {} ms, {} ms of it in the kernel, and {came_back}; it moves bytes of a \
+             socket in {in_call} of {} samples{within}.",
             thread.tid,
             thread.name,
             thread.ran_ms?,
@@ -130,6 +133,21 @@ pub(super) fn connection_owns_worker(evidence: &Evidence) -> Option<Finding> {
         )],
         cure: "Bound what one connection may do before its task yields: by bytes and messages, and not by calls.".into(),
     })
+}
+
+/// Whether it moves bytes of sockets in nearly all samples. Between two connections that both keep it, it comes to its
+/// scheduler. A task that wakes itself and moves a few bytes each time spends more of its time there.
+fn moves_bytes(thread: &Thread) -> bool {
+    let samples = thread.stacks.len();
+    count_in_socket_call(thread) * 2 >= samples && count_in_scheduler(thread) * 8 <= samples
+}
+
+fn count_in_socket_call(thread: &Thread) -> usize {
+    thread.stacks.iter().filter(|stack| is_in_socket_call(stack)).count()
+}
+
+fn count_in_scheduler(thread: &Thread) -> usize {
+    thread.stacks.iter().filter(|stack| is_in_scheduler(stack) == Some(true)).count()
 }
 
 /// The percentage of the window.
@@ -165,6 +183,19 @@ mod tests {
         let text =
             format!(r#"{{"late_ms": {late_ms}, "threshold_ms": 100, "threads": [{thread}]}}"#);
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_sample_in_the_scheduler_is_the_way_to_the_next_connection() {
+        let mut evidence = busy(1_200);
+        let scheduler = r#"{"by_signal": true, "is_complete": true, "frames": [
+            {"address": 3, "function": "tokio::runtime::scheduler::current_thread::Context::run_task"}]}"#;
+        let stacks = &mut evidence.threads[0].stacks;
+        *stacks = [stacks.clone(), stacks.clone(), stacks.clone(), stacks.clone()].concat();
+        stacks[3] = serde_json::from_str(scheduler).unwrap();
+        assert_eq!(judge(&evidence).class(), Class::ConnectionOwnsWorker);
+        evidence.threads[0].stacks[4] = evidence.threads[0].stacks[3].clone();
+        assert_eq!(judge(&evidence).class(), Class::SelfWakingTask);
     }
 
     /// 16,000 connections that are ready take 120 ms, and no connection owns the worker.
