@@ -554,7 +554,7 @@ mod tests {
             (
                 "compio/ring-defualt",
                 Service::Echo,
-                "no option \"ring-defualt\": it has again, fsync-batch, fsync-never, hops-app, ring-default, tls,",
+                "no option \"ring-defualt\": it has again, fsync-batch, fsync-never, hops-app, ring-default, stalls-off, tls,",
             ),
             (
                 "echo-epoll/ring-default",
