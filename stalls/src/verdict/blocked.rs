@@ -1,9 +1,12 @@
 //! The thread is blocked, or computes for long.
 
 use super::cpu::is_running;
-use super::frames::{culprit, has_function, is_in_scheduler, location};
+use super::frames::{culprit, has_function, is_in_scheduler, location, why_not_told};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Thread};
+
+/// System calls in which a task waits for a lock or a peer, and some runtimes wait for events. Only a stack tells which.
+const PARKS: [&str; 6] = ["futex", "poll", "ppoll", "select", "pselect6", "restart_syscall"];
 
 /// Whether a thread waits for events. That is no stall.
 fn is_waiting_for_events(thread: &Thread) -> bool {
@@ -100,45 +103,80 @@ pub(super) fn memory_pressure(evidence: &Evidence) -> Option<Finding> {
 /// A blocking call, or a long computation.
 pub(super) fn blocked_loop(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
-    if let Some(thread) = blocked_thread(evidence) {
+    match blocked_thread(evidence) {
         // These two say more.
-        if blocked_log(evidence).is_some() || memory_pressure(evidence).is_some() {
-            return None;
-        }
-        let at = location(thread);
-        return Some(Finding {
-            class: Class::BlockedLoop,
-            confidence: if at.is_some() { Confidence::Certain } else { Confidence::Likely },
-            evidence: vec![format!(
-                "Thread {} ({}) is blocked{}; it ran for {} ms of {} ms.",
-                thread.tid,
-                thread.name,
-                at.map(|at| format!(" {at}")).unwrap_or_default(),
-                thread.ran_ms.unwrap_or(0),
-                thread.window_ms
-            )],
-            cure: "Move the call to a thread for blocking work (spawn_blocking), or use its asynchronous form.".into(),
-        });
+        Some(_) if blocked_log(evidence).is_some() || memory_pressure(evidence).is_some() => None,
+        Some(thread) => Some(blocking_call(thread)),
+        None => computation(evidence),
     }
+}
+
+fn blocking_call(thread: &Thread) -> Finding {
+    let at = location(thread);
+    let mut sentences = vec![format!(
+        "Thread {} ({}) is blocked{}; it ran for {} ms of {} ms.",
+        thread.tid,
+        thread.name,
+        at.as_ref().map(|at| format!(" {at}")).unwrap_or_default(),
+        thread.ran_ms.unwrap_or(0),
+        thread.window_ms
+    )];
+    let name = thread.syscall.as_ref().and_then(|call| call.name.as_deref());
+    let in_task = || thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(false));
+    let at_lock = || thread.stacks.iter().any(|stack| has_function(stack, "lock_contended"));
+    let confidence = if name.is_some_and(|name| PARKS.contains(&name)) && !in_task() && !at_lock() {
+        let why = why_not_told(thread).unwrap_or("Its stack shows the scheduler alone");
+        sentences.push(format!("{why}, so it may also wait for events that do not come."));
+        Confidence::Possible
+    } else if thread.syscall.is_some() || in_task() {
+        Confidence::Certain
+    } else {
+        sentences.push("Its system call is not known, so it may also wait for events.".into());
+        Confidence::Possible
+    };
+    Finding {
+        class: Class::BlockedLoop,
+        confidence,
+        evidence: sentences,
+        cure: "Move the call to a thread for blocking work (spawn_blocking), or use its asynchronous form.".into(),
+    }
+}
+
+fn computation(evidence: &Evidence) -> Option<Finding> {
     let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
     let is_loop = super::cpu::self_waking_task(evidence).is_some();
     let is_socket = super::cpu::connection_owns_worker(evidence).is_some();
     if is_loop || is_socket || super::cpu::may_be_load(evidence, thread) {
         return None;
     }
+    let not_told = why_not_told(thread);
+    let mut sentences = vec![format!(
+        "Thread {} ({}) {}: it ran for {} ms of {} ms{}.",
+        thread.tid,
+        thread.name,
+        if not_told.is_some() { "runs" } else { "computes" },
+        thread.ran_ms?,
+        thread.window_ms,
+        location(thread).map(|at| format!(", and is {at}")).unwrap_or_default()
+    )];
+    let move_it = "Move the computation to a thread for blocking work (spawn_blocking), or divide it and yield \
+                   between the parts.";
+    let mut cure = move_it.to_owned();
+    if let Some(reason) = not_told {
+        sentences.push(format!("{reason}, so it may compute, a task may wake itself, or there is more load than it can serve."));
+        cure = format!(
+            "Keep the symbols of the program and a signal (Config::signal), to see what it does. If it computes: {move_it}"
+        );
+    }
+    let in_task = thread.stacks.iter().filter(|stack| is_in_scheduler(stack) == Some(false));
     Some(Finding {
         class: Class::BlockedLoop,
-        confidence: if thread.stacks.len() > 1 { Confidence::Certain } else { Confidence::Likely },
-        evidence: vec![format!(
-            "Thread {} ({}) computes: it ran for {} ms of {} ms{}.",
-            thread.tid,
-            thread.name,
-            thread.ran_ms?,
-            thread.window_ms,
-            location(thread).map(|at| format!(", and is {at}")).unwrap_or_default()
-        )],
-        cure: "Move the computation to a thread for blocking work (spawn_blocking), or divide it and yield between the \
-               parts."
-            .into(),
+        confidence: match in_task.count() {
+            0 => Confidence::Possible,
+            1 => Confidence::Likely,
+            _ => Confidence::Certain,
+        },
+        evidence: sentences,
+        cure,
     })
 }

@@ -1,6 +1,6 @@
 //! The thread runs, or is ready to run.
 
-use super::frames::{culprit, is_in_scheduler, is_in_socket_call};
+use super::frames::{culprit, is_in_scheduler, is_in_socket_call, why_not_told};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Look, Thread};
 
@@ -54,17 +54,17 @@ pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// Whether a stall may be load alone: the thread runs, and moves bytes or goes from task to task, and the stall is
-/// short. With thousands of ready connections one iteration of the loop takes that long, and no sample tells whether
-/// the connections are different ones.
+/// Whether a stall may be load alone: the thread runs, the stall is short, and nothing shows that the thread stays in one
+/// task. It moves bytes, goes from task to task, or its stacks do not tell. With thousands of ready connections one
+/// iteration of the loop takes that long, and no sample tells whether the connections are different ones.
 pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
     let is_short = evidence
         .late_ms
         .is_some_and(|late| late < evidence.threshold_ms.saturating_mul(LOAD_THRESHOLDS_MAX));
-    let mut stacks = thread.stacks.iter();
+    let goes_round = |stack| is_in_socket_call(stack) || is_in_scheduler(stack) == Some(true);
     is_short
         && is_running(evidence, thread)
-        && stacks.any(|stack| is_in_socket_call(stack) || is_in_scheduler(stack) == Some(true))
+        && (why_not_told(thread).is_some() || thread.stacks.iter().any(goes_round))
 }
 
 /// The stacks show the scheduler at work, and the heart does not beat: the scheduler always finds a ready task.
@@ -114,23 +114,30 @@ pub(super) fn connection_owns_worker(evidence: &Evidence) -> Option<Finding> {
         .find_map(culprit)
         .map(|frame| format!(", within {frame}"))
         .unwrap_or_default();
+    let not_told = why_not_told(thread);
     let came_back = match in_scheduler {
-        0 => "never came back to its scheduler".to_owned(),
-        count => format!("was in its scheduler in {count} samples"),
+        _ if not_told.is_some() => String::new(),
+        0 => ", and never came back to its scheduler".to_owned(),
+        count => format!(", and was in its scheduler in {count} samples"),
     };
+    let mut sentences = vec![format!(
+        "Thread {} ({}) ran for {} ms of {} ms, {} ms of it in the kernel{came_back}; it moves bytes of a socket in \
+         {in_call} of {} samples{within}.",
+        thread.tid,
+        thread.name,
+        thread.ran_ms?,
+        thread.window_ms,
+        thread.system_ms,
+        thread.stacks.len()
+    )];
+    let is_mostly = in_call * 2 >= thread.stacks.len();
+    sentences.extend(not_told.map(|reason| {
+        format!("{reason}, so it may also serve more sockets than it can, one after the other.")
+    }));
     Some(Finding {
         class: Class::ConnectionOwnsWorker,
-        confidence: if in_call * 2 >= thread.stacks.len() { Confidence::Likely } else { Confidence::Possible },
-        evidence: vec![format!(
-            "Thread {} ({}) ran for {} ms of {} ms, {} ms of it in the kernel, and {came_back}; it moves bytes of a \
-             socket in {in_call} of {} samples{within}.",
-            thread.tid,
-            thread.name,
-            thread.ran_ms?,
-            thread.window_ms,
-            thread.system_ms,
-            thread.stacks.len()
-        )],
+        confidence: if is_mostly && not_told.is_none() { Confidence::Likely } else { Confidence::Possible },
+        evidence: sentences,
         cure: "Bound what one connection may do before its task yields: by bytes and messages, and not by calls.".into(),
     })
 }
@@ -175,7 +182,8 @@ mod tests {
     /// A thread that receives in each sample.
     fn busy(late_ms: u64) -> Evidence {
         let stack = r#"{"by_signal": true, "is_complete": true, "frames": [
-            {"address": 1, "function": "__recv"}, {"address": 2, "function": "server::serve"}]}"#;
+            {"address": 1, "function": "__recv"}, {"address": 2, "function": "server::serve"},
+            {"address": 3, "function": "tokio::runtime::task::raw::poll"}]}"#;
         let thread = format!(
             r#"{{"state": "R", "window_ms": {late_ms}, "ran_ms": {late_ms}, "waited_ms": 0, "system_ms": {late_ms},
                 "stacks": [{stack}, {stack}]}}"#
@@ -205,5 +213,31 @@ mod tests {
         assert_eq!(verdict.class(), Class::Unknown);
         assert!(verdict.findings[0].evidence.iter().any(|it| it.contains("load")), "{verdict:?}");
         assert_eq!(judge(&busy(400)).class(), Class::ConnectionOwnsWorker);
+    }
+
+    /// A loop of a runtime that the detector does not know, whose iteration takes 120 ms, is no false alarm. A stripped
+    /// program has names of the C library alone.
+    #[test]
+    fn what_runs_is_not_known_without_a_scheduler() {
+        let found = |late_ms, names: [Option<&str>; 2]| {
+            let mut evidence = busy(late_ms);
+            for stack in &mut evidence.threads[0].stacks {
+                stack.frames.truncate(names.len()); // without the scheduler
+                for (frame, name) in stack.frames.iter_mut().zip(names) {
+                    frame.function = name.map(str::to_owned);
+                }
+            }
+            let verdict = judge(&evidence);
+            (verdict.class(), verdict.confidence())
+        };
+        for names in [[None; 2], [Some("__recv"), None], [Some("shop::sort"), Some("shop::run")]] {
+            let unknown = (Class::Unknown, Confidence::Possible);
+            assert_eq!(found(120, names), unknown, "{names:?}");
+            let class = match names[0] {
+                Some("__recv") => Class::ConnectionOwnsWorker,
+                _ => Class::BlockedLoop,
+            };
+            assert_eq!(found(400, names), (class, Confidence::Possible), "{names:?}");
+        }
     }
 }

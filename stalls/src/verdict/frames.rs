@@ -79,12 +79,34 @@ pub(super) fn culprit(stack: &Stack) -> Option<&Frame> {
     task_frames(stack).iter().find(|frame| is_of_the_program(frame))
 }
 
-/// Whether the scheduler itself runs, and no task of the program. `None` if the stack does not say.
+/// Whether the scheduler itself runs, and no task of the program. `None` if the stack does not say: it has no function of
+/// a scheduler that is known, or a function without a name runs, which may be the program's.
 pub(super) fn is_in_scheduler(stack: &Stack) -> Option<bool> {
-    if !stack.frames.iter().any(is_scheduler) {
+    let scheduler = stack.frames.iter().find(|frame| is_scheduler(frame))?;
+    let called = task_frames(stack);
+    if called.iter().any(is_of_the_program) {
+        return Some(false);
+    }
+    // Libraries without symbols, and the kernel's vdso, are no part of the program.
+    let may_be_the_program = |frame: &Frame| {
+        frame.function.is_none() && frame.module.is_some() && frame.module == scheduler.module
+    };
+    (!called.iter().any(may_be_the_program)).then_some(true)
+}
+
+/// Why the stacks of a thread do not tell its program from its scheduler. `None`: one of them does.
+pub(super) fn why_not_told(thread: &Thread) -> Option<&'static str> {
+    if thread.stacks.iter().any(|stack| is_in_scheduler(stack).is_some()) {
         return None;
     }
-    Some(!task_frames(stack).iter().any(is_of_the_program))
+    let mut frames = thread.stacks.iter().flat_map(|stack| &stack.frames);
+    Some(if thread.stacks.is_empty() {
+        "It has no stack"
+    } else if frames.any(is_of_the_program) {
+        "Its stacks show no scheduler of a known runtime"
+    } else {
+        "Its stacks have no names"
+    })
 }
 
 /// Whether the thread is in a call that moves bytes of a socket.
@@ -220,6 +242,21 @@ mod tests {
         assert_eq!(culprit(&turning), None);
         assert_eq!(is_in_scheduler(&turning), Some(true));
         assert_eq!(is_in_scheduler(&stack(&["shop::main"])), None);
+    }
+
+    /// With a bound on symbols, or in a program that is stripped in part, the task may be the frame without a name.
+    #[test]
+    fn a_frame_without_a_name_may_be_the_task() {
+        let mut stack = stack(&["memcpy", "?", "tokio::runtime::task::raw::poll", "main"]);
+        stack.frames[1].function = None;
+        let mut in_modules = |modules: [&str; 4]| {
+            for (frame, module) in stack.frames.iter_mut().zip(modules) {
+                frame.module = Some(module.into());
+            }
+            is_in_scheduler(&stack)
+        };
+        assert_eq!(in_modules(["libc.so.6", "shop", "shop", "shop"]), None);
+        assert_eq!(in_modules(["libc.so.6", "libz.so", "shop", "shop"]), Some(true));
     }
 
     #[test]

@@ -104,8 +104,11 @@ impl Verdict {
     }
 }
 
-/// Judges the evidence. If a heart is late and no class fits, the verdict is [`Class::Unknown`] with what was seen; so it
+/// Judges the evidence. If a heart is late and no class fits, the verdict is [`Class::Unknown`] with what was seen. So it
 /// is if a debugger or a signal has stopped a thread, or one has ended.
+///
+/// What a running thread does is told by functions of its runtime on its stacks. Without such names, a finding about it
+/// is at most [`Confidence::Possible`], and says what is not known.
 pub fn judge(evidence: &Evidence) -> Verdict {
     if evidence.threads.iter().any(|thread| thread.state.is_some_and(is_stopped)) {
         return Verdict { findings: vec![unknown(evidence)] };
@@ -116,11 +119,11 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         cpu::waiting_for_cpu,
         blocked::memory_pressure,
         blocked::blocked_log,
-        ring::unsubmitted_entries,
-        ring::completion_queue_overflow,
         cpu::self_waking_task,
         cpu::connection_owns_worker,
         blocked::blocked_loop,
+        ring::unsubmitted_entries,
+        ring::completion_queue_overflow,
         accept::lost_accept,
         accept::queue_overflow,
         accept::starvation,
