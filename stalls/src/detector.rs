@@ -1,7 +1,7 @@
 //! [`Detector`]: starts the watchdog and registers what it watches.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -145,8 +145,9 @@ pub(crate) struct Shared {
     pub(crate) incidents: Incidents,
     pub(crate) stop: Stop,
     unseen: Mutex<Vec<String>>,
-    /// For a test: the next turn of the watchdog panics.
-    pub(crate) panics: AtomicBool,
+    /// The next turn of the watchdog panics.
+    #[cfg(test)]
+    pub(crate) panics: std::sync::atomic::AtomicBool,
 }
 
 impl Shared {
@@ -162,7 +163,8 @@ impl Shared {
             last_probe: LastProbe::default(),
             stop: Stop::default(),
             unseen: Mutex::default(),
-            panics: AtomicBool::new(false),
+            #[cfg(test)]
+            panics: std::sync::atomic::AtomicBool::new(false),
         }
     }
 
@@ -244,6 +246,29 @@ mod tests {
         wait_for("the stall after", || detector.incidents().iter().any(|it| it.worker == "silent"));
         assert!(detector.snapshot().unseen.iter().any(|reason| reason.contains("panicked")));
         drop(heart);
+    }
+
+    /// A panic that repeats ends the watchdog, and the program goes on.
+    #[test]
+    fn the_watchdog_ends_after_ten_panics() {
+        let detector = Detector::start(Config::default()).unwrap();
+        let heart = detector.watch_current_thread("silent");
+        let has_ended = || {
+            detector.shared.panics.store(true, Release);
+            let unseen = detector.snapshot().unseen;
+            unseen.iter().any(|it| it == "everything: the watchdog panicked 10 times and has ended")
+        };
+        wait_for("its end", has_ended);
+        heart.beat();
+        assert!(detector.incidents().iter().all(|it| !it.is_ongoing));
+        assert_eq!(
+            detector.snapshot().workers[0].lateness.beats,
+            1,
+            "hearts are counted as before"
+        );
+        let began = Instant::now();
+        drop((heart, detector));
+        assert!(began.elapsed() < STOP_LIMIT, "the other threads end, too");
     }
 
     fn wait_for(what: &str, is_there: impl Fn() -> bool) {

@@ -77,10 +77,27 @@ impl Examiner {
         self.stacks.drop_unused_symbols();
     }
 
-    /// Why no thread can be interrupted.
-    pub(crate) fn unseen(&self) -> Option<String> {
-        let error = crate::stack::signal::install(self.signal?).err()?;
-        Some(format!("stacks of running threads: {error}"))
+    /// What cannot be seen of threads, and why. The files of the calling thread are tried: those of the others in this
+    /// process have the same permissions.
+    pub(crate) fn unseen(&self) -> Vec<String> {
+        let installed = self.signal.map(crate::stack::signal::install);
+        let refused = |what: &str, error: io::Error| format!("{what}: {error}");
+        let no_signal = installed.and_then(Result::err);
+        let mut unseen: Vec<String> = no_signal
+            .into_iter()
+            .map(|error| refused("stacks of running threads", error))
+            .collect();
+        let no_memory = self.stacks.memory().err();
+        unseen.extend(no_memory.map(|error| refused("stacks of blocked threads", error)));
+        let this = ThreadRef::current();
+        for (name, what) in [
+            ("schedstat", "time on a CPU"),
+            ("syscall", "system calls"),
+            ("stack", "stacks in the kernel"),
+        ] {
+            unseen.extend(file(&this, name).err().map(|error| refused(what, error)));
+        }
+        unseen
     }
 
     /// The state of `thread` now, and what it has done since `baseline`. If `is_over` by the time that its stack is copied,

@@ -3,30 +3,15 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::wait_for;
 use owned_io_stalls::{Class, Config, Detector, Incident, Verdict};
 
-const WHICH: &str = "STALLS_TEST_CHILD";
-
-/// Runs this test again as a child that makes the stall `which`, and returns the verdict that it prints.
+/// The verdict of a child that makes the stall `which`.
 fn verdict_of_child(which: &str) -> Verdict {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--nocapture"])
-        .env(WHICH, which)
-        .env_remove("STALLS_RECORD") // a child without descriptors could not
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped()) // nobody reads it
-        .spawn()
-        .unwrap();
-    let mut output = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-    child.wait().unwrap();
-    let json = output.lines().find_map(|line| line.strip_prefix("incident "));
-    let incident: Incident =
-        serde_json::from_str(json.unwrap_or_else(|| panic!("{output}"))).unwrap();
+    let output = common::output_of_child(which);
+    let incident: Incident = common::told(&output, "incident");
     common::record(&incident, which);
     incident.verdict
 }
@@ -44,7 +29,7 @@ impl Drop for ExitOnDrop {
 /// The child: not a test of its own.
 #[test]
 fn child() {
-    let Ok(which) = std::env::var(WHICH) else { return };
+    let Some(which) = common::which_child() else { return };
     let detector = Detector::start(Config::default()).unwrap();
     let heart = detector.watch_current_thread("worker 0");
     let class = if which == "log" { Class::BlockedLog } else { Class::OutOfDescriptors };
@@ -54,7 +39,7 @@ fn child() {
         let is_meant =
             |it: &Incident| it.verdict.has(class) && (!both || it.verdict.has(Class::BlockedLoop));
         let incident = wait_for(&detector, &which, is_meant);
-        println!("\nincident {}", serde_json::to_string(&incident).unwrap());
+        common::tell("incident", &incident);
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

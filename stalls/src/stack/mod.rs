@@ -116,6 +116,13 @@ impl Stacks {
         self.symbols.as_ref().map_or(&[], |symbols| &symbols.unseen)
     }
 
+    /// The memory of this process as a file.
+    pub(crate) fn memory(&self) -> io::Result<&File> {
+        let error =
+            |error: &io::Error| io::Error::new(error.kind(), format!("/proc/self/mem: {error}"));
+        self.memory.as_ref().map_err(error)
+    }
+
     /// A copy of the stack of a thread that is blocked in a system call, without interrupting it. It has no names yet: see
     /// [`named`](Self::named).
     ///
@@ -129,10 +136,7 @@ impl Stacks {
         pc: u64,
         sp: u64,
     ) -> io::Result<Registers> {
-        let memory = self
-            .memory
-            .as_ref()
-            .map_err(|error| io::Error::new(error.kind(), "no /proc/self/mem"))?;
+        let memory = self.memory()?;
         // What follows the stack is other memory. On a stack of its own, of a coroutine, the end is unknown.
         let left = if thread.stack.contains(&sp) { thread.stack.end - sp } else { u64::MAX };
         let mut bytes = vec![0; READ_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX))];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
-use super::{Subject, Watchdog};
+use super::{EXAMINATIONS_MAX, Subject, Watchdog};
 use crate::evidence::{Evidence, Thread};
 use crate::examine::Baseline;
 use crate::heart::HeartState;
@@ -71,6 +71,12 @@ impl Watchdog<'_> {
         let late = since.elapsed();
         if late < self.shared.config.threshold || !self.is_report_due(subject, late) {
             return;
+        }
+        if !self.thread_examinations.take() {
+            // Without its stack it may sleep where tokio allows it. If all threads stall, the heart of the pool does.
+            return self.shared.note(format!(
+                "single threads of pools: {EXAMINATIONS_MAX} were examined within a minute, and others were left out"
+            ));
         }
         let mut evidence = self.evidence(Some(late));
         let found = self.examiner.examine(

@@ -1,6 +1,8 @@
 //! What the tests of real stalls share.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
@@ -9,6 +11,42 @@ use owned_io_stalls::{Class, Detector, Incident};
 
 /// How long anything may take. The machine may be busy with other work.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Says to a child what it is for.
+const WHICH: &str = "STALLS_TEST_CHILD";
+
+/// Runs the test `child` of this program again, in a process of its own, and returns what it prints. Nobody reads its
+/// standard error.
+pub(crate) fn output_of_child(which: &str) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--nocapture"])
+        .env(WHICH, which)
+        .env_remove("STALLS_RECORD") // a child without descriptors could not
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    child.wait().unwrap();
+    output
+}
+
+/// What this process is for, if it is such a child.
+pub(crate) fn which_child() -> Option<String> {
+    std::env::var(WHICH).ok()
+}
+
+/// In a child: prints a value for its parent.
+pub(crate) fn tell(key: &str, value: &impl serde::Serialize) {
+    println!("\n{key} {}", serde_json::to_string(value).unwrap());
+}
+
+/// The value that a child has printed.
+pub(crate) fn told<T: serde::de::DeserializeOwned>(output: &str, key: &str) -> T {
+    let json = output.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    serde_json::from_str(json.unwrap_or_else(|| panic!("no {key}: {output}"))).unwrap()
+}
 
 /// Ends a stall: when the test says so, and at the latest after [`LIMIT`].
 #[derive(Clone, Default)]
