@@ -107,8 +107,6 @@ pub struct Look {
     pub probe: Option<ProbeResult>,
     /// Time that some task of the machine waited for memory, in microseconds since boot.
     pub memory_pressure_us: Option<u64>,
-    /// Time that some task of the machine waited for a CPU, in microseconds since boot.
-    pub cpu_pressure_us: Option<u64>,
     /// Time that the hypervisor ran others, in clock ticks of 10 ms.
     pub steal_ticks: Option<u64>,
     /// Time that the quota of the cgroup stopped this process, in microseconds.

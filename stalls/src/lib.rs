@@ -14,6 +14,8 @@ mod incident;
 mod look;
 mod pool;
 mod probe;
+// Public for the fuzz target `proc` alone. It is no part of the interface, and may change at any time.
+#[doc(hidden)]
 pub mod proc;
 mod registry;
 mod report;

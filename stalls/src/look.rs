@@ -71,7 +71,6 @@ struct Files {
     sockstat: OpenFile,
     local_ports: OpenFile,
     memory_pressure: OpenFile,
-    cpu_pressure: OpenFile,
     stat: OpenFile,
     cpu_stat: Option<OpenFile>,
 }
@@ -83,7 +82,6 @@ impl Files {
             sockstat: OpenFile::new("/proc/self/net/sockstat"),
             local_ports: OpenFile::new("/proc/sys/net/ipv4/ip_local_port_range"),
             memory_pressure: OpenFile::new("/proc/pressure/memory"),
-            cpu_pressure: OpenFile::new("/proc/pressure/cpu"),
             stat: OpenFile::new("/proc/stat"),
             cpu_stat: cpu_stat_path().map(OpenFile::new),
         }
@@ -198,7 +196,6 @@ impl Looker {
         look.time_wait = net::parse_time_wait(&files.sockstat.read(buf));
         look.local_ports = net::parse_local_ports(&files.local_ports.read(buf));
         look.memory_pressure_us = machine::parse_pressure(&files.memory_pressure.read(buf));
-        look.cpu_pressure_us = machine::parse_pressure(&files.cpu_pressure.read(buf));
         look.steal_ticks = machine::parse_steal(&files.stat.read(buf));
         let cpu_stat = files.cpu_stat.as_mut();
         look.throttled_us = cpu_stat.and_then(|file| machine::parse_throttled(&file.read(buf)));

@@ -72,6 +72,34 @@ fn a_lost_accept_needs_two_probes_and_their_listener() {
     }
 }
 
+/// They may be unread on purpose, so they are told beside a class, and are none.
+#[test]
+fn unread_bytes_and_completions_are_told() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/evidence");
+    for name in
+        ["lost_accept-unread", "connection_never_closes-kept", "back_pressure_ignored-gauge"]
+    {
+        let text = std::fs::read_to_string(format!("{folder}/{name}.json")).unwrap();
+        let mut evidence: Evidence = serde_json::from_str(&text).unwrap();
+        let said = "7 connections had bytes that nobody had read";
+        evidence.looks.last_mut().unwrap().unread_connections = Some(7);
+        let verdict = judge(&evidence);
+        assert!(
+            verdict.findings[0].evidence.iter().any(|it| it.contains(said)),
+            "{name}: {verdict}"
+        );
+        evidence.looks.last_mut().unwrap().unread_connections = Some(0);
+        assert!(!judge(&evidence).to_string().contains("nobody had read"));
+    }
+    let ring = r#"{"descriptor": 5, "cq_tail": 2, "cq_head": 4294967295, "polls": 9}"#;
+    let text =
+        format!(r#"{{"late_ms": 60, "looks": [{{"unread_connections": 7, "rings": [{ring}]}}]}}"#);
+    let verdict = judge(&serde_json::from_str(&text).unwrap());
+    assert_eq!(verdict.class(), Class::Unknown);
+    let said = "Ring 5 has 3 completions that the program has not read, and 9 operations";
+    assert!(verdict.to_string().contains(said), "{verdict}");
+}
+
 /// Nothing that is missing makes a verdict fail.
 #[test]
 fn empty_evidence_is_unknown() {

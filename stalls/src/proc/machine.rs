@@ -34,13 +34,6 @@ pub fn parse_cgroup<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
         .or_else(|| text.lines().find_map(|line| path(line, &str::is_empty)))
 }
 
-/// The limit of open files: the soft limit in `limits`. `unlimited` is `u64::MAX`.
-pub fn parse_open_files_limit(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    let limit = line.split_ascii_whitespace().next()?;
-    if limit == "unlimited" { Some(u64::MAX) } else { limit.parse().ok() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,14 +48,6 @@ mod tests {
         assert_eq!(parse_steal("cpu  1 2"), None);
         assert_eq!(parse_throttled("nr_periods 1\nthrottled_usec 77\n"), Some(77));
         assert_eq!(parse_throttled("nr_periods 1\nthrottled_time 77000\n"), Some(77));
-        assert_eq!(
-            parse_open_files_limit("Max open files            20000   30000   files \n"),
-            Some(20_000)
-        );
-        assert_eq!(
-            parse_open_files_limit("Max open files unlimited unlimited files"),
-            Some(u64::MAX)
-        );
     }
 
     #[test]

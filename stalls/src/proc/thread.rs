@@ -13,8 +13,6 @@ pub struct Stat {
     pub minor_faults: u64,
     /// Page faults that read from a disk.
     pub major_faults: u64,
-    /// Time in user mode.
-    pub user_ticks: u64,
     /// Time in the kernel.
     pub system_ticks: u64,
     /// When the thread began, after boot.
@@ -33,7 +31,6 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
         state: fields.first()?.chars().next()?,
         minor_faults: number(10)?,
         major_faults: number(12)?,
-        user_ticks: number(14)?,
         system_ticks: number(15)?,
         start_ticks: number(22)?,
     })
@@ -173,10 +170,7 @@ mod tests {
     fn stat_of_a_name_with_a_parenthesis() {
         let stat = parse_stat(STAT).unwrap();
         assert_eq!((stat.name.as_str(), stat.state, stat.start_ticks), ("a) b", 'R', 1_420_069));
-        assert_eq!(
-            (stat.minor_faults, stat.major_faults, stat.user_ticks, stat.system_ticks),
-            (51, 3, 7, 8)
-        );
+        assert_eq!((stat.minor_faults, stat.major_faults, stat.system_ticks), (51, 3, 8));
     }
 
     #[test]

@@ -116,6 +116,7 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     if is_probe_late {
         sentences.push(format!("A probe got no answer within {} ms.", probe?.limit_ms));
     }
+    sentences.extend(unread_connections(evidence));
     Some(Finding {
         class: Class::AcceptStarvation,
         confidence,
@@ -131,11 +132,12 @@ pub(super) fn lost_accept(evidence: &Evidence) -> Option<Finding> {
     if evidence.late_ms.is_some() {
         return None;
     }
-    let sentences: Vec<String> =
+    let mut sentences: Vec<String> =
         [never_served(evidence), silent_probes(evidence)].into_iter().flatten().collect();
     if sentences.is_empty() {
         return None;
     }
+    sentences.extend(unread_connections(evidence));
     Some(Finding {
         class: Class::LostAccept,
         confidence: Confidence::Likely,
@@ -156,6 +158,15 @@ fn never_served(evidence: &Evidence) -> Option<String> {
     Some(format!(
         "{count} connections were accepted and have sent a request, of which no byte was read at two inspections in a \
          row; and nothing was sent to them."
+    ))
+}
+
+/// Connections whose bytes nobody reads. A program may leave them unread on purpose, while it waits for something else, so
+/// no class follows from that: it is a sentence beside what explains it.
+pub(super) fn unread_connections(evidence: &Evidence) -> Option<String> {
+    let count = evidence.looks.last()?.unread_connections.filter(|count| *count > 0)?;
+    Some(format!(
+        "{count} connections had bytes that nobody had read, at two inspections in a row."
     ))
 }
 

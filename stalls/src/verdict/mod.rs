@@ -150,6 +150,7 @@ fn unknown(evidence: &Evidence) -> Finding {
                 .push(format!("Thread {tid} ({name}) is stopped or has ended (state {state})."));
         }
     }
+    sentences.extend(ring::unread_completions(evidence));
     if evidence.threads.iter().any(|thread| cpu::may_be_load(evidence, thread)) {
         sentences.push(
             "That may be load alone: thousands of ready connections make one iteration of the loop that long.".into(),

@@ -1,5 +1,6 @@
 //! Things that run out: descriptors, ports, queue space; and connections that are never closed.
 
+use super::accept::unread_connections;
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Look, ProbeOutcome};
 
@@ -62,16 +63,17 @@ pub(super) fn back_pressure_ignored(evidence: &Evidence) -> Option<Finding> {
         .gauges
         .iter()
         .find(|gauge| is_over(last, &gauge.name) && is_over(before, &gauge.name))?;
+    let sentence = format!(
+        "{} is {} and should not exceed {}, at two looks {} ms apart.",
+        gauge.name,
+        gauge.value,
+        gauge.limit?,
+        last.at_ms.saturating_sub(before.at_ms)
+    );
     Some(Finding {
         class: Class::BackPressureIgnored,
         confidence: Confidence::Likely,
-        evidence: vec![format!(
-            "{} is {} and should not exceed {}, at two looks {} ms apart.",
-            gauge.name,
-            gauge.value,
-            gauge.limit?,
-            last.at_ms.saturating_sub(before.at_ms)
-        )],
+        evidence: [sentence].into_iter().chain(unread_connections(evidence)).collect(),
         cure: "Let the producer wait for its consumer: read no more from a connection than the other side takes.".into(),
     })
 }
@@ -83,13 +85,14 @@ pub(super) fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
     if evidence.late_ms.is_some() {
         return None; // a stalled loop closes nothing
     }
+    let sentence = format!(
+        "{old} connections were closed by their peers, and this process neither closed them nor sent to them, at two \
+         inspections in a row."
+    );
     Some(Finding {
         class: Class::ConnectionNeverCloses,
         confidence: Confidence::Likely,
-        evidence: vec![format!(
-            "{old} connections were closed by their peers, and this process neither closed them nor sent to them, at two \
-             inspections in a row."
-        )],
+        evidence: [sentence].into_iter().chain(unread_connections(evidence)).collect(),
         cure: "Find who keeps the connection: a pending operation that was dropped and not cancelled holds its \
                descriptor. Shut the connection down before dropping it."
             .into(),

@@ -39,6 +39,10 @@ pub(super) fn unsubmitted_entries(evidence: &Evidence) -> Option<Finding> {
 pub(super) fn completion_queue_overflow(evidence: &Evidence) -> Option<Finding> {
     let (_, ring, apart_ms) =
         same_ring(evidence, |before, now| before.overflowed > 0 && now.overflowed > 0)?;
+    let sentence = format!(
+        "Ring {} has {} completions that found no room in its queue, {apart_ms} ms after there were some before.",
+        ring.descriptor, ring.overflowed,
+    );
     Some(Finding {
         class: Class::CompletionQueueOverflow,
         confidence: if evidence.late_ms.is_some() {
@@ -46,13 +50,24 @@ pub(super) fn completion_queue_overflow(evidence: &Evidence) -> Option<Finding> 
         } else {
             Confidence::Likely
         },
-        evidence: vec![format!(
-            "Ring {} has {} completions that found no room in its queue, {apart_ms} ms after there were some before.",
-            ring.descriptor, ring.overflowed,
-        )],
+        evidence: [sentence].into_iter().chain(unread_completions(evidence)).collect(),
         cure:
             "Use a larger completion queue (IORING_SETUP_CQSIZE), and read completions more often."
                 .into(),
+    })
+}
+
+/// The ring with most completions that its program has not read. A busy loop has some at any moment, so no class follows
+/// from that: it is a sentence beside what explains it.
+pub(super) fn unread_completions(evidence: &Evidence) -> Option<String> {
+    let ring = evidence.looks.last()?.rings.iter().max_by_key(|ring| ring.unread_count())?;
+    (ring.unread_count() > 0).then(|| {
+        format!(
+            "Ring {} has {} completions that the program has not read, and {} operations that wait for readiness.",
+            ring.descriptor,
+            ring.unread_count(),
+            ring.polls
+        )
     })
 }
 
