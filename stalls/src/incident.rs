@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::Evidence;
-use crate::verdict::{Confidence, Verdict};
+use crate::verdict::{Class, Confidence, Verdict};
 
 /// One stall.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,11 +54,14 @@ impl Incident {
     }
 
     /// Takes what was seen later. If that explains nothing, what was seen earlier stays: the thread may have been on its
-    /// way back to the loop.
+    /// way back to the loop. But a wait for a CPU explains the moment alone: a stall that begins so may last because of
+    /// what the thread does, and that may be no more than possible.
     pub(crate) fn update(&mut self, lasted_ms: u64, evidence: Evidence, verdict: Verdict) {
         self.lasted_ms = lasted_ms;
         let explained = self.verdict.confidence() > Confidence::Possible;
-        if !explained || verdict.confidence() > Confidence::Possible {
+        let is_wait_over = self.verdict.class() == Class::WaitingForCpu
+            && matches!(verdict.class(), Class::BlockedLoop | Class::ConnectionOwnsWorker);
+        if !explained || is_wait_over || verdict.confidence() > Confidence::Possible {
             (self.evidence, self.verdict) = (evidence, verdict);
         }
     }
@@ -150,7 +153,7 @@ pub(crate) mod shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::{Class, judge};
+    use crate::verdict::judge;
 
     fn recorded(text: &str) -> (Evidence, Verdict) {
         let evidence = serde_json::from_str(text).unwrap();
@@ -170,6 +173,22 @@ mod tests {
         incident.update(200, unknown, nothing);
         assert_eq!((incident.lasted_ms, &incident.evidence), (200, &blocked));
         assert_eq!(incident.verdict, verdict);
+    }
+
+    /// It waited for a CPU when the stall began, and has run ever since. What it does is not known for sure.
+    #[test]
+    fn a_wait_for_a_cpu_does_not_explain_what_comes_later() {
+        let waiting = include_str!("../tests/evidence/waiting_for_cpu+blocked_loop-no-signal.json");
+        let (evidence, verdict) = recorded(waiting);
+        let mut incident = Incident::new(1, "w", 2_447, evidence, verdict);
+        assert_eq!(incident.verdict.class(), Class::WaitingForCpu);
+        let (evidence, verdict) = recorded(
+            r#"{"late_ms": 4900, "threshold_ms": 50, "threads": [{"state": "R", "window_ms": 4900, "ran_ms": 3000,
+                "waited_ms": 1900}]}"#,
+        );
+        assert_eq!(verdict.confidence(), Confidence::Possible);
+        incident.update(4_900, evidence, verdict);
+        assert_eq!(incident.verdict.class(), Class::BlockedLoop);
     }
 
     #[test]
