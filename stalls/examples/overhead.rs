@@ -1,5 +1,5 @@
-//! Measures what the detector costs: the time of a beat, the CPU time of its threads while two event loops are idle, and
-//! time and memory for the names of a first stack.
+//! Measures what the detector costs: the time of a beat, the CPU time of its threads while two event loops are idle,
+//! and time and memory for the names of a first stack.
 
 use std::time::{Duration, Instant};
 

@@ -27,16 +27,16 @@ pub struct Config {
     /// real-time signals (`SIGRTMIN` to `SIGRTMAX`) can be used, too. Any other, and a signal that somebody handles, is
     /// not used, and [`Snapshot::unseen`](crate::Snapshot::unseen) says so.
     pub signal: Option<i32>,
-    /// How many bytes of the program's symbols and debug information the watchdog may read to name stacks. In memory they
-    /// take about twice as much. Default 64 MiB; with 0 frames have no names. The watchdog reads them when it names a
-    /// stack, and drops them when it has named none for a minute. Names of functions are read first. Lines and inlined
-    /// functions are absent if they do not fit.
+    /// How many bytes of the program's symbols and debug information the watchdog may read to name stacks. In memory
+    /// they take about twice as much. Default 64 MiB; with 0 frames have no names. The watchdog reads them when it
+    /// names a stack, and drops them when it has named none for a minute. Names of functions are read first. Lines and
+    /// inlined functions are absent if they do not fit.
     pub symbol_bytes_max: usize,
     /// How many incidents [`snapshot`](crate::Detector::snapshot) keeps of those that are over, at most 1,024.
     /// Default 32. One takes tens of KB, and some MB if 16 threads of a pool have 16 stacks each.
     pub incidents_max: usize,
-    /// How many reports are written in a minute. Default 30. Further ones are counted, and the next names the number. The
-    /// end of a stall that was reported is not counted, and always written.
+    /// How many reports are written in a minute. Default 30. Further ones are counted, and the next names the number.
+    /// The end of a stall that was reported is not counted, and always written.
     pub reports_per_minute: u32,
     /// A connection from outside the loop, now and then. Default none.
     pub probe: Option<Probe>,

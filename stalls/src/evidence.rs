@@ -36,8 +36,8 @@ pub struct Thread {
     pub tid: u32,
     /// Its state at this moment as the kernel names it: `R` running or waiting for a CPU, `S` and `D` blocked.
     pub state: Option<char>,
-    /// The time that the following figures cover. It began when the heart was late by half the threshold; if nobody looked
-    /// then, up to a second before.
+    /// The time that the following figures cover. It began when the heart was late by half the threshold; if nobody
+    /// looked then, up to a second before.
     pub window_ms: u64,
     /// How long it ran on a CPU.
     pub ran_ms: Option<u64>,
@@ -86,8 +86,8 @@ pub struct Look {
     pub descriptors: Option<u64>,
     /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,
-    /// Connections whose peer has closed and that this process neither closes nor sends to, at most 4,096 inspected. These
-    /// four figures are of the last inspection, see
+    /// Connections whose peer has closed and that this process neither closes nor sends to, at most 4,096 inspected.
+    /// These four figures are of the last inspection, see
     /// [`Config::connections_interval`](crate::Config::connections_interval).
     pub close_wait: Option<u64>,
     /// How many of them were in that state at the inspection before, too.

@@ -43,8 +43,8 @@ impl Baseline {
         self.schedstat.map(|(ran, _)| ran).filter(|_| is_asleep)
     }
 
-    /// Whether the thread was ready to run both now and at `before`, and did not run in between. Then it waited for a CPU
-    /// all the time, since only a thread that runs can go to sleep. The kernel counts a wait when it is over.
+    /// Whether the thread was ready to run both now and at `before`, and did not run in between. Then it waited for a
+    /// CPU all the time, since only a thread that runs can go to sleep. The kernel counts a wait when it is over.
     fn has_not_run_since(&self, before: &Self) -> bool {
         let is_ready = |it: &Self| it.stat.as_ref().is_some_and(|stat| stat.state == 'R');
         let ran_ns = |it: &Self| it.schedstat.map(|(ran, _)| ran);
@@ -100,8 +100,8 @@ impl Examiner {
         unseen
     }
 
-    /// The state of `thread` now, and what it has done since `baseline`. If `is_over` by the time that its stack is copied,
-    /// state and stack are not of the stall, and are left out.
+    /// The state of `thread` now, and what it has done since `baseline`. If `is_over` by the time that its stack is
+    /// copied, state and stack are not of the stall, and are left out.
     pub(crate) fn examine(
         &mut self,
         thread: &ThreadRef,
@@ -119,22 +119,10 @@ impl Examiner {
             found.name.clone_from(&stat.name);
             found.state = Some(stat.state);
         }
-        let mut activity = Activity::Running;
-        if found.state != Some('R') {
-            activity = match file(thread, "syscall") {
-                Ok(text) => parse_activity(&text),
-                Err(error) => {
-                    note(unseen, format!("system calls: {error}"));
-                    Activity::Unknown
-                }
-            };
-            let wchan = file(thread, "wchan").unwrap_or_default();
-            found.wchan = Some(wchan).filter(|wchan| !wchan.is_empty() && wchan != "0");
-            match file(thread, "stack") {
-                Ok(text) => found.kernel_stack = parse_kernel_stack(&text),
-                Err(error) => note(unseen, format!("stacks in the kernel: {error}")),
-            }
-        }
+        let activity = match found.state {
+            Some('R') => Activity::Running,
+            _ => look_into_the_kernel(thread, &mut found, unseen),
+        };
         let copies = self.copy_stacks(thread, &activity, unseen);
         // Later than the state: to copy a stack took the thread to a CPU, and only then is its wait for one counted.
         let counted = Baseline::of(thread);
@@ -165,8 +153,8 @@ impl Examiner {
         found
     }
 
-    /// The stack of a blocked thread through /proc, or some of a running one by signals. None if neither is sure. They are
-    /// named later, which takes long.
+    /// The stack of a blocked thread through /proc, or some of a running one by signals. None if neither is sure. They
+    /// are named later, which takes long.
     fn copy_stacks(
         &self,
         thread: &ThreadRef,
@@ -213,6 +201,28 @@ impl Examiner {
         }
         copies
     }
+}
+
+/// What a thread that does not run is blocked in. Adds the functions of the kernel to what is `found`.
+fn look_into_the_kernel(
+    thread: &ThreadRef,
+    found: &mut Thread,
+    unseen: &mut Vec<String>,
+) -> Activity {
+    let activity = match file(thread, "syscall") {
+        Ok(text) => parse_activity(&text),
+        Err(error) => {
+            note(unseen, format!("system calls: {error}"));
+            Activity::Unknown
+        }
+    };
+    let wchan = file(thread, "wchan").unwrap_or_default();
+    found.wchan = Some(wchan).filter(|wchan| !wchan.is_empty() && wchan != "0");
+    match file(thread, "stack") {
+        Ok(text) => found.kernel_stack = parse_kernel_stack(&text),
+        Err(error) => note(unseen, format!("stacks in the kernel: {error}")),
+    }
+    activity
 }
 
 /// What the thread did between two moments.

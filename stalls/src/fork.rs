@@ -1,9 +1,9 @@
 //! Forks: a child has none of the detector's threads, and locks that they held stay held.
 //!
-//! The C library runs a handler in each child. It counts the fork, and removes requests of the parent, so that no signal
-//! handler of the child answers one. A detector that was started under another count is inert: it takes no lock and
-//! waits for nothing. A child may start a detector of its own. `vfork` runs no handler, and its child may not return
-//! into the program.
+//! The C library runs a handler in each child. It counts the fork, and removes requests of the parent, so that no
+//! signal handler of the child answers one. A detector that was started under another count is inert: it takes no lock
+//! and waits for nothing. A child may start a detector of its own. `vfork` runs no handler, and its child may not
+//! return into the program.
 #![allow(unsafe_code, reason = "pthread_atfork has no safe wrapper")]
 
 use std::io;

@@ -36,8 +36,8 @@ pub struct Heart {
 }
 
 impl Heart {
-    /// Tells the watchdog that the event loop runs. It stores the time and counts how late it is: no lock, no allocation,
-    /// no system call. About 50 ns.
+    /// Tells the watchdog that the event loop runs. It stores the time and counts how late it is: no lock, no
+    /// allocation, no system call. About 50 ns.
     pub fn beat(&self) {
         self.state.beat();
     }

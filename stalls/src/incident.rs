@@ -53,9 +53,9 @@ impl Incident {
         }
     }
 
-    /// Takes what was seen later. If that explains nothing, what was seen earlier stays: the thread may have been on its
-    /// way back to the loop. But a wait for a CPU explains the moment alone: a stall that begins so may last because of
-    /// what the thread does, and that may be no more than possible.
+    /// Takes what was seen later. If that explains nothing, what was seen earlier stays: the thread may have been on
+    /// its way back to the loop. But a wait for a CPU explains the moment alone: a stall that begins so may last
+    /// because of what the thread does, and that may be no more than possible.
     pub(crate) fn update(&mut self, lasted_ms: u64, evidence: Evidence, verdict: Verdict) {
         self.lasted_ms = lasted_ms;
         let explained = self.verdict.confidence() > Confidence::Possible;

@@ -16,8 +16,8 @@ const INSPECTED_MAX: usize = 4_096;
 const COUNTED_MAX: usize = 65_536;
 const LISTENERS_MAX: usize = 64;
 const RINGS_MAX: usize = 64;
-/// The kernel shows a ring's state only if nobody holds its lock, as a busy event loop often does. So many times in a look
-/// it is asked again, for all rings together.
+/// The kernel shows a ring's state only if nobody holds its lock, as a busy event loop often does. So many times in a
+/// look it is asked again, for all rings together.
 const RING_RETRIES: u32 = 8;
 const RING_PAUSE: Duration = Duration::from_micros(200);
 /// Figures of the machine are read at each such look, and while a heart is late. Two are among the looks that are
@@ -176,6 +176,11 @@ impl Looker {
         let Connections { close_wait, close_wait_old, unread, never_served } = self.connections;
         (look.close_wait, look.close_wait_old) = (close_wait, close_wait_old);
         (look.unread_connections, look.never_served) = (unread, never_served);
+        self.look_at_rings(&mut look);
+        look
+    }
+
+    fn look_at_rings(&mut self, look: &mut Look) {
         let mut retries = RING_RETRIES;
         for (descriptor, file) in &mut self.rings {
             let mut state = ring::parse(*descriptor, &file.read(&mut self.buf));
@@ -187,7 +192,6 @@ impl Looker {
             look.rings.extend(state);
         }
         look.rings.sort_by_key(|ring| ring.descriptor);
-        look
     }
 
     /// Figures that change slowly, or explain why a heart is late. `/proc/stat` is long on a machine with many CPUs.

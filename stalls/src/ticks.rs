@@ -1,5 +1,5 @@
-//! A thread that wakes the tasks which beat hearts by [`Heart::tick`](crate::Heart::tick), so that no event loop needs a
-//! timer for it.
+//! A thread that wakes the tasks which beat hearts by [`Heart::tick`](crate::Heart::tick), so that no event loop needs
+//! a timer for it.
 //!
 //! It is not the thread of the watchdog: to wake a task writes to a descriptor of its runtime, and the watchdog has
 //! none of the program's.

@@ -17,7 +17,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often the watchdog may allocate in a second: at each wake for copies of lists, and more at a look for what it saw.
+/// How often the watchdog may allocate in a second: at each wake for copies of lists, and more at a look for what it
+/// saw.
 const WATCHDOG_ALLOCATIONS_MAX: u64 = 250;
 /// How many bytes more it may have after a while: the looks that are kept differ by some strings.
 const WATCHDOG_GROWTH_MAX: i64 = 4_096;

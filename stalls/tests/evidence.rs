@@ -2,7 +2,7 @@
 //! `<class>+<class>-<what>.json` if it has several.
 
 use owned_io_stalls::evidence::ProbeResult;
-use owned_io_stalls::{Class, Evidence, judge};
+use owned_io_stalls::{Class, Evidence, Incident, judge};
 
 #[test]
 fn recorded_evidence_gets_its_verdict() {
@@ -26,6 +26,15 @@ fn recorded_evidence_gets_its_verdict() {
         count += 1;
     }
     assert!(count > 0);
+}
+
+/// The incident of the README is one.
+#[test]
+fn the_sample_of_the_readme_gets_its_verdict() {
+    let readme = include_str!("../README.md");
+    let sample = readme.split_once("```json").unwrap().1.split_once("```").unwrap().0;
+    let incident: Incident = serde_json::from_str(sample).unwrap();
+    assert_eq!(judge(&incident.evidence), incident.verdict);
 }
 
 /// What a debugger or a signal has stopped, or what has ended, does not stall.

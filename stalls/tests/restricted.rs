@@ -1,8 +1,8 @@
 //! What the system refuses: to a process that is not dumpable, under a seccomp filter, or without capabilities. The
 //! detector goes on with the rest, and says what it does not see.
 //!
-//! Each case is a child, since nothing of it can be undone. Root may read every file, so a child of root becomes the user
-//! "nobody" first. For another user the same assertions hold without that.
+//! Each case is a child, since nothing of it can be undone. Root may read every file, so a child of root becomes the
+//! user "nobody" first. For another user the same assertions hold without that.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A runtime that the detector does not know: an executor written by hand. Its stalls are found, and of a thread that runs
-//! is told what is known and no more.
+//! A runtime that the detector does not know: an executor written by hand. Its stalls are found, and of a thread that
+//! runs is told what is known and no more.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Evidence without names of functions, or without stacks: as of a stripped program, or with `Config::signal` at `None`.
-//! What is not known then is not told for sure.
+//! Evidence without names of functions, or without stacks: as of a stripped program, or with `Config::signal` at
+//! `None`. What is not known then is not told for sure.
 
 use owned_io_stalls::{Confidence, Evidence, judge};
 
@@ -16,8 +16,10 @@ fn recorded() -> Vec<(String, Vec<String>, Evidence)> {
     files.collect()
 }
 
-/// What is left of a stack's functions.
-const KINDS: [(&str, fn(&str) -> bool); 3] = [
+/// What is left of a stack's functions: its name, and whether a function with such a name and location is.
+type Kind = (&'static str, fn(&str) -> bool);
+
+const KINDS: [Kind; 3] = [
     ("no names", |_| false),
     ("the C library's names", |name| !name.contains("::") && !name.contains("/src/")),
     ("the names of an unknown runtime", |name| {

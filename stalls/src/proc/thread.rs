@@ -36,8 +36,8 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// Whether `state` is that of a thread which a signal (`T`) or a debugger (`t`) has stopped, or which has ended. That it
-/// does nothing is no stall.
+/// Whether `state` is that of a thread which a signal (`T`) or a debugger (`t`) has stopped, or which has ended. That
+/// it does nothing is no stall.
 pub fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't' | 'Z' | 'X' | 'x')
 }

@@ -123,8 +123,8 @@ impl Stacks {
         self.memory.as_ref().map_err(error)
     }
 
-    /// A copy of the stack of a thread that is blocked in a system call, without interrupting it. It has no names yet: see
-    /// [`named`](Self::named).
+    /// A copy of the stack of a thread that is blocked in a system call, without interrupting it. It has no names yet:
+    /// see [`named`](Self::named).
     ///
     /// The registers other than `pc` and `sp` are unknown. The frame pointer is guessed, and on aarch64 there is one
     /// frame.

@@ -185,8 +185,8 @@ impl SymbolFile {
     }
 }
 
-/// Whether the name of a function has no path, as `read` and `read<shop::Order>`, but not `<shop::Order as Read>::read`.
-/// Functions with the same code may share an address, so a symbol replaces no name that has a path.
+/// Whether the name of a function has no path, as `read` and `read<shop::Order>`, but not `<shop::Order as
+/// Read>::read`. Functions with the same code may share an address, so a symbol replaces no name that has a path.
 fn is_last_part(frame: &Frame) -> bool {
     let name = frame.function.as_deref().unwrap_or_default().trim_start_matches(['<', '&']);
     let end = name.find(['<', ' ', '>']).unwrap_or(name.len());
@@ -208,8 +208,8 @@ struct Function {
     name_at: usize,
 }
 
-/// An `Elf64_Sym`: the name (4 bytes), the type, and from byte 8 on address and size. `object` would read each name from
-/// the file by itself.
+/// An `Elf64_Sym`: the name (4 bytes), the type, and from byte 8 on address and size. `object` would read each name
+/// from the file by itself.
 const SYMBOL_BYTES: usize = 24;
 const STT_FUNC: u8 = 2;
 

@@ -140,7 +140,10 @@ impl Unwind {
         let cache = ReadCache::new(File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
         // The segment that this mapping shows. A mapping begins at a page, and shares it with the segment before.
-        let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if (p_flags & object::elf::PF_X).0 != 0);
+        let is_code = |flags| match flags {
+            SegmentFlags::Elf { p_flags, .. } => (p_flags & object::elf::PF_X).0 != 0,
+            _ => false,
+        };
         let segment = file.segments().find(|segment| {
             let (offset, bytes) = segment.file_range();
             is_code(segment.flags()) && (offset & !0xFFF..offset + bytes).contains(&mapping.offset)

@@ -11,8 +11,8 @@ const SILENT_PROBES_MIN: u32 = 2;
 const NEVER_SERVED_MIN: u64 = 2;
 /// How long a queue must be non-empty at each look, in milliseconds.
 const STUCK_MS_MIN: u64 = 1_000;
-/// A loop that stands still for so long accepts nobody either, in milliseconds: whatever keeps it is the cause. One that
-/// serves thousands of connections in an iteration is late by less.
+/// A loop that stands still for so long accepts nobody either, in milliseconds: whatever keeps it is the cause. One
+/// that serves thousands of connections in an iteration is late by less.
 const STANDSTILL_MS: u64 = 400;
 
 /// Connection requests are dropped.
@@ -161,8 +161,8 @@ fn never_served(evidence: &Evidence) -> Option<String> {
     ))
 }
 
-/// Connections whose bytes nobody reads. A program may leave them unread on purpose, while it waits for something else, so
-/// no class follows from that: it is a sentence beside what explains it.
+/// Connections whose bytes nobody reads. A program may leave them unread on purpose, while it waits for something else,
+/// so no class follows from that: it is a sentence beside what explains it.
 pub(super) fn unread_connections(evidence: &Evidence) -> Option<String> {
     let count = evidence.looks.last()?.unread_connections.filter(|count| *count > 0)?;
     Some(format!(
@@ -186,8 +186,8 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} probes in a row were connected to {} and got no byte, the last in {} ms, although its accept queue is empty: \
-         they were accepted, and nobody serves them.",
+        "{} probes in a row were connected to {} and got no byte, the last in {} ms, although its accept queue is \
+         empty: they were accepted, and nobody serves them.",
         probe.silent, probe.addr, probe.took_ms
     ))
 }
@@ -199,8 +199,8 @@ fn is_listener_of(addr: SocketAddr, listener: &Listener) -> bool {
     listener.addr.port() == addr.port() && (is_any || listens == probed)
 }
 
-/// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its length.
-/// Looks before the end of a standstill are left out.
+/// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its
+/// length. Looks before the end of a standstill are left out.
 fn stuck_listener(evidence: &Evidence) -> Option<(&Listener, Vec<(u64, u32)>)> {
     let stands = |look: &Look| look.heart_late_ms.is_some_and(|late| late >= STANDSTILL_MS);
     let run = |listener: &Listener| {

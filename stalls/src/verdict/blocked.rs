@@ -5,7 +5,8 @@ use super::frames::{culprit, has_function, is_in_scheduler, location, why_not_to
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Thread};
 
-/// System calls in which a task waits for a lock or a peer, and some runtimes wait for events. Only a stack tells which.
+/// System calls in which a task waits for a lock or a peer, and some runtimes wait for events. Only a stack tells
+/// which.
 const PARKS: [&str; 6] = ["futex", "poll", "ppoll", "select", "pselect6", "restart_syscall"];
 
 /// Whether a thread waits for events. That is no stall.
@@ -159,14 +160,13 @@ fn computation(evidence: &Evidence) -> Option<Finding> {
         thread.window_ms,
         location(thread).map(|at| format!(", and is {at}")).unwrap_or_default()
     )];
-    let move_it = "Move the computation to a thread for blocking work (spawn_blocking), or divide it and yield \
-                   between the parts.";
-    let mut cure = move_it.to_owned();
+    let mut cure = "Move the computation to a thread for blocking work (spawn_blocking), or divide it and yield \
+                    between the parts."
+        .to_owned();
     if let Some(reason) = not_told {
-        sentences.push(format!("{reason}, so it may compute, a task may wake itself, or there is more load than it can serve."));
-        cure = format!(
-            "Keep the symbols of the program and a signal (Config::signal), to see what it does. If it computes: {move_it}"
-        );
+        let others = "a task may wake itself, or there is more load than it can serve";
+        sentences.push(format!("{reason}, so it may compute, {others}."));
+        cure.insert_str(0, "Keep the program's symbols, and Config::signal, to see what it does. ");
     }
     let in_task = thread.stacks.iter().filter(|stack| is_in_scheduler(stack) == Some(false));
     Some(Finding {

@@ -54,8 +54,8 @@ pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// Whether a stall may be load alone: the thread runs, the stall is short, and nothing shows that the thread stays in one
-/// task. It moves bytes, goes from task to task, or its stacks do not tell. With thousands of ready connections one
+/// Whether a stall may be load alone: the thread runs, the stall is short, and nothing shows that the thread stays in
+/// one task. It moves bytes, goes from task to task, or its stacks do not tell. With thousands of ready connections one
 /// iteration of the loop takes that long, and no sample tells whether the connections are different ones.
 pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
     let is_short = evidence
@@ -138,7 +138,8 @@ pub(super) fn connection_owns_worker(evidence: &Evidence) -> Option<Finding> {
         class: Class::ConnectionOwnsWorker,
         confidence: if is_mostly && not_told.is_none() { Confidence::Likely } else { Confidence::Possible },
         evidence: sentences,
-        cure: "Bound what one connection may do before its task yields: by bytes and messages, and not by calls.".into(),
+        cure: "Bound what one connection may do before its task yields: by bytes and messages, and not by calls."
+            .into(),
     })
 }
 

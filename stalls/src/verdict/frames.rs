@@ -79,8 +79,8 @@ pub(super) fn culprit(stack: &Stack) -> Option<&Frame> {
     task_frames(stack).iter().find(|frame| is_of_the_program(frame))
 }
 
-/// Whether the scheduler itself runs, and no task of the program. `None` if the stack does not say: it has no function of
-/// a scheduler that is known, or a function without a name runs, which may be the program's.
+/// Whether the scheduler itself runs, and no task of the program. `None` if the stack does not say: it has no function
+/// of a scheduler that is known, or a function without a name runs, which may be the program's.
 pub(super) fn is_in_scheduler(stack: &Stack) -> Option<bool> {
     let scheduler = stack.frames.iter().find(|frame| is_scheduler(frame))?;
     let called = task_frames(stack);

@@ -104,8 +104,8 @@ impl Verdict {
     }
 }
 
-/// Judges the evidence. If a heart is late and no class fits, the verdict is [`Class::Unknown`] with what was seen. So it
-/// is if a debugger or a signal has stopped a thread, or one has ended.
+/// Judges the evidence. If a heart is late and no class fits, the verdict is [`Class::Unknown`] with what was seen. So
+/// it is if a debugger or a signal has stopped a thread, or one has ended.
 ///
 /// What a running thread does is told by functions of its runtime on its stacks. Without such names, a finding about it
 /// is at most [`Confidence::Possible`], and says what is not known.

@@ -74,7 +74,8 @@ pub(super) fn back_pressure_ignored(evidence: &Evidence) -> Option<Finding> {
         class: Class::BackPressureIgnored,
         confidence: Confidence::Likely,
         evidence: [sentence].into_iter().chain(unread_connections(evidence)).collect(),
-        cure: "Let the producer wait for its consumer: read no more from a connection than the other side takes.".into(),
+        cure: "Let the producer wait for its consumer: read no more from a connection than the other side takes."
+            .into(),
     })
 }
 

@@ -145,8 +145,9 @@ impl Watchdog<'_> {
     }
 }
 
-/// Whether a thread of a pool that sleeps does so where tokio allows it: in `block_in_place`, or as a thread for blocking
-/// work. A worker becomes one in `block_in_place`, and then waits up to 10 s for more such work. No hook is called then.
+/// Whether a thread of a pool that sleeps does so where tokio allows it: in `block_in_place`, or as a thread for
+/// blocking work. A worker becomes one in `block_in_place`, and then waits up to 10 s for more such work. No hook is
+/// called then.
 fn may_sleep(thread: &Thread) -> bool {
     let frames = || thread.stacks.iter().flat_map(|stack| &stack.frames);
     let has = |part: &str| {
