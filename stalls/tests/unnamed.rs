@@ -121,28 +121,48 @@ fn a_finding_says_what_is_not_known() {
     }
 }
 
+/// A thread that is blocked in `call`, with functions of these names on its stack.
+fn blocked_in(call: &str, names: &[&str]) -> String {
+    let frame = |name: &&str| format!(r#"{{"address": 1, "function": "{name}"}}"#);
+    let frames = names.iter().map(frame).collect::<Vec<_>>().join(", ");
+    format!(
+        r#"{{"state": "S", "window_ms": 2000, "ran_ms": 0,
+            "syscall": {{"number": 1, "name": "{call}", "first_argument": 0, "sp": 8, "pc": 8}},
+            "stacks": [{{"by_signal": false, "is_complete": true, "frames": [{frames}]}}]}}"#
+    )
+}
+
+/// The confidence that a loop with these threads is blocked, and what is said.
+fn is_blocked(threads: &[String]) -> (Confidence, String) {
+    let threads = threads.join(", ");
+    let text = format!(r#"{{"late_ms": 2000, "threshold_ms": 50, "threads": [{threads}]}}"#);
+    let verdict = judge(&serde_json::from_str(&text).unwrap());
+    assert_eq!(verdict.class().name(), "blocked_loop", "{verdict}");
+    (verdict.confidence(), verdict.to_string())
+}
+
 /// A lock of the program and a park of an unknown runtime are the same system call.
 #[test]
-fn a_futex_is_sure_with_a_stack_alone() {
-    let text = r#"{"late_ms": 2000, "threshold_ms": 50, "threads": [{"state": "S", "window_ms": 2000, "ran_ms": 0,
-        "syscall": {"number": 202, "name": "futex", "first_argument": 0, "sp": 8, "pc": 8},
-        "stacks": [{"by_signal": false, "is_complete": true, "frames": [FRAMES]}]}]}"#;
-    let frames = |names: &[&str]| {
-        let frame = |name: &&str| format!(r#"{{"address": 1, "function": "{name}"}}"#);
-        names.iter().map(frame).collect::<Vec<_>>().join(", ")
-    };
-    for (names, confidence) in [
-        (&["syscall", "shop::waits", "tokio::runtime::task::raw::poll"][..], Confidence::Certain),
-        (
-            &["syscall", "std::sys::sync::mutex::futex::Mutex::lock_contended", "shop::run"],
-            Confidence::Certain,
-        ),
-        (&["syscall", "std::thread::park", "shop::block_on"], Confidence::Possible),
-        (&["syscall"], Confidence::Possible),
+fn a_call_that_may_be_a_park_is_sure_with_a_stack_alone() {
+    const LOCK: &str = "std::sys::sync::mutex::futex::Mutex::lock_contended";
+    for (call, names, confidence) in [
+        ("futex", &["shop::waits", "tokio::runtime::task::raw::poll"][..], Confidence::Certain),
+        ("futex", &["syscall", LOCK, "shop::run"], Confidence::Certain),
+        ("futex", &["syscall", "std::thread::park", "shop::block_on"], Confidence::Possible),
+        ("futex", &["syscall"], Confidence::Possible),
+        ("epoll_wait", &["epoll_wait", "shop::Reactor::wait"], Confidence::Possible),
+        ("read", &[], Confidence::Certain),
     ] {
-        let verdict =
-            judge(&serde_json::from_str(&text.replace("FRAMES", &frames(names))).unwrap());
-        let found = (verdict.class().name(), verdict.confidence());
-        assert_eq!(found, ("blocked_loop", confidence), "{names:?}: {verdict}");
+        let (found, said) = is_blocked(&[blocked_in(call, names)]);
+        assert_eq!(found, confidence, "{call} {names:?}: {said}");
     }
+}
+
+/// An idle thread of a pool is not what stalls it.
+#[test]
+fn the_thread_that_is_surely_blocked_explains_the_stall() {
+    let threads = ["futex", "read", "futex"].map(|call| blocked_in(call, &[]));
+    let (confidence, said) = is_blocked(&threads);
+    assert_eq!(confidence, Confidence::Certain);
+    assert!(said.contains("in read"), "{said}");
 }

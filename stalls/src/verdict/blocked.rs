@@ -1,17 +1,20 @@
 //! The thread is blocked, or computes for long.
 
+use std::cmp::Reverse;
+
 use super::cpu::is_running;
 use super::frames::{culprit, has_function, is_in_scheduler, location, why_not_told};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Thread};
 
-/// System calls in which a task waits for a lock or a peer, and some runtimes wait for events. Only a stack tells
-/// which.
+/// System calls in which runtimes wait for events.
+const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"];
+
+/// System calls in which a task waits for a lock or a peer, and some runtimes for events. Only a stack tells which.
 const PARKS: [&str; 6] = ["futex", "poll", "ppoll", "select", "pselect6", "restart_syscall"];
 
 /// Whether a thread waits for events. That is no stall.
 fn is_waiting_for_events(thread: &Thread) -> bool {
-    const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"];
     let name = thread.syscall.as_ref().and_then(|call| call.name.as_deref());
     let in_scheduler = || thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(true));
     // A stack without names tells nothing.
@@ -22,20 +25,20 @@ fn is_waiting_for_events(thread: &Thread) -> bool {
         || name == Some("ppoll") && in_scheduler()
 }
 
-/// The thread that explains the stall: blocked, and not waiting for events.
-fn blocked_thread(evidence: &Evidence) -> Option<&Thread> {
-    evidence.late_ms?;
+/// The threads that may explain the stall: blocked, and not waiting for events.
+fn blocked_threads(evidence: &Evidence) -> impl Iterator<Item = &Thread> {
     let is_blocked = |thread: &&Thread| {
         matches!(thread.state, Some('S' | 'D'))
             && thread.recently_ran_percent.is_none_or(|percent| percent < 50)
             && !is_waiting_for_events(thread)
     };
-    evidence.threads.iter().find(is_blocked)
+    evidence.threads.iter().filter(is_blocked)
 }
 
 /// Blocked in a write to a standard stream, or waiting for the lock of one.
 pub(super) fn blocked_log(evidence: &Evidence) -> Option<Finding> {
-    let thread = blocked_thread(evidence)?;
+    evidence.late_ms?;
+    let thread = blocked_threads(evidence).next()?;
     let call = thread.syscall.as_ref();
     let name = call.and_then(|call| call.name.as_deref());
     let is_write = matches!(name, Some("write" | "writev"));
@@ -104,10 +107,13 @@ pub(super) fn memory_pressure(evidence: &Evidence) -> Option<Finding> {
 /// A blocking call, or a long computation.
 pub(super) fn blocked_loop(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
-    match blocked_thread(evidence) {
+    // Of threads that are equally sure, the first.
+    let blocked =
+        blocked_threads(evidence).map(blocking_call).min_by_key(|found| Reverse(found.confidence));
+    match blocked {
         // These two say more.
         Some(_) if blocked_log(evidence).is_some() || memory_pressure(evidence).is_some() => None,
-        Some(thread) => Some(blocking_call(thread)),
+        Some(found) => Some(found),
         None => computation(evidence),
     }
 }
@@ -123,9 +129,10 @@ fn blocking_call(thread: &Thread) -> Finding {
         thread.window_ms
     )];
     let name = thread.syscall.as_ref().and_then(|call| call.name.as_deref());
+    let may_park = name.is_some_and(|name| PARKS.contains(&name) || WAITS.contains(&name));
     let in_task = || thread.stacks.iter().any(|stack| is_in_scheduler(stack) == Some(false));
     let at_lock = || thread.stacks.iter().any(|stack| has_function(stack, "lock_contended"));
-    let confidence = if name.is_some_and(|name| PARKS.contains(&name)) && !in_task() && !at_lock() {
+    let confidence = if may_park && !in_task() && !at_lock() {
         let why = why_not_told(thread).unwrap_or("Its stack shows the scheduler alone");
         sentences.push(format!("{why}, so it may also wait for events that do not come."));
         Confidence::Possible
