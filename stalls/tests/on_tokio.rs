@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use common::{End, has_function, wait_for, wait_for_end};
-use owned_io_stalls::{Class, Config, Detector, Heart};
+use owned_io_stalls::{Class, Confidence, Config, Detector, Heart, Incident};
 
 async fn beat(heart: Heart) {
     loop {
@@ -99,6 +99,33 @@ fn a_long_computation() {
     assert!(has_function(&incident, "computes"), "{incident:#?}");
     assert!(!incident.verdict.has(Class::SelfWakingTask), "{incident}");
     assert!(incident.evidence.threads[0].stacks[0].by_signal);
+    end.set();
+    worker.join().unwrap();
+}
+
+#[inline(never)]
+fn computes_deep_within(calls: u32, end: &End) -> u32 {
+    match calls {
+        0 => computes(end),
+        _ => return std::hint::black_box(computes_deep_within(calls - 1, end) + 1),
+    }
+    0
+}
+
+/// The runtime is far below on the stack, and tells that the thread is in one task.
+#[test]
+fn a_computation_within_80_calls() {
+    let detector = Detector::start(Config::default()).unwrap();
+    let end = End::default();
+    let ended = end.clone();
+    let worker = stall_on_one_thread(&detector, move || {
+        computes_deep_within(80, &ended);
+    });
+    let is_sure = |it: &Incident| {
+        let mut findings = it.verdict.findings.iter();
+        findings.any(|it| it.class == Class::BlockedLoop && it.confidence > Confidence::Possible)
+    };
+    wait_for(&detector, "deep", is_sure);
     end.set();
     worker.join().unwrap();
 }

@@ -32,7 +32,7 @@ pub struct Stack {
     pub by_signal: bool,
     /// Whether unwinding reached the end of the stack.
     pub is_complete: bool,
-    /// At most 64 frames, and the functions inlined into them.
+    /// At most 128 frames, and the functions inlined into them.
     pub frames: Vec<Frame>,
 }
 
