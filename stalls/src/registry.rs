@@ -40,6 +40,16 @@ impl<T: Clone> Registry<T> {
         self.lock().clone()
     }
 
+    /// Copies the list into a buffer that is used again.
+    pub(crate) fn copy_to(&self, items: &mut Vec<T>) {
+        items.clone_from(&self.lock());
+    }
+
+    /// The smallest of what `f` makes of the items, and of `most`.
+    pub(crate) fn min_of<U: Ord>(&self, most: U, f: impl FnMut(&T) -> U) -> U {
+        self.lock().iter().map(f).fold(most, Ord::min)
+    }
+
     pub(crate) fn map<U>(&self, f: impl FnMut(&T) -> U) -> Vec<U> {
         self.lock().iter().map(f).collect()
     }

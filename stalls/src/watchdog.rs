@@ -16,6 +16,7 @@ use crate::examine::{Baseline, Examiner};
 use crate::heart::HeartState;
 use crate::incident::Incident;
 use crate::look::Looker;
+use crate::pool::PoolThread;
 use crate::report::Message;
 use crate::stack::{ThreadRef, signal};
 use crate::verdict::{Class, Confidence, judge};
@@ -119,6 +120,10 @@ struct Watchdog<'a> {
     /// The threads of pools that are not parked.
     active: HashMap<u64, Active>,
     open: HashMap<Subject, OngoingStall>,
+    /// Buffers of [`check`](Self::check), so that it allocates nothing while all is well. They are empty otherwise:
+    /// what has gone must not stay here.
+    hearts: Vec<Arc<HeartState>>,
+    pool_threads: Vec<Arc<PoolThread>>,
     ids: u64,
     budget: MinuteBudget,
     examinations: MinuteBudget,
@@ -150,6 +155,8 @@ impl<'a> Watchdog<'a> {
             pool_silences: HashMap::new(),
             active: HashMap::new(),
             open: HashMap::new(),
+            hearts: Vec::new(),
+            pool_threads: Vec::new(),
             ids: shared.incidents.all().iter().map(|incident| incident.id).max().unwrap_or(0),
             budget: MinuteBudget::new(shared.config.reports_per_minute),
             examinations: MinuteBudget::new(EXAMINATIONS_MAX),
@@ -191,7 +198,7 @@ impl<'a> Watchdog<'a> {
         if self.active.values().any(|thread| !thread.is_excused()) {
             pause /= 2; // a thread of a pool sleeps or works, and only two turns tell
         }
-        let hearts = self.shared.hearts.map(|heart| {
+        let pause = self.shared.hearts.min_of(pause, |heart| {
             let known = match heart.thread {
                 Some(_) => self.baselines.get(&heart.id).and_then(|known| known.silent_since),
                 None => self.pool_silences.get(&heart.id).copied(),
@@ -199,7 +206,7 @@ impl<'a> Watchdog<'a> {
             let has_baseline = known == Some(heart.last_beat());
             heart.until_late(if has_baseline { config.threshold } else { config.threshold / 2 })
         });
-        hearts.into_iter().fold(pause, Duration::min).max(shortest)
+        pause.max(shortest)
     }
 
     fn check(&mut self, are_hearts_checked: bool) {
@@ -209,12 +216,14 @@ impl<'a> Watchdog<'a> {
             self.look(false);
         }
         if are_hearts_checked {
-            for heart in self.shared.hearts.all() {
-                self.check_heart(&heart);
-            }
-            for thread in self.shared.pool_threads.all() {
-                self.check_thread(&thread);
-            }
+            let mut hearts = std::mem::take(&mut self.hearts);
+            self.shared.hearts.copy_to(&mut hearts);
+            hearts.drain(..).for_each(|heart| self.check_heart(&heart));
+            self.hearts = hearts;
+            let mut threads = std::mem::take(&mut self.pool_threads);
+            self.shared.pool_threads.copy_to(&mut threads);
+            threads.drain(..).for_each(|thread| self.check_thread(&thread));
+            self.pool_threads = threads;
         }
         if is_look_due {
             self.check_process();

@@ -17,11 +17,13 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often the watchdog may allocate in a second: at each wake for copies of lists, and more at a look for what it
-/// saw.
-const WATCHDOG_ALLOCATIONS_MAX: u64 = 250;
-/// How many bytes more it may have after a while: the looks that are kept differ by some strings.
-const WATCHDOG_GROWTH_MAX: i64 = 4_096;
+/// How often the watchdog may allocate in a second when it does not look: once in a second it reads the counters of the
+/// heart's thread. If each wake allocated, these would be twice as many.
+const WAKING_MAX: u64 = 16;
+/// How often it may allocate for a look, which keeps what it saw.
+const LOOK_MAX: u64 = 40;
+/// How many bytes more it may have after some looks: those that are kept differ by some strings.
+const GROWTH_MAX: i64 = 4_096;
 
 /// What the watchdog has allocated: how often, and how many bytes it has now.
 static WATCHDOG_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -59,9 +61,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-#[test]
-fn what_allocates_while_a_heart_beats() {
-    let detector = Detector::start(Config::default()).unwrap();
+/// What a second of a healthy program takes of the watchdog: allocations, and bytes more than before.
+fn watch(look_interval: Duration) -> (u64, i64) {
+    const SECONDS: u64 = 2;
+    let mut config = Config::default();
+    config.look_interval = look_interval;
+    let detector = Detector::start(config).unwrap();
     let (heart, gauge) = (detector.watch_current_thread("beats"), detector.gauge("queue", None));
     let context = &mut Context::from_waker(Waker::noop());
     let mut ticks = 0_u64;
@@ -72,17 +77,38 @@ fn what_allocates_while_a_heart_beats() {
             gauge.set(ticks);
             let mut tick = pin!(heart.tick());
             ticks += u64::from(tick.as_mut().poll(context) == Poll::Ready(()));
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(1));
         }
     };
-    beat_for(5); // until the evidence has all its looks
+    beat_for(2); // until the evidence has all its looks, if there are any
     let before = ALLOCATIONS.get();
     let (allocations, bytes) = (WATCHDOG_ALLOCATIONS.load(Relaxed), WATCHDOG_BYTES.load(Relaxed));
-    beat_for(4);
+    beat_for(SECONDS);
     assert_eq!(ALLOCATIONS.get(), before, "a beat allocates nothing");
     let allocations = WATCHDOG_ALLOCATIONS.load(Relaxed) - allocations;
-    let grown = WATCHDOG_BYTES.load(Relaxed) - bytes;
-    println!("the watchdog: {} allocations a second, {grown} bytes more", allocations / 4);
-    assert!(allocations / 4 < WATCHDOG_ALLOCATIONS_MAX, "{allocations}");
-    assert!(grown.abs() < WATCHDOG_GROWTH_MAX, "{grown}");
+    (allocations / SECONDS, WATCHDOG_BYTES.load(Relaxed) - bytes)
+}
+
+/// On a machine that is busy with other work the heart may be late, and the watchdog then reads more. So the best of
+/// some attempts counts.
+fn watch_calm(look_interval: Duration, most: u64) {
+    const ATTEMPTS: usize = 5;
+    let mut found = Vec::new();
+    while found.len() < ATTEMPTS {
+        let (allocations, grown) = watch(look_interval);
+        println!(
+            "looks each {look_interval:?}: {allocations} allocations a second, {grown} bytes more"
+        );
+        if allocations <= most && grown.abs() <= GROWTH_MAX {
+            return;
+        }
+        found.push((allocations, grown));
+    }
+    panic!("more than {most} allocations a second, or {GROWTH_MAX} bytes: {found:?}");
+}
+
+#[test]
+fn what_allocates_while_a_heart_beats() {
+    watch_calm(Duration::from_secs(3_600), WAKING_MAX);
+    watch_calm(Duration::from_millis(100), WAKING_MAX + 10 * LOOK_MAX);
 }

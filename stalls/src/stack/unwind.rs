@@ -15,8 +15,8 @@ use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64, UnwinderAarch6
 #[cfg(not(target_arch = "aarch64"))]
 use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as Native};
 
-/// More frames are cut off: recursion would fill a report. The layers of a framework may be dozens of frames, and without
-/// a frame of the runtime below them nothing tells the program from the runtime.
+/// More frames are cut off: recursion would fill a report. The layers of a framework may be dozens of frames, and
+/// without a frame of the runtime below them nothing tells the program from the runtime.
 const FRAMES_MAX: usize = 128;
 /// How many values of the frame pointer are tried.
 const CANDIDATES_MAX: usize = 32;
