@@ -145,7 +145,7 @@ pub(crate) struct Shared {
     pub(crate) incidents: Incidents,
     pub(crate) stop: Stop,
     unseen: Mutex<Vec<String>>,
-    /// The next turn of the watchdog panics.
+    /// The next check of the watchdog panics.
     #[cfg(test)]
     pub(crate) panics: std::sync::atomic::AtomicBool,
 }
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// A heart may go at any time, also within a turn of the watchdog. Then its stall ends.
+    /// A heart may go at any time, also within a check of the watchdog. Then its stall ends.
     #[test]
     fn no_stall_outlives_its_heart() {
         let config = Config { look_interval: Duration::ZERO, ..Config::default() };

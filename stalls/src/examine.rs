@@ -121,7 +121,7 @@ impl Examiner {
         }
         let activity = match found.state {
             Some('R') => Activity::Running,
-            _ => look_into_the_kernel(thread, &mut found, unseen),
+            _ => blocked_in(thread, &mut found, unseen),
         };
         let copies = self.copy_stacks(thread, &activity, unseen);
         // Later than the state: to copy a stack took the thread to a CPU, and only then is its wait for one counted.
@@ -204,11 +204,7 @@ impl Examiner {
 }
 
 /// What a thread that does not run is blocked in. Adds the functions of the kernel to what is `found`.
-fn look_into_the_kernel(
-    thread: &ThreadRef,
-    found: &mut Thread,
-    unseen: &mut Vec<String>,
-) -> Activity {
+fn blocked_in(thread: &ThreadRef, found: &mut Thread, unseen: &mut Vec<String>) -> Activity {
     let activity = match file(thread, "syscall") {
         Ok(text) => parse_activity(&text),
         Err(error) => {

@@ -52,7 +52,7 @@ pub(crate) fn run(shared: &Arc<Shared>, reports: &SyncSender<Message>) {
             return;
         }
         shared.note("the watchdog panicked".into());
-        close_what_is_left(shared, reports);
+        close_open_incidents(shared, reports);
         if shared.stop.wait(pause) {
             return;
         }
@@ -62,7 +62,7 @@ pub(crate) fn run(shared: &Arc<Shared>, reports: &SyncSender<Message>) {
 }
 
 /// Ends the incidents of a watchdog that panicked. The next one begins new ones for what still lasts.
-fn close_what_is_left(shared: &Shared, reports: &SyncSender<Message>) {
+fn close_open_incidents(shared: &Shared, reports: &SyncSender<Message>) {
     let left = shared.incidents.all().into_iter().filter(|incident| incident.is_ongoing);
     for incident in left {
         let incident = Arc::new(Incident { is_ongoing: false, ..Incident::clone(&incident) });
@@ -196,7 +196,7 @@ impl<'a> Watchdog<'a> {
         }
         let mut pause = (config.interval + config.threshold).min(config.look_interval);
         if self.active.values().any(|thread| !thread.is_excused()) {
-            pause /= 2; // a thread of a pool sleeps or works, and only two turns tell
+            pause /= 2; // a thread of a pool sleeps or works, and it takes two checks to tell
         }
         let pause = self.shared.hearts.min_of(pause, |heart| {
             let known = match heart.thread {
@@ -229,7 +229,7 @@ impl<'a> Watchdog<'a> {
             self.check_process();
             self.shared.hearts.retain(|heart| !heart.is_gone.load(Acquire));
             self.shared.pool_threads.retain(|thread| !thread.is_gone.load(Acquire));
-            self.forget_the_gone();
+            self.forget_removed();
             self.examiner.drop_unused_symbols();
             #[cfg(feature = "metrics")]
             let _ = self.reports.try_send(Message::Workers(self.shared.workers()));
@@ -237,7 +237,7 @@ impl<'a> Watchdog<'a> {
     }
 
     /// Ends the stalls of hearts and threads that are watched no more. One may have gone since it was checked.
-    fn forget_the_gone(&mut self) {
+    fn forget_removed(&mut self) {
         let hearts: HashSet<u64> = self.shared.hearts.map(|heart| heart.id).into_iter().collect();
         let threads: HashSet<u64> =
             self.shared.pool_threads.map(|thread| thread.id).into_iter().collect();

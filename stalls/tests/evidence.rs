@@ -81,7 +81,7 @@ fn a_lost_accept_needs_two_probes_and_their_listener() {
     }
 }
 
-/// They may be unread on purpose, so they are told beside a class, and are none.
+/// They may be unread on purpose, so they are a further sentence of another finding.
 #[test]
 fn unread_bytes_and_completions_are_told() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/evidence");

@@ -162,7 +162,7 @@ fn never_served(evidence: &Evidence) -> Option<String> {
 }
 
 /// Connections whose bytes nobody reads. A program may leave them unread on purpose, while it waits for something else,
-/// so no class follows from that: it is a sentence beside what explains it.
+/// so no class follows from that: it is a further sentence of another finding.
 pub(super) fn unread_connections(evidence: &Evidence) -> Option<String> {
     let count = evidence.looks.last()?.unread_connections.filter(|count| *count > 0)?;
     Some(format!(

@@ -61,10 +61,10 @@ pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
     let is_short = evidence
         .late_ms
         .is_some_and(|late| late < evidence.threshold_ms.saturating_mul(LOAD_THRESHOLDS_MAX));
-    let goes_round = |stack| is_in_socket_call(stack) || is_in_scheduler(stack) == Some(true);
+    let may_change_task = |stack| is_in_socket_call(stack) || is_in_scheduler(stack) == Some(true);
     is_short
         && is_running(evidence, thread)
-        && (why_not_told(thread).is_some() || thread.stacks.iter().any(goes_round))
+        && (why_not_told(thread).is_some() || thread.stacks.iter().any(may_change_task))
 }
 
 /// The stacks show the scheduler at work, and the heart does not beat: the scheduler always finds a ready task.

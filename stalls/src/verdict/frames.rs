@@ -105,7 +105,7 @@ pub(super) fn why_not_told(thread: &Thread) -> Option<&'static str> {
     } else if frames.any(is_of_the_program) {
         "Its stacks show no scheduler of a known runtime"
     } else {
-        "Its stacks have no names"
+        "Its stacks have no names of the program"
     })
 }
 

@@ -58,7 +58,7 @@ pub(super) fn completion_queue_overflow(evidence: &Evidence) -> Option<Finding> 
 }
 
 /// The ring with most completions that its program has not read. A busy loop has some at any moment, so no class
-/// follows from that: it is a sentence beside what explains it.
+/// follows from that: it is a further sentence of another finding.
 pub(super) fn unread_completions(evidence: &Evidence) -> Option<String> {
     let ring = evidence.looks.last()?.rings.iter().max_by_key(|ring| ring.unread_count())?;
     (ring.unread_count() > 0).then(|| {
