@@ -99,6 +99,7 @@ fn requests_that_nobody_reads() {
     wait_for(&detector, "unread", |it| {
         it.verdict.class() == Class::LostAccept
             && it.to_string().contains("3 connections were accepted")
+            && it.to_string().contains("7 connections had bytes that nobody had read")
     });
 }
 
